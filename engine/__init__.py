@@ -1,0 +1,1 @@
+"""The inference engine: token ids in, token ids out."""

@@ -1,0 +1,128 @@
+"""Frozen configuration: the shape of a model and the settings of an engine. Standard library only."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+DType = Literal["float32", "float16", "bfloat16"]
+Device = Literal["cpu", "cuda"]
+LoadFormat = Literal["safetensors", "dummy"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeConfig:
+    """Rotary position embedding.
+
+    Attributes:
+        theta: base of the frequencies.
+        scaling: how positions beyond the trained context are mapped.
+        factor: stretch of the context.
+        low_freq_factor, high_freq_factor, original_max_position: `llama3` scaling only.
+    """
+
+    theta: float = 10000.0
+    scaling: Literal["none", "linear", "llama3"] = "none"
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position: int = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Shape of a decoder-only transformer of the LLaMA family.
+
+    Attributes:
+        hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim: as published.
+        vocab_size: rows of the embedding.
+        max_position: longest context in tokens that the weights were made for.
+        attention_bias: whether query, key and value projections have a bias (Qwen2).
+        output_bias: whether the attention's output projection has one too.
+        tie_embeddings: whether the output layer is the embedding.
+        eos_token_ids: ids that end a sequence.
+    """
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_position: int
+    norm_eps: float
+    rope: RopeConfig = RopeConfig()
+    attention_bias: bool = False
+    output_bias: bool = False
+    tie_embeddings: bool = False
+    eos_token_ids: tuple[int, ...] = ()
+
+    def kv_bytes_per_token(self, bytes_per_value: int, tensor_parallel_size: int = 1) -> int:
+        """Bytes that the keys and values of one token take on one rank."""
+        return (
+            2
+            * self.num_layers
+            * (self.num_kv_heads // tensor_parallel_size)
+            * self.head_dim
+            * bytes_per_value
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """What the core must know; `EngineConfig.scheduler` derives it.
+
+    Attributes:
+        max_num_batched_tokens: token budget of one step.
+        max_model_len: longest prompt plus output in tokens.
+        eos_token_ids: ids that end a sequence unless it ignores them.
+    """
+
+    max_num_batched_tokens: int
+    max_model_len: int
+    eos_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Settings of one engine replica, checked and complete.
+
+    Attributes:
+        model_path: folder with config.json and safetensors.
+        tensor_parallel_size: ranks that share every layer.
+        num_blocks: blocks of the KV pool on each rank; 0 derives it from `kv_cache_bytes`.
+        kv_cache_bytes: memory of the KV pool on each rank.
+        max_num_seqs: sequences in the batch at once.
+        max_num_batched_tokens: token budget of one step.
+        max_model_len: longest prompt plus output in tokens.
+        max_num_waiting: requests that may wait for a place in the batch.
+        num_threads: compute threads of a CPU worker.
+        run_ahead: plans in flight; 1 waits for each result.
+        compiled_kernels: whether a CPU worker may compile and use the C kernels.
+    """
+
+    model_path: str
+    model: ModelConfig
+    dtype: DType
+    device: Device
+    load_format: LoadFormat = "safetensors"
+    tensor_parallel_size: int = 1
+    block_size: int = 16
+    num_blocks: int = 0
+    kv_cache_bytes: int = 512 << 20
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 256
+    max_model_len: int = 8192
+    max_num_waiting: int = 1024
+    num_threads: int = 1
+    run_ahead: int = 2
+    compiled_kernels: bool = True
+
+    @property
+    def scheduler(self) -> SchedulerConfig:
+        """The part that the core sees."""
+        return SchedulerConfig(
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_model_len=self.max_model_len,
+            eos_token_ids=self.model.eos_token_ids,
+        )

@@ -1,0 +1,1 @@
+"""The pure core: sequences, paged memory, scheduler, the step. Standard library only."""

@@ -1,0 +1,70 @@
+"""The errors that this project raises on purpose: two severities, each with the data it is about."""
+
+
+class ServeError(Exception):
+    """Base of every error that this project raises on purpose."""
+
+
+class ConfigError(ServeError):
+    """The configuration, the model folder or the machine cannot serve; the text says what to change."""
+
+
+class RequestError(ServeError):
+    """One request cannot be served; every other request is unaffected.
+
+    Attributes:
+        param: the request field at fault, or None.
+        code: a short machine-readable word.
+    """
+
+    code = "invalid_value"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class InvalidRequest(RequestError):
+    """A value of the request is out of range."""
+
+
+class PromptTooLong(RequestError):
+    """The prompt leaves no room for one token, or can never fit the KV pool.
+
+    Attributes:
+        limit: tokens that fit.
+        got: tokens that were asked for.
+    """
+
+    code = "context_length_exceeded"
+
+    def __init__(self, message: str, *, param: str, limit: int, got: int) -> None:
+        super().__init__(message, param=param)
+        self.limit = limit
+        self.got = got
+
+
+class Overloaded(RequestError):
+    """The queue is full; nothing was executed.
+
+    Attributes:
+        retry_after_s: seconds after which a retry is likely to be accepted.
+    """
+
+    code = "queue_full"
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class EngineError(ServeError):
+    """The engine replica cannot go on and is replaced; its open requests fail or move."""
+
+
+class WorkerDied(EngineError):
+    """A process of the engine's gang ended while it was needed."""
+
+
+class InvariantViolated(EngineError):
+    """A promise between two of our own parts was broken."""

@@ -1,0 +1,1 @@
+"""The process border behind the core's Executor protocol."""

@@ -1,0 +1,1 @@
+"""Models of the LLaMA family and their weights."""

@@ -1,0 +1,1 @@
+"""The engine as processes: scheduler actor, supervisor of the gang, client of the ingress."""

@@ -1,0 +1,64 @@
+"""What the ingress sees of the engine: submit token ids, read token ids. No text, no HTTP, no Ray types."""
+
+from array import array
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.types import FinishReason, SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """New tokens of one choice of a request.
+
+    Attributes:
+        choice: index of the sequence inside its request.
+        tokens: int32, may be empty when `finish_reason` is ABORT or ERROR.
+        logprobs: float32, one per token; NaN where none was asked for.
+        top_tokens, top_logprobs: one column per token, most likely first; empty when none was asked for.
+        finish_reason: NONE while the choice goes on.
+    """
+
+    choice: int
+    tokens: "array[int]"
+    logprobs: "array[float]"
+    top_tokens: tuple["array[int]", ...] = ()
+    top_logprobs: tuple["array[float]", ...] = ()
+    finish_reason: FinishReason = FinishReason.NONE
+
+
+class TokenStream(Protocol):
+    """The output of one request, in order. Ends after every choice has finished.
+
+    Iterating raises EngineError when the engine dies before the end.
+    """
+
+    request_id: int
+
+    def __aiter__(self) -> AsyncIterator[Delta]: ...
+
+    async def abort(self) -> None:
+        """Stop the request and free what it holds; a no-op once it has ended. Safe while being cancelled."""
+        ...
+
+
+class EngineClient(Protocol):
+    """How an ingress replica talks to the engine replicas."""
+
+    async def submit(self, prompt: "array[int]", sampling: SamplingParams) -> TokenStream:
+        """Hand a request to an engine replica and wait for its verdict.
+
+        Args:
+            prompt: int32 token ids.
+
+        Raises:
+            PromptTooLong: if it can never fit.
+            Overloaded: if the queue is full.
+            EngineError: if no engine replica can be reached.
+        """
+        ...
+
+    async def is_ready(self) -> bool:
+        """Whether an engine replica is there that made progress lately."""
+        ...

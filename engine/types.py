@@ -1,0 +1,244 @@
+"""The values that cross module and process borders: requests in, plans and results between, outputs back.
+
+Everything here is frozen. Numbers that come one per row or per token travel as columns
+(`array.array`: 'b' int8, 'i' int32, 'q' int64, 'f' float32), never as one Python object each.
+"""
+
+from array import array
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+# a request id is (client << CLIENT_SHIFT) | counter, so one int64 column says whose and which request it is
+CLIENT_SHIFT = 40
+MAX_CLIENT = (1 << 23) - 1
+
+
+def int32(values: "list[int] | tuple[int, ...] | bytes" = ()) -> "array[int]":
+    """Make an int32 column."""
+    return array("i", values)
+
+
+def int64(values: "list[int] | tuple[int, ...] | bytes" = ()) -> "array[int]":
+    """Make an int64 column."""
+    return array("q", values)
+
+
+def float32(values: "list[float] | tuple[float, ...] | bytes" = ()) -> "array[float]":
+    """Make a float32 column."""
+    return array("f", values)
+
+
+class FinishReason(IntEnum):
+    """Why a sequence ended; NONE while it goes on."""
+
+    NONE = 0
+    STOP = 1
+    LENGTH = 2
+    ABORT = 3
+    ERROR = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How the next token of one request is chosen and when it stops.
+
+    Attributes:
+        max_tokens: most tokens to generate, at least 1.
+        temperature: divides the logits; 0 takes the most likely token.
+        top_k: keep this many most likely tokens; 0 keeps all.
+        top_p: keep the smallest set of tokens whose probability reaches this, in (0, 1].
+        min_p: drop tokens below this share of the most likely token's probability, in [0, 1].
+        seed: 64-bit; with the position it fixes every draw, whatever else is in the batch.
+        stop_token_ids: ids that end the sequence beside the model's own end ids.
+        ignore_eos: go on after the model's end ids (`stop_token_ids` still end it).
+        num_logprobs: None for none, else log-probabilities of the chosen token and of this many
+            most likely tokens, from the raw distribution (before temperature and filters).
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    num_logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One prompt to continue, made by the ingress.
+
+    Attributes:
+        request_id: unique in the engine, see `CLIENT_SHIFT`.
+        prompt: int32 token ids, at least one.
+        arrival_s: seconds on the clock of whoever drives the engine.
+    """
+
+    request_id: int
+    prompt: "array[int]"
+    sampling: SamplingParams
+    arrival_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowAdmission:
+    """Parameters of a sequence that enters the workers' row table."""
+
+    row: int
+    sampling: SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    """Everything that the workers must do in one step; self-contained, so plans can be logged and replayed.
+
+    Workers apply it in field order: releases, admissions, table appends, swap out, swap in, copies,
+    then one forward pass over `decode_rows` (one token each, the row's last one) followed by the
+    prefill chunks, and one sampled token per entry of `sampled_rows`. A row's length, last token and
+    block table live with the workers, so a plan carries only what changed.
+
+    Attributes:
+        releases: int32 rows that are free from now on.
+        append_rows, append_indices, append_blocks: int32 block-table writes: table[row][index] = block.
+        swap_out_blocks, swap_out_slots: int32 pairs, GPU block -> CPU slot.
+        swap_in_slots, swap_in_blocks: int32 pairs, CPU slot -> GPU block.
+        copy_sources, copy_destinations: int32 block pairs (copy-on-write).
+        decode_rows: int32 rows that grow by one token.
+        prefill_rows, prefill_starts, prefill_counts: int32, one entry per chunk: tokens
+            [start, start + count) of the row's sequence.
+        prefill_samples: int8, 1 where the chunk ends the known tokens, so that a token is sampled.
+        prefill_tokens: int32 token ids of all chunks, one after the other.
+    """
+
+    step: int
+    releases: "array[int]" = field(default_factory=int32)
+    admissions: tuple[RowAdmission, ...] = ()
+    append_rows: "array[int]" = field(default_factory=int32)
+    append_indices: "array[int]" = field(default_factory=int32)
+    append_blocks: "array[int]" = field(default_factory=int32)
+    swap_out_blocks: "array[int]" = field(default_factory=int32)
+    swap_out_slots: "array[int]" = field(default_factory=int32)
+    swap_in_slots: "array[int]" = field(default_factory=int32)
+    swap_in_blocks: "array[int]" = field(default_factory=int32)
+    copy_sources: "array[int]" = field(default_factory=int32)
+    copy_destinations: "array[int]" = field(default_factory=int32)
+    decode_rows: "array[int]" = field(default_factory=int32)
+    prefill_rows: "array[int]" = field(default_factory=int32)
+    prefill_starts: "array[int]" = field(default_factory=int32)
+    prefill_counts: "array[int]" = field(default_factory=int32)
+    prefill_samples: "array[int]" = field(default_factory=lambda: array("b"))
+    prefill_tokens: "array[int]" = field(default_factory=int32)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the forward pass."""
+        return len(self.decode_rows) + len(self.prefill_tokens)
+
+    @property
+    def sampled_rows(self) -> "array[int]":
+        """Rows that get a token in this step, in the order of the result: decodes, then ended prefills."""
+        ended = [
+            row
+            for row, samples in zip(self.prefill_rows, self.prefill_samples, strict=True)
+            if samples
+        ]
+        return self.decode_rows + int32(ended)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What the workers computed for one plan, in the order of `StepPlan.sampled_rows`.
+
+    Attributes:
+        rows, tokens: int32, one entry per sampled row.
+        logprobs: float32 log-probability of each token in the raw distribution; NaN where the row asked for none.
+        top_counts: int32 number of alternatives per sampled row; empty when no row asked for any.
+        top_tokens, top_logprobs: int32 and float32, the alternatives of all rows, most likely first.
+        elapsed_s: seconds the workers spent on the step.
+    """
+
+    step: int
+    rows: "array[int]" = field(default_factory=int32)
+    tokens: "array[int]" = field(default_factory=int32)
+    logprobs: "array[float]" = field(default_factory=float32)
+    top_counts: "array[int]" = field(default_factory=int32)
+    top_tokens: "array[int]" = field(default_factory=int32)
+    top_logprobs: "array[float]" = field(default_factory=float32)
+    elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUsage:
+    """KV slots by use; every attribute but `total` sums to `total`.
+
+    Attributes:
+        total: slots of the pool (blocks x block size).
+        filled: slots that hold the key and value of a token, or will after the step in flight.
+        internal: slots of allocated blocks beyond the last token.
+        free: slots of free blocks.
+    """
+
+    total: int
+    filled: int
+    internal: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStats:
+    """Counts right after a step."""
+
+    num_running: int
+    num_waiting: int
+    num_preemptions: int
+    num_tokens: int
+    elapsed_s: float
+    usage: MemoryUsage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutput:
+    """The news of one step for the ingresses: one entry per new token or ended sequence.
+
+    Attributes:
+        request_ids: int64.
+        choices: int32 index of the sequence inside its request.
+        tokens: int32; -1 where a sequence ended without a token (abort, error).
+        logprobs: float32, see `StepResult`.
+        finish_reasons: int8 `FinishReason`.
+        top_counts, top_tokens, top_logprobs: see `StepResult`.
+        stats: counts after the step.
+    """
+
+    step: int
+    request_ids: "array[int]"
+    choices: "array[int]"
+    tokens: "array[int]"
+    logprobs: "array[float]"
+    finish_reasons: "array[int]"
+    top_counts: "array[int]"
+    top_tokens: "array[int]"
+    top_logprobs: "array[float]"
+    stats: StepStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What the workers can hold.
+
+    Attributes:
+        num_blocks: blocks of the KV pool.
+        block_size: tokens per block.
+        num_rows: sequences that can be in the row table at once.
+    """
+
+    num_blocks: int
+    block_size: int
+    num_rows: int
+
+    @property
+    def num_slots(self) -> int:
+        """Tokens that fit the KV pool."""
+        return self.num_blocks * self.block_size

@@ -1,0 +1,1 @@
+"""One rank: row table, KV pool, forward pass, sampling."""

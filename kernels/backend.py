@@ -1,0 +1,165 @@
+"""The device border: what a model and a worker need from a device, and nothing more.
+
+A backend is chosen once (`kernels.select.select_backend`); no other code asks which device it runs on.
+Tensors named `kv_layer` are views `kv[:, layer]` of the pool
+`kv[num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]`, so their block stride covers all layers.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLayout:
+    """Where each token of a flattened batch lives; built once per step, read by every layer.
+
+    The batch holds the new tokens of R sequences: first `num_decodes` sequences with one token each,
+    then the prefill chunks. Sequence r has tokens [query_starts[r], query_starts[r + 1]) of the batch,
+    at positions [context_lens[r] - its count, context_lens[r]).
+
+    Attributes:
+        num_decodes: leading sequences with exactly one new token.
+        positions: [T] int64 position of each token in its sequence.
+        slots: [T] int64 flat slot (block * block_size + offset) that receives its key and value; -1 for none.
+        block_tables: [R, max_blocks] int32, rows padded with any valid block id.
+        context_lens: [R] int32 tokens of the sequence including the new ones.
+        query_starts: [R + 1] int32.
+        max_context_len: largest entry of `context_lens`.
+        max_query_len: most new tokens of one sequence.
+        logit_indices: [S] int64 tokens of the batch whose logits are needed.
+    """
+
+    num_decodes: int
+    positions: Tensor
+    slots: Tensor
+    block_tables: Tensor
+    context_lens: Tensor
+    query_starts: Tensor
+    max_context_len: int
+    max_query_len: int
+    logit_indices: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingColumns:
+    """Sampling parameters of S rows; a draw depends on its own row alone.
+
+    Attributes:
+        temperature, top_p, min_p: [S] float32; temperature 0 takes the most likely token.
+        top_k: [S] int32; 0 keeps all.
+        seeds: [S] int64.
+        positions: [S] int64 position that the sampled token will have, the counter of the draw.
+        num_logprobs: most likely tokens to report, the maximum over the rows; -1 when no row wants any.
+        all_greedy: whether every temperature is 0.
+        any_filter: whether any row uses top-k, top-p or min-p.
+    """
+
+    temperature: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    top_k: Tensor
+    seeds: Tensor
+    positions: Tensor
+    num_logprobs: int
+    all_greedy: bool
+    any_filter: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """Chosen tokens of S rows.
+
+    Attributes:
+        tokens: [S] int64.
+        logprobs: [S] float32 of the raw distribution, or None when no row wants any.
+        top_tokens, top_logprobs: [S, num_logprobs] int64 and float32, most likely first, or None.
+    """
+
+    tokens: Tensor
+    logprobs: Tensor | None = None
+    top_tokens: Tensor | None = None
+    top_logprobs: Tensor | None = None
+
+
+class Linear(Protocol):
+    """A weight matrix (and bias) in the device's preferred form."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Compute x @ weight.T + bias.
+
+        Args:
+            x: [T, in_features], contiguous, the backend's dtype.
+
+        Returns:
+            [T, out_features], the same dtype.
+        """
+        ...
+
+
+class KernelBackend(Protocol):
+    """The operations of one device. Outputs are new tensors unless a docstring says otherwise."""
+
+    device: torch.device
+    dtype: torch.dtype
+
+    def make_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        """Take ownership of weight [out_features, in_features] and bias [out_features]."""
+        ...
+
+    def embed(self, tokens: Tensor, weight: Tensor) -> Tensor:
+        """Look up tokens [T] int64 in weight [vocab, hidden] -> [T, hidden]."""
+        ...
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Root-mean-square norm of x [T, hidden] with statistics in float32 (arXiv:1910.07467)."""
+        ...
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Add x to `residual` IN PLACE, both [T, hidden], and return the norm of the sum."""
+        ...
+
+    def rope_write(
+        self, qkv: Tensor, cos_sin: Tensor, kv_layer: Tensor, layout: BatchLayout
+    ) -> Tensor:
+        """Rotate queries and keys, write keys and values into their slots IN PLACE, return the queries.
+
+        Args:
+            qkv: [T, (num_heads + 2 * num_kv_heads) * head_dim], heads of q, then k, then v.
+            cos_sin: [max_position, head_dim] float32: cosines of the head_dim / 2 frequencies, then sines;
+                pairs are (i, i + head_dim / 2) as in LLaMA (arXiv:2104.09864).
+            kv_layer: [num_blocks, 2, num_kv_heads, block_size, head_dim].
+
+        Returns:
+            [T, num_heads, head_dim] rotated queries.
+        """
+        ...
+
+    def attention(self, q: Tensor, kv_layer: Tensor, layout: BatchLayout, scale: float) -> Tensor:
+        """PagedAttention (paper, section 4.1): each token attends to the cached tokens at or before its position.
+
+        Args:
+            q: [T, num_heads, head_dim].
+            kv_layer: [num_blocks, 2, num_kv_heads, block_size, head_dim], the new tokens already written.
+
+        Returns:
+            [T, num_heads * head_dim].
+        """
+        ...
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """silu(gate) * up for gate_up [T, 2 * intermediate] -> [T, intermediate]."""
+        ...
+
+    def copy_blocks(self, kv: Tensor, sources: Tensor, destinations: Tensor) -> None:
+        """Copy whole blocks of the pool IN PLACE: kv[destinations] = kv[sources], both [N] int64."""
+        ...
+
+    def sample(self, logits: Tensor, columns: SamplingColumns) -> Sampled:
+        """Choose one token per row of logits [S, vocab] float32 or the backend's dtype.
+
+        Temperature, then top-k, top-p, min-p; Gumbel noise from a counter hash of (seed, position, token id).
+        """
+        ...

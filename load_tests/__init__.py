@@ -1,0 +1,1 @@
+"""Benchmarks and load generators: `python -m load_tests --help`."""
