@@ -1,4 +1,4 @@
-"""The values that cross module and process borders: requests in, plans and results between, outputs back.
+"""The values that cross module and process borders: requests, plans, results, outputs.
 
 Everything here is frozen. Numbers that come one per row or per token travel as columns
 (`array.array`: 'b' int8, 'i' int32, 'q' int64, 'f' float32), never as one Python object each.
@@ -7,23 +7,32 @@ Everything here is frozen. Numbers that come one per row or per token travel as 
 from array import array
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
-# a request id is (client << CLIENT_SHIFT) | counter, so one int64 column says whose and which request it is
+if TYPE_CHECKING:
+    IntColumn = array[int]
+    FloatColumn = array[float]
+else:
+    # `array` takes no subscript at run time before Python 3.12, and the codec reads the annotations
+    IntColumn = FloatColumn = array
+
+# a request id is (client << CLIENT_SHIFT) | counter, so one int64 column says whose and which
+# request it is
 CLIENT_SHIFT = 40
 MAX_CLIENT = (1 << 23) - 1
 
 
-def int32(values: "list[int] | tuple[int, ...] | bytes" = ()) -> "array[int]":
+def int32(values: "list[int] | tuple[int, ...] | bytes" = ()) -> IntColumn:
     """Make an int32 column."""
     return array("i", values)
 
 
-def int64(values: "list[int] | tuple[int, ...] | bytes" = ()) -> "array[int]":
+def int64(values: "list[int] | tuple[int, ...] | bytes" = ()) -> IntColumn:
     """Make an int64 column."""
     return array("q", values)
 
 
-def float32(values: "list[float] | tuple[float, ...] | bytes" = ()) -> "array[float]":
+def float32(values: "list[float] | tuple[float, ...] | bytes" = ()) -> FloatColumn:
     """Make a float32 column."""
     return array("f", values)
 
@@ -77,7 +86,7 @@ class Request:
     """
 
     request_id: int
-    prompt: "array[int]"
+    prompt: IntColumn
     sampling: SamplingParams
     arrival_s: float = 0.0
 
@@ -92,16 +101,16 @@ class RowAdmission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
-    """Everything that the workers must do in one step; self-contained, so plans can be logged and replayed.
+    """Everything that the workers must do in one step.
 
-    Workers apply it in field order: releases, admissions, table appends, swap out, swap in, copies,
+    A plan is self-contained, so plans can be logged and replayed. Workers apply it in field order: releases, admissions, table appends, swap out, swap in, copies,
     then one forward pass over `decode_rows` (one token each, the row's last one) followed by the
-    prefill chunks, and one sampled token per entry of `sampled_rows`. A row's length, last token and
-    block table live with the workers, so a plan carries only what changed.
+    prefill chunks, and one sampled token per entry of `sampled_rows`. A row's length, last token
+    and block table live with the workers, so a plan carries only what changed.
 
     Attributes:
         releases: int32 rows that are free from now on.
-        append_rows, append_indices, append_blocks: int32 block-table writes: table[row][index] = block.
+        append_rows, append_indices, append_blocks: int32 writes table[row][index] = block.
         swap_out_blocks, swap_out_slots: int32 pairs, GPU block -> CPU slot.
         swap_in_slots, swap_in_blocks: int32 pairs, CPU slot -> GPU block.
         copy_sources, copy_destinations: int32 block pairs (copy-on-write).
@@ -113,23 +122,23 @@ class StepPlan:
     """
 
     step: int
-    releases: "array[int]" = field(default_factory=int32)
+    releases: IntColumn = field(default_factory=int32)
     admissions: tuple[RowAdmission, ...] = ()
-    append_rows: "array[int]" = field(default_factory=int32)
-    append_indices: "array[int]" = field(default_factory=int32)
-    append_blocks: "array[int]" = field(default_factory=int32)
-    swap_out_blocks: "array[int]" = field(default_factory=int32)
-    swap_out_slots: "array[int]" = field(default_factory=int32)
-    swap_in_slots: "array[int]" = field(default_factory=int32)
-    swap_in_blocks: "array[int]" = field(default_factory=int32)
-    copy_sources: "array[int]" = field(default_factory=int32)
-    copy_destinations: "array[int]" = field(default_factory=int32)
-    decode_rows: "array[int]" = field(default_factory=int32)
-    prefill_rows: "array[int]" = field(default_factory=int32)
-    prefill_starts: "array[int]" = field(default_factory=int32)
-    prefill_counts: "array[int]" = field(default_factory=int32)
-    prefill_samples: "array[int]" = field(default_factory=lambda: array("b"))
-    prefill_tokens: "array[int]" = field(default_factory=int32)
+    append_rows: IntColumn = field(default_factory=int32)
+    append_indices: IntColumn = field(default_factory=int32)
+    append_blocks: IntColumn = field(default_factory=int32)
+    swap_out_blocks: IntColumn = field(default_factory=int32)
+    swap_out_slots: IntColumn = field(default_factory=int32)
+    swap_in_slots: IntColumn = field(default_factory=int32)
+    swap_in_blocks: IntColumn = field(default_factory=int32)
+    copy_sources: IntColumn = field(default_factory=int32)
+    copy_destinations: IntColumn = field(default_factory=int32)
+    decode_rows: IntColumn = field(default_factory=int32)
+    prefill_rows: IntColumn = field(default_factory=int32)
+    prefill_starts: IntColumn = field(default_factory=int32)
+    prefill_counts: IntColumn = field(default_factory=int32)
+    prefill_samples: IntColumn = field(default_factory=lambda: array("b"))
+    prefill_tokens: IntColumn = field(default_factory=int32)
 
     @property
     def num_tokens(self) -> int:
@@ -137,8 +146,8 @@ class StepPlan:
         return len(self.decode_rows) + len(self.prefill_tokens)
 
     @property
-    def sampled_rows(self) -> "array[int]":
-        """Rows that get a token in this step, in the order of the result: decodes, then ended prefills."""
+    def sampled_rows(self) -> IntColumn:
+        """Rows that get a token, in the order of the result: decodes, then ended prefills."""
         ended = [
             row
             for row, samples in zip(self.prefill_rows, self.prefill_samples, strict=True)
@@ -153,19 +162,21 @@ class StepResult:
 
     Attributes:
         rows, tokens: int32, one entry per sampled row.
-        logprobs: float32 log-probability of each token in the raw distribution; NaN where the row asked for none.
+        logprobs: float32 log-probability of each token in the raw distribution; NaN where the row
+            asked for none.
         top_counts: int32 number of alternatives per sampled row; empty when no row asked for any.
-        top_tokens, top_logprobs: int32 and float32, the alternatives of all rows, most likely first.
+        top_tokens, top_logprobs: int32 and float32, the alternatives of all rows, most likely
+            first.
         elapsed_s: seconds the workers spent on the step.
     """
 
     step: int
-    rows: "array[int]" = field(default_factory=int32)
-    tokens: "array[int]" = field(default_factory=int32)
-    logprobs: "array[float]" = field(default_factory=float32)
-    top_counts: "array[int]" = field(default_factory=int32)
-    top_tokens: "array[int]" = field(default_factory=int32)
-    top_logprobs: "array[float]" = field(default_factory=float32)
+    rows: IntColumn = field(default_factory=int32)
+    tokens: IntColumn = field(default_factory=int32)
+    logprobs: FloatColumn = field(default_factory=float32)
+    top_counts: IntColumn = field(default_factory=int32)
+    top_tokens: IntColumn = field(default_factory=int32)
+    top_logprobs: FloatColumn = field(default_factory=float32)
     elapsed_s: float = 0.0
 
 
@@ -188,10 +199,19 @@ class MemoryUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepStats:
-    """Counts right after a step."""
+    """Counts right after a step.
+
+    Attributes:
+        num_running, num_waiting: requests in the batch and in the queue.
+        oldest_waiting_s: seconds since the arrival of the queue's head; 0 when it is empty.
+        num_preemptions: groups sent back to the queue since the start.
+        num_tokens: tokens of the step's forward pass.
+        elapsed_s: seconds the workers spent on it.
+    """
 
     num_running: int
     num_waiting: int
+    oldest_waiting_s: float
     num_preemptions: int
     num_tokens: int
     elapsed_s: float
@@ -213,14 +233,14 @@ class StepOutput:
     """
 
     step: int
-    request_ids: "array[int]"
-    choices: "array[int]"
-    tokens: "array[int]"
-    logprobs: "array[float]"
-    finish_reasons: "array[int]"
-    top_counts: "array[int]"
-    top_tokens: "array[int]"
-    top_logprobs: "array[float]"
+    request_ids: IntColumn
+    choices: IntColumn
+    tokens: IntColumn
+    logprobs: FloatColumn
+    finish_reasons: IntColumn
+    top_counts: IntColumn
+    top_tokens: IntColumn
+    top_logprobs: FloatColumn
     stats: StepStats
 
 
