@@ -1,0 +1,146 @@
+"""The backend in plain torch: the oracle of all kernels and the fallback of every device.
+
+Any float dtype, any block size, any number of query heads per key head. Statistics, rotations and
+softmax are in float32.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kernels import sampling
+from kernels.backend import BatchLayout, Linear, Sampled, SamplingColumns
+
+# keys gathered at once for decoding rows: bounds the scratch memory of long contexts
+_MAX_GATHERED_TOKENS = 1 << 16
+
+
+class DenseLinear:
+    """A linear layer that keeps its weight as it came."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._weight = weight
+        self._bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Compute x @ weight.T + bias; see `kernels.backend.Linear`."""
+        return functional.linear(x, self._weight, self._bias)
+
+
+class ReferenceBackend:
+    """`kernels.backend.KernelBackend` in plain torch; contracts are documented there."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        self.device = device
+        self.dtype = dtype
+
+    def make_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        """Keep the weight as it is."""
+        return DenseLinear(weight, bias)
+
+    def embed(self, tokens: Tensor, weight: Tensor) -> Tensor:
+        """Look up rows of `weight`."""
+        return functional.embedding(tokens, weight)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Normalise in float32 and round once."""
+        wide = x.float()
+        scale = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
+        return (wide * scale * weight.float()).to(x.dtype)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Add to `residual` in place, round, normalise."""
+        residual.add_(x)
+        return self.rms_norm(residual, weight, eps)
+
+    def rope_write(
+        self, qkv: Tensor, cos_sin: Tensor, kv_layer: Tensor, layout: BatchLayout
+    ) -> Tensor:
+        """Rotate in float32; tokens with slot -1 are not written."""
+        num_kv_heads, block_size, head_dim = kv_layer.shape[2:]
+        heads = qkv.view(qkv.shape[0], -1, head_dim)
+        num_heads = heads.shape[1] - 2 * num_kv_heads
+        rotated = _rotate(heads[:, : num_heads + num_kv_heads], cos_sin[layout.positions])
+        written = layout.slots >= 0
+        slots = layout.slots[written]
+        blocks, offsets = slots // block_size, slots % block_size
+        kv_layer[blocks, 0, :, offsets] = rotated[written, num_heads:]
+        kv_layer[blocks, 1, :, offsets] = heads[written, num_heads + num_kv_heads :]
+        return rotated[:, :num_heads].contiguous()
+
+    def attention(self, q: Tensor, kv_layer: Tensor, layout: BatchLayout, scale: float) -> Tensor:
+        """Gather the blocks of each sequence; decoding rows together, prefill one by one."""
+        starts = layout.query_starts.tolist()
+        context_lens = layout.context_lens.tolist()
+        out = torch.empty_like(q)
+        for rows in _row_groups(context_lens, layout.num_decodes):
+            tokens = slice(starts[rows.start], starts[rows.stop])
+            queries = q[tokens].view(rows.stop - rows.start, -1, *q.shape[1:])
+            keys, values = _gather(kv_layer, layout.block_tables[rows], max(context_lens[rows]))
+            attended = _attend(queries, keys, values, layout.context_lens[rows], scale)
+            out[tokens] = attended.flatten(0, 1)
+        return out.flatten(1)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """Compute in float32 and round once."""
+        gate, up = gate_up.float().chunk(2, dim=-1)
+        return (functional.silu(gate) * up).to(gate_up.dtype)
+
+    def copy_blocks(self, kv: Tensor, sources: Tensor, destinations: Tensor) -> None:
+        """Copy through one gathered tensor, so a source is read before any block is written."""
+        kv[destinations] = kv[sources]
+
+    def sample(self, logits: Tensor, columns: SamplingColumns) -> Sampled:
+        """Choose tokens; see `kernels.sampling`."""
+        return sampling.sample(logits, columns)
+
+
+def _rotate(heads: Tensor, cos_sin: Tensor) -> Tensor:
+    """Rotate heads [T, H, D] by cos_sin [T, D]; the result has the dtype of `heads`."""
+    cos, sin = cos_sin[:, None].chunk(2, dim=-1)
+    first, second = heads.float().chunk(2, dim=-1)
+    rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    return rotated.to(heads.dtype)
+
+
+def _row_groups(context_lens: list[int], num_decodes: int) -> Iterator[slice]:
+    """Rows to attend together: decoding rows up to a bound of keys, then each chunk alone."""
+    start, longest = 0, 0
+    for row, context_len in enumerate(context_lens):
+        longest = max(longest, context_len)
+        full = (row + 1 - start) * longest > _MAX_GATHERED_TOKENS
+        if row > start and (full or row >= num_decodes):
+            yield slice(start, row)
+            start, longest = row, context_len
+    if context_lens:
+        yield slice(start, len(context_lens))
+
+
+def _gather(kv_layer: Tensor, block_tables: Tensor, max_context_len: int) -> tuple[Tensor, Tensor]:
+    """Keys and values [R, kv_heads, tokens, D] float32 of whole blocks, by position."""
+    block_size = kv_layer.shape[3]
+    num_blocks = -(-max_context_len // block_size)
+    # [R, num_blocks, 2, heads, block_size, D] -> [2, R, heads, num_blocks * block_size, D]
+    blocks = kv_layer[block_tables[:, :num_blocks].long()].float()
+    keys, values = blocks.permute(2, 0, 3, 1, 4, 5).flatten(3, 4)
+    return keys, values
+
+
+def _attend(q: Tensor, keys: Tensor, values: Tensor, context_lens: Tensor, scale: float) -> Tensor:
+    """Causal attention of q [R, n, H, D], the last n tokens of each context -> same shape."""
+    num_rows, num_new, num_heads, head_dim = q.shape
+    num_kv_heads, num_tokens = keys.shape[1:3]
+    # [R, n, H, D] -> [R, kv_heads, group, n, D]
+    grouped = q.float().view(num_rows, num_new, num_kv_heads, -1, head_dim).permute(0, 2, 3, 1, 4)
+    ages = torch.arange(num_new - 1, -1, -1, device=q.device)
+    visible = (context_lens[:, None] - ages)[:, None, None, :, None]
+    hidden = torch.arange(num_tokens, device=q.device) >= visible
+    scores = (grouped @ keys[:, :, None].transpose(-1, -2)) * scale
+    weights = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1)
+    # slots beyond the context may hold anything, and 0 * NaN is NaN
+    unused = torch.arange(num_tokens, device=q.device) >= context_lens[:, None]
+    safe = values.masked_fill(unused[:, None, :, None], 0.0)
+    attended = (weights @ safe[:, :, None]).permute(0, 3, 1, 2, 4)
+    return attended.reshape(num_rows, num_new, num_heads, head_dim).to(q.dtype)

@@ -1,0 +1,105 @@
+"""Token choice in plain torch: the oracle of every backend and the path without kernels.
+
+A draw is the argmax of scaled logits plus Gumbel noise (Gumbel-max trick, arXiv:1611.01144). The
+noise is a hash of (seed, position, token id), so a row's draw does not depend on its batch, its
+place in the batch or the steps before it.
+"""
+
+import torch
+from torch import Tensor
+
+from kernels.backend import Sampled, SamplingColumns
+
+# rows of noise start at a multiple of this many values, so that the vector and the scalar code of
+# one elementwise operation meet the same token in every row
+_ROW_ALIGNMENT = 64
+
+
+def sample(logits: Tensor, columns: SamplingColumns) -> Sampled:
+    """Choose one token per row.
+
+    Args:
+        logits: [S, vocab], any float dtype; not modified.
+        columns: parameters of the S rows.
+
+    Returns:
+        Tokens, with log-probabilities of the raw distribution if a row wants them. In greedy rows
+        equal logits go to the lowest token id.
+    """
+    logits = logits.float()
+    tokens = logits.argmax(dim=-1)
+    if not columns.all_greedy:
+        tokens = torch.where(columns.temperature > 0, draw(logits, columns), tokens)
+    return with_logprobs(tokens, logits, columns.num_logprobs)
+
+
+def with_logprobs(tokens: Tensor, logits: Tensor, num_logprobs: int) -> Sampled:
+    """Attach log-probabilities of the raw distribution to chosen tokens [S]; -1 attaches none."""
+    if num_logprobs < 0:
+        return Sampled(tokens=tokens)
+    logprobs = torch.log_softmax(logits.float(), dim=-1)
+    chosen = logprobs.gather(1, tokens[:, None])[:, 0]
+    if num_logprobs == 0:
+        return Sampled(tokens=tokens, logprobs=chosen)
+    top = logprobs.topk(min(num_logprobs, logits.shape[1]), dim=-1)
+    return Sampled(tokens=tokens, logprobs=chosen, top_tokens=top.indices, top_logprobs=top.values)
+
+
+def draw(logits: Tensor, columns: SamplingColumns) -> Tensor:
+    """Draw tokens [S] int64 from logits [S, vocab] float32; greedy rows are undefined."""
+    greedy = columns.temperature <= 0
+    scaled = logits / columns.temperature.masked_fill(greedy, 1.0)[:, None]
+    if columns.any_filter:
+        scaled = mask_unlikely(scaled, columns)
+    return (scaled + gumbel_noise(columns.seeds, columns.positions, logits.shape[1])).argmax(dim=-1)
+
+
+def mask_unlikely(scaled: Tensor, columns: SamplingColumns) -> Tensor:
+    """Set what top-k, then top-p, then min-p exclude to -inf; the most likely token always stays.
+
+    Equal values are ranked by token id, so top-k keeps exactly k. Top-p keeps the fewest tokens
+    whose probability among the top-k reaches top_p (arXiv:1904.09751); min-p those with at least
+    min_p times the largest probability (arXiv:2407.01082).
+    """
+    ranked, order = scaled.sort(dim=-1, descending=True, stable=True)
+    ranks = torch.arange(scaled.shape[1], device=scaled.device)
+    kept = (ranks < columns.top_k[:, None]) | (columns.top_k[:, None] <= 0)
+    probs = ranked.masked_fill(~kept, -torch.inf).softmax(dim=-1)
+    mass_before = probs.cumsum(dim=-1) - probs
+    kept &= (mass_before < columns.top_p[:, None]) | (columns.top_p[:, None] >= 1)
+    kept &= probs >= columns.min_p[:, None] * probs[:, :1]
+    kept[:, 0] = True
+    return torch.empty_like(scaled).scatter_(1, order, ranked.masked_fill(~kept, -torch.inf))
+
+
+def gumbel_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
+    """Standard Gumbel noise [S, vocab_size] float32 for seeds and positions [S] int64."""
+    first_key, second_key = draw_keys(seeds, positions)
+    width = vocab_size + -vocab_size % _ROW_ALIGNMENT
+    token_ids = torch.arange(width, dtype=torch.int32, device=seeds.device)
+    hashed = _mix(_mix(token_ids ^ first_key[:, None]) ^ second_key[:, None])
+    # 31 bits as float32 keep their relative precision near 0, where a small exponential wins the
+    # draw; a 24-bit uniform would cap the noise at 17 instead of 22
+    uniform = ((_shift(hashed, 1).float() + 0.5) * 2.0**-31).clamp_(max=1 - 2.0**-24)
+    exponential = -torch.log1p(-uniform)
+    return -torch.log(exponential)[:, :vocab_size]
+
+
+def draw_keys(seeds: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Two int32 keys [S] of (seed, position); distinct for seeds that share their upper half."""
+    low, high = seeds.to(torch.int32), (seeds >> 32).to(torch.int32)
+    first = _mix(positions.to(torch.int32) ^ _mix(low))
+    second = _mix(low ^ _mix(high ^ -0x61C88647))  # the golden ratio times 2**32
+    return first, second
+
+
+def _mix(x: Tensor) -> Tensor:
+    """Spread every bit by a bijection: lowbias32, https://github.com/skeeto/hash-prospector."""
+    x = (x ^ _shift(x, 16)) * 0x7FEB352D
+    x = (x ^ _shift(x, 15)) * -0x7B935975  # 0x846CA68B
+    return x ^ _shift(x, 16)
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    """Shift int32 right, filling with zeros."""
+    return (x >> bits) & (0xFFFFFFFF >> bits)

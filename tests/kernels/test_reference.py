@@ -1,0 +1,131 @@
+"""The reference against arithmetic written token by token, or torch where it has the op."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kernels.reference import ReferenceBackend
+from tests.kernels.batches import Batch, Shape, make_batch
+
+ROWS = [(1, 1), (17, 1), (63, 1), (16, 16), (40, 15), (33, 2)]
+
+
+@pytest.fixture
+def backend() -> ReferenceBackend:
+    return ReferenceBackend(torch.device("cpu"), torch.float32)
+
+
+def attend_token_by_token(q: Tensor, batch: Batch, scale: float) -> Tensor:
+    """Softmax attention of each token and head with loops, in float64."""
+    rows = []
+    starts = batch.layout.query_starts.tolist()
+    for row, (keys, values) in enumerate(zip(batch.keys, batch.values, strict=True)):
+        count = starts[row + 1] - starts[row]
+        for new in range(count):
+            visible = keys.shape[0] - count + new + 1
+            for head, query in enumerate(q[starts[row] + new]):
+                kv_head = head // (q.shape[1] // keys.shape[1])
+                scores = (keys[:visible, kv_head].double() @ query.double()) * scale
+                rows.append(scores.softmax(0) @ values[:visible, kv_head].double())
+    return torch.stack(rows).view(q.shape[0], -1).float()
+
+
+@pytest.mark.parametrize("block_size", [1, 4, 16, 64, 256])
+@pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(3, 3), (6, 2), (8, 1)])
+def test_attention_equals_token_by_token(
+    backend: ReferenceBackend, block_size: int, num_heads: int, num_kv_heads: int
+) -> None:
+    shape = Shape(num_heads=num_heads, num_kv_heads=num_kv_heads, block_size=block_size)
+    batch = make_batch(shape, ROWS)
+    q = torch.randn(int(batch.layout.query_starts[-1]), num_heads, shape.head_dim)
+    scale = 1 / math.sqrt(shape.head_dim)
+
+    attended = backend.attention(q, batch.kv_layer, batch.layout, scale)
+
+    torch.testing.assert_close(
+        attended, attend_token_by_token(q, batch, scale), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_attention_splits_long_decode_batches(
+    backend: ReferenceBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = make_batch(Shape(), ROWS)
+    q = torch.randn(int(batch.layout.query_starts[-1]), 6, 64)
+    whole = backend.attention(q, batch.kv_layer, batch.layout, 0.1)
+    monkeypatch.setattr("kernels.reference._MAX_GATHERED_TOKENS", 20)
+
+    split = backend.attention(q, batch.kv_layer, batch.layout, 0.1)
+
+    torch.testing.assert_close(split, whole, rtol=1e-5, atol=1e-6)
+
+
+def test_rope_write_rotates_pairs_and_fills_only_its_slots(backend: ReferenceBackend) -> None:
+    batch = make_batch(Shape(), ROWS)
+    layout = batch.layout
+    num_tokens = len(layout.positions)
+    qkv = torch.randn(num_tokens, 10 * 64)
+    angles = torch.outer(torch.arange(64.0), 10000 ** (-torch.arange(32) / 32))
+    cos_sin = torch.cat((angles.cos(), angles.sin()), dim=1)
+    kv = torch.full_like(batch.kv, torch.nan)
+
+    rotated = backend.rope_write(qkv, cos_sin, kv[:, 1], layout)
+
+    heads = qkv.view(num_tokens, 10, 64)
+    phase = torch.polar(torch.ones(num_tokens, 1, 32), angles[layout.positions][:, None])
+    spun = torch.complex(heads[:, :8, :32], heads[:, :8, 32:]) * phase
+    expected = torch.cat((spun.real, spun.imag), dim=-1)
+    torch.testing.assert_close(rotated, expected[:, :6], rtol=1e-5, atol=1e-5)
+    by_slot = kv[:, 1].permute(0, 3, 1, 2, 4).flatten(0, 1)
+    torch.testing.assert_close(by_slot[layout.slots, 0], expected[:, 6:], rtol=1e-5, atol=1e-5)
+    assert torch.equal(by_slot[layout.slots, 1], heads[:, 8:])
+    assert int(by_slot.isnan().all(-1).all(-1).all(-1).sum()) == by_slot.shape[0] - num_tokens
+
+
+def test_rope_write_skips_negative_slots(backend: ReferenceBackend) -> None:
+    batch = make_batch(Shape(), [(5, 1), (6, 1)])
+    batch.layout.slots[:] = -1
+    before = batch.kv.clone()
+
+    backend.rope_write(torch.randn(2, 640), torch.ones(8, 64), batch.kv_layer, batch.layout)
+
+    torch.testing.assert_close(batch.kv, before, rtol=0, atol=0, equal_nan=True)
+
+
+def test_norms_equal_torch(backend: ReferenceBackend) -> None:
+    x, residual, weight = torch.randn(7, 96), torch.randn(7, 96), torch.randn(96)
+    total = x + residual
+
+    normed = backend.add_rms_norm(x, residual, weight, 1e-5)
+
+    assert torch.equal(residual, total)
+    torch.testing.assert_close(normed, functional.rms_norm(total, (96,), weight, 1e-5))
+    torch.testing.assert_close(
+        backend.rms_norm(x, weight, 1e-5), functional.rms_norm(x, (96,), weight, 1e-5)
+    )
+
+
+def test_silu_mul_gates_the_second_half(backend: ReferenceBackend) -> None:
+    gate_up = torch.randn(5, 34)
+    expected = gate_up[:, :17] * torch.sigmoid(gate_up[:, :17]) * gate_up[:, 17:]
+    torch.testing.assert_close(backend.silu_mul(gate_up), expected)
+
+
+def test_linear_and_embed(backend: ReferenceBackend) -> None:
+    weight, bias, x = torch.randn(9, 5), torch.randn(9), torch.randn(3, 5)
+    torch.testing.assert_close(backend.make_linear(weight, bias)(x), x @ weight.T + bias)
+    torch.testing.assert_close(backend.make_linear(weight, None)(x), x @ weight.T)
+    assert torch.equal(backend.embed(torch.tensor([8, 0]), weight), weight[[8, 0]])
+
+
+def test_copy_blocks_moves_all_layers(backend: ReferenceBackend) -> None:
+    kv = torch.randn(6, 2, 2, 1, 4, 8)
+    expected = kv.clone()
+    expected[4], expected[0] = kv[1], kv[1]
+
+    backend.copy_blocks(kv, torch.tensor([1, 1]), torch.tensor([4, 0]))
+
+    assert torch.equal(kv, expected)
