@@ -1,0 +1,138 @@
+"""The LLaMA family: LLaMA 1 to 3, SmolLM2, Mistral, Qwen2 (arXiv:2302.13971)."""
+
+from torch import Tensor
+
+from engine.config import ModelConfig
+from engine.model.parameters import Parameters
+from engine.model.rope import cos_sin_table
+from engine.model.vocab import VocabEmbedding, VocabHead
+from kernels.backend import BatchLayout, KernelBackend, Linear
+
+
+class Llama:
+    """One rank's share of a decoder-only transformer.
+
+    Attributes:
+        num_kv_heads: key-value heads that this rank holds.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        parameters: Parameters,
+        backend: KernelBackend,
+        *,
+        num_positions: int,
+    ) -> None:
+        """Read all parameters.
+
+        Args:
+            num_positions: tokens of the longest sequence that will be run.
+
+        Raises:
+            ConfigError: if a parameter is missing or misshapen, or a dimension cannot be split.
+        """
+        self.num_kv_heads = parameters.parallel.share(config.num_kv_heads, "num_kv_heads")
+        self._backend = backend
+        self._eps = config.norm_eps
+        table = cos_sin_table(config.rope, config.head_dim, num_positions).to(backend.device)
+        self._embedding = VocabEmbedding(config, parameters, backend)
+        self._layers = [
+            _Layer(config, parameters, backend, table, f"model.layers.{index}")
+            for index in range(config.num_layers)
+        ]
+        # norms[i] comes before layer i, the last one after all layers
+        self._norms = [
+            parameters.whole(f"model.layers.{index}.input_layernorm.weight", config.hidden_size)
+            for index in range(config.num_layers)
+        ]
+        self._norms.append(parameters.whole("model.norm.weight", config.hidden_size))
+        tied = self._embedding.weight if config.tie_embeddings else None
+        self._head = VocabHead(config, parameters, backend, tied)
+
+    def forward(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
+        """Run one batch and write its keys and values into the pool.
+
+        Args:
+            tokens: [T] int64.
+            kv: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim], changed IN PLACE.
+
+        Returns:
+            [S, vocab_size] logits of the tokens in `layout.logit_indices`, the same on every rank.
+        """
+        residual = self._embedding(tokens)
+        x = self._backend.rms_norm(residual, self._norms[0], self._eps)
+        for index, (layer, norm) in enumerate(zip(self._layers, self._norms[1:], strict=True)):
+            x = layer(x, residual, kv[:, index], layout)
+            x = self._backend.add_rms_norm(x, residual, norm, self._eps)
+        return self._head(x.index_select(0, layout.logit_indices))
+
+
+class _Layer:
+    """Attention and gated feed-forward network with the norm between them."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        parameters: Parameters,
+        backend: KernelBackend,
+        cos_sin: Tensor,
+        prefix: str,
+    ) -> None:
+        self._backend = backend
+        self._parallel = parameters.parallel
+        self._cos_sin = cos_sin
+        self._scale = config.head_dim**-0.5
+        self._eps = config.norm_eps
+        self._qkv = _fused_qkv(config, parameters, backend, f"{prefix}.self_attn")
+        self._out = _output(config, parameters, backend, f"{prefix}.self_attn.o_proj")
+        self._norm = parameters.whole(
+            f"{prefix}.post_attention_layernorm.weight", config.hidden_size
+        )
+        gate_up = {
+            f"{prefix}.mlp.{part}_proj.weight": config.intermediate_size for part in ("gate", "up")
+        }
+        self._gate_up = backend.make_linear(parameters.rows(gate_up, config.hidden_size), None)
+        down = parameters.columns(
+            f"{prefix}.mlp.down_proj.weight", config.hidden_size, config.intermediate_size
+        )
+        self._down = backend.make_linear(down, None)
+
+    def __call__(
+        self, x: Tensor, residual: Tensor, kv_layer: Tensor, layout: BatchLayout
+    ) -> Tensor:
+        """Normed x [T, hidden] -> what to add to `residual`, which takes the attention IN PLACE."""
+        backend, parallel = self._backend, self._parallel
+        q = backend.rope_write(self._qkv(x), self._cos_sin, kv_layer, layout)
+        attended = backend.attention(q, kv_layer, layout, self._scale)
+        x = parallel.all_reduce(self._out(attended))
+        x = backend.add_rms_norm(x, residual, self._norm, self._eps)
+        return parallel.all_reduce(self._down(backend.silu_mul(self._gate_up(x))))
+
+
+def _fused_qkv(
+    config: ModelConfig, parameters: Parameters, backend: KernelBackend, prefix: str
+) -> Linear:
+    heads = {"q": config.num_heads, "k": config.num_kv_heads, "v": config.num_kv_heads}
+    for name, count in heads.items():
+        parameters.parallel.share(count, f"heads of {prefix}.{name}_proj")
+    rows = {f"{prefix}.{name}_proj": count * config.head_dim for name, count in heads.items()}
+    weight = parameters.rows(_suffixed(rows, "weight"), config.hidden_size)
+    bias = parameters.rows(_suffixed(rows, "bias")) if config.attention_bias else None
+    return backend.make_linear(weight, bias)
+
+
+def _output(
+    config: ModelConfig, parameters: Parameters, backend: KernelBackend, name: str
+) -> Linear:
+    width = config.num_heads * config.head_dim
+    weight = parameters.columns(f"{name}.weight", config.hidden_size, width)
+    if not config.output_bias:
+        return backend.make_linear(weight, None)
+    bias = parameters.whole(f"{name}.bias", config.hidden_size)
+    # the results of all ranks are summed, so only one of them may carry the bias
+    return backend.make_linear(weight, bias if parameters.parallel.rank == 0 else None)
+
+
+def _suffixed(rows: dict[str, int], suffix: str) -> dict[str, int]:
+    return {f"{name}.{suffix}": count for name, count in rows.items()}

@@ -1,0 +1,78 @@
+"""Tensor parallelism: ranks hold shares of each matrix and sum or join their results."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from engine.config import Device
+from engine.errors import ConfigError
+
+_TRANSPORTS = {"cpu": "gloo", "cuda": "nccl"}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorParallel:
+    """This rank of `size` that run the same steps (arXiv:1909.08053); alone, all is free."""
+
+    rank: int = 0
+    size: int = 1
+
+    def share(self, count: int, what: str) -> int:
+        """Part of `count` that one rank holds.
+
+        Raises:
+            ConfigError: if it does not divide.
+        """
+        if count % self.size:
+            raise ConfigError(
+                f"{what} ({count}) cannot be split over tensor_parallel_size={self.size} ranks; "
+                "choose a divisor"
+            )
+        return count // self.size
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        """Sum x over all ranks, IN PLACE, and return it."""
+        if self.size > 1:
+            dist.all_reduce(x)
+        return x
+
+    def all_gather(self, x: Tensor) -> Tensor:
+        """Join x [S, n] of all ranks along the last dimension -> [S, size * n]."""
+        if self.size == 1:
+            return x
+        gathered = x.new_empty(self.size * x.shape[0], x.shape[1])
+        dist.all_gather_into_tensor(gathered, x)
+        return gathered.view(self.size, *x.shape).transpose(0, 1).flatten(1)
+
+    def close(self) -> None:
+        """Leave the ranks."""
+        if self.size > 1:
+            dist.destroy_process_group()
+
+
+def connect(rank: int, size: int, rendezvous: str | None, device: Device) -> TensorParallel:
+    """Meet the other ranks; returns when all are there.
+
+    Args:
+        rendezvous: init method of torch.distributed, such as file:///path; not used alone.
+
+    Raises:
+        ConfigError: if there is no such rank, or no rendezvous for several.
+    """
+    if not 0 <= rank < size:
+        raise ConfigError(f"rank {rank} is not in tensor_parallel_size={size}")
+    if size > 1:
+        if rendezvous is None:
+            raise ConfigError(f"tensor_parallel_size={size} needs a rendezvous between the ranks")
+        dist.init_process_group(
+            _TRANSPORTS[device],
+            init_method=rendezvous,
+            rank=rank,
+            world_size=size,
+            device_id=torch.device(device, torch.cuda.current_device())
+            if device == "cuda"
+            else None,
+        )
+    return TensorParallel(rank, size)

@@ -1,0 +1,54 @@
+"""The two ends of a language model, split over the ranks by rows of the vocabulary."""
+
+from torch import Tensor
+
+from engine.config import ModelConfig
+from engine.model.parameters import Parameters
+from kernels.backend import KernelBackend
+
+
+class VocabEmbedding:
+    """Looks up tokens; a rank knows its own share of the vocabulary.
+
+    Attributes:
+        weight: [vocab_size / ranks, hidden_size], rounded up.
+    """
+
+    def __init__(self, config: ModelConfig, parameters: Parameters, backend: KernelBackend) -> None:
+        self._backend = backend
+        self._parallel = parameters.parallel
+        self.weight = parameters.vocab_rows(
+            "model.embed_tokens.weight", config.vocab_size, config.hidden_size
+        )
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """Tokens [T] int64 -> [T, hidden_size], the same on every rank."""
+        if self._parallel.size == 1:
+            return self._backend.embed(tokens, self.weight)
+        local = tokens - self._parallel.rank * self.weight.shape[0]
+        elsewhere = (local < 0) | (local >= self.weight.shape[0])
+        x = self._backend.embed(local.masked_fill(elsewhere, 0), self.weight)
+        return self._parallel.all_reduce(x.masked_fill(elsewhere[:, None], 0.0))
+
+
+class VocabHead:
+    """Turns hidden states into logits over the whole vocabulary."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        parameters: Parameters,
+        backend: KernelBackend,
+        tied: Tensor | None,
+    ) -> None:
+        """Args: tied: the embedding's weight, for models that share it."""
+        self._parallel = parameters.parallel
+        self._vocab_size = config.vocab_size
+        weight = tied
+        if weight is None:
+            weight = parameters.vocab_rows("lm_head.weight", config.vocab_size, config.hidden_size)
+        self._linear = backend.make_linear(weight, None)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Hidden states [S, hidden_size] -> [S, vocab_size], the same on every rank."""
+        return self._parallel.all_gather(self._linear(x))[:, : self._vocab_size].contiguous()
