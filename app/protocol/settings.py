@@ -1,0 +1,28 @@
+"""What the HTTP layer must know about the model and its limits."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiSettings:
+    """Settings of the HTTP layer, checked and complete.
+
+    Attributes:
+        model_id: the name that clients ask for.
+        created_s: Unix seconds at which the model became available.
+        max_model_len: longest prompt plus output in tokens.
+        vocab_size: rows of the model's embedding; token ids lie below it.
+        unknown_parameters: whether a field that the API does not know is an error or is reported
+            as ignored.
+        max_body_bytes: largest request body.
+        api_key_sha256: digests of the accepted keys; empty accepts every caller.
+    """
+
+    model_id: str
+    created_s: int
+    max_model_len: int
+    vocab_size: int
+    unknown_parameters: Literal["reject", "ignore"] = "reject"
+    max_body_bytes: int = 4 << 20
+    api_key_sha256: tuple[bytes, ...] = ()
