@@ -1,4 +1,4 @@
-"""Frozen configuration: the shape of a model and the settings of an engine. Standard library only."""
+"""Frozen configuration: the shape of a model and the settings of an engine."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,4 @@
-"""The errors that this project raises on purpose: two severities, each with the data it is about."""
+"""The errors that this project raises on purpose: two severities, each with its data."""
 
 
 class ServeError(Exception):
@@ -6,7 +6,7 @@ class ServeError(Exception):
 
 
 class ConfigError(ServeError):
-    """The configuration, the model folder or the machine cannot serve; the text says what to change."""
+    """The configuration, the model or the machine cannot serve; the text says what to change."""
 
 
 class RequestError(ServeError):

@@ -103,10 +103,11 @@ class RowAdmission:
 class StepPlan:
     """Everything that the workers must do in one step.
 
-    A plan is self-contained, so plans can be logged and replayed. Workers apply it in field order: releases, admissions, table appends, swap out, swap in, copies,
-    then one forward pass over `decode_rows` (one token each, the row's last one) followed by the
-    prefill chunks, and one sampled token per entry of `sampled_rows`. A row's length, last token
-    and block table live with the workers, so a plan carries only what changed.
+    A plan is self-contained, so plans can be logged and replayed. Workers apply it in field order:
+    releases, admissions, table appends, swap out, swap in, copies, then one forward pass over
+    `decode_rows` (one token each, the row's last one) followed by the prefill chunks, and one
+    sampled token per entry of `sampled_rows`. A row's length, last token and block table live with
+    the workers, so a plan carries only what changed.
 
     Attributes:
         releases: int32 rows that are free from now on.

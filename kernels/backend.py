@@ -1,8 +1,8 @@
 """The device border: what a model and a worker need from a device, and nothing more.
 
-A backend is chosen once (`kernels.select.select_backend`); no other code asks which device it runs on.
-Tensors named `kv_layer` are views `kv[:, layer]` of the pool
-`kv[num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]`, so their block stride covers all layers.
+A backend is chosen once (`kernels.select.select_backend`); no other code asks for the device.
+Tensors named `kv_layer` are views `kv[:, layer]` of the pool `kv[num_blocks, num_layers, 2,
+num_kv_heads, block_size, head_dim]`, so their block stride covers all layers.
 """
 
 from dataclasses import dataclass
@@ -16,14 +16,15 @@ from torch import Tensor
 class BatchLayout:
     """Where each token of a flattened batch lives; built once per step, read by every layer.
 
-    The batch holds the new tokens of R sequences: first `num_decodes` sequences with one token each,
-    then the prefill chunks. Sequence r has tokens [query_starts[r], query_starts[r + 1]) of the batch,
-    at positions [context_lens[r] - its count, context_lens[r]).
+    The batch holds the new tokens of R sequences: first `num_decodes` sequences with one token
+    each, then the prefill chunks. Sequence r has tokens [query_starts[r], query_starts[r + 1]) of
+    the batch, at positions [context_lens[r] - its count, context_lens[r]).
 
     Attributes:
         num_decodes: leading sequences with exactly one new token.
         positions: [T] int64 position of each token in its sequence.
-        slots: [T] int64 flat slot (block * block_size + offset) that receives its key and value; -1 for none.
+        slots: [T] int64 flat slot (block * block_size + offset) that receives its key and value; -1
+            for none.
         block_tables: [R, max_blocks] int32, rows padded with any valid block id.
         context_lens: [R] int32 tokens of the sequence including the new ones.
         query_starts: [R + 1] int32.
@@ -52,7 +53,8 @@ class SamplingColumns:
         top_k: [S] int32; 0 keeps all.
         seeds: [S] int64.
         positions: [S] int64 position that the sampled token will have, the counter of the draw.
-        num_logprobs: most likely tokens to report, the maximum over the rows; -1 when no row wants any.
+        num_logprobs: most likely tokens to report, the maximum over the rows; -1 when no row wants
+            any.
         all_greedy: whether every temperature is 0.
         any_filter: whether any row uses top-k, top-p or min-p.
     """
@@ -124,12 +126,12 @@ class KernelBackend(Protocol):
     def rope_write(
         self, qkv: Tensor, cos_sin: Tensor, kv_layer: Tensor, layout: BatchLayout
     ) -> Tensor:
-        """Rotate queries and keys, write keys and values into their slots IN PLACE, return the queries.
+        """Rotate queries and keys, write keys and values into their slots IN PLACE.
 
         Args:
             qkv: [T, (num_heads + 2 * num_kv_heads) * head_dim], heads of q, then k, then v.
-            cos_sin: [max_position, head_dim] float32: cosines of the head_dim / 2 frequencies, then sines;
-                pairs are (i, i + head_dim / 2) as in LLaMA (arXiv:2104.09864).
+            cos_sin: [max_position, head_dim] float32: cosines of the head_dim / 2 frequencies, then
+                sines; pairs are (i, i + head_dim / 2) as in LLaMA (arXiv:2104.09864).
             kv_layer: [num_blocks, 2, num_kv_heads, block_size, head_dim].
 
         Returns:
@@ -138,11 +140,12 @@ class KernelBackend(Protocol):
         ...
 
     def attention(self, q: Tensor, kv_layer: Tensor, layout: BatchLayout, scale: float) -> Tensor:
-        """PagedAttention (paper, section 4.1): each token attends to the cached tokens at or before its position.
+        """PagedAttention (paper, section 4.1): a token attends to cached ones up to itself.
 
         Args:
             q: [T, num_heads, head_dim].
-            kv_layer: [num_blocks, 2, num_kv_heads, block_size, head_dim], the new tokens already written.
+            kv_layer: [num_blocks, 2, num_kv_heads, block_size, head_dim], the new tokens already
+                written.
 
         Returns:
             [T, num_heads * head_dim].
@@ -154,12 +157,13 @@ class KernelBackend(Protocol):
         ...
 
     def copy_blocks(self, kv: Tensor, sources: Tensor, destinations: Tensor) -> None:
-        """Copy whole blocks of the pool IN PLACE: kv[destinations] = kv[sources], both [N] int64."""
+        """Copy whole blocks IN PLACE: kv[destinations] = kv[sources], both [N] int64."""
         ...
 
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Sampled:
         """Choose one token per row of logits [S, vocab] float32 or the backend's dtype.
 
-        Temperature, then top-k, top-p, min-p; Gumbel noise from a counter hash of (seed, position, token id).
+        Temperature, then top-k, top-p, min-p; Gumbel noise from a counter hash of (seed, position,
+        token id).
         """
         ...

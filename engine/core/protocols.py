@@ -1,4 +1,4 @@
-"""What the core needs from outside: a place where plans are executed, and a policy for the KV pool."""
+"""What the core needs from outside: a place where plans are executed."""
 
 from typing import Protocol
 
@@ -6,7 +6,7 @@ from engine.types import Capacity, StepPlan, StepResult
 
 
 class Executor(Protocol):
-    """The process border. Plans are executed in the order of submission, results come back in the same order.
+    """The process border: plans are executed, and results come back, in the order of submission.
 
     Attributes:
         capacity: what the workers can hold; fixed for the executor's life.

@@ -1,4 +1,4 @@
-"""What the ingress sees of the engine: submit token ids, read token ids. No text, no HTTP, no Ray types."""
+"""What the ingress sees of the engine: token ids in, token ids out. No text, HTTP or Ray types."""
 
 from array import array
 from collections.abc import AsyncIterator
@@ -16,7 +16,8 @@ class Delta:
         choice: index of the sequence inside its request.
         tokens: int32, may be empty when `finish_reason` is ABORT or ERROR.
         logprobs: float32, one per token; NaN where none was asked for.
-        top_tokens, top_logprobs: one column per token, most likely first; empty when none was asked for.
+        top_tokens, top_logprobs: one column per token, most likely first; empty when none was asked
+            for.
         finish_reason: NONE while the choice goes on.
     """
 
@@ -39,7 +40,10 @@ class TokenStream(Protocol):
     def __aiter__(self) -> AsyncIterator[Delta]: ...
 
     async def abort(self) -> None:
-        """Stop the request and free what it holds; a no-op once it has ended. Safe while being cancelled."""
+        """Stop the request and free what it holds, also while being cancelled.
+
+        A no-op once it has ended.
+        """
         ...
 
 

@@ -1,0 +1,59 @@
+"""The step loop: schedule, execute, update; nothing else."""
+
+from engine.config import SchedulerConfig
+from engine.core.memory import Memory, PagedMemory
+from engine.core.protocols import Executor
+from engine.core.scheduler import Scheduler
+from engine.types import Request, StepOutput
+
+
+class Engine:
+    """Drives an executor with a scheduler; the caller owns the loop around it."""
+
+    def __init__(
+        self, config: SchedulerConfig, executor: Executor, memory: Memory | None = None
+    ) -> None:
+        """Args: memory: policy for the KV pool; paged by default."""
+        capacity = executor.capacity
+        memory = memory or PagedMemory(capacity.num_blocks, capacity.block_size)
+        self._executor = executor
+        self._scheduler = Scheduler(config, capacity, memory)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do anything."""
+        return self._scheduler.has_work
+
+    def add(self, request: Request) -> None:
+        """Queue a request.
+
+        Raises:
+            InvalidRequest, PromptTooLong: if it can never be served; nothing is changed.
+        """
+        self._scheduler.add(request)
+
+    def abort(self, request_id: int) -> None:
+        """End a request wherever it is; unknown ids are ignored."""
+        self._scheduler.abort(request_id)
+
+    def step(self, now_s: float) -> StepOutput | None:
+        """Plan as far ahead as the executor allows, then take in one result.
+
+        Args:
+            now_s: seconds on the clock of `Request.arrival_s`.
+
+        Returns:
+            The news of that result, or None when there was nothing to do.
+
+        Raises:
+            WorkerDied: if a rank is gone; every open request is lost.
+        """
+        scheduler = self._scheduler
+        while scheduler.num_in_flight < self._executor.run_ahead:
+            plan = scheduler.schedule()
+            if plan is None:
+                break
+            self._executor.submit(plan)
+        if scheduler.num_in_flight:
+            return scheduler.update(self._executor.collect(), now_s)
+        return scheduler.take_output(now_s) if scheduler.has_work else None

@@ -1,0 +1,81 @@
+"""Collects the news for the ingresses, one entry per new token or ended sequence."""
+
+from array import array
+from itertools import accumulate
+
+from engine.core.sequence import Sequence, SequenceGroup
+from engine.types import StepOutput, StepResult, StepStats, float32, int32, int64
+
+_NO_LOGPROB = float("nan")
+
+
+class OutputBuilder:
+    """Columns of the next StepOutput."""
+
+    def __init__(self) -> None:
+        self._result = StepResult(step=-1)
+        self._top_ends: list[int] = []
+        self._clear()
+
+    def __bool__(self) -> bool:
+        return bool(self._tokens)
+
+    def begin(self, result: StepResult) -> None:
+        """Take alternatives of the following tokens from this result."""
+        self._result = result
+        self._top_ends = list(accumulate(result.top_counts))
+
+    def token(self, group: SequenceGroup, sequence: Sequence, position: int) -> None:
+        """Tell the token at `position` of the result, and whether it was the sequence's last."""
+        result = self._result
+        logprob = result.logprobs[position] if result.logprobs else _NO_LOGPROB
+        self._append(group, sequence, result.tokens[position], logprob)
+        if not self._top_ends:
+            return
+        count = result.top_counts[position]
+        end = self._top_ends[position]
+        # earlier entries without alternatives are filled in only once somebody has some
+        self._top_counts.extend([0] * (len(self._tokens) - 1 - len(self._top_counts)))
+        self._top_counts.append(count)
+        self._top_tokens += result.top_tokens[end - count : end]
+        self._top_logprobs += result.top_logprobs[end - count : end]
+
+    def end(self, group: SequenceGroup, sequence: Sequence) -> None:
+        """Tell that a sequence ended without a token."""
+        self._append(group, sequence, -1, _NO_LOGPROB)
+
+    def build(self, step: int, stats: StepStats) -> StepOutput:
+        """Hand out the columns and start anew."""
+        if self._top_counts:
+            self._top_counts.extend([0] * (len(self._tokens) - len(self._top_counts)))
+        output = StepOutput(
+            step=step,
+            request_ids=self._request_ids,
+            choices=self._choices,
+            tokens=self._tokens,
+            logprobs=self._logprobs,
+            finish_reasons=self._finish_reasons,
+            top_counts=self._top_counts,
+            top_tokens=self._top_tokens,
+            top_logprobs=self._top_logprobs,
+            stats=stats,
+        )
+        self._clear()
+        return output
+
+    def _append(self, group: SequenceGroup, sequence: Sequence, token: int, logprob: float) -> None:
+        self._request_ids.append(group.request.request_id)
+        self._choices.append(sequence.choice)
+        self._tokens.append(token)
+        self._logprobs.append(logprob)
+        self._finish_reasons.append(sequence.finish_reason)
+
+    def _clear(self) -> None:
+        self._request_ids = int64()
+        self._choices = int32()
+        self._tokens = int32()
+        self._logprobs = float32()
+        self._finish_reasons = array("b")
+        self._top_counts = int32()
+        self._top_tokens = int32()
+        self._top_logprobs = float32()
