@@ -115,7 +115,9 @@ class ChoiceText:
         return TextDelta(
             text=text,
             token_ids=self._report() if text or finish_reason else (),
-            logprobs=self._release(ended=finish_reason is not None),
+            logprobs=self._release(ended=finish_reason is not None)
+            if text or finish_reason
+            else (),
             finish_reason=finish_reason,
             stop_reason=stop_reason,
         )
@@ -173,11 +175,15 @@ class ChoiceText:
         fitting = []
         while self._held:
             first, room = self._held[0], self._num_released - self._held[0].offset
-            if room <= 0 or (room < len(first.text) and not ended):
+            if room <= 0 or (not ended and (room < len(first.text) or self._may_grow(first))):
                 break
             fitting.append(_with_text(first, first.text[:room]))
             self._held.popleft()
         return tuple(fitting)
+
+    def _may_grow(self, entry: TokenLogprob) -> bool:
+        """Whether the entry gets the replacement for an incomplete last character at the end."""
+        return entry is self._held[-1] and not self._detokenizer.is_complete
 
     def _report(self) -> tuple[int, ...]:
         reported, self._unreported = tuple(self._unreported), []
