@@ -12,66 +12,48 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 export RAY_AUTH_MODE ?= token
 
 SHELL := /bin/bash
-.ONESHELL:
 .SHELLFLAGS := -euo pipefail -c
 .PHONY: serve test check fmt bench help
 
-serve: $(VENV)/.installed  ## serve the model of serve_config.yaml (CONFIG=file for another one)
-	@echo "checking $(CONFIG) and the model it names"
-	SECONDS=0
-	$(BIN)/python -m app.preflight "$(CONFIG)"
-	echo "checked in $$SECONDS s; starting Ray Serve, stop it with Ctrl-C"
-	exec $(BIN)/serve run "$(CONFIG)"
+# $(call timed,WHAT,COMMANDS)
+timed = @set -e; echo "$(1)"; SECONDS=0; $(2); echo "$(1): done in $$SECONDS s"
 
+serve: $(VENV)/.installed  ## serve the model of serve_config.yaml (CONFIG=file for another one)
+	$(call timed,checking $(CONFIG) and its model,$(BIN)/python -m app.preflight "$(CONFIG)")
+	@echo "starting Ray Serve; Ctrl-C stops it"
+	@exec $(BIN)/serve run "$(CONFIG)"
+
+test: export RAY_AUTH_MODE = disabled
 test: $(VENV)/.installed-dev  ## run the tests that need no GPU and little time (ARGS=... for pytest)
-	@echo "running the tests"
-	SECONDS=0
-	RAY_AUTH_MODE=disabled $(BIN)/python -m pytest -q -m "not gpu and not slow" $(ARGS)
-	echo "tested in $$SECONDS s"
+	$(call timed,testing,$(BIN)/python -m pytest -q -m "not gpu and not slow" $(ARGS))
 
 check: $(VENV)/.installed-dev  ## check format, lint and types
-	@echo "checking format, lint and types"
-	SECONDS=0
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy
-	echo "checked in $$SECONDS s"
+	$(call timed,checking the format,$(BIN)/ruff format --check .)
+	$(call timed,linting,$(BIN)/ruff check .)
+	$(call timed,checking types,$(BIN)/mypy)
 
 fmt: $(VENV)/.installed-dev  ## format, and fix what the linter can fix
-	@echo "formatting"
-	$(BIN)/ruff check --fix --quiet . || true
-	$(BIN)/ruff format .
+	$(call timed,fixing,$(BIN)/ruff check --fix --exit-zero --quiet .)
+	$(call timed,formatting,$(BIN)/ruff format .)
 
-bench: $(VENV)/.installed-dev  ## measure (ARGS=... for load_tests; ARGS=--help lists them)
-	@echo "measuring"
-	SECONDS=0
-	$(BIN)/python -m load_tests $(ARGS)
-	echo "measured in $$SECONDS s"
+bench: $(VENV)/.installed-dev  ## measure (ARGS="COMMAND ..." for load_tests; without it they are listed)
+	$(call timed,measuring,$(BIN)/python -m load_tests $(or $(ARGS),--help))
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## +/  make \1\t/'
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## +/  make \1  /'
 
-# $(call install,EXTRAS,WHAT): a new environment where there is none, then the pinned packages
-define install
-@SECONDS=0
-if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then
-  $(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' || {
-    echo "error: '$(PYTHON)' is $$($(PYTHON) --version 2>&1), but Pagoda needs Python 3.11 or 3.12;" \
-      "name one: make PYTHON=python3.12 ..." >&2
-    exit 1
-  }
-  echo "creating $(VENV) with $$($(PYTHON) --version)"
-  $(PYTHON) -m venv $(VENV)
-fi
-echo "installing $(2) (once; some minutes)"
-$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.$(1)'
-touch $@
-echo "installed in $$SECONDS s"
-endef
+$(VENV)/.installed: EXTRAS =
+$(VENV)/.installed-dev: EXTRAS = [dev]
+$(VENV)/.installed $(VENV)/.installed-dev: pyproject.toml constraints.txt
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(MAKE) -s environment
+	$(call timed,installing pinned packages (once),$(BIN)/python -m pip install -q \
+	  --disable-pip-version-check -c constraints.txt -e '.$(EXTRAS)')
+	@touch $@
 
-$(VENV)/.installed: pyproject.toml constraints.txt
-	$(call install,,Pagoda)
-
-$(VENV)/.installed-dev: pyproject.toml constraints.txt
-	$(call install,[dev],Pagoda and its development tools)
-	touch $(VENV)/.installed
+.PHONY: environment
+environment:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' || { \
+	  echo "error: '$(PYTHON)' is not Python 3.11 or 3.12;" \
+	    "name one that is: make PYTHON=python3.12 ..." >&2; \
+	  exit 1; }
+	$(call timed,creating $(VENV),$(PYTHON) -m venv $(VENV))
