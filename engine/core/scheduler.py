@@ -1,9 +1,8 @@
 """First-come-first-served scheduling at the granularity of one step (paper, section 4.5).
 
 Each step mixes one token of every running sequence with chunks of prompts, under a token budget.
-When blocks run out the latest group is preempted: its blocks are dropped and its prompt and output
-    are
-prefilled again later. Plans are made ahead of results, so rows and blocks go back only when the
+When blocks run out the latest group is preempted: its blocks are dropped, and its prompt and output
+are prefilled again later. Plans are made ahead of results, so rows and blocks go back only when the
 last plan that touches them is complete.
 """
 
@@ -161,9 +160,11 @@ class Scheduler:
                 self._prefill(builder, group, sequence)
 
     def _can_admit(self, group: SequenceGroup) -> bool:
-        # a preempted group waits until its last plan is complete, so that all its tokens are known
-        settled = not group.is_in_flight and all(s.row < 0 for s in group.sequences)
-        if not settled or len(group.sequences) > len(self._free_rows):
+        # a preempted group has its rows until its last plan is complete, so that all its tokens are
+        # known when it comes back
+        if any(sequence.row >= 0 for sequence in group.sequences):
+            return False
+        if len(group.sequences) > len(self._free_rows):
             return False
         num_known = sum(sequence.num_known for sequence in group.sequences)
         limit = max_positions(len(group.request.prompt), group.max_tokens)

@@ -19,9 +19,8 @@ class Status(Enum):
 class Sequence:
     """One continuation of a prompt.
 
-        [0, num_scheduled)              positions whose keys and values are written by plans up to
-        the last [num_scheduled, num_known)      known tokens still to be prefilled [num_known,
-        num_tokens)         tokens sampled by plans in flight, not known here yet
+    Plans up to the last one write keys and values of positions [0, num_scheduled). Known tokens
+    from there on are still to be prefilled; tokens that plans in flight sample come after them.
 
     Attributes:
         sequence_id: unique in the scheduler; the key of its block table.
@@ -81,8 +80,3 @@ class SequenceGroup:
     max_tokens: int
     stop_ids: frozenset[int]
     status: Status = Status.WAITING
-
-    @property
-    def is_in_flight(self) -> bool:
-        """Whether a result for one of its sequences is still to come."""
-        return any(sequence.num_in_flight for sequence in self.sequences)

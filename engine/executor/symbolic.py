@@ -1,7 +1,8 @@
 """An executor without a model: each KV slot holds a hash of the token prefix that belongs there.
 
-A wrong block table, a missing copy, a bad swap or a block given away too early makes a sequence
-read a hash that is not its own, which is noticed at the first read. Standard library only.
+A wrong block table, a missing copy or a bad swap makes a sequence read a hash that is not its own,
+which is noticed at the first read. A row or block given away while a plan in flight may still touch
+it is noticed when the next plan takes it. Standard library only.
 """
 
 from collections import deque
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from engine.errors import InvariantViolated
 from engine.types import Capacity, StepPlan, StepResult, float32, int32
 
-_EMPTY = 0
+EMPTY_PREFIX = 0
 
 
 def extend_hash(prefix_hash: int, token: int) -> int:
@@ -21,12 +22,19 @@ def extend_hash(prefix_hash: int, token: int) -> int:
 
 @dataclass(slots=True)
 class _Row:
-    """Attributes: prefix: hash at each position so far."""
+    """Attributes: prefix: hash at each position so far; last_token: None before the first."""
 
     table: dict[int, int] = field(default_factory=dict)
     prefix: list[int] = field(default_factory=list)
-    last_token: int = -1
+    last_token: int | None = None
     is_used: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _InFlight:
+    result: StepResult
+    rows: set[int]
+    blocks: set[int]
 
 
 class SymbolicExecutor:
@@ -35,14 +43,14 @@ class SymbolicExecutor:
     def __init__(
         self, capacity: Capacity, next_token: Callable[[int], int], *, run_ahead: int = 1
     ) -> None:
-        """Args: next_token: the token that follows a prefix, given its hash."""
+        """Args: next_token: the token that follows a prefix, given its hash; -1 for an error."""
         self.capacity = capacity
         self.run_ahead = run_ahead
         self._next_token = next_token
-        self._slots = [_EMPTY] * capacity.num_slots
+        self._slots = [EMPTY_PREFIX] * capacity.num_slots
         self._swapped: dict[int, list[int]] = {}
         self._rows = [_Row() for _ in range(capacity.num_rows)]
-        self._results: deque[StepResult] = deque()
+        self._in_flight: deque[_InFlight] = deque()
 
     def submit(self, plan: StepPlan) -> None:
         """See `Executor.submit`.
@@ -50,28 +58,37 @@ class SymbolicExecutor:
         Raises:
             InvariantViolated: if a sequence would read or write what is not its own.
         """
-        if len(self._results) >= self.run_ahead:
+        if len(self._in_flight) >= self.run_ahead:
             raise InvariantViolated(f"more than {self.run_ahead} plans in flight")
+        self._check_not_in_flight(plan)
         self._apply_rows(plan)
         self._apply_blocks(plan)
         self._forward(plan)
-        rows = plan.sampled_rows
-        self._results.append(
-            StepResult(
-                step=plan.step,
-                rows=rows,
-                tokens=int32([self._sample(row) for row in rows]),
-                logprobs=float32([0.0] * len(rows)),
-            )
+        sampled = plan.sampled_rows
+        result = StepResult(
+            step=plan.step,
+            rows=sampled,
+            tokens=int32([self._sample(row) for row in sampled]),
+            logprobs=float32([0.0] * len(sampled)),
         )
+        rows = {*plan.decode_rows, *plan.prefill_rows}
+        blocks = {block for row in rows for block in self._rows[row].table.values()}
+        self._in_flight.append(_InFlight(result, rows, blocks))
 
     def collect(self) -> StepResult:
         """See `Executor.collect`."""
-        return self._results.popleft()
+        return self._in_flight.popleft().result
 
     def close(self) -> None:
         """See `Executor.close`."""
-        self._results.clear()
+        self._in_flight.clear()
+
+    def _check_not_in_flight(self, plan: StepPlan) -> None:
+        for other in self._in_flight:
+            for row in other.rows.intersection(plan.releases):
+                raise InvariantViolated(f"row {row} released while step {other.result.step} runs")
+            for block in other.blocks.intersection(plan.append_blocks):
+                raise InvariantViolated(f"block {block} reused while step {other.result.step} runs")
 
     def _apply_rows(self, plan: StepPlan) -> None:
         for row in plan.releases:
@@ -97,7 +114,10 @@ class SymbolicExecutor:
 
     def _forward(self, plan: StepPlan) -> None:
         for row in plan.decode_rows:
-            self._feed(row, self._rows[row].last_token)
+            last_token = self._rows[row].last_token
+            if last_token is None:
+                raise InvariantViolated(f"row {row} decodes before its prompt has ended")
+            self._feed(row, last_token)
         end = 0
         for row, start, count in zip(
             plan.prefill_rows, plan.prefill_starts, plan.prefill_counts, strict=True
@@ -112,8 +132,8 @@ class SymbolicExecutor:
 
     def _feed(self, row: int, token: int) -> None:
         state = self._rows[row]
-        self._require(state.is_used and token >= 0, f"row {row} is not ready")
-        state.prefix.append(extend_hash(state.prefix[-1] if state.prefix else _EMPTY, token))
+        self._require(state.is_used, f"row {row} is free")
+        state.prefix.append(extend_hash(state.prefix[-1] if state.prefix else EMPTY_PREFIX, token))
         self._slots[self._slot(row, len(state.prefix) - 1)] = state.prefix[-1]
 
     def _check_reads(self, row: int) -> None:
