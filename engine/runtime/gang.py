@@ -64,7 +64,11 @@ class Gang:
         Raises:
             ray.exceptions.RayActorError: if one is dead.
         """
-        await asyncio.gather(*(actor.ping.remote() for actor in self._actors))
+        pings = (actor.ping.remote() for actor in self._actors)
+        answers = await asyncio.gather(*pings, return_exceptions=True)
+        for error in answers:
+            if isinstance(error, BaseException):
+                raise error
 
     def close(self) -> None:
         """End the processes and remove their files; may be called again."""
