@@ -77,11 +77,14 @@ async def serving(
 
 async def death_of(ask: Callable[[], Awaitable[Any]]) -> None:
     """Ask until the answer is that an actor is dead: killing takes effect a little later."""
+
+    async def ask_for_ever() -> None:
+        while True:
+            with suppress(EngineError):
+                await ask()
+
     with pytest.raises(ray.exceptions.RayActorError):
-        async with asyncio.timeout(10):
-            while True:
-                with suppress(EngineError):
-                    await ask()
+        await asyncio.wait_for(ask_for_ever(), 10)
 
 
 def folders() -> set[str]:
