@@ -111,13 +111,13 @@ class CpuBackend(PackedBackend):
             addresses.query_starts,
             addresses.num_rows,
             addresses.max_blocks,
-            layout.max_context_len,
             num_heads,
             num_kv_heads,
             head_dim,
             block_size,
             kv_layer.stride(0),
             scale,
+            self._kernels.has_tiles,
         )
         if status:
             raise MemoryError("no memory for the scores of attention")

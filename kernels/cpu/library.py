@@ -24,12 +24,12 @@ class Library:
         self.add_rms_norm = bind("add_rms_norm", *[_POINTER] * 4, _INT, _INT, _FLOAT)
         self.silu_mul = bind("silu_mul", *[_POINTER] * 2, _INT, _INT)
         self.rope_write = bind("rope_write", *[_POINTER] * 6, *[_INT] * 6)
-        self.attention = bind("attention", *[_POINTER] * 6, *[_INT] * 8, _FLOAT)
+        self.attention = bind("attention", *[_POINTER] * 6, *[_INT] * 7, _FLOAT, _INT)
         self.argmax = bind("argmax", *[_POINTER] * 2, *[_INT] * 2)
         self.draw = bind("draw", *[_POINTER] * 5, *[_INT] * 2)
         self.linear_pack = bind("linear_pack", *[_POINTER] * 2, *[_INT] * 2)
         self.linear = bind("linear", *[_POINTER] * 4, *[_INT] * 3)
-        self.has_linear = bind("linear_init")() == 0
+        self.has_tiles = bind("tiles_init")() == 0
 
 
 def load_kernels(dtype: torch.dtype) -> Library | None:

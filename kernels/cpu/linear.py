@@ -25,7 +25,7 @@ def make_cpu_linear(weight: Tensor, bias: Tensor | None, library: Library | None
     """
     if weight.dtype != torch.bfloat16:
         return DenseLinear(weight, bias)
-    if library is not None and library.has_linear and weight.shape[1] % _TILE_K == 0:
+    if library is not None and library.has_tiles and weight.shape[1] % _TILE_K == 0:
         return TileLinear(weight, bias, library)
     if torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return OneDnnLinear(weight, bias)

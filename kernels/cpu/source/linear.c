@@ -3,23 +3,20 @@
 // The sum over k runs in one order for any number of rows, so a row's result does not depend on the
 // batch. Weights are read once per call in memory order, 2 KiB a step, which is what bounds small
 // batches.
-#include "common.h"
+#include "tiles.h"
 
-#if defined(ELEMENT_BF16) && defined(__AMX_BF16__) && defined(__AVX512BF16__)
-#include <immintrin.h>
+#ifdef HAS_TILES
 #include <sys/syscall.h>
 #include <unistd.h>
 
 enum {
-    TILE_ROWS = 16,
-    TILE_K = 32,               // bfloat16 values in a tile's row of 64 bytes
     BLOCK_N = 32,              // outputs of one block of packed weights: two tiles
     STEP = BLOCK_N * TILE_K,   // elements of one block's step along k
     PREFETCH_STEPS = 2,        // 4 KiB ahead: 8.0 -> 11.5 GB/s on one core of an Emerald Rapids
 };
 
 // Asks the kernel for the tile registers; 0 when this process may use them.
-EXPORT int64_t linear_init(void) {
+EXPORT int64_t tiles_init(void) {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA);
 }
@@ -35,22 +32,6 @@ EXPORT void linear_pack(element *restrict packed, const element *restrict weight
                     for (int64_t out = tile; out < tile + TILE_ROWS; out++)
                         for (int64_t i = pair; i < pair + 2; i++)
                             *packed++ = out < n ? weight[out * k + i] : 0;
-}
-
-// Tiles 0-3: sums of (rows 0-15, 16-31) x (outputs 0-15, 16-31); 4, 5: rows; 6, 7: weights.
-static void configure_tiles(int64_t first_rows, int64_t second_rows) {
-    struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t bytes_per_row[16];
-        uint8_t rows[16];
-    } config = {.palette = 1};
-    const int64_t rows[8] = {first_rows, first_rows, second_rows, second_rows,
-                             first_rows, second_rows, 16, 16};
-    for (int tile = 0; tile < 8; tile++) {
-        config.rows[tile] = (uint8_t)rows[tile];
-        config.bytes_per_row[tile] = rows[tile] ? 64 : 0;
-    }
-    _tile_loadconfig(&config);
 }
 
 INLINE void prefetch_step(const element *packed) {
@@ -115,7 +96,7 @@ EXPORT void linear(element *out, const element *x, const element *packed, const 
                    int64_t m, int64_t n, int64_t k) {
     _Alignas(64) float sums[32 * BLOCK_N];
     const int64_t rows = m < 32 ? m : 32;
-    configure_tiles(rows < 16 ? rows : 16, rows > 16 ? rows - 16 : 0);
+    configure_tiles(rows < TILE_ROWS ? rows : TILE_ROWS, rows > TILE_ROWS ? rows - TILE_ROWS : 0);
     for (int64_t start = 0; start < n; start += BLOCK_N, packed += BLOCK_N * k) {
         for (int64_t done = 0; done < m; done += 32) {
             const int64_t row = done + 32 <= m ? done : m - rows;
@@ -132,7 +113,7 @@ EXPORT void linear(element *out, const element *x, const element *packed, const 
 }
 
 #else
-EXPORT int64_t linear_init(void) { return -1; }
+EXPORT int64_t tiles_init(void) { return -1; }
 EXPORT void linear_pack(element *packed, const element *weight, int64_t n, int64_t k) {
     (void)packed, (void)weight, (void)n, (void)k;
 }
