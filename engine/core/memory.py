@@ -1,5 +1,6 @@
 """Paged KV memory: block tables that grow on demand (paper, sections 4.2 and 4.3)."""
 
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol
 
@@ -55,6 +56,14 @@ class Memory(Protocol):
         ...
 
 
+@dataclass(eq=False, slots=True)
+class _Table:
+    """Attributes: room: slots of the last block that are not filled."""
+
+    blocks: list[int] = field(default_factory=list)
+    room: int = 0
+
+
 class PagedMemory:
     """Blocks are allocated when the first token that needs them arrives, and are never contiguous.
 
@@ -66,8 +75,7 @@ class PagedMemory:
         self._pool = BlockPool(num_blocks)
         self._block_size = block_size
         self._watermark_blocks = int(num_blocks * watermark)
-        self._tables: dict[int, list[int]] = {}
-        self._lengths: dict[int, int] = {}
+        self._tables: dict[int, _Table] = {}
         self._num_filled = 0
 
     def can_admit(self, num_tokens: int, max_positions: int) -> Admission:
@@ -80,27 +88,30 @@ class PagedMemory:
 
     def can_append(self, sequence_id: int, num_tokens: int) -> bool:
         """See `Memory.can_append`."""
-        return self._num_missing(sequence_id, num_tokens) <= self._pool.num_free
+        table = self._tables.get(sequence_id)
+        missing = num_tokens - table.room if table else num_tokens
+        return missing <= 0 or self._num_blocks(missing) <= self._pool.num_free
 
     def append(self, sequence_id: int, num_tokens: int) -> list[tuple[int, int]]:
         """See `Memory.append`."""
-        table = self._tables.setdefault(sequence_id, [])
-        start = len(table)
-        for _ in range(self._num_missing(sequence_id, num_tokens)):
-            table.append(self._pool.allocate())
-        self._lengths[sequence_id] = self._lengths.get(sequence_id, 0) + num_tokens
         self._num_filled += num_tokens
-        return list(enumerate(table[start:], start))
+        table = self._tables.get(sequence_id)
+        if table is None:
+            table = self._tables[sequence_id] = _Table()
+        table.room -= num_tokens
+        # most tokens find room in the last block
+        return self._allocate(table) if table.room < 0 else []
 
     def block_table(self, sequence_id: int) -> tuple[int, ...]:
         """See `Memory.block_table`."""
-        return tuple(self._tables[sequence_id])
+        return tuple(self._tables[sequence_id].blocks)
 
     def free(self, sequence_id: int) -> None:
         """See `Memory.free`; later blocks first, so that the next sequence gets them in order."""
-        for block in reversed(self._tables.pop(sequence_id)):
+        table = self._tables.pop(sequence_id)
+        for block in reversed(table.blocks):
             self._pool.release(block)
-        self._num_filled -= self._lengths.pop(sequence_id)
+        self._num_filled -= len(table.blocks) * self._block_size - table.room
 
     def usage(self) -> MemoryUsage:
         """See `Memory.usage`."""
@@ -109,9 +120,12 @@ class PagedMemory:
         filled = self._num_filled
         return MemoryUsage(total=total, filled=filled, internal=total - free - filled, free=free)
 
+    def _allocate(self, table: _Table) -> list[tuple[int, int]]:
+        start = len(table.blocks)
+        while table.room < 0:
+            table.blocks.append(self._pool.allocate())
+            table.room += self._block_size
+        return list(enumerate(table.blocks[start:], start))
+
     def _num_blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self._block_size)
-
-    def _num_missing(self, sequence_id: int, num_tokens: int) -> int:
-        length = self._lengths.get(sequence_id, 0)
-        return self._num_blocks(length + num_tokens) - self._num_blocks(length)

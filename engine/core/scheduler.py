@@ -16,6 +16,7 @@ from engine.core.memory import Admission, Memory
 from engine.core.output import OutputBuilder
 from engine.core.plan import PlanBuilder
 from engine.core.sequence import Sequence, SequenceGroup, Status
+from engine.errors import InvalidRequest
 from engine.types import (
     Capacity,
     FinishReason,
@@ -69,6 +70,8 @@ class Scheduler:
         Raises:
             InvalidRequest, PromptTooLong: if it can never be served; nothing is changed.
         """
+        if request.request_id in self._groups:
+            raise InvalidRequest(f"request {request.request_id} is open already")
         sampling = request.sampling
         max_tokens = clip_max_tokens(
             len(request.prompt), sampling.max_tokens, self._config, self._capacity
@@ -97,11 +100,9 @@ class Scheduler:
     def schedule(self) -> StepPlan | None:
         """Plan the next step; None when no sequence can move before the next result."""
         builder = PlanBuilder(self._next_step, self._config.max_num_batched_tokens)
-        num_preemptions = self._num_preemptions
         self._plan_decodes(builder)
         self._plan_prefills(builder)
-        if self._num_preemptions == num_preemptions:
-            self._plan_admissions(builder)
+        self._plan_admissions(builder)
         plan = builder.build(self._released_rows)
         if plan is not None:
             self._next_step += 1
