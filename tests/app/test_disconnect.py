@@ -162,7 +162,8 @@ async def call(app: Any, body: dict[str, Any], sent: list[MutableMapping[str, An
     async def receive() -> MutableMapping[str, Any]:
         if messages:
             return messages.pop()
-        return await asyncio.get_running_loop().create_future()
+        await asyncio.Event().wait()
+        raise AssertionError
 
     async def send(message: MutableMapping[str, Any]) -> None:
         if sent is not None:
