@@ -4,7 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 ROOT = Path(__file__).parent.parent
 
@@ -20,7 +20,7 @@ def test_transformers_works_beside_our_kernels_package(tmp_path: Path) -> None:
         num_hidden_layers=1,
         num_attention_heads=2,
     )
-    AutoModelForCausalLM.from_config(shape).save_pretrained(tmp_path)
+    LlamaForCausalLM(shape).save_pretrained(tmp_path)
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
     with torch.no_grad():
         logits = model(torch.tensor([[1, 2, 3]])).logits

@@ -49,7 +49,7 @@ def write_sharded(folder: Path) -> dict[str, str]:
     shapes = expected_tensors(read_model_config(folder))
     (folder / SINGLE_FILE).unlink()
     names = sorted(shapes)
-    index = {}
+    index: dict[str, str] = {}
     for number, part in enumerate((names[::2], names[1::2]), start=1):
         shard = f"model-{number:05}-of-00002.safetensors"
         write_safetensors(folder / shard, {name: shapes[name] for name in part})

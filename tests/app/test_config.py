@@ -68,7 +68,7 @@ def test_a_bad_value_is_refused_by_name(name: str, values: list[Any]) -> None:
 
 
 def test_every_bad_option_is_named_at_once() -> None:
-    with pytest.raises(ConfigError, match="block_size is 0.*; max_num_seqs is 0"):
+    with pytest.raises(ConfigError, match=r"block_size is 0.*; max_num_seqs is 0"):
         parse_config({"block_size": 0, "max_num_seqs": 0})
 
 

@@ -131,20 +131,18 @@ def test_two_processes_at_once_build_it_once(tiny: PackagedModel, tmp_path: Path
 @pytest.mark.slow
 def test_the_embedded_model_knows_the_capital_of_france(tmp_path: Path) -> None:
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from tokenizers import Tokenizer
+    from transformers import AutoModelForCausalLM
 
     from app.config import default_cache
 
     folder = ensure(default_cache())
     assert folder.name == SMOLLM2.folder
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    prompt = tokenizer.apply_chat_template(
-        [{"role": "user", "content": "What is the capital of France?"}],
-        add_generation_prompt=True,
-        return_tensors="pt",
-        return_dict=True,
-    )
-    output = model.generate(**prompt, max_new_tokens=16, do_sample=False)[0]
-    answer = tokenizer.decode(output[prompt["input_ids"].shape[1] :])
+    prompt = tokenizer.encode(
+        "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+    ).ids
+    output = model.generate(torch.tensor([prompt]), max_new_tokens=16, do_sample=False)[0]
+    answer = tokenizer.decode(output[len(prompt) :].tolist(), skip_special_tokens=False)
     assert answer == "The capital of France is Paris.<|im_end|>"

@@ -1,15 +1,16 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-from app.gguf_model import convert
 from app.checkpoint import expected_tensors
+from app.gguf_model import convert
 from engine.errors import ConfigError
 from engine.model_config import read_model_config
 from tests.app.gguf_files import SPECIAL, TEMPLATE, tokens, write_gguf
@@ -24,11 +25,18 @@ def converted(folder: Path, *, tied: bool = True) -> tuple[Path, Path]:
     return source, target
 
 
+def by_transformers(source: Path, model: LlamaForCausalLM | None = None) -> dict[str, Any]:
+    return load_gguf_checkpoint(  # type: ignore[no-any-return, no-untyped-call]
+        str(source), return_tensors=model is not None, model_to_load=model
+    )
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_weights_equal_those_that_transformers_reads(tied: bool, tmp_path: Path) -> None:
     source, target = converted(tmp_path, tied=tied)
-    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(target))
-    theirs = load_gguf_checkpoint(str(source), return_tensors=True, model_to_load=model)["tensors"]
+    theirs = by_transformers(source, LlamaForCausalLM(LlamaConfig.from_pretrained(target)))[
+        "tensors"
+    ]
     ours = load_file(target / "model.safetensors")
     assert ours.keys() == theirs.keys() == expected_tensors(read_model_config(target)).keys()
     for name, tensor in ours.items():
@@ -37,7 +45,7 @@ def test_weights_equal_those_that_transformers_reads(tied: bool, tmp_path: Path)
 
 def test_config_equals_the_one_that_transformers_reads(tmp_path: Path) -> None:
     source, target = converted(tmp_path)
-    theirs = load_gguf_checkpoint(str(source))["config"]
+    theirs = by_transformers(source)["config"]
     ours = json.loads((target / "config.json").read_text())
     shared = ours.keys() & theirs.keys() - {"rms_norm_eps", "rope_scaling"}
     assert len(shared) > 8

@@ -146,7 +146,7 @@ def test_the_architecture_may_be_named_by_the_model_type_alone(tmp_path: Path) -
 def test_what_cannot_be_served_is_refused_by_name(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match="config.json: ") as caught:
+    with pytest.raises(ConfigError, match=r"config\.json: ") as caught:
         read(tmp_path, LLAMA | changes)
     assert message in str(caught.value)
 
