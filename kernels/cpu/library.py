@@ -27,6 +27,7 @@ class Library:
         self.attention = bind("attention", *[_POINTER] * 6, *[_INT] * 7, _FLOAT, _INT)
         self.argmax = bind("argmax", *[_POINTER] * 2, *[_INT] * 2)
         self.draw = bind("draw", *[_POINTER] * 5, *[_INT] * 2)
+        self.filter = bind("filter", *[_POINTER] * 4, *[_INT] * 2)
         self.linear_pack = bind("linear_pack", *[_POINTER] * 2, *[_INT] * 2)
         self.linear = bind("linear", *[_POINTER] * 4, *[_INT] * 3)
         self.has_tiles = bind("tiles_init")() == 0

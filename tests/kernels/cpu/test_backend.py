@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.cpu.backend import CpuBackend, load_cpu_backend
+from kernels import sampling
+from kernels.cpu.backend import CpuBackend, load_cpu_backend, mask_unlikely
+from kernels.cpu.library import load_kernels
 from kernels.reference import ReferenceBackend
 from tests.kernels.batches import Shape, make_batch, make_columns, take_row
 
@@ -173,6 +175,28 @@ def test_draws_are_those_of_the_reference(
     tokens = backend.sample(logits, columns).tokens
     # noise differs in its last bits, which may decide between near-equal sums
     assert (tokens == reference.sample(logits, columns).tokens).float().mean() > 0.99
+
+
+@pytest.mark.parametrize("top_k", [0, 1, 50, 5000])
+@pytest.mark.parametrize("top_p", [1.0, 0.95, 0.3, 1e-9])
+@pytest.mark.parametrize("min_p", [0.0, 0.02])
+@pytest.mark.parametrize("spread", [0.0, 3.0, 30.0])
+def test_filters_keep_the_tokens_that_the_reference_keeps(
+    top_k: int, top_p: float, min_p: float, spread: float
+) -> None:
+    kernels = load_kernels(torch.float32)
+    if kernels is None:
+        pytest.skip("no C compiler here")
+    # rounded to bfloat16 for ties
+    scaled = (spread * torch.randn(2, 5000)).bfloat16().float()
+    columns = make_columns(2, top_k=top_k, top_p=top_p, min_p=min_p)
+    expected = sampling.mask_unlikely(scaled, columns).isfinite()
+
+    mask_unlikely(kernels, scaled, columns)
+
+    # equal but for tokens whose mass before them is top_p to the last bits
+    assert (scaled.isfinite() != expected).sum() <= 2
+    assert scaled.isfinite().any(dim=1).all()
 
 
 def test_a_row_draws_the_same_alone_and_in_a_batch(backend: CpuBackend) -> None:
