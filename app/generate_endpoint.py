@@ -25,6 +25,7 @@ from engine.runtime.protocol import EngineClient
 
 RequestT = TypeVar("RequestT", bound=GenerationFields)
 HeaderList = list[tuple[bytes, bytes]]
+News = AsyncIterator[tuple[int, TextDelta]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +102,6 @@ def check_model(name: str, settings: ApiSettings) -> None:
     if name != settings.model_id:
         shown = f"the model {name!r}" if len(name) <= 100 and name.isprintable() else "this model"
         raise ModelNotFound(f"{shown} is not served here; see /v1/models", param="model")
-
-
-News = AsyncIterator[tuple[int, TextDelta]]
 
 
 async def _complete(
