@@ -102,7 +102,7 @@ class Worker:
             return StepResult(step=plan.step)
         sampled = choose(self._backend, logits, inputs, table.parameters)
         # a broken row may be in the next plan already, so it goes on with some valid token
-        table.last_tokens[inputs.sampled_rows] = sampled.tokens.clamp(min=0)
+        table.last_tokens.index_copy_(0, inputs.sampled_rows, sampled.tokens.clamp(min=0))
         return report(plan.step, sampled, rows, table.parameters.num_logprobs[rows])
 
 
