@@ -66,7 +66,9 @@ class GenerateEndpoint(Generic[RequestT]):
         headers: HeaderList = []
         if ignored:
             headers.append((b"x-ignored-parameters", ", ".join(ignored).encode()))
-        request_id = request.request_id or scope["state"]["request_id"]
+        request_id = scope["state"]["request_id"]
+        if request.request_id is not None and not scope["state"]["has_own_id"]:
+            request_id = request.request_id
         await until_disconnect(receive, self._answer(request, request_id, headers, send))
 
     async def _answer(
