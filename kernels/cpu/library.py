@@ -33,7 +33,12 @@ class Library:
         self.has_tiles = bind("tiles_init")() == 0
 
 
-def load_kernels(dtype: torch.dtype) -> Library | None:
-    """Load the kernels of float32 or bfloat16; None if they cannot be compiled here."""
-    library = load_library(_DEFINITIONS[dtype])
+def load_kernels(dtype: torch.dtype, *, portable: bool = False) -> Library | None:
+    """Load the kernels of float32 or bfloat16; None if they cannot be compiled here.
+
+    Args:
+        dtype: of the elements.
+        portable: whether to leave out the parts written for AVX-512 and AMX.
+    """
+    library = load_library(_DEFINITIONS[dtype] + ("PORTABLE",) * portable)
     return Library(library) if library else None

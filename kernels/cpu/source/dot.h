@@ -15,7 +15,7 @@ struct rows {
 
 INLINE void prefetch(const element *x) { __builtin_prefetch(x); }
 
-#if defined(ELEMENT_BF16) && defined(__AVX512BF16__)
+#if defined(ELEMENT_BF16) && defined(__AVX512BF16__) && !defined(PORTABLE)
 #include <immintrin.h>
 
 typedef element probability;
