@@ -49,8 +49,7 @@ class KVPool:
 
     def copy(self, sources: Tensor, destinations: Tensor) -> None:
         """Copy whole blocks, both [N] int64 (copy-on-write; paper, section 4.4)."""
-        if len(sources):
-            self._backend.copy_blocks(self.kv, sources, destinations)
+        self._backend.copy_blocks(self.kv, sources, destinations)
 
 
 def _check_room(config: EngineConfig, num_blocks: int, block_bytes: int) -> None:

@@ -127,6 +127,10 @@ def load_worker(
     dtype: torch.dtype = getattr(torch, config.dtype)
     backend = select_backend(str(device), dtype, compiled=config.compiled_kernels)
     parallel = connect(rank, config.tensor_parallel_size, rendezvous, device)
-    model = load_model(config, backend, parallel, on_progress)
-    pool = KVPool(config, parallel, backend)
+    try:
+        model = load_model(config, backend, parallel, on_progress)
+        pool = KVPool(config, parallel, backend)
+    except BaseException:
+        parallel.close()
+        raise
     return Worker(config, backend, parallel, model, pool)
