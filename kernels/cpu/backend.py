@@ -153,7 +153,8 @@ class CpuBackend(PackedBackend):
         scaled = logits[rows].float() / chosen.temperature[:, None]
         kernels = self._all_kernels[torch.float32]
         mask_unlikely(kernels, scaled, chosen)
-        drawn = torch.empty(len(rows), dtype=torch.int64)
+        # a row of NaN gets no draw and keeps the valid id that it has
+        drawn = tokens[rows]
         unscaled = replace(chosen, temperature=torch.ones_like(chosen.temperature))
         _draw(kernels, drawn, scaled, unscaled)
         tokens[rows] = drawn
