@@ -1,21 +1,24 @@
 """First-come-first-served scheduling at the granularity of one step (paper, section 4.5).
 
 Each step mixes one token of every running sequence with chunks of prompts, under a token budget.
-When blocks run out the latest group is preempted: its blocks are dropped and its prompt and output
-    are
-prefilled again later. Plans are made ahead of results, so rows and blocks go back only when the
-last plan that touches them is complete.
+When blocks run out the latest group is preempted as a whole: its blocks are swapped out, or dropped
+and its tokens prefilled again later. Plans are made ahead of results, so rows and blocks go back only
+when the last plan that touches them is complete.
 """
 
-import itertools
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from engine.config import SchedulerConfig
-from engine.core.limits import clip_max_tokens, max_positions
-from engine.core.memory import Admission, Memory
+from engine.core.beam_search import BeamSearch
+from engine.core.decoding import Decoding
+from engine.core.limits import clip_max_tokens, num_sequences
+from engine.core.memory import Admission, Admitted, Growth, Memory
 from engine.core.output import OutputBuilder
 from engine.core.plan import PlanBuilder
+from engine.core.preemption import Preemption
+from engine.core.rows import Rows
 from engine.core.sequence import Sequence, SequenceGroup, Status
 from engine.types import (
     Capacity,
@@ -37,22 +40,33 @@ class _InFlight:
 class Scheduler:
     """Owns every sequence: queues, rows, and the plans in flight."""
 
-    def __init__(self, config: SchedulerConfig, capacity: Capacity, memory: Memory) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        capacity: Capacity,
+        memory: Memory,
+        preemption: Preemption,
+    ) -> None:
         self._config = config
         self._capacity = capacity
         self._memory = memory
+        self._preemption = preemption
         self._groups: dict[int, SequenceGroup] = {}
         self._waiting: deque[SequenceGroup] = deque()
+        self._swapped: deque[SequenceGroup] = deque()
         self._running: list[SequenceGroup] = []
         self._retiring: list[Sequence] = []
+        self._forked: list[Sequence] = []
         self._in_flight: deque[_InFlight] = deque()
-        self._free_rows = list(range(capacity.num_rows - 1, -1, -1))
-        self._released_rows: list[int] = []
-        self._sequence_ids = itertools.count()
+        self._rows = Rows(capacity.num_rows)
+        self._next_sequence_id = 0
         self._next_step = 0
         self._completed_step = -1
-        self._num_preemptions = 0
+        self._num_recomputed = 0
+        self._num_swapped_out = 0
+        self._num_cached_tokens = 0
         self._output = OutputBuilder()
+        self._decoding = Decoding(memory, self._output)
 
     @property
     def num_in_flight(self) -> int:
@@ -70,44 +84,32 @@ class Scheduler:
         Raises:
             InvalidRequest, PromptTooLong: if it can never be served; nothing is changed.
         """
-        sampling = request.sampling
-        max_tokens = clip_max_tokens(
-            len(request.prompt), sampling.max_tokens, self._config, self._capacity
-        )
-        eos = () if sampling.ignore_eos else self._config.eos_token_ids
-        sequence = Sequence(sequence_id=next(self._sequence_ids), choice=0, prompt=request.prompt)
-        group = SequenceGroup(
-            request=request,
-            sequences=[sequence],
-            max_tokens=max_tokens,
-            stop_ids=frozenset(sampling.stop_token_ids).union(eos),
-        )
+        group = self._make_group(request)
         self._groups[request.request_id] = group
         self._waiting.append(group)
 
     def abort(self, request_id: int) -> None:
         """End a request wherever it is; unknown ids are ignored."""
         group = self._groups.get(request_id)
-        if group is None:
-            return
-        for sequence in group.sequences:
-            sequence.finish_reason = FinishReason.ABORT
-            self._output.end(group, sequence)
-        self._finish(group)
+        if group is not None:
+            outcome = self._decoding.end(group, FinishReason.ABORT)
+            self._settle(group, outcome.ended)
 
     def schedule(self) -> StepPlan | None:
         """Plan the next step; None when no sequence can move before the next result."""
         builder = PlanBuilder(self._next_step, self._config.max_num_batched_tokens)
-        num_preemptions = self._num_preemptions
+        num_preempted = self._num_recomputed + self._num_swapped_out
+        self._plan_forks(builder)
         self._plan_decodes(builder)
         self._plan_prefills(builder)
-        if self._num_preemptions == num_preemptions:
+        if self._num_recomputed + self._num_swapped_out == num_preempted:
+            self._plan_swap_ins(builder)
             self._plan_admissions(builder)
-        plan = builder.build(self._released_rows)
-        if plan is not None:
-            self._next_step += 1
-            self._released_rows.clear()
-            self._in_flight.append(_InFlight(plan, builder.sampled))
+        if builder.is_empty:
+            return None
+        self._next_step += 1
+        plan = builder.build(self._rows.take_released())
+        self._in_flight.append(_InFlight(plan, builder.sampled))
         return plan
 
     def update(self, result: StepResult, now_s: float) -> StepOutput:
@@ -120,7 +122,7 @@ class Scheduler:
             sequence.num_in_flight -= 1
             # a token sampled after the end, by a plan made before the end was known, is dropped
             if sequence.finish_reason is FinishReason.NONE:
-                self._accept(group, sequence, result.tokens[position], position)
+                self._accept(group, sequence, result, position)
         self._completed_step = result.step
         self._release_retired()
         return self._take_output(now_s, result, done.plan.num_tokens)
@@ -129,119 +131,225 @@ class Scheduler:
         """News that came from no step, such as aborts; their step is -1."""
         return self._take_output(now_s, StepResult(step=-1), 0)
 
+    def _make_group(self, request: Request) -> SequenceGroup:
+        sampling = request.sampling
+        max_tokens = clip_max_tokens(len(request.prompt), sampling, self._config, self._capacity)
+        eos = () if sampling.ignore_eos else self._config.eos_token_ids
+        stop_ids = frozenset(sampling.stop_token_ids).union(eos)
+        beam = None
+        if sampling.beam_width:
+            beam = BeamSearch(
+                width=sampling.beam_width,
+                max_tokens=max_tokens,
+                stop_ids=stop_ids,
+                length_penalty=sampling.length_penalty,
+                early_stopping=sampling.early_stopping,
+            )
+            sampling = replace(sampling, temperature=0.0, num_logprobs=beam.num_candidates)
+        first = Sequence(sequence_id=self._next_sequence_id, choice=0, prompt=request.prompt)
+        self._next_sequence_id += num_sequences(sampling)
+        return SequenceGroup(
+            request=request,
+            sequences=[first],
+            max_tokens=max_tokens,
+            stop_ids=stop_ids,
+            num_sequences=num_sequences(sampling),
+            row_sampling=sampling,
+            beam=beam,
+        )
+
+    def _plan_forks(self, builder: PlanBuilder) -> None:
+        """Let rows follow the forks of the last results, before any of them grows."""
+        for sequence in self._forked:
+            if sequence.fork_row >= 0:
+                builder.fork(sequence.fork_row, sequence.row)
+                sequence.fork_row = -1
+        self._forked.clear()
+
     def _plan_decodes(self, builder: PlanBuilder) -> None:
         for group in tuple(self._running):
-            for sequence in group.sequences:
-                if builder.num_left == 0:
-                    return
-                if _can_decode(group, sequence) and self._make_room(group, sequence):
-                    self._grow(builder, sequence, 1)
-                    builder.decode(group, sequence)
-                    sequence.num_scheduled += 1
-                    sequence.num_in_flight += 1
+            if builder.num_left == 0:
+                return
+            ready = [s for s in group.sequences if _can_decode(group, s)][: builder.num_left]
+            if ready and self._make_room(builder, group, ready):
+                for sequence in ready:
+                    self._decode(builder, group, sequence)
 
     def _plan_prefills(self, builder: PlanBuilder) -> None:
         for group in self._running:
-            for sequence in group.sequences:
+            for sequence in tuple(group.sequences):
                 if builder.num_left == 0:
                     return
                 if sequence.is_prefilling:
                     self._prefill(builder, group, sequence)
 
+    def _plan_swap_ins(self, builder: PlanBuilder) -> None:
+        while self._swapped and builder.num_left and self._can_swap_in(self._swapped[0]):
+            group = self._swapped.popleft()
+            pairs, admitted = self._memory.swap_in(group)
+            builder.swap_in(pairs)
+            self._enter(builder, group, admitted)
+            for entry in admitted:
+                builder.set_last_token(entry.sequence)
+                if builder.num_left and self._memory.can_append([entry.sequence.sequence_id]):
+                    self._decode(builder, group, entry.sequence)
+
     def _plan_admissions(self, builder: PlanBuilder) -> None:
-        while self._waiting and builder.num_left and self._can_admit(self._waiting[0]):
-            group = self._waiting.popleft()
-            group.status = Status.RUNNING
-            self._running.append(group)
-            for sequence in group.sequences:
-                sequence.row = self._free_rows.pop()
-                sequence.prefill_end = sequence.num_known
-                builder.admit(sequence, group.request.sampling)
-                self._grow(builder, sequence, sequence.num_known)
-                self._prefill(builder, group, sequence)
+        # as in the paper, nobody new enters while a group is swapped out
+        while self._waiting and not self._swapped and builder.num_left:
+            group = self._waiting[0]
+            if not self._has_rows(group) or self._memory.can_admit(group) is not Admission.NOW:
+                return
+            self._waiting.popleft()
+            admitted = self._memory.admit(group)
+            self._enter(builder, group, admitted)
+            for entry in admitted:
+                entry.sequence.prefill_end = entry.sequence.num_known
+                entry.sequence.num_scheduled = entry.num_cached
+                self._num_cached_tokens += entry.num_cached
+            for entry in admitted:
+                self._prefill(builder, group, entry.sequence)
 
-    def _can_admit(self, group: SequenceGroup) -> bool:
+    def _can_swap_in(self, group: SequenceGroup) -> bool:
+        return self._has_rows(group) and self._memory.can_swap_in(group)
+
+    def _has_rows(self, group: SequenceGroup) -> bool:
         # a preempted group waits until its last plan is complete, so that all its tokens are known
-        settled = not group.is_in_flight and all(s.row < 0 for s in group.sequences)
-        if not settled or len(group.sequences) > len(self._free_rows):
-            return False
-        num_known = sum(sequence.num_known for sequence in group.sequences)
-        limit = max_positions(len(group.request.prompt), group.max_tokens)
-        return self._memory.can_admit(num_known, limit) is Admission.NOW
+        num_rows = len(_sequences_with_row(group)) + group.num_unborn
+        return group.is_settled and num_rows <= self._rows.num_free
 
-    def _grow(self, builder: PlanBuilder, sequence: Sequence, num_tokens: int) -> None:
+    def _enter(self, builder: PlanBuilder, group: SequenceGroup, admitted: list[Admitted]) -> None:
+        """Give a group rows, also for the siblings that are not born yet."""
+        group.status = Status.RUNNING
+        self._running.append(group)
+        for sequence in _sequences_with_row(group):
+            sequence.row = self._rows.take()
+            builder.admit(sequence.row, group.row_sampling, sequence.choice, sequence.num_scheduled)
+        for choice in range(len(group.sequences), group.num_sequences):
+            group.spare_rows.append(self._rows.take())
+            builder.admit(group.spare_rows[-1], group.row_sampling, choice)
+        for entry in admitted:
+            builder.grow(entry.sequence, entry.growth)
+
+    def _decode(self, builder: PlanBuilder, group: SequenceGroup, sequence: Sequence) -> None:
+        growth = self._memory.append(sequence.sequence_id)
+        if growth.entries:
+            builder.grow(sequence, growth)
+        if group.beam is not None:
+            builder.set_last_token(sequence)
+        builder.decode(group, sequence)
+        sequence.num_scheduled += 1
+        sequence.num_in_flight += 1
         sequence.last_step = builder.step
-        entries = self._memory.append(sequence.sequence_id, num_tokens)
-        if entries:
-            builder.append_blocks(sequence, entries)
 
     def _prefill(self, builder: PlanBuilder, group: SequenceGroup, sequence: Sequence) -> None:
+        # a sequence that shares the head of another's prompt must not overtake it
+        first = group.live[0]
+        if builder.num_left == 0 or sequence.num_scheduled > first.num_scheduled:
+            return
         count = min(builder.num_left, sequence.prefill_end - sequence.num_scheduled)
-        sequence.num_in_flight += builder.prefill(group, sequence, count)
+        samples = builder.prefill(group, sequence, count)
         sequence.num_scheduled += count
+        sequence.num_in_flight += samples
         sequence.last_step = builder.step
+        self._memory.commit(group, sequence)
+        if samples and group.beam is None:
+            while group.num_unborn:
+                self._bear_sibling(builder, group, sequence)
 
-    def _make_room(self, group: SequenceGroup, sequence: Sequence) -> bool:
-        """Preempt the latest groups until the sequence can grow; False if it must wait."""
-        while not self._memory.can_append(sequence.sequence_id, 1):
+    def _bear_sibling(self, builder: PlanBuilder, group: SequenceGroup, parent: Sequence) -> None:
+        sibling = group.bear_sibling()
+        self._memory.fork(parent.sequence_id, sibling.sequence_id)
+        table = self._memory.block_table(sibling.sequence_id)
+        builder.grow(sibling, Growth(tuple(enumerate(table))))
+        builder.sibling(group, sibling, parent)
+        sibling.prefill_end, sibling.num_scheduled = parent.prefill_end, parent.num_scheduled
+        sibling.num_in_flight = 1
+        sibling.last_step = builder.step
+
+    def _make_room(self, builder: PlanBuilder, group: SequenceGroup, ready: list[Sequence]) -> bool:
+        """Preempt the latest groups until these can grow; False if they must wait."""
+        while not self._memory.can_append([sequence.sequence_id for sequence in ready]):
             # blocks on their way back are waited for before anybody else is preempted
             if self._retiring:
                 return False
             victim = self._running[-1]
-            self._preempt(victim)
+            self._preempt(builder, victim)
             if victim is group:
                 return False
         return True
 
-    def _preempt(self, group: SequenceGroup) -> None:
-        """Send a group back to the queue, to be prefilled again with what it has generated."""
-        self._num_preemptions += 1
+    def _preempt(self, builder: PlanBuilder, group: SequenceGroup) -> None:
+        """Take a group out of the batch, to come back by swap-in or by prefilling again."""
         self._running.remove(group)
-        self._waiting.appendleft(group)
-        group.status = Status.WAITING
-        for sequence in group.sequences:
-            sequence.num_scheduled = sequence.prefill_end = 0
-            self._retire(sequence)
-
-    def _accept(self, group: SequenceGroup, sequence: Sequence, token: int, position: int) -> None:
-        if token < 0:
-            sequence.finish_reason = FinishReason.ERROR
-            self._output.end(group, sequence)
+        if group.beam is not None:
+            group.beam.withdraw_offers()
+        if self._prefers_swap(group):
+            self._num_swapped_out += 1
+            self._swapped.appendleft(group)
+            group.status = Status.SWAPPED
+            builder.swap_out(self._memory.swap_out(group))
+            for sequence in group.live:
+                sequence.last_step = builder.step
+                # candidates in flight come too late for a beam: its last token is fed again
+                if group.beam is not None:
+                    sequence.num_scheduled = min(sequence.num_scheduled, sequence.num_known - 1)
         else:
-            sequence.output.append(token)
-            sequence.finish_reason = _finish_reason(group, sequence, token)
-            self._output.token(group, sequence, position)
-        if sequence.finish_reason is not FinishReason.NONE:
-            self._finish(group)
+            self._num_recomputed += 1
+            self._waiting.appendleft(group)
+            group.status = Status.WAITING
+            for sequence in group.live:
+                sequence.restart()
+        self._retire(group, _sequences_with_row(group))
 
-    def _finish(self, group: SequenceGroup) -> None:
-        del self._groups[group.request.request_id]
-        if group.status is Status.WAITING:
-            # what a preempted group held is on its way back already
-            self._waiting.remove(group)
-        else:
+    def _prefers_swap(self, group: SequenceGroup) -> bool:
+        if any(sequence.is_prefilling for sequence in group.live):
+            return False
+        if not self._memory.can_swap_out(group):
+            return False
+        num_blocks = self._memory.num_distinct_blocks(group)
+        return self._preemption.prefers_swap(group, num_blocks)
+
+    def _accept(
+        self, group: SequenceGroup, sequence: Sequence, result: StepResult, position: int
+    ) -> None:
+        if group.beam is not None and group.status is not Status.RUNNING:
+            return
+        outcome = self._decoding.accept(group, sequence, result, position)
+        self._forked += outcome.forked
+        if outcome.ended:
+            self._settle(group, outcome.ended)
+
+    def _settle(self, group: SequenceGroup, ended: tuple[Sequence, ...]) -> None:
+        """Take ended sequences out; the group with its last one."""
+        if not group.live:
+            self._leave_queue(group)
+            del self._groups[group.request.request_id]
+            if group.beam is not None:
+                ended = tuple(group.sequences)
+        if group.status is Status.RUNNING:
+            self._retire(group, ended)
+        if not group.live:
+            group.status = Status.FINISHED
+
+    def _leave_queue(self, group: SequenceGroup) -> None:
+        if group.status is Status.RUNNING:
             self._running.remove(group)
-            for sequence in group.sequences:
-                self._retire(sequence)
-        group.status = Status.FINISHED
+        elif group.status is Status.SWAPPED:
+            self._swapped.remove(group)
+            self._memory.discard(group)
+        else:
+            self._waiting.remove(group)
 
-    def _retire(self, sequence: Sequence) -> None:
-        """Give back row and blocks as soon as the last plan that touches them is complete."""
-        self._retiring.append(sequence)
+    def _retire(self, group: SequenceGroup, sequences: Iterable[Sequence]) -> None:
+        """Give back rows and blocks as soon as the last plan that touches them is complete."""
+        for sequence in sequences:
+            sequence.fork_row = -1
+            self._retiring.append(sequence)
+        if not group.live or group.status is not Status.RUNNING:
+            while group.spare_rows:
+                self._rows.give_back(group.spare_rows.pop())
         self._release_retired()
-
-    def _take_output(self, now_s: float, result: StepResult, num_tokens: int) -> StepOutput:
-        oldest = now_s - self._waiting[0].request.arrival_s if self._waiting else 0.0
-        stats = StepStats(
-            num_running=len(self._running),
-            num_waiting=len(self._waiting),
-            oldest_waiting_s=oldest,
-            num_preemptions=self._num_preemptions,
-            num_tokens=num_tokens,
-            elapsed_s=result.elapsed_s,
-            usage=self._memory.usage(),
-        )
-        return self._output.build(result.step, stats)
 
     def _release_retired(self) -> None:
         kept = []
@@ -250,23 +358,39 @@ class Scheduler:
                 kept.append(sequence)
                 continue
             self._memory.free(sequence.sequence_id)
-            self._free_rows.append(sequence.row)
-            self._released_rows.append(sequence.row)
+            self._rows.give_back(sequence.row)
             sequence.row = -1
         self._retiring = kept
 
+    def _take_output(self, now_s: float, result: StepResult, num_tokens: int) -> StepOutput:
+        oldest = now_s - self._waiting[0].request.arrival_s if self._waiting else 0.0
+        stats = StepStats(
+            num_running=len(self._running),
+            num_waiting=len(self._waiting),
+            num_swapped=len(self._swapped),
+            oldest_waiting_s=oldest,
+            num_recomputed=self._num_recomputed,
+            num_swapped_out=self._num_swapped_out,
+            num_cached_tokens=self._num_cached_tokens,
+            num_tokens=num_tokens,
+            elapsed_s=result.elapsed_s,
+            usage=self._memory.usage(),
+        )
+        return self._output.build(result.step, stats)
+
 
 def _can_decode(group: SequenceGroup, sequence: Sequence) -> bool:
+    if group.status is not Status.RUNNING or sequence.finish_reason is not FinishReason.NONE:
+        return False
+    if group.beam is not None:
+        # a beam learns its next token only when all beams have their candidates
+        return sequence.prefill_end <= sequence.num_scheduled < sequence.num_known
     return (
-        group.status is Status.RUNNING
-        and sequence.num_scheduled >= sequence.prefill_end
+        sequence.num_scheduled >= sequence.prefill_end
         and len(sequence.output) + sequence.num_in_flight < group.max_tokens
     )
 
 
-def _finish_reason(group: SequenceGroup, sequence: Sequence, token: int) -> FinishReason:
-    if token in group.stop_ids:
-        return FinishReason.STOP
-    if len(sequence.output) == group.max_tokens:
-        return FinishReason.LENGTH
-    return FinishReason.NONE
+def _sequences_with_row(group: SequenceGroup) -> list[Sequence]:
+    """Sequences that need a row: the live ones, and beams that may be revived by a fork."""
+    return group.sequences if group.beam is not None else group.live

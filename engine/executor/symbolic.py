@@ -5,11 +5,10 @@ read a hash that is not its own, which is noticed at the first read. Standard li
 """
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from engine.errors import InvariantViolated
-from engine.types import Capacity, StepPlan, StepResult, float32, int32
+from engine.types import Capacity, SamplingParams, StepPlan, StepResult, float32, int32
 
 _EMPTY = 0
 
@@ -19,26 +18,47 @@ def extend_hash(prefix_hash: int, token: int) -> int:
     return hash((prefix_hash, token))
 
 
+class SymbolicModel:
+    """A language model over token ids [0, vocab_size) that is a pure function of the prefix."""
+
+    def __init__(self, vocab_size: int = 17) -> None:
+        self.vocab_size = vocab_size
+
+    def sample(self, prefix_hash: int, seed: int) -> int:
+        """The token that follows a prefix, for a seed."""
+        return hash((prefix_hash, seed)) % self.vocab_size
+
+    def candidates(self, prefix_hash: int, count: int) -> list[tuple[int, float]]:
+        """Most likely (token, logprob) pairs, best first."""
+        scored = [
+            (token, -1 - (hash((prefix_hash, token, "p")) % 4096) / 512)
+            for token in range(self.vocab_size)
+        ]
+        scored.sort(key=lambda pair: -pair[1])
+        return scored[:count]
+
+
 @dataclass(slots=True)
 class _Row:
-    """Attributes: prefix: hash at each position so far."""
+    """Attributes: prefix: hash at each position so far; length: positions there at admission."""
 
+    sampling: SamplingParams | None = None
+    seed: int = 0
+    length: int = 0
     table: dict[int, int] = field(default_factory=dict)
     prefix: list[int] = field(default_factory=list)
     last_token: int = -1
-    is_used: bool = False
 
 
 class SymbolicExecutor:
     """Executes plans at once on hashes; results wait to be collected, as from a real worker."""
 
     def __init__(
-        self, capacity: Capacity, next_token: Callable[[int], int], *, run_ahead: int = 1
+        self, capacity: Capacity, model: SymbolicModel | None = None, *, run_ahead: int = 1
     ) -> None:
-        """Args: next_token: the token that follows a prefix, given its hash."""
         self.capacity = capacity
         self.run_ahead = run_ahead
-        self._next_token = next_token
+        self._model = model or SymbolicModel()
         self._slots = [_EMPTY] * capacity.num_slots
         self._swapped: dict[int, list[int]] = {}
         self._rows = [_Row() for _ in range(capacity.num_rows)]
@@ -52,18 +72,14 @@ class SymbolicExecutor:
         """
         if len(self._results) >= self.run_ahead:
             raise InvariantViolated(f"more than {self.run_ahead} plans in flight")
+        self._check_rows(plan)
         self._apply_rows(plan)
         self._apply_blocks(plan)
         self._forward(plan)
-        rows = plan.sampled_rows
-        self._results.append(
-            StepResult(
-                step=plan.step,
-                rows=rows,
-                tokens=int32([self._sample(row) for row in rows]),
-                logprobs=float32([0.0] * len(rows)),
-            )
-        )
+        for row, parent in zip(plan.sibling_rows, plan.sibling_parents, strict=True):
+            self._rows[row].prefix = list(self._rows[parent].prefix)
+            self._check_reads(row)
+        self._results.append(self._sample(plan))
 
     def collect(self) -> StepResult:
         """See `Executor.collect`."""
@@ -73,19 +89,37 @@ class SymbolicExecutor:
         """See `Executor.close`."""
         self._results.clear()
 
+    def _check_rows(self, plan: StepPlan) -> None:
+        rows = plan.releases + plan.fork_parents + plan.fork_children + plan.append_rows
+        rows += plan.token_rows + plan.decode_rows + plan.prefill_rows + plan.sibling_rows
+        for row in rows:
+            self._require(0 <= row < self.capacity.num_rows, f"no row {row}")
+
     def _apply_rows(self, plan: StepPlan) -> None:
         for row in plan.releases:
-            self._require(self._rows[row].is_used, f"row {row} released twice")
+            self._require(self._rows[row].sampling is not None, f"row {row} released twice")
             self._rows[row] = _Row()
         for admission in plan.admissions:
-            self._require(not self._rows[admission.row].is_used, f"row {admission.row} taken twice")
-            self._rows[admission.row] = _Row(is_used=True)
+            self._require(
+                self._rows[admission.row].sampling is None, f"row {admission.row} taken twice"
+            )
+            self._rows[admission.row] = _Row(
+                sampling=admission.sampling,
+                seed=admission.sampling.seed + admission.choice,
+                length=admission.length,
+            )
+        for parent, child in zip(plan.fork_parents, plan.fork_children, strict=True):
+            source = self._rows[parent]
+            self._rows[child].table = dict(source.table)
+            self._rows[child].prefix = list(source.prefix)
         for row, index, block in zip(
             plan.append_rows, plan.append_indices, plan.append_blocks, strict=True
         ):
-            self._require(index == len(self._rows[row].table), f"hole in the table of row {row}")
+            self._require(index <= len(self._rows[row].table), f"hole in the table of row {row}")
             self._require(0 <= block < self.capacity.num_blocks, f"no block {block}")
             self._rows[row].table[index] = block
+        for row, token in zip(plan.token_rows, plan.token_values, strict=True):
+            self._rows[row].last_token = token
 
     def _apply_blocks(self, plan: StepPlan) -> None:
         for block, slot in zip(plan.swap_out_blocks, plan.swap_out_slots, strict=True):
@@ -97,11 +131,15 @@ class SymbolicExecutor:
 
     def _forward(self, plan: StepPlan) -> None:
         for row in plan.decode_rows:
+            self._adopt(row)
             self._feed(row, self._rows[row].last_token)
         end = 0
         for row, start, count in zip(
             plan.prefill_rows, plan.prefill_starts, plan.prefill_counts, strict=True
         ):
+            if not self._rows[row].prefix:
+                self._rows[row].length = start
+                self._adopt(row)
             self._require(start == len(self._rows[row].prefix), f"row {row} skips positions")
             for token in plan.prefill_tokens[end : end + count]:
                 self._feed(row, token)
@@ -112,7 +150,7 @@ class SymbolicExecutor:
 
     def _feed(self, row: int, token: int) -> None:
         state = self._rows[row]
-        self._require(state.is_used and token >= 0, f"row {row} is not ready")
+        self._require(state.sampling is not None and token >= 0, f"row {row} is not ready")
         state.prefix.append(extend_hash(state.prefix[-1] if state.prefix else _EMPTY, token))
         self._slots[self._slot(row, len(state.prefix) - 1)] = state.prefix[-1]
 
@@ -121,10 +159,35 @@ class SymbolicExecutor:
             found = self._slots[self._slot(row, position)]
             self._require(found == expected, f"row {row} reads a foreign key at {position}")
 
-    def _sample(self, row: int) -> int:
+    def _adopt(self, row: int) -> None:
+        """Take positions that were computed before the row was admitted from the pool."""
         state = self._rows[row]
-        state.last_token = self._next_token(state.prefix[-1])
-        return state.last_token
+        if not state.prefix:
+            positions = range(state.length)
+            state.prefix = [self._slots[self._slot(row, position)] for position in positions]
+            self._require(_EMPTY not in state.prefix, f"row {row} adopts an empty slot")
+
+    def _sample(self, plan: StepPlan) -> StepResult:
+        rows = plan.sampled_rows
+        tops = [self._candidates(row) for row in rows]
+        for row in rows:
+            state = self._rows[row]
+            state.last_token = self._model.sample(state.prefix[-1], state.seed)
+        has_tops = any(tops)
+        return StepResult(
+            step=plan.step,
+            rows=rows,
+            tokens=int32([self._rows[row].last_token for row in rows]),
+            logprobs=float32([0.0] * len(rows)),
+            top_counts=int32([len(top) for top in tops]) if has_tops else int32(),
+            top_tokens=int32([token for top in tops for token, _ in top]),
+            top_logprobs=float32([logprob for top in tops for _, logprob in top]),
+        )
+
+    def _candidates(self, row: int) -> list[tuple[int, float]]:
+        state = self._rows[row]
+        assert state.sampling is not None
+        return self._model.candidates(state.prefix[-1], state.sampling.num_logprobs or 0)
 
     def _slot(self, row: int, position: int) -> int:
         index, offset = divmod(position, self.capacity.block_size)
