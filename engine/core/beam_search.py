@@ -1,4 +1,4 @@
-"""Beam search over the candidates of each step, as `generate(num_beams=width)` of transformers does it.
+"""Beam search over the candidates of each step, like `generate(num_beams=width)` of transformers.
 
 Scores are cumulative log-probabilities; a finished hypothesis is ranked by
 score / length ** length_penalty, where the length counts generated tokens including the last.

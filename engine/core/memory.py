@@ -1,4 +1,4 @@
-"""Paged KV memory: block tables that grow on demand and share blocks (paper, sections 4.2 to 4.5)."""
+"""Paged KV memory: block tables that grow on demand and share blocks (paper, section 4)."""
 
 from array import array
 from dataclasses import dataclass
@@ -43,8 +43,8 @@ class Admitted:
 
     Attributes:
         growth: its block table.
-        num_cached: leading tokens whose keys and values are there already, or will be once the first
-            sequence of the group has been prefilled that far.
+        num_cached: leading tokens whose keys and values are there already, or will be once the
+            first sequence of the group has been prefilled that far.
     """
 
     sequence: Sequence

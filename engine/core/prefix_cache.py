@@ -1,7 +1,7 @@
 """Finds full blocks by the tokens that lead to them (paper, section 4.4, made automatic).
 
-The key of a block is a chained hash over the tenant, the key of the block before it and its own tokens.
-On a hit the tokens are compared too, so a collision is a miss and never a wrong block.
+The key of a block is a chained hash over the tenant, the key of the block before it and its own
+tokens. On a hit the tokens are compared too, so a collision is a miss and never a wrong block.
 """
 
 import hashlib

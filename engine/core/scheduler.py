@@ -1,23 +1,22 @@
 """First-come-first-served scheduling at the granularity of one step (paper, section 4.5).
 
 Each step mixes one token of every running sequence with chunks of prompts, under a token budget.
-When blocks run out the latest group is preempted as a whole: its blocks are swapped out, or dropped
-and its tokens prefilled again later. Plans are made ahead of results, so rows and blocks go back only
-when the last plan that touches them is complete.
+When blocks run out the latest group is preempted as a whole: its blocks are swapped out, or
+dropped and its tokens prefilled again later. Plans are made ahead of results, so rows and blocks go
+back only when the last plan that touches them is complete.
 """
 
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from engine.config import SchedulerConfig
-from engine.core.beam_search import BeamSearch
 from engine.core.decoding import Decoding
-from engine.core.limits import clip_max_tokens, num_sequences
+from engine.core.grouping import make_group
 from engine.core.memory import Admission, Admitted, Growth, Memory
 from engine.core.output import OutputBuilder
 from engine.core.plan import PlanBuilder
 from engine.core.preemption import Preemption
+from engine.core.retirement import Retirement
 from engine.core.rows import Rows
 from engine.core.sequence import Sequence, SequenceGroup, Status
 from engine.types import (
@@ -55,13 +54,12 @@ class Scheduler:
         self._waiting: deque[SequenceGroup] = deque()
         self._swapped: deque[SequenceGroup] = deque()
         self._running: list[SequenceGroup] = []
-        self._retiring: list[Sequence] = []
         self._forked: list[Sequence] = []
         self._in_flight: deque[_InFlight] = deque()
         self._rows = Rows(capacity.num_rows)
+        self._retirement = Retirement(memory, self._rows)
         self._next_sequence_id = 0
         self._next_step = 0
-        self._completed_step = -1
         self._num_recomputed = 0
         self._num_swapped_out = 0
         self._num_cached_tokens = 0
@@ -84,7 +82,8 @@ class Scheduler:
         Raises:
             InvalidRequest, PromptTooLong: if it can never be served; nothing is changed.
         """
-        group = self._make_group(request)
+        group = make_group(request, self._next_sequence_id, self._config, self._capacity)
+        self._next_sequence_id += group.num_sequences
         self._groups[request.request_id] = group
         self._waiting.append(group)
 
@@ -123,40 +122,12 @@ class Scheduler:
             # a token sampled after the end, by a plan made before the end was known, is dropped
             if sequence.finish_reason is FinishReason.NONE:
                 self._accept(group, sequence, result, position)
-        self._completed_step = result.step
-        self._release_retired()
+        self._retirement.complete(result.step)
         return self._take_output(now_s, result, done.plan.num_tokens)
 
     def take_output(self, now_s: float) -> StepOutput:
         """News that came from no step, such as aborts; their step is -1."""
         return self._take_output(now_s, StepResult(step=-1), 0)
-
-    def _make_group(self, request: Request) -> SequenceGroup:
-        sampling = request.sampling
-        max_tokens = clip_max_tokens(len(request.prompt), sampling, self._config, self._capacity)
-        eos = () if sampling.ignore_eos else self._config.eos_token_ids
-        stop_ids = frozenset(sampling.stop_token_ids).union(eos)
-        beam = None
-        if sampling.beam_width:
-            beam = BeamSearch(
-                width=sampling.beam_width,
-                max_tokens=max_tokens,
-                stop_ids=stop_ids,
-                length_penalty=sampling.length_penalty,
-                early_stopping=sampling.early_stopping,
-            )
-            sampling = replace(sampling, temperature=0.0, num_logprobs=beam.num_candidates)
-        first = Sequence(sequence_id=self._next_sequence_id, choice=0, prompt=request.prompt)
-        self._next_sequence_id += num_sequences(sampling)
-        return SequenceGroup(
-            request=request,
-            sequences=[first],
-            max_tokens=max_tokens,
-            stop_ids=stop_ids,
-            num_sequences=num_sequences(sampling),
-            row_sampling=sampling,
-            beam=beam,
-        )
 
     def _plan_forks(self, builder: PlanBuilder) -> None:
         """Let rows follow the forks of the last results, before any of them grows."""
@@ -170,7 +141,7 @@ class Scheduler:
         for group in tuple(self._running):
             if builder.num_left == 0:
                 return
-            ready = [s for s in group.sequences if _can_decode(group, s)][: builder.num_left]
+            ready = group.ready[: builder.num_left]
             if ready and self._make_room(builder, group, ready):
                 for sequence in ready:
                     self._decode(builder, group, sequence)
@@ -215,14 +186,14 @@ class Scheduler:
 
     def _has_rows(self, group: SequenceGroup) -> bool:
         # a preempted group waits until its last plan is complete, so that all its tokens are known
-        num_rows = len(_sequences_with_row(group)) + group.num_unborn
+        num_rows = len(group.with_row) + group.num_unborn
         return group.is_settled and num_rows <= self._rows.num_free
 
     def _enter(self, builder: PlanBuilder, group: SequenceGroup, admitted: list[Admitted]) -> None:
         """Give a group rows, also for the siblings that are not born yet."""
         group.status = Status.RUNNING
         self._running.append(group)
-        for sequence in _sequences_with_row(group):
+        for sequence in group.with_row:
             sequence.row = self._rows.take()
             builder.admit(sequence.row, group.row_sampling, sequence.choice, sequence.num_scheduled)
         for choice in range(len(group.sequences), group.num_sequences):
@@ -271,7 +242,7 @@ class Scheduler:
         """Preempt the latest groups until these can grow; False if they must wait."""
         while not self._memory.can_append([sequence.sequence_id for sequence in ready]):
             # blocks on their way back are waited for before anybody else is preempted
-            if self._retiring:
+            if self._retirement:
                 return False
             victim = self._running[-1]
             self._preempt(builder, victim)
@@ -300,7 +271,8 @@ class Scheduler:
             group.status = Status.WAITING
             for sequence in group.live:
                 sequence.restart()
-        self._retire(group, _sequences_with_row(group))
+        self._retirement.add(group.with_row)
+        self._retirement.give_back_spares(group)
 
     def _prefers_swap(self, group: SequenceGroup) -> bool:
         if any(sequence.is_prefilling for sequence in group.live):
@@ -322,14 +294,14 @@ class Scheduler:
 
     def _settle(self, group: SequenceGroup, ended: tuple[Sequence, ...]) -> None:
         """Take ended sequences out; the group with its last one."""
-        if not group.live:
-            self._leave_queue(group)
+        is_over = not group.live
+        if is_over:
             del self._groups[group.request.request_id]
-            if group.beam is not None:
-                ended = tuple(group.sequences)
+            self._leave_queue(group)
+            self._retirement.give_back_spares(group)
         if group.status is Status.RUNNING:
-            self._retire(group, ended)
-        if not group.live:
+            self._retirement.add(group.sequences if group.beam is not None else ended)
+        if is_over:
             group.status = Status.FINISHED
 
     def _leave_queue(self, group: SequenceGroup) -> None:
@@ -340,27 +312,6 @@ class Scheduler:
             self._memory.discard(group)
         else:
             self._waiting.remove(group)
-
-    def _retire(self, group: SequenceGroup, sequences: Iterable[Sequence]) -> None:
-        """Give back rows and blocks as soon as the last plan that touches them is complete."""
-        for sequence in sequences:
-            sequence.fork_row = -1
-            self._retiring.append(sequence)
-        if not group.live or group.status is not Status.RUNNING:
-            while group.spare_rows:
-                self._rows.give_back(group.spare_rows.pop())
-        self._release_retired()
-
-    def _release_retired(self) -> None:
-        kept = []
-        for sequence in self._retiring:
-            if sequence.last_step > self._completed_step:
-                kept.append(sequence)
-                continue
-            self._memory.free(sequence.sequence_id)
-            self._rows.give_back(sequence.row)
-            sequence.row = -1
-        self._retiring = kept
 
     def _take_output(self, now_s: float, result: StepResult, num_tokens: int) -> StepOutput:
         oldest = now_s - self._waiting[0].request.arrival_s if self._waiting else 0.0
@@ -377,20 +328,3 @@ class Scheduler:
             usage=self._memory.usage(),
         )
         return self._output.build(result.step, stats)
-
-
-def _can_decode(group: SequenceGroup, sequence: Sequence) -> bool:
-    if group.status is not Status.RUNNING or sequence.finish_reason is not FinishReason.NONE:
-        return False
-    if group.beam is not None:
-        # a beam learns its next token only when all beams have their candidates
-        return sequence.prefill_end <= sequence.num_scheduled < sequence.num_known
-    return (
-        sequence.num_scheduled >= sequence.prefill_end
-        and len(sequence.output) + sequence.num_in_flight < group.max_tokens
-    )
-
-
-def _sequences_with_row(group: SequenceGroup) -> list[Sequence]:
-    """Sequences that need a row: the live ones, and beams that may be revived by a fork."""
-    return group.sequences if group.beam is not None else group.live

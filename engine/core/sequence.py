@@ -119,6 +119,26 @@ class SequenceGroup:
         return [s for s in self.sequences if s.finish_reason is FinishReason.NONE]
 
     @property
+    def with_row(self) -> list[Sequence]:
+        """Sequences that need a row: live ones, and beams that a fork may revive."""
+        return self.sequences if self.beam is not None else self.live
+
+    @property
+    def ready(self) -> list[Sequence]:
+        """Sequences of a running group whose next token can be planned."""
+        if self.status is not Status.RUNNING:
+            return []
+        if self.beam is not None:
+            # a beam learns its next token only when all beams have their candidates
+            return [s for s in self.live if s.prefill_end <= s.num_scheduled < s.num_known]
+        return [
+            s
+            for s in self.live
+            if s.num_scheduled >= s.prefill_end
+            and len(s.output) + s.num_in_flight < self.max_tokens
+        ]
+
+    @property
     def num_unborn(self) -> int:
         """Siblings that are still to be forked."""
         return self.num_sequences - len(self.sequences)
