@@ -52,7 +52,18 @@ class TensorParallel:
             dist.destroy_process_group()
 
 
-def connect(rank: int, size: int, rendezvous: str | None, device: Device) -> TensorParallel:
+def local_device(device: Device, rank: int) -> torch.device:
+    """The device of a rank among those that this process sees; it becomes the current one."""
+    if device == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ConfigError("device 'cuda' is configured, but no GPU can be used here")
+    index = rank % torch.cuda.device_count()
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def connect(rank: int, size: int, rendezvous: str | None, device: torch.device) -> TensorParallel:
     """Meet the other ranks; returns when all are there.
 
     Args:
@@ -67,12 +78,9 @@ def connect(rank: int, size: int, rendezvous: str | None, device: Device) -> Ten
         if rendezvous is None:
             raise ConfigError(f"tensor_parallel_size={size} needs a rendezvous between the ranks")
         dist.init_process_group(
-            _TRANSPORTS[device],
+            _TRANSPORTS[device.type],
             init_method=rendezvous,
             rank=rank,
             world_size=size,
-            device_id=torch.device(device, torch.cuda.current_device())
-            if device == "cuda"
-            else None,
         )
     return TensorParallel(rank, size)

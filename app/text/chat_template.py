@@ -1,0 +1,144 @@
+"""Renders a conversation with the Jinja template that a model comes with."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from engine.errors import ConfigError, InvalidRequest
+
+# rounds of `range` loops in one rendering; templates loop over messages, not over numbers
+_MAX_ROUNDS = 100_000
+_MAX_REASON_LEN = 300
+# what a template can raise by meeting a message that it was not written for
+_RENDER_ERRORS = (
+    jinja2.TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
+class ChatTemplate:
+    """A compiled template, run in a sandbox.
+
+    It sees what Hugging Face templates expect: `messages`, `add_generation_prompt`, `tools` and
+    `documents` (None), the special tokens by name, `raise_exception`, `strftime_now` and `tojson`.
+
+    Raises:
+        ConfigError: if the template is not valid Jinja.
+    """
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        self._variables = {**special_tokens, "tools": None, "documents": None}
+        self._knows_developer = "developer" in source
+        try:
+            self._template = _environment().from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise ConfigError(f"the chat template is not valid: {error}") from error
+
+    def render(
+        self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
+    ) -> str:
+        """Return the prompt text.
+
+        The role `developer` becomes `system` where the template does not know it.
+
+        Raises:
+            InvalidRequest: if the template refuses the messages.
+        """
+        try:
+            return self._template.render(
+                self._variables,
+                messages=[self._with_known_role(message) for message in messages],
+                add_generation_prompt=add_generation_prompt,
+                range=_RoundBudget(_MAX_ROUNDS).range,
+            )
+        except _Refused as error:
+            reason = str(error)[:_MAX_REASON_LEN]
+            raise InvalidRequest(
+                f"the model's chat template refuses these messages: {reason}", param="messages"
+            ) from error
+        except _RENDER_ERRORS as error:
+            raise InvalidRequest(
+                "the model's chat template cannot render these messages", param="messages"
+            ) from error
+
+    def _with_known_role(self, message: Mapping[str, str]) -> dict[str, str]:
+        if message["role"] == "developer" and not self._knows_developer:
+            return {**message, "role": "system"}
+        return dict(message)
+
+
+class _Refused(jinja2.TemplateError):
+    """The template called `raise_exception`."""
+
+
+class _RoundBudget:
+    """A `range` whose loops share one budget, so that nested loops cannot run for ever."""
+
+    def __init__(self, rounds: int) -> None:
+        self._rounds = rounds
+
+    def range(self, *arguments: int) -> Iterator[int]:
+        values = range(*arguments)
+        self._rounds -= len(values)
+        if self._rounds < 0:
+            raise OverflowError("the chat template loops too long")
+        return iter(values)
+
+
+class _GenerationBlock(jinja2.ext.Extension):
+    """`{% generation %}` marks the model's own words for training; here only its body counts."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_GenerationBlock, jinja2.ext.loopcontrols],
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # jinja2's own filter escapes HTML, which a prompt must not
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _raise_exception(message: str) -> None:
+    raise _Refused(message)
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.now().astimezone().strftime(pattern)

@@ -1,0 +1,180 @@
+"""Turns the tokens of one choice into text, its end and its log-probabilities."""
+
+from collections import deque
+from dataclasses import dataclass
+
+from app.text.detokenizer import Detokenizer
+from app.text.stop_matcher import StopMatcher
+from app.text.vocabulary import Vocabulary
+from engine.errors import EngineError
+from engine.runtime.protocol import Delta
+from engine.types import FinishReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextOptions:
+    """How tokens become text.
+
+    Attributes:
+        stops: stop strings.
+        stop_token_ids: ids that the client asked to stop at, beside the model's own.
+        include_stop: keep the stop string, or the text of the stop token.
+        skip_special: leave control tokens out of the text.
+        starts_text: see `Detokenizer`.
+        logprobs: whether log-probabilities are wanted.
+    """
+
+    stops: tuple[str, ...] = ()
+    stop_token_ids: frozenset[int] = frozenset()
+    include_stop: bool = False
+    skip_special: bool = True
+    starts_text: bool = False
+    logprobs: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprob:
+    """One token with its share of the text.
+
+    Attributes:
+        text: characters that this token completed; the texts of all tokens join to the whole text.
+        offset: characters before them.
+        top: (token, log-probability) of the most likely tokens, most likely first.
+    """
+
+    token: int
+    text: str
+    offset: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDelta:
+    """News of one choice.
+
+    Attributes:
+        token_ids: sampled tokens, the one that ended the sequence included; usage counts them.
+        logprobs: tokens whose text is complete and final; none beyond the end of the text.
+        finish_reason: None while the choice goes on.
+        stop_reason: what ended it: a stop string, or an id of the request's `stop_token_ids`.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+
+class ChoiceText:
+    """The text of one choice while it grows.
+
+    However tokens are grouped into deltas, the joined result is the same.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, options: TextOptions) -> None:
+        self._options = options
+        self._detokenizer = Detokenizer(
+            vocabulary, skip_special=options.skip_special, starts_text=options.starts_text
+        )
+        self._matcher = StopMatcher(options.stops, include_stop=options.include_stop)
+        self._num_decoded = 0
+        self._num_released = 0
+        self._held: deque[TokenLogprob] = deque()
+
+    def push(self, delta: Delta) -> TextDelta:
+        """Add tokens; tokens after the first complete stop string are ignored.
+
+        Raises:
+            EngineError: if the engine gave the sequence up.
+        """
+        if delta.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
+            raise EngineError("the engine gave the request up")
+        ends = delta.finish_reason is not FinishReason.NONE
+        text, used = self._decode(delta)
+        if ends and self._matcher.matched is None:
+            text += self._push_tail() + self._matcher.flush()
+        self._num_released += len(text)
+        tokens = tuple(delta.tokens[:used])
+        finish_reason, stop_reason = self._end(delta, tokens)
+        return TextDelta(
+            text=text,
+            token_ids=tokens,
+            logprobs=self._release(ended=finish_reason is not None),
+            finish_reason=finish_reason,
+            stop_reason=stop_reason,
+        )
+
+    def _decode(self, delta: Delta) -> tuple[str, int]:
+        """Return the text let through and the number of tokens used."""
+        last = len(delta.tokens) - 1
+        parts = []
+        for index, token in enumerate(delta.tokens):
+            if (
+                index == last
+                and delta.finish_reason is FinishReason.STOP
+                and not self._options.include_stop
+            ):
+                break
+            text = self._detokenizer.push(token)
+            if self._options.logprobs:
+                self._hold(delta, index, text)
+            self._num_decoded += len(text)
+            parts.append(self._matcher.push(text))
+            if self._matcher.matched is not None:
+                return "".join(parts), index + 1
+        return "".join(parts), last + 1
+
+    def _push_tail(self) -> str:
+        tail = self._detokenizer.finish()
+        if tail and self._held:
+            last = self._held.pop()
+            self._held.append(_with_text(last, last.text + tail))
+        self._num_decoded += len(tail)
+        return self._matcher.push(tail)
+
+    def _hold(self, delta: Delta, index: int, text: str) -> None:
+        top: tuple[tuple[int, float], ...] = ()
+        if delta.top_tokens:
+            top = tuple(zip(delta.top_tokens[index], delta.top_logprobs[index], strict=True))
+        self._held.append(
+            TokenLogprob(
+                token=delta.tokens[index],
+                text=text,
+                offset=self._num_decoded,
+                logprob=delta.logprobs[index],
+                top=top,
+            )
+        )
+
+    def _release(self, *, ended: bool) -> tuple[TokenLogprob, ...]:
+        """Take the tokens out whose text has been let through entirely.
+
+        A token without text waits for later text: it goes if a stop string ends the text before it.
+        """
+        if ended and self._matcher.matched is None:
+            released, self._held = tuple(self._held), deque()
+            return released
+        fitting = []
+        while self._held:
+            first, room = self._held[0], self._num_released - self._held[0].offset
+            if room <= 0 or (room < len(first.text) and not ended):
+                break
+            fitting.append(_with_text(first, first.text[:room]))
+            self._held.popleft()
+        return tuple(fitting)
+
+    def _end(self, delta: Delta, tokens: tuple[int, ...]) -> tuple[str | None, str | int | None]:
+        if self._matcher.matched is not None:
+            return "stop", self._matcher.matched
+        if delta.finish_reason is FinishReason.STOP:
+            asked = tokens[-1] in self._options.stop_token_ids
+            return "stop", tokens[-1] if asked else None
+        return ("length", None) if delta.finish_reason is FinishReason.LENGTH else (None, None)
+
+
+def _with_text(entry: TokenLogprob, text: str) -> TokenLogprob:
+    return TokenLogprob(
+        token=entry.token, text=text, offset=entry.offset, logprob=entry.logprob, top=entry.top
+    )

@@ -1,0 +1,147 @@
+"""Text to token ids: plain prompts, and conversations through the model's chat template."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as Backend
+
+from app.text.chat_template import ChatTemplate
+from app.text.control_tokens import ControlTokens
+from app.text.detokenizer import Detokenizer
+from app.text.vocabulary import Vocabulary
+from engine.errors import ConfigError, InvalidRequest
+from engine.types import IntColumn, int32
+
+
+class Tokenizer:
+    """The tokenizer of one model. Safe to use from several threads.
+
+    Args:
+        backend: from tokenizer.json.
+        special_tokens: spellings by name (`bos_token`, ...), as the chat template sees them.
+        chat_template: Jinja source, or None for a model without one.
+    """
+
+    def __init__(
+        self, backend: Backend, special_tokens: Mapping[str, str], chat_template: str | None
+    ) -> None:
+        # truncation and padding are for training; a prompt is never cut in silence
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        self.vocabulary = Vocabulary(backend)
+        self._control = ControlTokens(self.vocabulary.special_texts)
+        self._bos_id = backend.token_to_id(special_tokens.get("bos_token", ""))
+        self._template = (
+            None if chat_template is None else ChatTemplate(chat_template, special_tokens)
+        )
+
+    @classmethod
+    def load(cls, folder: Path) -> "Tokenizer":
+        """Read tokenizer.json, tokenizer_config.json and chat_template.jinja of a model folder.
+
+        Raises:
+            ConfigError: if the tokenizer is missing, damaged or of a kind that is not supported.
+        """
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise ConfigError(
+                f"{folder} has no tokenizer.json; convert the tokenizer to that format"
+            )
+        try:
+            backend = Backend.from_file(str(path))
+        except Exception as error:  # the library raises the bare class
+            raise ConfigError(f"{path} cannot be read: {error}") from error
+        config = _read_json(folder / "special_tokens_map.json")
+        config |= _read_json(folder / "tokenizer_config.json")
+        return cls(backend, _special_tokens(config), _chat_template(folder, config))
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether conversations can be rendered."""
+        return self._template is not None
+
+    def min_tokens(self, text: str) -> int:
+        """Return a cheap lower bound of the number of tokens of a text."""
+        return -(-len(text) // self.vocabulary.longest_piece)
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> IntColumn:
+        """Encode a text, in which control tokens may be spelled; a second leading BOS is dropped."""
+        # the batch call gives the interpreter lock back while it works, the single one does not
+        batch = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        ids = batch[0].ids
+        if ids[:2] == [self._bos_id, self._bos_id]:
+            ids = ids[1:]
+        return int32(ids)
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
+    ) -> IntColumn:
+        """Render and encode a conversation; nothing that a message says becomes a control token.
+
+        Raises:
+            InvalidRequest: if the model has no chat template or its template refuses the messages.
+        """
+        if self._template is None:
+            raise InvalidRequest("this model has no chat template; use /v1/completions")
+        disguise = self._control.disguise()
+        text = self._template.render(
+            [disguise.message(message) for message in messages],
+            add_generation_prompt=add_generation_prompt,
+        )
+        if not disguise.is_used:
+            return self.encode(text, add_special_tokens=False)
+        ids = []
+        for piece, control_id in disguise.split(text):
+            ids += self._encode_plain(piece) if control_id is None else [control_id]
+        return int32(ids)
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
+        """Return the text of token ids that stand alone."""
+        detokenizer = Detokenizer(self.vocabulary, skip_special=skip_special, starts_text=True)
+        return "".join(map(detokenizer.push, ids)) + detokenizer.finish()
+
+    def _encode_plain(self, text: str) -> list[int]:
+        """Encode without looking for control tokens."""
+        backend = self._backend
+        if backend.normalizer is not None:
+            text = backend.normalizer.normalize_str(text)
+        words = [text]
+        if backend.pre_tokenizer is not None:
+            words = [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
+        return [token.id for word in words for token in backend.model.tokenize(word)]
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} must hold a JSON object")
+    return content
+
+
+def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
+    """Pick the named tokens; each is a string or an object with the string as `content`."""
+    tokens = {}
+    for name, value in config.items():
+        text = value.get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(text, str):
+            tokens[name] = text
+    return tokens
+
+
+def _chat_template(folder: Path, config: dict[str, Any]) -> str | None:
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    template = config.get("chat_template")
+    if isinstance(template, list):
+        named = {entry["name"]: entry["template"] for entry in template}
+        template = named.get("default")
+    return template

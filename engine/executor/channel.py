@@ -1,0 +1,183 @@
+"""Whole messages between two processes of one machine over a Unix socket.
+
+SOCK_SEQPACKET keeps the borders of packets, sleeps in the kernel and ends with end-of-file when the
+peer dies. A packet is one flag byte and at most `PACKET_BYTES`; longer messages take several. A
+message has at least one byte.
+"""
+
+import os
+import socket
+from contextlib import suppress
+
+from engine.errors import ConfigError, WorkerDied
+
+PACKET_BYTES = 64 << 10
+MAX_PATH_BYTES = 107
+_MORE, _LAST = b"\x00", b"\x01"
+
+
+class ChannelClosed(WorkerDied):
+    """The other end of a channel is gone."""
+
+
+class Channel:
+    """One end of a connected pair. Not thread-safe: one thread sends, one receives."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._packet = bytearray(PACKET_BYTES + 1)
+        self._received: list[bytes] = []
+
+    def fileno(self) -> int:
+        """Readable when a packet or the end has arrived."""
+        return self._socket.fileno()
+
+    def send(self, message: bytes) -> None:
+        """Send a message; waits while the peer's buffer is full.
+
+        Raises:
+            ChannelClosed: if the peer is gone.
+        """
+        for start in range(0, len(message), PACKET_BYTES):
+            self._send_packet(message, start, 0)
+
+    def try_send(self, message: bytes, start: int = 0) -> int:
+        """Send packets from byte `start` on while the peer's buffer has room.
+
+        Returns:
+            Where to go on; `len(message)` or more once all is sent.
+
+        Raises:
+            ChannelClosed: if the peer is gone.
+        """
+        while start < len(message):
+            try:
+                self._send_packet(message, start, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                break
+            start += PACKET_BYTES
+        return start
+
+    def recv(self) -> bytes:
+        """Wait for a message.
+
+        Raises:
+            ChannelClosed: if the peer is gone.
+        """
+        while (message := self._recv_packet(0)) is None:
+            pass
+        return message
+
+    def try_recv(self) -> bytes | None:
+        """Take a message if one has arrived completely.
+
+        Raises:
+            ChannelClosed: if the peer is gone.
+        """
+        try:
+            while (message := self._recv_packet(socket.MSG_DONTWAIT)) is None:
+                pass
+        except BlockingIOError:
+            return None
+        return message
+
+    def close(self) -> None:
+        """End the connection; a thread of this process that waits on it sees the end too."""
+        # shutdown fails when the peer was first, and closing is all that is left then
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _send_packet(self, message: bytes, start: int, flags: int) -> None:
+        end = start + PACKET_BYTES
+        flag = _LAST if end >= len(message) else _MORE
+        try:
+            self._socket.sendmsg([flag, memoryview(message)[start:end]], (), flags)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            raise ChannelClosed(f"the peer is gone: {error}") from error
+
+    def _recv_packet(self, flags: int) -> bytes | None:
+        """Receive one packet; the whole message if it was the last."""
+        try:
+            size = self._socket.recv_into(self._packet, 0, flags)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            raise ChannelClosed(f"the connection broke: {error}") from error
+        if not size:
+            raise ChannelClosed("the peer closed the connection")
+        self._received.append(bytes(memoryview(self._packet)[1:size]))
+        if self._packet[:1] != _LAST:
+            return None
+        message = b"".join(self._received)
+        self._received.clear()
+        return message
+
+
+class Listener:
+    """A socket file, mode 0600, on which one peer is awaited; the file is gone after that."""
+
+    def __init__(self, path: str) -> None:
+        """Bind.
+
+        Raises:
+            ConfigError: if the path is too long for a Unix socket.
+        """
+        if len(os.fsencode(path)) > MAX_PATH_BYTES:
+            raise ConfigError(
+                f"socket path is longer than {MAX_PATH_BYTES} bytes, set a shorter TMPDIR: {path}"
+            )
+        self._path = path
+        self._socket = _new_socket()
+        self._socket.bind(path)
+        os.chmod(path, 0o600)
+        self._socket.listen(1)
+
+    def accept(self, timeout_s: float) -> Channel:
+        """Wait for the peer, then remove the file.
+
+        Raises:
+            ChannelClosed: if no peer came in time.
+        """
+        self._socket.settimeout(timeout_s)
+        try:
+            connection, _ = self._socket.accept()
+        except OSError as error:
+            raise ChannelClosed(f"no peer on {self._path}: {error}") from error
+        finally:
+            self.close()
+        connection.setblocking(True)
+        return Channel(connection)
+
+    def close(self) -> None:
+        """Stop listening and remove the file."""
+        self._socket.close()
+        if os.path.exists(self._path):
+            os.unlink(self._path)
+
+
+def connect(path: str) -> Channel:
+    """Connect to a listener.
+
+    Raises:
+        ChannelClosed: if nobody listens there.
+    """
+    connection = _new_socket()
+    try:
+        connection.connect(path)
+    except OSError as error:
+        connection.close()
+        raise ChannelClosed(f"cannot connect to {path}: {error}") from error
+    return Channel(connection)
+
+
+def channel_pair() -> tuple[Channel, Channel]:
+    """Two connected ends inside this process."""
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    return Channel(left), Channel(right)
+
+
+def _new_socket() -> socket.socket:
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -1,0 +1,119 @@
+"""An executor whose ranks are other processes: one channel to each."""
+
+import selectors
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.errors import EngineError, InvariantViolated, WorkerDied
+from engine.executor.channel import Channel, ChannelClosed
+from engine.executor.codec import Codec
+from engine.types import Capacity, StepPlan, StepResult
+
+STEP_DEADLINE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What a rank says about one plan.
+
+    Attributes:
+        result: from rank 0; the others acknowledge without one.
+        error: what went wrong; empty when nothing did.
+    """
+
+    step: int
+    result: StepResult | None = None
+    error: str = ""
+
+
+PLANS = Codec(StepPlan)
+REPLIES = Codec(Reply)
+
+
+class GangExecutor:
+    """Send every plan to all ranks, then wait until all have answered.
+
+    Implements `engine.core.protocols.Executor`.
+    """
+
+    def __init__(
+        self,
+        channels: Sequence[Channel],
+        capacity: Capacity,
+        *,
+        run_ahead: int,
+        step_deadline_s: float = STEP_DEADLINE_S,
+    ) -> None:
+        """Take over the channels; rank 0 is the first.
+
+        Args:
+            step_deadline_s: seconds after which a step without an answer counts as a death.
+        """
+        self.capacity = capacity
+        self.run_ahead = run_ahead
+        self._channels = channels
+        self._step_deadline_s = step_deadline_s
+        self._steps: deque[int] = deque()
+        self._replies: list[deque[Reply]] = [deque() for _ in channels]
+        self._selector = selectors.DefaultSelector()
+        for rank, channel in enumerate(channels):
+            self._selector.register(channel, selectors.EVENT_READ, rank)
+
+    def submit(self, plan: StepPlan) -> None:
+        """Hand a plan to all ranks without waiting for it.
+
+        Raises:
+            WorkerDied: if a rank is gone.
+        """
+        message = PLANS.encode(plan)
+        for rank, channel in enumerate(self._channels):
+            try:
+                channel.send(message)
+            except ChannelClosed as error:
+                raise WorkerDied(f"rank {rank} died before step {plan.step}") from error
+        self._steps.append(plan.step)
+
+    def collect(self) -> StepResult:
+        """Wait for all ranks' answers to the oldest plan.
+
+        Raises:
+            WorkerDied: if a rank is gone or late.
+            EngineError: if a rank failed in the step.
+        """
+        step = self._steps.popleft()
+        self._await_replies(step)
+        replies = [queue.popleft() for queue in self._replies]
+        if any(reply.step != step for reply in replies):
+            raise InvariantViolated(f"step {step} was answered with {[r.step for r in replies]}")
+        if replies[0].result is None:
+            raise InvariantViolated(f"rank 0 gave no result for step {step}")
+        return replies[0].result
+
+    def close(self) -> None:
+        """Let the ranks go; plans in flight are dropped."""
+        self._selector.close()
+        for channel in self._channels:
+            channel.close()
+
+    def _await_replies(self, step: int) -> None:
+        deadline_s = time.monotonic() + self._step_deadline_s
+        while late := [rank for rank, queue in enumerate(self._replies) if not queue]:
+            ready = self._selector.select(max(0.0, deadline_s - time.monotonic()))
+            if not ready:
+                raise WorkerDied(
+                    f"ranks {late} did not answer step {step} in {self._step_deadline_s:g} s"
+                )
+            for key, _ in ready:
+                self._take_replies(key.data)
+
+    def _take_replies(self, rank: int) -> None:
+        try:
+            while (message := self._channels[rank].try_recv()) is not None:
+                reply = REPLIES.decode(message)
+                if reply.error:
+                    raise EngineError(f"rank {rank} failed in step {reply.step}: {reply.error}")
+                self._replies[rank].append(reply)
+        except ChannelClosed as error:
+            raise WorkerDied(f"rank {rank} died") from error

@@ -1,0 +1,124 @@
+"""The process of one rank: loads a worker and executes the plans that come through a channel."""
+
+import gc
+import importlib
+import logging
+import resource
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol, cast
+
+from engine.config import EngineConfig
+from engine.executor.channel import Channel, ChannelClosed, Listener
+from engine.executor.gang import PLANS, REPLIES, Reply
+from engine.types import Capacity, StepPlan, StepResult
+
+logger = logging.getLogger(__name__)
+
+ACCEPT_TIMEOUT_S = 60.0
+
+
+class Worker(Protocol):
+    """One rank's model and KV pool, see `engine.worker.worker.Worker`."""
+
+    capacity: Capacity
+
+    def execute(self, plan: StepPlan) -> StepResult: ...
+
+    def close(self) -> None: ...
+
+
+class RankActor:
+    """Hosts one worker. Everything that touches the model runs on one thread of its own.
+
+    Meant to be a Ray actor with at least three concurrent calls: `load`, `num_bytes_loaded` and
+    `ping` overlap.
+    """
+
+    def __init__(
+        self, config: EngineConfig, rank: int, rendezvous: str | None, factory: str
+    ) -> None:
+        """Name the worker without loading it.
+
+        Args:
+            rendezvous: where the ranks find each other; None for a single rank.
+            factory: "module:function" called as `factory(config, rank=, rendezvous=)`.
+        """
+        self._config = config
+        self._rank = rank
+        self._rendezvous = rendezvous
+        self._factory = factory
+        self._worker: Worker | None = None
+        self._listener: Listener | None = None
+        self._model_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
+        self._base_bytes = _resident_bytes()
+
+    def load(self) -> Capacity:
+        """Load the weights and make the KV pool."""
+        self._worker = self._model_thread.submit(self._make_worker).result()
+        return self._worker.capacity
+
+    def num_bytes_loaded(self) -> int:
+        """Bytes by which the process has grown since it began; tells the progress of `load`."""
+        return _resident_bytes() - self._base_bytes
+
+    def ping(self) -> None:
+        """Answer as long as the process lives."""
+
+    def listen(self, path: str) -> None:
+        """Make the socket file on which the scheduler is expected."""
+        self._listener = Listener(path)
+
+    def serve(self) -> None:
+        """Accept the scheduler and begin to execute its plans."""
+        assert self._worker is not None, "load comes first"
+        assert self._listener is not None, "listen comes first"
+        channel = self._listener.accept(ACCEPT_TIMEOUT_S)
+        is_first = self._rank == 0
+        self._model_thread.submit(serve_plans, self._worker, channel, is_first=is_first)
+
+    def _make_worker(self) -> Worker:
+        module, _, function = self._factory.partition(":")
+        make = cast("Callable[..., Worker]", getattr(importlib.import_module(module), function))
+        worker = make(self._config, rank=self._rank, rendezvous=self._rendezvous)
+        # weights and code live as long as the process: the collector need not look at them again
+        gc.freeze()
+        return worker
+
+
+def serve_plans(worker: Worker, channel: Channel, *, is_first: bool) -> None:
+    """Execute plans in the order of arrival until the channel ends, then close both.
+
+    A failure is reported through the channel and ends the loop: after it, the rows and blocks of
+    this rank can no longer be trusted to match the scheduler's.
+
+    Args:
+        is_first: send results back; other ranks only acknowledge.
+    """
+    try:
+        while _serve_plan(worker, channel, is_first):
+            pass
+    except ChannelClosed as closed:
+        logger.info("channel_closed reason=%s", closed)
+    finally:
+        channel.close()
+        worker.close()
+
+
+def _serve_plan(worker: Worker, channel: Channel, is_first: bool) -> bool:
+    plan = PLANS.decode(channel.recv())
+    try:
+        result = worker.execute(plan)
+    except Exception as error:  # the border of the process: the scheduler must hear of any failure
+        logger.exception("step_failed step=%d", plan.step)
+        text = f"{type(error).__name__}: {error}"
+        channel.send(REPLIES.encode(Reply(step=plan.step, error=text)))
+        return False
+    channel.send(REPLIES.encode(Reply(step=plan.step, result=result if is_first else None)))
+    return True
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize()

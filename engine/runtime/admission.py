@@ -1,0 +1,54 @@
+"""Whether a request may enter, told at once and without asking the scheduler."""
+
+from collections import deque
+
+from engine.config import EngineConfig
+from engine.core.limits import clip_max_tokens
+from engine.errors import Overloaded
+from engine.types import Capacity, Request
+
+MIN_RETRY_S = 1.0
+MAX_RETRY_S = 60.0
+# finishes that the throughput is taken from
+WINDOW = 64
+
+
+class Admission:
+    """Limits of one engine replica, and how fast it works its queue off."""
+
+    def __init__(self, config: EngineConfig, capacity: Capacity) -> None:
+        self._config = config
+        self._capacity = capacity
+        self._finished_s: deque[float] = deque(maxlen=WINDOW)
+
+    def check(self, request: Request, *, num_waiting: int, now_s: float) -> None:
+        """Accept by returning.
+
+        Args:
+            num_waiting: requests that are accepted but not in the batch.
+            now_s: seconds on the clock of `finished`.
+
+        Raises:
+            InvalidRequest, PromptTooLong: if it can never be served.
+            Overloaded: if the queue is full.
+        """
+        clip_max_tokens(
+            len(request.prompt), request.sampling.max_tokens, self._config.scheduler, self._capacity
+        )
+        limit = self._config.max_num_waiting
+        if num_waiting >= limit:
+            raise Overloaded(
+                f"{num_waiting} requests are waiting and at most {limit} may; retry later",
+                retry_after_s=self._retry_after_s(num_waiting - limit + 1, now_s),
+            )
+
+    def finished(self, count: int, now_s: float) -> None:
+        """Note that requests have ended."""
+        self._finished_s.extend([now_s] * count)
+
+    def _retry_after_s(self, excess: int, now_s: float) -> float:
+        """Seconds until `excess` more requests will have ended, at the recent rate."""
+        if not self._finished_s:
+            return MIN_RETRY_S
+        seconds_per_request = (now_s - self._finished_s[0]) / len(self._finished_s)
+        return min(MAX_RETRY_S, max(MIN_RETRY_S, excess * seconds_per_request))

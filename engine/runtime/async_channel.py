@@ -1,0 +1,73 @@
+"""A channel inside an asyncio loop: messages come by callback, sending never waits."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from engine.executor.channel import Channel, ChannelClosed
+
+
+class AsyncChannel:
+    """Owns a channel's end; must be made inside the loop that it is used in."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        *,
+        on_message: Callable[[bytes], None],
+        on_closed: Callable[[], None],
+    ) -> None:
+        """Begin to receive.
+
+        Args:
+            on_closed: called once when the peer is gone, not after `close`.
+        """
+        self._channel = channel
+        self._on_message = on_message
+        self._on_closed = on_closed
+        self._unsent: deque[bytes] = deque()
+        self._start = 0
+        self._is_open = True
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(channel.fileno(), self._receive)
+
+    def send(self, message: bytes) -> None:
+        """Send now if there is room, else as soon as there is. After the end: dropped."""
+        if not self._is_open:
+            return
+        self._unsent.append(message)
+        if len(self._unsent) == 1:
+            self._flush()
+
+    def close(self) -> None:
+        """End the connection; unsent messages are dropped."""
+        if self._is_open:
+            self._is_open = False
+            self._unsent.clear()
+            self._loop.remove_reader(self._channel.fileno())
+            self._loop.remove_writer(self._channel.fileno())
+            self._channel.close()
+
+    def _receive(self) -> None:
+        try:
+            while self._is_open and (message := self._channel.try_recv()) is not None:
+                self._on_message(message)
+        except ChannelClosed:
+            self._end()
+
+    def _flush(self) -> None:
+        try:
+            while self._unsent:
+                self._start = self._channel.try_send(self._unsent[0], self._start)
+                if self._start < len(self._unsent[0]):
+                    self._loop.add_writer(self._channel.fileno(), self._flush)
+                    return
+                self._unsent.popleft()
+                self._start = 0
+            self._loop.remove_writer(self._channel.fileno())
+        except ChannelClosed:
+            self._end()
+
+    def _end(self) -> None:
+        self.close()
+        self._on_closed()

@@ -1,0 +1,142 @@
+"""The rows of a `StepOutput`: parted by client, turned into deltas, made for failures."""
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from engine.runtime.messages import OUTPUTS
+from engine.runtime.protocol import Delta
+from engine.types import (
+    CLIENT_SHIFT,
+    Capacity,
+    FinishReason,
+    FloatColumn,
+    IntColumn,
+    MemoryUsage,
+    StepOutput,
+    StepStats,
+    float32,
+    int32,
+    int64,
+)
+
+
+def client_of(request_id: int) -> int:
+    """Number of the ingress that made a request."""
+    return request_id >> CLIENT_SHIFT
+
+
+def part_by_client(output: StepOutput, encoded: bytes) -> dict[int, bytes]:
+    """Encode each client's rows; `encoded` is the output itself, passed on when all are of one."""
+    rows: dict[int, list[int]] = {}
+    for row, request_id in enumerate(output.request_ids):
+        rows.setdefault(client_of(request_id), []).append(row)
+    if len(rows) == 1:
+        return dict.fromkeys(rows, encoded)
+    return {client: OUTPUTS.encode(_select(output, chosen)) for client, chosen in rows.items()}
+
+
+def ended_requests(output: StepOutput) -> list[int]:
+    """Ids of the requests that have ended in this step."""
+    pairs = zip(output.request_ids, output.finish_reasons, strict=True)
+    return [request_id for request_id, reason in pairs if reason]
+
+
+def deltas(outputs: Iterable[StepOutput]) -> Iterator[tuple[int, Delta]]:
+    """Gather the tokens of several outputs: one delta per request and choice, with its id."""
+    gathered: dict[tuple[int, int], _Gathered] = {}
+    for output in outputs:
+        _gather(output, gathered)
+    for (request_id, choice), news in gathered.items():
+        yield (
+            request_id,
+            Delta(
+                choice=choice,
+                tokens=news.tokens,
+                logprobs=news.logprobs,
+                top_tokens=tuple(news.top_tokens),
+                top_logprobs=tuple(news.top_logprobs),
+                finish_reason=news.finish_reason,
+            ),
+        )
+
+
+def failure(request_ids: Sequence[int], stats: StepStats) -> StepOutput:
+    """An output that ends requests with ERROR and has no other news."""
+    count = len(request_ids)
+    return StepOutput(
+        step=-1,
+        request_ids=int64(list(request_ids)),
+        choices=int32([0] * count),
+        tokens=int32([-1] * count),
+        logprobs=float32([float("nan")] * count),
+        finish_reasons=array("b", [FinishReason.ERROR] * count),
+        top_counts=int32(),
+        top_tokens=int32(),
+        top_logprobs=float32(),
+        stats=stats,
+    )
+
+
+def idle_stats(capacity: Capacity) -> StepStats:
+    """Counts before the first step."""
+    slots = capacity.num_slots
+    return StepStats(
+        num_running=0,
+        num_waiting=0,
+        oldest_waiting_s=0.0,
+        num_preemptions=0,
+        num_tokens=0,
+        elapsed_s=0.0,
+        usage=MemoryUsage(total=slots, filled=0, internal=0, free=slots),
+    )
+
+
+@dataclass(slots=True)
+class _Gathered:
+    tokens: IntColumn = field(default_factory=int32)
+    logprobs: FloatColumn = field(default_factory=float32)
+    top_tokens: list[IntColumn] = field(default_factory=list)
+    top_logprobs: list[FloatColumn] = field(default_factory=list)
+    finish_reason: FinishReason = FinishReason.NONE
+
+
+def _gather(output: StepOutput, gathered: dict[tuple[int, int], _Gathered]) -> None:
+    ends = list(accumulate(output.top_counts))
+    keys = zip(output.request_ids, output.choices, strict=True)
+    for row, (key, token) in enumerate(zip(keys, output.tokens, strict=True)):
+        news = gathered.setdefault(key, _Gathered())
+        if output.finish_reasons[row]:
+            news.finish_reason = FinishReason(output.finish_reasons[row])
+        if token < 0:
+            continue
+        news.tokens.append(token)
+        news.logprobs.append(output.logprobs[row])
+        if ends and output.top_counts[row]:
+            start = ends[row] - output.top_counts[row]
+            news.top_tokens.append(output.top_tokens[start : ends[row]])
+            news.top_logprobs.append(output.top_logprobs[start : ends[row]])
+
+
+def _select(output: StepOutput, rows: Sequence[int]) -> StepOutput:
+    top_counts, top_tokens, top_logprobs = int32(), int32(), float32()
+    if output.top_counts:
+        ends = list(accumulate(output.top_counts))
+        for row in rows:
+            start = ends[row] - output.top_counts[row]
+            top_counts.append(output.top_counts[row])
+            top_tokens += output.top_tokens[start : ends[row]]
+            top_logprobs += output.top_logprobs[start : ends[row]]
+    return StepOutput(
+        step=output.step,
+        request_ids=int64([output.request_ids[row] for row in rows]),
+        choices=int32([output.choices[row] for row in rows]),
+        tokens=int32([output.tokens[row] for row in rows]),
+        logprobs=float32([output.logprobs[row] for row in rows]),
+        finish_reasons=array("b", [output.finish_reasons[row] for row in rows]),
+        top_counts=top_counts,
+        top_tokens=top_tokens,
+        top_logprobs=top_logprobs,
+        stats=output.stats,
+    )

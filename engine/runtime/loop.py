@@ -1,0 +1,65 @@
+"""The engine loop: take commands, step, tell the news. Has a thread to itself."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from engine.core.engine import Engine
+from engine.errors import RequestError
+from engine.executor.channel import Channel
+from engine.runtime.columns import failure, idle_stats
+from engine.runtime.messages import COMMANDS, OUTPUTS, Command
+from engine.types import Capacity, Request, StepOutput
+
+logger = logging.getLogger(__name__)
+
+
+class EngineLoop:
+    """Drives an engine from commands on a channel, on which the outputs go back."""
+
+    def __init__(
+        self, engine: Engine, channel: Channel, capacity: Capacity, clock: Callable[[], float]
+    ) -> None:
+        """Args: clock: seconds; requests get their arrival from it."""
+        self._engine = engine
+        self._channel = channel
+        self._clock = clock
+        self._stats = idle_stats(capacity)
+
+    def run(self) -> None:
+        """Loop until the channel ends.
+
+        Raises:
+            ChannelClosed: when the replica is gone or has closed the channel.
+            EngineError: if the executor fails; every open request is lost.
+        """
+        while True:
+            self._take_commands()
+            output = self._engine.step(self._clock())
+            if output is not None:
+                self._stats = output.stats
+                self._tell(output)
+
+    def _take_commands(self) -> None:
+        """Take all that have arrived; with nothing else to do, sleep until one does."""
+        message = self._channel.try_recv() if self._engine.has_work else self._channel.recv()
+        while message is not None:
+            self._obey(COMMANDS.decode(message))
+            message = self._channel.try_recv()
+
+    def _obey(self, command: Command) -> None:
+        for request_id in command.aborts:
+            self._engine.abort(request_id)
+        if command.request is not None:
+            self._add(command.request)
+
+    def _add(self, request: Request) -> None:
+        try:
+            self._engine.add(replace(request, arrival_s=self._clock()))
+        except RequestError as error:
+            # admission has let through what the core refuses: this request's fault alone
+            logger.warning("request_refused request_id=%d reason=%s", request.request_id, error)
+            self._tell(failure([request.request_id], self._stats))
+
+    def _tell(self, output: StepOutput) -> None:
+        self._channel.send(OUTPUTS.encode(output))

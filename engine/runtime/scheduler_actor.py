@@ -1,0 +1,69 @@
+"""The process of the scheduler: the pure core and its loop, without torch."""
+
+import gc
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+
+from engine.config import SchedulerConfig
+from engine.core.engine import Engine
+from engine.executor.channel import Channel, ChannelClosed, connect
+from engine.executor.gang import STEP_DEADLINE_S, GangExecutor
+from engine.runtime.loop import EngineLoop
+from engine.types import Capacity
+
+logger = logging.getLogger(__name__)
+
+
+class SchedulerActor:
+    """Hosts the engine loop on a thread of its own. Meant to be a Ray actor.
+
+    The end of the loop is the end of the process: the replica sees the channel close and fails what
+    is open.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        *,
+        run_ahead: int,
+        step_deadline_s: float = STEP_DEADLINE_S,
+    ) -> None:
+        self._config = config
+        self._run_ahead = run_ahead
+        self._step_deadline_s = step_deadline_s
+
+    def start(self, capacity: Capacity, rank_paths: Sequence[str], replica_path: str) -> None:
+        """Connect to the ranks (rank 0 first) and to the replica, then run.
+
+        Raises:
+            ChannelClosed: if one of them does not listen.
+        """
+        executor = GangExecutor(
+            [connect(path) for path in rank_paths],
+            capacity,
+            run_ahead=self._run_ahead,
+            step_deadline_s=self._step_deadline_s,
+        )
+        channel = connect(replica_path)
+        loop = EngineLoop(Engine(self._config, executor), channel, capacity, time.monotonic)
+        # what is there now stays for the life of the process: the collector need not look at it
+        gc.freeze()
+        threading.Thread(target=_run, args=(loop, executor, channel), name="engine").start()
+
+    def ping(self) -> None:
+        """Answer as long as the process lives."""
+
+
+def _run(loop: EngineLoop, executor: GangExecutor, channel: Channel) -> None:
+    try:
+        loop.run()
+    except ChannelClosed:
+        logger.info("replica_gone")
+    except Exception:  # the border of the process: whatever it is, every open request is lost
+        logger.exception("engine_loop_failed")
+    executor.close()
+    channel.close()
+    os._exit(1)

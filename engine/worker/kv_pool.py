@@ -1,0 +1,76 @@
+"""The memory of keys and values: one tensor of equal blocks (paper, section 4.1)."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.model.parallel import TensorParallel
+from kernels.backend import KernelBackend
+
+
+class KVPool:
+    """All blocks of one rank.
+
+    Attributes:
+        kv: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]; one block holds all
+            layers, so that copying or moving it is one operation.
+    """
+
+    def __init__(
+        self, config: EngineConfig, parallel: TensorParallel, backend: KernelBackend
+    ) -> None:
+        """Allocate the pool.
+
+        Raises:
+            ConfigError: if memory is short, or one sequence of the longest length has no room.
+        """
+        model = config.model
+        num_kv_heads = parallel.share(model.num_kv_heads, "num_kv_heads")
+        value_bytes = backend.dtype.itemsize
+        block_bytes = config.block_size * model.kv_bytes_per_token(value_bytes, parallel.size)
+        num_blocks = config.num_blocks or config.kv_cache_bytes // block_bytes
+        _check_room(config, num_blocks, block_bytes)
+        block_shape = (model.num_layers, 2, num_kv_heads, config.block_size, model.head_dim)
+        self._backend = backend
+        self.kv = _allocate((num_blocks, *block_shape), backend)
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the pool."""
+        return self.kv.shape[0]
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+        return self.kv.shape[4]
+
+    def copy(self, sources: Tensor, destinations: Tensor) -> None:
+        """Copy whole blocks, both [N] int64 (copy-on-write; paper, section 4.4)."""
+        if len(sources):
+            self._backend.copy_blocks(self.kv, sources, destinations)
+
+
+def _check_room(config: EngineConfig, num_blocks: int, block_bytes: int) -> None:
+    num_slots = num_blocks * config.block_size
+    if num_slots >= config.max_model_len:
+        return
+    needed = -(-config.max_model_len // config.block_size)
+    raise ConfigError(
+        f"the KV pool holds {num_slots} tokens, fewer than max_model_len={config.max_model_len}; "
+        f"raise kv_cache_bytes to {needed * block_bytes} (num_blocks to {needed}) or lower "
+        "max_model_len"
+    )
+
+
+def _allocate(shape: tuple[int, ...], backend: KernelBackend) -> Tensor:
+    try:
+        return torch.zeros(shape, dtype=backend.dtype, device=backend.device)
+    except RuntimeError as error:
+        num_bytes = math.prod(shape) * backend.dtype.itemsize
+        raise ConfigError(
+            f"{num_bytes} bytes of KV pool do not fit the memory of {backend.device}; lower "
+            "kv_cache_bytes or num_blocks"
+        ) from error

@@ -1,0 +1,77 @@
+"""Refuses plans whose numbers would reach beyond a tensor."""
+
+from dataclasses import dataclass
+
+from engine.errors import InvariantViolated
+from engine.types import IntColumn, StepPlan, int32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanLimits:
+    """What the numbers of a plan index: each is below its limit.
+
+    Attributes:
+        num_positions: tokens of the longest sequence.
+    """
+
+    num_rows: int
+    num_blocks: int
+    max_blocks: int
+    num_positions: int
+    vocab_size: int
+
+
+def check_plan(plan: StepPlan, limits: PlanLimits) -> None:
+    """Check every id of a plan before any tensor sees it.
+
+    Raises:
+        InvariantViolated: naming the column and the value; nothing has been changed.
+    """
+    _check_lengths(plan)
+    if plan.swap_out_blocks or plan.swap_in_blocks:
+        raise InvariantViolated(f"step {plan.step}: this worker has no swap space")
+    for name, limit in (
+        ("releases", limits.num_rows),
+        ("append_rows", limits.num_rows),
+        ("append_indices", limits.max_blocks),
+        ("append_blocks", limits.num_blocks),
+        ("copy_sources", limits.num_blocks),
+        ("copy_destinations", limits.num_blocks),
+        ("decode_rows", limits.num_rows),
+        ("prefill_rows", limits.num_rows),
+        ("prefill_starts", limits.num_positions),
+        ("prefill_tokens", limits.vocab_size),
+    ):
+        _check_range(plan, name, getattr(plan, name), limit)
+    for admission in plan.admissions:
+        _check_range(plan, "admissions", int32([admission.row]), limits.num_rows)
+    _check_chunks(plan, limits)
+
+
+def _check_range(plan: StepPlan, name: str, column: IntColumn, limit: int) -> None:
+    if column and (min(column) < 0 or max(column) >= limit):
+        raise InvariantViolated(
+            f"step {plan.step}: {name} spans [{min(column)}, {max(column)}], beyond [0, {limit})"
+        )
+
+
+def _check_chunks(plan: StepPlan, limits: PlanLimits) -> None:
+    for start, count in zip(plan.prefill_starts, plan.prefill_counts, strict=True):
+        if count < 1 or start + count > limits.num_positions:
+            raise InvariantViolated(
+                f"step {plan.step}: {count} tokens from position {start} on are not in "
+                f"[0, {limits.num_positions})"
+            )
+
+
+def _check_lengths(plan: StepPlan) -> None:
+    rows = plan.decode_rows + plan.prefill_rows
+    matches = (
+        len(plan.append_rows) == len(plan.append_indices) == len(plan.append_blocks)
+        and len(plan.copy_sources) == len(plan.copy_destinations)
+        and len(plan.prefill_rows) == len(plan.prefill_starts) == len(plan.prefill_counts)
+        and len(plan.prefill_rows) == len(plan.prefill_samples)
+        and sum(plan.prefill_counts) == len(plan.prefill_tokens)
+    )
+    if not matches or len(set(rows)) != len(rows):
+        raise InvariantViolated(f"step {plan.step}: columns differ in length, or a row comes twice")

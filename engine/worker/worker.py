@@ -1,0 +1,133 @@
+"""One rank: its share of the model, its KV pool and its row table, driven by plans."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from engine.config import EngineConfig
+from engine.model.llama import Llama
+from engine.model.loader import load_model
+from engine.model.parallel import TensorParallel, connect, local_device
+from engine.model.safetensors_folder import Progress
+from engine.types import Capacity, StepPlan, StepResult
+from engine.worker.inputs import build_inputs, stage
+from engine.worker.kv_pool import KVPool
+from engine.worker.plan_check import PlanLimits, check_plan
+from engine.worker.row_table import RowTable
+from engine.worker.sampler import choose, report
+from kernels.backend import KernelBackend
+from kernels.select import select_backend
+
+
+class Worker:
+    """Executes plans in order; every rank executes the same ones.
+
+    Attributes:
+        capacity: what fits, the same on every rank.
+        pool: keys and values.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        backend: KernelBackend,
+        parallel: TensorParallel,
+        model: Llama,
+        pool: KVPool,
+    ) -> None:
+        self.capacity = Capacity(
+            num_blocks=pool.num_blocks,
+            block_size=pool.block_size,
+            num_rows=config.max_num_seqs,
+        )
+        self.pool = pool
+        self._backend = backend
+        self._parallel = parallel
+        self._model = model
+        self._table = RowTable(
+            config.max_num_seqs, config.max_model_len, pool.block_size, backend.device
+        )
+        self._limits = PlanLimits(
+            num_rows=config.max_num_seqs,
+            num_blocks=pool.num_blocks,
+            num_positions=config.max_model_len,
+            max_blocks=self._table.block_tables.shape[1],
+            vocab_size=config.model.vocab_size,
+        )
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Carry out one plan, see `StepPlan` for the order.
+
+        Returns:
+            One token per sampled row; -1 where the row's logits were not finite, which leaves all
+            other rows as they are.
+
+        Raises:
+            InvariantViolated: if the plan breaks a promise; the worker must not be used any more.
+        """
+        started_s = time.perf_counter()
+        check_plan(plan, self._limits)
+        self._apply_changes(plan)
+        result = self._forward(plan) if plan.num_tokens else StepResult(step=plan.step)
+        return replace(result, elapsed_s=time.perf_counter() - started_s)
+
+    def close(self) -> None:
+        """Leave the other ranks."""
+        self._parallel.close()
+
+    def _apply_changes(self, plan: StepPlan) -> None:
+        table, device = self._table, self._backend.device
+        if plan.releases:
+            table.release(np.asarray(plan.releases))
+        if plan.admissions:
+            table.admit(plan.admissions)
+        if plan.append_rows:
+            rows, indices, blocks = stage(
+                device, plan.append_rows, plan.append_indices, plan.append_blocks
+            )
+            table.block_tables[rows, indices] = blocks.int()
+        if plan.copy_sources:
+            self.pool.copy(*stage(device, plan.copy_sources, plan.copy_destinations))
+
+    def _forward(self, plan: StepPlan) -> StepResult:
+        table = self._table
+        inputs = build_inputs(plan, table, self.pool.block_size)
+        logits = self._model.forward(inputs.tokens, self.pool.kv, inputs.layout)
+        table.lengths[inputs.rows] = inputs.ends
+        rows = inputs.host_sampled_rows
+        if not len(rows):
+            return StepResult(step=plan.step)
+        sampled = choose(self._backend, logits, inputs, table.parameters)
+        # a broken row may be in the next plan already, so it goes on with some valid token
+        table.last_tokens[inputs.sampled_rows] = sampled.tokens.clamp(min=0)
+        return report(plan.step, sampled, rows, table.parameters.num_logprobs[rows])
+
+
+def load_worker(
+    config: EngineConfig,
+    *,
+    rank: int = 0,
+    rendezvous: str | None = None,
+    on_progress: Progress = lambda done, total: None,
+) -> Worker:
+    """Meet the other ranks, load this rank's weights and allocate its pool.
+
+    Args:
+        rendezvous: init method of torch.distributed, such as file:///path; None for one rank.
+        on_progress: told bytes of weights done and in total.
+
+    Raises:
+        ConfigError: if the model, the configuration and the machine do not go together.
+    """
+    torch.set_num_threads(config.num_threads)
+    device = local_device(config.device, rank)
+    dtype: torch.dtype = getattr(torch, config.dtype)
+    backend = select_backend(str(device), dtype, compiled=config.compiled_kernels)
+    parallel = connect(rank, config.tensor_parallel_size, rendezvous, device)
+    with torch.inference_mode():
+        model = load_model(config, backend, parallel, on_progress)
+        pool = KVPool(config, parallel, backend)
+    return Worker(config, backend, parallel, model, pool)

@@ -1,0 +1,81 @@
+"""The command line: `python -m load_tests COMMAND`."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Protocol
+
+# one module per command; only the one that is asked for is imported
+COMMANDS = {
+    "http": "send requests to a server at given times and measure what its clients see",
+    "cpu_peers": "compare the engine with transformers on the CPU: same work, one thread",
+    "startup": "time the start and the end of `serve run`, and weigh its processes",
+}
+
+
+class Command(Protocol):
+    """What a module of `COMMANDS` offers.
+
+    Attributes:
+        EXAMPLE: a command line that works, shown at the end of --help.
+    """
+
+    EXAMPLE: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the command's options."""
+        ...
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it and return the exit status: 0 done, 1 measured but not valid."""
+        ...
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: the words after the program's name; None takes the process's own.
+
+    Returns:
+        The exit status: 0 done, 1 measured but not valid, 2 wrong use.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    name = next((word for word in words if not word.startswith("-")), "")
+    if name not in COMMANDS or words[0] != name:
+        _overview().parse_args(words)
+        return 2
+    command: Command = importlib.import_module(f"load_tests.{name}")
+    parser = argparse.ArgumentParser(
+        prog=f"python -m load_tests {name}",
+        description=f"{COMMANDS[name].capitalize()}.",
+        epilog=f"example:\n  {command.EXAMPLE}",
+        formatter_class=_HelpFormatter,
+    )
+    command.add_arguments(parser)
+    args = parser.parse_args(words[1:])
+    try:
+        return command.run(args)
+    except ValueError as error:
+        parser.error(str(error))
+
+
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Shows defaults, and the example as it is written."""
+
+
+def _overview() -> argparse.ArgumentParser:
+    names = "\n".join(f"  {name:12}{what}" for name, what in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m load_tests",
+        description="Benchmarks and load generators.",
+        epilog=f"commands:\n{names}\n\n`python -m load_tests COMMAND --help` tells the rest.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
