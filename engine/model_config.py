@@ -105,7 +105,9 @@ def _parse(config: Json, eos_source: Json) -> ModelConfig:
 def _architecture(config: Json) -> str:
     supported = f"supported are {', '.join(_FAMILIES)}"
     if config.get("auto_map"):
-        raise ConfigError(f"the model brings its own code (auto_map), which is never run; {supported}")
+        raise ConfigError(
+            f"the model brings its own code (auto_map), which is never run; {supported}"
+        )
     named = config.get("architectures") or [_MODEL_TYPES.get(str(config.get("model_type")))]
     if not isinstance(named, list) or named[0] not in _FAMILIES:
         kind = named[0] if isinstance(named, list) and named[0] else config.get("model_type")

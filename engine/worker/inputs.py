@@ -23,7 +23,7 @@ class StepInputs:
 
     Attributes:
         tokens: [T] int64.
-        rows, ends: host [R] int32 rows of the batch and their lengths after it.
+        rows, ends: host int32 rows that grow, siblings included, and their lengths afterwards.
         sampled_rows: [S] int64 rows that get a token, in the order of `layout.logit_indices`.
         sampled_positions: [S] int64 position of that token in its sequence.
         host_sampled_rows: the same rows on the host, int32.
@@ -67,7 +67,8 @@ def build_inputs(plan: StepPlan, table: RowTable, block_size: int) -> StepInputs
     bounds = np.concatenate(([0], np.cumsum(counts)), dtype=np.int32)
     owners = np.repeat(np.arange(len(counts)), counts)
     offsets = np.arange(len(owners)) - bounds[owners]
-    sampled_rows = spans.rows[spans.is_sampled]
+    sampled = _with_siblings(plan, spans)
+    sampled_rows = np.concatenate((spans.rows[spans.is_sampled], np.asarray(plan.sibling_rows)))
     staged = stage(
         table.device,
         spans.rows,
@@ -75,9 +76,9 @@ def build_inputs(plan: StepPlan, table: RowTable, block_size: int) -> StepInputs
         spans.starts[owners] + offsets,
         spans.ends,
         bounds,
-        bounds[1:][spans.is_sampled] - 1,
+        bounds[1:][sampled] - 1,
         sampled_rows,
-        spans.ends[spans.is_sampled],
+        spans.ends[sampled],
         plan.prefill_tokens,
     )
     device_rows, device_owners, positions, context_lens, query_starts, logit_indices = staged[:6]
@@ -85,7 +86,7 @@ def build_inputs(plan: StepPlan, table: RowTable, block_size: int) -> StepInputs
     max_context_len = int(spans.ends.max())
     used_tables = table.block_tables[:, : -(-max_context_len // block_size)]
     block_tables = used_tables.index_select(0, device_rows)
-    num_decodes = len(plan.decode_rows)
+    num_decodes, num_siblings = len(plan.decode_rows), len(plan.sibling_rows)
     layout = BatchLayout(
         num_decodes=num_decodes,
         positions=positions,
@@ -100,8 +101,8 @@ def build_inputs(plan: StepPlan, table: RowTable, block_size: int) -> StepInputs
     return StepInputs(
         tokens=torch.cat((table.last_tokens[device_rows[:num_decodes]], prefill_tokens)),
         layout=layout,
-        rows=spans.rows,
-        ends=spans.ends,
+        rows=np.concatenate((spans.rows, np.asarray(plan.sibling_rows))),
+        ends=np.concatenate((spans.ends, spans.ends[sampled[len(sampled) - num_siblings :]])),
         sampled_rows=device_sampled_rows,
         sampled_positions=sampled_positions,
         host_sampled_rows=sampled_rows,
@@ -127,6 +128,17 @@ def _spans(plan: StepPlan, table: RowTable) -> _Spans:
             (np.ones(len(decode_rows), np.bool_), np.asarray(plan.prefill_samples) != 0)
         ),
     )
+
+
+def _with_siblings(plan: StepPlan, spans: _Spans) -> NDArray[np.int64]:
+    """Index of the sequence in the batch that each sampled row takes its logits from."""
+    own = np.flatnonzero(spans.is_sampled)
+    index_of = {int(spans.rows[index]): index for index in own}
+    missing = set(plan.sibling_parents) - index_of.keys()
+    if missing:
+        raise InvariantViolated(f"step {plan.step}: siblings of {missing}, which sample nothing")
+    parents = np.array([index_of[row] for row in plan.sibling_parents], np.int64)
+    return np.concatenate((own, parents))
 
 
 def _slots(block_tables: Tensor, owners: Tensor, positions: Tensor, block_size: int) -> Tensor:
