@@ -87,7 +87,7 @@ class AppConfig(BaseModel):
         if self.served_model_name is not None:
             return self.served_model_name
         if self.model == EMBEDDED:
-            return embedded.NAME
+            return embedded.SMOLLM2.name
         folder = Path(self.model).expanduser()
         return folder.resolve().name if folder.exists() else self.model
 

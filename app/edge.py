@@ -42,7 +42,10 @@ class Edge:
             if message["type"] == "http.response.start":
                 has_started = True
                 MutableHeaders(scope=message)["x-request-id"] = request_id
-            await send(message)
+            try:
+                await send(message)
+            except OSError as error:
+                raise ClientDisconnected from error
 
         try:
             self._check(scope)

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from app import sse
 from app.generation import Generation
-from app.http_errors import describe_broken_stream
+from app.http_errors import ClientDisconnected, describe_broken_stream
 from app.jobs import Job
 from app.protocol.answer import AnswerHead, AnswerWriter
 from app.protocol.errors import ModelNotFound
@@ -132,6 +132,8 @@ async def _stream(
         async for index, delta in news:
             await _send_part(send, sse.frames(writer.news(index, delta, generation.usage(index))))
         end = sse.frames(writer.closing(generation.total_usage())) + sse.DONE
+    except ClientDisconnected:
+        raise
     except Exception as error:  # the status has been sent: an event must tell of it
         end = sse.frames([describe_broken_stream(error).to_json()])
     await send({"type": "http.response.body", "body": end})

@@ -34,9 +34,9 @@ class Generation:
         """
         streams: list[TokenStream] = []
         try:
-            for prompt, sampling in zip(job.prompts, job.samplings, strict=True):
+            for prompt in job.prompts:
                 try:
-                    streams.append(await client.submit(prompt.ids, sampling))
+                    streams.append(await client.submit(prompt.ids, prompt.sampling))
                 except PromptTooLong as error:
                     # the engine does not know what the request called its prompt
                     error.param = prompt.name

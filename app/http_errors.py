@@ -34,7 +34,7 @@ class HttpError(Exception):
 
 
 class ClientDisconnected(Exception):
-    """The client went away before its request was complete; nobody is left to answer."""
+    """The client went away; nobody is left to answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

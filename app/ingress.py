@@ -15,6 +15,7 @@ from app.edge import Edge
 from app.generate_endpoint import Api, GenerateEndpoint, check_model
 from app.http_errors import HttpError
 from app.jobs import JobMaker
+from app.prompt_encoder import PromptEncoder
 from app.protocol import chat_request, completion_request
 from app.protocol.chat_answer import ChatAnswer
 from app.protocol.chat_request import ChatRequest
@@ -23,6 +24,7 @@ from app.protocol.completion_request import CompletionRequest
 from app.protocol.parsing import Schema
 from app.protocol.settings import ApiSettings
 from app.text.tokenizer import Tokenizer
+from app.tokenize_endpoints import TokenizeEndpoints
 from engine.runtime.protocol import EngineClient
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -34,7 +36,9 @@ def build_app(client: EngineClient, tokenizer: Tokenizer, settings: ApiSettings)
     Args:
         client: reaches the engine; the caller owns its life.
     """
-    jobs = JobMaker(tokenizer, settings)
+    encoder = PromptEncoder(tokenizer, settings)
+    jobs = JobMaker(encoder, settings.max_model_len)
+    texts = TokenizeEndpoints(tokenizer, encoder, settings)
     completions = Api(
         schema=Schema(
             model=CompletionRequest,
@@ -58,6 +62,8 @@ def build_app(client: EngineClient, tokenizer: Tokenizer, settings: ApiSettings)
         routes=[
             _post("/v1/completions", GenerateEndpoint(completions, client, vocabulary, settings)),
             _post("/v1/chat/completions", GenerateEndpoint(chat, client, vocabulary, settings)),
+            _post("/tokenize", _as_json(texts.tokenize)),
+            _post("/detokenize", _as_json(texts.detokenize)),
             _get("/v1/models", _list_models(settings)),
             _get("/v1/models/{name:path}", _show_model(settings)),
             _get("/health", _health(client)),
@@ -78,6 +84,13 @@ def _post(path: str, endpoint: Any) -> Route:
 
 def _get(path: str, endpoint: Endpoint) -> Route:
     return Route(path, endpoint, methods=["GET"])
+
+
+def _as_json(answer: Callable[[Request], Awaitable[dict[str, Any]]]) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        return _json(await answer(request))
+
+    return endpoint
 
 
 def _pass_on(request: Request, error: Exception) -> Response:

@@ -202,7 +202,7 @@ def _size(config: Json, name: str, default: int | None = None) -> int:
 def _number(config: Json, name: str, default: float | None = None) -> float:
     value = config.get(name)
     value = default if value is None else value
-    if not isinstance(value, int | float) or not 0 < value < float("inf"):
+    if type(value) is bool or not isinstance(value, int | float) or not 0 < value < float("inf"):
         raise ConfigError(f"{name} is {value!r}, expected a positive number")
     return float(value)
 

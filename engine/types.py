@@ -248,16 +248,16 @@ class StepStats:
         elapsed_s: seconds the workers spent on it.
     """
 
-    num_running: int
-    num_waiting: int
-    num_swapped: int
-    oldest_waiting_s: float
-    num_recomputed: int
-    num_swapped_out: int
-    num_cached_tokens: int
-    num_tokens: int
-    elapsed_s: float
     usage: MemoryUsage
+    num_running: int = 0
+    num_waiting: int = 0
+    num_swapped: int = 0
+    oldest_waiting_s: float = 0.0
+    num_recomputed: int = 0
+    num_swapped_out: int = 0
+    num_cached_tokens: int = 0
+    num_tokens: int = 0
+    elapsed_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

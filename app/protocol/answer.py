@@ -98,14 +98,9 @@ class AnswerWriter(ABC):
         chunks = []
         if delta.text:
             chunks.append(self._chunk([self._text_choice(index, delta)], usage))
-            delta = TextDelta(
-                text="",
-                token_ids=(),
-                finish_reason=delta.finish_reason,
-                stop_reason=delta.stop_reason,
-            )
         if delta.finish_reason is not None:
-            chunks.append(self._last_chunk(index, delta, usage))
+            end = delta if not delta.text else _without_text(delta)
+            chunks.append(self._last_chunk(index, end, usage))
         return chunks
 
     def closing(self, usage: Usage) -> list[bytes]:
@@ -158,3 +153,9 @@ class AnswerWriter(ABC):
     def _join(self, choices: Sequence[dict[str, Any]], extras: dict[str, Any]) -> bytes:
         rest = msgspec.json.encode({"choices": choices, **extras})
         return self._chunk_start + b"," + rest[1:]
+
+
+def _without_text(delta: TextDelta) -> TextDelta:
+    return TextDelta(
+        text="", token_ids=(), finish_reason=delta.finish_reason, stop_reason=delta.stop_reason
+    )

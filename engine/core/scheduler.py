@@ -19,6 +19,7 @@ from engine.core.preemption import Preemption
 from engine.core.retirement import Retirement
 from engine.core.rows import Rows
 from engine.core.sequence import Sequence, SequenceGroup, Status
+from engine.errors import InvalidRequest
 from engine.types import (
     Capacity,
     FinishReason,
@@ -82,6 +83,8 @@ class Scheduler:
         Raises:
             InvalidRequest, PromptTooLong: if it can never be served; nothing is changed.
         """
+        if request.request_id in self._groups:
+            raise InvalidRequest(f"request {request.request_id} is open already")
         group = make_group(request, self._next_sequence_id, self._config, self._capacity)
         self._next_sequence_id += group.num_sequences
         self._groups[request.request_id] = group

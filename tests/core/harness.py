@@ -86,6 +86,11 @@ class WatchedExecutor(SymbolicExecutor):
     def submit(self, plan: StepPlan) -> None:
         super().submit(plan)
         self.plans.append(plan)
+        preempted = [row for row in plan.releases if self._is_open(self.holders[row])]
+        # what a preempted group held is less than what it needs to come back
+        assert self.run_ahead > 1 or not (preempted and plan.admissions), (
+            "a plan preempts and admits"
+        )
         for row in plan.releases:
             del self.holders[row]
         for admission in plan.admissions:

@@ -8,8 +8,18 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from engine.errors import InvariantViolated
 from tests.core.machines import BlockPoolMachine
-from tests.core.mutants import CORE_MUTANTS, POOL_MUTANTS, Mutant
+from tests.core.memory_mutants import LIMIT_MUTANTS, MEMORY_MUTANTS, POOL_MUTANTS
+from tests.core.mutants import Mutant
+from tests.core.scheduler_mutants import OUTPUT_MUTANTS, PLAN_MUTANTS, SCHEDULER_MUTANTS
 from tests.core.workload import run_workload
+
+CORE_MUTANTS = [
+    *MEMORY_MUTANTS,
+    *LIMIT_MUTANTS,
+    *PLAN_MUTANTS,
+    *SCHEDULER_MUTANTS,
+    *OUTPUT_MUTANTS,
+]
 
 NUM_SEEDS = 40
 # how a broken core fails; anything else would be a broken mutant

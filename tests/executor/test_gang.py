@@ -112,7 +112,7 @@ def test_a_late_rank_counts_as_dead() -> None:
 
 def test_a_failed_step_is_reported_and_ends_the_rank() -> None:
     near, far = channel_pair()
-    worker = scripted.load_worker(scripted.engine_config(ranks=1), rank=0, rendezvous=None)
+    worker = scripted.ScriptedWorker(scripted.engine_config(), step_s=0.0)
     thread = threading.Thread(target=serve_plans, args=(worker, far), kwargs={"is_first": True})
     thread.start()
     executor = GangExecutor([near], CAPACITY, run_ahead=2)

@@ -3,10 +3,13 @@
 import os
 import threading
 import time
+from collections.abc import Callable
 
-from engine.config import EngineConfig, ModelConfig
+from engine.config import Device, EngineConfig, ModelConfig
 from engine.executor.symbolic import SymbolicExecutor, extend_hash
 from engine.types import Capacity, StepPlan, StepResult
+
+Progress = Callable[[int, int], None]
 
 VOCAB_SIZE = 1000
 CRASH, FAIL, HANG = 1001, 1002, 1003
@@ -31,7 +34,11 @@ def continuation(prompt: list[int], count: int) -> list[int]:
 
 
 def engine_config(
-    *, num_blocks: int = 64, max_num_waiting: int = 1024, ranks: int = 2
+    *,
+    num_blocks: int = 64,
+    max_num_waiting: int = 1024,
+    ranks: int = 2,
+    device: Device = "cpu",
 ) -> EngineConfig:
     """A small engine for scripted workers."""
     model = ModelConfig(
@@ -50,7 +57,7 @@ def engine_config(
         model_path="",
         model=model,
         dtype="float32",
-        device="cpu",
+        device=device,
         tensor_parallel_size=ranks,
         block_size=4,
         num_blocks=num_blocks,
@@ -88,18 +95,24 @@ class ScriptedWorker:
         pass
 
 
-def load_worker(config: EngineConfig, *, rank: int, rendezvous: str | None) -> ScriptedWorker:
+def load_worker(
+    config: EngineConfig, *, rank: int, rendezvous: str | None, on_progress: Progress
+) -> ScriptedWorker:
     """A worker factory, see `GangOptions`."""
     assert (rendezvous is None) == (config.tensor_parallel_size == 1)
     return ScriptedWorker(config, step_s=0.0)
 
 
-def load_slow_worker(config: EngineConfig, *, rank: int, rendezvous: str | None) -> ScriptedWorker:
+def load_slow_worker(
+    config: EngineConfig, *, rank: int, rendezvous: str | None, on_progress: Progress
+) -> ScriptedWorker:
     """A worker that takes its time for each step, so that requests can be caught in flight."""
     return ScriptedWorker(config, step_s=STEP_S)
 
 
-def load_nothing(config: EngineConfig, *, rank: int, rendezvous: str | None) -> ScriptedWorker:
+def load_nothing(
+    config: EngineConfig, *, rank: int, rendezvous: str | None, on_progress: Progress
+) -> ScriptedWorker:
     """A factory that fails on the last rank."""
     if rank == config.tensor_parallel_size - 1:
         raise ValueError("no weights here")
