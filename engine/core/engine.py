@@ -1,7 +1,8 @@
 """The step loop: schedule, execute, update; nothing else."""
 
 from engine.config import SchedulerConfig
-from engine.core.memory import Memory, PagedMemory
+from engine.core.memory import Memory
+from engine.core.paged_memory import PagedMemory
 from engine.core.preemption import FixedPreemption, Preemption
 from engine.core.protocols import Executor
 from engine.core.scheduler import Scheduler
