@@ -73,6 +73,7 @@ class Planner:
 
     def _plan_prefills(self, builder: PlanBuilder) -> None:
         for group in self._queues.running:
+            # in their order, as the others share the head of the first one's prompt
             for sequence in tuple(group.sequences):
                 if builder.num_left == 0:
                     return
@@ -117,7 +118,8 @@ class Planner:
             entry.sequence.prefill_end = entry.sequence.num_known
             entry.sequence.num_scheduled = entry.num_cached
         for entry in admitted:
-            self._prefill(builder, group, entry.sequence)
+            if builder.num_left:
+                self._prefill(builder, group, entry.sequence)
 
     def _enter(self, builder: PlanBuilder, group: SequenceGroup, admitted: list[Admitted]) -> None:
         """Give a group rows, also for the siblings that are not born yet."""
@@ -143,11 +145,6 @@ class Planner:
         sequence.last_step = builder.step
 
     def _prefill(self, builder: PlanBuilder, group: SequenceGroup, sequence: Sequence) -> None:
-        # a sequence that shares the head of another's prompt must not overtake it
-        first = group.live[0]
-        is_ahead = first.is_prefilling and sequence.num_scheduled > first.num_scheduled
-        if is_ahead or builder.num_left == 0:
-            return
         count = min(builder.num_left, sequence.prefill_end - sequence.num_scheduled)
         samples = builder.prefill(group, sequence, count)
         sequence.num_scheduled += count
