@@ -143,9 +143,9 @@ class PlanBuilder:
     @property
     def is_empty(self) -> bool:
         """Whether the workers have nothing to do."""
-        return not (
-            self._decode_rows or self._prefill_counts or self._forks.first or self._swap_outs.first
-        )
+        has_tokens = self._decode_rows or self._prefill_counts
+        # what was decided about rows and blocks must reach the workers even if nothing is computed
+        return not (has_tokens or self._admissions or self._forks.first or self._swap_outs.first)
 
 
 def _check(plan: StepPlan, max_num_tokens: int) -> None:

@@ -99,17 +99,18 @@ class _ForcedMemory(PagedMemory):
         self._num_refusals = 0
 
     def can_append(self, sequence_ids: list[int]) -> bool:
-        if self._num_refusals == 0 and self._rng.random() < 0.2:
-            self._num_refusals = 2
+        if self._num_refusals == 0 and self._rng.random() < 0.5:
+            self._num_refusals = 3
         if self._num_refusals:
             self._num_refusals -= 1
             return False
         return super().can_append(sequence_ids)
 
 
-@pytest.mark.parametrize("run_ahead", [1, 2])
 @pytest.mark.parametrize(
-    "preemption", [SWAP, RECOMPUTE, MixedPreemption(0)], ids=["swap", "recompute", "mixed"]
+    ("preemption", "run_ahead"),
+    [(SWAP, 2), (RECOMPUTE, 2), (MixedPreemption(0), 1), (MixedPreemption(0), 2)],
+    ids=["swap", "recompute", "mixed", "mixed, ahead"],
 )
 def test_a_thousand_preemptions_change_no_answer(preemption: Preemption, run_ahead: int) -> None:
     capacity = Capacity(num_blocks=160, block_size=4, num_rows=24, num_swap_slots=400)
@@ -138,4 +139,4 @@ def test_a_thousand_preemptions_change_no_answer(preemption: Preemption, run_ahe
 def _any_sampling(rng: Random, harness: Harness) -> SamplingParams:
     width = rng.choice((0, 0, 1, 3))
     n = rng.randint(1, max(1, width)) if width else rng.choice((1, 1, 3))
-    return harness.sampling(rng.randint(4, 24), n=n, beam_width=width, ignore_eos=True)
+    return harness.sampling(rng.randint(16, 34), n=n, beam_width=width, ignore_eos=True)
