@@ -62,7 +62,7 @@ QUEUE_MUTANTS = [
     mutant(
         "swapped groups come back before earlier ones that were recomputed",
         Queues,
-        Queues.next_in_line.fget,
+        Queues.next_in_line,
         "return min(heads, key=lambda group: group.sequences[0].sequence_id, default=None)",
         "return heads[0] if heads else None",
     ),
@@ -138,7 +138,7 @@ SCHEDULER_MUTANTS = [
     mutant(
         "plans ahead go beyond max_tokens",
         SequenceGroup,
-        SequenceGroup.ready.fget,
+        SequenceGroup.ready,
         "len(s.output) + s.num_in_flight",
         "len(s.output)",
     ),
