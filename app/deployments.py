@@ -126,7 +126,7 @@ class Engine:
     @property
     def _kv_usage(self) -> float:
         usage = self._running.stats.usage
-        return 1.0 - usage.free / usage.total
+        return 1.0 - (usage.free + usage.cached) / usage.total
 
     def _check_addressee(self, replica: str) -> None:
         if replica != self._replica:

@@ -92,6 +92,7 @@ class EngineConfig:
         tensor_parallel_size: ranks that share every layer.
         num_blocks: blocks of the KV pool on each rank; 0 derives it from `kv_cache_bytes`.
         kv_cache_bytes: memory of the KV pool on each rank.
+        swap_bytes: CPU memory for preempted sequences on each rank.
         max_num_seqs: sequences in the batch at once.
         max_num_batched_tokens: token budget of one step.
         max_model_len: longest prompt plus output in tokens.
@@ -110,6 +111,7 @@ class EngineConfig:
     block_size: int = 16
     num_blocks: int = 0
     kv_cache_bytes: int = 512 << 20
+    swap_bytes: int = 0
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 256
     max_model_len: int = 8192

@@ -7,7 +7,7 @@ Everything here is frozen. Numbers that come one per row or per token travel as 
 from array import array
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     IntColumn = array[int]
@@ -20,6 +20,9 @@ else:
 # request it is
 CLIENT_SHIFT = 40
 MAX_CLIENT = (1 << 23) - 1
+
+# the choice that entries about the prompt itself have
+PROMPT_CHOICE = -1
 
 
 def int32(values: "list[int] | tuple[int, ...] | bytes" = ()) -> IntColumn:
@@ -60,6 +63,20 @@ class SamplingParams:
         seed: 64-bit; with the position it fixes every draw, whatever else is in the batch.
         stop_token_ids: ids that end the sequence beside the model's own end ids.
         ignore_eos: go on after the model's end ids (`stop_token_ids` still end it).
+        n: sequences to return; they share the prompt.
+        beam_width: beams to keep open, at least n; 0 samples instead of searching.
+        length_penalty, early_stopping: beam search only, as in transformers' `generate`.
+        min_tokens: tokens before which no stop id can be chosen.
+        presence_penalty, frequency_penalty: subtracted from the logits of output tokens, once and
+            per occurrence, in [-2, 2].
+        repetition_penalty: divides positive and multiplies negative logits of prompt and output
+            tokens, above 0; 1 changes nothing (arXiv:1909.05858).
+        logit_bias: (token id, value added to its logit).
+        allowed_token_ids: the only ids that can be chosen; empty allows all.
+        bad_words: token sequences whose last token cannot follow the others.
+        deterministic: the same bits alone, in a batch, after a swap and after recomputation.
+        prompt_logprobs: None for none, else log-probabilities of the prompt's tokens and of this
+            many most likely tokens at each place, told under `PROMPT_CHOICE`.
         num_logprobs: None for none, else log-probabilities of the chosen token and of this many
             most likely tokens, from the raw distribution (before temperature and filters).
     """
@@ -72,7 +89,31 @@ class SamplingParams:
     seed: int = 0
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    n: int = 1
+    beam_width: int = 0
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+    min_tokens: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    deterministic: bool = False
+    prompt_logprobs: int | None = None
     num_logprobs: int | None = None
+
+    @property
+    def changes_logits(self) -> bool:
+        """Whether anything but temperature and filters bears on the choice."""
+        return (
+            self.presence_penalty != 0
+            or self.frequency_penalty != 0
+            or self.repetition_penalty != 1
+            or self.min_tokens > 0
+            or bool(self.logit_bias or self.allowed_token_ids or self.bad_words)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +123,7 @@ class Request:
     Attributes:
         request_id: unique in the engine, see `CLIENT_SHIFT`.
         prompt: int32 token ids, at least one.
+        salt: the tenant; requests of other tenants never share blocks with this one.
         arrival_s: seconds on the clock of whoever drives the engine.
     """
 
@@ -89,14 +131,27 @@ class Request:
     prompt: IntColumn
     sampling: SamplingParams
     arrival_s: float = 0.0
+    salt: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowAdmission:
-    """Parameters of a sequence that enters the workers' row table."""
+    """A sequence that enters the workers' row table.
+
+    Attributes:
+        choice: index of the sequence inside its request; added to the seed.
+        length: positions that are in the KV pool already.
+        prompt_len: tokens of the prompt, which penalties and `min_tokens` tell from the output.
+        known_tokens: int32 prompt and output tokens so far, where `sampling.changes_logits`;
+            otherwise empty.
+    """
 
     row: int
     sampling: SamplingParams
+    choice: int = 0
+    length: int = 0
+    prompt_len: int = 0
+    known_tokens: IntColumn = field(default_factory=int32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,14 +159,18 @@ class StepPlan:
     """Everything that the workers must do in one step.
 
     A plan is self-contained, so plans can be logged and replayed. Workers apply it in field order:
-    releases, admissions, table appends, swap out, swap in, copies, then one forward pass over
-    `decode_rows` (one token each, the row's last one) followed by the prefill chunks, and one
-    sampled token per entry of `sampled_rows`. A row's length, last token and block table live with
-    the workers, so a plan carries only what changed.
+    releases, admissions, forks, table entries, last tokens, swap out, swap in, copies, then one
+    forward pass over `decode_rows` (one token each, the row's last one) followed by the prefill
+    chunks, and one sampled token per entry of `sampled_rows`. A row's length, last token and block
+    table live with the workers, so a plan carries only what changed.
 
     Attributes:
         releases: int32 rows that are free from now on.
+        fork_parents, fork_children: int32 row pairs: the child's length and table become those of
+            the parent. No child is a parent.
         append_rows, append_indices, append_blocks: int32 writes table[row][index] = block.
+        token_rows, token_values: int32 writes last_token[row] = value, where it is not the token
+            that the row sampled last.
         swap_out_blocks, swap_out_slots: int32 pairs, GPU block -> CPU slot.
         swap_in_slots, swap_in_blocks: int32 pairs, CPU slot -> GPU block.
         copy_sources, copy_destinations: int32 block pairs (copy-on-write).
@@ -120,14 +179,20 @@ class StepPlan:
             [start, start + count) of the row's sequence.
         prefill_samples: int8, 1 where the chunk ends the known tokens, so that a token is sampled.
         prefill_tokens: int32 token ids of all chunks, one after the other.
+        sibling_rows, sibling_parents: int32 rows that sample, each for itself, from the logits of a
+            parent whose prefill ends in this step; their length becomes the parent's.
     """
 
     step: int
     releases: IntColumn = field(default_factory=int32)
     admissions: tuple[RowAdmission, ...] = ()
+    fork_parents: IntColumn = field(default_factory=int32)
+    fork_children: IntColumn = field(default_factory=int32)
     append_rows: IntColumn = field(default_factory=int32)
     append_indices: IntColumn = field(default_factory=int32)
     append_blocks: IntColumn = field(default_factory=int32)
+    token_rows: IntColumn = field(default_factory=int32)
+    token_values: IntColumn = field(default_factory=int32)
     swap_out_blocks: IntColumn = field(default_factory=int32)
     swap_out_slots: IntColumn = field(default_factory=int32)
     swap_in_slots: IntColumn = field(default_factory=int32)
@@ -140,6 +205,8 @@ class StepPlan:
     prefill_counts: IntColumn = field(default_factory=int32)
     prefill_samples: IntColumn = field(default_factory=lambda: array("b"))
     prefill_tokens: IntColumn = field(default_factory=int32)
+    sibling_rows: IntColumn = field(default_factory=int32)
+    sibling_parents: IntColumn = field(default_factory=int32)
 
     @property
     def num_tokens(self) -> int:
@@ -148,18 +215,24 @@ class StepPlan:
 
     @property
     def sampled_rows(self) -> IntColumn:
-        """Rows that get a token, in the order of the result: decodes, then ended prefills."""
+        """Rows that get a token, in the order of the result.
+
+        Decodes, then prefills that end, then their siblings.
+        """
         ended = [
             row
             for row, samples in zip(self.prefill_rows, self.prefill_samples, strict=True)
             if samples
         ]
-        return self.decode_rows + int32(ended)
+        return self.decode_rows + int32(ended) + self.sibling_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
     """What the workers computed for one plan, in the order of `StepPlan.sampled_rows`.
+
+    After the sampled rows come the prompt's log-probabilities where a row asked for them: for every
+    prefilled position of the prompt but its last, the token that follows it there.
 
     Attributes:
         rows, tokens: int32, one entry per sampled row.
@@ -183,19 +256,25 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryUsage:
-    """KV slots by use; every attribute but `total` sums to `total`.
+    """KV slots by use; filled, internal, cached and free sum to the total.
 
     Attributes:
         total: slots of the pool (blocks x block size).
-        filled: slots that hold the key and value of a token, or will after the step in flight.
-        internal: slots of allocated blocks beyond the last token.
-        free: slots of free blocks.
+        filled: slots of blocks in use that hold a token, shared ones once.
+        internal: slots of blocks in use beyond the last token.
+        cached: slots of unused blocks whose contents are kept for later prompts.
+        free: slots of the other blocks.
+        shared_saving: slots that the sequences would need beyond `filled` without sharing.
+        swapped: slots of blocks in the swap space; not part of the pool.
     """
 
     total: int
     filled: int
     internal: int
+    cached: int
     free: int
+    shared_saving: int = 0
+    swapped: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,20 +282,24 @@ class StepStats:
     """Counts right after a step.
 
     Attributes:
-        num_running, num_waiting: requests in the batch and in the queue.
+        num_running, num_waiting, num_swapped: requests by where they are.
         oldest_waiting_s: seconds since the arrival of the queue's head; 0 when it is empty.
-        num_preemptions: groups sent back to the queue since the start.
+        num_recomputed, num_swapped_out: preemptions of groups since the start, by kind.
+        num_cached_tokens: prompt tokens found in the prefix cache since the start.
         num_tokens: tokens of the step's forward pass.
         elapsed_s: seconds the workers spent on it.
     """
 
-    num_running: int
-    num_waiting: int
-    oldest_waiting_s: float
-    num_preemptions: int
-    num_tokens: int
-    elapsed_s: float
     usage: MemoryUsage
+    num_running: int = 0
+    num_waiting: int = 0
+    num_swapped: int = 0
+    oldest_waiting_s: float = 0.0
+    num_recomputed: int = 0
+    num_swapped_out: int = 0
+    num_cached_tokens: int = 0
+    num_tokens: int = 0
+    elapsed_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,11 +336,13 @@ class Capacity:
         num_blocks: blocks of the KV pool.
         block_size: tokens per block.
         num_rows: sequences that can be in the row table at once.
+        num_swap_slots: blocks that fit the swap space.
     """
 
     num_blocks: int
     block_size: int
     num_rows: int
+    num_swap_slots: int = 0
 
     @property
     def num_slots(self) -> int:

@@ -1,43 +1,73 @@
-"""Blocks of the KV pool with reference counts."""
+"""Blocks of the KV pool: reference counts, and blocks kept for their contents until needed."""
 
 from array import array
+from collections import OrderedDict
+from collections.abc import Callable
 
 
 class BlockPool:
     """Hands out block ids [0, num_blocks) and counts who uses each.
 
-    A block whose last reference is released is free again. The most recently released block is
-    handed out first, as it is the likeliest to be in a cache.
+    A block without references is free, or kept when its contents may be asked for again (see
+    `keep`). Free blocks are handed out first, the most recently released one first, as it is the
+    likeliest to be in a cache; then kept blocks, the least recently used one first.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, on_evict: Callable[[int], None] | None = None) -> None:
+        """Args: on_evict: told each kept block that is handed out and so loses its contents."""
         self.num_blocks = num_blocks
+        self._on_evict = on_evict
         self._references = array("i", bytes(4 * num_blocks))
         self._free = list(range(num_blocks - 1, -1, -1))
+        self._is_kept = bytearray(num_blocks)
+        self._unused_kept: OrderedDict[int, None] = OrderedDict()
 
     @property
     def num_free(self) -> int:
-        """Blocks without a reference."""
-        return len(self._free)
+        """Blocks that can be handed out: without a reference, kept or not."""
+        return len(self._free) + len(self._unused_kept)
+
+    @property
+    def num_unused_kept(self) -> int:
+        """Blocks without a reference that still hold contents worth keeping."""
+        return len(self._unused_kept)
 
     def references(self, block: int) -> int:
         """References to a block."""
         return self._references[block]
 
     def allocate(self) -> int:
-        """Take a free block with one reference; the caller has asked `num_free`."""
-        block = self._free.pop()
+        """Take a block with one reference; the caller has asked `num_free`."""
+        block = self._free.pop() if self._free else self._evict()
         self._references[block] = 1
         return block
 
     def share(self, block: int) -> None:
-        """Add a reference to a block in use."""
-        assert self._references[block] > 0
+        """Add a reference to a block that is in use or kept."""
+        if self._references[block] == 0:
+            del self._unused_kept[block]
         self._references[block] += 1
 
-    def release(self, block: int) -> None:
-        """Drop a reference; the last one frees the block."""
+    def release(self, block: int) -> bool:
+        """Drop a reference; returns whether it was the last."""
         assert self._references[block] > 0
         self._references[block] -= 1
-        if self._references[block] == 0:
+        if self._references[block]:
+            return False
+        if self._is_kept[block]:
+            self._unused_kept[block] = None
+        else:
             self._free.append(block)
+        return True
+
+    def keep(self, block: int) -> None:
+        """From now on keep the contents of a block in use beyond its last reference."""
+        assert self._references[block] > 0
+        self._is_kept[block] = True
+
+    def _evict(self) -> int:
+        block, _ = self._unused_kept.popitem(last=False)
+        self._is_kept[block] = False
+        if self._on_evict is not None:
+            self._on_evict(block)
+        return block

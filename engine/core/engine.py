@@ -1,23 +1,34 @@
 """The step loop: schedule, execute, update; nothing else."""
 
 from engine.config import SchedulerConfig
-from engine.core.memory import Memory, PagedMemory
+from engine.core.memory import Memory
+from engine.core.paged_memory import PagedMemory
+from engine.core.preemption import FixedPreemption, Preemption
 from engine.core.protocols import Executor
 from engine.core.scheduler import Scheduler
 from engine.types import Request, StepOutput
+
+_RECOMPUTE = FixedPreemption(swap=False)
 
 
 class Engine:
     """Drives an executor with a scheduler; the caller owns the loop around it."""
 
     def __init__(
-        self, config: SchedulerConfig, executor: Executor, memory: Memory | None = None
+        self,
+        config: SchedulerConfig,
+        executor: Executor,
+        *,
+        memory: Memory | None = None,
+        preemption: Preemption = _RECOMPUTE,
     ) -> None:
         """Args: memory: policy for the KV pool; paged by default."""
         capacity = executor.capacity
-        memory = memory or PagedMemory(capacity.num_blocks, capacity.block_size)
+        memory = memory or PagedMemory(
+            capacity.num_blocks, capacity.block_size, num_swap_slots=capacity.num_swap_slots
+        )
         self._executor = executor
-        self._scheduler = Scheduler(config, capacity, memory)
+        self._scheduler = Scheduler(config, capacity, memory, preemption)
 
     @property
     def has_work(self) -> bool:

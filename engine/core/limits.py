@@ -2,13 +2,13 @@
 
 from engine.config import SchedulerConfig
 from engine.errors import InvalidRequest, PromptTooLong
-from engine.types import Capacity
+from engine.types import Capacity, SamplingParams
 
 
 def clip_max_tokens(
-    prompt_len: int, max_tokens: int, config: SchedulerConfig, capacity: Capacity
+    prompt_len: int, sampling: SamplingParams, config: SchedulerConfig, capacity: Capacity
 ) -> int:
-    """Tokens that a request may generate: what it asks for, clipped to the context that is left.
+    """Tokens that each sequence may generate: what is asked for, clipped to the context left.
 
     Raises:
         InvalidRequest: if the prompt is empty or no token is asked for.
@@ -17,8 +17,16 @@ def clip_max_tokens(
     """
     if prompt_len < 1:
         raise InvalidRequest("the prompt is empty", param="prompt")
-    if max_tokens < 1:
-        raise InvalidRequest(f"max_tokens must be at least 1, got {max_tokens}", param="max_tokens")
+    if sampling.max_tokens < 1:
+        raise InvalidRequest(
+            f"max_tokens must be at least 1, got {sampling.max_tokens}", param="max_tokens"
+        )
+    if num_sequences(sampling) > capacity.num_rows:
+        raise InvalidRequest(
+            f"a request may have up to {capacity.num_rows} sequences, got "
+            f"{num_sequences(sampling)}",
+            param="n",
+        )
     limit = config.max_model_len
     if prompt_len >= limit:
         raise PromptTooLong(
@@ -28,19 +36,32 @@ def clip_max_tokens(
             limit=limit,
             got=prompt_len,
         )
-    clipped = min(max_tokens, limit - prompt_len)
-    needed = max_positions(prompt_len, clipped)
-    if needed > capacity.num_slots:
+    clipped = min(sampling.max_tokens, limit - prompt_len)
+    needed = blocks_needed(prompt_len, clipped, num_sequences(sampling), capacity.block_size)
+    if needed > capacity.num_blocks:
         raise PromptTooLong(
             f"The key-value memory of this server holds {capacity.num_slots} tokens, but prompt "
-            f"and output need up to {needed}. Shorten the prompt or lower max_tokens.",
+            f"and output need up to {needed * capacity.block_size}. Shorten the prompt or lower "
+            "max_tokens or n.",
             param="prompt",
             limit=capacity.num_slots,
-            got=needed,
+            got=needed * capacity.block_size,
         )
     return clipped
+
+
+def num_sequences(sampling: SamplingParams) -> int:
+    """Sequences of a request at once."""
+    return max(sampling.n, sampling.beam_width)
 
 
 def max_positions(prompt_len: int, max_tokens: int) -> int:
     """Positions that a sequence can fill: its last token is sampled but never fed back."""
     return prompt_len + max_tokens - 1
+
+
+def blocks_needed(prompt_len: int, max_tokens: int, num_sequences: int, block_size: int) -> int:
+    """Blocks that a request can need at most: full blocks of the prompt once, the rest for each."""
+    num_shared = prompt_len // block_size
+    num_each = -(-max_positions(prompt_len, max_tokens) // block_size)
+    return num_shared + num_sequences * (num_each - num_shared)

@@ -1,10 +1,10 @@
-"""Paged KV memory: block tables that grow on demand (paper, sections 4.2 and 4.3)."""
+"""What the scheduler asks of a policy for the KV pool."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
 
-from engine.core.block_pool import BlockPool
+from engine.core.sequence import Sequence, SequenceGroup
 from engine.types import MemoryUsage
 
 
@@ -16,116 +16,107 @@ class Admission(Enum):
     NEVER = auto()
 
 
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What changed in a block table.
+
+    Attributes:
+        entries: (table index, block) pairs that are new.
+        copies: (source, destination) blocks to copy before the new tokens are written.
+    """
+
+    entries: tuple[tuple[int, int], ...] = ()
+    copies: tuple[tuple[int, int], ...] = ()
+
+
+NO_GROWTH = Growth()
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """What a sequence got on entering the pool.
+
+    Attributes:
+        growth: its block table.
+        num_cached: leading tokens whose keys and values are there already, or will be once the
+            first sequence of the group has been prefilled that far.
+    """
+
+    sequence: Sequence
+    growth: Growth
+    num_cached: int
+
+
 class Memory(Protocol):
     """A policy for the KV pool.
 
     Questions (`can_x`) have no effect; commands may assume that they were asked.
     """
 
-    def can_admit(self, num_tokens: int, max_positions: int) -> Admission:
-        """Whether a new sequence fits.
-
-        Args:
-            num_tokens: tokens that it starts with.
-            max_positions: positions that it may grow to.
-        """
+    def can_admit(self, group: SequenceGroup) -> Admission:
+        """Whether all live sequences of a group fit with the tokens that are known."""
         ...
 
-    def can_append(self, sequence_id: int, num_tokens: int) -> bool:
-        """Whether a sequence can grow by `num_tokens`."""
+    def admit(self, group: SequenceGroup) -> list[Admitted]:
+        """Give every live sequence of a group blocks for its known tokens."""
         ...
 
-    def append(self, sequence_id: int, num_tokens: int) -> list[tuple[int, int]]:
-        """Grow a sequence, a new one from nothing.
+    def can_append(self, sequence_ids: list[int]) -> bool:
+        """Whether each of these sequences can grow by one token."""
+        ...
 
-        Returns:
-            Its new (table index, block) pairs.
-        """
+    def append(self, sequence_id: int) -> Growth:
+        """Grow a sequence by one token."""
+        ...
+
+    def fork(self, parent_id: int, child_id: int) -> None:
+        """Make the child a duplicate of the parent; it gives back what it held before."""
+        ...
+
+    def commit(self, group: SequenceGroup, sequence: Sequence) -> None:
+        """Note that plans up to the last fill positions [0, num_scheduled) with known tokens."""
+        ...
+
+    def free(self, sequence_id: int) -> None:
+        """Give back all that a sequence holds; a no-op for one that holds nothing."""
         ...
 
     def block_table(self, sequence_id: int) -> tuple[int, ...]:
         """Blocks of a sequence in order."""
         ...
 
-    def free(self, sequence_id: int) -> None:
-        """Give back all that a sequence holds."""
+    def num_distinct_blocks(self, group: SequenceGroup) -> int:
+        """Blocks that a group holds, shared ones once."""
+        ...
+
+    def can_swap_out(self, group: SequenceGroup) -> bool:
+        """Whether the swap space has room for all blocks of a group."""
+        ...
+
+    def swap_out(self, group: SequenceGroup) -> list[tuple[int, int]]:
+        """Copy a group to the swap space; its blocks stay its own until they are freed.
+
+        Returns:
+            (block, swap slot) pairs, shared blocks once.
+        """
+        ...
+
+    def can_swap_in(self, group: SequenceGroup) -> bool:
+        """Whether the pool has room for a swapped group and one more token of each sequence."""
+        ...
+
+    def swap_in(self, group: SequenceGroup) -> tuple[list[tuple[int, int]], list[Admitted]]:
+        """Bring a group back.
+
+        Returns:
+            (swap slot, block) pairs, and the block table of each live sequence.
+        """
+        ...
+
+    def discard(self, group: SequenceGroup) -> None:
+        """Give back the swap space of a group; a no-op for one that holds none."""
         ...
 
     def usage(self) -> MemoryUsage:
         """Slots by use."""
         ...
-
-
-@dataclass(eq=False, slots=True)
-class _Table:
-    """Attributes: room: slots of the last block that are not filled."""
-
-    blocks: list[int] = field(default_factory=list)
-    room: int = 0
-
-
-class PagedMemory:
-    """Blocks are allocated when the first token that needs them arrives, and are never contiguous.
-
-    A share of the pool, the watermark, is kept free of new sequences so that running ones can grow
-    for a while before one of them must be preempted.
-    """
-
-    def __init__(self, num_blocks: int, block_size: int, *, watermark: float = 0.01) -> None:
-        self._pool = BlockPool(num_blocks)
-        self._block_size = block_size
-        self._watermark_blocks = int(num_blocks * watermark)
-        self._tables: dict[int, _Table] = {}
-        self._num_filled = 0
-
-    def can_admit(self, num_tokens: int, max_positions: int) -> Admission:
-        """See `Memory.can_admit`; the watermark does not apply to an empty pool."""
-        if self._num_blocks(max_positions) > self._pool.num_blocks:
-            return Admission.NEVER
-        reserve = self._watermark_blocks if self._tables else 0
-        fits = self._num_blocks(num_tokens) + reserve <= self._pool.num_free
-        return Admission.NOW if fits else Admission.LATER
-
-    def can_append(self, sequence_id: int, num_tokens: int) -> bool:
-        """See `Memory.can_append`."""
-        table = self._tables.get(sequence_id)
-        missing = num_tokens - table.room if table else num_tokens
-        return missing <= 0 or self._num_blocks(missing) <= self._pool.num_free
-
-    def append(self, sequence_id: int, num_tokens: int) -> list[tuple[int, int]]:
-        """See `Memory.append`."""
-        self._num_filled += num_tokens
-        table = self._tables.get(sequence_id)
-        if table is None:
-            table = self._tables[sequence_id] = _Table()
-        table.room -= num_tokens
-        # most tokens find room in the last block
-        return self._allocate(table) if table.room < 0 else []
-
-    def block_table(self, sequence_id: int) -> tuple[int, ...]:
-        """See `Memory.block_table`."""
-        return tuple(self._tables[sequence_id].blocks)
-
-    def free(self, sequence_id: int) -> None:
-        """See `Memory.free`; later blocks first, so that the next sequence gets them in order."""
-        table = self._tables.pop(sequence_id)
-        for block in reversed(table.blocks):
-            self._pool.release(block)
-        self._num_filled -= len(table.blocks) * self._block_size - table.room
-
-    def usage(self) -> MemoryUsage:
-        """See `Memory.usage`."""
-        total = self._pool.num_blocks * self._block_size
-        free = self._pool.num_free * self._block_size
-        filled = self._num_filled
-        return MemoryUsage(total=total, filled=filled, internal=total - free - filled, free=free)
-
-    def _allocate(self, table: _Table) -> list[tuple[int, int]]:
-        start = len(table.blocks)
-        while table.room < 0:
-            table.blocks.append(self._pool.allocate())
-            table.room += self._block_size
-        return list(enumerate(table.blocks[start:], start))
-
-    def _num_blocks(self, num_tokens: int) -> int:
-        return -(-num_tokens // self._block_size)

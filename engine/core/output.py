@@ -4,7 +4,7 @@ from array import array
 from itertools import accumulate
 
 from engine.core.sequence import Sequence, SequenceGroup
-from engine.types import StepOutput, StepResult, StepStats, float32, int32, int64
+from engine.types import FinishReason, StepOutput, StepResult, StepStats, float32, int32, int64
 
 _NO_LOGPROB = float("nan")
 
@@ -29,7 +29,8 @@ class OutputBuilder:
         """Tell the token at `position` of the result, and whether it was the sequence's last."""
         result = self._result
         logprob = result.logprobs[position] if result.logprobs else _NO_LOGPROB
-        self._append(group, sequence, result.tokens[position], logprob)
+        token, reason = result.tokens[position], sequence.finish_reason
+        self.append(group, sequence.choice, token, logprob, reason)
         if not self._top_ends:
             return
         count = result.top_counts[position]
@@ -40,9 +41,30 @@ class OutputBuilder:
         self._top_tokens += result.top_tokens[end - count : end]
         self._top_logprobs += result.top_logprobs[end - count : end]
 
-    def end(self, group: SequenceGroup, sequence: Sequence) -> None:
-        """Tell that a sequence ended without a token."""
-        self._append(group, sequence, -1, _NO_LOGPROB)
+    def alternatives(self, position: int) -> list[tuple[int, float]]:
+        """The (token, logprob) alternatives at `position` of the result, most likely first."""
+        result, end = self._result, self._top_ends[position]
+        start = end - result.top_counts[position]
+        return list(zip(result.top_tokens[start:end], result.top_logprobs[start:end], strict=True))
+
+    def append(
+        self,
+        group: SequenceGroup,
+        choice: int,
+        token: int,
+        logprob: float,
+        reason: FinishReason,
+    ) -> None:
+        """Tell one token of a choice."""
+        self._request_ids.append(group.request.request_id)
+        self._choices.append(choice)
+        self._tokens.append(token)
+        self._logprobs.append(logprob)
+        self._finish_reasons.append(reason)
+
+    def end(self, group: SequenceGroup, choice: int, reason: FinishReason) -> None:
+        """Tell that a choice ended without a token."""
+        self.append(group, choice, -1, _NO_LOGPROB, reason)
 
     def build(self, step: int, stats: StepStats) -> StepOutput:
         """Hand out the columns and start anew."""
@@ -62,13 +84,6 @@ class OutputBuilder:
         )
         self._clear()
         return output
-
-    def _append(self, group: SequenceGroup, sequence: Sequence, token: int, logprob: float) -> None:
-        self._request_ids.append(group.request.request_id)
-        self._choices.append(sequence.choice)
-        self._tokens.append(token)
-        self._logprobs.append(logprob)
-        self._finish_reasons.append(sequence.finish_reason)
 
     def _clear(self) -> None:
         self._request_ids = int64()

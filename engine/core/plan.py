@@ -2,8 +2,21 @@
 
 from array import array
 
+from engine.core.memory import Growth
 from engine.core.sequence import Sequence, SequenceGroup
 from engine.types import RowAdmission, SamplingParams, StepPlan, int32
+
+
+class _Pairs:
+    """Two columns that belong together."""
+
+    def __init__(self) -> None:
+        self.first = int32()
+        self.second = int32()
+
+    def add(self, first: int, second: int) -> None:
+        self.first.append(first)
+        self.second.append(second)
 
 
 class PlanBuilder:
@@ -12,35 +25,61 @@ class PlanBuilder:
     def __init__(self, step: int, max_num_tokens: int) -> None:
         self.step = step
         self.num_left = max_num_tokens
-        self._decodes: list[tuple[SequenceGroup, Sequence]] = []
         self._max_num_tokens = max_num_tokens
+        self._decodes: list[tuple[SequenceGroup, Sequence]] = []
         self._ended_prefills: list[tuple[SequenceGroup, Sequence]] = []
+        self._siblings: list[tuple[SequenceGroup, Sequence]] = []
         self._admissions: list[RowAdmission] = []
-        self._append_rows: list[int] = []
-        self._append_indices: list[int] = []
-        self._append_blocks: list[int] = []
+        self._append_rows = int32()
+        self._append_entries = _Pairs()
+        self._forks = _Pairs()
+        self._tokens = _Pairs()
+        self._swap_outs = _Pairs()
+        self._swap_ins = _Pairs()
+        self._copies = _Pairs()
         self._decode_rows: list[int] = []
-        self._prefill_rows: list[int] = []
-        self._prefill_starts: list[int] = []
-        self._prefill_counts: list[int] = []
-        self._prefill_samples: list[int] = []
+        self._prefills = _Pairs()
+        self._prefill_counts = int32()
+        self._prefill_samples = array("b")
         self._prefill_tokens = int32()
+        self._sibling_rows = _Pairs()
 
     @property
     def sampled(self) -> list[tuple[SequenceGroup, Sequence]]:
         """Who gets a token, in the order of the result."""
-        return self._decodes + self._ended_prefills
+        return self._decodes + self._ended_prefills + self._siblings
 
-    def admit(self, sequence: Sequence, sampling: SamplingParams) -> None:
-        """Give the sequence's row its parameters."""
-        self._admissions.append(RowAdmission(row=sequence.row, sampling=sampling))
+    def admit(self, row: int, sampling: SamplingParams, choice: int, length: int = 0) -> None:
+        """Give a row its parameters."""
+        self._admissions.append(
+            RowAdmission(row=row, sampling=sampling, choice=choice, length=length)
+        )
 
-    def append_blocks(self, sequence: Sequence, entries: list[tuple[int, int]]) -> None:
-        """Extend the row's block table by (index, block) entries."""
-        for index, block in entries:
+    def fork(self, parent_row: int, child_row: int) -> None:
+        """Let a row take over the state that another has before this step."""
+        self._forks.add(parent_row, child_row)
+
+    def grow(self, sequence: Sequence, growth: Growth) -> None:
+        """Pass on what changed in a sequence's block table."""
+        for index, block in growth.entries:
             self._append_rows.append(sequence.row)
-            self._append_indices.append(index)
-            self._append_blocks.append(block)
+            self._append_entries.add(index, block)
+        for source, destination in growth.copies:
+            self._copies.add(source, destination)
+
+    def set_last_token(self, sequence: Sequence) -> None:
+        """Tell a row its last token, where it did not sample it itself."""
+        self._tokens.add(sequence.row, sequence.last_known)
+
+    def swap_out(self, pairs: list[tuple[int, int]]) -> None:
+        """Copy (block, swap slot) pairs."""
+        for block, slot in pairs:
+            self._swap_outs.add(block, slot)
+
+    def swap_in(self, pairs: list[tuple[int, int]]) -> None:
+        """Copy (swap slot, block) pairs."""
+        for slot, block in pairs:
+            self._swap_ins.add(slot, block)
 
     def decode(self, group: SequenceGroup, sequence: Sequence) -> None:
         """Feed the row's last token and sample the next."""
@@ -56,8 +95,7 @@ class PlanBuilder:
         """
         start = sequence.num_scheduled
         samples = start + count == sequence.prefill_end
-        self._prefill_rows.append(sequence.row)
-        self._prefill_starts.append(start)
+        self._prefills.add(sequence.row, start)
         self._prefill_counts.append(count)
         self._prefill_samples.append(samples)
         self._prefill_tokens.extend(sequence.known_tokens(start, count))
@@ -66,26 +104,48 @@ class PlanBuilder:
             self._ended_prefills.append((group, sequence))
         return samples
 
-    def build(self, releases: list[int]) -> StepPlan | None:
-        """Finish the plan; None when there is nothing to compute."""
-        if not self._decode_rows and not self._prefill_rows:
-            return None
+    def sibling(self, group: SequenceGroup, sequence: Sequence, parent: Sequence) -> None:
+        """Sample for a sequence just born from the logits of its parent's ended prefill."""
+        self._sibling_rows.add(sequence.row, parent.row)
+        self._siblings.append((group, sequence))
+
+    def build(self, releases: list[int]) -> StepPlan:
+        """Finish the plan."""
         plan = StepPlan(
             step=self.step,
             releases=int32(releases),
             admissions=tuple(self._admissions),
-            append_rows=int32(self._append_rows),
-            append_indices=int32(self._append_indices),
-            append_blocks=int32(self._append_blocks),
+            fork_parents=self._forks.first,
+            fork_children=self._forks.second,
+            append_rows=self._append_rows,
+            append_indices=self._append_entries.first,
+            append_blocks=self._append_entries.second,
+            token_rows=self._tokens.first,
+            token_values=self._tokens.second,
+            swap_out_blocks=self._swap_outs.first,
+            swap_out_slots=self._swap_outs.second,
+            swap_in_slots=self._swap_ins.first,
+            swap_in_blocks=self._swap_ins.second,
+            copy_sources=self._copies.first,
+            copy_destinations=self._copies.second,
             decode_rows=int32(self._decode_rows),
-            prefill_rows=int32(self._prefill_rows),
-            prefill_starts=int32(self._prefill_starts),
-            prefill_counts=int32(self._prefill_counts),
-            prefill_samples=array("b", self._prefill_samples),
+            prefill_rows=self._prefills.first,
+            prefill_starts=self._prefills.second,
+            prefill_counts=self._prefill_counts,
+            prefill_samples=self._prefill_samples,
             prefill_tokens=self._prefill_tokens,
+            sibling_rows=self._sibling_rows.first,
+            sibling_parents=self._sibling_rows.second,
         )
         _check(plan, self._max_num_tokens)
         return plan
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the workers have nothing to do."""
+        has_tokens = self._decode_rows or self._prefill_counts
+        # what was decided about rows and blocks must reach the workers even if nothing is computed
+        return not (has_tokens or self._admissions or self._forks.first or self._swap_outs.first)
 
 
 def _check(plan: StepPlan, max_num_tokens: int) -> None:
@@ -93,3 +153,4 @@ def _check(plan: StepPlan, max_num_tokens: int) -> None:
     destinations = set(plan.copy_destinations)
     assert len(destinations) == len(plan.copy_destinations)
     assert destinations.isdisjoint(plan.copy_sources)
+    assert set(plan.fork_children).isdisjoint(plan.fork_parents)

@@ -4,7 +4,8 @@ from array import array
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from engine.types import FinishReason, Request, int32
+from engine.core.beam_search import BeamSearch
+from engine.types import FinishReason, Request, SamplingParams, int32
 
 
 class Status(Enum):
@@ -12,6 +13,7 @@ class Status(Enum):
 
     WAITING = auto()
     RUNNING = auto()
+    SWAPPED = auto()
     FINISHED = auto()
 
 
@@ -19,8 +21,10 @@ class Status(Enum):
 class Sequence:
     """One continuation of a prompt.
 
-    Plans up to the last one write keys and values of positions [0, num_scheduled). Known tokens
-    from there on are still to be prefilled; tokens that plans in flight sample come after them.
+        [0, num_scheduled)          positions written by the plans up to the last
+        [num_scheduled, num_known)  known tokens that are still to be fed
+
+    Tokens sampled by plans in flight are not known here yet.
 
     Attributes:
         sequence_id: unique in the scheduler; the key of its block table.
@@ -32,6 +36,7 @@ class Sequence:
             decoded.
         num_scheduled: positions covered by plans up to the last one.
         num_in_flight: tokens that submitted plans sample and no result has brought yet.
+        fork_row: row whose state its row takes over with the next plan; -1 for none.
         last_step: number of the last plan that touches its row or blocks.
         finish_reason: NONE while it goes on.
     """
@@ -44,6 +49,7 @@ class Sequence:
     prefill_end: int = 0
     num_scheduled: int = 0
     num_in_flight: int = 0
+    fork_row: int = -1
     last_step: int = -1
     finish_reason: FinishReason = FinishReason.NONE
 
@@ -51,6 +57,11 @@ class Sequence:
     def num_known(self) -> int:
         """Prompt and output tokens that are known here."""
         return len(self.prompt) + len(self.output)
+
+    @property
+    def last_known(self) -> int:
+        """The last token that is known here."""
+        return self.output[-1] if self.output else self.prompt[-1]
 
     @property
     def is_prefilling(self) -> bool:
@@ -65,18 +76,92 @@ class Sequence:
         output = self.output[max(0, start - split) : start + count - split]
         return self.prompt[start:] + output
 
+    def become_fork(self, parent: "Sequence") -> None:
+        """Take over what a sequence of the same group has generated; the row follows later."""
+        self.output = parent.output[:]
+        self.prefill_end = parent.prefill_end
+        self.num_scheduled = parent.num_scheduled
+        self.fork_row = parent.row
+        self.finish_reason = FinishReason.NONE
+
+    def rewind(self) -> None:
+        """Feed the last known token again, if a plan has fed it already."""
+        self.num_scheduled = min(self.num_scheduled, self.num_known - 1)
+        self.prefill_end = min(self.prefill_end, self.num_scheduled)
+
+    def restart(self) -> None:
+        """Forget what is in the pool; everything known is to be prefilled again."""
+        self.num_scheduled = self.prefill_end = 0
+
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class SequenceGroup:
-    """The sequences of one request: first one, preempted as a whole (paper, section 4.5).
+    """The sequences of one request: first one, its siblings are born by fork after the prefill.
+
+    A group is admitted, preempted and swapped as a whole (paper, section 4.5).
 
     Attributes:
         max_tokens: tokens that each sequence may generate, clipped to the model's context.
         stop_ids: token ids that end a sequence.
+        num_sequences: sequences once it has forked.
+        row_sampling: the parameters that the workers use for its rows.
+        beam: state of its beam search; None for sampling.
+        spare_rows: rows kept for siblings that are not born yet.
     """
 
     request: Request
     sequences: list[Sequence]
     max_tokens: int
     stop_ids: frozenset[int]
+    num_sequences: int
+    row_sampling: SamplingParams
+    beam: BeamSearch | None = None
+    spare_rows: list[int] = field(default_factory=list)
     status: Status = Status.WAITING
+
+    @property
+    def live(self) -> list[Sequence]:
+        """Sequences that go on."""
+        return [s for s in self.sequences if s.finish_reason is FinishReason.NONE]
+
+    @property
+    def with_row(self) -> list[Sequence]:
+        """Sequences that need a row: live ones, and beams that a fork may revive."""
+        return self.sequences if self.beam is not None else self.live
+
+    @property
+    def ready(self) -> list[Sequence]:
+        """Sequences of a running group whose next token can be planned."""
+        if self.status is not Status.RUNNING:
+            return []
+        if self.beam is not None:
+            # a beam learns its next token only when all beams have their candidates
+            return [s for s in self.live if s.prefill_end <= s.num_scheduled < s.num_known]
+        return [
+            s
+            for s in self.live
+            if s.num_scheduled >= s.prefill_end
+            and len(s.output) + s.num_in_flight < self.max_tokens
+        ]
+
+    @property
+    def num_unborn(self) -> int:
+        """Siblings that are still to be forked."""
+        return self.num_sequences - len(self.sequences)
+
+    def bear_sibling(self) -> Sequence:
+        """Make the next sequence of the group, in a row kept for it."""
+        first, choice = self.sequences[0], len(self.sequences)
+        sibling = Sequence(
+            sequence_id=first.sequence_id + choice,
+            choice=choice,
+            prompt=first.prompt,
+            row=self.spare_rows.pop(0),
+        )
+        self.sequences.append(sibling)
+        return sibling
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every plan that touches it is complete, and its rows are given back."""
+        return not any(s.num_in_flight or s.row >= 0 for s in self.sequences)

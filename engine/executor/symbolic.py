@@ -1,18 +1,20 @@
 """An executor without a model: each KV slot holds a hash of the token prefix that belongs there.
 
 A wrong block table, a missing copy or a bad swap makes a sequence read a hash that is not its own,
-which is noticed at the first read. A row or block given away while a plan in flight may still touch
-it is noticed when the next plan takes it. Standard library only.
+which is noticed at the first read. Hashes that a row takes over from the pool must form a chain
+with the tokens that were fed; whether it is the right chain shows in the tokens that follow. A row
+or block given away while a plan in flight may still touch it is noticed when the next plan takes
+it. Standard library only.
 """
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from engine.errors import InvariantViolated
-from engine.types import Capacity, StepPlan, StepResult, float32, int32
+from engine.types import Capacity, SamplingParams, StepPlan, StepResult, float32, int32
 
 EMPTY_PREFIX = 0
+_EMPTY_SLOT = (EMPTY_PREFIX, -1)
 
 
 def extend_hash(prefix_hash: int, token: int) -> int:
@@ -20,35 +22,64 @@ def extend_hash(prefix_hash: int, token: int) -> int:
     return hash((prefix_hash, token))
 
 
+class SymbolicModel:
+    """A language model over token ids [0, vocab_size) that is a pure function of the prefix."""
+
+    def __init__(self, vocab_size: int = 17) -> None:
+        self.vocab_size = vocab_size
+
+    def sample(self, prefix_hash: int, seed: int) -> int:
+        """The token that follows a prefix, for a seed; -1 for an error."""
+        return hash((prefix_hash, seed)) % self.vocab_size
+
+    def candidates(self, prefix_hash: int, count: int) -> list[tuple[int, float]]:
+        """Most likely (token, logprob) pairs, best first."""
+        scored = [
+            # in steps that float32 holds exactly
+            (token, -1 - (hash((token, prefix_hash, token)) % 4096) / 512)
+            for token in range(self.vocab_size)
+        ]
+        scored.sort(key=lambda pair: -pair[1])
+        return scored[:count]
+
+
 @dataclass(slots=True)
 class _Row:
-    """Attributes: prefix: hash at each position so far; last_token: None before the first."""
+    """A row of the table.
 
+    Attributes:
+        length: positions that were in the pool when the row was admitted.
+        prefix: hash at each position so far.
+        last_token: None before the first.
+    """
+
+    sampling: SamplingParams | None = None
+    seed: int = 0
+    length: int = 0
     table: dict[int, int] = field(default_factory=dict)
     prefix: list[int] = field(default_factory=list)
     last_token: int | None = None
-    is_used: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _InFlight:
     result: StepResult
     rows: set[int]
-    blocks: set[int]
+    slots: set[int]
 
 
 class SymbolicExecutor:
     """Executes plans at once on hashes; results wait to be collected, as from a real worker."""
 
     def __init__(
-        self, capacity: Capacity, next_token: Callable[[int], int], *, run_ahead: int = 1
+        self, capacity: Capacity, model: SymbolicModel | None = None, *, run_ahead: int = 1
     ) -> None:
-        """Args: next_token: the token that follows a prefix, given its hash; -1 for an error."""
         self.capacity = capacity
         self.run_ahead = run_ahead
-        self._next_token = next_token
-        self._slots = [EMPTY_PREFIX] * capacity.num_slots
-        self._swapped: dict[int, list[int]] = {}
+        self._model = model or SymbolicModel()
+        # prefix hash and last token of each slot
+        self._slots = [_EMPTY_SLOT] * capacity.num_slots
+        self._swapped: dict[int, list[tuple[int, int]]] = {}
         self._rows = [_Row() for _ in range(capacity.num_rows)]
         self._in_flight: deque[_InFlight] = deque()
 
@@ -60,20 +91,16 @@ class SymbolicExecutor:
         """
         if len(self._in_flight) >= self.run_ahead:
             raise InvariantViolated(f"more than {self.run_ahead} plans in flight")
-        self._check_not_in_flight(plan)
+        self._check_rows(plan)
         self._apply_rows(plan)
         self._apply_blocks(plan)
         self._forward(plan)
-        sampled = plan.sampled_rows
-        result = StepResult(
-            step=plan.step,
-            rows=sampled,
-            tokens=int32([self._sample(row) for row in sampled]),
-            logprobs=float32([0.0] * len(sampled)),
-        )
-        rows = {*plan.decode_rows, *plan.prefill_rows}
-        blocks = {block for row in rows for block in self._rows[row].table.values()}
-        self._in_flight.append(_InFlight(result, rows, blocks))
+        for row, parent in zip(plan.sibling_rows, plan.sibling_parents, strict=True):
+            self._rows[row].prefix = list(self._rows[parent].prefix)
+            self._check_reads(row)
+        rows = {*plan.decode_rows, *plan.prefill_rows, *plan.sibling_rows}
+        slots = {self._slot(row, i) for row in rows for i in range(len(self._rows[row].prefix))}
+        self._in_flight.append(_InFlight(self._sample(plan), rows, slots))
 
     def collect(self) -> StepResult:
         """See `Executor.collect`."""
@@ -83,37 +110,54 @@ class SymbolicExecutor:
         """See `Executor.close`."""
         self._in_flight.clear()
 
-    def _check_not_in_flight(self, plan: StepPlan) -> None:
+    def _check_rows(self, plan: StepPlan) -> None:
+        rows = plan.releases + plan.fork_parents + plan.fork_children + plan.append_rows
+        rows += plan.token_rows + plan.decode_rows + plan.prefill_rows + plan.sibling_rows
+        for row in rows:
+            self._require(0 <= row < self.capacity.num_rows, f"no row {row}")
         for other in self._in_flight:
             for row in other.rows.intersection(plan.releases):
                 raise InvariantViolated(f"row {row} released while step {other.result.step} runs")
-            for block in other.blocks.intersection(plan.append_blocks):
-                raise InvariantViolated(f"block {block} reused while step {other.result.step} runs")
 
     def _apply_rows(self, plan: StepPlan) -> None:
         for row in plan.releases:
-            self._require(self._rows[row].is_used, f"row {row} released twice")
+            self._require(self._rows[row].sampling is not None, f"row {row} released twice")
             self._rows[row] = _Row()
         for admission in plan.admissions:
-            self._require(not self._rows[admission.row].is_used, f"row {admission.row} taken twice")
-            self._rows[admission.row] = _Row(is_used=True)
+            self._require(
+                self._rows[admission.row].sampling is None, f"row {admission.row} taken twice"
+            )
+            self._rows[admission.row] = _Row(
+                sampling=admission.sampling,
+                seed=admission.sampling.seed + admission.choice,
+                length=admission.length,
+            )
+        for parent, child in zip(plan.fork_parents, plan.fork_children, strict=True):
+            source = self._rows[parent]
+            self._rows[child].table = dict(source.table)
+            self._rows[child].prefix = list(source.prefix)
         for row, index, block in zip(
             plan.append_rows, plan.append_indices, plan.append_blocks, strict=True
         ):
-            self._require(index == len(self._rows[row].table), f"hole in the table of row {row}")
+            self._require(index <= len(self._rows[row].table), f"hole in the table of row {row}")
             self._require(0 <= block < self.capacity.num_blocks, f"no block {block}")
             self._rows[row].table[index] = block
+        for row, token in zip(plan.token_rows, plan.token_values, strict=True):
+            self._rows[row].last_token = token
 
     def _apply_blocks(self, plan: StepPlan) -> None:
         for block, slot in zip(plan.swap_out_blocks, plan.swap_out_slots, strict=True):
+            self._require(0 <= slot < self.capacity.num_swap_slots, f"no swap slot {slot}")
             self._swapped[slot] = self._block(block)
         for slot, block in zip(plan.swap_in_slots, plan.swap_in_blocks, strict=True):
+            self._require(slot in self._swapped, f"swap slot {slot} is empty")
             self._write_block(block, self._swapped.pop(slot))
         for source, destination in zip(plan.copy_sources, plan.copy_destinations, strict=True):
             self._write_block(destination, self._block(source))
 
     def _forward(self, plan: StepPlan) -> None:
         for row in plan.decode_rows:
+            self._adopt(row)
             last_token = self._rows[row].last_token
             if last_token is None:
                 raise InvariantViolated(f"row {row} decodes before its prompt has ended")
@@ -122,7 +166,11 @@ class SymbolicExecutor:
         for row, start, count in zip(
             plan.prefill_rows, plan.prefill_starts, plan.prefill_counts, strict=True
         ):
+            if not self._rows[row].prefix:
+                self._rows[row].length = start
+                self._adopt(row)
             self._require(start == len(self._rows[row].prefix), f"row {row} skips positions")
+            self._require(count > 0, f"row {row} has nothing to compute")
             for token in plan.prefill_tokens[end : end + count]:
                 self._feed(row, token)
             end += count
@@ -132,31 +180,71 @@ class SymbolicExecutor:
 
     def _feed(self, row: int, token: int) -> None:
         state = self._rows[row]
-        self._require(state.is_used, f"row {row} is free")
+        self._require(state.sampling is not None, f"row {row} is free")
         state.prefix.append(extend_hash(state.prefix[-1] if state.prefix else EMPTY_PREFIX, token))
-        self._slots[self._slot(row, len(state.prefix) - 1)] = state.prefix[-1]
+        slot = self._slot(row, len(state.prefix) - 1)
+        self._check_write(slot)
+        self._slots[slot] = (state.prefix[-1], token)
+
+    def _check_write(self, slot: int) -> None:
+        for other in self._in_flight:
+            self._require(slot not in other.slots, f"slot {slot} is still in use")
 
     def _check_reads(self, row: int) -> None:
         for position, expected in enumerate(self._rows[row].prefix):
-            found = self._slots[self._slot(row, position)]
-            self._require(found == expected, f"row {row} reads a foreign key at {position}")
+            if self._slots[self._slot(row, position)][0] != expected:
+                raise InvariantViolated(f"row {row} reads a foreign key at {position}")
 
-    def _sample(self, row: int) -> int:
+    def _adopt(self, row: int) -> None:
+        """Take positions that were computed before the row was admitted from the pool."""
         state = self._rows[row]
-        state.last_token = self._next_token(state.prefix[-1])
+        if state.prefix:
+            return
+        for position in range(state.length):
+            prefix_hash, token = self._slots[self._slot(row, position)]
+            expected = extend_hash(state.prefix[-1] if state.prefix else EMPTY_PREFIX, token)
+            self._require(prefix_hash == expected, f"row {row} adopts a foreign key at {position}")
+            state.prefix.append(prefix_hash)
+
+    def _sample(self, plan: StepPlan) -> StepResult:
+        rows = plan.sampled_rows
+        tops = [self._candidates(row) for row in rows]
+        tokens = [self._next_token(self._rows[row]) for row in rows]
+        has_tops = any(tops)
+        return StepResult(
+            step=plan.step,
+            rows=rows,
+            tokens=int32(tokens),
+            logprobs=float32([0.0] * len(rows)),
+            top_counts=int32([len(top) for top in tops]) if has_tops else int32(),
+            top_tokens=int32([token for top in tops for token, _ in top]),
+            top_logprobs=float32([logprob for top in tops for _, logprob in top]),
+        )
+
+    def _next_token(self, state: _Row) -> int:
+        state.last_token = self._model.sample(state.prefix[-1], state.seed)
         return state.last_token
+
+    def _candidates(self, row: int) -> list[tuple[int, float]]:
+        state = self._rows[row]
+        assert state.sampling is not None
+        return self._model.candidates(state.prefix[-1], state.sampling.num_logprobs or 0)
 
     def _slot(self, row: int, position: int) -> int:
         index, offset = divmod(position, self.capacity.block_size)
-        self._require(index in self._rows[row].table, f"row {row} has no block for {position}")
-        return self._rows[row].table[index] * self.capacity.block_size + offset
+        block = self._rows[row].table.get(index)
+        if block is None:
+            raise InvariantViolated(f"row {row} has no block for {position}")
+        return block * self.capacity.block_size + offset
 
-    def _block(self, block: int) -> list[int]:
+    def _block(self, block: int) -> list[tuple[int, int]]:
         size = self.capacity.block_size
         return self._slots[block * size : (block + 1) * size]
 
-    def _write_block(self, block: int, values: list[int]) -> None:
+    def _write_block(self, block: int, values: list[tuple[int, int]]) -> None:
         size = self.capacity.block_size
+        for slot in range(block * size, (block + 1) * size):
+            self._check_write(slot)
         self._slots[block * size : (block + 1) * size] = values
 
     @staticmethod

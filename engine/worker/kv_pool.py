@@ -36,11 +36,18 @@ class KVPool:
         block_shape = (model.num_layers, 2, num_kv_heads, config.block_size, model.head_dim)
         self._backend = backend
         self.kv = _allocate((num_blocks, *block_shape), backend)
+        num_slots = config.swap_bytes // block_bytes
+        self._swap = torch.empty((num_slots, *block_shape), dtype=backend.dtype)
 
     @property
     def num_blocks(self) -> int:
         """Blocks of the pool."""
         return self.kv.shape[0]
+
+    @property
+    def num_swap_slots(self) -> int:
+        """Blocks that fit the swap space."""
+        return self._swap.shape[0]
 
     @property
     def block_size(self) -> int:
@@ -50,6 +57,14 @@ class KVPool:
     def copy(self, sources: Tensor, destinations: Tensor) -> None:
         """Copy whole blocks, both [N] int64 (copy-on-write; paper, section 4.4)."""
         self._backend.copy_blocks(self.kv, sources, destinations)
+
+    def swap_out(self, blocks: Tensor, slots: Tensor) -> None:
+        """Copy whole blocks to slots of the swap space, both [N] int64 (paper, section 4.5)."""
+        self._swap[slots.cpu()] = self.kv[blocks].cpu()
+
+    def swap_in(self, slots: Tensor, blocks: Tensor) -> None:
+        """Copy slots of the swap space back to blocks, both [N] int64."""
+        self.kv[blocks] = self._swap[slots.cpu()].to(self.kv.device)
 
 
 def _check_room(config: EngineConfig, num_blocks: int, block_bytes: int) -> None:

@@ -16,6 +16,7 @@ class PlanLimits:
 
     num_rows: int
     num_blocks: int
+    num_swap_slots: int
     max_blocks: int
     num_positions: int
     vocab_size: int
@@ -28,19 +29,27 @@ def check_plan(plan: StepPlan, limits: PlanLimits) -> None:
         InvariantViolated: naming the column and the value; nothing has been changed.
     """
     _check_lengths(plan)
-    if plan.swap_out_blocks or plan.swap_in_blocks:
-        raise InvariantViolated(f"step {plan.step}: this worker has no swap space")
     for name, limit in (
         ("releases", limits.num_rows),
+        ("fork_parents", limits.num_rows),
+        ("fork_children", limits.num_rows),
         ("append_rows", limits.num_rows),
         ("append_indices", limits.max_blocks),
         ("append_blocks", limits.num_blocks),
+        ("token_rows", limits.num_rows),
+        ("token_values", limits.vocab_size),
+        ("swap_out_blocks", limits.num_blocks),
+        ("swap_out_slots", limits.num_swap_slots),
+        ("swap_in_slots", limits.num_swap_slots),
+        ("swap_in_blocks", limits.num_blocks),
         ("copy_sources", limits.num_blocks),
         ("copy_destinations", limits.num_blocks),
         ("decode_rows", limits.num_rows),
         ("prefill_rows", limits.num_rows),
         ("prefill_starts", limits.num_positions),
         ("prefill_tokens", limits.vocab_size),
+        ("sibling_rows", limits.num_rows),
+        ("sibling_parents", limits.num_rows),
     ):
         _check_range(plan, name, getattr(plan, name), limit)
     for admission in plan.admissions:
@@ -65,10 +74,15 @@ def _check_chunks(plan: StepPlan, limits: PlanLimits) -> None:
 
 
 def _check_lengths(plan: StepPlan) -> None:
-    rows = plan.decode_rows + plan.prefill_rows
+    rows = plan.decode_rows + plan.prefill_rows + plan.sibling_rows
     matches = (
         len(plan.append_rows) == len(plan.append_indices) == len(plan.append_blocks)
+        and len(plan.fork_parents) == len(plan.fork_children)
+        and len(plan.token_rows) == len(plan.token_values)
+        and len(plan.swap_out_blocks) == len(plan.swap_out_slots)
+        and len(plan.swap_in_slots) == len(plan.swap_in_blocks)
         and len(plan.copy_sources) == len(plan.copy_destinations)
+        and len(plan.sibling_rows) == len(plan.sibling_parents)
         and len(plan.prefill_rows) == len(plan.prefill_starts) == len(plan.prefill_counts)
         and len(plan.prefill_rows) == len(plan.prefill_samples)
         and sum(plan.prefill_counts) == len(plan.prefill_tokens)

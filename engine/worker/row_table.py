@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from engine.errors import InvariantViolated
-from engine.types import RowAdmission, SamplingParams
+from engine.types import RowAdmission
 
 Int32Array: TypeAlias = NDArray[np.int32]
 
@@ -52,7 +52,7 @@ class RowTable:
         self.lengths[rows] = _FREE
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
-        """Start rows anew with length 0.
+        """Start rows anew.
 
         Raises:
             InvariantViolated: if one is in use.
@@ -60,8 +60,13 @@ class RowTable:
         rows = [admission.row for admission in admissions]
         if (self.lengths[rows] != _FREE).any():
             raise InvariantViolated(f"a row in use is admitted: {rows}")
-        self.lengths[rows] = 0
-        self.parameters.set(rows, [admission.sampling for admission in admissions])
+        self.lengths[rows] = [admission.length for admission in admissions]
+        self.parameters.set(rows, admissions)
+
+    def fork(self, parents: Int32Array, children: Int32Array) -> None:
+        """Give children the lengths and block tables of their parents; no child is a parent."""
+        self.lengths[children] = self.lengths[parents]
+        self.block_tables[children] = self.block_tables[parents]
 
 
 class RowParameters:
@@ -86,16 +91,17 @@ class RowParameters:
         self.is_filtered = np.zeros(num_rows, np.bool_)
         self.num_logprobs: Int32Array = np.full(num_rows, -1, np.int32)
 
-    def set(self, rows: list[int], values: list[SamplingParams]) -> None:
+    def set(self, rows: list[int], admissions: Sequence[RowAdmission]) -> None:
         """Overwrite the parameters of rows."""
         device = self.seeds.device
+        values = [admission.sampling for admission in admissions]
         where = torch.tensor(rows, dtype=torch.int64, device=device)
         for column, column_values in (
             (self.temperature, [v.temperature for v in values]),
             (self.top_p, [v.top_p for v in values]),
             (self.min_p, [v.min_p for v in values]),
             (self.top_k, [v.top_k for v in values]),
-            (self.seeds, [_signed(v.seed) for v in values]),
+            (self.seeds, [_signed(a.sampling.seed + a.choice) for a in admissions]),
         ):
             column[where] = torch.tensor(column_values, dtype=column.dtype, device=device)
         self.is_random[rows] = [v.temperature > 0 for v in values]
@@ -104,5 +110,5 @@ class RowParameters:
 
 
 def _signed(seed: int) -> int:
-    """The int64 with the bits of a 64-bit seed."""
+    """The int64 with the low 64 bits of a seed."""
     return (seed + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -41,6 +41,7 @@ class Worker:
             num_blocks=pool.num_blocks,
             block_size=pool.block_size,
             num_rows=config.max_num_seqs,
+            num_swap_slots=pool.num_swap_slots,
         )
         self.pool = pool
         self._backend = backend
@@ -52,6 +53,7 @@ class Worker:
         self._limits = PlanLimits(
             num_rows=config.max_num_seqs,
             num_blocks=pool.num_blocks,
+            num_swap_slots=pool.num_swap_slots,
             num_positions=config.max_model_len,
             max_blocks=self._table.block_tables.shape[1],
             vocab_size=config.model.vocab_size,
@@ -70,7 +72,8 @@ class Worker:
         """
         started_s = time.perf_counter()
         check_plan(plan, self._limits)
-        self._apply_changes(plan)
+        self._change_rows(plan)
+        self._move_blocks(plan)
         result = self._forward(plan) if plan.num_tokens else StepResult(step=plan.step)
         return replace(result, elapsed_s=time.perf_counter() - started_s)
 
@@ -78,17 +81,29 @@ class Worker:
         """Leave the other ranks."""
         self._parallel.close()
 
-    def _apply_changes(self, plan: StepPlan) -> None:
+    def _change_rows(self, plan: StepPlan) -> None:
         table, device = self._table, self._backend.device
         if plan.releases:
             table.release(np.asarray(plan.releases))
         if plan.admissions:
             table.admit(plan.admissions)
+        if plan.fork_parents:
+            table.fork(np.asarray(plan.fork_parents), np.asarray(plan.fork_children))
         if plan.append_rows:
             rows, indices, blocks = stage(
                 device, plan.append_rows, plan.append_indices, plan.append_blocks
             )
             table.block_tables[rows, indices] = blocks.int()
+        if plan.token_rows:
+            rows, tokens = stage(device, plan.token_rows, plan.token_values)
+            table.last_tokens[rows] = tokens
+
+    def _move_blocks(self, plan: StepPlan) -> None:
+        device = self._backend.device
+        if plan.swap_out_blocks:
+            self.pool.swap_out(*stage(device, plan.swap_out_blocks, plan.swap_out_slots))
+        if plan.swap_in_blocks:
+            self.pool.swap_in(*stage(device, plan.swap_in_slots, plan.swap_in_blocks))
         if plan.copy_sources:
             self.pool.copy(*stage(device, plan.copy_sources, plan.copy_destinations))
 

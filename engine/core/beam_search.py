@@ -1,0 +1,177 @@
+"""Beam search over the candidates of each step, like `generate(num_beams=width)` of transformers.
+
+Scores are cumulative log-probabilities; a finished hypothesis is ranked by
+score / length ** length_penalty, where the length counts generated tokens including the last.
+Source: https://huggingface.co/docs/transformers/main/en/generation_strategies#beam-search
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+EarlyStopping = bool | Literal["never"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """A finished continuation.
+
+    Attributes:
+        tokens, logprobs: generated tokens, the stop token included.
+        score: length-penalised cumulative log-probability.
+        is_stopped: whether a stop token ended it, rather than the length.
+    """
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    score: float
+    is_stopped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """One beam of the next step.
+
+    Attributes:
+        parent: index of the beam that it continues.
+        token, logprob: what it adds.
+        cumulative: its score without length penalty.
+    """
+
+    parent: int
+    token: int
+    logprob: float
+    cumulative: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Beam:
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    cumulative: float = 0.0
+
+
+Candidates = Sequence[tuple[int, float]]
+
+
+class BeamSearch:
+    """The open beams and finished hypotheses of one request.
+
+    Beams are known by index, 0 to width - 1; before the first step there is only beam 0.
+    """
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        max_tokens: int,
+        stop_ids: frozenset[int],
+        length_penalty: float = 1.0,
+        early_stopping: EarlyStopping = False,
+    ) -> None:
+        self.width = width
+        self.finished: list[Hypothesis] = []
+        self.is_done = False
+        self._max_tokens = max_tokens
+        self._stop_ids = stop_ids
+        self._length_penalty = length_penalty
+        self._early_stopping = early_stopping
+        self._beams: dict[int, _Beam] = {0: _Beam()}
+        self._offered: dict[int, Candidates] = {}
+
+    @property
+    def num_candidates(self) -> int:
+        """Most likely tokens to offer for each beam: enough that `width` of them go on."""
+        return (1 + max(1, len(self._stop_ids))) * self.width
+
+    def offer(self, beam: int, candidates: Candidates) -> bool:
+        """Hand in the most likely (token, logprob) pairs of one beam.
+
+        Returns:
+            Whether every open beam has been offered some, so that `advance` may be called.
+        """
+        self._offered[beam] = candidates
+        return len(self._offered) == len(self._beams)
+
+    def withdraw_offers(self) -> None:
+        """Forget what was offered since the last step; all beams will offer again."""
+        self._offered = {}
+
+    def advance(self) -> dict[int, Child]:
+        """Choose the beams of the next step.
+
+        A parent that goes on keeps its index for its best child; other children take the indices of
+        beams that end.
+
+        Returns:
+            The new beams by index; empty when the search is done.
+        """
+        ranked = self._rank()
+        self._offered = {}
+        length = 1 + len(next(iter(self._beams.values())).tokens)
+        is_last = length == self._max_tokens
+        going_on = []
+        for rank, child in enumerate(ranked):
+            if not is_last and child.token not in self._stop_ids:
+                going_on.append(child)
+            elif rank < self.width:
+                self._finish(child, length)
+        chosen = going_on[: self.width]
+        self._check_done(chosen, length)
+        if self.is_done:
+            return {}
+        placed = self._place(chosen)
+        self._beams = {index: self._extend(child) for index, child in placed.items()}
+        return placed
+
+    def _rank(self) -> list[Child]:
+        children = [
+            Child(index, token, logprob, self._beams[index].cumulative + logprob)
+            for index, candidates in sorted(self._offered.items())
+            for token, logprob in candidates
+        ]
+        children.sort(key=lambda child: -child.cumulative)
+        return children[: self.num_candidates]
+
+    def _finish(self, child: Child, length: int) -> None:
+        beam = self._extend(child)
+        hypothesis = Hypothesis(
+            tokens=beam.tokens,
+            logprobs=beam.logprobs,
+            score=child.cumulative / length**self._length_penalty,
+            is_stopped=child.token in self._stop_ids,
+        )
+        self.finished.append(hypothesis)
+        # stable: of equal scores the earlier one stays ahead
+        self.finished.sort(key=lambda finished: -finished.score)
+        del self.finished[self.width :]
+
+    def _check_done(self, chosen: list[Child], length: int) -> None:
+        is_full = len(self.finished) == self.width
+        if not chosen or (is_full and self._early_stopping is True):
+            self.is_done = True
+        elif is_full:
+            # with "never" the best that an open beam can reach is at full length
+            at_best = length
+            if self._early_stopping == "never" and self._length_penalty > 0:
+                at_best = self._max_tokens
+            best = chosen[0].cumulative / at_best**self._length_penalty
+            self.is_done = best <= self.finished[-1].score
+
+    def _place(self, chosen: list[Child]) -> dict[int, Child]:
+        placed: dict[int, Child] = {}
+        moving = []
+        for child in chosen:
+            if child.parent in placed:
+                moving.append(child)
+            else:
+                placed[child.parent] = child
+        free = (index for index in range(self.width) if index not in placed)
+        placed.update(zip(free, moving, strict=False))
+        return placed
+
+    def _extend(self, child: Child) -> _Beam:
+        parent = self._beams[child.parent]
+        return _Beam(
+            (*parent.tokens, child.token), (*parent.logprobs, child.logprob), child.cumulative
+        )

@@ -1,0 +1,118 @@
+"""What a result means for a group: a sampled token, or one step of its beam search.
+
+Both are built from three operations on sequences: fork, append and free (paper, section 5.2).
+"""
+
+from dataclasses import dataclass
+
+from engine.core.memory import Memory
+from engine.core.output import OutputBuilder
+from engine.core.sequence import Sequence, SequenceGroup
+from engine.types import FinishReason, StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Attributes: ended, forked: sequences that do not go on; those whose row follows another's."""
+
+    ended: tuple[Sequence, ...] = ()
+    forked: tuple[Sequence, ...] = ()
+
+
+_GOES_ON = Outcome()
+
+
+class Decoding:
+    """Turns results into tokens of sequences, and into news for the ingresses."""
+
+    def __init__(self, memory: Memory, output: OutputBuilder) -> None:
+        self._memory = memory
+        self._output = output
+
+    def accept(
+        self, group: SequenceGroup, sequence: Sequence, result: StepResult, position: int
+    ) -> Outcome:
+        """Take in the entry of a result that belongs to a sequence."""
+        if result.tokens[position] < 0:
+            return self.end(group, FinishReason.ERROR)
+        if group.beam is not None:
+            return self._search(group, sequence, result, position)
+        token = result.tokens[position]
+        sequence.output.append(token)
+        sequence.finish_reason = _finish_reason(group, sequence, token)
+        self._output.token(group, sequence, position)
+        return _GOES_ON if sequence.finish_reason is FinishReason.NONE else Outcome((sequence,))
+
+    def end(self, group: SequenceGroup, reason: FinishReason) -> Outcome:
+        """End all live sequences of a group without a token."""
+        live = tuple(group.live)
+        for sequence in live:
+            sequence.finish_reason = reason
+        if group.beam is not None:
+            for choice in range(group.request.sampling.n):
+                self._output.end(group, choice, reason)
+        else:
+            born = {sequence.choice for sequence in group.sequences}
+            unborn = [c for c in range(group.num_sequences) if c not in born]
+            for choice in [sequence.choice for sequence in live] + unborn:
+                self._output.end(group, choice, reason)
+        return Outcome(live)
+
+    def _search(
+        self, group: SequenceGroup, sequence: Sequence, result: StepResult, position: int
+    ) -> Outcome:
+        beam = group.beam
+        assert beam is not None
+        candidates = self._output.alternatives(position)
+        if not beam.offer(sequence.choice, candidates):
+            return _GOES_ON
+        children = beam.advance()
+        parents = {index: group.sequences[child.parent] for index, child in children.items()}
+        forked = tuple(
+            self._fork(group, parents[index], index)
+            for index, child in children.items()
+            if index != child.parent
+        )
+        for index, child in children.items():
+            group.sequences[index].output.append(child.token)
+        dead = tuple(s for s in group.live if s.choice not in children)
+        for lost in dead:
+            lost.finish_reason = FinishReason.STOP
+            self._memory.free(lost.sequence_id)
+        if beam.is_done:
+            self._tell_hypotheses(group)
+            return Outcome(ended=dead)
+        return Outcome(forked=forked)
+
+    def _fork(self, group: SequenceGroup, parent: Sequence, index: int) -> Sequence:
+        while len(group.sequences) <= index:
+            group.bear_sibling()
+        child = group.sequences[index]
+        self._memory.fork(parent.sequence_id, child.sequence_id)
+        child.become_fork(parent)
+        return child
+
+    def _tell_hypotheses(self, group: SequenceGroup) -> None:
+        assert group.beam is not None
+        best = group.beam.finished[: group.request.sampling.n]
+        for rank, hypothesis in enumerate(best):
+            last = len(hypothesis.tokens) - 1
+            reason = FinishReason.STOP if hypothesis.is_stopped else FinishReason.LENGTH
+            for index, token in enumerate(hypothesis.tokens):
+                self._output.append(
+                    group,
+                    rank,
+                    token,
+                    hypothesis.logprobs[index],
+                    reason if index == last else FinishReason.NONE,
+                )
+        for rank in range(len(best), group.request.sampling.n):
+            self._output.end(group, rank, FinishReason.STOP)
+
+
+def _finish_reason(group: SequenceGroup, sequence: Sequence, token: int) -> FinishReason:
+    if token in group.stop_ids:
+        return FinishReason.STOP
+    if len(sequence.output) == group.max_tokens:
+        return FinishReason.LENGTH
+    return FinishReason.NONE

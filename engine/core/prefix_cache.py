@@ -1,0 +1,80 @@
+"""Finds full blocks by the tokens that lead to them (paper, section 4.4, made automatic).
+
+The key of a block is a chained hash over the tenant, the key of the block before it and its own
+tokens. On a hit the tokens are compared too, so a collision is a miss and never a wrong block.
+"""
+
+import hashlib
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What identifies the contents of one full block.
+
+    Attributes:
+        parent: key of the block before it; of the tenant for the first.
+        tokens: its token ids as bytes.
+    """
+
+    parent: bytes
+    key: bytes
+    tokens: bytes
+
+
+class PrefixChain:
+    """The links of one growing prefix, each hashed once.
+
+    Attributes:
+        links: one per full block so far.
+    """
+
+    def __init__(self, salt: bytes, block_size: int) -> None:
+        """Args: salt: the tenant; the chains of two tenants have no key in common."""
+        self.links: list[Link] = []
+        self._block_size = block_size
+        # tagged and of fixed length, so that no salt can be mistaken for the key of a block
+        self._root = _hash(b"salt" + _hash(salt))
+
+    def extend(self, tokens: "array[int]") -> None:
+        """Add the int32 tokens of the next full blocks."""
+        for start in range(0, len(tokens), self._block_size):
+            block_tokens = tokens[start : start + self._block_size].tobytes()
+            parent = self.links[-1].key if self.links else self._root
+            self.links.append(Link(parent, _hash(b"block" + parent + block_tokens), block_tokens))
+
+
+class PrefixCache:
+    """Index from prefixes to blocks; whether a block lives on is decided by its pool."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[bytes, int] = {}
+        self._links: dict[int, Link] = {}
+
+    def match(self, links: Iterable[Link]) -> list[int]:
+        """Blocks that hold the longest cached prefix."""
+        blocks = []
+        for link in links:
+            block = self._blocks.get(link.key)
+            if block is None or self._links[block] != link:
+                break
+            blocks.append(block)
+        return blocks
+
+    def insert(self, link: Link, block: int) -> bool:
+        """Index a block; returns False if its contents are indexed in another block already."""
+        if link.key in self._blocks or block in self._links:
+            return False
+        self._blocks[link.key] = block
+        self._links[block] = link
+        return True
+
+    def forget(self, block: int) -> None:
+        """Drop a block whose contents are about to change."""
+        del self._blocks[self._links.pop(block).key]
+
+
+def _hash(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
