@@ -5,6 +5,7 @@ import asyncio
 from pathlib import Path
 
 from load_tests import report
+from load_tests.options import at_least, not_negative, positive, several
 from load_tests.traffic.lengths import MAX_TOTAL_LEN, parse_lengths
 from load_tests.traffic.schedule import Case, Extent, at_once, poisson, read_trace
 
@@ -22,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     work = parser.add_argument_group("arrivals").add_mutually_exclusive_group(required=True)
     work.add_argument(
         "--rate",
-        type=_floats,
+        type=several(positive),
         metavar="R,...",
         help="Poisson arrivals per second, one run for each",
     )
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     work.add_argument(
         "--concurrency",
-        type=_integers,
+        type=several(at_least(1)),
         metavar="N,...",
         help="closed loop, N requests in flight: hides queueing, for smoke tests and capacity only",
     )
@@ -47,26 +48,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=MAX_TOTAL_LEN,
         help="pairs of input and output that sum to this or more are drawn again",
     )
-    size.add_argument("--vocab-size", type=int, default=32000, help="prompt ids are below this")
+    size.add_argument(
+        "--vocab-size", type=at_least(1), default=32000, help="prompt ids are below this"
+    )
     size.add_argument("--seed", type=int, default=0, help="of arrivals, lengths and prompts")
     size.add_argument(
         "--time-unit", choices=TIME_UNITS_S, default="s", help="of the trace's stamps"
     )
     extent = parser.add_argument_group("extent")
     extent.add_argument(
-        "--duration-s", type=float, help="arrivals end here (60 without --requests)"
+        "--duration-s", type=positive, help="arrivals end here (60 without --requests)"
     )
-    extent.add_argument("--requests", type=int, help="at most this many")
-    extent.add_argument("--warmup", type=int, default=8, help="requests of 8 in, 32 out beforehand")
+    extent.add_argument("--requests", type=at_least(1), help="at most this many")
+    extent.add_argument(
+        "--warmup", type=at_least(0), default=8, help="requests of 8 in, 32 out beforehand"
+    )
     extent.add_argument(
         "--drain-s",
-        type=float,
+        type=not_negative,
         default=60.0,
         help="wait this long after the last arrival; then open requests are cut off and counted",
     )
     objective = parser.add_argument_group("service level")
-    objective.add_argument("--slo-ttft-s", type=float, default=1.0, help="to the first token")
-    objective.add_argument("--slo-tpot-s", type=float, default=0.05, help="per further token")
+    objective.add_argument("--slo-ttft-s", type=positive, default=1.0, help="to the first token")
+    objective.add_argument("--slo-tpot-s", type=positive, default=0.05, help="per further token")
     report.add_arguments(parser)
 
 
@@ -126,14 +131,3 @@ def plan(args: argparse.Namespace) -> list[Case]:
         )
         for number in args.concurrency
     ]
-
-
-def _floats(text: str) -> list[float]:
-    return [float(word) for word in text.split(",")]
-
-
-def _integers(text: str) -> list[int]:
-    values = [int(word) for word in text.split(",")]
-    if min(values) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: every number must be at least 1")
-    return values

@@ -73,7 +73,6 @@ class Target:
                 "temperature": 0,
                 "stream": True,
                 "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-                "return_token_ids": True,
             }
         ).encode()
 

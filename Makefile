@@ -1,0 +1,59 @@
+# Every target says what it does and how long it took. 'make help' lists them.
+
+PYTHON ?= python3
+CONFIG ?= serve_config.yaml
+VENV := .venv
+BIN := $(VENV)/bin
+
+# tests and servers share few cores: threads that spin against each other cost more than they compute
+export OMP_NUM_THREADS ?= 1
+export RAY_USAGE_STATS_ENABLED ?= 0
+# Ray would choose by itself, and not the same way in every shell
+export RAY_AUTH_MODE ?= token
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.PHONY: serve test check fmt bench help
+
+# $(call timed,WHAT,COMMANDS)
+timed = @set -e; echo "$(1)"; SECONDS=0; $(2); echo "$(1): done in $$SECONDS s"
+
+serve: $(VENV)/.installed  ## serve the model of serve_config.yaml (CONFIG=file for another one)
+	$(call timed,checking $(CONFIG) and its model,$(BIN)/python -m app.preflight "$(CONFIG)")
+	@echo "starting Ray Serve; Ctrl-C stops it"
+	@exec $(BIN)/serve run "$(CONFIG)"
+
+test: export RAY_AUTH_MODE = disabled
+test: $(VENV)/.installed-dev  ## run the tests that need no GPU and little time (ARGS=... for pytest)
+	$(call timed,testing,$(BIN)/python -m pytest -q -m "not gpu and not slow" $(ARGS))
+
+check: $(VENV)/.installed-dev  ## check format, lint and types
+	$(call timed,checking the format,$(BIN)/ruff format --check .)
+	$(call timed,linting,$(BIN)/ruff check .)
+	$(call timed,checking types,$(BIN)/mypy)
+
+fmt: $(VENV)/.installed-dev  ## format, and fix what the linter can fix
+	$(call timed,fixing,$(BIN)/ruff check --fix --exit-zero --quiet .)
+	$(call timed,formatting,$(BIN)/ruff format .)
+
+bench: $(VENV)/.installed-dev  ## measure (ARGS="COMMAND ..." for load_tests; without it they are listed)
+	$(call timed,measuring,$(BIN)/python -m load_tests $(or $(ARGS),--help))
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## +/  make \1  /'
+
+$(VENV)/.installed: EXTRAS =
+$(VENV)/.installed-dev: EXTRAS = [dev]
+$(VENV)/.installed $(VENV)/.installed-dev: pyproject.toml constraints.txt
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(MAKE) -s environment
+	$(call timed,installing pinned packages (once),$(BIN)/python -m pip install -q \
+	  --disable-pip-version-check -c constraints.txt -e '.$(EXTRAS)')
+	@touch $@
+
+.PHONY: environment
+environment:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' || { \
+	  echo "error: '$(PYTHON)' is not Python 3.11 or 3.12;" \
+	    "name one that is: make PYTHON=python3.12 ..." >&2; \
+	  exit 1; }
+	$(call timed,creating $(VENV),$(PYTHON) -m venv $(VENV))

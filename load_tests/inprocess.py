@@ -1,0 +1,85 @@
+"""The engine in this process, without Ray and HTTP: the measure for the rest of the stack."""
+
+import subprocess
+import sys
+import time
+from array import array
+from pathlib import Path
+
+from engine.config import DType, EngineConfig
+from engine.core.engine import Engine
+from engine.executor.inline import InlineExecutor
+from engine.model_config import read_model_config
+from engine.types import Request, SamplingParams
+from engine.worker.worker import load_worker
+
+BLOCK_SIZE = 16
+
+
+def embedded_model() -> Path:
+    """Find the folder of the embedded model, fetching it on first use.
+
+    Raises:
+        ValueError: if it cannot be fetched.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "app.model_store", "embedded"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[1],
+    )
+    if done.returncode:
+        raise ValueError(f"no embedded model: {done.stderr.strip() or done.stdout.strip()}")
+    return Path(done.stdout.splitlines()[-1])
+
+
+def cpu_config(
+    folder: Path, *, dtype: DType, max_num_seqs: int, max_model_len: int
+) -> EngineConfig:
+    """Configure a CPU engine with one thread whose pool holds every sequence at its longest."""
+    blocks_per_sequence = -(-max_model_len // BLOCK_SIZE)
+    return EngineConfig(
+        model_path=str(folder),
+        model=read_model_config(folder),
+        dtype=dtype,
+        device="cpu",
+        block_size=BLOCK_SIZE,
+        # the allocator keeps a little in reserve
+        num_blocks=max_num_seqs * blocks_per_sequence + max(8, max_num_seqs),
+        max_num_seqs=max_num_seqs,
+        max_model_len=max_model_len,
+        num_threads=1,
+        run_ahead=1,
+    )
+
+
+class InProcessEngine:
+    """The step loop around `Engine` and `InlineExecutor`."""
+
+    name = "pagoda"
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._executor = InlineExecutor(load_worker(config), config.run_ahead)
+        self._engine = Engine(config.scheduler, self._executor)
+        self._next_id = 0
+
+    def generate(self, prompts: list[list[int]], output_len: int) -> list[list[int]]:
+        """Continue all prompts at once by `output_len` tokens each, greedily, past end tokens."""
+        first_id = self._next_id
+        self._next_id += len(prompts)
+        sampling = SamplingParams(max_tokens=output_len, temperature=0.0, ignore_eos=True)
+        for request_id, prompt in enumerate(prompts, start=first_id):
+            request = Request(request_id=request_id, prompt=array("i", prompt), sampling=sampling)
+            self._engine.add(request)
+        outputs: list[list[int]] = [[] for _ in prompts]
+        while self._engine.has_work:
+            step = self._engine.step(time.perf_counter())
+            if step is not None:
+                for request_id, token in zip(step.request_ids, step.tokens, strict=True):
+                    outputs[request_id - first_id].append(token)
+        return outputs
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._executor.close()

@@ -1,0 +1,34 @@
+"""One Ray cluster for all tests that start processes; started by the first that asks for it."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# read by Ray when it is imported, and inherited by its processes
+os.environ |= {
+    "RAY_AUTH_MODE": "disabled",
+    "PYTHONPATH": str(ROOT),
+    "OMP_NUM_THREADS": "1",
+    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.02",
+    "RAY_SERVE_PROXY_MIN_DRAINING_PERIOD_S": "0.1",
+}
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    import ray
+
+    ray.init(
+        address="local",
+        num_cpus=16,
+        include_dashboard=False,
+        object_store_memory=100 << 20,
+        log_to_driver=False,
+        configure_logging=False,
+    )
+    yield
+    ray.shutdown()
