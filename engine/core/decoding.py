@@ -5,18 +5,26 @@ Both are built from three operations on sequences: fork, append and free (paper,
 
 from dataclasses import dataclass
 
-from engine.core.memory import Memory
+from engine.core.memory import Growth, Memory
 from engine.core.output import OutputBuilder
 from engine.core.sequence import Sequence, SequenceGroup
 from engine.types import FinishReason, StepResult
 
 
 @dataclass(frozen=True, slots=True)
+class Fork:
+    """A sequence whose row takes over the state of another, and how its blocks differ then."""
+
+    sequence: Sequence
+    growth: Growth
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """Attributes: ended, forked: sequences that do not go on; those whose row follows another's."""
+    """Attributes: ended: sequences that do not go on; forked: sequences that others go on as."""
 
     ended: tuple[Sequence, ...] = ()
-    forked: tuple[Sequence, ...] = ()
+    forked: tuple[Fork, ...] = ()
 
 
 _GOES_ON = Outcome()
@@ -84,13 +92,13 @@ class Decoding:
             return Outcome(ended=dead)
         return Outcome(forked=forked)
 
-    def _fork(self, group: SequenceGroup, parent: Sequence, index: int) -> Sequence:
+    def _fork(self, group: SequenceGroup, parent: Sequence, index: int) -> Fork:
         while len(group.sequences) <= index:
             group.bear_sibling()
         child = group.sequences[index]
-        self._memory.fork(parent.sequence_id, child.sequence_id)
+        growth = self._memory.fork(parent.sequence_id, child.sequence_id)
         child.become_fork(parent)
-        return child
+        return Fork(child, growth)
 
     def _tell_hypotheses(self, group: SequenceGroup) -> None:
         assert group.beam is not None

@@ -74,8 +74,12 @@ class Memory(Protocol):
         """Grow a sequence by one token."""
         ...
 
-    def fork(self, parent_id: int, child_id: int) -> None:
-        """Make the child a duplicate of the parent; it gives back what it held before."""
+    def fork(self, parent_id: int, child_id: int) -> Growth:
+        """Make the child a duplicate of the parent.
+
+        Returns:
+            How the child's block table differs from the parent's, and copies for the next plan.
+        """
         ...
 
     def commit(self, group: SequenceGroup, sequence: Sequence) -> None:
@@ -219,13 +223,14 @@ class PagedMemory:
         self._fill(table, 1)
         return growth
 
-    def fork(self, parent_id: int, child_id: int) -> None:
-        """See `Memory.fork`."""
+    def fork(self, parent_id: int, child_id: int) -> Growth:
+        """See `Memory.fork`; the child shares all blocks and gives back what it held before."""
         parent = self._tables[parent_id]
         for block in parent.blocks:
             self._pool.share(block)
         self.free(child_id)
         self._tables[child_id] = _Table(list(parent.blocks), parent.length)
+        return NO_GROWTH
 
     def commit(self, group: SequenceGroup, sequence: Sequence) -> None:
         """See `Memory.commit`; full blocks can be found by later sequences from now on."""

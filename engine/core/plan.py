@@ -1,6 +1,7 @@
 """Assembles one StepPlan while the scheduler decides, and checks it."""
 
 from array import array
+from collections.abc import Iterable
 
 from engine.core.memory import Growth
 from engine.core.sequence import Sequence, SequenceGroup
@@ -64,7 +65,11 @@ class PlanBuilder:
         for index, block in growth.entries:
             self._append_rows.append(sequence.row)
             self._append_entries.add(index, block)
-        for source, destination in growth.copies:
+        self.copy(growth.copies)
+
+    def copy(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Copy (source, destination) blocks before the step's forward pass."""
+        for source, destination in pairs:
             self._copies.add(source, destination)
 
     def set_last_token(self, sequence: Sequence) -> None:

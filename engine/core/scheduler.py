@@ -10,8 +10,10 @@ from collections import deque
 from dataclasses import dataclass
 
 from engine.config import SchedulerConfig
-from engine.core.decoding import Decoding
+from engine.core.admission_gate import AdmissionGate
+from engine.core.decoding import Decoding, Fork
 from engine.core.grouping import make_group
+from engine.core.limits import outgrown
 from engine.core.memory import Admission, Admitted, Growth, Memory
 from engine.core.output import OutputBuilder
 from engine.core.plan import PlanBuilder
@@ -45,16 +47,19 @@ class Scheduler:
         capacity: Capacity,
         memory: Memory,
         preemption: Preemption,
+        gate: AdmissionGate,
     ) -> None:
         self._config = config
         self._capacity = capacity
         self._memory = memory
         self._preemption = preemption
+        self._gate = gate
         self._groups: dict[int, SequenceGroup] = {}
         self._waiting: deque[SequenceGroup] = deque()
         self._swapped: deque[SequenceGroup] = deque()
         self._running: list[SequenceGroup] = []
-        self._forked: list[Sequence] = []
+        self._forked: list[Fork] = []
+        self._copies: list[tuple[int, int]] = []
         self._in_flight: deque[_InFlight] = deque()
         self._rows = Rows(capacity.num_rows)
         self._retirement = Retirement(memory, self._rows)
@@ -83,6 +88,10 @@ class Scheduler:
             InvalidRequest, PromptTooLong: if it can never be served; nothing is changed.
         """
         group = make_group(request, self._next_sequence_id, self._config, self._capacity)
+        if self._memory.can_admit(group) is Admission.NEVER:
+            raise outgrown(
+                len(request.prompt), group.max_tokens, group.num_sequences, self._capacity
+            )
         self._next_sequence_id += group.num_sequences
         self._groups[request.request_id] = group
         self._waiting.append(group)
@@ -130,12 +139,16 @@ class Scheduler:
         return self._take_output(now_s, StepResult(step=-1), 0)
 
     def _plan_forks(self, builder: PlanBuilder) -> None:
-        """Let rows follow the forks of the last results, before any of them grows."""
-        for sequence in self._forked:
+        """Let rows and blocks follow the forks since the last plan, before any of them grows."""
+        for fork in self._forked:
+            sequence = fork.sequence
             if sequence.fork_row >= 0:
                 builder.fork(sequence.fork_row, sequence.row)
+                builder.grow(sequence, fork.growth)
                 sequence.fork_row = -1
         self._forked.clear()
+        builder.copy(self._copies)
+        self._copies = []
 
     def _plan_decodes(self, builder: PlanBuilder) -> None:
         for group in tuple(self._running):
@@ -166,9 +179,15 @@ class Scheduler:
                     self._decode(builder, group, entry.sequence)
 
     def _plan_admissions(self, builder: PlanBuilder) -> None:
-        # as in the paper, nobody new enters while a group is swapped out
-        while self._waiting and not self._swapped and builder.num_left:
+        if not self._waiting:
+            return
+        num_open = self._gate.num_open(
+            self._waiting, num_running=len(self._running), num_swapped=len(self._swapped)
+        )
+        for _ in range(num_open):
             group = self._waiting[0]
+            if not builder.num_left:
+                return
             if not self._has_rows(group) or self._memory.can_admit(group) is not Admission.NOW:
                 return
             self._waiting.popleft()
@@ -230,7 +249,8 @@ class Scheduler:
 
     def _bear_sibling(self, builder: PlanBuilder, group: SequenceGroup, parent: Sequence) -> None:
         sibling = group.bear_sibling()
-        self._memory.fork(parent.sequence_id, sibling.sequence_id)
+        # what the parent's last chunk writes in this step can only be copied before the next one
+        self._copies += self._memory.fork(parent.sequence_id, sibling.sequence_id).copies
         table = self._memory.block_table(sibling.sequence_id)
         builder.grow(sibling, Growth(tuple(enumerate(table))))
         builder.sibling(group, sibling, parent)
