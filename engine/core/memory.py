@@ -160,9 +160,10 @@ class PagedMemory:
         self._watermark_blocks = int(num_blocks * watermark)
         self._tables: dict[int, _Table] = {}
         self._swap = SwapSpace(num_swap_slots)
-        # tokens in each block in use, and their sum
+        # tokens in each block in use, their sum, and the sum of the lengths of all tables
         self._filled = array("i", bytes(4 * num_blocks))
         self._num_filled = 0
+        self._num_logical = 0
 
     def can_admit(self, group: SequenceGroup) -> Admission:
         """See `Memory.can_admit`; the watermark does not apply to an empty pool."""
@@ -197,6 +198,9 @@ class PagedMemory:
 
     def can_append(self, sequence_ids: list[int]) -> bool:
         """See `Memory.can_append`."""
+        # none needs more than one block, so there is seldom a need to look closer
+        if len(sequence_ids) <= self._pool.num_free:
+            return True
         num_needed = 0
         writers: dict[int, int] = {}
         for sequence_id in sequence_ids:
@@ -214,13 +218,16 @@ class PagedMemory:
         """See `Memory.append`; a shared last block is copied first (paper, section 4.4)."""
         table = self._tables[sequence_id]
         growth = NO_GROWTH
-        if table.length == len(table.blocks) * self._block_size:
+        offset = table.length % self._block_size
+        if offset == 0:
             table.blocks.append(self._pool.allocate())
             growth = Growth(entries=((len(table.blocks) - 1, table.blocks[-1]),))
-        elif self._writes_shared(table):
+        elif self._pool.references(table.blocks[-1]) > 1:
             copy = self._copy_last(table)
             growth = Growth(entries=((len(table.blocks) - 1, copy[1]),), copies=(copy,))
-        self._fill(table, 1)
+        self._fill_block(table.blocks[-1], offset + 1)
+        table.length += 1
+        self._num_logical += 1
         return growth
 
     def fork(self, parent_id: int, child_id: int) -> Growth:
@@ -230,6 +237,7 @@ class PagedMemory:
             self._pool.share(block)
         self.free(child_id)
         self._tables[child_id] = _Table(list(parent.blocks), parent.length)
+        self._num_logical += parent.length
         return NO_GROWTH
 
     def commit(self, group: SequenceGroup, sequence: Sequence) -> None:
@@ -245,7 +253,10 @@ class PagedMemory:
     def free(self, sequence_id: int) -> None:
         """See `Memory.free`; later blocks first, so that the heads of prefixes are evicted last."""
         table = self._tables.pop(sequence_id, None)
-        for block in reversed(table.blocks if table else ()):
+        if table is None:
+            return
+        self._num_logical -= table.length
+        for block in reversed(table.blocks):
             if self._pool.release(block):
                 self._num_filled -= self._filled[block]
                 self._filled[block] = 0
@@ -261,14 +272,13 @@ class PagedMemory:
         cached = self._pool.num_unused_kept * size
         free = self._pool.num_free * size - cached
         internal = total - free - cached - self._num_filled
-        logical = sum(table.length for table in self._tables.values())
         return MemoryUsage(
             total=total,
             filled=self._num_filled,
             internal=internal,
             cached=cached,
             free=free,
-            shared_saving=logical - self._num_filled,
+            shared_saving=self._num_logical - self._num_filled,
             swapped=self._swap.num_used * size,
         )
 
@@ -356,10 +366,15 @@ class PagedMemory:
         end = table.length + num_tokens
         for index in range(table.length // self._block_size, self._num_blocks(end)):
             block = table.blocks[index]
-            filled = min(end - index * self._block_size, self._block_size)
-            self._num_filled += max(0, filled - self._filled[block])
-            self._filled[block] = max(filled, self._filled[block])
+            self._fill_block(block, min(end - index * self._block_size, self._block_size))
         table.length = end
+        self._num_logical += num_tokens
+
+    def _fill_block(self, block: int, num_tokens: int) -> None:
+        num_new = num_tokens - self._filled[block]
+        if num_new > 0:
+            self._filled[block] = num_tokens
+            self._num_filled += num_new
 
     def _num_blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self._block_size)

@@ -38,7 +38,6 @@ class PlanBuilder:
         self._swap_outs = _Pairs()
         self._swap_ins = _Pairs()
         self._copies = _Pairs()
-        self._decode_rows: list[int] = []
         self._prefills = _Pairs()
         self._prefill_counts = int32()
         self._prefill_samples = array("b")
@@ -88,7 +87,6 @@ class PlanBuilder:
 
     def decode(self, group: SequenceGroup, sequence: Sequence) -> None:
         """Feed the row's last token and sample the next."""
-        self._decode_rows.append(sequence.row)
         self._decodes.append((group, sequence))
         self.num_left -= 1
 
@@ -133,7 +131,7 @@ class PlanBuilder:
             swap_in_blocks=self._swap_ins.second,
             copy_sources=self._copies.first,
             copy_destinations=self._copies.second,
-            decode_rows=int32(self._decode_rows),
+            decode_rows=int32([sequence.row for _, sequence in self._decodes]),
             prefill_rows=self._prefills.first,
             prefill_starts=self._prefills.second,
             prefill_counts=self._prefill_counts,
@@ -149,7 +147,7 @@ class PlanBuilder:
     def is_empty(self) -> bool:
         """Whether the workers have nothing to do."""
         return not (
-            self._decode_rows or self._prefill_counts or self._forks.first or self._swap_outs.first
+            self._decodes or self._prefill_counts or self._forks.first or self._swap_outs.first
         )
 
 

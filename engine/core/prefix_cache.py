@@ -6,6 +6,7 @@ tokens. On a hit the tokens are compared too, so a collision is a miss and never
 
 import hashlib
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -60,14 +61,12 @@ class PrefixCache:
 
     def _chain(
         self, salt: bytes, tokens: "array[int]", num_blocks: int
-    ) -> "list[tuple[bytes, bytes, bytes]]":
+    ) -> Iterator[tuple[bytes, bytes, bytes]]:
         """(parent key, key, token bytes) of the first blocks."""
-        links = []
         # tagged and of fixed length, so that no salt can be mistaken for the key of a block
         parent = hashlib.sha256(b"salt" + hashlib.sha256(salt).digest()).digest()
         for start in range(0, num_blocks * self._block_size, self._block_size):
             block_tokens = tokens[start : start + self._block_size].tobytes()
             key = hashlib.sha256(b"block" + parent + block_tokens).digest()
-            links.append((parent, key, block_tokens))
+            yield parent, key, block_tokens
             parent = key
-        return links

@@ -161,11 +161,9 @@ class Scheduler:
 
     def _plan_prefills(self, builder: PlanBuilder) -> None:
         for group in self._running:
-            for sequence in tuple(group.sequences):
-                if builder.num_left == 0:
-                    return
-                if sequence.is_prefilling:
-                    self._prefill(builder, group, sequence)
+            # siblings are born on the way, and have nothing to prefill
+            for sequence in [s for s in group.sequences if s.is_prefilling]:
+                self._prefill(builder, group, sequence)
 
     def _plan_swap_ins(self, builder: PlanBuilder) -> None:
         while self._swapped and builder.num_left and self._can_swap_in(self._swapped[0]):

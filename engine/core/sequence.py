@@ -133,8 +133,9 @@ class SequenceGroup:
             return [s for s in self.live if s.prefill_end <= s.num_scheduled < s.num_known]
         return [
             s
-            for s in self.live
-            if s.num_scheduled >= s.prefill_end
+            for s in self.sequences
+            if s.finish_reason is FinishReason.NONE
+            and s.num_scheduled >= s.prefill_end
             and len(s.output) + s.num_in_flight < self.max_tokens
         ]
 
