@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from engine.core.memory import Growth, Memory
 from engine.core.output import OutputBuilder
-from engine.core.sequence import Sequence, SequenceGroup
+from engine.core.sequence import UNFINISHED, Sequence, SequenceGroup
 from engine.types import FinishReason, StepResult
 
 
@@ -49,7 +49,7 @@ class Decoding:
         sequence.output.append(token)
         sequence.finish_reason = _finish_reason(group, sequence, token)
         self._output.token(group, sequence, position)
-        return _GOES_ON if sequence.finish_reason is FinishReason.NONE else Outcome((sequence,))
+        return _GOES_ON if sequence.finish_reason is UNFINISHED else Outcome((sequence,))
 
     def end(self, group: SequenceGroup, reason: FinishReason) -> Outcome:
         """End all live sequences of a group without a token."""
@@ -123,4 +123,4 @@ def _finish_reason(group: SequenceGroup, sequence: Sequence, token: int) -> Fini
         return FinishReason.STOP
     if len(sequence.output) == group.max_tokens:
         return FinishReason.LENGTH
-    return FinishReason.NONE
+    return UNFINISHED

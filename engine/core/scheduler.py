@@ -14,13 +14,13 @@ from engine.core.admission_gate import AdmissionGate
 from engine.core.decoding import Decoding, Fork
 from engine.core.grouping import make_group
 from engine.core.limits import outgrown
-from engine.core.memory import Admission, Admitted, Growth, Memory
+from engine.core.memory import NO_GROWTH, Admission, Admitted, Growth, Memory
 from engine.core.output import OutputBuilder
 from engine.core.plan import PlanBuilder
 from engine.core.preemption import Preemption
 from engine.core.retirement import Retirement
 from engine.core.rows import Rows
-from engine.core.sequence import Sequence, SequenceGroup, Status
+from engine.core.sequence import UNFINISHED, Sequence, SequenceGroup, Status
 from engine.types import (
     Capacity,
     FinishReason,
@@ -58,6 +58,7 @@ class Scheduler:
         self._waiting: deque[SequenceGroup] = deque()
         self._swapped: deque[SequenceGroup] = deque()
         self._running: list[SequenceGroup] = []
+        self._prefilling: list[SequenceGroup] = []
         self._forked: list[Fork] = []
         self._copies: list[tuple[int, int]] = []
         self._in_flight: deque[_InFlight] = deque()
@@ -129,7 +130,7 @@ class Scheduler:
         for position, (group, sequence) in enumerate(done.sampled):
             sequence.num_in_flight -= 1
             # a token sampled after the end, by a plan made before the end was known, is dropped
-            if sequence.finish_reason is FinishReason.NONE:
+            if sequence.finish_reason is UNFINISHED:
                 self._accept(group, sequence, result, position)
         self._retirement.complete(result.step)
         return self._take_output(now_s, result, done.plan.num_tokens)
@@ -160,7 +161,8 @@ class Scheduler:
                     self._decode(builder, group, sequence)
 
     def _plan_prefills(self, builder: PlanBuilder) -> None:
-        for group in self._running:
+        self._prefilling = [group for group in self._prefilling if group.is_prefilling]
+        for group in self._prefilling:
             # siblings are born on the way, and have nothing to prefill
             for sequence in [s for s in group.sequences if s.is_prefilling]:
                 self._prefill(builder, group, sequence)
@@ -195,6 +197,7 @@ class Scheduler:
                 entry.sequence.prefill_end = entry.sequence.num_known
                 entry.sequence.num_scheduled = entry.num_cached
                 self._num_cached_tokens += entry.num_cached
+            self._prefilling.append(group)
             for entry in admitted:
                 self._prefill(builder, group, entry.sequence)
 
@@ -221,7 +224,7 @@ class Scheduler:
 
     def _decode(self, builder: PlanBuilder, group: SequenceGroup, sequence: Sequence) -> None:
         growth = self._memory.append(sequence.sequence_id)
-        if growth.entries:
+        if growth is not NO_GROWTH:
             builder.grow(sequence, growth)
         if group.beam is not None:
             builder.set_last_token(sequence)
