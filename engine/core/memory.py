@@ -141,8 +141,8 @@ class PagedMemory:
     """Blocks are allocated when the first token that needs them arrives, and are never contiguous.
 
     Sequences share blocks until one of them writes into a shared one, which it then copies. A share
-    of the pool, the watermark, is kept free of new sequences so that running ones can grow for a
-    while before one of them must be preempted.
+    of the pool, at least the watermark, is kept free of new sequences so that running ones can grow
+    for a while before one of them must be preempted.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class PagedMemory:
         self._num_logical = 0
 
     def can_admit(self, group: SequenceGroup) -> Admission:
-        """See `Memory.can_admit`; the watermark does not apply to an empty pool."""
+        """See `Memory.can_admit`."""
         most = blocks_needed(
             len(group.request.prompt), group.max_tokens, group.num_sequences, self._block_size
         )
@@ -179,8 +179,7 @@ class PagedMemory:
         num_blocks += sum(self._num_blocks(other.num_known) - num_shared for other in others)
         # a hit without a reference is taken out of the blocks that count as free
         num_blocks += sum(self._pool.references(block) == 0 for block in hits)
-        reserve = self._watermark_blocks if self._tables else 0
-        fits = num_blocks + reserve <= self._pool.num_free
+        fits = num_blocks + self._num_kept_free() <= self._pool.num_free
         return Admission.NOW if fits else Admission.LATER
 
     def admit(self, group: SequenceGroup) -> list[Admitted]:
@@ -299,10 +298,9 @@ class PagedMemory:
         return list(slots.items())
 
     def can_swap_in(self, group: SequenceGroup) -> bool:
-        """See `Memory.can_swap_in`; the watermark does not apply to an empty pool."""
-        reserve = self._watermark_blocks if self._tables else 0
+        """See `Memory.can_swap_in`."""
         needed = len(self._swap.distinct_slots(group)) + len(group.live)
-        return needed + reserve <= self._pool.num_free
+        return needed + self._num_kept_free() <= self._pool.num_free
 
     def swap_in(self, group: SequenceGroup) -> tuple[list[tuple[int, int]], list[Admitted]]:
         """See `Memory.swap_in`."""
@@ -341,6 +339,19 @@ class PagedMemory:
             return []
         num_tokens = (sequence.num_known - 1) // self._block_size * self._block_size
         return self._cache.match(group.request.salt, sequence.known_tokens(0, num_tokens))
+
+    def _num_kept_free(self) -> int:
+        """Blocks that newcomers leave to the sequences in the pool.
+
+        Half a block of growth for each of them, or a group that was preempted would come back only
+        to be preempted again: with the paper's ShareGPT lengths on 981 blocks (simulated, A100,
+        OPT-13B, 2 and 4 requests per second) this takes away a third of all preemptions and up to
+        16 % of the mean latency per token; with Alpaca's at 30 per second all 1,916 preemptions.
+        A whole block for each costs Alpaca 50 % of latency.
+        """
+        if not self._tables:
+            return 0
+        return max(self._watermark_blocks, len(self._tables) // 2)
 
     def _num_shared_blocks(self, group: SequenceGroup) -> int:
         return len(group.request.prompt) // self._block_size
