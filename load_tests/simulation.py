@@ -70,31 +70,16 @@ class Replay:
     requests: tuple[Served, ...]
     samples: tuple[Sample, ...]
 
-    def window(self, start_s: float, end_s: float) -> "Window":
-        """The steps that ended in [start_s, end_s)."""
-        return Window(tuple(s for s in self.samples if start_s <= s.end_s < end_s))
+    def window(self, start_s: float, end_s: float) -> tuple[Sample, ...]:
+        """The steps that ended in [start_s, end_s).
 
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Means over steps, each step counted once, as in the paper's figures 2 and 13."""
-
-    steps: tuple[Sample, ...]
-
-    @property
-    def num_sequences(self) -> float:
-        """Sequences in the batch."""
-        return self._mean([step.num_sequences for step in self.steps])
-
-    def share(self, use: str) -> float:
-        """Share of all slots that have a use, which is named as in `MemoryUsage`."""
-        return self._mean([getattr(step.usage, use) / step.usage.total for step in self.steps])
-
-    @staticmethod
-    def _mean(values: list[float]) -> float:
-        if not values:
-            raise ValueError("no step ended in the window")
-        return sum(values) / len(values)
+        Raises:
+            ValueError: if there are none.
+        """
+        window = tuple(step for step in self.samples if start_s <= step.end_s < end_s)
+        if not window:
+            raise ValueError(f"no step ended between {start_s:g} s and {end_s:g} s")
+        return window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

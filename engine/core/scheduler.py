@@ -152,6 +152,16 @@ class Scheduler:
         self._copies = []
 
     def _plan_decodes(self, builder: PlanBuilder) -> None:
+        ready = [(group, sequence) for group in self._running for sequence in group.ready]
+        sequence_ids = [sequence.sequence_id for _, sequence in ready]
+        # one question for the whole batch, as long as nothing is short
+        if len(ready) <= builder.num_left and self._memory.can_append(sequence_ids):
+            for group, sequence in ready:
+                self._decode(builder, group, sequence)
+        else:
+            self._plan_decodes_in_turn(builder)
+
+    def _plan_decodes_in_turn(self, builder: PlanBuilder) -> None:
         for group in tuple(self._running):
             if builder.num_left == 0:
                 return
