@@ -42,9 +42,10 @@ def test_full_length_agrees_with_the_paper(name: str, tmp_path: Path) -> None:
     main(["figure2", "--only", name, "--output", str(tmp_path)])
     (path,) = tmp_path.glob("*.json")
     found = json.loads(path.read_text())[name]
-    # lengths drawn each by itself make the paged batches of figure 13 too large, see README.md
-    expected = [name == "2", True, True, True]
-    assert [f["agrees"] for f in found] == expected
+    assert all(system["agrees"] for system in found[1:])
+    # lengths drawn each by itself make the paged batches of figure 13 too large, see the command
+    allowed = 0.03 if name == "2" else 0.17
+    assert found[0]["ours"] == pytest.approx(found[0]["paper"], rel=allowed)
 
 
 def test_a_window_behind_the_end_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
