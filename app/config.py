@@ -1,9 +1,121 @@
-"""The application's configuration: `args` of serve_config.yaml, checked."""
+"""The application's configuration: `args` of serve_config.yaml, checked.
+
+This is the only file that reads environment variables.
+"""
 
 import os
+from difflib import get_close_matches
 from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
+
+from app import embedded
+from app.model_store import EMBEDDED
+from engine.config import LoadFormat
+from engine.errors import ConfigError
+
+_FolderOption = Annotated[Path, Strict(False)]
 
 
 def default_cache() -> Path:
     """Where models are kept: $XDG_CACHE_HOME/pagoda, else ~/.cache/pagoda."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "pagoda"
+
+
+class Limits(BaseModel):
+    """What one HTTP request may ask for.
+
+    Attributes:
+        max_body_mib: largest request body in MiB.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    max_body_mib: float = Field(default=4.0, gt=0, le=64)
+
+
+class AppConfig(BaseModel):
+    """All options of one application; README.md describes each.
+
+    Attributes:
+        model: "embedded", a local folder or a Hugging Face hub id.
+        served_model_name: the name that clients ask for; null derives it from `model`.
+        dtype: of weights and KV pool; auto is bfloat16 where the device computes in it.
+        device: auto is cuda where there is an NVIDIA device.
+        load_format: dummy fills the model with random weights, for benchmarks.
+        tensor_parallel_size: ranks that share every layer.
+        block_size: tokens per block of the KV pool.
+        num_blocks: blocks of the KV pool on each rank; null derives it from `kv_cache_gib`.
+        kv_cache_gib: memory of the KV pool on each rank in GiB.
+        max_num_seqs: sequences in the batch at once.
+        max_num_batched_tokens: token budget of one step.
+        max_model_len: longest prompt plus output in tokens; null takes the model's.
+        max_num_waiting: requests that may wait for a place in the batch.
+        num_threads: compute threads of a CPU worker.
+        compiled_kernels: whether a CPU worker may compile and use the C kernels.
+        cache_folder: where the embedded model is kept.
+        unknown_parameters: whether a request field that the API does not know is an error.
+        api_keys_file: file with one accepted API key per line; null accepts every caller.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+
+    model: str = Field(default=EMBEDDED, min_length=1)
+    served_model_name: str | None = Field(default=None, min_length=1, max_length=256)
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    load_format: LoadFormat = "safetensors"
+    tensor_parallel_size: int = Field(default=1, ge=1, le=64)
+    block_size: int = Field(default=16, ge=1, le=256)
+    num_blocks: int | None = Field(default=None, ge=1, lt=1 << 31)
+    kv_cache_gib: float = Field(default=0.5, gt=0, le=1024, allow_inf_nan=False)
+    max_num_seqs: int = Field(default=64, ge=1, le=4096)
+    max_num_batched_tokens: int = Field(default=256, ge=1, le=1 << 20)
+    max_model_len: int | None = Field(default=None, ge=2, lt=1 << 31)
+    max_num_waiting: int = Field(default=1024, ge=1, le=1 << 20)
+    num_threads: int = Field(default=1, ge=1, le=1024)
+    compiled_kernels: bool = True
+    cache_folder: _FolderOption = Field(default_factory=default_cache)
+    unknown_parameters: Literal["reject", "ignore"] = "reject"
+    api_keys_file: _FolderOption | None = None
+    limits: Limits = Limits()
+
+    @property
+    def model_id(self) -> str:
+        """The name that clients ask for."""
+        if self.served_model_name is not None:
+            return self.served_model_name
+        if self.model == EMBEDDED:
+            return embedded.SMOLLM2.name
+        folder = Path(self.model).expanduser()
+        return folder.resolve().name if folder.exists() else self.model
+
+
+def parse_config(args: dict[str, Any]) -> AppConfig:
+    """Check the application's `args`.
+
+    Raises:
+        ConfigError: naming every bad value, and for unknown options the nearest known one.
+    """
+    try:
+        return AppConfig.model_validate(args)
+    except ValidationError as error:
+        raise ConfigError("; ".join(_describe(item) for item in error.errors())) from None
+
+
+def _describe(item: Any) -> str:
+    name = ".".join(str(part) for part in item["loc"]) or "args"
+    if item["type"] != "extra_forbidden":
+        return f"{name} is {item['input']!r:.100}: {item['msg']}"
+    known = _known_options()
+    nearest = get_close_matches(name.rpartition(".")[2], known, n=1)
+    if nearest:
+        return f"unknown option {name!r}; did you mean {known[nearest[0]]!r}?"
+    return f"unknown option {name!r}; known are {', '.join(known.values())}"
+
+
+def _known_options() -> dict[str, str]:
+    """Last part of an option's name -> its whole name."""
+    nested = {name: f"limits.{name}" for name in Limits.model_fields}
+    return {name: name for name in AppConfig.model_fields} | nested

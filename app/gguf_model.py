@@ -174,7 +174,7 @@ def _weights(tensor: ReaderTensor, config: dict[str, Any]) -> NDArray[np.float32
 
 
 def _unpermute(weights: NDArray[np.float32], num_heads: int) -> NDArray[np.float32]:
-    # llama.cpp rotates neighbouring pairs (2i, 2i + 1), so its files interleave the two halves of a head
+    # llama.cpp rotates neighbours (2i, 2i + 1), so its files interleave the two halves of a head
     rows, columns = weights.shape
     pairs = weights.reshape(num_heads, rows // num_heads // 2, 2, columns)
     return pairs.swapaxes(1, 2).reshape(rows, columns)

@@ -1,4 +1,4 @@
-"""Finds the folder of a model: the embedded one, a local folder, or a repository of the Hugging Face hub.
+"""Finds the folder of a model: the embedded one, a local one, or one of the Hugging Face hub.
 
 `python -m app.model_store embedded|PATH|HUB_ID` prints the folder.
 """
@@ -48,22 +48,24 @@ def verify(folder: Path) -> None:
         ConfigError: naming the files that differ.
     """
     if (folder / FILE_NAME).exists() and (damaged := damaged_files(folder, full=True)):
-        raise ConfigError(f"{folder}: {', '.join(damaged)} changed; delete the folder to rebuild it")
+        raise ConfigError(
+            f"{folder}: {', '.join(damaged)} changed; delete the folder to rebuild it"
+        )
 
 
 def _fetch_from_hub(repo_id: str) -> Path:
     # slow to import and not needed for the embedded model
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
         return Path(snapshot_download(repo_id, allow_patterns=list(_HUB_FILES)))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise ConfigError(
-            f"model {repo_id!r}: there is no such folder here, it is not in the hub's cache, and it "
-            f"could not be fetched from the Hugging Face hub ({reason:.300}); check the name, the "
-            "network and, for a private model, HF_TOKEN; or set 'model' to 'embedded' or a folder"
+            f"model {repo_id!r}: there is no such folder, it is not in the hub's cache, and the "
+            f"Hugging Face hub did not give it ({reason:.300}); check the name, the network and, "
+            "for a private model, HF_TOKEN; or set 'model' to 'embedded' or a local folder"
         ) from error
 
 
@@ -74,7 +76,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m app.model_store", description=__doc__)
     parser.add_argument("model", help="'embedded', a local folder or a hub id")
     parser.add_argument("--cache", type=Path, default=default_cache(), help="cache folder")
-    parser.add_argument("--verify", action="store_true", help="compare every byte with the manifest")
+    parser.add_argument(
+        "--verify", action="store_true", help="compare every byte with the manifest"
+    )
     arguments = parser.parse_args()
     try:
         folder = resolve(arguments.model, arguments.cache)

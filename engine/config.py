@@ -86,7 +86,6 @@ class SchedulerConfig:
         preemption: how a preempted group comes back; auto chooses for each.
         watermark: share of the paged pool that is kept free of new sequences.
         prefix_cache: whether full blocks are kept for later prompts.
-        admit_while_swapped: whether new requests enter while groups are swapped out.
     """
 
     max_num_batched_tokens: int
@@ -96,7 +95,6 @@ class SchedulerConfig:
     preemption: PreemptionPolicy = "auto"
     watermark: float = 0.01
     prefix_cache: bool = True
-    admit_while_swapped: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +113,7 @@ class EngineConfig:
         max_num_waiting: requests that may wait for a place in the batch.
         num_threads: compute threads of a CPU worker.
         run_ahead: plans in flight; 1 waits for each result.
-        memory_policy, preemption, prefix_cache, admit_while_swapped: see `SchedulerConfig`.
+        memory_policy, preemption, prefix_cache: see `SchedulerConfig`.
         compiled_kernels: whether a CPU worker may compile and use the C kernels.
     """
 
@@ -139,7 +137,6 @@ class EngineConfig:
     memory_policy: MemoryPolicy = "paged"
     preemption: PreemptionPolicy = "auto"
     prefix_cache: bool = True
-    admit_while_swapped: bool = False
 
     @property
     def scheduler(self) -> SchedulerConfig:
@@ -151,5 +148,4 @@ class EngineConfig:
             memory_policy=self.memory_policy,
             preemption=self.preemption,
             prefix_cache=self.prefix_cache,
-            admit_while_swapped=self.admit_while_swapped,
         )

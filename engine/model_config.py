@@ -46,7 +46,7 @@ def read_model_config(folder: Path) -> ModelConfig:
     """Read config.json and, where there is one, generation_config.json.
 
     Raises:
-        ConfigError: if a file is missing or damaged, or the model is of a kind that is not supported.
+        ConfigError: if a file is missing or damaged, or the model's kind is not supported.
     """
     config = _read_json(folder / "config.json")
     try:
@@ -105,9 +105,7 @@ def _parse(config: Json, eos_source: Json) -> ModelConfig:
 def _architecture(config: Json) -> str:
     supported = f"supported are {', '.join(_FAMILIES)}"
     if config.get("auto_map"):
-        raise ConfigError(
-            f"the model brings its own code (auto_map), which is never run; {supported}"
-        )
+        raise ConfigError(f"the model brings code of its own (auto_map), never run; {supported}")
     named = config.get("architectures") or [_MODEL_TYPES.get(str(config.get("model_type")))]
     if not isinstance(named, list) or named[0] not in _FAMILIES:
         kind = named[0] if isinstance(named, list) and named[0] else config.get("model_type")
@@ -204,7 +202,7 @@ def _size(config: Json, name: str, default: int | None = None) -> int:
 def _number(config: Json, name: str, default: float | None = None) -> float:
     value = config.get(name)
     value = default if value is None else value
-    if type(value) not in (int, float) or not 0 < value < float("inf"):
+    if type(value) is bool or not isinstance(value, int | float) or not 0 < value < float("inf"):
         raise ConfigError(f"{name} is {value!r}, expected a positive number")
     return float(value)
 

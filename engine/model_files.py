@@ -156,7 +156,7 @@ def _find_sharded(folder: Path, weight_map: dict[str, str]) -> dict[str, tuple[P
     lost = sorted(weight_map.keys() - found.keys())
     if lost:
         raise ConfigError(
-            f"{folder / weight_map[lost[0]]} lacks tensor {lost[0]!r}, which {INDEX_FILE} promises; "
-            "index and shards are not from the same model: fetch it again"
+            f"{folder / weight_map[lost[0]]} lacks tensor {lost[0]!r}, which {INDEX_FILE} "
+            "promises; index and shards are not from the same model: fetch it again"
         )
     return found

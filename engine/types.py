@@ -21,6 +21,9 @@ else:
 CLIENT_SHIFT = 40
 MAX_CLIENT = (1 << 23) - 1
 
+# the choice that entries about the prompt itself have
+PROMPT_CHOICE = -1
+
 
 def int32(values: "list[int] | tuple[int, ...] | bytes" = ()) -> IntColumn:
     """Make an int32 column."""
@@ -63,6 +66,17 @@ class SamplingParams:
         n: sequences to return; they share the prompt.
         beam_width: beams to keep open, at least n; 0 samples instead of searching.
         length_penalty, early_stopping: beam search only, as in transformers' `generate`.
+        min_tokens: tokens before which no stop id can be chosen.
+        presence_penalty, frequency_penalty: subtracted from the logits of output tokens, once and
+            per occurrence, in [-2, 2].
+        repetition_penalty: divides positive and multiplies negative logits of prompt and output
+            tokens, above 0; 1 changes nothing (arXiv:1909.05858).
+        logit_bias: (token id, value added to its logit).
+        allowed_token_ids: the only ids that can be chosen; empty allows all.
+        bad_words: token sequences whose last token cannot follow the others.
+        deterministic: the same bits alone, in a batch, after a swap and after recomputation.
+        prompt_logprobs: None for none, else log-probabilities of the prompt's tokens and of this
+            many most likely tokens at each place, told under `PROMPT_CHOICE`.
         num_logprobs: None for none, else log-probabilities of the chosen token and of this many
             most likely tokens, from the raw distribution (before temperature and filters).
     """
@@ -79,7 +93,27 @@ class SamplingParams:
     beam_width: int = 0
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
+    min_tokens: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    deterministic: bool = False
+    prompt_logprobs: int | None = None
     num_logprobs: int | None = None
+
+    @property
+    def changes_logits(self) -> bool:
+        """Whether anything but temperature and filters bears on the choice."""
+        return (
+            self.presence_penalty != 0
+            or self.frequency_penalty != 0
+            or self.repetition_penalty != 1
+            or self.min_tokens > 0
+            or bool(self.logit_bias or self.allowed_token_ids or self.bad_words)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,12 +141,17 @@ class RowAdmission:
     Attributes:
         choice: index of the sequence inside its request; added to the seed.
         length: positions that are in the KV pool already.
+        prompt_len: tokens of the prompt, which penalties and `min_tokens` tell from the output.
+        known_tokens: int32 prompt and output tokens so far, where `sampling.changes_logits`;
+            otherwise empty.
     """
 
     row: int
     sampling: SamplingParams
     choice: int = 0
     length: int = 0
+    prompt_len: int = 0
+    known_tokens: IntColumn = field(default_factory=int32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +231,9 @@ class StepPlan:
 class StepResult:
     """What the workers computed for one plan, in the order of `StepPlan.sampled_rows`.
 
+    After the sampled rows come the prompt's log-probabilities where a row asked for them: for every
+    prefilled position of the prompt but its last, the token that follows it there.
+
     Attributes:
         rows, tokens: int32, one entry per sampled row.
         logprobs: float32 log-probability of each token in the raw distribution; NaN where the row
@@ -255,16 +297,16 @@ class StepStats:
         elapsed_s: seconds the workers spent on it.
     """
 
-    num_running: int
-    num_waiting: int
-    num_swapped: int
-    oldest_waiting_s: float
-    num_recomputed: int
-    num_swapped_out: int
-    num_cached_tokens: int
-    num_tokens: int
-    elapsed_s: float
     usage: MemoryUsage
+    num_running: int = 0
+    num_waiting: int = 0
+    num_swapped: int = 0
+    oldest_waiting_s: float = 0.0
+    num_recomputed: int = 0
+    num_swapped_out: int = 0
+    num_cached_tokens: int = 0
+    num_tokens: int = 0
+    elapsed_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

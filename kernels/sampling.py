@@ -5,6 +5,8 @@ noise is a hash of (seed, position, token id), so a row's draw does not depend o
 place in the batch or the steps before it.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -70,6 +72,19 @@ def mask_unlikely(scaled: Tensor, columns: SamplingColumns) -> Tensor:
     kept &= probs >= columns.min_p[:, None] * probs[:, :1]
     kept[:, 0] = True
     return torch.empty_like(scaled).scatter_(1, order, ranked.masked_fill(~kept, -torch.inf))
+
+
+def take_rows(columns: SamplingColumns, rows: Tensor) -> SamplingColumns:
+    """The columns of rows [N] int64; flags that cover all rows stay as they are."""
+    return replace(
+        columns,
+        temperature=columns.temperature[rows],
+        top_p=columns.top_p[rows],
+        min_p=columns.min_p[rows],
+        top_k=columns.top_k[rows],
+        seeds=columns.seeds[rows],
+        positions=columns.positions[rows],
+    )
 
 
 def gumbel_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:

@@ -3,6 +3,7 @@
 import torch
 
 from kernels.backend import KernelBackend
+from kernels.cpu.backend import PackedBackend, load_cpu_backend
 from kernels.reference import ReferenceBackend
 
 
@@ -12,6 +13,11 @@ def select_backend(device: str, dtype: torch.dtype, *, compiled: bool) -> Kernel
     Args:
         device: "cpu", "cuda" or "cuda:N".
         dtype: of weights, activations and the KV pool.
-        compiled: whether kernels may be compiled; without it everything is plain torch.
+        compiled: whether C kernels may be compiled on a CPU; without it everything is torch.
     """
-    return ReferenceBackend(torch.device(device), dtype)
+    place = torch.device(device)
+    if place.type != "cpu":
+        return ReferenceBackend(place, dtype)
+    if compiled and dtype in (torch.bfloat16, torch.float32):
+        return load_cpu_backend(dtype)
+    return PackedBackend(dtype)

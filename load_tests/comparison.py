@@ -27,7 +27,7 @@ class Workload:
 
     Attributes:
         batches: requests at once; one measurement for each.
-        repeats: of each measurement, each with prompts of its own, so that no cache of prompts helps.
+        repeats: of each measurement, each with prompts of its own: no cache of prompts helps.
     """
 
     batches: tuple[int, ...]

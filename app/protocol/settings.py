@@ -15,6 +15,7 @@ class ApiSettings:
         vocab_size: rows of the model's embedding; token ids lie below it.
         unknown_parameters: whether a field that the API does not know is an error or is reported
             as ignored.
+        system_fingerprint: names the build and the weights; a change may change outputs.
         max_body_bytes: largest request body.
         api_key_sha256: digests of the accepted keys; empty accepts every caller.
     """
@@ -24,5 +25,6 @@ class ApiSettings:
     max_model_len: int
     vocab_size: int
     unknown_parameters: Literal["reject", "ignore"] = "reject"
+    system_fingerprint: str = "pagoda"
     max_body_bytes: int = 4 << 20
     api_key_sha256: tuple[bytes, ...] = ()

@@ -1,6 +1,7 @@
 """Turns the tokens of one choice into text, its end and its log-probabilities."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.text.detokenizer import Detokenizer
@@ -55,6 +56,7 @@ class TextDelta:
 
     Attributes:
         token_ids: sampled tokens, the one that ended the sequence included; usage counts them.
+            Tokens without text come along with later text or with the end.
         logprobs: tokens whose text is complete and final; none beyond the end of the text.
         finish_reason: None while the choice goes on.
         stop_reason: what ended it: a stop string, or an id of the request's `stop_token_ids`.
@@ -65,6 +67,17 @@ class TextDelta:
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+
+
+def join(deltas: Sequence[TextDelta]) -> TextDelta:
+    """Put all news of one choice together."""
+    return TextDelta(
+        text="".join(delta.text for delta in deltas),
+        token_ids=tuple(token for delta in deltas for token in delta.token_ids),
+        logprobs=tuple(entry for delta in deltas for entry in delta.logprobs),
+        finish_reason=deltas[-1].finish_reason,
+        stop_reason=deltas[-1].stop_reason,
+    )
 
 
 class ChoiceText:
@@ -82,6 +95,7 @@ class ChoiceText:
         self._num_decoded = 0
         self._num_released = 0
         self._held: deque[TokenLogprob] = deque()
+        self._unreported: list[int] = []
 
     def push(self, delta: Delta) -> TextDelta:
         """Add tokens; tokens after the first complete stop string are ignored.
@@ -96,12 +110,14 @@ class ChoiceText:
         if ends and self._matcher.matched is None:
             text += self._push_tail() + self._matcher.flush()
         self._num_released += len(text)
-        tokens = tuple(delta.tokens[:used])
-        finish_reason, stop_reason = self._end(delta, tokens)
+        self._unreported += delta.tokens[:used]
+        finish_reason, stop_reason = self._end(delta)
         return TextDelta(
             text=text,
-            token_ids=tokens,
-            logprobs=self._release(ended=finish_reason is not None),
+            token_ids=self._report() if text or finish_reason else (),
+            logprobs=self._release(ended=finish_reason is not None)
+            if text or finish_reason
+            else (),
             finish_reason=finish_reason,
             stop_reason=stop_reason,
         )
@@ -159,18 +175,26 @@ class ChoiceText:
         fitting = []
         while self._held:
             first, room = self._held[0], self._num_released - self._held[0].offset
-            if room <= 0 or (room < len(first.text) and not ended):
+            if room <= 0 or (not ended and (room < len(first.text) or self._may_grow(first))):
                 break
             fitting.append(_with_text(first, first.text[:room]))
             self._held.popleft()
         return tuple(fitting)
 
-    def _end(self, delta: Delta, tokens: tuple[int, ...]) -> tuple[str | None, str | int | None]:
+    def _may_grow(self, entry: TokenLogprob) -> bool:
+        """Whether the entry gets the replacement for an incomplete last character at the end."""
+        return entry is self._held[-1] and not self._detokenizer.is_complete
+
+    def _report(self) -> tuple[int, ...]:
+        reported, self._unreported = tuple(self._unreported), []
+        return reported
+
+    def _end(self, delta: Delta) -> tuple[str | None, str | int | None]:
         if self._matcher.matched is not None:
             return "stop", self._matcher.matched
         if delta.finish_reason is FinishReason.STOP:
-            asked = tokens[-1] in self._options.stop_token_ids
-            return "stop", tokens[-1] if asked else None
+            last = delta.tokens[-1]
+            return "stop", last if last in self._options.stop_token_ids else None
         return ("length", None) if delta.finish_reason is FinishReason.LENGTH else (None, None)
 
 

@@ -29,6 +29,11 @@ class Detokenizer:
             return ""
         return self._emit(self._decoder.decode(self._pieces[token]))
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether no character is incomplete."""
+        return not self._decoder.getstate()[0]
+
     def finish(self) -> str:
         """Return what an incomplete last character decodes to."""
         return self._emit(self._decoder.decode(b"", final=True))

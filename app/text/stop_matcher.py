@@ -18,6 +18,9 @@ class StopMatcher:
         self.matched: str | None = None
         self._stops = tuple(stops)
         self._include_stop = include_stop
+        self._beginnings = frozenset(
+            stop[:length] for stop in self._stops for length in range(1, len(stop))
+        )
         self._longest = max(map(len, self._stops), default=0)
         self._held = ""
 
@@ -44,7 +47,6 @@ class StopMatcher:
     def _safe_length(self, pending: str) -> int:
         """Length of `pending` without its longest suffix that begins a stop string."""
         for start in range(max(0, len(pending) - self._longest + 1), len(pending)):
-            suffix = pending[start:]
-            if any(stop.startswith(suffix) for stop in self._stops):
+            if pending[start:] in self._beginnings:
                 return start
         return len(pending)

@@ -63,12 +63,12 @@ class Tokenizer:
         """Whether conversations can be rendered."""
         return self._template is not None
 
-    def min_tokens(self, text: str) -> int:
-        """Return a cheap lower bound of the number of tokens of a text."""
-        return -(-len(text) // self.vocabulary.longest_piece)
+    def min_tokens(self, num_characters: int) -> int:
+        """Return a lower bound of the number of tokens of a text of this length."""
+        return -(-num_characters // self.vocabulary.longest_piece)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> IntColumn:
-        """Encode a text, in which control tokens may be spelled; a second leading BOS is dropped."""
+        """Encode a text; it may spell control tokens, and a second leading BOS is dropped."""
         # the batch call gives the interpreter lock back while it works, the single one does not
         batch = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         ids = batch[0].ids

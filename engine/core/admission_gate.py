@@ -10,35 +10,22 @@ from engine.core.sequence import SequenceGroup
 class AdmissionGate(Protocol):
     """A policy of the scheduler's door."""
 
-    def num_open(
-        self, waiting: Collection[SequenceGroup], *, num_running: int, num_swapped: int
-    ) -> int:
+    def num_open(self, waiting: Collection[SequenceGroup], num_running: int) -> int:
         """How many of the waiting groups, the head of the queue first, may be admitted now.
 
         Args:
-            waiting: the queue, earliest arrival first; not empty.
+            waiting: the queue, earliest arrival first.
             num_running: groups in the batch.
-            num_swapped: groups in the swap space.
         """
         ...
 
 
-@dataclass(frozen=True, slots=True)
 class IterationGate:
-    """Anyone may enter at any step (Orca's iteration-level scheduling).
+    """Anyone may enter at any step (Orca's iteration-level scheduling)."""
 
-    Attributes:
-        while_swapped: whether also when groups are swapped out; in the paper those come first, and
-            nobody new is admitted until all are back (section 4.5).
-    """
-
-    while_swapped: bool = False
-
-    def num_open(
-        self, waiting: Collection[SequenceGroup], *, num_running: int, num_swapped: int
-    ) -> int:
+    def num_open(self, waiting: Collection[SequenceGroup], num_running: int) -> int:
         """See `AdmissionGate.num_open`."""
-        return 0 if num_swapped and not self.while_swapped else len(waiting)
+        return len(waiting)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +36,7 @@ class BatchGate:
     of any of them fits the context, as they are padded to a rectangle. Rows bound its size; what
     the token budget of one step leaves out waits for the next batch. Sequences end here with their
     own last token; that a padded batch goes on computing them is a matter of the step's time (see
-    `engine.executor.simulated`).
+    `engine.executor.step_time.PaddedBatches`).
 
     Attributes:
         max_total_len: tokens of the rectangle's width.
@@ -57,17 +44,13 @@ class BatchGate:
 
     max_total_len: int
 
-    def num_open(
-        self, waiting: Collection[SequenceGroup], *, num_running: int, num_swapped: int
-    ) -> int:
+    def num_open(self, waiting: Collection[SequenceGroup], num_running: int) -> int:
         """See `AdmissionGate.num_open`."""
-        if num_running or num_swapped:
-            return 0
-        num_sequences = next(iter(waiting)).num_sequences
-        count = prompt_len = output_len = 0
-        for group in waiting:
+        count = prompt_len = output_len = num_sequences = 0
+        for group in waiting if not num_running else ():
             prompt_len = max(prompt_len, len(group.request.prompt))
             output_len = max(output_len, group.max_tokens)
+            num_sequences = num_sequences or group.num_sequences
             is_too_wide = prompt_len + output_len > self.max_total_len
             # the head alone is let in however wide it is, or nobody would ever be
             if group.num_sequences != num_sequences or (count and is_too_wide):

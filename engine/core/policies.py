@@ -2,7 +2,8 @@
 
 from engine.config import SchedulerConfig
 from engine.core.admission_gate import AdmissionGate, BatchGate, IterationGate
-from engine.core.memory import Memory, PagedMemory
+from engine.core.memory import Memory
+from engine.core.paged_memory import PagedMemory
 from engine.core.preemption import (
     CheapestPreemption,
     FixedPreemption,
@@ -46,7 +47,7 @@ def make_gate(config: SchedulerConfig) -> AdmissionGate:
     """Make the scheduler's door."""
     if config.memory_policy == "faster_transformer":
         return BatchGate(max_total_len=config.max_model_len)
-    return IterationGate(while_swapped=config.admit_while_swapped)
+    return IterationGate()
 
 
 def _estimate(config: SchedulerConfig) -> OutputEstimate:

@@ -6,67 +6,75 @@ tokens. On a hit the tokens are compared too, so a collision is a miss and never
 
 import hashlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
-    block: int
+class Link:
+    """What identifies the contents of one full block.
+
+    Attributes:
+        parent: key of the block before it; of the tenant for the first.
+        tokens: its token ids as bytes.
+    """
+
     parent: bytes
+    key: bytes
     tokens: bytes
 
 
-class PrefixCache:
-    """Index from token prefixes to blocks; whether a block lives on is decided by its pool."""
+class PrefixChain:
+    """The links of one growing prefix, each hashed once.
 
-    def __init__(self, block_size: int) -> None:
+    Attributes:
+        links: one per full block so far.
+    """
+
+    def __init__(self, salt: bytes, block_size: int) -> None:
+        """Args: salt: the tenant; the chains of two tenants have no key in common."""
+        self.links: list[Link] = []
         self._block_size = block_size
-        self._entries: dict[bytes, _Entry] = {}
-        self._keys: dict[int, bytes] = {}
+        # tagged and of fixed length, so that no salt can be mistaken for the key of a block
+        self._root = _hash(b"salt" + _hash(salt))
 
-    def match(self, salt: bytes, tokens: "array[int]") -> list[int]:
-        """Blocks that hold the longest cached prefix of `tokens`, whole blocks only."""
+    def extend(self, tokens: "array[int]") -> None:
+        """Add the int32 tokens of the next full blocks."""
+        for start in range(0, len(tokens), self._block_size):
+            block_tokens = tokens[start : start + self._block_size].tobytes()
+            parent = self.links[-1].key if self.links else self._root
+            self.links.append(Link(parent, _hash(b"block" + parent + block_tokens), block_tokens))
+
+
+class PrefixCache:
+    """Index from prefixes to blocks; whether a block lives on is decided by its pool."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[bytes, int] = {}
+        self._links: dict[int, Link] = {}
+
+    def match(self, links: Iterable[Link]) -> list[int]:
+        """Blocks that hold the longest cached prefix."""
         blocks = []
-        for parent, key, block_tokens in self._chain(salt, tokens, len(tokens) // self._block_size):
-            entry = self._entries.get(key)
-            if entry is None or (entry.parent, entry.tokens) != (parent, block_tokens):
+        for link in links:
+            block = self._blocks.get(link.key)
+            if block is None or self._links[block] != link:
                 break
-            blocks.append(entry.block)
+            blocks.append(block)
         return blocks
 
-    def insert(self, salt: bytes, tokens: "array[int]", blocks: list[int]) -> list[int]:
-        """Index the blocks of a prefix.
-
-        Args:
-            salt: the tenant; other tenants never find these blocks.
-            tokens: int32, at least block_size for each of `blocks`.
-            blocks: first blocks of the sequence, all full.
-
-        Returns:
-            The blocks that are newly indexed; the others' contents are indexed in another block.
-        """
-        added = []
-        chain = self._chain(salt, tokens, len(blocks))
-        for block, (parent, key, block_tokens) in zip(blocks, chain, strict=True):
-            if key not in self._entries and block not in self._keys:
-                self._entries[key] = _Entry(block, parent, block_tokens)
-                self._keys[block] = key
-                added.append(block)
-        return added
+    def insert(self, link: Link, block: int) -> bool:
+        """Index a block; returns False if its contents are indexed in another block already."""
+        if link.key in self._blocks or block in self._links:
+            return False
+        self._blocks[link.key] = block
+        self._links[block] = link
+        return True
 
     def forget(self, block: int) -> None:
         """Drop a block whose contents are about to change."""
-        del self._entries[self._keys.pop(block)]
+        del self._blocks[self._links.pop(block).key]
 
-    def _chain(
-        self, salt: bytes, tokens: "array[int]", num_blocks: int
-    ) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """(parent key, key, token bytes) of the first blocks."""
-        # tagged and of fixed length, so that no salt can be mistaken for the key of a block
-        parent = hashlib.sha256(b"salt" + hashlib.sha256(salt).digest()).digest()
-        for start in range(0, num_blocks * self._block_size, self._block_size):
-            block_tokens = tokens[start : start + self._block_size].tobytes()
-            key = hashlib.sha256(b"block" + parent + block_tokens).digest()
-            yield parent, key, block_tokens
-            parent = key
+
+def _hash(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()

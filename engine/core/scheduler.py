@@ -1,9 +1,7 @@
 """First-come-first-served scheduling at the granularity of one step (paper, section 4.5).
 
-Each step mixes one token of every running sequence with chunks of prompts, under a token budget.
-When blocks run out the latest group is preempted as a whole: its blocks are swapped out, or
-dropped and its tokens prefilled again later. Plans are made ahead of results, so rows and blocks go
-back only when the last plan that touches them is complete.
+Plans are made ahead of results, so rows and blocks go back only when the last plan that touches
+them is complete.
 """
 
 from collections import deque
@@ -11,16 +9,19 @@ from dataclasses import dataclass
 
 from engine.config import SchedulerConfig
 from engine.core.admission_gate import AdmissionGate
-from engine.core.decoding import Decoding, Fork
+from engine.core.decoding import Decoding
 from engine.core.grouping import make_group
 from engine.core.limits import outgrown
-from engine.core.memory import NO_GROWTH, Admission, Admitted, Growth, Memory
+from engine.core.memory import Admission, Memory
 from engine.core.output import OutputBuilder
 from engine.core.plan import PlanBuilder
+from engine.core.planner import Planner
 from engine.core.preemption import Preemption
+from engine.core.queues import Queues
 from engine.core.retirement import Retirement
 from engine.core.rows import Rows
 from engine.core.sequence import UNFINISHED, Sequence, SequenceGroup, Status
+from engine.errors import InvalidRequest
 from engine.types import (
     Capacity,
     FinishReason,
@@ -39,7 +40,7 @@ class _InFlight:
 
 
 class Scheduler:
-    """Owns every sequence: queues, rows, and the plans in flight."""
+    """Owns every sequence, and the plans in flight."""
 
     def __init__(
         self,
@@ -52,23 +53,16 @@ class Scheduler:
         self._config = config
         self._capacity = capacity
         self._memory = memory
-        self._preemption = preemption
-        self._gate = gate
         self._groups: dict[int, SequenceGroup] = {}
-        self._waiting: deque[SequenceGroup] = deque()
-        self._swapped: deque[SequenceGroup] = deque()
-        self._running: list[SequenceGroup] = []
-        self._prefilling: list[SequenceGroup] = []
-        self._forked: list[Fork] = []
-        self._copies: list[tuple[int, int]] = []
         self._in_flight: deque[_InFlight] = deque()
+        self._queues = Queues()
         self._rows = Rows(capacity.num_rows)
         self._retirement = Retirement(memory, self._rows)
+        self._planner = Planner(
+            memory, self._queues, self._rows, self._retirement, preemption=preemption, gate=gate
+        )
         self._next_sequence_id = 0
         self._next_step = 0
-        self._num_recomputed = 0
-        self._num_swapped_out = 0
-        self._num_cached_tokens = 0
         self._output = OutputBuilder()
         self._decoding = Decoding(memory, self._output)
 
@@ -88,6 +82,8 @@ class Scheduler:
         Raises:
             InvalidRequest, PromptTooLong: if it can never be served; nothing is changed.
         """
+        if request.request_id in self._groups:
+            raise InvalidRequest(f"request {request.request_id} is open already")
         group = make_group(request, self._next_sequence_id, self._config, self._capacity)
         if self._memory.can_admit(group) is Admission.NEVER:
             raise outgrown(
@@ -95,7 +91,7 @@ class Scheduler:
             )
         self._next_sequence_id += group.num_sequences
         self._groups[request.request_id] = group
-        self._waiting.append(group)
+        self._queues.add(group)
 
     def abort(self, request_id: int) -> None:
         """End a request wherever it is; unknown ids are ignored."""
@@ -107,13 +103,7 @@ class Scheduler:
     def schedule(self) -> StepPlan | None:
         """Plan the next step; None when no sequence can move before the next result."""
         builder = PlanBuilder(self._next_step, self._config.max_num_batched_tokens)
-        num_preempted = self._num_recomputed + self._num_swapped_out
-        self._plan_forks(builder)
-        self._plan_decodes(builder)
-        self._plan_prefills(builder)
-        if self._num_recomputed + self._num_swapped_out == num_preempted:
-            self._plan_swap_ins(builder)
-            self._plan_admissions(builder)
+        self._planner.plan(builder)
         if builder.is_empty:
             return None
         self._next_step += 1
@@ -139,187 +129,13 @@ class Scheduler:
         """News that came from no step, such as aborts; their step is -1."""
         return self._take_output(now_s, StepResult(step=-1), 0)
 
-    def _plan_forks(self, builder: PlanBuilder) -> None:
-        """Let rows and blocks follow the forks since the last plan, before any of them grows."""
-        for fork in self._forked:
-            sequence = fork.sequence
-            if sequence.fork_row >= 0:
-                builder.fork(sequence.fork_row, sequence.row)
-                builder.grow(sequence, fork.growth)
-                sequence.fork_row = -1
-        self._forked.clear()
-        builder.copy(self._copies)
-        self._copies = []
-
-    def _plan_decodes(self, builder: PlanBuilder) -> None:
-        ready = [(group, sequence) for group in self._running for sequence in group.ready]
-        sequence_ids = [sequence.sequence_id for _, sequence in ready]
-        # one question for the whole batch, as long as nothing is short
-        if len(ready) <= builder.num_left and self._memory.can_append(sequence_ids):
-            for group, sequence in ready:
-                self._decode(builder, group, sequence)
-        else:
-            self._plan_decodes_in_turn(builder)
-
-    def _plan_decodes_in_turn(self, builder: PlanBuilder) -> None:
-        for group in tuple(self._running):
-            if builder.num_left == 0:
-                return
-            ready = group.ready[: builder.num_left]
-            if ready and self._make_room(builder, group, ready):
-                for sequence in ready:
-                    self._decode(builder, group, sequence)
-
-    def _plan_prefills(self, builder: PlanBuilder) -> None:
-        self._prefilling = [group for group in self._prefilling if group.is_prefilling]
-        for group in self._prefilling:
-            # siblings are born on the way, and have nothing to prefill
-            for sequence in [s for s in group.sequences if s.is_prefilling]:
-                self._prefill(builder, group, sequence)
-
-    def _plan_swap_ins(self, builder: PlanBuilder) -> None:
-        while self._swapped and builder.num_left and self._can_swap_in(self._swapped[0]):
-            group = self._swapped.popleft()
-            pairs, admitted = self._memory.swap_in(group)
-            builder.swap_in(pairs)
-            self._enter(builder, group, admitted)
-            for entry in admitted:
-                builder.set_last_token(entry.sequence)
-                if builder.num_left and self._memory.can_append([entry.sequence.sequence_id]):
-                    self._decode(builder, group, entry.sequence)
-
-    def _plan_admissions(self, builder: PlanBuilder) -> None:
-        if not self._waiting:
-            return
-        num_open = self._gate.num_open(
-            self._waiting, num_running=len(self._running), num_swapped=len(self._swapped)
-        )
-        for _ in range(num_open):
-            group = self._waiting[0]
-            if not builder.num_left:
-                return
-            if not self._has_rows(group) or self._memory.can_admit(group) is not Admission.NOW:
-                return
-            self._waiting.popleft()
-            admitted = self._memory.admit(group)
-            self._enter(builder, group, admitted)
-            for entry in admitted:
-                entry.sequence.prefill_end = entry.sequence.num_known
-                entry.sequence.num_scheduled = entry.num_cached
-                self._num_cached_tokens += entry.num_cached
-            self._prefilling.append(group)
-            for entry in admitted:
-                self._prefill(builder, group, entry.sequence)
-
-    def _can_swap_in(self, group: SequenceGroup) -> bool:
-        return self._has_rows(group) and self._memory.can_swap_in(group)
-
-    def _has_rows(self, group: SequenceGroup) -> bool:
-        # a preempted group waits until its last plan is complete, so that all its tokens are known
-        num_rows = len(group.with_row) + group.num_unborn
-        return group.is_settled and num_rows <= self._rows.num_free
-
-    def _enter(self, builder: PlanBuilder, group: SequenceGroup, admitted: list[Admitted]) -> None:
-        """Give a group rows, also for the siblings that are not born yet."""
-        group.status = Status.RUNNING
-        self._running.append(group)
-        for sequence in group.with_row:
-            sequence.row = self._rows.take()
-            builder.admit(sequence.row, group.row_sampling, sequence.choice, sequence.num_scheduled)
-        for choice in range(len(group.sequences), group.num_sequences):
-            group.spare_rows.append(self._rows.take())
-            builder.admit(group.spare_rows[-1], group.row_sampling, choice)
-        for entry in admitted:
-            builder.grow(entry.sequence, entry.growth)
-
-    def _decode(self, builder: PlanBuilder, group: SequenceGroup, sequence: Sequence) -> None:
-        growth = self._memory.append(sequence.sequence_id)
-        if growth is not NO_GROWTH:
-            builder.grow(sequence, growth)
-        if group.beam is not None:
-            builder.set_last_token(sequence)
-        builder.decode(group, sequence)
-        sequence.num_scheduled += 1
-        sequence.num_in_flight += 1
-        sequence.last_step = builder.step
-
-    def _prefill(self, builder: PlanBuilder, group: SequenceGroup, sequence: Sequence) -> None:
-        # a sequence that shares the head of another's prompt must not overtake it
-        first = group.live[0]
-        if builder.num_left == 0 or sequence.num_scheduled > first.num_scheduled:
-            return
-        count = min(builder.num_left, sequence.prefill_end - sequence.num_scheduled)
-        samples = builder.prefill(group, sequence, count)
-        sequence.num_scheduled += count
-        sequence.num_in_flight += samples
-        sequence.last_step = builder.step
-        self._memory.commit(group, sequence)
-        if samples and group.beam is None:
-            while group.num_unborn:
-                self._bear_sibling(builder, group, sequence)
-
-    def _bear_sibling(self, builder: PlanBuilder, group: SequenceGroup, parent: Sequence) -> None:
-        sibling = group.bear_sibling()
-        # what the parent's last chunk writes in this step can only be copied before the next one
-        self._copies += self._memory.fork(parent.sequence_id, sibling.sequence_id).copies
-        table = self._memory.block_table(sibling.sequence_id)
-        builder.grow(sibling, Growth(tuple(enumerate(table))))
-        builder.sibling(group, sibling, parent)
-        sibling.prefill_end, sibling.num_scheduled = parent.prefill_end, parent.num_scheduled
-        sibling.num_in_flight = 1
-        sibling.last_step = builder.step
-
-    def _make_room(self, builder: PlanBuilder, group: SequenceGroup, ready: list[Sequence]) -> bool:
-        """Preempt the latest groups until these can grow; False if they must wait."""
-        while not self._memory.can_append([sequence.sequence_id for sequence in ready]):
-            # blocks on their way back are waited for before anybody else is preempted
-            if self._retirement:
-                return False
-            victim = self._running[-1]
-            self._preempt(builder, victim)
-            if victim is group:
-                return False
-        return True
-
-    def _preempt(self, builder: PlanBuilder, group: SequenceGroup) -> None:
-        """Take a group out of the batch, to come back by swap-in or by prefilling again."""
-        self._running.remove(group)
-        if group.beam is not None:
-            group.beam.withdraw_offers()
-        if self._prefers_swap(group):
-            self._num_swapped_out += 1
-            self._swapped.appendleft(group)
-            group.status = Status.SWAPPED
-            builder.swap_out(self._memory.swap_out(group))
-            for sequence in group.live:
-                sequence.last_step = builder.step
-                # candidates in flight come too late for a beam: its last token is fed again
-                if group.beam is not None:
-                    sequence.num_scheduled = min(sequence.num_scheduled, sequence.num_known - 1)
-        else:
-            self._num_recomputed += 1
-            self._waiting.appendleft(group)
-            group.status = Status.WAITING
-            for sequence in group.live:
-                sequence.restart()
-        self._retirement.add(group.with_row)
-        self._retirement.give_back_spares(group)
-
-    def _prefers_swap(self, group: SequenceGroup) -> bool:
-        if any(sequence.is_prefilling for sequence in group.live):
-            return False
-        if not self._memory.can_swap_out(group):
-            return False
-        num_blocks = self._memory.num_distinct_blocks(group)
-        return self._preemption.prefers_swap(group, num_blocks)
-
     def _accept(
         self, group: SequenceGroup, sequence: Sequence, result: StepResult, position: int
     ) -> None:
         if group.beam is not None and group.status is not Status.RUNNING:
             return
         outcome = self._decoding.accept(group, sequence, result, position)
-        self._forked += outcome.forked
+        self._planner.forked += outcome.forked
         if outcome.ended:
             self._settle(group, outcome.ended)
 
@@ -328,32 +144,25 @@ class Scheduler:
         is_over = not group.live
         if is_over:
             del self._groups[group.request.request_id]
-            self._leave_queue(group)
+            self._queues.remove(group)
+            self._memory.discard(group)
             self._retirement.give_back_spares(group)
         if group.status is Status.RUNNING:
             self._retirement.add(group.sequences if group.beam is not None else ended)
         if is_over:
             group.status = Status.FINISHED
 
-    def _leave_queue(self, group: SequenceGroup) -> None:
-        if group.status is Status.RUNNING:
-            self._running.remove(group)
-        elif group.status is Status.SWAPPED:
-            self._swapped.remove(group)
-            self._memory.discard(group)
-        else:
-            self._waiting.remove(group)
-
     def _take_output(self, now_s: float, result: StepResult, num_tokens: int) -> StepOutput:
-        oldest = now_s - self._waiting[0].request.arrival_s if self._waiting else 0.0
+        queues = self._queues
+        oldest = now_s - queues.waiting[0].request.arrival_s if queues.waiting else 0.0
         stats = StepStats(
-            num_running=len(self._running),
-            num_waiting=len(self._waiting),
-            num_swapped=len(self._swapped),
+            num_running=len(queues.running),
+            num_waiting=len(queues.waiting),
+            num_swapped=len(queues.swapped),
             oldest_waiting_s=oldest,
-            num_recomputed=self._num_recomputed,
-            num_swapped_out=self._num_swapped_out,
-            num_cached_tokens=self._num_cached_tokens,
+            num_recomputed=self._planner.num_recomputed,
+            num_swapped_out=self._planner.num_swapped_out,
+            num_cached_tokens=self._planner.num_cached_tokens,
             num_tokens=num_tokens,
             elapsed_s=result.elapsed_s,
             usage=self._memory.usage(),

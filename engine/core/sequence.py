@@ -26,9 +26,10 @@ RUNNING = Status.RUNNING
 class Sequence:
     """One continuation of a prompt.
 
-        [0, num_scheduled)              positions whose keys and values are written by plans up to
-        the last [num_scheduled, num_known)      known tokens still to be prefilled [num_known,
-        num_tokens)         tokens sampled by plans in flight, not known here yet
+        [0, num_scheduled)          positions written by the plans up to the last
+        [num_scheduled, num_known)  known tokens that are still to be fed
+
+    Tokens sampled by plans in flight are not known here yet.
 
     Attributes:
         sequence_id: unique in the scheduler; the key of its block table.
@@ -87,6 +88,11 @@ class Sequence:
         self.num_scheduled = parent.num_scheduled
         self.fork_row = parent.row
         self.finish_reason = UNFINISHED
+
+    def rewind(self) -> None:
+        """Feed the last known token again, if a plan has fed it already."""
+        self.num_scheduled = min(self.num_scheduled, self.num_known - 1)
+        self.prefill_end = min(self.prefill_end, self.num_scheduled)
 
     def restart(self) -> None:
         """Forget what is in the pool; everything known is to be prefilled again."""

@@ -3,10 +3,8 @@
 import gc
 import importlib
 import logging
-import resource
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Protocol, cast
 
 from engine.config import EngineConfig
@@ -32,8 +30,8 @@ class Worker(Protocol):
 class RankActor:
     """Hosts one worker. Everything that touches the model runs on one thread of its own.
 
-    Meant to be a Ray actor with at least three concurrent calls: `load`, `num_bytes_loaded` and
-    `ping` overlap.
+    Meant to be a Ray actor with at least three concurrent calls: `load`, `loaded_bytes` and `ping`
+    overlap.
     """
 
     def __init__(
@@ -43,7 +41,7 @@ class RankActor:
 
         Args:
             rendezvous: where the ranks find each other; None for a single rank.
-            factory: "module:function" called as `factory(config, rank=, rendezvous=)`.
+            factory: "module:function", called like `engine.worker.worker.load_worker`.
         """
         self._config = config
         self._rank = rank
@@ -52,16 +50,16 @@ class RankActor:
         self._worker: Worker | None = None
         self._listener: Listener | None = None
         self._model_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
-        self._base_bytes = _resident_bytes()
+        self._loaded_bytes = (0, 0)
 
     def load(self) -> Capacity:
         """Load the weights and make the KV pool."""
         self._worker = self._model_thread.submit(self._make_worker).result()
         return self._worker.capacity
 
-    def num_bytes_loaded(self) -> int:
-        """Bytes by which the process has grown since it began; tells the progress of `load`."""
-        return _resident_bytes() - self._base_bytes
+    def loaded_bytes(self) -> tuple[int, int]:
+        """How far `load` is: bytes of weights done and in total."""
+        return self._loaded_bytes
 
     def ping(self) -> None:
         """Answer as long as the process lives."""
@@ -81,10 +79,18 @@ class RankActor:
     def _make_worker(self) -> Worker:
         module, _, function = self._factory.partition(":")
         make = cast("Callable[..., Worker]", getattr(importlib.import_module(module), function))
-        worker = make(self._config, rank=self._rank, rendezvous=self._rendezvous)
+        worker = make(
+            self._config,
+            rank=self._rank,
+            rendezvous=self._rendezvous,
+            on_progress=self._note_progress,
+        )
         # weights and code live as long as the process: the collector need not look at them again
         gc.freeze()
         return worker
+
+    def _note_progress(self, done_bytes: int, total_bytes: int) -> None:
+        self._loaded_bytes = done_bytes, total_bytes
 
 
 def serve_plans(worker: Worker, channel: Channel, *, is_first: bool) -> None:
@@ -117,8 +123,3 @@ def _serve_plan(worker: Worker, channel: Channel, is_first: bool) -> bool:
         return False
     channel.send(REPLIES.encode(Reply(step=plan.step, result=result if is_first else None)))
     return True
-
-
-def _resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * resource.getpagesize()

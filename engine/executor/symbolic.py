@@ -1,7 +1,8 @@
 """An executor without a model: each KV slot holds a hash of the token prefix that belongs there.
 
-A wrong block table, a missing copy, a bad swap or a block given away too early makes a sequence
-read a hash that is not its own, which is noticed at the first read. Standard library only.
+A wrong block table, a missing copy or a bad swap makes a sequence read a hash that is not its own,
+which is noticed at the first read. A row or block given away while a plan in flight may still touch
+it is noticed when the next plan takes it. Standard library only.
 """
 
 from collections import deque
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from engine.errors import InvariantViolated
 from engine.types import Capacity, SamplingParams, StepPlan, StepResult, float32, int32
 
-_EMPTY = 0
+EMPTY_PREFIX = 0
 
 
 def extend_hash(prefix_hash: int, token: int) -> int:
@@ -25,7 +26,7 @@ class SymbolicModel:
         self.vocab_size = vocab_size
 
     def sample(self, prefix_hash: int, seed: int) -> int:
-        """The token that follows a prefix, for a seed."""
+        """The token that follows a prefix, for a seed; -1 for an error."""
         return hash((prefix_hash, seed)) % self.vocab_size
 
     def candidates(self, prefix_hash: int, count: int) -> list[tuple[int, float]]:
@@ -40,14 +41,27 @@ class SymbolicModel:
 
 @dataclass(slots=True)
 class _Row:
-    """Attributes: prefix: hash at each position so far; length: positions there at admission."""
+    """A row of the table.
+
+    Attributes:
+        length: positions that were in the pool when the row was admitted.
+        prefix: hash at each position so far.
+        last_token: None before the first.
+    """
 
     sampling: SamplingParams | None = None
     seed: int = 0
     length: int = 0
     table: dict[int, int] = field(default_factory=dict)
     prefix: list[int] = field(default_factory=list)
-    last_token: int = -1
+    last_token: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _InFlight:
+    result: StepResult
+    rows: set[int]
+    slots: set[int]
 
 
 class SymbolicExecutor:
@@ -59,10 +73,10 @@ class SymbolicExecutor:
         self.capacity = capacity
         self.run_ahead = run_ahead
         self._model = model or SymbolicModel()
-        self._slots = [_EMPTY] * capacity.num_slots
+        self._slots = [EMPTY_PREFIX] * capacity.num_slots
         self._swapped: dict[int, list[int]] = {}
         self._rows = [_Row() for _ in range(capacity.num_rows)]
-        self._results: deque[StepResult] = deque()
+        self._in_flight: deque[_InFlight] = deque()
 
     def submit(self, plan: StepPlan) -> None:
         """See `Executor.submit`.
@@ -70,30 +84,36 @@ class SymbolicExecutor:
         Raises:
             InvariantViolated: if a sequence would read or write what is not its own.
         """
-        if len(self._results) >= self.run_ahead:
+        if len(self._in_flight) >= self.run_ahead:
             raise InvariantViolated(f"more than {self.run_ahead} plans in flight")
         self._check_rows(plan)
         self._apply_rows(plan)
         self._apply_blocks(plan)
         self._forward(plan)
         for row, parent in zip(plan.sibling_rows, plan.sibling_parents, strict=True):
-            # it samples from the parent's logits and reads nothing before its own first token
             self._rows[row].prefix = list(self._rows[parent].prefix)
-        self._results.append(self._sample(plan))
+        rows = {*plan.decode_rows, *plan.prefill_rows, *plan.sibling_rows}
+        # a sibling samples from its parent's logits; its own blocks may be filled after the step
+        fed = rows.difference(plan.sibling_rows)
+        slots = {self._slot(row, i) for row in fed for i in range(len(self._rows[row].prefix))}
+        self._in_flight.append(_InFlight(self._sample(plan), rows, slots))
 
     def collect(self) -> StepResult:
         """See `Executor.collect`."""
-        return self._results.popleft()
+        return self._in_flight.popleft().result
 
     def close(self) -> None:
         """See `Executor.close`."""
-        self._results.clear()
+        self._in_flight.clear()
 
     def _check_rows(self, plan: StepPlan) -> None:
         rows = plan.releases + plan.fork_parents + plan.fork_children + plan.append_rows
         rows += plan.token_rows + plan.decode_rows + plan.prefill_rows + plan.sibling_rows
         for row in rows:
             self._require(0 <= row < self.capacity.num_rows, f"no row {row}")
+        for other in self._in_flight:
+            for row in other.rows.intersection(plan.releases):
+                raise InvariantViolated(f"row {row} released while step {other.result.step} runs")
 
     def _apply_rows(self, plan: StepPlan) -> None:
         for row in plan.releases:
@@ -132,7 +152,10 @@ class SymbolicExecutor:
     def _forward(self, plan: StepPlan) -> None:
         for row in plan.decode_rows:
             self._adopt(row)
-            self._feed(row, self._rows[row].last_token)
+            last_token = self._rows[row].last_token
+            if last_token is None:
+                raise InvariantViolated(f"row {row} decodes before its prompt has ended")
+            self._feed(row, last_token)
         end = 0
         for row, start, count in zip(
             plan.prefill_rows, plan.prefill_starts, plan.prefill_counts, strict=True
@@ -150,9 +173,15 @@ class SymbolicExecutor:
 
     def _feed(self, row: int, token: int) -> None:
         state = self._rows[row]
-        self._require(state.sampling is not None and token >= 0, f"row {row} is not ready")
-        state.prefix.append(extend_hash(state.prefix[-1] if state.prefix else _EMPTY, token))
-        self._slots[self._slot(row, len(state.prefix) - 1)] = state.prefix[-1]
+        self._require(state.sampling is not None, f"row {row} is free")
+        state.prefix.append(extend_hash(state.prefix[-1] if state.prefix else EMPTY_PREFIX, token))
+        slot = self._slot(row, len(state.prefix) - 1)
+        self._check_write(slot)
+        self._slots[slot] = state.prefix[-1]
+
+    def _check_write(self, slot: int) -> None:
+        for other in self._in_flight:
+            self._require(slot not in other.slots, f"slot {slot} is still in use")
 
     def _check_reads(self, row: int) -> None:
         for position, expected in enumerate(self._rows[row].prefix):
@@ -165,24 +194,26 @@ class SymbolicExecutor:
         if not state.prefix:
             positions = range(state.length)
             state.prefix = [self._slots[self._slot(row, position)] for position in positions]
-            self._require(_EMPTY not in state.prefix, f"row {row} adopts an empty slot")
+            self._require(EMPTY_PREFIX not in state.prefix, f"row {row} adopts an empty slot")
 
     def _sample(self, plan: StepPlan) -> StepResult:
         rows = plan.sampled_rows
         tops = [self._candidates(row) for row in rows]
-        for row in rows:
-            state = self._rows[row]
-            state.last_token = self._model.sample(state.prefix[-1], state.seed)
+        tokens = [self._next_token(self._rows[row]) for row in rows]
         has_tops = any(tops)
         return StepResult(
             step=plan.step,
             rows=rows,
-            tokens=int32([self._rows[row].last_token for row in rows]),
+            tokens=int32(tokens),
             logprobs=float32([0.0] * len(rows)),
             top_counts=int32([len(top) for top in tops]) if has_tops else int32(),
             top_tokens=int32([token for top in tops for token, _ in top]),
             top_logprobs=float32([logprob for top in tops for _, logprob in top]),
         )
+
+    def _next_token(self, state: _Row) -> int:
+        state.last_token = self._model.sample(state.prefix[-1], state.seed)
+        return state.last_token
 
     def _candidates(self, row: int) -> list[tuple[int, float]]:
         state = self._rows[row]
@@ -200,6 +231,8 @@ class SymbolicExecutor:
 
     def _write_block(self, block: int, values: list[int]) -> None:
         size = self.capacity.block_size
+        for slot in range(block * size, (block + 1) * size):
+            self._check_write(slot)
         self._slots[block * size : (block + 1) * size] = values
 
     @staticmethod

@@ -33,7 +33,7 @@ class Admission:
             Overloaded: if the queue is full.
         """
         clip_max_tokens(
-            len(request.prompt), request.sampling.max_tokens, self._config.scheduler, self._capacity
+            len(request.prompt), request.sampling, self._config.scheduler, self._capacity
         )
         limit = self._config.max_num_waiting
         if num_waiting >= limit:

@@ -82,15 +82,7 @@ def failure(request_ids: Sequence[int], stats: StepStats) -> StepOutput:
 def idle_stats(capacity: Capacity) -> StepStats:
     """Counts before the first step."""
     slots = capacity.num_slots
-    return StepStats(
-        num_running=0,
-        num_waiting=0,
-        oldest_waiting_s=0.0,
-        num_preemptions=0,
-        num_tokens=0,
-        elapsed_s=0.0,
-        usage=MemoryUsage(total=slots, filled=0, internal=0, free=slots),
-    )
+    return StepStats(usage=MemoryUsage(total=slots, filled=0, internal=0, cached=0, free=slots))
 
 
 @dataclass(slots=True)

@@ -64,7 +64,11 @@ class Gang:
         Raises:
             ray.exceptions.RayActorError: if one is dead.
         """
-        await asyncio.gather(*(actor.ping.remote() for actor in self._actors))
+        pings = (actor.ping.remote() for actor in self._actors)
+        answers = await asyncio.gather(*pings, return_exceptions=True)
+        for error in answers:
+            if isinstance(error, BaseException):
+                raise error
 
     def close(self) -> None:
         """End the processes and remove their files; may be called again."""
@@ -128,9 +132,10 @@ async def _load(ranks: Sequence[Any]) -> Capacity:
     started_s = time.monotonic()
     loads = asyncio.gather(*(rank.load.remote() for rank in ranks))
     while not (await asyncio.wait([loads], timeout=PROGRESS_PERIOD_S))[0]:
-        sizes = await asyncio.gather(*(rank.num_bytes_loaded.remote() for rank in ranks))
+        progress = await asyncio.gather(*(rank.loaded_bytes.remote() for rank in ranks))
+        done, total = (sum(column) for column in zip(*progress, strict=True))
         seconds = time.monotonic() - started_s
-        logger.info("weights_loading resident_bytes=%s seconds=%.1f", sizes, seconds)
+        logger.info("weights_loading bytes=%d of=%d seconds=%.1f", done, total, seconds)
     capacities: list[Capacity] = loads.result()
     logger.info("weights_loaded ranks=%d seconds=%.1f", len(ranks), time.monotonic() - started_s)
     return min(capacities, key=lambda capacity: capacity.num_blocks)

@@ -142,7 +142,6 @@ def load_worker(
     dtype: torch.dtype = getattr(torch, config.dtype)
     backend = select_backend(str(device), dtype, compiled=config.compiled_kernels)
     parallel = connect(rank, config.tensor_parallel_size, rendezvous, device)
-    with torch.inference_mode():
-        model = load_model(config, backend, parallel, on_progress)
-        pool = KVPool(config, parallel, backend)
+    model = load_model(config, backend, parallel, on_progress)
+    pool = KVPool(config, parallel, backend)
     return Worker(config, backend, parallel, model, pool)

@@ -21,12 +21,8 @@ def _groups(*sizes: tuple[int, ...]) -> list[SequenceGroup]:
     return [make_group(_request(i, *size), i, CONFIG, CAPACITY) for i, size in enumerate(sizes)]
 
 
-def test_the_iteration_gate_is_open_unless_groups_are_swapped_out() -> None:
-    waiting = _groups((4, 4), (4, 4))
-    assert IterationGate().num_open(waiting, num_running=3, num_swapped=0) == 2
-    assert IterationGate().num_open(waiting, num_running=3, num_swapped=1) == 0
-    eager = IterationGate(while_swapped=True)
-    assert eager.num_open(waiting, num_running=3, num_swapped=1) == 2
+def test_the_iteration_gate_is_always_open() -> None:
+    assert IterationGate().num_open(_groups((4, 4), (4, 4)), num_running=3) == 2
 
 
 @pytest.mark.parametrize(
@@ -45,12 +41,13 @@ def test_a_batch_is_a_rectangle_of_the_earliest_alike(
     sizes: list[tuple[int, ...]], count: int
 ) -> None:
     gate = BatchGate(max_total_len=40)
-    assert gate.num_open(_groups(*sizes), num_running=0, num_swapped=0) == count
+    assert gate.num_open(_groups(*sizes), num_running=0) == count
 
 
 def test_the_batch_gate_is_shut_while_the_last_batch_runs() -> None:
     gate = BatchGate(max_total_len=40)
-    assert gate.num_open(_groups((5, 5)), num_running=1, num_swapped=0) == 0
+    assert gate.num_open(_groups((5, 5)), num_running=1) == 0
+    assert gate.num_open([], num_running=0) == 0
 
 
 def test_under_faster_transformer_batches_follow_each_other_whole() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from engine.config import MemoryPolicy, PreemptionPolicy, SchedulerConfig
 from engine.core.admission_gate import BatchGate, IterationGate
-from engine.core.memory import PagedMemory
+from engine.core.paged_memory import PagedMemory
 from engine.core.policies import make_gate, make_memory, make_preemption
 from engine.core.preemption import (
     CheapestPreemption,

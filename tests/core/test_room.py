@@ -2,7 +2,8 @@
 
 from engine.config import SchedulerConfig
 from engine.core.grouping import make_group
-from engine.core.memory import Admission, PagedMemory
+from engine.core.memory import Admission
+from engine.core.paged_memory import PagedMemory
 from engine.core.sequence import SequenceGroup
 from engine.types import Capacity, Request, SamplingParams, int32
 

@@ -1,6 +1,6 @@
 from engine.config import SchedulerConfig
 from engine.core.engine import Engine
-from engine.core.memory import PagedMemory
+from engine.core.paged_memory import PagedMemory
 from engine.executor.simulated import (
     OUTPUT_TOKEN,
     PROMPT_TOKEN,

@@ -1,0 +1,153 @@
+"""The two Serve deployments: `Ingress` answers HTTP, `Engine` generates tokens."""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+from starlette.types import ASGIApp
+
+from app.engine_handle import ServeEngineHandle
+from engine.config import EngineConfig
+from engine.errors import EngineError
+from engine.runtime.client import RemoteEngineClient
+from engine.runtime.gang import GangOptions, start_gang
+from engine.runtime.protocol import EngineClient
+from engine.runtime.supervisor import Supervisor
+
+
+@serve.deployment(
+    max_ongoing_requests=2048,
+    health_check_period_s=2,
+    health_check_timeout_s=10,
+    graceful_shutdown_timeout_s=300,
+    graceful_shutdown_wait_loop_s=0.5,
+)
+@serve.ingress()
+class Ingress:
+    """Serves the HTTP application. Its health does not depend on the engine's."""
+
+    def __init__(
+        self, engine: DeploymentHandle[Any], make_app: Callable[[EngineClient], ASGIApp]
+    ) -> None:
+        self._client = RemoteEngineClient(ServeEngineHandle(engine))
+        self._make_app = make_app
+
+    def __serve_build_asgi_app__(self) -> ASGIApp:
+        """Called by Serve once the replica's loop runs."""
+        return self._make_app(self._client)
+
+    async def __del__(self) -> None:
+        """Called by Serve when the replica stops."""
+        await self._client.close()
+
+
+@serve.deployment(
+    max_ongoing_requests=8192,
+    health_check_period_s=2,
+    health_check_timeout_s=10,
+    graceful_shutdown_timeout_s=300,
+    graceful_shutdown_wait_loop_s=0.5,
+    request_router_config={
+        "request_router_class": "app.router:EngineRouter",
+        "request_routing_stats_period_s": 1,
+    },
+)
+class Engine:
+    """Forwards bytes to and from a supervisor; see `engine.runtime.client.EngineHandle`."""
+
+    _supervisor: Supervisor | None = None
+
+    # Serve awaits the constructor; a replica takes calls only once its weights are loaded
+    async def __init__(  # type: ignore[misc]
+        self, config: EngineConfig, options: GangOptions, locate: Callable[[], Path]
+    ) -> None:
+        """Args: locate: finds the model's folder on this node, fetching it when it is not there."""
+        config = replace(config, model_path=str(locate()))
+        self._replica = serve.get_replica_context().replica_tag
+        self._max_num_seqs = config.max_num_seqs
+        gang = await start_gang(config, options)
+        self._supervisor = Supervisor(
+            gang, config, replica=self._replica, step_deadline_s=options.step_deadline_s
+        )
+
+    async def submit(self, request: bytes) -> bytes:
+        """Accept or refuse an encoded `Request`."""
+        return self._running.submit(request)
+
+    async def abort(self, replica: str, request_ids: tuple[int, ...]) -> None:
+        """End requests."""
+        self._check_addressee(replica)
+        self._running.abort(request_ids)
+
+    async def renew(self, replica: str, client: int) -> None:
+        """Keep a client's lease."""
+        self._check_addressee(replica)
+        self._running.renew(client)
+
+    async def attach(self, replica: str, client: int) -> AsyncIterator[bytes]:
+        """Stream a client's outputs."""
+        self._check_addressee(replica)
+        async for batch in self._running.attach(client):
+            yield batch
+
+    async def is_ready(self) -> bool:
+        """Whether steps are made."""
+        return self._running.is_healthy
+
+    async def check_health(self) -> None:
+        """Called by Serve; a RayActorError out of it replaces the replica at once."""
+        await self._running.check_health()
+
+    def record_routing_stats(self) -> dict[str, float]:
+        """Called by Serve; read by `EngineRouter`."""
+        return {"num_waiting": self._running.num_waiting, "kv_usage": self._kv_usage}
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """Called by Serve; read by `app.scaling`."""
+        batch_usage = self._running.num_open / self._max_num_seqs
+        return {"pressure": max(self._kv_usage, batch_usage)}
+
+    def __del__(self) -> None:
+        """Called by Serve when the replica stops."""
+        if self._supervisor is not None:
+            self._supervisor.close()
+
+    @property
+    def _running(self) -> Supervisor:
+        assert self._supervisor is not None, "Serve awaits the constructor before any call"
+        return self._supervisor
+
+    @property
+    def _kv_usage(self) -> float:
+        usage = self._running.stats.usage
+        return 1.0 - (usage.free + usage.cached) / usage.total
+
+    def _check_addressee(self, replica: str) -> None:
+        if replica != self._replica:
+            raise EngineError(f"replica {replica} is gone")
+
+
+def resources(config: EngineConfig) -> dict[str, Any]:
+    """Deployment options that reserve what a gang needs, all on one node.
+
+    The first bundle holds replica and scheduler, the others a rank each. On a CPU machine the
+    shares are nominal, so that the application fits any; compute threads are `num_threads`.
+    """
+    if config.device == "cuda":
+        control, rank = {"CPU": 1.0}, {"CPU": 1.0, "GPU": 1.0}
+    else:
+        control, rank = {"CPU": 0.1}, {"CPU": 0.4}
+    return {
+        "ray_actor_options": {"num_cpus": control["CPU"]},
+        "placement_group_bundles": [control] + [rank] * config.tensor_parallel_size,
+        "placement_group_strategy": "STRICT_PACK",
+    }
+
+
+def gang_options(config: EngineConfig) -> GangOptions:
+    """What each rank takes of its bundle."""
+    rank = resources(config)["placement_group_bundles"][1]
+    return GangOptions(num_cpus_per_rank=rank["CPU"], num_gpus_per_rank=rank.get("GPU", 0.0))

@@ -1,0 +1,86 @@
+"""The outermost layer of the HTTP application: request ids, keys, and an answer to every error."""
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Sequence
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.http_errors import ClientDisconnected, HttpError, describe
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+# probes come from machines that hold no key
+_OPEN_PATHS = ("/live", "/health")
+_MODEL_PREFIX = b"/v1/models/"
+
+
+class Edge:
+    """ASGI middleware around everything else.
+
+    Each answer has `x-request-id`: the client's own if it is harmless text, else a random one.
+    Inner layers find it as `scope["state"]["request_id"]`. No exception leaves it.
+    """
+
+    def __init__(self, app: ASGIApp, api_key_sha256: Sequence[bytes] = ()) -> None:
+        self._app = app
+        self._digests = tuple(api_key_sha256)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request; other scopes (lifespan) pass through."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        scope.setdefault("state", {})["request_id"] = request_id
+        has_started = False
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal has_started
+            if message["type"] == "http.response.start":
+                has_started = True
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            try:
+                await send(message)
+            except OSError as error:
+                raise ClientDisconnected from error
+
+        try:
+            self._check(scope)
+            await self._app(scope, receive, send_with_id)
+        except ClientDisconnected:
+            return
+        except Exception as error:  # the last place to answer from
+            answer = describe(error)
+            if not has_started:
+                await answer.send(send_with_id)
+
+    def _check(self, scope: Scope) -> None:
+        raw_path = scope.get("raw_path") or b""
+        if b"%" in raw_path and not raw_path.startswith(_MODEL_PREFIX):
+            # one spelling per path: no way around a rule that looks at paths
+            raise HttpError(404, "unknown_url", "there is nothing at this path")
+        if self._digests and scope["path"] not in _OPEN_PATHS and not self._has_key(scope):
+            raise HttpError(
+                401,
+                "invalid_api_key",
+                "a valid key is needed: Authorization: Bearer KEY",
+                headers={"www-authenticate": "Bearer"},
+            )
+
+    def _has_key(self, scope: Scope) -> bool:
+        given = Headers(scope=scope).getlist("authorization")
+        scheme, _, key = given[0].partition(" ") if len(given) == 1 else ("", "", "")
+        digest = hashlib.sha256(key.encode("latin-1")).digest()
+        # every digest is compared, so that the time tells nothing
+        matches = [hmac.compare_digest(digest, known) for known in self._digests]
+        return scheme.lower() == "bearer" and any(matches)
+
+
+def _request_id(scope: Scope) -> str:
+    given = Headers(scope=scope).getlist("x-request-id")
+    if len(given) == 1 and _REQUEST_ID.fullmatch(given[0]):
+        return given[0]
+    return secrets.token_hex(12)

@@ -1,0 +1,140 @@
+"""Derives the engine's settings from the application's options and the model's shape."""
+
+import logging
+import platform
+from pathlib import Path
+
+from app.config import AppConfig
+from engine.config import Device, DType, EngineConfig, ModelConfig
+from engine.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+DTYPE_BYTES: dict[DType, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+# how Linux names the instructions on x86 and on Arm
+_BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+
+
+def to_engine_config(config: AppConfig, folder: Path, model: ModelConfig) -> EngineConfig:
+    """Fill in what was left automatic and check that options and model fit together.
+
+    Raises:
+        ConfigError: naming the two values that contradict each other and what to change.
+    """
+    _check_split(model, config.tensor_parallel_size)
+    if config.max_num_batched_tokens < config.max_num_seqs:
+        raise ConfigError(
+            f"max_num_batched_tokens {config.max_num_batched_tokens} is below max_num_seqs "
+            f"{config.max_num_seqs}: a step takes one token of every sequence; raise the one or "
+            "lower the other"
+        )
+    device = _device(config)
+    dtype = _dtype(config, device)
+    num_blocks = _num_blocks(config, model, DTYPE_BYTES[dtype])
+    return EngineConfig(
+        model_path=str(folder),
+        model=model,
+        dtype=dtype,
+        device=device,
+        load_format=config.load_format,
+        tensor_parallel_size=config.tensor_parallel_size,
+        block_size=config.block_size,
+        num_blocks=num_blocks,
+        kv_cache_bytes=_kv_cache_bytes(config),
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=_max_model_len(config, model, num_blocks * config.block_size),
+        max_num_waiting=config.max_num_waiting,
+        num_threads=config.num_threads,
+        compiled_kernels=config.compiled_kernels,
+    )
+
+
+def _check_split(model: ModelConfig, size: int) -> None:
+    """Every rank takes the same share of heads and of the feed-forward layer."""
+    parts = {
+        "attention heads": model.num_heads,
+        "key-value heads": model.num_kv_heads,
+        "intermediate rows": model.intermediate_size,
+    }
+    for name, count in parts.items():
+        if count % size:
+            raise ConfigError(
+                f"tensor_parallel_size {size} does not divide the model's {count} {name}; "
+                "set it to a common divisor of "
+                + ", ".join(f"{count} {name}" for name, count in parts.items())
+            )
+
+
+def _device(config: AppConfig) -> Device:
+    if config.device != "auto":
+        return config.device
+    return "cuda" if any(Path("/dev").glob("nvidia[0-9]*")) else "cpu"
+
+
+def _dtype(config: AppConfig, device: Device) -> DType:
+    if config.dtype != "auto":
+        return config.dtype
+    return "bfloat16" if device == "cuda" or _cpu_has_bfloat16() else "float32"
+
+
+def _cpu_has_bfloat16() -> bool:
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.exists():
+        return platform.system() == "Darwin" and platform.machine() == "arm64"
+    return not _BFLOAT16_FLAGS.isdisjoint(cpuinfo.read_text(encoding="utf-8").split())
+
+
+def _kv_cache_bytes(config: AppConfig) -> int:
+    return int(config.kv_cache_gib * (1 << 30))
+
+
+def _num_blocks(config: AppConfig, model: ModelConfig, bytes_per_value: int) -> int:
+    if config.num_blocks is not None:
+        return config.num_blocks
+    token_bytes = model.kv_bytes_per_token(bytes_per_value, config.tensor_parallel_size)
+    block_bytes = token_bytes * config.block_size
+    num_blocks = _kv_cache_bytes(config) // block_bytes
+    if num_blocks < 1:
+        raise ConfigError(
+            f"kv_cache_gib {config.kv_cache_gib} does not hold one block: {config.block_size} "
+            f"tokens of this model take {block_bytes / (1 << 30):.4g} GiB; raise it"
+        )
+    return num_blocks
+
+
+def _max_model_len(config: AppConfig, model: ModelConfig, num_slots: int) -> int:
+    if config.max_model_len is None:
+        if num_slots < model.max_position:
+            logger.warning(
+                "context_clipped max_model_len=%d model_max=%d reason=kv_pool raise=kv_cache_gib",
+                num_slots,
+                model.max_position,
+            )
+        return min(model.max_position, num_slots)
+    if config.max_model_len > model.max_position:
+        raise ConfigError(
+            f"max_model_len {config.max_model_len} is above the model's {model.max_position} "
+            f"tokens; lower it to {model.max_position} or leave it null"
+        )
+    if config.max_model_len > num_slots:
+        raise ConfigError(_pool_too_small(config, num_slots))
+    return config.max_model_len
+
+
+def _pool_too_small(config: AppConfig, num_slots: int) -> str:
+    num_blocks = num_slots // config.block_size
+    assert config.max_model_len is not None
+    if config.num_blocks is not None:
+        option, needed = "num_blocks", str(-(-config.max_model_len // config.block_size))
+    else:
+        # as many blocks as the longest sequence needs, in GiB rounded up to a hundredth
+        bytes_per_block = _kv_cache_bytes(config) / num_blocks
+        blocks = -(-config.max_model_len // config.block_size)
+        option, needed = "kv_cache_gib", f"{blocks * bytes_per_block / (1 << 30) + 0.01:.2f}"
+    return (
+        f"the KV pool holds {num_slots} tokens ({num_blocks} blocks of {config.block_size}), fewer "
+        f"than max_model_len {config.max_model_len}; raise {option} to {needed} or lower "
+        "max_model_len"
+    )

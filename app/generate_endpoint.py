@@ -1,0 +1,144 @@
+"""POST /v1/completions and POST /v1/chat/completions: one flow, plain or streamed."""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from starlette.types import Receive, Scope, Send
+
+from app import sse
+from app.generation import Generation
+from app.http_errors import ClientDisconnected, describe_broken_stream
+from app.jobs import Job
+from app.protocol.answer import AnswerHead, AnswerWriter
+from app.protocol.errors import ModelNotFound
+from app.protocol.fields import GenerationFields
+from app.protocol.parsing import Schema, parse_object, parse_request
+from app.protocol.settings import ApiSettings
+from app.request_body import read_json_body
+from app.tasks import until_disconnect
+from app.text.choice_text import TextDelta, join
+from app.text.vocabulary import Vocabulary
+from engine.runtime.protocol import EngineClient
+
+RequestT = TypeVar("RequestT", bound=GenerationFields)
+HeaderList = list[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api(Generic[RequestT]):
+    """What tells one generating route from the other."""
+
+    schema: Schema[RequestT]
+    make_job: Callable[[RequestT], Awaitable[Job]]
+    answer: type[AnswerWriter]
+
+
+class GenerateEndpoint(Generic[RequestT]):
+    """ASGI application of one generating route.
+
+    Nothing is sent before the engine's first news, so refusals are real statuses. When the client
+    goes away, or whatever else ends the request, its sequences are aborted.
+    """
+
+    def __init__(
+        self,
+        api: Api[RequestT],
+        client: EngineClient,
+        vocabulary: Vocabulary,
+        settings: ApiSettings,
+    ) -> None:
+        self._api = api
+        self._client = client
+        self._vocabulary = vocabulary
+        self._settings = settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        body = await read_json_body(scope, receive, self._settings.max_body_bytes)
+        request, ignored = parse_request(
+            self._api.schema, parse_object(body), self._settings.unknown_parameters
+        )
+        check_model(request.model, self._settings)
+        headers: HeaderList = []
+        if ignored:
+            headers.append((b"x-ignored-parameters", ", ".join(ignored).encode()))
+        request_id = request.request_id or scope["state"]["request_id"]
+        await until_disconnect(receive, self._answer(request, request_id, headers, send))
+
+    async def _answer(
+        self, request: RequestT, request_id: str, headers: HeaderList, send: Send
+    ) -> None:
+        job = await self._api.make_job(request)
+        writer = self._api.answer(
+            AnswerHead(
+                id=request_id,
+                created_s=int(time.time()),
+                model=self._settings.model_id,
+                system_fingerprint=self._settings.system_fingerprint,
+            ),
+            request,
+            self._vocabulary,
+            [prompt.ids for prompt in job.prompts],
+        )
+        generation = await Generation.start(self._client, job, self._vocabulary)
+        reply = _stream if request.stream else _complete
+        try:
+            async with aclosing(aiter(generation)) as news:
+                await reply(generation, news, writer, headers, send)
+        finally:
+            await generation.close()
+
+
+def check_model(name: str, settings: ApiSettings) -> None:
+    """Refuse a model that is not served here.
+
+    Raises:
+        ModelNotFound: naming it, if the name is short enough to show.
+    """
+    if name != settings.model_id:
+        shown = f"the model {name!r}" if len(name) <= 100 and name.isprintable() else "this model"
+        raise ModelNotFound(f"{shown} is not served here; see /v1/models", param="model")
+
+
+News = AsyncIterator[tuple[int, TextDelta]]
+
+
+async def _complete(
+    generation: Generation, news: News, writer: AnswerWriter, headers: HeaderList, send: Send
+) -> None:
+    parts: list[list[TextDelta]] = [[] for _ in range(generation.num_choices)]
+    async for index, delta in news:
+        parts[index].append(delta)
+    body = writer.complete([join(deltas) for deltas in parts], generation.total_usage())
+    length = (b"content-length", str(len(body)).encode())
+    headers = [(b"content-type", b"application/json"), length, *headers]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _stream(
+    generation: Generation, news: News, writer: AnswerWriter, headers: HeaderList, send: Send
+) -> None:
+    index, delta = await anext(news)
+    headers = [*sse.HEADERS, *headers]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    frames = sse.frames(writer.opening())
+    try:
+        frames += sse.frames(writer.news(index, delta, generation.usage(index)))
+        await _send_part(send, frames)
+        async for index, delta in news:
+            await _send_part(send, sse.frames(writer.news(index, delta, generation.usage(index))))
+        end = sse.frames(writer.closing(generation.total_usage())) + sse.DONE
+    except ClientDisconnected:
+        raise
+    except Exception as error:  # the status has been sent: an event must tell of it
+        end = sse.frames([describe_broken_stream(error).to_json()])
+    await send({"type": "http.response.body", "body": end})
+
+
+async def _send_part(send: Send, frames: bytes) -> None:
+    if frames:
+        await send({"type": "http.response.body", "body": frames, "more_body": True})

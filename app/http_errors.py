@@ -1,0 +1,134 @@
+"""Every error that a client can see, in OpenAI's shape: one table of statuses and codes."""
+
+import logging
+from dataclasses import dataclass, field
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.types import Send
+
+from app.protocol.errors import ModelNotFound
+from engine.errors import EngineError, Overloaded, RequestError
+
+logger = logging.getLogger(__name__)
+
+_MAX_MESSAGE_LEN = 1000
+# a longer wait makes OpenAI's client give up at once
+_MAX_RETRY_AFTER_S = 120
+
+
+class HttpError(Exception):
+    """The request failed as HTTP, before its body had a meaning.
+
+    Attributes:
+        code: a short machine-readable word.
+    """
+
+    def __init__(
+        self, status: int, code: str, message: str, headers: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.headers = headers or {}
+
+
+class ClientDisconnected(Exception):
+    """The client went away; nobody is left to answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorAnswer:
+    """One error as the client sees it.
+
+    Attributes:
+        param: the request field at fault, or None.
+    """
+
+    status: int
+    message: str
+    code: str
+    param: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def type(self) -> str:
+        """OpenAI's name for the family of the status."""
+        if self.status == 429:
+            return "rate_limit_error"
+        return "server_error" if self.status >= 500 else "invalid_request_error"
+
+    def to_json(self) -> bytes:
+        """Return the body, which is also the last event of a broken stream."""
+        error = {
+            "message": self.message[:_MAX_MESSAGE_LEN],
+            "type": self.type,
+            "param": self.param,
+            "code": self.code,
+        }
+        return msgspec.json.encode({"error": error})
+
+    async def send(self, send: Send) -> None:
+        """Answer a request that has no answer yet."""
+        body = self.to_json()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            *((name.encode(), value.encode()) for name, value in self.headers.items()),
+        ]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+def describe(error: Exception) -> ErrorAnswer:
+    """Say what a client may know about an error; one that is our fault is logged in full."""
+    match error:
+        case HttpError():
+            return ErrorAnswer(
+                status=error.status, message=str(error), code=error.code, headers=error.headers
+            )
+        case HTTPException():
+            return _routing_error(error)
+        case Overloaded():
+            seconds = min(max(error.retry_after_s, 0.0), _MAX_RETRY_AFTER_S)
+            headers = {"retry-after": f"{seconds:.0f}", "retry-after-ms": f"{seconds * 1000:.0f}"}
+            return ErrorAnswer(status=429, message=str(error), code=error.code, headers=headers)
+        case RequestError():
+            status = 404 if isinstance(error, ModelNotFound) else 400
+            return ErrorAnswer(
+                status=status, message=str(error), code=error.code, param=error.param
+            )
+        case EngineError():
+            logger.warning("engine_unavailable error=%r", error)
+            return ErrorAnswer(
+                status=503,
+                message="the engine is not available; nothing was generated, so try again",
+                code="engine_unavailable",
+                headers={"retry-after": "1"},
+            )
+    logger.error("internal_error", exc_info=error)
+    return ErrorAnswer(status=500, message="the server made a mistake", code="internal_error")
+
+
+def describe_broken_stream(error: Exception) -> ErrorAnswer:
+    """Like `describe`, for an answer of which a part has been sent."""
+    if isinstance(error, EngineError):
+        logger.warning("engine_failed error=%r", error)
+        return ErrorAnswer(
+            status=503, message="the engine failed during generation", code="engine_failed"
+        )
+    return describe(error)
+
+
+def _routing_error(error: HTTPException) -> ErrorAnswer:
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        return ErrorAnswer(
+            status=405,
+            message="this path does not take this method",
+            code="method_not_allowed",
+            headers=headers,
+        )
+    return ErrorAnswer(
+        status=404, message="there is nothing at this path", code="unknown_url", headers=headers
+    )

@@ -1,0 +1,82 @@
+"""The application of serve_config.yaml: `import_path: app.main:build`."""
+
+import hashlib
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ray.serve import Application
+from starlette.types import ASGIApp
+
+from app.config import AppConfig, parse_config
+from app.deployments import Engine, Ingress, gang_options, resources
+from app.ingress import build_app
+from app.model_store import resolve
+from app.preflight import check
+from app.protocol.settings import ApiSettings
+from app.startup import config_errors_without_traceback
+from app.text.tokenizer import Tokenizer
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.runtime.protocol import EngineClient
+
+
+def build(args: dict[str, Any]) -> Application:
+    """Check everything that can be checked, then describe the deployments.
+
+    Args:
+        args: options of `AppConfig`.
+
+    Raises:
+        RayServeException: with one message that says what to change.
+    """
+    with config_errors_without_traceback():
+        config = parse_config(args)
+        engine_config = check(config)
+        settings = api_settings(config, engine_config)
+    # every node finds its own copy of the model
+    locate = partial(resolve, config.model, config.cache_folder)
+    engine = Engine.options(**resources(engine_config)).bind(  # type: ignore[attr-defined]
+        engine_config, gang_options(engine_config), locate
+    )
+    make_app = partial(make_http_app, locate=locate, settings=settings)
+    return Ingress.bind(engine, make_app)  # type: ignore[attr-defined,no-any-return]
+
+
+def make_http_app(
+    client: EngineClient, *, locate: "partial[Path]", settings: ApiSettings
+) -> ASGIApp:
+    """Make the HTTP application inside an ingress replica."""
+    return build_app(client, Tokenizer.load(locate()), settings)
+
+
+def api_settings(config: AppConfig, engine: EngineConfig) -> ApiSettings:
+    """What the HTTP layer must know.
+
+    Raises:
+        ConfigError: if the file of API keys cannot be used.
+    """
+    return ApiSettings(
+        model_id=config.model_id,
+        created_s=int(time.time()),
+        max_model_len=engine.max_model_len,
+        vocab_size=engine.model.vocab_size,
+        unknown_parameters=config.unknown_parameters,
+        max_body_bytes=int(config.limits.max_body_mib * (1 << 20)),
+        api_key_sha256=_read_api_keys(config.api_keys_file),
+    )
+
+
+def _read_api_keys(path: Path | None) -> tuple[bytes, ...]:
+    """Digests of the keys, so that the keys themselves leave this function nowhere."""
+    if path is None:
+        return ()
+    try:
+        lines = path.expanduser().read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"api_keys_file {path} cannot be read: {error}") from error
+    keys = [line.strip() for line in lines if line.strip()]
+    if not keys:
+        raise ConfigError(f"api_keys_file {path} has no key; write one a line, or set it to null")
+    return tuple(hashlib.sha256(key.encode()).digest() for key in keys)

@@ -1,0 +1,96 @@
+"""Finds what would make the engine fail, in a second and before anything heavy starts.
+
+`python -m app.preflight serve_config.yaml` checks every application of the file.
+"""
+
+import logging
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from app.checkpoint import check_weights, expected_tensors
+from app.config import AppConfig, parse_config
+from app.engine_settings import DTYPE_BYTES, to_engine_config
+from app.model_store import resolve
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.model_config import read_model_config
+
+
+def check(config: AppConfig) -> EngineConfig:
+    """Check options, model folder and machine; fetch the model when it is not here yet.
+
+    torch is not imported and no weight is read.
+
+    Raises:
+        ConfigError: with one message that says what to change.
+    """
+    folder = resolve(config.model, config.cache_folder)
+    model = read_model_config(folder)
+    engine = to_engine_config(config, folder, model)
+    if not (folder / "tokenizer.json").exists():
+        raise ConfigError(f"{folder} has no tokenizer.json; convert its tokenizer to that format")
+    if config.load_format == "safetensors":
+        check_weights(folder, model)
+    if engine.device == "cpu":
+        _check_memory(engine)
+    return engine
+
+
+def check_file(path: Path) -> None:
+    """Check the `args` of every application in a Serve configuration file.
+
+    Raises:
+        ConfigError: naming the file or the application.
+    """
+    try:
+        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        applications = [(app["name"], app.get("args") or {}) for app in content["applications"]]
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist") from None
+    except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(f"{path} is not a Serve configuration file: {error!r:.300}") from error
+    for name, args in applications:
+        try:
+            check(parse_config(args))
+        except ConfigError as error:
+            raise ConfigError(f"{path}, application {name!r}: {error}") from error
+
+
+def _check_memory(engine: EngineConfig) -> None:
+    """All ranks of a CPU engine live on one machine: one copy of the weights, a pool for each."""
+    value_bytes = DTYPE_BYTES[engine.dtype]
+    parameters = sum(math.prod(shape) for shape in expected_tensors(engine.model).values())
+    token_bytes = engine.model.kv_bytes_per_token(value_bytes, engine.tensor_parallel_size)
+    pool_bytes = engine.num_blocks * engine.block_size * token_bytes * engine.tensor_parallel_size
+    needed_bytes = parameters * value_bytes + pool_bytes
+    free_bytes = psutil.virtual_memory().available
+    if needed_bytes > free_bytes:
+        raise ConfigError(
+            f"{_gib(parameters * value_bytes)} of weights and {_gib(pool_bytes)} of KV pool do not "
+            f"fit the {_gib(free_bytes)} of free memory; lower kv_cache_gib (num_blocks), choose a "
+            "smaller model or free memory"
+        )
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / (1 << 30):.2f} GiB"
+
+
+def main() -> int:
+    """Check the file named on the command line; the exit code says whether it can be served."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    try:
+        check_file(Path(sys.argv[1] if len(sys.argv) > 1 else "serve_config.yaml"))
+    except ConfigError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""What both generating routes have in common when they answer: the frame around choices."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import msgspec
+
+from app.protocol.fields import GenerationFields
+from app.protocol.logprobs import LogprobWriter
+from app.text.choice_text import TextDelta
+from app.text.vocabulary import Vocabulary
+from engine.types import IntColumn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerHead:
+    """What every chunk of an answer repeats.
+
+    Attributes:
+        id: of the request, without the prefix of the route.
+        created_s: Unix seconds.
+    """
+
+    id: str
+    created_s: int
+    model: str
+    system_fingerprint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens read and sampled."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+    def as_json(self) -> dict[str, int]:
+        """Return the object of the API."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+        }
+
+
+class AnswerWriter(ABC):
+    """Writes one answer, whole or as JSON chunks; a route adds the shape of its choices.
+
+    Chunks carry `usage` only when the client asked for it: null until the last one, or the count so
+    far with `continuous_usage_stats`. The chunk that ends a choice has no text.
+    """
+
+    id_prefix: ClassVar[str]
+    object_name: ClassVar[str]
+    chunk_object_name: ClassVar[str]
+
+    def __init__(
+        self,
+        head: AnswerHead,
+        request: GenerationFields,
+        vocabulary: Vocabulary,
+        prompts: Sequence[IntColumn],
+    ) -> None:
+        options = request.stream_options
+        self._include_usage = bool(options and options.include_usage)
+        self._continuous_usage = self._include_usage and bool(
+            options and options.continuous_usage_stats
+        )
+        self._head = head
+        self._prompts = prompts
+        self._wants_ids = request.return_token_ids
+        self._wants_logprobs = request.num_logprobs is not None
+        self._logprobs = LogprobWriter(vocabulary, as_ids=request.return_tokens_as_token_ids)
+        # everything up to the choices is the same in each chunk
+        self._chunk_start = msgspec.json.encode(self._frame(self.chunk_object_name))[:-1]
+
+    def complete(self, choices: Sequence[TextDelta], usage: Usage) -> bytes:
+        """Return the body of an answer that is not streamed, one whole text per choice."""
+        return msgspec.json.encode(
+            {
+                **self._frame(self.object_name),
+                "choices": [self._whole(index, text) for index, text in enumerate(choices)],
+                "service_tier": None,
+                "system_fingerprint": self._head.system_fingerprint,
+                "usage": usage.as_json(),
+                **self._whole_extras(),
+            }
+        )
+
+    def opening(self) -> list[bytes]:
+        """Return the chunks that come before any text."""
+        return []
+
+    def news(self, index: int, delta: TextDelta, usage: Usage) -> list[bytes]:
+        """Return the chunks for new text and for the end of a choice, if there is either."""
+        chunks = []
+        if delta.text:
+            chunks.append(self._chunk([self._text_choice(index, delta)], usage))
+        if delta.finish_reason is not None:
+            end = delta if not delta.text else _without_text(delta)
+            chunks.append(self._last_chunk(index, end, usage))
+        return chunks
+
+    def closing(self, usage: Usage) -> list[bytes]:
+        """Return the chunks after the end of every choice."""
+        if not self._include_usage:
+            return []
+        fingerprint = {"system_fingerprint": self._head.system_fingerprint}
+        return [self._join([], {"usage": usage.as_json(), **fingerprint})]
+
+    @abstractmethod
+    def _whole(self, index: int, text: TextDelta) -> dict[str, Any]:
+        """Return a choice of an answer that is not streamed."""
+
+    @abstractmethod
+    def _text_choice(self, index: int, delta: TextDelta) -> dict[str, Any]:
+        """Return a choice with new text."""
+
+    @abstractmethod
+    def _last_choice(self, index: int, delta: TextDelta) -> dict[str, Any]:
+        """Return the choice that says why it ended."""
+
+    def _whole_extras(self) -> dict[str, Any]:
+        return {}
+
+    def _frame(self, object_name: str) -> dict[str, Any]:
+        return {
+            "id": self.id_prefix + self._head.id,
+            "object": object_name,
+            "created": self._head.created_s,
+            "model": self._head.model,
+        }
+
+    def _ids(self, delta: TextDelta) -> dict[str, Any]:
+        return {"token_ids": delta.token_ids} if self._wants_ids else {}
+
+    def _last_chunk(self, index: int, delta: TextDelta, usage: Usage) -> bytes:
+        extras = self._running_usage(usage)
+        if not self._include_usage:
+            extras["system_fingerprint"] = self._head.system_fingerprint
+        return self._join([self._last_choice(index, delta)], extras)
+
+    def _chunk(self, choices: Sequence[dict[str, Any]], usage: Usage, **extras: Any) -> bytes:
+        return self._join(choices, {**self._running_usage(usage), **extras})
+
+    def _running_usage(self, usage: Usage) -> dict[str, Any]:
+        if self._continuous_usage:
+            return {"usage": usage.as_json()}
+        return {"usage": None} if self._include_usage else {}
+
+    def _join(self, choices: Sequence[dict[str, Any]], extras: dict[str, Any]) -> bytes:
+        rest = msgspec.json.encode({"choices": choices, **extras})
+        return self._chunk_start + b"," + rest[1:]
+
+
+def _without_text(delta: TextDelta) -> TextDelta:
+    return TextDelta(
+        text="", token_ids=(), finish_reason=delta.finish_reason, stop_reason=delta.stop_reason
+    )

@@ -1,0 +1,66 @@
+"""Answers of POST /v1/chat/completions."""
+
+from typing import Any
+
+from app.protocol.answer import AnswerWriter, Usage
+from app.text.choice_text import TextDelta
+
+
+class ChatAnswer(AnswerWriter):
+    """Choices with a message, or with what is new of it."""
+
+    id_prefix = "chatcmpl-"
+    object_name = "chat.completion"
+    chunk_object_name = "chat.completion.chunk"
+
+    def opening(self) -> list[bytes]:
+        """Return the chunk that names the role."""
+        choice = self._delta_choice(0, {"role": "assistant", "content": ""})
+        [prompt] = self._prompts
+        extras = {"prompt_token_ids": prompt.tolist()} if self._wants_ids else {}
+        usage = Usage(prompt_tokens=len(prompt), completion_tokens=0)
+        return [self._chunk([choice], usage, **extras)]
+
+    def _whole(self, index: int, text: TextDelta) -> dict[str, Any]:
+        return {
+            "index": index,
+            "message": {
+                "role": "assistant",
+                "content": text.text,
+                "refusal": None,
+                "annotations": None,
+                "audio": None,
+                "function_call": None,
+                "reasoning": None,
+            },
+            "logprobs": self._logprobs_of(text),
+            "finish_reason": text.finish_reason,
+            "stop_reason": text.stop_reason,
+            "token_ids": text.token_ids if self._wants_ids else None,
+        }
+
+    def _whole_extras(self) -> dict[str, Any]:
+        [prompt] = self._prompts
+        return {
+            "prompt_logprobs": None,
+            "prompt_token_ids": prompt.tolist() if self._wants_ids else None,
+        }
+
+    def _text_choice(self, index: int, delta: TextDelta) -> dict[str, Any]:
+        choice = self._delta_choice(index, {"content": delta.text})
+        return {**choice, "logprobs": self._logprobs_of(delta), **self._ids(delta)}
+
+    def _last_choice(self, index: int, delta: TextDelta) -> dict[str, Any]:
+        return {
+            **self._delta_choice(index, {}),
+            "logprobs": self._logprobs_of(delta) if delta.logprobs else None,
+            "finish_reason": delta.finish_reason,
+            "stop_reason": delta.stop_reason,
+            **self._ids(delta),
+        }
+
+    def _delta_choice(self, index: int, delta: dict[str, str]) -> dict[str, Any]:
+        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+    def _logprobs_of(self, delta: TextDelta) -> dict[str, Any] | None:
+        return self._logprobs.chat(delta.logprobs) if self._wants_logprobs else None

@@ -1,0 +1,33 @@
+"""What can be wrong with a request body, beyond a value out of range."""
+
+from engine.errors import InvalidRequest, RequestError
+
+
+class MalformedBody(InvalidRequest):
+    """The body is not the JSON object that it should be."""
+
+    code = "invalid_json"
+
+
+class MissingParameter(InvalidRequest):
+    """A field that must be given is not there."""
+
+    code = "missing_required_parameter"
+
+
+class UnknownParameter(InvalidRequest):
+    """The API has no such field."""
+
+    code = "unknown_parameter"
+
+
+class UnsupportedParameter(InvalidRequest):
+    """The field is known, but what it asks for is not offered."""
+
+    code = "unsupported_parameter"
+
+
+class ModelNotFound(RequestError):
+    """The request names a model that is not served here."""
+
+    code = "model_not_found"

@@ -1,0 +1,71 @@
+"""Log-probabilities in the two shapes of the API."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from app.text.choice_text import TokenLogprob
+from app.text.vocabulary import Vocabulary
+
+# JSON has no infinity
+_LOWEST = -9999.0
+
+
+class LogprobWriter:
+    """Writes log-probabilities of one request.
+
+    Args:
+        as_ids: write a token as "token_id:7" instead of its text.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, *, as_ids: bool) -> None:
+        self._vocabulary = vocabulary
+        self._as_ids = as_ids
+
+    def completion(self, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """Return the shape of /v1/completions: four lists of equal length."""
+        return {
+            "tokens": [self._name(e.token) if self._as_ids else e.text for e in entries],
+            "token_logprobs": [_finite(e.logprob) for e in entries],
+            "top_logprobs": [self._top_by_name(e) for e in entries],
+            "text_offset": [e.offset for e in entries],
+        }
+
+    def chat(self, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """Return the shape of /v1/chat/completions: one object per token."""
+        return {
+            "content": [
+                {
+                    **self._describe(entry.token, entry.logprob),
+                    "top_logprobs": [self._describe(*alternative) for alternative in entry.top],
+                }
+                for entry in entries
+            ]
+        }
+
+    def _top_by_name(self, entry: TokenLogprob) -> dict[str, float]:
+        """The sampled token comes first; of tokens spelled alike the likeliest is shown."""
+        by_name = {self._name(entry.token): _finite(entry.logprob)}
+        for token, logprob in entry.top:
+            by_name.setdefault(self._name(token), _finite(logprob))
+        return by_name
+
+    def _describe(self, token: int, logprob: float) -> dict[str, Any]:
+        return {
+            "token": self._name(token),
+            "logprob": _finite(logprob),
+            "bytes": list(self._vocabulary.piece(token)),
+        }
+
+    def _name(self, token: int) -> str:
+        if self._as_ids:
+            return f"token_id:{token}"
+        piece = self._vocabulary.piece(token)
+        try:
+            return piece.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+
+
+def _finite(logprob: float) -> float:
+    # also for NaN, which is not above anything
+    return logprob if logprob > _LOWEST else _LOWEST

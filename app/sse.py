@@ -1,0 +1,16 @@
+"""Server-sent events: one `data:` line per chunk, then `[DONE]`."""
+
+from collections.abc import Iterable
+
+HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    # keeps nginx from collecting the stream
+    (b"x-accel-buffering", b"no"),
+]
+DONE = b"data: [DONE]\n\n"
+
+
+def frames(chunks: Iterable[bytes]) -> bytes:
+    """Frame JSON texts without line breaks as events."""
+    return b"".join(b"data: " + chunk + b"\n\n" for chunk in chunks)

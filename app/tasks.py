@@ -1,0 +1,44 @@
+"""Tasks that end with the request that started them."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from starlette.types import Receive
+
+ResultT = TypeVar("ResultT")
+
+
+async def finish(task: "asyncio.Future[ResultT]") -> ResultT:
+    """Wait for a task to its end, even while being cancelled; then let the cancellation go on."""
+    cancelled = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        # look at the outcome, or its loss would be reported as an error of its own
+        _ = task.cancelled() or task.exception()
+        raise cancelled
+    return task.result()
+
+
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Run `work`; cancel it when the client goes away. It has ended when this returns or raises."""
+    task = asyncio.ensure_future(work)
+    watch = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        watch.cancel()
+        if not task.done():
+            task.cancel()
+        await finish(asyncio.gather(task, watch, return_exceptions=True))
+    if not task.cancelled():
+        task.result()
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,49 @@
+"""Where the open groups are; each queue in order of arrival.
+
+The latest running group is preempted first and the earliest one comes back first, so every running
+group is earlier than all that wait or are swapped out: first come, first served.
+"""
+
+from collections import deque
+
+from engine.core.sequence import SequenceGroup, Status
+
+
+class Queues:
+    """Moves groups between waiting, running and swapped."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[SequenceGroup] = deque()
+        self.swapped: deque[SequenceGroup] = deque()
+        self.running: list[SequenceGroup] = []
+
+    @property
+    def next_in_line(self) -> SequenceGroup | None:
+        """The earliest group that does not run."""
+        heads = [queue[0] for queue in (self.swapped, self.waiting) if queue]
+        return min(heads, key=lambda group: group.sequences[0].sequence_id, default=None)
+
+    def add(self, group: SequenceGroup) -> None:
+        """Queue a new group."""
+        self.waiting.append(group)
+
+    def enter(self, group: SequenceGroup) -> None:
+        """Let the next in line run."""
+        self.remove(group)
+        self.running.append(group)
+        group.status = Status.RUNNING
+
+    def preempt(self, group: SequenceGroup, *, swap: bool) -> None:
+        """Put the latest running group ahead of all that do not run."""
+        self.remove(group)
+        (self.swapped if swap else self.waiting).appendleft(group)
+        group.status = Status.SWAPPED if swap else Status.WAITING
+
+    def remove(self, group: SequenceGroup) -> None:
+        """Take a group out of wherever it is."""
+        if group.status is Status.RUNNING:
+            self.running.remove(group)
+        elif group.status is Status.SWAPPED:
+            self.swapped.remove(group)
+        else:
+            self.waiting.remove(group)

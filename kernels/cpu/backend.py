@@ -1,0 +1,210 @@
+"""The CPU backend: C kernels called by address, and packed linear layers.
+
+A decode step of a small model makes hundreds of calls of a few microseconds each, so the calls do
+no more than allocate their output and pass addresses.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kernels import sampling
+from kernels.backend import BatchLayout, Linear, Sampled, SamplingColumns
+from kernels.cpu.library import Library, load_kernels
+from kernels.cpu.linear import make_cpu_linear
+from kernels.reference import ReferenceBackend
+
+
+class PackedBackend(ReferenceBackend):
+    """Plain torch with packed linear layers: the fallback without a C compiler."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__(torch.device("cpu"), dtype)
+
+    def make_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        """Pack the weight; the packed copy is the only one kept."""
+        return make_cpu_linear(weight, bias, None)
+
+
+class CpuBackend(PackedBackend):
+    """`kernels.backend.KernelBackend` with C kernels; contracts are documented there.
+
+    Tensors are contiguous but for `kv_layer`, whose blocks may lie apart.
+    """
+
+    def __init__(self, dtype: torch.dtype, kernels: dict[torch.dtype, Library]) -> None:
+        """Use `kernels` of the backend's dtype, and for logits those of float32 too."""
+        super().__init__(dtype)
+        self._all_kernels = kernels
+        self._kernels = kernels[dtype]
+        self._layout: BatchLayout | None = None
+        self._addresses = _LayoutAddresses(0, 0, 0, 0, 0, 0, 0)
+
+    def make_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        """Pack the weight; the packed copy is the only one kept."""
+        return make_cpu_linear(weight, bias, self._kernels)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Normalise in float32 and round once."""
+        assert x.is_contiguous()
+        out = torch.empty_like(x)
+        self._kernels.rms_norm(out.data_ptr(), x.data_ptr(), weight.data_ptr(), *x.shape, eps)
+        return out
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Add to `residual` in place, round, normalise."""
+        assert x.is_contiguous()
+        assert residual.is_contiguous()
+        out = torch.empty_like(x)
+        self._kernels.add_rms_norm(
+            out.data_ptr(),
+            residual.data_ptr(),
+            x.data_ptr(),
+            weight.data_ptr(),
+            *x.shape,
+            eps,
+        )
+        return out
+
+    def rope_write(
+        self, qkv: Tensor, cos_sin: Tensor, kv_layer: Tensor, layout: BatchLayout
+    ) -> Tensor:
+        """Rotate in float32; tokens with slot -1 are not written."""
+        _, _, num_kv_heads, block_size, head_dim = kv_layer.shape
+        num_tokens, width = qkv.shape
+        num_heads = width // head_dim - 2 * num_kv_heads
+        assert qkv.is_contiguous()
+        assert cos_sin.dtype == torch.float32
+        addresses = self._addresses_of(layout)
+        q = torch.empty(num_tokens, num_heads, head_dim, dtype=self.dtype)
+        self._kernels.rope_write(
+            q.data_ptr(),
+            kv_layer.data_ptr(),
+            qkv.data_ptr(),
+            cos_sin.data_ptr(),
+            addresses.positions,
+            addresses.slots,
+            num_tokens,
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            block_size,
+            kv_layer.stride(0),
+        )
+        return q
+
+    def attention(self, q: Tensor, kv_layer: Tensor, layout: BatchLayout, scale: float) -> Tensor:
+        """Read keys and values in place, block by block."""
+        _, _, num_kv_heads, block_size, head_dim = kv_layer.shape
+        num_tokens, num_heads, _ = q.shape
+        assert q.is_contiguous()
+        addresses = self._addresses_of(layout)
+        out = torch.empty(num_tokens, num_heads * head_dim, dtype=self.dtype)
+        status = self._kernels.attention(
+            out.data_ptr(),
+            q.data_ptr(),
+            kv_layer.data_ptr(),
+            addresses.block_tables,
+            addresses.context_lens,
+            addresses.query_starts,
+            addresses.num_rows,
+            addresses.max_blocks,
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            block_size,
+            kv_layer.stride(0),
+            scale,
+            self._kernels.has_tiles,
+        )
+        if status:
+            raise MemoryError("no memory for the scores of attention")
+        return out
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """Compute in float32 and round once."""
+        assert gate_up.is_contiguous()
+        num_tokens, width = gate_up.shape
+        out = torch.empty(num_tokens, width // 2, dtype=self.dtype)
+        self._kernels.silu_mul(out.data_ptr(), gate_up.data_ptr(), num_tokens, width // 2)
+        return out
+
+    def sample(self, logits: Tensor, columns: SamplingColumns) -> Sampled:
+        """Choose tokens; rows with filters are sorted, the others are not."""
+        assert logits.is_contiguous()
+        kernels = self._all_kernels[logits.dtype]
+        tokens = torch.empty(logits.shape[0], dtype=torch.int64)
+        kernels.argmax(tokens.data_ptr(), logits.data_ptr(), *logits.shape)
+        if not columns.all_greedy:
+            _draw(kernels, tokens, logits, columns)
+        if columns.any_filter:
+            self._draw_filtered(tokens, logits, columns)
+        return sampling.with_logprobs(tokens, logits, columns.num_logprobs)
+
+    def _draw_filtered(self, tokens: Tensor, logits: Tensor, columns: SamplingColumns) -> None:
+        """Draw again for the rows that use top-k, top-p or min-p."""
+        filtered = (columns.top_k > 0) | (columns.top_p < 1) | (columns.min_p > 0)
+        rows = (filtered & (columns.temperature > 0)).nonzero()[:, 0]
+        if len(rows) == 0:
+            return
+        chosen = sampling.take_rows(columns, rows)
+        scaled = sampling.mask_unlikely(logits[rows].float() / chosen.temperature[:, None], chosen)
+        # a row of NaN gets no draw and keeps the valid id that it has
+        drawn = tokens[rows]
+        unscaled = replace(chosen, temperature=torch.ones_like(chosen.temperature))
+        _draw(self._all_kernels[torch.float32], drawn, scaled, unscaled)
+        tokens[rows] = drawn
+
+    def _addresses_of(self, layout: BatchLayout) -> "_LayoutAddresses":
+        """Check a layout once; every layer of a step passes the same one."""
+        if layout is not self._layout:
+            self._addresses = _LayoutAddresses.of(layout)
+            self._layout = layout
+        return self._addresses
+
+
+class _LayoutAddresses(NamedTuple):
+    """Where the columns of a layout lie, and their lengths."""
+
+    positions: int
+    slots: int
+    block_tables: int
+    context_lens: int
+    query_starts: int
+    num_rows: int
+    max_blocks: int
+
+    @classmethod
+    def of(cls, layout: BatchLayout) -> "_LayoutAddresses":
+        """Check the columns and take their addresses."""
+        wide = (layout.positions, layout.slots)
+        narrow = (layout.block_tables, layout.context_lens, layout.query_starts)
+        assert all(column.dtype == torch.int64 for column in wide)
+        assert all(column.dtype == torch.int32 for column in narrow)
+        assert all(column.is_contiguous() for column in (*wide, *narrow))
+        return cls(*(column.data_ptr() for column in (*wide, *narrow)), *layout.block_tables.shape)
+
+
+def _draw(kernels: Library, tokens: Tensor, logits: Tensor, columns: SamplingColumns) -> None:
+    """Replace the tokens of rows whose temperature is not 0 by draws."""
+    kernels.draw(
+        tokens.data_ptr(),
+        logits.data_ptr(),
+        columns.temperature.data_ptr(),
+        columns.seeds.data_ptr(),
+        columns.positions.data_ptr(),
+        *logits.shape,
+    )
+
+
+def load_cpu_backend(dtype: torch.dtype) -> PackedBackend:
+    """Compile and load the C kernels of `dtype`, float32 or bfloat16, or fall back to torch."""
+    kernels = {}
+    for element in {dtype, torch.float32}:
+        library = load_kernels(element)
+        if library is None:
+            return PackedBackend(dtype)
+        kernels[element] = library
+    return CpuBackend(dtype, kernels)

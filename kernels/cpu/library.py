@@ -1,0 +1,38 @@
+"""The C functions with their argument types; `source/` documents the layouts."""
+
+import ctypes
+from collections.abc import Callable
+
+import torch
+
+from kernels.cpu.build import load_library
+
+_POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+_DEFINITIONS = {torch.bfloat16: ("ELEMENT_BF16",), torch.float32: ()}
+
+
+class Library:
+    """C kernels for one element type. Arguments are addresses, integers and floats."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        def bind(name: str, *arguments: type) -> Callable[..., int]:
+            function = library[name]
+            function.argtypes, function.restype = arguments, _INT
+            return function
+
+        self.rms_norm = bind("rms_norm", *[_POINTER] * 3, _INT, _INT, _FLOAT)
+        self.add_rms_norm = bind("add_rms_norm", *[_POINTER] * 4, _INT, _INT, _FLOAT)
+        self.silu_mul = bind("silu_mul", *[_POINTER] * 2, _INT, _INT)
+        self.rope_write = bind("rope_write", *[_POINTER] * 6, *[_INT] * 6)
+        self.attention = bind("attention", *[_POINTER] * 6, *[_INT] * 7, _FLOAT, _INT)
+        self.argmax = bind("argmax", *[_POINTER] * 2, *[_INT] * 2)
+        self.draw = bind("draw", *[_POINTER] * 5, *[_INT] * 2)
+        self.linear_pack = bind("linear_pack", *[_POINTER] * 2, *[_INT] * 2)
+        self.linear = bind("linear", *[_POINTER] * 4, *[_INT] * 3)
+        self.has_tiles = bind("tiles_init")() == 0
+
+
+def load_kernels(dtype: torch.dtype) -> Library | None:
+    """Load the kernels of float32 or bfloat16; None if they cannot be compiled here."""
+    library = load_library(_DEFINITIONS[dtype])
+    return Library(library) if library else None

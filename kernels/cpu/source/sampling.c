@@ -1,0 +1,81 @@
+// Token choice over rows of logits; kernels/sampling.py describes the method and is its oracle.
+#include "common.h"
+
+// Integers in the order of the values, equal for both zeros.
+#ifdef ELEMENT_BF16
+typedef int16_t order;
+INLINE order order_of(element x) {
+    const int16_t bits = (int16_t)x;
+    const int16_t key = (int16_t)(bits ^ ((bits >> 15) & 0x7FFF));
+    return (order)(key + (key == -1));
+}
+#else
+typedef int32_t order;
+INLINE order order_of(element x) {
+    const int32_t bits = (int32_t)bits_of_float(x);
+    const int32_t key = bits ^ ((bits >> 31) & 0x7FFFFFFF);
+    return key + (key == -1);
+}
+#endif
+
+// tokens[s] = index of the largest of logits [num_rows, vocab], the lowest if there are several.
+EXPORT void argmax(int64_t *tokens, const element *logits, int64_t num_rows, int64_t vocab) {
+    for (int64_t s = 0; s < num_rows; s++, logits += vocab) {
+        order top = order_of(logits[0]);
+        for (int64_t i = 1; i < vocab; i++) {
+            const order key = order_of(logits[i]);
+            top = key > top ? key : top;
+        }
+        int64_t first = 0;
+        while (order_of(logits[first]) != top) first++;
+        tokens[s] = first;
+    }
+}
+
+INLINE uint32_t mix_bits(uint32_t x) {
+    x = (x ^ (x >> 16)) * 0x7FEB352Du;
+    x = (x ^ (x >> 15)) * 0x846CA68Bu;
+    return x ^ (x >> 16);
+}
+
+// Gumbel noise of one token.
+INLINE float noise(uint32_t token, uint32_t first_key, uint32_t second_key) {
+    const uint32_t hashed = mix_bits(mix_bits(token ^ first_key) ^ second_key);
+    float uniform = ((float)(int32_t)(hashed >> 1) + 0.5f) * 0x1p-31f;
+    uniform = uniform > 1 - 0x1p-24f ? 1 - 0x1p-24f : uniform;
+    // -log1p(-u): below 2**-6 by its series, since 1 - u would round the tail away
+    const float series = uniform * (1 + uniform * (0.5f + uniform * (1.0f / 3 + uniform * 0.25f)));
+    const float exponential = uniform < 0x1p-6f ? series : -fast_log(1 - uniform);
+    return -fast_log(exponential);
+}
+
+enum { CHUNK = 1024 };
+
+// tokens[s] = argmax of logits / temperature + noise for rows with temperature > 0.
+EXPORT void draw(int64_t *tokens, const element *logits, const float *temperature,
+                 const int64_t *seeds, const int64_t *positions, int64_t num_rows,
+                 int64_t vocab) {
+    float values[CHUNK];
+    for (int64_t s = 0; s < num_rows; s++, logits += vocab) {
+        if (temperature[s] <= 0) continue;
+        const float scale = 1.0f / temperature[s];
+        const uint32_t low = (uint32_t)seeds[s], high = (uint32_t)((uint64_t)seeds[s] >> 32);
+        const uint32_t first = mix_bits((uint32_t)positions[s] ^ mix_bits(low));
+        const uint32_t second = mix_bits(low ^ mix_bits(high ^ 0x9E3779B9u));
+        float best = -FLT_MAX;
+        for (int64_t start = 0; start < vocab; start += CHUNK) {
+            const int32_t count = (int32_t)(vocab - start < CHUNK ? vocab - start : CHUNK);
+            float top = -FLT_MAX;
+            for (int32_t i = 0; i < count; i++) {
+                const float scaled = widen(logits[start + i]) * scale;
+                values[i] = scaled + noise((uint32_t)(start + i), first, second);
+                top = fmaxf(top, values[i]);
+            }
+            if (top <= best) continue;
+            best = top;
+            int32_t at = 0;
+            while (at < count - 1 && values[at] != top) at++;
+            tokens[s] = start + at;
+        }
+    }
+}

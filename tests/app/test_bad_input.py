@@ -1,0 +1,378 @@
+"""What must not reach the engine, and what the client is told."""
+
+import json
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer as Backend
+from tokenizers import normalizers
+
+from app.text.tokenizer import Tokenizer
+from tests.app.fakes import FakeEngineClient, Script
+from tests.app.server import CHAT, COMPLETIONS, chat_body, completion_body, in_process
+from tests.app.server import make_app as build
+from tests.text.tokenizers import byte_level_backend, chatml_tokenizer
+
+VOCAB = len(chatml_tokenizer().vocabulary)
+INVALID, MISSING = "invalid_value", "missing_required_parameter"
+UNKNOWN, UNSUPPORTED = "unknown_parameter", "unsupported_parameter"
+TOO_LONG = "context_length_exceeded"
+
+# fields of both routes: field, value, code, param
+BOTH: list[tuple[str, Any, str, str]] = [
+    ("temperature", -0.1, INVALID, "temperature"),
+    ("temperature", 2.1, INVALID, "temperature"),
+    ("temperature", "1", INVALID, "temperature"),
+    ("temperature", True, INVALID, "temperature"),
+    ("top_p", 0, INVALID, "top_p"),
+    ("top_p", -1, INVALID, "top_p"),
+    ("top_p", 1.5, INVALID, "top_p"),
+    ("top_k", -2, INVALID, "top_k"),
+    ("top_k", 1.0, INVALID, "top_k"),
+    ("min_p", 1.1, INVALID, "min_p"),
+    ("frequency_penalty", 2.1, UNSUPPORTED, "frequency_penalty"),
+    ("presence_penalty", 1, UNSUPPORTED, "presence_penalty"),
+    ("repetition_penalty", 1.1, UNSUPPORTED, "repetition_penalty"),
+    ("logit_bias", {"5": 1}, UNSUPPORTED, "logit_bias"),
+    ("max_tokens", "5", INVALID, "max_tokens"),
+    ("max_tokens", True, INVALID, "max_tokens"),
+    ("max_tokens", 5.0, INVALID, "max_tokens"),
+    ("max_tokens", 5.5, INVALID, "max_tokens"),
+    ("max_tokens", 0, INVALID, "max_tokens"),
+    ("max_tokens", -1, INVALID, "max_tokens"),
+    ("max_tokens", 513, TOO_LONG, "max_tokens"),
+    ("max_tokens", 2**31, TOO_LONG, "max_tokens"),
+    ("max_tokens", 10**400, TOO_LONG, "max_tokens"),
+    ("n", 0, UNSUPPORTED, "n"),
+    ("n", -1, UNSUPPORTED, "n"),
+    ("n", 2, UNSUPPORTED, "n"),
+    ("n", True, UNSUPPORTED, "n"),
+    ("n", 1.0, UNSUPPORTED, "n"),
+    ("n", 10**6, UNSUPPORTED, "n"),
+    ("best_of", 2, UNSUPPORTED, "best_of"),
+    ("use_beam_search", True, UNSUPPORTED, "use_beam_search"),
+    ("min_tokens", 1, UNSUPPORTED, "min_tokens"),
+    ("echo", True, UNSUPPORTED, "echo"),
+    ("prompt_logprobs", 0, UNSUPPORTED, "prompt_logprobs"),
+    ("bad_words", ["x"], UNSUPPORTED, "bad_words"),
+    ("response_format", {"type": "json_object"}, UNSUPPORTED, "response_format"),
+    ("stop", ["a", "b", "c", "d", "e"], INVALID, "stop"),
+    ("stop", ["a"] * 1000, INVALID, "stop"),
+    ("stop", "", INVALID, "stop[0]"),
+    ("stop", [""], INVALID, "stop[0]"),
+    ("stop", ["x" * (1 << 20)], INVALID, "stop[0]"),
+    ("stop", 7, INVALID, "stop"),
+    ("stop", [7], INVALID, "stop[0]"),
+    ("stop", [["a"]], INVALID, "stop[0]"),
+    ("stop", {"a": 1}, INVALID, "stop"),
+    ("stop_token_ids", [-1], INVALID, "stop_token_ids[0]"),
+    ("stop_token_ids", [3, VOCAB], INVALID, "stop_token_ids[1]"),
+    ("stop_token_ids", [2**40], INVALID, "stop_token_ids[0]"),
+    ("stop_token_ids", [1] * 10_000, INVALID, "stop_token_ids"),
+    ("seed", 2**63, INVALID, "seed"),
+    ("seed", 1.5, INVALID, "seed"),
+    ("seed", "x", INVALID, "seed"),
+    ("stream_options", 5, INVALID, "stream_options"),
+    ("user", 7, INVALID, "user"),
+    ("request_id", "a\r\nb", INVALID, "request_id"),
+    ("not_a_field", 1, UNKNOWN, "not_a_field"),
+]
+ONLY_COMPLETIONS: list[tuple[str, Any, str, str]] = [
+    ("prompt", None, MISSING, "prompt"),
+    ("prompt", "", INVALID, "prompt"),
+    ("prompt", [], INVALID, "prompt"),
+    ("prompt", [""], INVALID, "prompt[0]"),
+    ("prompt", [[]], INVALID, "prompt[0]"),
+    ("prompt", ["a", ""], INVALID, "prompt[1]"),
+    ("prompt", [True, False], INVALID, "prompt[0]"),
+    ("prompt", [1.0], INVALID, "prompt[0]"),
+    ("prompt", [1, "a"], INVALID, "prompt[1]"),
+    ("prompt", ["a", [1]], INVALID, "prompt[1]"),
+    ("prompt", [[1], "a"], INVALID, "prompt[1]"),
+    ("prompt", {"a": 1}, INVALID, "prompt"),
+    ("prompt", 7, INVALID, "prompt"),
+    ("prompt", [5, -1], INVALID, "prompt[1]"),
+    ("prompt", [VOCAB], INVALID, "prompt[0]"),
+    ("prompt", [2**31], INVALID, "prompt[0]"),
+    ("prompt", [2**63], INVALID, "prompt[0]"),
+    ("prompt", [10**400], INVALID, "prompt[0]"),
+    ("prompt", [[1], [1, VOCAB]], INVALID, "prompt[1][1]"),
+    ("prompt", [1] * 512, TOO_LONG, "prompt"),
+    ("prompt", [1] * 51_200, TOO_LONG, "prompt"),
+    ("prompt", "a" * 1_000_000, TOO_LONG, "prompt"),
+    ("prompt", ["a"] * 129, INVALID, "prompt"),
+    ("prompt", ["a"] * 10_000, INVALID, "prompt"),
+    ("logprobs", -1, INVALID, "logprobs"),
+    ("logprobs", 6, INVALID, "logprobs"),
+    ("logprobs", True, INVALID, "logprobs"),
+    ("messages", [], UNKNOWN, "messages"),
+    ("suffix", "x", UNSUPPORTED, "suffix"),
+    ("prompt_embeds", "x", UNSUPPORTED, "prompt_embeds"),
+    ("max_completion_tokens", 5, UNKNOWN, "max_completion_tokens"),
+]
+ONLY_CHAT: list[tuple[str, Any, str, str]] = [
+    ("messages", None, MISSING, "messages"),
+    ("messages", [], INVALID, "messages"),
+    ("messages", {"role": "user", "content": "x"}, INVALID, "messages"),
+    ("messages", [{"role": "god", "content": "x"}], INVALID, "messages[0].role"),
+    ("messages", [{"role": "user", "content": None}], MISSING, "messages[0].content"),
+    ("messages", [{"role": "user", "content": 7}], INVALID, "messages[0].content"),
+    ("messages", [{"role": "user", "content": []}], INVALID, "messages[0].content"),
+    ("messages", [{"content": "x"}], MISSING, "messages[0].role"),
+    ("messages", ["x"], INVALID, "messages[0]"),
+    ("messages", [{"role": "user", "content": "x"}] * 10_000, INVALID, "messages"),
+    ("messages", [{"role": "user", "content": "x", "name": "a\nb"}], INVALID, "messages[0].name"),
+    ("messages", [{"role": "user", "content": "x", "mood": 1}], UNKNOWN, "messages[0].mood"),
+    (
+        "messages",
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}],
+        UNSUPPORTED,
+        "messages[0].content[0]",
+    ),
+    (
+        "messages",
+        [{"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}],
+        UNSUPPORTED,
+        "messages[0]",
+    ),
+    ("messages", [{"role": "user", "content": "a " * 600}], TOO_LONG, "messages"),
+    ("max_completion_tokens", 513, TOO_LONG, "max_completion_tokens"),
+    ("max_completion_tokens", 0, INVALID, "max_completion_tokens"),
+    ("logprobs", 1, INVALID, "logprobs"),
+    ("top_logprobs", 21, INVALID, "top_logprobs"),
+    ("top_logprobs", 3, INVALID, "top_logprobs"),
+    ("tools", [{"type": "function"}], UNSUPPORTED, "tools"),
+    ("chat_template", "x", UNSUPPORTED, "chat_template"),
+    ("chat_template_kwargs", {"tokenize": True}, UNSUPPORTED, "chat_template_kwargs"),
+    ("continue_final_message", True, UNSUPPORTED, "continue_final_message"),
+    ("prompt", "x", UNKNOWN, "prompt"),
+]
+CASES = [
+    *((COMPLETIONS, *case) for case in BOTH + ONLY_COMPLETIONS),
+    *((CHAT, *case) for case in BOTH + ONLY_CHAT),
+]
+BODIES = {COMPLETIONS: completion_body, CHAT: chat_body}
+
+
+def named(value: Any) -> str:
+    return f"{value!s:.40}"
+
+
+@pytest.mark.parametrize(("path", "field", "value", "code", "param"), CASES, ids=named)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_bad_field_is_named_and_nothing_is_executed(
+    path: str, field: str, value: Any, code: str, param: str, stream: bool
+) -> None:
+    client = FakeEngineClient([Script([5])])
+    options = {"stream": True} if stream or field == "stream_options" else {}
+    async with in_process(build(client)) as http:
+        response = await http.post(path, json=BODIES[path](**options, **{field: value}))
+    assert response.status_code == 400, response.text
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["x-request-id"]
+    error = response.json()["error"]
+    assert error == {
+        "message": error["message"],
+        "type": "invalid_request_error",
+        "param": param,
+        "code": code,
+    }
+    assert len(response.content) <= 1024
+    assert client.prompts == []
+
+
+RAW: dict[str, bytes] = {
+    "empty": b"",
+    "truncated": b'{"prompt":"a"',
+    "trailing text": b"{} x",
+    "list": b"[]",
+    "string": b'"x"',
+    "null": b"null",
+    "number": b"7",
+    "single quotes": b"{'a':1}",
+    "comment": b"{/* */}",
+    "trailing comma": b'{"a":1,}',
+    "plus": b'{"a":+1}',
+    "leading zero": b'{"a":01}',
+    "byte order mark": b'\xef\xbb\xbf{"a":1}',
+    "utf-16": '{"a":1}'.encode("utf-16"),
+    "utf-32": '{"a":1}'.encode("utf-32"),
+    "not utf-8": b'{"a":"\xff\xfe"}',
+    "overlong utf-8": b'{"a":"\xc0\xaf"}',
+    "raw NUL": b'{"a":"\x00"}',
+    "raw newline": b'{"a":"\n"}',
+    "lone surrogate": b'{"prompt":"\\ud800"}',
+    "swapped surrogates": b'{"prompt":"\\udc00\\ud800"}',
+    "NaN": b'{"temperature":NaN}',
+    "Infinity": b'{"temperature":Infinity}',
+    "-Infinity": b'{"temperature":-Infinity}',
+    "1e999": b'{"temperature":1e999}',
+    "5,000 digits": b'{"max_tokens":' + b"1" * 5000 + b"}",
+    "depth 33": b'{"a":' + b"[" * 32 + b"]" * 32 + b"}",
+    "depth 1,000": b"[" * 1000 + b"]" * 1000,
+    "depth 100,000": b"[" * 100_000 + b"]" * 100_000,
+    "objects of depth 100,000": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    "100,000 fields": json.dumps({f"secret{i}": 1 for i in range(100_000)}).encode(),
+}
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+@pytest.mark.parametrize("body", RAW.values(), ids=RAW.keys())
+async def test_a_body_that_is_no_json_object_is_refused(path: str, body: bytes) -> None:
+    async with in_process(build(FakeEngineClient([Script([5])]))) as http:
+        response = await http.post(path, content=body, headers={"content-type": "application/json"})
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (400, "invalid_json")
+    assert error["type"] == "invalid_request_error"
+    assert "secret" not in response.text
+
+
+async def test_depth_of_32_is_parsed() -> None:
+    body = b'{"a":' + b"[" * 31 + b"]" * 31 + b"}"
+    async with in_process(build(FakeEngineClient([Script([5])]))) as http:
+        response = await http.post(
+            COMPLETIONS, content=body, headers={"content-type": "application/json"}
+        )
+    assert response.json()["error"]["code"] == UNKNOWN
+
+
+async def test_the_last_of_equal_keys_wins() -> None:
+    client = FakeEngineClient([Script([5])])
+    body = json.dumps(completion_body()).replace("{", '{"max_tokens":0,', 1)
+    body = body.replace("}", ',"max_tokens":3}')
+    async with in_process(build(client)) as http:
+        response = await http.post(
+            COMPLETIONS, content=body, headers={"content-type": "application/json"}
+        )
+    assert response.status_code == 200
+    assert client.samplings[0].max_tokens == 3
+
+
+@pytest.mark.parametrize("model", ["other", "x" * 1_000_000, "a\r\nb", "tiny "])
+async def test_a_model_that_is_not_served_is_not_found(model: str) -> None:
+    async with in_process(build(FakeEngineClient([Script([5])]))) as http:
+        response = await http.post(COMPLETIONS, json=completion_body(model=model))
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["param"]) == (
+        404,
+        "model_not_found",
+        "model",
+    )
+    assert len(response.content) <= 1024
+
+
+@pytest.mark.parametrize("model", [None, "", 7])
+async def test_the_model_must_be_given(model: Any) -> None:
+    async with in_process(build(FakeEngineClient([Script([5])]))) as http:
+        response = await http.post(CHAT, json=chat_body(model=model))
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "model"
+
+
+async def test_context_errors_state_both_numbers() -> None:
+    async with in_process(build(FakeEngineClient([Script([5])]))) as http:
+        prompt = await http.post(COMPLETIONS, json=completion_body(prompt=[1] * 600))
+        output = await http.post(COMPLETIONS, json=completion_body(max_tokens=700))
+    assert "512" in prompt.text
+    assert "600" in prompt.text
+    assert "512" in output.text
+    assert "700" in output.text
+
+
+async def test_stream_options_need_a_stream() -> None:
+    async with in_process(build(FakeEngineClient([Script([5])]))) as http:
+        response = await http.post(CHAT, json=chat_body(stream_options={"include_usage": True}))
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "stream_options"
+
+
+@pytest.mark.parametrize("stream", ["yes", 1])
+async def test_stream_is_a_boolean(stream: Any) -> None:
+    async with in_process(build(FakeEngineClient([Script([5])]))) as http:
+        response = await http.post(CHAT, json=chat_body(stream=stream))
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "stream"
+
+
+async def test_the_nearest_known_field_is_suggested() -> None:
+    async with in_process(build(FakeEngineClient([Script([5])]))) as http:
+        response = await http.post(CHAT, json=chat_body(max_token=3))
+    assert "max_tokens" in response.json()["error"]["message"]
+
+
+async def test_errors_do_not_repeat_what_a_client_made_up() -> None:
+    name = "secret prompt\r\nx: y"
+    async with in_process(build(FakeEngineClient([Script([5])]))) as http:
+        for body in (
+            completion_body(**{name: 1}),
+            chat_body(metadata={name: 1}),
+            chat_body(messages=[{"role": "user", "content": "x", name: 1}]),
+            chat_body(messages=[{"role": name, "content": name}]),
+        ):
+            path = COMPLETIONS if "prompt" in body else CHAT
+            response = await http.post(path, json=body)
+            assert response.status_code == 400
+            assert "secret" not in response.text
+
+
+async def test_unknown_fields_can_be_reported_instead() -> None:
+    app = build(FakeEngineClient([Script([5])]), unknown_parameters="ignore")
+    async with in_process(app) as http:
+        response = await http.post(
+            COMPLETIONS, json=completion_body(novel=1, user="u", **{"a\r\nb": 1})
+        )
+    assert response.status_code == 200
+    assert response.headers["x-ignored-parameters"] == "user, novel"
+
+
+NEUTRAL = {
+    "n": 1,
+    "best_of": 1,
+    "use_beam_search": False,
+    "frequency_penalty": 0,
+    "presence_penalty": 0.0,
+    "repetition_penalty": 1,
+    "logit_bias": {},
+    "min_tokens": 0,
+    "echo": False,
+    "bad_words": [],
+    "response_format": {"type": "text"},
+    "prompt_logprobs": None,
+    "priority": 0,
+}
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+async def test_values_that_ask_for_nothing_are_accepted(path: str) -> None:
+    async with in_process(build(FakeEngineClient([Script([5])]))) as http:
+        response = await http.post(path, json=BODIES[path](**NEUTRAL))
+    assert response.status_code == 200
+    assert "x-ignored-parameters" not in response.headers
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+async def test_null_means_not_given(path: str) -> None:
+    optional = {
+        "max_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "stop_token_ids",
+        "include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "stream",
+        "stream_options", "return_token_ids", "user", "logprobs", "n", "logit_bias",
+    }  # fmt: skip
+    plain, nulls = FakeEngineClient([Script([5])]), FakeEngineClient([Script([5])])
+    async with in_process(build(plain)) as http:
+        expected = await http.post(path, json=BODIES[path](seed=1))
+    async with in_process(build(nulls)) as http:
+        response = await http.post(
+            path, json={**BODIES[path](**dict.fromkeys(optional)), "seed": 1}
+        )
+    assert response.status_code == expected.status_code == 200
+    assert nulls.samplings == plain.samplings
+
+
+async def test_a_prompt_without_tokens_is_refused() -> None:
+    backend = Backend.from_str(byte_level_backend().to_str())
+    backend.normalizer = normalizers.Strip()
+    app = build(FakeEngineClient([Script([5])]), tokenizer=Tokenizer(backend, {}, None))
+    async with in_process(app) as http:
+        response = await http.post(COMPLETIONS, json=completion_body(prompt=["a", " "]))
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "prompt[1]"

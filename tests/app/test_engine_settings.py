@@ -1,0 +1,134 @@
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.config import parse_config
+from app.engine_settings import to_engine_config
+from engine.config import EngineConfig, ModelConfig
+from engine.errors import ConfigError
+
+MODEL = ModelConfig(
+    architecture="LlamaForCausalLM",
+    vocab_size=32,
+    hidden_size=64,
+    intermediate_size=96,
+    num_layers=2,
+    num_heads=8,
+    num_kv_heads=4,
+    head_dim=8,
+    max_position=1024,
+    norm_eps=1e-5,
+    eos_token_ids=(2,),
+)
+# 2 layers x (key, value) x 4 heads x 8 values x 4 bytes
+TOKEN_BYTES = 512
+
+
+def settings(**args: Any) -> EngineConfig:
+    args = {"device": "cpu", "dtype": "float32"} | args
+    return to_engine_config(parse_config(args), Path("/models/m"), MODEL)
+
+
+def gib(num_tokens: float) -> float:
+    return num_tokens * TOKEN_BYTES / (1 << 30)
+
+
+def test_options_reach_the_engine() -> None:
+    engine = settings(
+        num_blocks=64, max_num_seqs=3, max_num_batched_tokens=9, max_num_waiting=5, num_threads=2
+    )
+    assert engine == EngineConfig(
+        model_path="/models/m",
+        model=MODEL,
+        dtype="float32",
+        device="cpu",
+        num_blocks=64,
+        max_num_seqs=3,
+        max_num_batched_tokens=9,
+        max_model_len=1024,
+        max_num_waiting=5,
+        num_threads=2,
+    )
+    assert engine.scheduler.eos_token_ids == (2,)
+
+
+def test_the_pool_takes_as_many_whole_blocks_as_fit() -> None:
+    assert settings(kv_cache_gib=gib(1024)).num_blocks == 64
+    assert settings(kv_cache_gib=gib(1039.9)).num_blocks == 64
+    assert settings(kv_cache_gib=gib(1024), dtype="bfloat16").num_blocks == 128
+    assert settings(kv_cache_gib=gib(1024), tensor_parallel_size=2).num_blocks == 128
+
+
+def test_automatic_context_is_the_models_or_what_the_pool_holds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert settings(num_blocks=64).max_model_len == 1024
+    assert not caplog.records
+    assert settings(num_blocks=63).max_model_len == 1008
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "1008" in caplog.text
+    assert "1024" in caplog.text
+
+
+def test_a_context_above_the_models_is_refused() -> None:
+    assert settings(num_blocks=64, max_model_len=1024).max_model_len == 1024
+    with pytest.raises(ConfigError, match="max_model_len 1025 is above the model's 1024 tokens"):
+        settings(num_blocks=65, max_model_len=1025)
+
+
+def test_a_pool_below_the_asked_context_is_refused_with_both_numbers() -> None:
+    with pytest.raises(ConfigError, match=r"holds 160 tokens .* max_model_len 161; raise num_bl"):
+        settings(num_blocks=10, max_model_len=161)
+    with pytest.raises(ConfigError, match="raise kv_cache_gib to"):
+        settings(kv_cache_gib=gib(160), max_model_len=161)
+    with pytest.raises(ConfigError, match=r"kv_cache_gib .* does not hold one block"):
+        settings(kv_cache_gib=gib(15))
+
+
+def test_the_advised_pool_size_is_enough() -> None:
+    for context in (161, 1000, 1024):
+        with pytest.raises(ConfigError) as caught:
+            settings(kv_cache_gib=gib(160), max_model_len=context)
+        advised = str(caught.value).partition("kv_cache_gib to ")[2].split()[0]
+        assert settings(kv_cache_gib=float(advised), max_model_len=context)
+
+
+@pytest.mark.parametrize(
+    ("size", "what"),
+    [(3, "8 attention heads"), (8, "4 key-value heads"), (5, "8 attention heads")],
+)
+def test_a_split_that_does_not_come_out_even_is_refused(size: int, what: str) -> None:
+    with pytest.raises(ConfigError, match=f"tensor_parallel_size {size} does not divide .* {what}"):
+        settings(tensor_parallel_size=size)
+
+
+def test_an_uneven_feed_forward_split_is_refused() -> None:
+    config = parse_config({"tensor_parallel_size": 64, "device": "cpu"})
+    wide = ModelConfig(
+        architecture="LlamaForCausalLM",
+        vocab_size=32,
+        hidden_size=64,
+        intermediate_size=96,
+        num_layers=1,
+        num_heads=64,
+        num_kv_heads=64,
+        head_dim=2,
+        max_position=64,
+        norm_eps=1e-5,
+    )
+    with pytest.raises(ConfigError, match="64 does not divide the model's 96 intermediate rows"):
+        to_engine_config(config, Path(), wide)
+
+
+def test_a_step_must_hold_a_token_of_every_sequence() -> None:
+    assert settings(max_num_seqs=8, max_num_batched_tokens=8).max_num_batched_tokens == 8
+    with pytest.raises(ConfigError, match="max_num_batched_tokens 7 is below max_num_seqs 8"):
+        settings(max_num_seqs=8, max_num_batched_tokens=7)
+
+
+def test_automatic_dtype_is_one_that_the_device_computes_in() -> None:
+    assert settings(dtype="auto").dtype in ("bfloat16", "float32")
+    assert settings(dtype="auto", device="cuda").dtype == "bfloat16"
+    assert settings(dtype="float16").dtype == "float16"

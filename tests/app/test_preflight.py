@@ -1,0 +1,112 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.config import parse_config
+from app.preflight import check, check_file
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.model_files import SINGLE_FILE
+from tests.app.checkpoints import write_model
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def checked(folder: Path, **args: Any) -> EngineConfig:
+    return check(parse_config({"model": str(folder), "device": "cpu", "kv_cache_gib": 0.01} | args))
+
+
+def write_yaml(path: Path, args: Any) -> Path:
+    application = {"name": "llm", "import_path": "app.main:build", "args": args}
+    # every JSON document is YAML
+    path.write_text(json.dumps({"applications": [application]}))
+    return path
+
+
+def test_a_good_folder_gives_the_engines_settings(tmp_path: Path) -> None:
+    engine = checked(write_model(tmp_path))
+    assert (engine.model_path, engine.max_model_len) == (str(tmp_path), 64)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), "config.json is missing"),
+        (lambda folder: (folder / "tokenizer.json").unlink(), "no tokenizer.json"),
+        (lambda folder: (folder / SINGLE_FILE).unlink(), "neither model.safetensors nor"),
+        (lambda folder: (folder / SINGLE_FILE).write_bytes(b"123"), "is damaged"),
+        (lambda folder: (folder / SINGLE_FILE).rename(folder / "model.bin"), "model.bin only"),
+    ],
+)
+def test_what_is_wrong_with_a_folder_is_found(spoil: Any, message: str, tmp_path: Path) -> None:
+    spoil(write_model(tmp_path))
+    with pytest.raises(ConfigError) as caught:
+        checked(tmp_path)
+    assert message in str(caught.value)
+
+
+def test_dummy_weights_need_no_files(tmp_path: Path) -> None:
+    (write_model(tmp_path) / SINGLE_FILE).unlink()
+    assert checked(tmp_path, load_format="dummy").load_format == "dummy"
+
+
+def test_more_memory_than_the_machine_has_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"KV pool do not fit .* lower kv_cache_gib"):
+        checked(write_model(tmp_path), num_blocks=(1 << 31) - 1)
+
+
+@pytest.mark.parametrize(
+    "content", [None, "", "3", "a: [", "applications: 3", "applications: [{}]"]
+)
+def test_a_file_that_is_not_for_serve_is_refused(content: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "serve.yaml"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ConfigError, match=r"serve\.yaml"):
+        check_file(path)
+
+
+def test_an_error_names_file_and_application(tmp_path: Path) -> None:
+    path = write_yaml(tmp_path / "serve.yaml", {"blok_size": 3})
+    with pytest.raises(ConfigError, match=r"serve\.yaml, application 'llm': unknown option"):
+        check_file(path)
+
+
+def test_args_that_are_not_options_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="args is"):
+        check_file(write_yaml(tmp_path / "serve.yaml", [3]))
+
+
+def test_the_command_ends_with_one_message_and_without_torch_or_ray(tmp_path: Path) -> None:
+    good = write_yaml(
+        tmp_path / "good.yaml",
+        {"model": str(write_model(tmp_path / "m")), "device": "cpu", "kv_cache_gib": 0.01},
+    )
+    bad = write_yaml(tmp_path / "bad.yaml", {"model": "./no/such/folder"})
+    code = (
+        "import sys\n"
+        "from app.preflight import main\n"
+        "code = main()\n"
+        "assert not {'torch', 'ray', 'transformers'} & sys.modules.keys()\n"
+        "sys.exit(code)\n"
+    )
+
+    def run(path: Path) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(path)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    assert run(good) == (0, "")
+    exit_code, output = run(bad)
+    assert exit_code == 1
+    assert output.count("\n") == 1
+    assert output.startswith(f"error: {bad}, application 'llm': model './no/such/folder'")

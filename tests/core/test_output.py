@@ -1,0 +1,125 @@
+"""News: one entry per token or end, with its alternatives beside it."""
+
+import math
+
+from engine.core.output import OutputBuilder
+from engine.core.sequence import Sequence, SequenceGroup
+from engine.types import (
+    FinishReason,
+    MemoryUsage,
+    Request,
+    SamplingParams,
+    StepOutput,
+    StepResult,
+    StepStats,
+    float32,
+    int32,
+)
+
+STATS = StepStats(
+    num_running=0,
+    num_waiting=0,
+    oldest_waiting_s=0.0,
+    num_preemptions=0,
+    num_tokens=0,
+    elapsed_s=0.0,
+    usage=MemoryUsage(total=0, filled=0, internal=0, free=0),
+)
+
+
+class News:
+    """An output builder with one sequence per position of a result."""
+
+    def __init__(self, result: StepResult) -> None:
+        self.builder = OutputBuilder()
+        self.groups = [_make_group(request_id) for request_id in range(len(result.tokens))]
+        self.builder.begin(result)
+
+    def token(self, position: int) -> None:
+        group = self.groups[position]
+        self.builder.token(group, group.sequences[0], position)
+
+    def end(self, position: int) -> None:
+        group = self.groups[position]
+        group.sequences[0].finish_reason = FinishReason.ABORT
+        self.builder.end(group, group.sequences[0])
+
+
+def _make_group(request_id: int) -> SequenceGroup:
+    prompt = int32([1])
+    request = Request(request_id=request_id, prompt=prompt, sampling=SamplingParams(max_tokens=1))
+    sequence = Sequence(sequence_id=request_id, choice=0, prompt=prompt)
+    return SequenceGroup(request=request, sequences=[sequence], max_tokens=1, stop_ids=frozenset())
+
+
+def alternatives(output: StepOutput) -> list[list[int]]:
+    """Alternatives of each entry."""
+    result, start = [], 0
+    for count in output.top_counts:
+        result.append(list(output.top_tokens[start : start + count]))
+        start += count
+    assert start == len(output.top_tokens) == len(output.top_logprobs)
+    return result
+
+
+RESULT = StepResult(
+    step=4,
+    rows=int32([0, 1, 2, 3]),
+    tokens=int32([10, 11, 12, 13]),
+    logprobs=float32([-1.0, -2.0, math.nan, -4.0]),
+    top_counts=int32([0, 2, 0, 1]),
+    top_tokens=int32([21, 22, 41]),
+    top_logprobs=float32([-0.5, -1.5, -0.25]),
+)
+
+
+def test_alternatives_stay_with_their_token_when_only_some_rows_ask() -> None:
+    news = News(RESULT)
+    for position in range(4):
+        news.token(position)
+    output = news.builder.build(4, STATS)
+    assert list(output.tokens) == [10, 11, 12, 13]
+    assert alternatives(output) == [[], [21, 22], [], [41]]
+    assert list(output.top_logprobs) == [-0.5, -1.5, -0.25]
+
+
+def test_alternatives_of_a_dropped_token_are_dropped() -> None:
+    news = News(RESULT)
+    news.token(0)
+    news.token(3)
+    output = news.builder.build(4, STATS)
+    assert list(output.tokens) == [10, 13]
+    assert alternatives(output) == [[], [41]]
+
+
+def test_ends_without_a_token_have_no_alternatives() -> None:
+    news = News(RESULT)
+    news.end(0)
+    news.token(1)
+    news.end(2)
+    news.token(3)
+    news.end(0)
+    output = news.builder.build(4, STATS)
+    assert list(output.tokens) == [-1, 11, -1, 13, -1]
+    assert alternatives(output) == [[], [21, 22], [], [41], []]
+    assert [math.isnan(logprob) for logprob in output.logprobs] == [True, False] * 2 + [True]
+    abort = FinishReason.ABORT
+    assert list(output.finish_reasons) == [abort, 0, abort, 0, abort]
+
+
+def test_without_alternatives_their_columns_are_empty() -> None:
+    news = News(StepResult(step=0, rows=int32([0]), tokens=int32([5])))
+    news.token(0)
+    output = news.builder.build(0, STATS)
+    assert alternatives(output) == []
+    assert math.isnan(output.logprobs[0])
+
+
+def test_news_is_told_once() -> None:
+    news = News(RESULT)
+    news.token(1)
+    assert news.builder
+    first = news.builder.build(4, STATS)
+    assert not news.builder
+    assert len(news.builder.build(5, STATS).tokens) == 0
+    assert list(first.tokens) == [11]

@@ -1,0 +1,177 @@
+"""Who is computed in a step: order, token budget, preemption."""
+
+import pytest
+
+from engine.errors import InvalidRequest
+from engine.types import FinishReason
+from tests.core.desk import Desk, news
+
+
+@pytest.mark.parametrize(
+    ("budget", "counts"), [(1, [1] * 20), (7, [7, 7, 6]), (64, [20])], ids=["1", "7", "64"]
+)
+def test_a_prompt_is_prefilled_in_chunks_of_the_budget(budget: int, counts: list[int]) -> None:
+    desk = Desk(budget=budget)
+    desk.add(1, prompt_len=20)
+    plans = [desk.step()[0] for _ in counts]
+    assert [list(plan.prefill_counts) for plan in plans] == [[count] for count in counts]
+    assert [plan.prefill_starts[0] for plan in plans] == [
+        sum(counts[:index]) for index in range(len(counts))
+    ]
+    tokens = [token for plan in plans for token in plan.prefill_tokens]
+    assert tokens == list(range(100, 120))
+
+
+def test_only_the_last_chunk_of_a_prompt_samples() -> None:
+    desk = Desk(budget=7)
+    desk.add(1, prompt_len=20)
+    assert [list(desk.step()[0].prefill_samples) for _ in range(3)] == [[0], [0], [1]]
+
+
+def test_decodes_take_the_budget_before_prefills() -> None:
+    desk = Desk(budget=4)
+    desk.add(1, prompt_len=4)
+    desk.step()
+    desk.add(2, prompt_len=10)
+    plan, _ = desk.step()
+    assert list(plan.decode_rows) == [0]
+    assert list(plan.prefill_counts) == [3]
+
+
+def test_the_next_prompt_gets_what_the_budget_has_left() -> None:
+    desk = Desk(budget=7)
+    desk.add(1, prompt_len=4)
+    desk.add(2, prompt_len=10)
+    plan = desk.schedule()
+    assert list(plan.prefill_rows) == [0, 1]
+    assert list(plan.prefill_counts) == [4, 3]
+
+
+def test_an_earlier_prompt_is_finished_before_a_later_one_goes_on() -> None:
+    desk = Desk(budget=7)
+    desk.add(1, prompt_len=10)
+    desk.add(2, prompt_len=10)
+    counts = [list(desk.step()[0].prefill_counts) for _ in range(3)]
+    # the last budget also feeds one token of the first request
+    assert counts == [[7], [3, 4], [6]]
+
+
+def test_requests_wait_for_a_row() -> None:
+    desk = Desk(num_rows=2)
+    for request_id in (1, 2, 3):
+        desk.add(request_id, prompt_len=1, max_tokens=1)
+    plan, output = desk.step()
+    assert len(plan.admissions) == 2
+    assert output.stats.num_waiting == 1
+    plan, _ = desk.step()
+    assert list(plan.releases) == [0, 1]
+    assert len(plan.admissions) == 1
+
+
+def test_a_request_that_must_wait_is_not_overtaken_by_a_smaller_one() -> None:
+    desk = Desk(num_blocks=4)
+    desk.add(1, prompt_len=8, max_tokens=2)
+    desk.add(2, prompt_len=12, max_tokens=1)
+    desk.add(3, prompt_len=1, max_tokens=1)
+    plan, output = desk.step()
+    assert list(plan.prefill_counts) == [8]
+    assert output.stats.num_waiting == 2
+
+
+def test_the_latest_request_is_preempted_first() -> None:
+    desk = Desk(num_blocks=4)
+    desk.add(1, prompt_len=7)
+    desk.add(2, prompt_len=4)
+    desk.add(3, prompt_len=4)
+    desk.step()
+    # the second request needs a block, and the third is the latest
+    plan, output = desk.step()
+    assert list(plan.releases) == [2]
+    assert list(plan.decode_rows) == [0, 1]
+    assert (output.stats.num_preemptions, output.stats.num_waiting) == (1, 1)
+
+
+def test_a_request_without_later_ones_gives_way_itself() -> None:
+    desk = Desk(num_blocks=3)
+    desk.add(1, prompt_len=7, max_tokens=5)
+    desk.add(2, prompt_len=4, max_tokens=5)
+    desk.step()
+    plan, output = desk.step()
+    assert list(plan.decode_rows) == [0]
+    assert (output.stats.num_preemptions, output.stats.num_waiting) == (1, 1)
+
+
+def test_preempted_requests_come_back_in_order_of_arrival() -> None:
+    desk = Desk(num_blocks=5)
+    desk.add(1, prompt_len=8, max_tokens=3)
+    desk.add(2, prompt_len=8)
+    desk.add(3, prompt_len=4)
+    desk.step()
+    desk.step()
+    desk.add(4, prompt_len=1)
+    ended = desk.step()[1]
+    assert list(ended.request_ids) == [1]
+    plan, output = desk.step()
+    # prompts with the one token that each had: 9 + 5, and the newcomer still waits
+    assert list(plan.prefill_counts) == [9, 5]
+    assert output.stats.num_waiting == 1
+
+
+def test_a_preempted_request_is_prefilled_with_what_it_has_generated() -> None:
+    desk = Desk(num_blocks=5)
+    desk.add(1, prompt_len=7, max_tokens=4)
+    desk.add(2, prompt_len=11, max_tokens=5)
+    desk.step(1, 51)
+    desk.step(2, 52)
+    desk.step(3)
+    desk.step(4)
+    plan, _ = desk.step(53)
+    assert list(plan.prefill_tokens) == [*range(100, 111), 51, 52]
+    assert list(plan.prefill_samples) == [1]
+
+
+def test_a_request_preempted_in_flight_keeps_the_token_of_that_plan() -> None:
+    desk = Desk(num_blocks=3)
+    desk.add(1, prompt_len=4, max_tokens=2)
+    desk.add(2, prompt_len=8, max_tokens=3)
+    desk.schedule()
+    # the first request needs a block and the second is preempted, but its blocks are in use
+    assert desk.scheduler.schedule() is None
+    assert news(desk.update(7, 51))[2] == (51, FinishReason.NONE)
+    desk.step()
+    plan, _ = desk.step()
+    assert list(plan.prefill_tokens) == [*range(100, 108), 51]
+
+
+def test_blocks_on_their_way_back_are_waited_for_before_more_requests_are_preempted() -> None:
+    desk = Desk(num_blocks=3)
+    for request_id in (1, 2, 3):
+        desk.add(request_id, prompt_len=4, max_tokens=3)
+    desk.schedule()
+    assert desk.scheduler.schedule() is None
+    assert desk.scheduler.schedule() is None
+    assert desk.update().stats.num_preemptions == 1
+
+
+def test_a_request_is_not_admitted_in_the_step_that_preempts_it() -> None:
+    desk = Desk(num_blocks=3)
+    desk.add(1, prompt_len=4, max_tokens=9)
+    desk.add(2, prompt_len=8, max_tokens=3)
+    desk.step()
+    plan, _ = desk.step()
+    assert list(plan.releases) == [1]
+    assert plan.admissions == ()
+
+
+def test_an_open_request_cannot_be_added_again() -> None:
+    desk = Desk()
+    desk.add(1, prompt_len=2)
+    with pytest.raises(InvalidRequest, match="request 1 is open already"):
+        desk.add(1, prompt_len=2)
+    assert set(desk.finish_all()) == {1}
+
+
+def test_without_requests_there_is_no_plan() -> None:
+    scheduler = Desk().scheduler
+    assert scheduler.schedule() is None
+    assert not scheduler.has_work

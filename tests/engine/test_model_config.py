@@ -1,0 +1,159 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoConfig
+
+from engine.config import ModelConfig
+from engine.errors import ConfigError
+from engine.model_config import read_model_config
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 128256,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
+MISTRAL = LLAMA | {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+QWEN = LLAMA | {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
+QWEN["num_attention_heads"] = 32
+LLAMA3_ROPE = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+def read(folder: Path, config: dict[str, Any], generation: Any = None) -> ModelConfig:
+    (folder / "config.json").write_text(json.dumps(config))
+    if generation is not None:
+        (folder / "generation_config.json").write_text(json.dumps(generation))
+    return read_model_config(folder)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        LLAMA,
+        LLAMA | {"num_key_value_heads": 2, "head_dim": 32, "tie_word_embeddings": True},
+        LLAMA | {"num_key_value_heads": None, "head_dim": None, "rope_theta": 500000.0},
+        LLAMA | {"rope_scaling": {"type": "linear", "factor": 4.0}, "rms_norm_eps": 1e-5},
+        LLAMA | {"rope_scaling": {"rope_type": "llama3"} | LLAMA3_ROPE, "rope_theta": 5e5},
+        LLAMA | {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5} | LLAMA3_ROPE},
+        LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 12345.0}},
+        LLAMA | {"rope_scaling": None, "attention_bias": True, "eos_token_id": [1, 2]},
+        MISTRAL | {"sliding_window": None, "num_attention_heads": 8},
+        QWEN,
+        QWEN | {"num_key_value_heads": 4, "eos_token_id": 7, "rope_theta": 1e6},
+    ],
+)
+def test_missing_and_given_fields_mean_what_they_mean_in_transformers(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    ours = read(tmp_path, config)
+    theirs = AutoConfig.from_pretrained(tmp_path)
+    rope = theirs.rope_parameters
+    eos = theirs.eos_token_id
+    assert ours.num_kv_heads == theirs.num_key_value_heads
+    assert ours.head_dim == getattr(theirs, "head_dim", None) or 64 // theirs.num_attention_heads
+    assert ours.max_position == theirs.max_position_embeddings
+    assert ours.norm_eps == theirs.rms_norm_eps
+    assert ours.tie_embeddings == theirs.tie_word_embeddings
+    assert list(ours.eos_token_ids) == (
+        eos if isinstance(eos, list) else [] if eos is None else [eos]
+    )
+    assert ours.rope.theta == rope["rope_theta"]
+    assert ours.rope.scaling.replace("none", "default") == rope["rope_type"]
+    if ours.rope.scaling != "none":
+        assert ours.rope.factor == rope["factor"]
+    if ours.rope.scaling == "llama3":
+        assert ours.rope.original_max_position == rope["original_max_position_embeddings"]
+
+
+def test_biases_depend_on_the_architecture(tmp_path: Path) -> None:
+    with_bias = {"attention_bias": True}
+    found = [read(tmp_path, config | with_bias) for config in (LLAMA, QWEN)]
+    assert [(model.attention_bias, model.output_bias) for model in found] == [
+        (True, True),
+        (True, False),
+    ]
+    assert not read(tmp_path, LLAMA).attention_bias
+    mistral = read(tmp_path, MISTRAL | with_bias | {"num_key_value_heads": 2})
+    assert not mistral.attention_bias
+
+
+@pytest.mark.parametrize(
+    ("generation", "expected"),
+    [
+        ({"eos_token_id": [128001, 128009]}, (128001, 128009)),
+        ({"eos_token_id": 5}, (5,)),
+        ({}, (3,)),
+        ({"eos_token_id": None}, (3,)),
+    ],
+)
+def test_end_ids_come_from_generation_config_first(
+    generation: dict[str, Any], expected: tuple[int, ...], tmp_path: Path
+) -> None:
+    assert read(tmp_path, LLAMA | {"eos_token_id": 3}, generation).eos_token_ids == expected
+
+
+def test_a_sliding_window_caps_the_context(tmp_path: Path) -> None:
+    v01 = MISTRAL | {"num_key_value_heads": 2, "max_position_embeddings": 32768}
+    assert read(tmp_path, v01 | {"sliding_window": 4096}).max_position == 4096
+    assert read(tmp_path, v01).max_position == 4096
+    unused = QWEN | {"sliding_window": 1024, "use_sliding_window": False}
+    assert read(tmp_path, unused).max_position == 32768
+    used = unused | {"use_sliding_window": True}
+    assert read(tmp_path, used).max_position == 1024
+
+
+def test_the_architecture_may_be_named_by_the_model_type_alone(tmp_path: Path) -> None:
+    config = {name: value for name, value in LLAMA.items() if name != "architectures"}
+    assert read(tmp_path, config).architecture == "LlamaForCausalLM"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"auto_map": {"AutoModel": "evil.Model"}}, "never run; supported are LlamaForCausalLM"),
+        ({"architectures": ["GPT2LMHeadModel"]}, "'GPT2LMHeadModel' is not supported"),
+        ({"architectures": "Llama"}, "not supported"),
+        ({"architectures": [], "model_type": "bert"}, "'bert' is not supported"),
+        ({"quantization_config": {"bits": 4}}, "quantised"),
+        ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
+        ({"mlp_bias": True}, "mlp_bias"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2}}, "rope scaling 'yarn'"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "factor is None"),
+        ({"rope_scaling": [1]}, "is not an object"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"hidden_size": "64"}, "hidden_size is '64'"),
+        ({"hidden_size": True}, "hidden_size is True"),
+        ({"vocab_size": 0}, "vocab_size is 0"),
+        ({"num_hidden_layers": None}, "num_hidden_layers is None"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan"),
+        ({"num_key_value_heads": 3}, "4 is not a multiple of num_key_value_heads 3"),
+        ({"head_dim": 7}, "head_dim 7 is odd"),
+        ({"eos_token_id": 128256}, "eos_token_id 128256"),
+        ({"eos_token_id": ["x"]}, "eos_token_id 'x'"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_by_name(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"config\.json: ") as caught:
+        read(tmp_path, LLAMA | changes)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", "\xff", "[" * 100000])
+def test_a_missing_or_damaged_file_is_named(content: str | None, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_text(content, encoding="latin-1")
+    with pytest.raises(ConfigError, match=r"config\.json"):
+        read_model_config(tmp_path)

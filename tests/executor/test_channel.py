@@ -1,0 +1,121 @@
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.errors import ConfigError, WorkerDied
+from engine.executor.channel import (
+    PACKET_BYTES,
+    Channel,
+    ChannelClosed,
+    Listener,
+    channel_pair,
+    connect,
+)
+
+BIG = bytes(range(256)) * (PACKET_BYTES // 16)
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Channel, Channel]]:
+    left, right = channel_pair()
+    yield left, right
+    left.close()
+    right.close()
+
+
+@given(st.lists(st.binary(min_size=1, max_size=300), max_size=10))
+def test_messages_come_whole_and_in_order(messages: list[bytes]) -> None:
+    left, right = channel_pair()
+    for message in messages:
+        left.send(message)
+    assert [right.recv() for _ in messages] == messages
+    assert right.try_recv() is None
+    left.close()
+    right.close()
+
+
+@pytest.mark.parametrize("size", [PACKET_BYTES - 1, PACKET_BYTES, PACKET_BYTES + 1, len(BIG)])
+def test_a_message_larger_than_a_packet_comes_whole(
+    ends: tuple[Channel, Channel], size: int
+) -> None:
+    left, right = ends
+    sender = threading.Thread(target=left.send, args=(BIG[:size],))
+    sender.start()
+    assert right.recv() == BIG[:size]
+    sender.join()
+
+
+def test_try_send_stops_at_a_full_buffer_and_goes_on_later(ends: tuple[Channel, Channel]) -> None:
+    left, right = ends
+    start = left.try_send(BIG)
+    assert 0 < start < len(BIG)
+    assert right.try_recv() is None
+    while start < len(BIG):
+        assert right.try_recv() is None
+        start = left.try_send(BIG, start)
+    assert right.try_recv() == BIG
+
+
+def test_what_was_sent_before_the_end_is_still_received(ends: tuple[Channel, Channel]) -> None:
+    left, right = ends
+    left.send(b"last words")
+    left.close()
+    assert right.recv() == b"last words"
+    with pytest.raises(ChannelClosed):
+        right.recv()
+    with pytest.raises(ChannelClosed):
+        right.try_recv()
+    with pytest.raises(ChannelClosed):
+        right.send(b"anybody?")
+    with pytest.raises(ChannelClosed):
+        right.try_send(b"anybody?")
+
+
+def test_close_wakes_a_thread_that_waits(ends: tuple[Channel, Channel]) -> None:
+    left, _ = ends
+    errors: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            left.recv()
+        except WorkerDied as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    left.close()
+    thread.join(10)
+    assert isinstance(errors[0], ChannelClosed)
+
+
+def test_the_socket_file_is_private_and_gone_after_accept(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    listener = Listener(path)
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    client = connect(path)
+    server = listener.accept(10)
+    assert not os.path.exists(path)
+    client.send(b"hello")
+    assert server.recv() == b"hello"
+    client.close()
+    server.close()
+
+
+def test_nobody_comes_or_listens(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    with pytest.raises(ChannelClosed, match="no peer"):
+        Listener(path).accept(0.01)
+    assert not os.path.exists(path)
+    with pytest.raises(ChannelClosed, match="cannot connect"):
+        connect(path)
+
+
+def test_a_path_too_long_for_a_socket_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="TMPDIR"):
+        Listener(str(tmp_path / ("x" * 108)))

@@ -1,0 +1,131 @@
+import dataclasses
+from array import array
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from engine.errors import InvariantViolated
+from engine.executor.codec import Codec
+from engine.executor.gang import PLANS, REPLIES, Reply
+from engine.runtime.messages import COMMANDS, OUTPUTS, REQUESTS, VERDICTS, Command, Refusal, Verdict
+from engine.types import (
+    MemoryUsage,
+    Request,
+    RowAdmission,
+    SamplingParams,
+    StepOutput,
+    StepPlan,
+    StepResult,
+    StepStats,
+)
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+# NaN does not equal itself
+NUMBERS: dict[Any, SearchStrategy[Any]] = {int: INT64, float: st.floats(allow_nan=False)}
+
+
+def column(typecode: str) -> "SearchStrategy[array[Any]]":
+    values: SearchStrategy[Any] = {
+        "b": st.integers(-128, 127),
+        "i": INT32,
+        "q": INT64,
+        "f": st.floats(width=32, allow_nan=False),
+    }[typecode]
+    return st.lists(values, max_size=5).map(lambda items: array(typecode, items))
+
+
+def built(kind: Any, **fields: SearchStrategy[Any]) -> SearchStrategy[Any]:
+    numbers = {
+        field.name: NUMBERS[field.type]
+        for field in dataclasses.fields(kind)
+        if field.type in NUMBERS
+    }
+    return st.builds(kind, **{**numbers, **fields})
+
+
+def columns(typecode: str, *names: str) -> dict[str, SearchStrategy[Any]]:
+    return {name: column(typecode) for name in names}
+
+
+TOPS = {**columns("i", "top_counts", "top_tokens"), "top_logprobs": column("f")}
+SAMPLING = built(
+    SamplingParams,
+    max_tokens=INT32,
+    seed=st.integers(0, 2**64 - 1),
+    stop_token_ids=st.lists(INT32, max_size=3).map(tuple),
+    num_logprobs=st.none() | st.integers(0, 20),
+)
+REQUEST = built(Request, request_id=INT64, prompt=column("i"), sampling=SAMPLING)
+RESULT = built(StepResult, step=INT32, rows=column("i"), tokens=column("i"), **TOPS)
+PLAN = built(
+    StepPlan,
+    step=INT32,
+    admissions=st.lists(built(RowAdmission, row=INT32, sampling=SAMPLING), max_size=3).map(tuple),
+    prefill_samples=column("b"),
+    **columns("i", "releases", "append_rows", "decode_rows", "prefill_rows", "prefill_tokens"),
+)
+OUTPUT = built(
+    StepOutput,
+    step=INT32,
+    request_ids=column("q"),
+    logprobs=column("f"),
+    finish_reasons=column("b"),
+    stats=built(StepStats, usage=built(MemoryUsage)),
+    **columns("i", "choices", "tokens"),
+    **TOPS,
+)
+MESSAGES: list[tuple[Codec[Any], SearchStrategy[Any]]] = [
+    (PLANS, PLAN),
+    (REPLIES, built(Reply, result=st.none() | RESULT, error=st.text())),
+    (REQUESTS, REQUEST),
+    (COMMANDS, built(Command, request=st.none() | REQUEST, aborts=column("q"))),
+    (OUTPUTS, OUTPUT),
+    (VERDICTS, built(Verdict, refusal=st.none() | built(Refusal))),
+]
+
+
+@pytest.mark.parametrize(("codec", "messages"), MESSAGES)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_every_message_comes_back_as_it_was(
+    codec: Codec[Any], messages: SearchStrategy[Any], data: st.DataObject
+) -> None:
+    message = data.draw(messages)
+    assert codec.decode(codec.encode(message)) == message
+
+
+@given(st.binary(max_size=100))
+def test_junk_is_an_invariant_violation(junk: bytes) -> None:
+    for codec, _ in MESSAGES:
+        with pytest.raises(InvariantViolated, match="not a"):
+            codec.decode(junk)
+
+
+def test_a_message_of_another_kind_is_refused() -> None:
+    encoded = VERDICTS.encode(Verdict(replica="a"))
+    with pytest.raises(InvariantViolated, match="not a StepPlan"):
+        PLANS.decode(encoded)
+
+
+def test_a_column_cut_inside_a_value_is_refused() -> None:
+    encoded = COMMANDS.encode(Command(aborts=array("i", [7])))
+    # fixext 4 with typecode 'i' becomes fixext 4 with typecode 'q', whose values take 8 bytes
+    broken = encoded.replace(b"\xd6i", b"\xd6q")
+    assert broken != encoded
+    with pytest.raises(InvariantViolated, match="do not fill"):
+        COMMANDS.decode(broken)
+
+
+def test_a_column_of_an_unknown_typecode_is_refused() -> None:
+    encoded = COMMANDS.encode(Command(aborts=array("i", [7])))
+    with pytest.raises(InvariantViolated, match="no typecode"):
+        COMMANDS.decode(encoded.replace(b"\xd6i", b"\xd6u"))
+
+
+def test_only_columns_have_an_encoding() -> None:
+    with pytest.raises(NotImplementedError, match="complex"):
+        COMMANDS.encode(Command(request=complex(1)))  # type: ignore[arg-type]

@@ -1,0 +1,158 @@
+import os
+import signal
+import threading
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.errors import EngineError, InvariantViolated, WorkerDied
+from engine.executor.channel import Channel, channel_pair, connect
+from engine.executor.gang import PLANS, REPLIES, GangExecutor, Reply
+from engine.executor.rank_actor import RankActor, serve_plans
+from engine.types import Capacity, RowAdmission, SamplingParams, StepPlan, StepResult, int32
+from tests.runtime import scripted
+
+CAPACITY = Capacity(num_blocks=64, block_size=4, num_rows=16)
+FIRST_TOKEN = scripted.continuation([5], 1)
+
+
+def prefill(step: int, token: int = 5) -> StepPlan:
+    return StepPlan(
+        step=step,
+        releases=int32([0] if step else []),
+        admissions=(RowAdmission(row=0, sampling=SamplingParams(max_tokens=1)),),
+        append_rows=int32([0]),
+        append_indices=int32([0]),
+        append_blocks=int32([3]),
+        prefill_rows=int32([0]),
+        prefill_starts=int32([0]),
+        prefill_counts=int32([1]),
+        prefill_samples=array("b", [1]),
+        prefill_tokens=int32([token]),
+    )
+
+
+class Ranks:
+    """Two ranks' ends of a gang's channels, played by the test."""
+
+    def __init__(self, deadline_s: float = 30.0) -> None:
+        pairs = [channel_pair() for _ in range(2)]
+        self.ends: list[Channel] = [far for _, far in pairs]
+        self.executor = GangExecutor(
+            [near for near, _ in pairs], CAPACITY, run_ahead=2, step_deadline_s=deadline_s
+        )
+
+    def reply(self, rank: int, step: int, *, error: str = "") -> None:
+        result = StepResult(step=step) if rank == 0 and not error else None
+        self.ends[rank].send(REPLIES.encode(Reply(step=step, result=result, error=error)))
+
+    def close(self) -> None:
+        self.executor.close()
+        for end in self.ends:
+            end.close()
+
+
+@pytest.fixture
+def ranks() -> Iterator[Ranks]:
+    ranks = Ranks()
+    yield ranks
+    ranks.close()
+
+
+def test_every_rank_gets_the_same_plan(ranks: Ranks) -> None:
+    plan = prefill(0)
+    ranks.executor.submit(plan)
+    assert [PLANS.decode(end.recv()) for end in ranks.ends] == [plan, plan]
+
+
+def test_results_come_in_order_when_one_rank_runs_ahead(ranks: Ranks) -> None:
+    for step in range(2):
+        ranks.executor.submit(prefill(step))
+    for rank in (0, 1):
+        for step in range(2):
+            ranks.reply(rank, step)
+    assert [ranks.executor.collect().step for _ in range(2)] == [0, 1]
+
+
+def test_a_rank_that_ends_while_another_is_awaited_is_noticed_at_once(ranks: Ranks) -> None:
+    ranks.executor.submit(prefill(0))
+    ranks.ends[1].close()
+    with pytest.raises(WorkerDied, match="rank 1"):
+        ranks.executor.collect()
+    with pytest.raises(WorkerDied, match="rank 1"):
+        ranks.executor.submit(prefill(1))
+
+
+def test_a_failure_names_its_rank_and_text(ranks: Ranks) -> None:
+    ranks.executor.submit(prefill(0))
+    ranks.reply(1, 0, error="ValueError: bad block")
+    with pytest.raises(EngineError, match=r"rank 1 failed in step 0: ValueError: bad block"):
+        ranks.executor.collect()
+
+
+def test_an_answer_to_another_step_is_an_invariant_violation(ranks: Ranks) -> None:
+    ranks.executor.submit(prefill(0))
+    ranks.reply(0, 0)
+    ranks.reply(1, 7)
+    with pytest.raises(InvariantViolated, match=r"\[0, 7\]"):
+        ranks.executor.collect()
+
+
+def test_a_late_rank_counts_as_dead() -> None:
+    ranks = Ranks(deadline_s=0.01)
+    ranks.executor.submit(prefill(0))
+    ranks.reply(0, 0)
+    with pytest.raises(WorkerDied, match=r"ranks \[1\] did not answer step 0"):
+        ranks.executor.collect()
+    ranks.close()
+
+
+def test_a_failed_step_is_reported_and_ends_the_rank() -> None:
+    near, far = channel_pair()
+    worker = scripted.ScriptedWorker(scripted.engine_config(), step_s=0.0)
+    thread = threading.Thread(target=serve_plans, args=(worker, far), kwargs={"is_first": True})
+    thread.start()
+    executor = GangExecutor([near], CAPACITY, run_ahead=2)
+    executor.submit(prefill(0))
+    assert executor.collect().tokens.tolist() == FIRST_TOKEN
+    executor.submit(prefill(1, scripted.FAIL))
+    with pytest.raises(EngineError, match="ValueError: scripted failure"):
+        executor.collect()
+    thread.join(10)
+    assert not thread.is_alive()
+    executor.close()
+
+
+@pytest.mark.ray
+def test_two_rank_processes_execute_plans_until_one_is_killed(
+    ray_cluster: None, tmp_path: Path
+) -> None:
+    import ray
+
+    config = scripted.engine_config()
+    actors: list[Any] = [
+        ray.remote(RankActor)
+        .options(num_cpus=0, max_concurrency=4)
+        .remote(config, rank, "file:///unused", "tests.runtime.scripted:load_worker")
+        for rank in range(2)
+    ]
+    assert ray.get([actor.load.remote() for actor in actors]) == [CAPACITY, CAPACITY]
+    paths = [str(tmp_path / str(rank)) for rank in range(2)]
+    ray.get([actor.listen.remote(path) for actor, path in zip(actors, paths, strict=True)])
+    executor = GangExecutor([connect(path) for path in paths], CAPACITY, run_ahead=2)
+    ray.get([actor.serve.remote() for actor in actors])
+    for step in range(2):
+        executor.submit(prefill(step))
+    assert [executor.collect().tokens.tolist() for _ in range(2)] == [FIRST_TOKEN] * 2
+
+    pid = ray.get(actors[1].__ray_call__.remote(lambda _: os.getpid()))
+    os.kill(pid, signal.SIGKILL)
+    executor.submit(prefill(2))
+    with pytest.raises(WorkerDied, match="rank 1"):
+        executor.collect()
+    executor.close()
+    for actor in actors:
+        ray.kill(actor)

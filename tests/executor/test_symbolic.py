@@ -1,0 +1,204 @@
+"""Right plans give the tokens of the model, and each kind of wrong plan is noticed."""
+
+from array import array
+from dataclasses import replace
+
+import pytest
+
+from engine.errors import InvariantViolated
+from engine.executor.symbolic import EMPTY_PREFIX, SymbolicExecutor, extend_hash
+from engine.types import Capacity, IntColumn, RowAdmission, SamplingParams, StepPlan, int32
+
+CAPACITY = Capacity(num_blocks=6, block_size=2, num_rows=3)
+SAMPLING = SamplingParams(max_tokens=8)
+
+
+def next_token(prefix_hash: int) -> int:
+    return prefix_hash % 100
+
+
+def make_executor(run_ahead: int = 1) -> SymbolicExecutor:
+    return SymbolicExecutor(CAPACITY, next_token, run_ahead=run_ahead)
+
+
+def prefill(step: int, row: int, prompt: list[int], blocks: list[int]) -> StepPlan:
+    """Admits a row and feeds its whole prompt."""
+    return StepPlan(
+        step=step,
+        admissions=(RowAdmission(row=row, sampling=SAMPLING),),
+        append_rows=int32([row] * len(blocks)),
+        append_indices=int32(list(range(len(blocks)))),
+        append_blocks=int32(blocks),
+        prefill_rows=int32([row]),
+        prefill_starts=int32([0]),
+        prefill_counts=int32([len(prompt)]),
+        prefill_samples=array("b", [1]),
+        prefill_tokens=int32(prompt),
+    )
+
+
+def decode(step: int, *rows: int) -> StepPlan:
+    return StepPlan(step=step, decode_rows=int32(rows))
+
+
+def append(plan: StepPlan, row: int, index: int, block: int) -> StepPlan:
+    return replace(
+        plan,
+        append_rows=int32([row]),
+        append_indices=int32([index]),
+        append_blocks=int32([block]),
+    )
+
+
+def run(executor: SymbolicExecutor, *plans: StepPlan) -> list[IntColumn]:
+    """Tokens of each plan, one after the other."""
+    tokens = []
+    for plan in plans:
+        executor.submit(plan)
+        tokens.append(executor.collect().tokens)
+    return tokens
+
+
+def expected_tokens(prompt: list[int], count: int) -> list[int]:
+    prefix = EMPTY_PREFIX
+    for token in prompt:
+        prefix = extend_hash(prefix, token)
+    tokens = []
+    for _ in range(count):
+        tokens.append(next_token(prefix))
+        prefix = extend_hash(prefix, tokens[-1])
+    return tokens
+
+
+def test_tokens_follow_from_the_prefix() -> None:
+    tokens = run(
+        make_executor(),
+        prefill(0, 0, [1, 2, 3], [4, 1]),
+        decode(1, 0),
+        append(decode(2, 0), 0, 2, 0),
+    )
+    assert [list(step) for step in tokens] == [[token] for token in expected_tokens([1, 2, 3], 3)]
+
+
+def test_chunks_of_a_prompt_give_the_same_token() -> None:
+    whole = prefill(0, 0, [1, 2, 3], [0, 1])
+    first = replace(
+        whole,
+        prefill_counts=int32([2]),
+        prefill_samples=array("b", [0]),
+        prefill_tokens=int32([1, 2]),
+    )
+    rest = StepPlan(
+        step=1,
+        prefill_rows=int32([0]),
+        prefill_starts=int32([2]),
+        prefill_counts=int32([1]),
+        prefill_samples=array("b", [1]),
+        prefill_tokens=int32([3]),
+    )
+    assert [list(step) for step in run(make_executor(), first, rest)] == [
+        [],
+        expected_tokens([1, 2, 3], 1),
+    ]
+
+
+def test_results_come_in_the_order_of_submission() -> None:
+    executor = make_executor(run_ahead=2)
+    executor.submit(prefill(0, 0, [1, 2, 3], [0, 1]))
+    executor.submit(decode(1, 0))
+    assert [executor.collect().step, executor.collect().step] == [0, 1]
+
+
+def test_a_block_can_be_copied_away_and_back() -> None:
+    copy = replace(prefill(1, 1, [7], [0]), copy_sources=int32([0]), copy_destinations=int32([5]))
+    back = replace(
+        decode(2, 0),
+        releases=int32([1]),
+        copy_sources=int32([5]),
+        copy_destinations=int32([0]),
+    )
+    tokens = run(make_executor(), prefill(0, 0, [1, 2, 3], [0, 1]), copy, back)
+    assert list(tokens[2]) == expected_tokens([1, 2, 3], 2)[1:]
+
+
+def test_a_block_can_be_swapped_out_and_in() -> None:
+    swap_out = replace(
+        prefill(1, 1, [7], [0]), swap_out_blocks=int32([0]), swap_out_slots=int32([5])
+    )
+    swap_in = replace(
+        decode(2, 0),
+        releases=int32([1]),
+        swap_in_slots=int32([5]),
+        swap_in_blocks=int32([0]),
+    )
+    tokens = run(make_executor(), prefill(0, 0, [1, 2, 3], [0, 1]), swap_out, swap_in)
+    assert list(tokens[2]) == expected_tokens([1, 2, 3], 2)[1:]
+
+
+WRONG_PLANS = {
+    "reads a foreign key at 0": prefill(1, 1, [9, 9], [0]),
+    "row 0 reads a foreign key": replace(
+        decode(1, 0), copy_sources=int32([2]), copy_destinations=int32([0])
+    ),
+    "skips positions": replace(prefill(1, 1, [9], [2]), prefill_starts=int32([1])),
+    "no block for 2": prefill(1, 1, [9, 9, 9], [2]),
+    "hole in the table": append(decode(1, 0), 0, 3, 2),
+    "no block 6": append(decode(1, 0), 0, 2, 6),
+    "row 0 taken twice": prefill(1, 0, [9], [2]),
+    "row 2 released twice": replace(decode(1, 0), releases=int32([2])),
+    "row 1 decodes before its prompt": decode(1, 1),
+}
+
+
+@pytest.mark.parametrize("message", WRONG_PLANS)
+def test_a_wrong_plan_is_noticed(message: str) -> None:
+    executor = make_executor()
+    run(executor, prefill(0, 0, [1, 2, 3], [0, 1]))
+    with pytest.raises(InvariantViolated, match=message):
+        # what a wrong write spoils is noticed when its owner reads it, at the latest
+        run(executor, WRONG_PLANS[message], decode(2, 0))
+
+
+def test_a_row_that_continues_an_unfinished_prompt_is_noticed() -> None:
+    executor = make_executor()
+    half = replace(prefill(0, 0, [1, 2], [0]), prefill_samples=array("b", [0]))
+    run(executor, half)
+    with pytest.raises(InvariantViolated, match="row 0 decodes before its prompt has ended"):
+        run(executor, append(decode(1, 0), 0, 1, 1))
+
+
+def test_a_block_that_a_plan_in_flight_touches_may_not_be_given_away() -> None:
+    executor = make_executor(run_ahead=2)
+    executor.submit(prefill(0, 0, [1, 2, 3], [0, 1]))
+    with pytest.raises(InvariantViolated, match="block 1 reused while step 0 runs"):
+        executor.submit(prefill(1, 1, [9], [1]))
+
+
+def test_a_row_that_a_plan_in_flight_touches_may_not_be_released() -> None:
+    executor = make_executor(run_ahead=2)
+    executor.submit(prefill(0, 0, [1, 2, 3], [0, 1]))
+    with pytest.raises(InvariantViolated, match="row 0 released while step 0 runs"):
+        executor.submit(replace(prefill(1, 1, [9], [2]), releases=int32([0])))
+
+
+def test_a_released_row_and_its_blocks_can_be_used_again() -> None:
+    executor = make_executor()
+    run(executor, prefill(0, 0, [1, 2, 3], [0, 1]))
+    again = replace(prefill(1, 0, [5, 6], [1]), releases=int32([0]))
+    assert list(run(executor, again)[0]) == expected_tokens([5, 6], 1)
+
+
+def test_more_plans_than_agreed_are_refused() -> None:
+    executor = make_executor(run_ahead=2)
+    executor.submit(prefill(0, 0, [1, 2, 3], [0, 1]))
+    executor.submit(decode(1, 0))
+    with pytest.raises(InvariantViolated, match="more than 2 plans"):
+        executor.submit(decode(2, 0))
+
+
+def test_an_error_of_the_model_is_told_as_minus_one() -> None:
+    executor = SymbolicExecutor(CAPACITY, lambda prefix_hash: -1, run_ahead=2)
+    executor.submit(prefill(0, 0, [1, 2, 3], [0, 1]))
+    # a plan ahead cannot know of the error
+    executor.submit(decode(1, 0))
+    assert list(executor.collect().tokens) == [-1]

@@ -1,0 +1,191 @@
+"""The C kernels against the reference at odd sizes, over poisoned pools and poisoned outputs."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.cpu.backend import CpuBackend, load_cpu_backend
+from kernels.reference import ReferenceBackend
+from tests.kernels.batches import Shape, make_batch, make_columns, take_row
+
+DTYPES = [torch.float32, torch.bfloat16]
+# of one operation on values near 1; bfloat16 has 8 bits, and outputs are rounded once
+TOLERANCE = {
+    torch.float32: {"rtol": 2e-5, "atol": 1e-5},
+    torch.bfloat16: {"rtol": 1.6e-2, "atol": 1e-2},
+}
+# (num_heads, num_kv_heads, head_dim)
+HEADS = [(3, 3, 64), (6, 2, 80), (8, 2, 128), (9, 3, 64), (8, 1, 64), (12, 2, 80)]
+DECODES = [(1, 1), (15, 1), (16, 1), (17, 1), (63, 1), (130, 1)]
+CHUNKS = [(1, 1), (17, 1), (15, 15), (16, 16), (63, 17), (70, 2), (90, 63)]
+
+
+@pytest.fixture(params=DTYPES, ids=str)
+def backend(request: pytest.FixtureRequest) -> CpuBackend:
+    loaded = load_cpu_backend(request.param)
+    if not isinstance(loaded, CpuBackend):
+        pytest.skip("no C compiler here")
+    return loaded
+
+
+@pytest.fixture
+def reference(backend: CpuBackend) -> ReferenceBackend:
+    return ReferenceBackend(torch.device("cpu"), backend.dtype)
+
+
+@pytest.fixture(autouse=True)
+def poisoned_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fill every new float tensor with NaN, so that an element left unwritten shows."""
+    torch.manual_seed(0)
+    monkeypatch.setattr(torch, "empty", _poison(torch.empty))
+    monkeypatch.setattr(torch, "empty_like", _poison(torch.empty_like))
+
+
+def _poison(allocate: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def allocate_poisoned(*args: object, **kwargs: object) -> Tensor:
+        tensor = allocate(*args, **kwargs)
+        return tensor.fill_(torch.nan) if tensor.is_floating_point() else tensor.fill_(-1)
+
+    return allocate_poisoned
+
+
+def assert_near(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, **TOLERANCE[actual.dtype])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rows", [DECODES, CHUNKS], ids=["decodes", "mixed"])
+@pytest.mark.parametrize("block_size", [1, 4, 16, 64, 256])
+@pytest.mark.parametrize("heads", HEADS, ids=str)
+def test_attention(
+    backend: CpuBackend,
+    reference: ReferenceBackend,
+    rows: list[tuple[int, int]],
+    block_size: int,
+    heads: tuple[int, int, int],
+) -> None:
+    num_heads, num_kv_heads, head_dim = heads
+    shape = Shape(
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        block_size=block_size,
+        dtype=backend.dtype,
+    )
+    batch = make_batch(shape, rows)
+    q = torch.randn(len(batch.layout.positions), num_heads, head_dim).to(backend.dtype)
+
+    attended = backend.attention(q, batch.kv_layer, batch.layout, 0.2)
+
+    assert_near(attended, reference.attention(q, batch.kv_layer, batch.layout, 0.2))
+
+
+def test_attention_of_a_token_does_not_depend_on_its_batch(backend: CpuBackend) -> None:
+    batch = make_batch(Shape(dtype=backend.dtype), DECODES)
+    alone = make_batch(Shape(dtype=backend.dtype), [(63, 1)])
+    alone.kv_layer[alone.tables[0]] = batch.kv_layer[batch.tables[4]]
+    q = torch.randn(len(DECODES), 6, 64).to(backend.dtype)
+
+    together = backend.attention(q, batch.kv_layer, batch.layout, 0.1)
+
+    by_itself = backend.attention(q[4:5], alone.kv_layer, alone.layout, 0.1)
+    assert torch.equal(by_itself[0], together[4])
+
+
+def test_attention_stays_finite_for_large_scores(
+    backend: CpuBackend, reference: ReferenceBackend
+) -> None:
+    batch = make_batch(Shape(dtype=backend.dtype), CHUNKS)
+    q = 100 * torch.randn(len(batch.layout.positions), 6, 64).to(backend.dtype)
+    attended = backend.attention(q, batch.kv_layer, batch.layout, 1.0)
+    expected = reference.attention(q, batch.kv_layer, batch.layout, 1.0)
+    # scores near 2000 are exact to 1e-4, which their exponentials keep
+    torch.testing.assert_close(attended, expected, rtol=2e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("block_size", [1, 16, 64])
+@pytest.mark.parametrize("head_dim", [64, 80, 128])
+def test_rope_write(
+    backend: CpuBackend, reference: ReferenceBackend, block_size: int, head_dim: int
+) -> None:
+    shape = Shape(head_dim=head_dim, block_size=block_size, dtype=backend.dtype)
+    batch = make_batch(shape, CHUNKS)
+    batch.layout.slots[::5] = -1
+    qkv = torch.randn(len(batch.layout.positions), 10 * head_dim).to(backend.dtype)
+    cos_sin = torch.rand(200, head_dim) * 2 - 1
+    expected_kv = torch.full_like(batch.kv, torch.nan)
+    kv = expected_kv.clone()
+
+    rotated = backend.rope_write(qkv, cos_sin, kv[:, 1], batch.layout)
+
+    expected = reference.rope_write(qkv, cos_sin, expected_kv[:, 1], batch.layout)
+    assert_near(rotated, expected)
+    torch.testing.assert_close(kv, expected_kv, equal_nan=True, **TOLERANCE[kv.dtype])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("num_tokens", [1, 15, 17])
+@pytest.mark.parametrize("hidden", [1, 63, 576, 1000])
+def test_norms(
+    backend: CpuBackend, reference: ReferenceBackend, num_tokens: int, hidden: int
+) -> None:
+    x, residual = torch.randn(2, num_tokens, hidden).to(backend.dtype)
+    weight = torch.randn(hidden).to(backend.dtype)
+    expected_residual = residual.clone()
+
+    normed = backend.add_rms_norm(x, residual, weight, 1e-5)
+
+    assert_near(normed, reference.add_rms_norm(x, expected_residual, weight, 1e-5))
+    assert torch.equal(residual, expected_residual)
+    assert_near(backend.rms_norm(x, weight, 1e-5), reference.rms_norm(x, weight, 1e-5))
+
+
+@pytest.mark.parametrize("width", [1, 17, 1536])
+def test_silu_mul(backend: CpuBackend, reference: ReferenceBackend, width: int) -> None:
+    gate_up = (4 * torch.randn(5, 2 * width)).to(backend.dtype)
+    gate_up[0, 0] = -200
+    assert_near(backend.silu_mul(gate_up), reference.silu_mul(gate_up))
+
+
+@pytest.mark.parametrize("vocab_size", [1, 31, 1000, 50257])
+def test_greedy_is_torch_argmax_with_ties_to_the_lowest(
+    backend: CpuBackend, vocab_size: int
+) -> None:
+    logits = torch.randn(4, vocab_size).to(backend.dtype)
+    logits[2] = -3.0
+    logits[3, : vocab_size // 2] = -torch.inf
+    tokens = backend.sample(logits, make_columns(4, temperature=0.0)).tokens
+    assert torch.equal(tokens, logits.float().argmax(-1))
+    assert tokens[2] == 0
+
+
+def test_both_zeros_are_equal(backend: CpuBackend) -> None:
+    logits = torch.tensor([[-1.0, -0.0, 0.0]], dtype=backend.dtype)
+    assert backend.sample(logits, make_columns(1, temperature=0.0)).tokens.item() == 1
+
+
+@pytest.mark.parametrize("top_k", [0, 40])
+def test_draws_are_those_of_the_reference(
+    backend: CpuBackend, reference: ReferenceBackend, top_k: int
+) -> None:
+    logits = (2 * torch.randn(300, 5003)).to(backend.dtype)
+    columns = make_columns(300, temperature=0.9, top_k=top_k, min_p=0.001)
+    tokens = backend.sample(logits, columns).tokens
+    # noise differs in its last bits, which may decide between near-equal sums
+    assert (tokens == reference.sample(logits, columns).tokens).float().mean() > 0.99
+
+
+def test_a_row_draws_the_same_alone_and_in_a_batch(backend: CpuBackend) -> None:
+    logits = torch.randn(5, 50257).to(backend.dtype)
+    columns = make_columns(5, temperature=[1.0, 0.0, 0.7, 1.3, 1.0], top_k=[0, 0, 3, 0, 5])
+    together = backend.sample(logits, columns).tokens
+    for row in range(5):
+        alone = backend.sample(logits[row : row + 1], take_row(columns, row)).tokens
+        assert alone[0] == together[row]
+
+
+def test_masked_tokens_are_never_drawn(backend: CpuBackend) -> None:
+    logits = torch.full((500, 40), -torch.inf, dtype=backend.dtype)
+    logits[:, [3, 17]] = 0.0
+    tokens = backend.sample(logits, make_columns(500, temperature=2.0)).tokens
+    assert set(tokens.tolist()) == {3, 17}

@@ -1,0 +1,61 @@
+"""Packed linear layers against float64 products."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.cpu.library import Library, load_kernels
+from kernels.cpu.linear import OneDnnLinear, TileLinear, make_cpu_linear
+from kernels.reference import DenseLinear
+
+
+@pytest.fixture
+def library() -> Library:
+    loaded = load_kernels(torch.bfloat16)
+    if loaded is None or not loaded.has_tiles:
+        pytest.skip("no C compiler or no AMX here")
+    return loaded
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    exact = x.double() @ weight.double().T
+    return (exact if bias is None else exact + bias.double()).to(x.dtype)
+
+
+def random_bfloat16(*shape: int) -> Tensor:
+    return torch.randn(shape).bfloat16()
+
+
+@pytest.mark.parametrize("num_tokens", [1, 15, 16, 17, 31, 32, 33, 63, 100])
+@pytest.mark.parametrize(("n", "k"), [(1, 32), (31, 64), (49, 576), (96, 160)])
+@pytest.mark.parametrize("biased", [False, True])
+def test_tiles_compute_the_product(
+    library: Library, num_tokens: int, n: int, k: int, biased: bool
+) -> None:
+    x, weight = random_bfloat16(num_tokens, k), random_bfloat16(n, k)
+    bias = random_bfloat16(n) if biased else None
+    out = TileLinear(weight, bias, library)(x)
+    torch.testing.assert_close(out, product(x, weight, bias), rtol=1e-2, atol=1e-2)
+
+
+def test_a_row_of_tiles_does_not_depend_on_the_batch(library: Library) -> None:
+    linear = TileLinear(random_bfloat16(100, 576), None, library)
+    x = random_bfloat16(100, 576)
+    whole = linear(x)
+    for count in (1, 7, 16, 17, 32, 33, 64, 99):
+        assert torch.equal(linear(x[:count].contiguous()), whole[:count])
+
+
+def test_onednn_computes_the_product() -> None:
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        pytest.skip("no bfloat16 in oneDNN here")
+    x, weight, bias = random_bfloat16(5, 48), random_bfloat16(7, 48), random_bfloat16(7)
+    out = OneDnnLinear(weight, bias)(x)
+    torch.testing.assert_close(out, product(x, weight, bias), rtol=1e-2, atol=1e-2)
+
+
+def test_what_tiles_cannot_hold_goes_elsewhere(library: Library) -> None:
+    assert isinstance(make_cpu_linear(random_bfloat16(4, 64), None, library), TileLinear)
+    assert not isinstance(make_cpu_linear(random_bfloat16(4, 40), None, library), TileLinear)
+    assert not isinstance(make_cpu_linear(random_bfloat16(4, 64), None, None), TileLinear)
+    assert isinstance(make_cpu_linear(torch.randn(4, 64), None, library), DenseLinear)

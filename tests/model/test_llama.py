@@ -1,0 +1,107 @@
+"""The model against transformers: same weights, same tokens, same log-probabilities."""
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from app import embedded
+from app.config import default_cache
+from engine.types import StepResult
+from engine.worker.worker import Worker, load_worker
+from tests.model.tiny import NAMES, VOCAB_SIZE, TinyModel, save_tiny
+from tests.worker.plans import GREEDY, Driver
+
+# every logit can be read through the log-probabilities of all tokens
+_ALL_LOGPROBS = replace(GREEDY, num_logprobs=VOCAB_SIZE)
+_NUM_TOKENS = 64
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
+    return save_tiny(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture(scope="module")
+def gqa(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
+    return save_tiny("tied_llama3", tmp_path_factory.mktemp("gqa"))
+
+
+def _load(tiny: TinyModel, **settings: object) -> Worker:
+    worker = load_worker(tiny.config(**settings))
+    # nothing may read a slot that no token was written to
+    worker.pool.kv.fill_(math.nan)
+    return worker
+
+
+def _prompt(length: int, seed: int = 0) -> list[int]:
+    return random.Random(seed).choices(range(VOCAB_SIZE), k=length)
+
+
+def _logprobs(result: StepResult, position: int = 0) -> Tensor:
+    """All log-probabilities [vocab] of one sampled row."""
+    span = slice(position * VOCAB_SIZE, (position + 1) * VOCAB_SIZE)
+    dense = torch.empty(VOCAB_SIZE)
+    dense[list(result.top_tokens[span])] = torch.tensor(result.top_logprobs[span])
+    return dense
+
+
+def test_logprobs_of_every_step_equal_transformers(tiny: TinyModel) -> None:
+    driver = Driver(_load(tiny))
+    row = driver.admit(_prompt(37), _ALL_LOGPROBS)
+    results = driver.prefill(row, 64) + [driver.step([row]) for _ in range(_NUM_TOKENS - 1)]
+    expected = tiny.logprobs(row.tokens[:-1])[36:]
+    computed = torch.stack([_logprobs(result) for result in results])
+    torch.testing.assert_close(computed, expected, atol=2e-4, rtol=0)
+    assert row.output == tiny.greedy(_prompt(37), _NUM_TOKENS)
+
+
+@pytest.mark.parametrize("block_size", [1, 4, 16])
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+def test_greedy_ids_do_not_depend_on_chunks_and_blocks(
+    gqa: TinyModel, chunk: int, block_size: int
+) -> None:
+    driver = Driver(_load(gqa, block_size=block_size))
+    row = driver.admit(_prompt(70))
+    driver.prefill(row, chunk)
+    assert driver.generate(row, _NUM_TOKENS) == gqa.greedy(_prompt(70), _NUM_TOKENS)
+
+
+def test_rows_of_a_mixed_batch_equal_each_alone(tiny: TinyModel) -> None:
+    driver = Driver(_load(tiny, block_size=4))
+    rows = [driver.admit(_prompt(length, length)) for length in (1, 5, 33, 60)]
+    driver.run(rows, num_tokens=24)
+    for row in rows:
+        assert row.output == tiny.greedy(row.tokens[: row.prompt_len], 24)
+
+
+def test_recomputed_row_goes_on_as_before(gqa: TinyModel) -> None:
+    driver = Driver(_load(gqa, block_size=4))
+    row = driver.admit(_prompt(21))
+    driver.prefill(row, 64)
+    driver.generate(row, 30)
+    driver.release(row)
+    # the row and its blocks go to another sequence first
+    other = driver.admit(_prompt(50, 1))
+    driver.prefill(other, 64)
+    again = driver.admit(row.tokens)
+    driver.prefill(again, 16)
+    driver.generate(again, _NUM_TOKENS - 30)
+    assert row.output + again.output == gqa.greedy(_prompt(21), _NUM_TOKENS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiled_kernels", [False, True])
+def test_embedded_model_equals_transformers(compiled_kernels: bool) -> None:
+    folder = embedded.ensure(default_cache())
+    reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    tiny = TinyModel(folder, reference)
+    driver = Driver(_load(tiny, compiled_kernels=compiled_kernels, num_blocks=64))
+    prompt = random.Random(0).choices(range(1000, 2000), k=50)
+    row = driver.admit(prompt)
+    driver.prefill(row, 16)
+    assert driver.generate(row, _NUM_TOKENS) == tiny.greedy(prompt, _NUM_TOKENS)

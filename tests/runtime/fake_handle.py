@@ -1,0 +1,114 @@
+"""Engine replicas inside the test: an `EngineHandle` whose answers the test gives by hand."""
+
+import asyncio
+import contextvars
+from array import array
+from collections.abc import AsyncIterator
+
+from engine.errors import EngineError
+from engine.runtime.columns import idle_stats
+from engine.runtime.messages import (
+    OUTPUTS,
+    REQUESTS,
+    VERDICTS,
+    Refusal,
+    Verdict,
+    encode_batch,
+)
+from engine.types import (
+    Capacity,
+    FinishReason,
+    Request,
+    StepOutput,
+    float32,
+    int32,
+    int64,
+)
+
+STATS = idle_stats(Capacity(num_blocks=2, block_size=4, num_rows=1))
+REQUEST_CONTEXT: contextvars.ContextVar[str] = contextvars.ContextVar("request", default="")
+
+
+def tokens_output(rows: list[tuple[int, int, FinishReason]]) -> StepOutput:
+    """Rows of (request id, token, finish reason)."""
+    return StepOutput(
+        step=0,
+        request_ids=int64([request_id for request_id, _, _ in rows]),
+        choices=int32([0] * len(rows)),
+        tokens=int32([token for _, token, _ in rows]),
+        logprobs=float32([0.0] * len(rows)),
+        finish_reasons=array("b", [reason for _, _, reason in rows]),
+        top_counts=int32(),
+        top_tokens=int32(),
+        top_logprobs=float32(),
+        stats=STATS,
+    )
+
+
+class FakeEngineHandle:
+    """One replica at a time, named `replica`; what is `tell`-ed goes out on its stream.
+
+    Every call notes the context that it was made in, as Serve would.
+    """
+
+    def __init__(self) -> None:
+        self.replica = "a"
+        self.refusal: Refusal | None = None
+        self.is_up = True
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.requests: list[Request] = []
+        self.aborted: list[tuple[str, int]] = []
+        self.was_aborted = asyncio.Event()
+        self.renewed: list[str] = []
+        self.was_renewed = asyncio.Event()
+        self.attached: list[str] = []
+        self.was_attached = asyncio.Event()
+        self.contexts: set[str] = set()
+        self._streams: dict[str, asyncio.Queue[bytes | EngineError | None]] = {}
+
+    async def submit(self, request: bytes) -> bytes:
+        self._check_up()
+        await self.may_answer.wait()
+        self.requests.append(REQUESTS.decode(request))
+        return VERDICTS.encode(Verdict(replica=self.replica, refusal=self.refusal))
+
+    async def abort(self, replica: str, request_ids: tuple[int, ...]) -> None:
+        self._check_up()
+        self.aborted += [(replica, request_id) for request_id in request_ids]
+        self.was_aborted.set()
+
+    async def renew(self, replica: str, client: int) -> None:
+        self._check_up()
+        self.renewed.append(replica)
+        self.was_renewed.set()
+
+    async def attach(self, replica: str, client: int) -> AsyncIterator[bytes]:
+        self._check_up()
+        self.attached.append(replica)
+        self.was_attached.set()
+        queue = self._queue(replica)
+        while (news := await queue.get()) is not None:
+            if isinstance(news, EngineError):
+                raise news
+            yield news
+
+    async def is_ready(self) -> bool:
+        self._check_up()
+        return True
+
+    def tell(self, *rows: tuple[int, int, FinishReason], replica: str = "a") -> None:
+        """Send one output."""
+        self._queue(replica).put_nowait(encode_batch([OUTPUTS.encode(tokens_output(list(rows)))]))
+
+    def end_stream(self, replica: str, error: EngineError | None = None) -> None:
+        """End a replica's stream, as when it has been idle or has died."""
+        self._queue(replica).put_nowait(error)
+
+    def _queue(self, replica: str) -> asyncio.Queue[bytes | EngineError | None]:
+        return self._streams.setdefault(replica, asyncio.Queue())
+
+    def _check_up(self) -> None:
+        self.contexts.add(REQUEST_CONTEXT.get())
+        if not self.is_up:
+            raise EngineError("no engine replica")

@@ -1,0 +1,119 @@
+"""Workers without weights: hashes instead of keys and values, faults by special tokens."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from engine.config import Device, EngineConfig, ModelConfig
+from engine.executor.symbolic import SymbolicExecutor, extend_hash
+from engine.types import Capacity, StepPlan, StepResult
+
+Progress = Callable[[int, int], None]
+
+VOCAB_SIZE = 1000
+CRASH, FAIL, HANG = 1001, 1002, 1003
+STEP_S = 0.005
+
+
+def next_token(prefix_hash: int) -> int:
+    """The token that follows a prefix; any function of the whole prefix would do."""
+    return prefix_hash % VOCAB_SIZE
+
+
+def continuation(prompt: list[int], count: int) -> list[int]:
+    """The tokens that the workers here generate after a prompt."""
+    prefix_hash = 0
+    for token in prompt:
+        prefix_hash = extend_hash(prefix_hash, token)
+    tokens = []
+    for _ in range(count):
+        tokens.append(next_token(prefix_hash))
+        prefix_hash = extend_hash(prefix_hash, tokens[-1])
+    return tokens
+
+
+def engine_config(
+    *,
+    num_blocks: int = 64,
+    max_num_waiting: int = 1024,
+    ranks: int = 2,
+    device: Device = "cpu",
+) -> EngineConfig:
+    """A small engine for scripted workers."""
+    model = ModelConfig(
+        architecture="scripted",
+        vocab_size=VOCAB_SIZE,
+        hidden_size=8,
+        intermediate_size=8,
+        num_layers=1,
+        num_heads=2,
+        num_kv_heads=2,
+        head_dim=4,
+        max_position=256,
+        norm_eps=1e-5,
+    )
+    return EngineConfig(
+        model_path="",
+        model=model,
+        dtype="float32",
+        device=device,
+        tensor_parallel_size=ranks,
+        block_size=4,
+        num_blocks=num_blocks,
+        max_num_seqs=16,
+        max_num_batched_tokens=64,
+        max_model_len=200,
+        max_num_waiting=max_num_waiting,
+    )
+
+
+class ScriptedWorker:
+    """Checks every read of the KV pool by hash; see `SymbolicExecutor`."""
+
+    def __init__(self, config: EngineConfig, *, step_s: float) -> None:
+        self.capacity = Capacity(
+            num_blocks=config.num_blocks,
+            block_size=config.block_size,
+            num_rows=config.max_num_seqs,
+        )
+        self._step_s = step_s
+        self._executor = SymbolicExecutor(self.capacity, next_token)
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        if CRASH in plan.prefill_tokens:
+            os._exit(1)
+        if FAIL in plan.prefill_tokens:
+            raise ValueError("scripted failure")
+        if HANG in plan.prefill_tokens:
+            threading.Event().wait()
+        time.sleep(self._step_s)
+        self._executor.submit(plan)
+        return self._executor.collect()
+
+    def close(self) -> None:
+        pass
+
+
+def load_worker(
+    config: EngineConfig, *, rank: int, rendezvous: str | None, on_progress: Progress
+) -> ScriptedWorker:
+    """A worker factory, see `GangOptions`."""
+    assert (rendezvous is None) == (config.tensor_parallel_size == 1)
+    return ScriptedWorker(config, step_s=0.0)
+
+
+def load_slow_worker(
+    config: EngineConfig, *, rank: int, rendezvous: str | None, on_progress: Progress
+) -> ScriptedWorker:
+    """A worker that takes its time for each step, so that requests can be caught in flight."""
+    return ScriptedWorker(config, step_s=STEP_S)
+
+
+def load_nothing(
+    config: EngineConfig, *, rank: int, rendezvous: str | None, on_progress: Progress
+) -> ScriptedWorker:
+    """A factory that fails on the last rank."""
+    if rank == config.tensor_parallel_size - 1:
+        raise ValueError("no weights here")
+    return ScriptedWorker(config, step_s=0.0)

@@ -1,0 +1,207 @@
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from engine.errors import EngineError, Overloaded
+from engine.runtime.client import RemoteEngineClient, RemoteTokenStream
+from engine.runtime.messages import Refusal
+from engine.types import FinishReason, SamplingParams, int32
+from tests.runtime.fake_handle import REQUEST_CONTEXT, FakeEngineHandle
+
+NONE, LENGTH = FinishReason.NONE, FinishReason.LENGTH
+
+
+@pytest.fixture
+async def handle() -> FakeEngineHandle:
+    return FakeEngineHandle()
+
+
+@pytest.fixture
+async def client(handle: FakeEngineHandle) -> AsyncIterator[RemoteEngineClient]:
+    before = asyncio.all_tasks()
+    client = RemoteEngineClient(handle, renew_period_s=0.01)
+    yield client
+    await client.close()
+    assert asyncio.all_tasks() <= before | {asyncio.current_task()}
+
+
+async def submit(client: RemoteEngineClient) -> RemoteTokenStream:
+    return await client.submit(int32([1, 2]), SamplingParams(max_tokens=5))
+
+
+async def read(stream: RemoteTokenStream) -> list[int]:
+    return [token async for delta in stream for token in delta.tokens]
+
+
+async def test_each_stream_gets_its_own_tokens(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    first, second = await submit(client), await submit(client)
+    handle.tell((first.request_id, 1, NONE), (second.request_id, 7, NONE))
+    handle.tell((second.request_id, 8, LENGTH), (first.request_id, 2, LENGTH), (12345, 9, NONE))
+    assert await read(first) == [1, 2]
+    assert await read(second) == [7, 8]
+    assert handle.attached == ["a"]
+    assert [request.request_id for request in handle.requests] == [
+        first.request_id,
+        second.request_id,
+    ]
+
+
+async def test_a_stream_that_has_ended_stays_ended(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    stream = await submit(client)
+    handle.tell((stream.request_id, 1, LENGTH))
+    assert await read(stream) == [1]
+    assert await read(stream) == []
+    await stream.abort()
+    assert handle.aborted == []
+
+
+async def test_tokens_that_come_before_the_verdict_are_kept(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    first = await submit(client)
+    handle.may_answer.clear()
+    submitting = asyncio.ensure_future(submit(client))
+    await asyncio.sleep(0)
+    handle.tell((first.request_id + 1, 3, LENGTH), (first.request_id, 9, LENGTH))
+    assert await read(first) == [9]
+    handle.may_answer.set()
+    assert await read(await submitting) == [3]
+
+
+async def test_a_refusal_is_raised(client: RemoteEngineClient, handle: FakeEngineHandle) -> None:
+    handle.refusal = Refusal(code="queue_full", message="full", retry_after_s=3.0)
+    with pytest.raises(Overloaded) as full:
+        await submit(client)
+    assert full.value.retry_after_s == 3.0
+    assert handle.attached == []
+
+
+async def test_without_a_replica_submission_fails_and_nothing_is_ready(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    assert await client.is_ready()
+    handle.is_up = False
+    with pytest.raises(EngineError):
+        await submit(client)
+    assert not await client.is_ready()
+
+
+async def test_the_shared_stream_does_not_belong_to_the_first_request(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    async def first_request() -> RemoteTokenStream:
+        REQUEST_CONTEXT.set("the first request")
+        stream = await submit(client)
+        await asyncio.Event().wait()
+        return stream
+
+    first = asyncio.create_task(first_request())
+    await asyncio.wait_for(handle.was_attached.wait(), 10)
+    first.cancel()
+    second = await submit(client)
+    handle.tell((second.request_id, 4, LENGTH))
+    assert await read(second) == [4]
+    assert handle.attached == ["a"]
+    assert handle.contexts == {""}
+
+
+async def test_the_death_of_a_replica_fails_its_streams_and_no_other(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    doomed = [await submit(client), await submit(client)]
+    handle.replica = "b"
+    other = await submit(client)
+    handle.end_stream("a", EngineError("replica a died"))
+    for stream in doomed:
+        with pytest.raises(EngineError, match="replica a died"):
+            await read(stream)
+    handle.tell((other.request_id, 6, LENGTH), replica="b")
+    assert await read(other) == [6]
+
+
+async def test_an_idle_stream_is_opened_again_for_the_next_request(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    for token in (1, 2):
+        stream = await submit(client)
+        handle.tell((stream.request_id, token, LENGTH))
+        handle.end_stream("a")
+        assert await read(stream) == [token]
+        # let the task that follows the replica see the end
+        await asyncio.sleep(0.01)
+    assert handle.attached == ["a", "a"]
+
+
+async def test_a_replica_that_forgets_a_request_fails_it(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    stream = await submit(client)
+    handle.end_stream("a")
+    with pytest.raises(EngineError, match="lost"):
+        await read(stream)
+
+
+async def test_abort_ends_the_stream_and_tells_its_replica(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    stream = await submit(client)
+    await stream.abort()
+    await stream.abort()
+    assert [delta.finish_reason async for delta in stream] == [FinishReason.ABORT]
+    assert handle.aborted == [("a", stream.request_id)]
+
+
+async def test_abort_reaches_the_replica_when_the_caller_is_cancelled(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    stream = await submit(client)
+
+    async def request() -> None:
+        try:
+            await read(stream)
+        finally:
+            await stream.abort()
+
+    task = asyncio.create_task(request())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait_for(handle.was_aborted.wait(), 10)
+    assert handle.aborted == [("a", stream.request_id)]
+    await asyncio.wait([task])
+
+
+async def test_a_submission_cancelled_before_its_verdict_is_aborted(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    handle.may_answer.clear()
+    task = asyncio.create_task(submit(client))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    handle.may_answer.set()
+    await asyncio.wait_for(handle.was_aborted.wait(), 10)
+    assert handle.aborted == [("a", handle.requests[0].request_id)]
+
+
+async def test_the_lease_is_renewed_while_requests_are_open(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    await submit(client)
+    await asyncio.wait_for(handle.was_renewed.wait(), 10)
+    assert set(handle.renewed) == {"a"}
+
+
+async def test_close_fails_what_is_open(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    stream = await submit(client)
+    await client.close()
+    with pytest.raises(EngineError, match="closed"):
+        await read(stream)

@@ -1,0 +1,83 @@
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from engine.core.engine import Engine
+from engine.executor.channel import Channel, ChannelClosed, channel_pair
+from engine.executor.symbolic import SymbolicExecutor
+from engine.runtime.columns import deltas
+from engine.runtime.loop import EngineLoop
+from engine.runtime.messages import COMMANDS, OUTPUTS, Command
+from engine.types import Capacity, FinishReason, Request, SamplingParams, StepOutput, int32, int64
+from tests.runtime import scripted
+
+CAPACITY = Capacity(num_blocks=64, block_size=4, num_rows=16)
+
+
+class Replica:
+    """The replica's end of the channel to a loop on a thread."""
+
+    def __init__(self, run_ahead: int) -> None:
+        executor = SymbolicExecutor(CAPACITY, scripted.next_token, run_ahead=run_ahead)
+        engine = Engine(scripted.engine_config().scheduler, executor)
+        self.channel, far = channel_pair()
+        loop = EngineLoop(engine, far, CAPACITY, lambda: 1.0)
+        self.thread = threading.Thread(target=self._run, args=(loop, far))
+        self.thread.start()
+
+    def submit(self, request_id: int, prompt: list[int], max_tokens: int) -> None:
+        request = Request(
+            request_id=request_id,
+            prompt=int32(prompt),
+            sampling=SamplingParams(max_tokens=max_tokens, temperature=0.0),
+        )
+        self.channel.send(COMMANDS.encode(Command(request=request)))
+
+    def read_until(self, is_last: Callable[[StepOutput], bool]) -> list[StepOutput]:
+        outputs = [OUTPUTS.decode(self.channel.recv())]
+        while not is_last(outputs[-1]):
+            outputs.append(OUTPUTS.decode(self.channel.recv()))
+        return outputs
+
+    def _run(self, loop: EngineLoop, far: Channel) -> None:
+        with pytest.raises(ChannelClosed):
+            loop.run()
+        far.close()
+
+
+def has_reason(reason: FinishReason) -> Callable[[StepOutput], bool]:
+    return lambda output: reason in output.finish_reasons
+
+
+@pytest.fixture(params=[1, 2])
+def replica(request: pytest.FixtureRequest) -> Iterator[Replica]:
+    replica = Replica(request.param)
+    yield replica
+    replica.channel.close()
+    replica.thread.join(10)
+    assert not replica.thread.is_alive()
+
+
+def test_tokens_of_a_request_come_back_in_order(replica: Replica) -> None:
+    replica.submit(7, [1, 2, 3], 5)
+    outputs = replica.read_until(has_reason(FinishReason.LENGTH))
+    assert dict(deltas(outputs))[7].tokens.tolist() == scripted.continuation([1, 2, 3], 5)
+
+
+def test_an_abort_ends_a_request_and_frees_its_blocks(replica: Replica) -> None:
+    replica.submit(7, [1, 2, 3], 190)
+    replica.channel.send(COMMANDS.encode(Command(aborts=int64([7, 99]))))
+    replica.read_until(has_reason(FinishReason.ABORT))
+    replica.submit(8, [1], 1)
+    last = replica.read_until(has_reason(FinishReason.LENGTH))[-1]
+    assert last.stats.usage.free == CAPACITY.num_slots
+
+
+def test_a_request_that_the_core_refuses_fails_alone(replica: Replica) -> None:
+    replica.submit(7, [], 5)
+    refused = replica.read_until(has_reason(FinishReason.ERROR))[-1]
+    assert refused.request_ids.tolist() == [7]
+    replica.submit(8, [1], 1)
+    outputs = replica.read_until(has_reason(FinishReason.LENGTH))
+    assert dict(deltas(outputs))[8].tokens.tolist() == scripted.continuation([1], 1)

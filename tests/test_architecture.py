@@ -1,0 +1,133 @@
+"""Reads the imports of every file and checks them against ARCHITECTURE.md."""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+SHARED = {"engine.types", "engine.config", "engine.errors"}
+# package -> what of ours it may import beside itself and SHARED
+MAY_IMPORT = {
+    "kernels": set[str](),
+    "engine.model": {"kernels"},
+    "engine.worker": {"engine.model", "kernels"},
+    "engine.core": set[str](),
+    "engine.executor": {"engine.core", "engine.worker", "engine.model", "kernels"},
+    "engine.runtime": {
+        "engine.core", "engine.executor", "engine.worker", "engine.model", "kernels",
+    },
+    "engine": set[str](),
+    "app": {"engine"},
+    "load_tests": {"engine", "app", "kernels"},
+}  # fmt: skip
+# kernels know nothing of the engine, not even its types
+WITHOUT_SHARED = {"kernels"}
+# modules that only these packages may import
+ONLY_IN = {
+    "ray.serve": {"app"},
+    "starlette": {"app"},
+    "pydantic": {"app"},
+    "tokenizers": {"app"},
+    "jinja2": {"app"},
+}
+STANDARD_LIBRARY_ONLY = ("engine/core/", "engine/types.py", "engine/config.py", "engine/errors.py",
+                         "engine/model_config.py", "engine/model_files.py")  # fmt: skip
+READS_ENVIRONMENT = {"app/config.py"}
+# what can run code that came with data
+FORBIDDEN = {
+    "pickle": r"\b(import|from) (pickle|cloudpickle|ray\.cloudpickle|dill|marshal|shelve)\b",
+    "eval or exec": r"(?<![\w.])(eval|exec)\(",
+    "torch.load": r"\btorch\.load\b",
+    "trust_remote_code": r"\btrust_remote_code\b",
+}
+SERVED = ("app", "engine", "kernels")
+
+
+def sources(*packages: str) -> list[str]:
+    paths = [path for package in packages for path in (ROOT / package).rglob("*.py")]
+    return sorted(str(path.relative_to(ROOT)) for path in paths)
+
+
+def package_of(module: str) -> str:
+    """The longest entry of MAY_IMPORT that the module lies in, or an empty string."""
+    names = [name for name in MAY_IMPORT if f"{module}.".startswith(f"{name}.")]
+    return max(names, key=len, default="")
+
+
+def imports(path: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path} imports relatively"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def forbidden_imports(importer: str, imported: str) -> str | None:
+    """Say why a module of ours may not import another module, or return None."""
+    package, target = package_of(importer), package_of(imported)
+    for name, owners in ONLY_IN.items():
+        if f"{imported}.".startswith(f"{name}.") and package not in owners:
+            return f"only {', '.join(owners)} may import {name}"
+    if not target or target == package:
+        return None
+    shared = any(f"{imported}.".startswith(f"{name}.") for name in SHARED)
+    if shared and package not in WITHOUT_SHARED:
+        return None
+    allowed = any(f"{target}.".startswith(f"{name}.") for name in MAY_IMPORT[package])
+    return None if allowed else f"{package} may not import {target}"
+
+
+@pytest.mark.parametrize("path", sources("app", "engine", "kernels", "load_tests"))
+def test_imports_follow_the_arrows(path: str) -> None:
+    importer = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    found = {name: forbidden_imports(importer, name) for name in imports(path)}
+    assert not {name: reason for name, reason in found.items() if reason}
+
+
+def test_the_rules_catch_what_they_are_for() -> None:
+    for importer, imported in [
+        ("engine.core.scheduler", "engine.worker.worker"),
+        ("engine.worker.worker", "engine.core.engine"),
+        ("kernels.select", "engine.config.Device"),
+        ("engine.model.llama", "engine.worker"),
+        ("engine.runtime.loop", "app.config"),
+        ("engine.runtime.loop", "ray.serve"),
+        ("engine.worker.worker", "pydantic.BaseModel"),
+        ("engine.model_config", "engine.core.engine"),
+    ]:
+        assert forbidden_imports(importer, imported), (importer, imported)
+    for importer, imported in [
+        ("app.main", "engine.runtime.client"),
+        ("engine.core.scheduler", "engine.types.StepPlan"),
+        ("engine.runtime.loop", "ray"),
+        ("kernels.select", "torch"),
+    ]:
+        assert not forbidden_imports(importer, imported), (importer, imported)
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in sources("engine") if path.startswith(STANDARD_LIBRARY_ONLY)]
+)
+def test_the_core_needs_only_the_standard_library(path: str) -> None:
+    own = {"engine"}
+    roots = {name.partition(".")[0] for name in imports(path)}
+    assert roots <= sys.stdlib_module_names | own
+
+
+@pytest.mark.parametrize("path", sources(*SERVED))
+def test_environment_variables_are_read_in_one_file(path: str) -> None:
+    reads = re.search(r"\b(os\.environ|getenv|environb)\b", (ROOT / path).read_text("utf-8"))
+    assert not reads or path in READS_ENVIRONMENT
+
+
+@pytest.mark.parametrize("path", sources(*SERVED))
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_nothing_runs_code_that_came_with_data(path: str, what: str) -> None:
+    code = ast.unparse(ast.parse((ROOT / path).read_text("utf-8")))
+    assert not re.search(FORBIDDEN[what], code)

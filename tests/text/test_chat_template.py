@@ -1,0 +1,66 @@
+import pytest
+
+from app.text.chat_template import ChatTemplate
+from engine.errors import ConfigError, InvalidRequest
+
+USER = [{"role": "user", "content": "hi"}]
+
+
+def test_special_tokens_and_helpers_are_there() -> None:
+    source = "{{ bos_token }}{{ messages | tojson }}{{ strftime_now('%Y') | length }}{{ tools }}"
+    rendered = ChatTemplate(source, {"bos_token": "<s>"}).render(USER)
+    assert rendered == '<s>[{"role": "user", "content": "hi"}]4None'
+
+
+def test_tojson_keeps_characters_as_they_are() -> None:
+    messages = [{"role": "user", "content": "<ü>"}]
+    assert ChatTemplate("{{ messages[0].content | tojson }}", {}).render(messages) == '"<ü>"'
+
+
+def test_the_template_s_own_words_reach_the_client() -> None:
+    template = ChatTemplate("{{ raise_exception('roles must alternate') }}", {})
+    with pytest.raises(InvalidRequest, match="roles must alternate") as caught:
+        template.render(USER)
+    assert caught.value.param == "messages"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ messages[7].content }}",
+        "{{ messages[0].content + 1 }}",
+        "{{ 1 / 0 }}",
+        "{{ messages.__class__.__mro__ }}",
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    ],
+)
+def test_a_template_that_fails_refuses_the_messages(source: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        ChatTemplate(source, {}).render(USER)
+    assert caught.value.param == "messages"
+
+
+def test_templates_cannot_change_messages() -> None:
+    with pytest.raises(InvalidRequest):
+        ChatTemplate("{{ messages.append(1) }}", {}).render(USER)
+
+
+def test_generation_blocks_and_loop_controls_are_understood() -> None:
+    source = (
+        "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}"
+        "{% break %}{% endfor %}"
+    )
+    assert ChatTemplate(source, {}).render(USER * 2) == "hi"
+
+
+def test_developer_is_system_for_a_template_that_does_not_know_it() -> None:
+    message = [{"role": "developer", "content": "x"}]
+    assert ChatTemplate("{{ messages[0].role }}", {}).render(message) == "system"
+    known = "{% if messages[0].role == 'developer' %}known{% endif %}"
+    assert ChatTemplate(known, {}).render(message) == "known"
+
+
+def test_a_template_with_a_syntax_error_is_refused_at_start() -> None:
+    with pytest.raises(ConfigError, match="not valid"):
+        ChatTemplate("{% for %}", {})

@@ -1,0 +1,93 @@
+"""Small tokenizers for tests, trained or spelled out."""
+
+from functools import cache
+
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer as Backend
+from tokenizers.processors import TemplateProcessing
+
+from app.text.tokenizer import Tokenizer
+from app.text.vocabulary import Vocabulary
+
+CHATML = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+_CORPUS = [
+    "The quick brown fox jumps over the lazy dog. It costs 12.50 euros, or 13 dollars.",
+    "tick-tock-go! one twenty three\n\n  indented\ttext user assistant system",
+    "Größe naïve 東京 서울 ไทย 👨‍👩‍👧 €5",
+] * 20
+
+
+@cache
+def byte_level_backend() -> Backend:
+    backend = Backend(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=600,
+        show_progress=False,
+        special_tokens=[AddedToken(text, normalized=False, special=True) for text in CONTROL],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    backend.train_from_iterator(_CORPUS, trainer)
+    return backend
+
+
+@cache
+def metaspace_backend() -> Backend:
+    """In the manner of LLaMA 2: spaces as U+2581, unknown characters as bytes, a BOS in front."""
+    backend = Backend(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    backend.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    # trained on words, or it would learn whole sentences
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex("▁?[^▁]+"), "isolated")
+    trainer = trainers.BpeTrainer(
+        vocab_size=500,
+        show_progress=False,
+        special_tokens=["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))],
+    )
+    backend.train_from_iterator(_CORPUS[:40], trainer)
+    backend.post_processor = TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", backend.token_to_id("<s>"))]
+    )
+    return backend
+
+
+def chatml_tokenizer() -> Tokenizer:
+    return Tokenizer(byte_level_backend(), {"eos_token": "<|im_end|>"}, CHATML)
+
+
+def llama2_tokenizer() -> Tokenizer:
+    return Tokenizer(metaspace_backend(), {"bos_token": "<s>", "eos_token": "</s>"}, None)
+
+
+def spelled_vocabulary(*pieces: str | bytes, special: tuple[str, ...] = ()) -> Vocabulary:
+    """Make a vocabulary in which token i stands for piece i; control tokens come after them."""
+    spelled = {
+        _byte_level(piece.encode() if isinstance(piece, str) else piece): index
+        for index, piece in enumerate(pieces)
+    }
+    backend = Backend(models.WordLevel(spelled, unk_token="?"))
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(list(special))
+    return Vocabulary(backend)
+
+
+def _byte_level(piece: bytes) -> str:
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    moved = [byte for byte in range(256) if byte not in printable]
+    return "".join(chr(b) if b in printable else chr(256 + moved.index(b)) for b in piece)

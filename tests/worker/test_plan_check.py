@@ -1,0 +1,104 @@
+"""Plans that would reach beyond a tensor."""
+
+from array import array
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from engine.errors import InvariantViolated
+from engine.types import RowAdmission, SamplingParams, StepPlan, int32
+from engine.worker.plan_check import PlanLimits, check_plan
+
+_LIMITS = PlanLimits(num_rows=4, num_blocks=10, max_blocks=3, num_positions=12, vocab_size=50)
+_SOUND = StepPlan(
+    step=7,
+    releases=int32([3]),
+    admissions=(RowAdmission(row=3, sampling=SamplingParams(max_tokens=1)),),
+    append_rows=int32([3]),
+    append_indices=int32([2]),
+    append_blocks=int32([9]),
+    copy_sources=int32([9]),
+    copy_destinations=int32([0]),
+    decode_rows=int32([0]),
+    prefill_rows=int32([3]),
+    prefill_starts=int32([10]),
+    prefill_counts=int32([2]),
+    prefill_samples=array("b", [1]),
+    prefill_tokens=int32([0, 49]),
+)
+
+
+def test_largest_ids_pass() -> None:
+    check_plan(_SOUND, _LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("column", "limit"),
+    [
+        ("releases", 4),
+        ("append_rows", 4),
+        ("append_indices", 3),
+        ("append_blocks", 10),
+        ("copy_sources", 10),
+        ("copy_destinations", 10),
+        ("decode_rows", 4),
+        ("prefill_rows", 4),
+        ("prefill_starts", 12),
+    ],
+)
+def test_ids_out_of_range_are_named(column: str, limit: int) -> None:
+    for value in (-1, limit):
+        broken: dict[str, Any] = {column: int32([value])}
+        with pytest.raises(InvariantViolated, match=f"step 7.*{column}.*{value}"):
+            check_plan(replace(_SOUND, **broken), _LIMITS)
+
+
+@pytest.mark.parametrize("token", [-1, 50])
+def test_tokens_out_of_the_vocabulary_are_refused(token: int) -> None:
+    with pytest.raises(InvariantViolated, match="prefill_tokens"):
+        check_plan(replace(_SOUND, prefill_tokens=int32([0, token])), _LIMITS)
+
+
+@pytest.mark.parametrize("row", [-1, 4])
+def test_admitted_rows_out_of_range_are_refused(row: int) -> None:
+    admission = RowAdmission(row=row, sampling=SamplingParams(max_tokens=1))
+    with pytest.raises(InvariantViolated, match="admissions"):
+        check_plan(replace(_SOUND, admissions=(admission,)), _LIMITS)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"append_blocks": int32()},
+        {"copy_sources": int32()},
+        {"prefill_starts": int32()},
+        {"prefill_counts": int32([1])},
+        {"prefill_counts": int32()},
+        {"prefill_samples": array("b")},
+        {"prefill_tokens": int32([1, 2, 3])},
+        {"decode_rows": int32([3])},
+        {"decode_rows": int32([0, 0])},
+    ],
+)
+def test_columns_that_do_not_match_are_refused(broken: dict[str, Any]) -> None:
+    with pytest.raises(InvariantViolated, match="columns differ in length, or a row comes twice"):
+        check_plan(replace(_SOUND, **broken), _LIMITS)
+
+
+@pytest.mark.parametrize(("start", "count"), [(11, 2), (0, 0), (3, -1)])
+def test_chunks_out_of_the_context_are_refused(start: int, count: int) -> None:
+    chunk: dict[str, Any] = {
+        "prefill_starts": int32([start]),
+        "prefill_counts": int32([count]),
+        "prefill_tokens": int32([0] * count),
+    }
+    with pytest.raises(InvariantViolated, match="step 7"):
+        check_plan(replace(_SOUND, **chunk), _LIMITS)
+
+
+@pytest.mark.parametrize("column", ["swap_out_blocks", "swap_in_blocks"])
+def test_swaps_are_refused(column: str) -> None:
+    swap: dict[str, Any] = {column: int32([1])}
+    with pytest.raises(InvariantViolated, match="no swap space"):
+        check_plan(replace(_SOUND, **swap), _LIMITS)

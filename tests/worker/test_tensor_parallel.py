@@ -1,0 +1,56 @@
+"""Two ranks against one: the same tokens, greedy and drawn, from files and from dummy weights."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.errors import ConfigError
+from engine.worker.worker import Worker, load_worker
+from tests.model.tiny import TinyModel, save_tiny
+from tests.worker.plans import GREEDY, Driver
+from tests.worker.ranks import Outputs, run_ranks
+
+_DRAWING = replace(GREEDY, temperature=1.2, seed=5)
+
+
+def _mixed_batch(worker: Worker) -> Outputs:
+    driver = Driver(worker)
+    kinds = (GREEDY, _DRAWING, replace(_DRAWING, top_k=9, top_p=0.8), GREEDY)
+    rows = [
+        driver.admit(range(10 * index, 13 * index + 3), kind) for index, kind in enumerate(kinds)
+    ]
+    driver.run(rows, num_tokens=32)
+    return [row.output for row in rows]
+
+
+# an odd vocabulary, biases on both sides of attention, tied and untied heads
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["all_bias", "qwen2"])
+def test_two_ranks_generate_what_one_does(name: str, tmp_path: Path) -> None:
+    tiny = save_tiny(name, tmp_path)
+    alone = _mixed_batch(load_worker(tiny.config(block_size=4)))
+    both = run_ranks(tiny.config(block_size=4, tensor_parallel_size=2), _mixed_batch, tmp_path)
+    assert both == [alone, alone]
+    assert alone[0] == tiny.greedy(list(range(3)), 32)
+
+
+@pytest.mark.slow
+def test_dummy_weights_are_the_same_on_two_ranks(tiny: TinyModel, tmp_path: Path) -> None:
+    config = tiny.config(load_format="dummy")
+    alone = _mixed_batch(load_worker(config))
+    assert run_ranks(replace(config, tensor_parallel_size=2), _mixed_batch, tmp_path) == [
+        alone,
+        alone,
+    ]
+
+
+def test_several_ranks_need_a_rendezvous(tiny: TinyModel) -> None:
+    with pytest.raises(ConfigError, match="needs a rendezvous"):
+        load_worker(tiny.config(tensor_parallel_size=2))
+
+
+@pytest.mark.parametrize("rank", [-1, 2])
+def test_rank_must_be_one_of_them(tiny: TinyModel, rank: int) -> None:
+    with pytest.raises(ConfigError, match=f"rank {rank} is not"):
+        load_worker(tiny.config(tensor_parallel_size=2), rank=rank)
