@@ -93,8 +93,11 @@ class Planner:
     def _plan_prefills(self, builder: PlanBuilder) -> None:
         self._prefilling = [group for group in self._prefilling if group.is_prefilling]
         for group in self._prefilling:
-            # siblings are born on the way, and have nothing to prefill
+            # in their order, as the others share the head of the first one's prompt; siblings that
+            # are born on the way have nothing to prefill
             for sequence in [s for s in group.sequences if s.is_prefilling]:
+                if builder.num_left == 0:
+                    return
                 self._prefill(builder, group, sequence)
 
     def _plan_entries(self, builder: PlanBuilder) -> None:
@@ -140,7 +143,8 @@ class Planner:
             entry.sequence.num_scheduled = entry.num_cached
         self._prefilling.append(group)
         for entry in admitted:
-            self._prefill(builder, group, entry.sequence)
+            if builder.num_left:
+                self._prefill(builder, group, entry.sequence)
 
     def _enter(self, builder: PlanBuilder, group: SequenceGroup, admitted: list[Admitted]) -> None:
         """Give a group rows, also for the siblings that are not born yet."""
@@ -166,11 +170,6 @@ class Planner:
         sequence.last_step = builder.step
 
     def _prefill(self, builder: PlanBuilder, group: SequenceGroup, sequence: Sequence) -> None:
-        # a sequence that shares the head of another's prompt must not overtake it
-        first = group.live[0]
-        is_ahead = first.is_prefilling and sequence.num_scheduled > first.num_scheduled
-        if is_ahead or builder.num_left == 0:
-            return
         count = min(builder.num_left, sequence.prefill_end - sequence.num_scheduled)
         samples = builder.prefill(group, sequence, count)
         sequence.num_scheduled += count

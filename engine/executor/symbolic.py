@@ -1,8 +1,10 @@
 """An executor without a model: each KV slot holds a hash of the token prefix that belongs there.
 
 A wrong block table, a missing copy or a bad swap makes a sequence read a hash that is not its own,
-which is noticed at the first read. A row or block given away while a plan in flight may still touch
-it is noticed when the next plan takes it. Standard library only.
+which is noticed at the first read. Hashes that a row takes over from the pool must form a chain
+with the tokens that were fed; whether it is the right chain shows in the tokens that follow. A row
+or block given away while a plan in flight may still touch it is noticed when the next plan takes
+it. Standard library only.
 """
 
 from collections import deque
@@ -12,6 +14,7 @@ from engine.errors import InvariantViolated
 from engine.types import Capacity, SamplingParams, StepPlan, StepResult, float32, int32
 
 EMPTY_PREFIX = 0
+_EMPTY_SLOT = (EMPTY_PREFIX, -1)
 
 
 def extend_hash(prefix_hash: int, token: int) -> int:
@@ -32,7 +35,8 @@ class SymbolicModel:
     def candidates(self, prefix_hash: int, count: int) -> list[tuple[int, float]]:
         """Most likely (token, logprob) pairs, best first."""
         scored = [
-            (token, -1 - (hash((prefix_hash, token, "p")) % 4096) / 512)
+            # in steps that float32 holds exactly
+            (token, -1 - (hash((token, prefix_hash, token)) % 4096) / 512)
             for token in range(self.vocab_size)
         ]
         scored.sort(key=lambda pair: -pair[1])
@@ -73,8 +77,9 @@ class SymbolicExecutor:
         self.capacity = capacity
         self.run_ahead = run_ahead
         self._model = model or SymbolicModel()
-        self._slots = [EMPTY_PREFIX] * capacity.num_slots
-        self._swapped: dict[int, list[int]] = {}
+        # prefix hash and last token of each slot
+        self._slots = [_EMPTY_SLOT] * capacity.num_slots
+        self._swapped: dict[int, list[tuple[int, int]]] = {}
         self._rows = [_Row() for _ in range(capacity.num_rows)]
         self._in_flight: deque[_InFlight] = deque()
 
@@ -143,8 +148,10 @@ class SymbolicExecutor:
 
     def _apply_blocks(self, plan: StepPlan) -> None:
         for block, slot in zip(plan.swap_out_blocks, plan.swap_out_slots, strict=True):
+            self._require(0 <= slot < self.capacity.num_swap_slots, f"no swap slot {slot}")
             self._swapped[slot] = self._block(block)
         for slot, block in zip(plan.swap_in_slots, plan.swap_in_blocks, strict=True):
+            self._require(slot in self._swapped, f"swap slot {slot} is empty")
             self._write_block(block, self._swapped.pop(slot))
         for source, destination in zip(plan.copy_sources, plan.copy_destinations, strict=True):
             self._write_block(destination, self._block(source))
@@ -164,6 +171,7 @@ class SymbolicExecutor:
                 self._rows[row].length = start
                 self._adopt(row)
             self._require(start == len(self._rows[row].prefix), f"row {row} skips positions")
+            self._require(count > 0, f"row {row} has nothing to compute")
             for token in plan.prefill_tokens[end : end + count]:
                 self._feed(row, token)
             end += count
@@ -177,7 +185,7 @@ class SymbolicExecutor:
         state.prefix.append(extend_hash(state.prefix[-1] if state.prefix else EMPTY_PREFIX, token))
         slot = self._slot(row, len(state.prefix) - 1)
         self._check_write(slot)
-        self._slots[slot] = state.prefix[-1]
+        self._slots[slot] = (state.prefix[-1], token)
 
     def _check_write(self, slot: int) -> None:
         for other in self._in_flight:
@@ -185,16 +193,19 @@ class SymbolicExecutor:
 
     def _check_reads(self, row: int) -> None:
         for position, expected in enumerate(self._rows[row].prefix):
-            found = self._slots[self._slot(row, position)]
-            self._require(found == expected, f"row {row} reads a foreign key at {position}")
+            if self._slots[self._slot(row, position)][0] != expected:
+                raise InvariantViolated(f"row {row} reads a foreign key at {position}")
 
     def _adopt(self, row: int) -> None:
         """Take positions that were computed before the row was admitted from the pool."""
         state = self._rows[row]
-        if not state.prefix:
-            positions = range(state.length)
-            state.prefix = [self._slots[self._slot(row, position)] for position in positions]
-            self._require(EMPTY_PREFIX not in state.prefix, f"row {row} adopts an empty slot")
+        if state.prefix:
+            return
+        for position in range(state.length):
+            prefix_hash, token = self._slots[self._slot(row, position)]
+            expected = extend_hash(state.prefix[-1] if state.prefix else EMPTY_PREFIX, token)
+            self._require(prefix_hash == expected, f"row {row} adopts a foreign key at {position}")
+            state.prefix.append(prefix_hash)
 
     def _sample(self, plan: StepPlan) -> StepResult:
         rows = plan.sampled_rows
@@ -222,14 +233,16 @@ class SymbolicExecutor:
 
     def _slot(self, row: int, position: int) -> int:
         index, offset = divmod(position, self.capacity.block_size)
-        self._require(index in self._rows[row].table, f"row {row} has no block for {position}")
-        return self._rows[row].table[index] * self.capacity.block_size + offset
+        block = self._rows[row].table.get(index)
+        if block is None:
+            raise InvariantViolated(f"row {row} has no block for {position}")
+        return block * self.capacity.block_size + offset
 
-    def _block(self, block: int) -> list[int]:
+    def _block(self, block: int) -> list[tuple[int, int]]:
         size = self.capacity.block_size
         return self._slots[block * size : (block + 1) * size]
 
-    def _write_block(self, block: int, values: list[int]) -> None:
+    def _write_block(self, block: int, values: list[tuple[int, int]]) -> None:
         size = self.capacity.block_size
         for slot in range(block * size, (block + 1) * size):
             self._check_write(slot)

@@ -3,7 +3,9 @@
 from collections import deque
 
 from engine.config import SchedulerConfig
-from engine.core.memory import PagedMemory
+from engine.core.admission_gate import IterationGate
+from engine.core.paged_memory import PagedMemory
+from engine.core.preemption import FixedPreemption
 from engine.core.scheduler import Scheduler
 from engine.types import (
     Capacity,
@@ -30,12 +32,23 @@ class Desk:
         num_rows: int = 4,
         budget: int = 64,
         eos_token_ids: tuple[int, ...] = (),
+        num_swap_slots: int = 0,
     ) -> None:
-        capacity = Capacity(num_blocks=num_blocks, block_size=block_size, num_rows=num_rows)
+        """Swaps if there is swap space."""
+        capacity = Capacity(
+            num_blocks=num_blocks,
+            block_size=block_size,
+            num_rows=num_rows,
+            num_swap_slots=num_swap_slots,
+        )
         config = SchedulerConfig(
             max_num_batched_tokens=budget, max_model_len=1000, eos_token_ids=eos_token_ids
         )
-        self.scheduler = Scheduler(config, capacity, PagedMemory(num_blocks, block_size))
+        memory = PagedMemory(
+            num_blocks, block_size, num_swap_slots=num_swap_slots, prefix_cache=False
+        )
+        preemption = FixedPreemption(swap=num_swap_slots > 0)
+        self.scheduler = Scheduler(config, capacity, memory, preemption, IterationGate())
         self._in_flight: deque[StepPlan] = deque()
 
     def add(
@@ -46,10 +59,11 @@ class Desk:
         *,
         stop_token_ids: tuple[int, ...] = (),
         ignore_eos: bool = False,
+        n: int = 1,
     ) -> None:
         """Queue a request whose prompt is 100, 101, ..."""
         sampling = SamplingParams(
-            max_tokens=max_tokens, stop_token_ids=stop_token_ids, ignore_eos=ignore_eos
+            max_tokens=max_tokens, stop_token_ids=stop_token_ids, ignore_eos=ignore_eos, n=n
         )
         prompt = int32(list(range(100, 100 + prompt_len)))
         self.scheduler.add(Request(request_id=request_id, prompt=prompt, sampling=sampling))

@@ -1,10 +1,11 @@
 """Faults of blocks, tables and limits."""
 
-from engine.core import limits
-from engine.core import scheduler as scheduler_module
+from engine.core import grouping, limits
 from engine.core.block_pool import BlockPool
 from engine.core.limits import clip_max_tokens, max_positions
-from engine.core.memory import PagedMemory
+from engine.core.paged_memory import PagedMemory
+from engine.core.rows import Rows
+from engine.core.swap_space import SwapSpace
 from tests.core.mutants import mutant
 
 POOL_MUTANTS = [
@@ -19,8 +20,8 @@ POOL_MUTANTS = [
         "a block is free although somebody still refers to it",
         BlockPool,
         BlockPool.release,
-        "if self._references[block] == 0:",
-        "if self._references[block] <= 1:",
+        "if self._references[block]:",
+        "if self._references[block] > 1:",
     ),
     mutant(
         "a released block never comes back",
@@ -36,64 +37,92 @@ POOL_MUTANTS = [
         "self._free.pop()",
         "self._free[-1]",
     ),
+    mutant(
+        "a kept block that is shared again is still handed out",
+        BlockPool,
+        BlockPool.share,
+        "del self._unused_kept[block]",
+        "pass",
+    ),
+    mutant(
+        "the most recently used of the kept blocks is handed out",
+        BlockPool,
+        BlockPool._evict,
+        "last=False",
+        "last=True",
+    ),
+    mutant(
+        "kept blocks are handed out although others are free",
+        BlockPool,
+        BlockPool.allocate,
+        "if self._free else",
+        "if not self._unused_kept else",
+    ),
+    mutant(
+        "nobody is told that a kept block loses its contents",
+        BlockPool,
+        BlockPool._evict,
+        "self._on_evict(block)",
+        "pass",
+    ),
+    mutant(
+        "a block stays kept with other contents",
+        BlockPool,
+        BlockPool._evict,
+        "self._is_kept[block] = False",
+        "pass",
+    ),
 ]
 
 MEMORY_MUTANTS = [
     mutant(
         "table entries are off by one",
         PagedMemory,
-        PagedMemory._allocate,
-        "list(enumerate(table.blocks[start:], start))",
-        "list(enumerate(table.blocks[start:], start + 1))",
+        PagedMemory.append,
+        "Growth(entries=((len(table.blocks) - 1, table.blocks[-1]),))",
+        "Growth(entries=((len(table.blocks), table.blocks[-1]),))",
     ),
     mutant(
-        "the workers are told of one block only",
+        "the workers are not told of a new block",
         PagedMemory,
-        PagedMemory._allocate,
-        "list(enumerate(table.blocks[start:], start))",
-        "[(start, table.blocks[start])]",
+        PagedMemory.append,
+        "growth = Growth(entries=((len(table.blocks) - 1, table.blocks[-1]),))",
+        "pass",
     ),
     mutant(
         "a block comes one token too late",
         PagedMemory,
-        PagedMemory._allocate,
-        "while table.room < 0:",
-        "while table.room < -1:",
+        PagedMemory._is_full,
+        "table.length ==",
+        "table.length - 1 ==",
     ),
     mutant(
         "a full pool is not noticed",
         PagedMemory,
         PagedMemory.can_append,
-        "missing <= 0",
+        "self._num_new_blocks(tables, self._pool.references) <= self._pool.num_free",
         "True",
     ),
     mutant(
-        "a block of a freed sequence is kept",
+        "the room of a full pool is overrated by one block",
+        PagedMemory,
+        PagedMemory._has_room,
+        "<= self._pool.num_free",
+        "<= self._pool.num_free + 1",
+    ),
+    mutant(
+        "the first block of a freed sequence is never given back",
         PagedMemory,
         PagedMemory.free,
         "reversed(table.blocks)",
         "table.blocks[1:]",
     ),
     mutant(
-        "the room of a full pool is overrated by one block",
-        PagedMemory,
-        PagedMemory.can_append,
-        "<= self._pool.num_free",
-        "<= self._pool.num_free + 1",
-    ),
-    mutant(
-        "a block is allocated although the last one has room",
-        PagedMemory,
-        PagedMemory.append,
-        "table.room -= num_tokens",
-        "table.room = -num_tokens",
-    ),
-    mutant(
         "growth is counted as one token",
         PagedMemory,
-        PagedMemory.append,
-        "self._num_filled += num_tokens",
-        "self._num_filled += 1",
+        PagedMemory._fill,
+        "max(0, filled - self._filled[block])",
+        "1",
     ),
     mutant(
         "freed tokens are still counted",
@@ -101,6 +130,63 @@ MEMORY_MUTANTS = [
         PagedMemory.free,
         "self._num_filled -= ",
         "_ = ",
+    ),
+    mutant(
+        "tokens of freed sequences still count as saved by sharing",
+        PagedMemory,
+        PagedMemory.free,
+        "self._num_logical -= table.length",
+        "pass",
+    ),
+]
+
+ROW_MUTANTS = [
+    mutant("a row is handed out twice", Rows, Rows.take, "self._free.pop()", "self._free[-1]"),
+    mutant("a row is not given back", Rows, Rows.give_back, "self._free.append(row)", "pass"),
+    mutant(
+        "the workers are not told of a row given back",
+        Rows,
+        Rows.give_back,
+        "self._released.append(row)",
+        "pass",
+    ),
+    mutant(
+        "the workers are told of a row given back in every plan",
+        Rows,
+        Rows.take_released,
+        "self._released, []",
+        "self._released, self._released",
+    ),
+]
+
+SWAP_MUTANTS = [
+    mutant(
+        "a swap slot is given back twice",
+        SwapSpace,
+        SwapSpace.discard,
+        "self._free += self.distinct_slots(group)",
+        "self._free += self.distinct_slots(group) * 2",
+    ),
+    mutant(
+        "a swap slot is given back once for every sequence that shares it",
+        SwapSpace,
+        SwapSpace.distinct_slots,
+        "list(dict.fromkeys(slot for table in tables for slot in table))",
+        "[slot for table in tables for slot in table]",
+    ),
+    mutant(
+        "a swap slot is never given back",
+        SwapSpace,
+        SwapSpace.discard,
+        "self._free += self.distinct_slots(group)",
+        "pass",
+    ),
+    mutant(
+        "a swap slot holds two blocks",
+        SwapSpace,
+        SwapSpace.store,
+        "self._free.pop()",
+        "self._free[-1]",
     ),
 ]
 
@@ -114,16 +200,30 @@ LIMIT_MUTANTS = [
     ),
     mutant(
         "a request may outgrow the context by one token",
-        scheduler_module,
+        grouping,
         clip_max_tokens,
         "limit - prompt_len)",
         "limit - prompt_len + 1)",
     ),
     mutant(
         "a prompt may leave no room for output",
-        scheduler_module,
+        grouping,
         clip_max_tokens,
         "prompt_len >= limit",
         "prompt_len > limit",
+    ),
+    mutant(
+        "a request may have more sequences than there are rows",
+        grouping,
+        clip_max_tokens,
+        "num_sequences(sampling) > capacity.num_rows",
+        "False",
+    ),
+    mutant(
+        "siblings are thought to share what they generate",
+        limits,
+        limits.blocks_needed,
+        "num_sequences * (num_each - num_shared)",
+        "(num_each - num_shared)",
     ),
 ]

@@ -1,10 +1,17 @@
 """Faults of plans, queues, ends and news."""
 
+from engine.core import decoding as decoding_module
+from engine.core import grouping
 from engine.core import scheduler as scheduler_module
+from engine.core.beam_search import BeamSearch
+from engine.core.decoding import Decoding
 from engine.core.output import OutputBuilder
 from engine.core.plan import PlanBuilder
+from engine.core.planner import Planner
+from engine.core.queues import Queues
+from engine.core.retirement import Retirement
 from engine.core.scheduler import Scheduler
-from engine.core.sequence import Sequence
+from engine.core.sequence import Sequence, SequenceGroup
 from tests.core.mutants import mutant
 
 PLAN_MUTANTS = [
@@ -45,84 +52,177 @@ PLAN_MUTANTS = [
     ),
 ]
 
-SCHEDULER_MUTANTS = [
+PLANNER_MUTANTS = [
+    mutant(
+        "a decode does not count as the last plan that touches a sequence",
+        Planner,
+        Planner._decode,
+        "sequence.last_step = builder.step",
+        "pass",
+    ),
+    mutant(
+        "the earliest group is preempted",
+        Planner,
+        Planner._make_room,
+        "victim = self._queues.running[-1]",
+        "victim = self._queues.running[0]",
+    ),
+    mutant(
+        "a group that was planned in this step is preempted",
+        Planner,
+        Planner._make_room,
+        "victim = self._queues.running[-1]",
+        "victim = next((g for g in self._queues.running if g is not group), group)",
+    ),
+    mutant(
+        "a preempted group comes back before its last token is known",
+        Planner,
+        Planner._can_enter,
+        "not group.is_settled",
+        "False",
+    ),
+    mutant(
+        "sequences are admitted without free rows",
+        Planner,
+        Planner._can_enter,
+        "num_rows > self._rows.num_free",
+        "False",
+    ),
+    mutant(
+        "no rows are kept for siblings",
+        Planner,
+        Planner._can_enter,
+        "len(group.with_row) + group.num_unborn",
+        "len(group.with_row)",
+    ),
+    mutant(
+        "groups enter in the step of a preemption",
+        Planner,
+        Planner.plan,
+        "if had_room:",
+        "if True:",
+    ),
+    mutant(
+        "new groups enter while others are swapped out",
+        Planner,
+        Planner._plan_entries,
+        "group = self._queues.next_in_line",
+        "group = next(iter(self._queues.waiting), self._queues.next_in_line)",
+    ),
+    mutant(
+        "a sequence overtakes the first, whose prompt it shares",
+        Planner,
+        Planner._admit,
+        "for entry in admitted:\n        if builder.num_left:",
+        "for entry in reversed(admitted):\n        if builder.num_left:",
+    ),
+    mutant(
+        "a sequence overtakes the first in a later chunk",
+        Planner,
+        Planner._plan_prefills,
+        "tuple(group.sequences)",
+        "reversed(group.sequences)",
+    ),
+    mutant(
+        "the row of a fork does not follow",
+        Planner,
+        Planner._plan_forks,
+        "builder.fork(sequence.fork_row, sequence.row)",
+        "pass",
+    ),
+    mutant(
+        "a beam is not told its token",
+        Planner,
+        Planner._decode,
+        "builder.set_last_token(sequence)",
+        "pass",
+    ),
+    mutant(
+        "a swapped sequence is not told its last token",
+        Planner,
+        Planner._swap_in,
+        "builder.set_last_token(entry.sequence)",
+        "pass",
+    ),
+    mutant(
+        "siblings sample with the seed of the first",
+        Planner,
+        Planner._enter,
+        "builder.admit(group.spare_rows[-1], group.row_sampling, choice)",
+        "builder.admit(group.spare_rows[-1], group.row_sampling, 0)",
+    ),
+    mutant(
+        "a sibling does not share its parent's blocks",
+        Planner,
+        Planner._bear_sibling,
+        "builder.grow(sibling, Growth(tuple(enumerate(table))))",
+        "pass",
+    ),
+    mutant(
+        "a swapped beam goes on without its candidates",
+        Sequence,
+        Sequence.rewind,
+        "min(self.num_scheduled, self.num_known - 1)",
+        "self.num_scheduled",
+    ),
+    mutant(
+        "rows of unborn siblings are lost with a preemption",
+        Planner,
+        Planner._preempt,
+        "self._retirement.give_back_spares(group)",
+        "group.spare_rows.clear()",
+    ),
+    mutant(
+        "what siblings share counts as found in the cache",
+        Planner,
+        Planner._admit,
+        "self.num_cached_tokens += admitted[0].num_cached",
+        "self.num_cached_tokens += sum(entry.num_cached for entry in admitted)",
+    ),
+]
+
+QUEUE_MUTANTS = [
+    mutant(
+        "a preempted group goes to the end of the queue",
+        Queues,
+        Queues.preempt,
+        ".appendleft(group)",
+        ".append(group)",
+    ),
+    mutant(
+        "swapped groups come back before earlier ones that were recomputed",
+        Queues,
+        Queues.next_in_line.fget,
+        "return min(heads, key=lambda group: group.sequences[0].sequence_id, default=None)",
+        "return heads[0] if heads else None",
+    ),
+]
+
+RETIREMENT_MUTANTS = [
     mutant(
         "rows and blocks go back while a plan in flight touches them",
-        Scheduler,
-        Scheduler._release_retired,
+        Retirement,
+        Retirement._release,
         "if sequence.last_step > self._completed_step:",
         "if False:",
     ),
     mutant(
         "rows and blocks go back one plan too early",
-        Scheduler,
-        Scheduler._release_retired,
+        Retirement,
+        Retirement._release,
         "sequence.last_step > self._completed_step",
         "sequence.last_step > self._completed_step + 1",
     ),
     mutant(
-        "a decode does not count as the last plan that touches a sequence",
-        Scheduler,
-        Scheduler._grow,
-        "sequence.last_step = builder.step",
+        "a finished sequence keeps its blocks",
+        Retirement,
+        Retirement._release,
+        "self._memory.free(sequence.sequence_id)",
         "pass",
     ),
-    mutant(
-        "a row is not given back",
-        Scheduler,
-        Scheduler._release_retired,
-        "self._free_rows.append(sequence.row)",
-        "pass",
-    ),
-    mutant(
-        "the workers are not told of a row given back",
-        Scheduler,
-        Scheduler._release_retired,
-        "self._released_rows.append(sequence.row)",
-        "pass",
-    ),
-    mutant(
-        "the workers are told of a row given back in every plan",
-        Scheduler,
-        Scheduler.schedule,
-        "self._released_rows.clear()",
-        "pass",
-    ),
-    mutant(
-        "a preempted sequence keeps what was computed",
-        Scheduler,
-        Scheduler._preempt,
-        "sequence.num_scheduled = sequence.prefill_end = 0",
-        "sequence.prefill_end = 0",
-    ),
-    mutant(
-        "a preempted group goes to the end of the queue",
-        Scheduler,
-        Scheduler._preempt,
-        "self._waiting.appendleft(group)",
-        "self._waiting.append(group)",
-    ),
-    mutant(
-        "the earliest group is preempted",
-        Scheduler,
-        Scheduler._make_room,
-        "victim = self._running[-1]",
-        "victim = self._running[0]",
-    ),
-    mutant(
-        "a preempted group comes back before its last token is known",
-        Scheduler,
-        Scheduler._can_admit,
-        "if any(sequence.row >= 0 for sequence in group.sequences):",
-        "if False:",
-    ),
-    mutant(
-        "sequences are admitted without free rows",
-        Scheduler,
-        Scheduler._can_admit,
-        "len(group.sequences) > len(self._free_rows)",
-        "False",
-    ),
+]
+
+SCHEDULER_MUTANTS = [
     mutant(
         "a token that comes after the end is accepted",
         Scheduler,
@@ -131,74 +231,119 @@ SCHEDULER_MUTANTS = [
         "if True:",
     ),
     mutant(
-        "plans ahead go beyond max_tokens",
-        scheduler_module,
-        scheduler_module._can_decode,
-        "len(sequence.output) + sequence.num_in_flight",
-        "len(sequence.output)",
-    ),
-    mutant(
-        "stop ids are ignored",
-        scheduler_module,
-        scheduler_module._finish_reason,
-        "if token in group.stop_ids:",
-        "if False:",
-    ),
-    mutant(
-        "one token less than max_tokens is generated",
-        scheduler_module,
-        scheduler_module._finish_reason,
-        "len(sequence.output) == group.max_tokens",
-        "len(sequence.output) == max(1, group.max_tokens - 1)",
-    ),
-    mutant(
-        "the end ids of the model are ignored",
-        Scheduler,
-        Scheduler.add,
-        "() if sampling.ignore_eos else self._config.eos_token_ids",
-        "()",
-    ),
-    mutant(
-        "ignore_eos is ignored",
-        Scheduler,
-        Scheduler.add,
-        "() if sampling.ignore_eos else self._config.eos_token_ids",
-        "self._config.eos_token_ids",
-    ),
-    mutant(
-        "a failed sequence goes on",
+        "candidates of a preempted beam are accepted",
         Scheduler,
         Scheduler._accept,
-        "sequence.finish_reason = FinishReason.ERROR",
-        "return",
+        "if group.beam is not None and group.status is not Status.RUNNING:",
+        "if False:",
     ),
     mutant(
         "an aborted group stays where it is",
         Scheduler,
         Scheduler.abort,
-        "self._finish(group)",
-        "pass",
-    ),
-    mutant(
-        "an abort is not told",
-        Scheduler,
-        Scheduler.abort,
-        "self._output.end(group, sequence)",
-        "pass",
-    ),
-    mutant(
-        "a finished group keeps rows and blocks",
-        Scheduler,
-        Scheduler._finish,
-        "self._retire(sequence)",
+        "self._settle(group, outcome.ended)",
         "pass",
     ),
     mutant(
         "what a preempted group held is given back again when it ends",
         Scheduler,
-        Scheduler._finish,
-        "self._waiting.remove(group)",
-        "(self._waiting.remove(group), [self._retire(s) for s in group.sequences])",
+        Scheduler._settle,
+        "if group.status is Status.RUNNING:",
+        "if True:",
+    ),
+    mutant(
+        "rows of unborn siblings are lost with an abort",
+        Scheduler,
+        Scheduler._settle,
+        "self._retirement.give_back_spares(group)",
+        "group.spare_rows.clear()",
+    ),
+    mutant(
+        "a group that ends in the swap space keeps its slots",
+        Scheduler,
+        Scheduler._settle,
+        "self._memory.discard(group)",
+        "pass",
+    ),
+    mutant(
+        "plans ahead go beyond max_tokens",
+        SequenceGroup,
+        SequenceGroup.ready.fget,
+        "len(s.output) + s.num_in_flight",
+        "len(s.output)",
+    ),
+]
+
+DECODING_MUTANTS = [
+    mutant(
+        "stop ids are ignored",
+        decoding_module,
+        decoding_module._finish_reason,
+        "if token in group.stop_ids:",
+        "if False:",
+    ),
+    mutant(
+        "one token less than max_tokens is generated",
+        decoding_module,
+        decoding_module._finish_reason,
+        "len(sequence.output) == group.max_tokens",
+        "len(sequence.output) == max(1, group.max_tokens - 1)",
+    ),
+    mutant(
+        "ignore_eos is ignored",
+        scheduler_module,
+        grouping.make_group,
+        "() if sampling.ignore_eos else config.eos_token_ids",
+        "config.eos_token_ids",
+    ),
+    mutant(
+        "a failed sequence goes on",
+        Decoding,
+        Decoding.accept,
+        "if result.tokens[position] < 0:",
+        "if False:",
+    ),
+    mutant(
+        "unborn siblings are not told of an abort",
+        Decoding,
+        Decoding.end,
+        "[sequence.choice for sequence in live] + unborn",
+        "[sequence.choice for sequence in live]",
+    ),
+    mutant(
+        "an end is told again to siblings that had ended",
+        Decoding,
+        Decoding.end,
+        "[sequence.choice for sequence in live] + unborn",
+        "range(group.num_sequences)",
+    ),
+    mutant(
+        "a beam continues the wrong parent",
+        Decoding,
+        Decoding._search,
+        "group.sequences[child.parent] for",
+        "group.sequences[child.parent - 1] for",
+    ),
+    mutant(
+        "a beam gets the token of another",
+        Decoding,
+        Decoding._search,
+        "output.append(child.token)",
+        "output.append(next(iter(children.values())).token)",
+    ),
+    mutant(
+        "a beam that ends keeps its blocks",
+        Decoding,
+        Decoding._search,
+        "self._memory.free(lost.sequence_id)",
+        "pass",
+    ),
+    mutant(
+        "a parent does not keep its index",
+        BeamSearch,
+        BeamSearch._place,
+        "if child.parent in placed:",
+        "if True:",
     ),
 ]
 
@@ -207,8 +352,15 @@ OUTPUT_MUTANTS = [
         "the token told is the first of the step",
         OutputBuilder,
         OutputBuilder.token,
-        "result.tokens[position], logprob",
-        "result.tokens[0], logprob",
+        "token, reason = result.tokens[position],",
+        "token, reason = result.tokens[0],",
+    ),
+    mutant(
+        "alternatives are those of the next row",
+        OutputBuilder,
+        OutputBuilder.alternatives,
+        "self._top_ends[position]",
+        "self._top_ends[position - 1]",
     ),
     mutant(
         "news is told again with the next step",

@@ -3,16 +3,17 @@
 import pytest
 
 from engine.config import SchedulerConfig
+from engine.executor.symbolic import SymbolicModel
 from engine.types import Capacity, FinishReason
-from tests.core.harness import Harness, Setting
-from tests.core.workload import hashed_token
+from tests.core.expectations import Setting
+from tests.core.harness import Harness, count_preemptions
 
 
 def make_harness(run_ahead: int = 1, num_blocks: int = 16) -> Harness:
     setting = Setting(
         capacity=Capacity(num_blocks=num_blocks, block_size=4, num_rows=4),
         config=SchedulerConfig(max_num_batched_tokens=16, max_model_len=64),
-        next_token=hashed_token(50),
+        model=SymbolicModel(50),
         run_ahead=run_ahead,
     )
     return Harness(setting)
@@ -27,17 +28,17 @@ def test_an_idle_engine_does_nothing() -> None:
 @pytest.mark.parametrize("run_ahead", [1, 2, 3])
 def test_plans_are_made_as_far_ahead_as_the_executor_allows(run_ahead: int) -> None:
     harness = make_harness(run_ahead)
-    harness.add([1, 2, 3], 10)
+    harness.add([1, 2, 3], harness.sampling(10))
     output = harness.step()
     assert output is not None
     assert output.step == 0
-    assert len(harness.executor.plans) == run_ahead
+    assert harness.executor.num_plans == run_ahead
     harness.drain()
 
 
 def test_an_abort_outside_of_a_step_is_told_by_the_next() -> None:
     harness = make_harness()
-    harness.add([1, 2, 3], 10)
+    harness.add([1, 2, 3], harness.sampling(10))
     harness.abort(0)
     assert harness.engine.has_work
     output = harness.step()
@@ -48,9 +49,9 @@ def test_an_abort_outside_of_a_step_is_told_by_the_next() -> None:
 
 def test_a_refused_request_changes_nothing() -> None:
     harness = make_harness(num_blocks=4)
-    assert harness.add([1] * 17, 1) is None
+    assert harness.add([1] * 17, harness.sampling(1)) is None
     assert not harness.engine.has_work
-    harness.add([1], 3)
+    harness.add([1], harness.sampling(3))
     harness.drain()
 
 
@@ -59,18 +60,17 @@ def test_preempted_requests_get_the_tokens_of_an_undisturbed_run(run_ahead: int)
     # six requests of 24 positions in a pool for one and a half
     harness = make_harness(run_ahead, num_blocks=9)
     for request_id in range(6):
-        harness.add([request_id] * 5, 20)
+        harness.add([request_id] * 5, harness.sampling(20))
     harness.drain()
-    assert harness.last_stats is not None
-    assert harness.last_stats.num_preemptions > 0
-    assert [len(answer.tokens) for answer in harness.answers] == [20] * 6
+    assert count_preemptions(harness.stats) > 0
+    assert [len(answer.tokens) for (answer,) in harness.answers] == [20] * 6
     harness.check_rows()
 
 
 def test_short_prompts_go_on_behind_a_refused_long_one() -> None:
     harness = make_harness(num_blocks=4)
-    assert harness.add([1] * 30, 10) is None
+    assert harness.add([1] * 30, harness.sampling(10)) is None
     for request_id in range(10):
-        harness.add([request_id], 4)
+        harness.add([request_id], harness.sampling(4))
     harness.drain()
-    assert [len(answer.tokens) for answer in harness.answers] == [4] * 10
+    assert [len(answer.tokens) for (answer,) in harness.answers] == [4] * 10

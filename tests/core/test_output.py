@@ -2,9 +2,12 @@
 
 import math
 
+from engine.config import SchedulerConfig
+from engine.core.grouping import make_group
 from engine.core.output import OutputBuilder
-from engine.core.sequence import Sequence, SequenceGroup
+from engine.core.sequence import SequenceGroup
 from engine.types import (
+    Capacity,
     FinishReason,
     MemoryUsage,
     Request,
@@ -16,15 +19,9 @@ from engine.types import (
     int32,
 )
 
-STATS = StepStats(
-    num_running=0,
-    num_waiting=0,
-    oldest_waiting_s=0.0,
-    num_preemptions=0,
-    num_tokens=0,
-    elapsed_s=0.0,
-    usage=MemoryUsage(total=0, filled=0, internal=0, free=0),
-)
+CONFIG = SchedulerConfig(max_num_batched_tokens=8, max_model_len=8)
+CAPACITY = Capacity(num_blocks=8, block_size=4, num_rows=4)
+STATS = StepStats(usage=MemoryUsage(total=0, filled=0, internal=0, cached=0, free=0))
 
 
 class News:
@@ -41,15 +38,13 @@ class News:
 
     def end(self, position: int) -> None:
         group = self.groups[position]
-        group.sequences[0].finish_reason = FinishReason.ABORT
-        self.builder.end(group, group.sequences[0])
+        self.builder.end(group, 0, FinishReason.ABORT)
 
 
 def _make_group(request_id: int) -> SequenceGroup:
     prompt = int32([1])
     request = Request(request_id=request_id, prompt=prompt, sampling=SamplingParams(max_tokens=1))
-    sequence = Sequence(sequence_id=request_id, choice=0, prompt=prompt)
-    return SequenceGroup(request=request, sequences=[sequence], max_tokens=1, stop_ids=frozenset())
+    return make_group(request, request_id, CONFIG, CAPACITY)
 
 
 def alternatives(output: StepOutput) -> list[list[int]]:

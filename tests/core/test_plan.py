@@ -2,19 +2,26 @@
 
 import pytest
 
+from engine.config import SchedulerConfig
+from engine.core.grouping import make_group
+from engine.core.memory import Growth
 from engine.core.plan import PlanBuilder
-from engine.core.sequence import Sequence, SequenceGroup
-from engine.types import Request, SamplingParams, int32
+from engine.core.sequence import SequenceGroup
+from engine.types import Capacity, Request, SamplingParams, int32
+
+CONFIG = SchedulerConfig(max_num_batched_tokens=64, max_model_len=64)
+CAPACITY = Capacity(num_blocks=64, block_size=4, num_rows=4)
 
 
-def make_group(row: int, prompt: list[int], output: tuple[int, ...] = ()) -> SequenceGroup:
-    sequence = Sequence(
-        sequence_id=row, choice=0, prompt=int32(prompt), output=int32(output), row=row
-    )
+def group_in_row(row: int, prompt: list[int], output: tuple[int, ...] = ()) -> SequenceGroup:
+    sampling = SamplingParams(max_tokens=8, n=2)
+    request = Request(request_id=row, prompt=int32(prompt), sampling=sampling)
+    group = make_group(request, row, CONFIG, CAPACITY)
+    (sequence,) = group.sequences
+    sequence.row = row
+    sequence.output.extend(output)
     sequence.prefill_end = sequence.num_known
-    sampling = SamplingParams(max_tokens=8)
-    request = Request(request_id=row, prompt=sequence.prompt, sampling=sampling)
-    return SequenceGroup(request=request, sequences=[sequence], max_tokens=8, stop_ids=frozenset())
+    return group
 
 
 @pytest.mark.parametrize(
@@ -31,20 +38,19 @@ def make_group(row: int, prompt: list[int], output: tuple[int, ...] = ()) -> Seq
 def test_known_tokens_run_across_prompt_and_output(
     start: int, count: int, tokens: list[int]
 ) -> None:
-    (sequence,) = make_group(0, [1, 2, 3], (4, 5)).sequences
+    (sequence,) = group_in_row(0, [1, 2, 3], (4, 5)).sequences
     assert list(sequence.known_tokens(start, count)) == tokens
 
 
 def test_decodes_sample_first_then_the_prefills_that_end() -> None:
     builder = PlanBuilder(3, 100)
-    groups = [make_group(row, [10 * row, 10 * row + 1]) for row in range(4)]
+    groups = [group_in_row(row, [10 * row, 10 * row + 1]) for row in range(4)]
     (half,), (whole,), (first,), (second,) = (group.sequences for group in groups)
     assert not builder.prefill(groups[0], half, 1)
     assert builder.prefill(groups[1], whole, 2)
     builder.decode(groups[2], first)
     builder.decode(groups[3], second)
     plan = builder.build([])
-    assert plan is not None
     assert plan.step == 3
     assert list(plan.sampled_rows) == [2, 3, 1]
     assert [sequence.row for _, sequence in builder.sampled] == [2, 3, 1]
@@ -54,7 +60,7 @@ def test_decodes_sample_first_then_the_prefills_that_end() -> None:
 
 def test_every_token_is_taken_from_the_budget() -> None:
     builder = PlanBuilder(0, 10)
-    group = make_group(0, [1, 2, 3])
+    group = group_in_row(0, [1, 2, 3])
     builder.prefill(group, group.sequences[0], 3)
     builder.decode(group, group.sequences[0])
     assert builder.num_left == 6
@@ -62,29 +68,59 @@ def test_every_token_is_taken_from_the_budget() -> None:
 
 def test_a_plan_over_the_budget_is_not_built() -> None:
     builder = PlanBuilder(0, 2)
-    group = make_group(0, [1, 2, 3])
+    group = group_in_row(0, [1, 2, 3])
     builder.prefill(group, group.sequences[0], 3)
     with pytest.raises(AssertionError):
         builder.build([])
 
 
-def test_releases_wait_for_a_plan_that_computes_something() -> None:
+def test_releases_alone_make_no_plan() -> None:
     builder = PlanBuilder(0, 10)
-    assert builder.build([1, 2]) is None
-    group = make_group(0, [1])
+    assert builder.is_empty
+    group = group_in_row(0, [1])
     builder.prefill(group, group.sequences[0], 1)
     plan = builder.build([1, 2])
-    assert plan is not None
     assert list(plan.releases) == [1, 2]
 
 
 def test_table_entries_name_their_row() -> None:
     builder = PlanBuilder(0, 10)
-    groups = [make_group(row, [1]) for row in (4, 6)]
-    builder.append_blocks(groups[0].sequences[0], [(0, 11), (1, 12)])
-    builder.append_blocks(groups[1].sequences[0], [(5, 13)])
+    groups = [group_in_row(row, [1]) for row in (4, 6)]
+    builder.grow(groups[0].sequences[0], Growth(entries=((0, 11), (1, 12))))
+    builder.grow(groups[1].sequences[0], Growth(entries=((5, 13),), copies=((3, 13),)))
     builder.prefill(groups[0], groups[0].sequences[0], 1)
     plan = builder.build([])
-    assert plan is not None
     entries = zip(plan.append_rows, plan.append_indices, plan.append_blocks, strict=True)
     assert list(entries) == [(4, 0, 11), (4, 1, 12), (6, 5, 13)]
+    assert (list(plan.copy_sources), list(plan.copy_destinations)) == ([3], [13])
+
+
+def test_siblings_sample_last() -> None:
+    builder = PlanBuilder(0, 10)
+    group = group_in_row(1, [1, 2])
+    (first,) = group.sequences
+    group.spare_rows.append(3)
+    builder.prefill(group, first, 2)
+    builder.sibling(group, group.bear_sibling(), first)
+    builder.decode(group_in_row(2, [5]), group_in_row(2, [5]).sequences[0])
+    plan = builder.build([])
+    assert list(plan.sampled_rows) == [2, 1, 3]
+    assert [sequence.row for _, sequence in builder.sampled] == [2, 1, 3]
+    assert (list(plan.sibling_rows), list(plan.sibling_parents)) == ([3], [1])
+
+
+def test_a_block_is_copied_into_once_and_never_out_of_a_copy() -> None:
+    for copies in (((1, 2), (3, 2)), ((1, 2), (2, 3))):
+        builder = PlanBuilder(0, 10)
+        builder.grow(group_in_row(0, [1]).sequences[0], Growth(copies=copies))
+        with pytest.raises(AssertionError):
+            builder.build([])
+
+
+def test_swaps_name_the_side_that_they_read_first() -> None:
+    builder = PlanBuilder(0, 10)
+    builder.swap_out([(4, 0)])
+    builder.swap_in([(1, 5)])
+    plan = builder.build([])
+    assert (list(plan.swap_out_blocks), list(plan.swap_out_slots)) == ([4], [0])
+    assert (list(plan.swap_in_slots), list(plan.swap_in_blocks)) == ([1], [5])

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from tests.core.machines import BlockPoolMachine, EngineMachine, PagedMemoryMachine
+from tests.core.machines import BlockPoolMachine, EngineMachine
+from tests.core.memory_machine import PagedMemoryMachine
 from tests.core.workload import run_workload
 
 
@@ -14,16 +15,29 @@ def test_random_workloads_end_with_right_tokens_and_empty_pools(first_seed: int)
         run_workload(seed)
 
 
-def test_workloads_reach_every_end_and_preempt() -> None:
+def test_workloads_reach_every_end_and_preempt_in_both_ways() -> None:
     harnesses = [run_workload(seed) for seed in range(40)]
-    reasons = {answer.reason.name for harness in harnesses for answer in harness.answers}
+    reasons = {
+        answer.reason.name
+        for harness in harnesses
+        for answers in harness.answers
+        for answer in answers
+    }
     assert reasons == {"STOP", "LENGTH", "ABORT", "ERROR"}
-    stats = [harness.last_stats for harness in harnesses]
-    assert sum(last.num_preemptions for last in stats if last is not None) > 20
+    stats = [harness.stats for harness in harnesses]
+    assert sum(last.num_recomputed for last in stats) > 40
+    assert sum(last.num_swapped_out for last in stats) > 20
+    assert sum(last.num_cached_tokens for last in stats) > 100
 
 
-@pytest.mark.parametrize("machine", [BlockPoolMachine, PagedMemoryMachine, EngineMachine])
-def test_no_order_of_commands_breaks_the_model(machine: type[RuleBasedStateMachine]) -> None:
+@pytest.mark.parametrize(
+    ("machine", "num_examples"),
+    [(BlockPoolMachine, 900), (PagedMemoryMachine, 500), (EngineMachine, 600)],
+)
+def test_no_order_of_commands_breaks_the_model(
+    machine: type[RuleBasedStateMachine], num_examples: int
+) -> None:
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
+        machine,
+        settings=settings(max_examples=num_examples, stateful_step_count=20, deadline=None),
     )

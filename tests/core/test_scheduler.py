@@ -88,7 +88,7 @@ def test_the_latest_request_is_preempted_first() -> None:
     plan, output = desk.step()
     assert list(plan.releases) == [2]
     assert list(plan.decode_rows) == [0, 1]
-    assert (output.stats.num_preemptions, output.stats.num_waiting) == (1, 1)
+    assert (output.stats.num_recomputed, output.stats.num_waiting) == (1, 1)
 
 
 def test_a_request_without_later_ones_gives_way_itself() -> None:
@@ -98,7 +98,7 @@ def test_a_request_without_later_ones_gives_way_itself() -> None:
     desk.step()
     plan, output = desk.step()
     assert list(plan.decode_rows) == [0]
-    assert (output.stats.num_preemptions, output.stats.num_waiting) == (1, 1)
+    assert (output.stats.num_recomputed, output.stats.num_waiting) == (1, 1)
 
 
 def test_preempted_requests_come_back_in_order_of_arrival() -> None:
@@ -150,7 +150,7 @@ def test_blocks_on_their_way_back_are_waited_for_before_more_requests_are_preemp
     desk.schedule()
     assert desk.scheduler.schedule() is None
     assert desk.scheduler.schedule() is None
-    assert desk.update().stats.num_preemptions == 1
+    assert desk.update().stats.num_recomputed == 1
 
 
 def test_a_request_is_not_admitted_in_the_step_that_preempts_it() -> None:

@@ -1,65 +1,96 @@
 """Random workloads for the core, each fixed by its seed."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
 from engine.config import SchedulerConfig
-from engine.core.memory import Memory
-from engine.types import Capacity
-from tests.core.harness import Harness, NextToken, Setting
+from engine.core.preemption import FixedPreemption, Preemption
+from engine.core.sequence import SequenceGroup
+from engine.executor.symbolic import SymbolicModel
+from engine.types import Capacity, SamplingParams
+from tests.core.expectations import FlakyModel, Setting
+from tests.core.harness import Harness
 
-MemoryFactory = Callable[[Capacity], Memory]
+SWAP, RECOMPUTE = FixedPreemption(swap=True), FixedPreemption(swap=False)
 
 
-def run_workload(seed: int, make_memory: MemoryFactory | None = None) -> Harness:
+class MixedPreemption:
+    """Swaps or recomputes by the toss of a coin."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = Random(seed)
+
+    def prefers_swap(self, group: SequenceGroup, num_blocks: int) -> bool:
+        return self._rng.random() < 0.5
+
+
+def run_workload(seed: int) -> Harness:
     """Run one workload to its end.
-
-    Args:
-        make_memory: policy under test; paged by default.
 
     Raises:
         AssertionError, InvariantViolated: if a promise of the core is broken.
     """
     rng = Random(seed)
-    setting = draw_setting(rng)
-    memory = make_memory(setting.capacity) if make_memory else None
-    harness = Harness(setting, memory)
+    harness = Harness(draw_setting(rng))
     _Traffic(rng, harness).run()
     harness.check_rows()
     return harness
 
 
-def hashed_token(vocab_size: int, error_every: int = 0) -> NextToken:
-    """A model whose next token is a hash of the prefix; one in `error_every` is an error."""
-
-    def next_token(prefix_hash: int) -> int:
-        if error_every and (prefix_hash >> 20) % error_every == 0:
-            return -1
-        return prefix_hash % vocab_size
-
-    return next_token
-
-
 def draw_setting(rng: Random) -> Setting:
-    """A small engine: pool, rows, budget, depth and model."""
-    block_size = rng.choice((1, 2, 3, 4, 8, 16, 32))
+    """A small engine: pool, rows, swap space, budget, depth and model."""
+    block_size = rng.choice((1, 1, 2, 2, 3, 4, 8, 16, 32))
+    num_blocks = max(3, rng.randint(12, 80) // block_size)
     capacity = Capacity(
-        num_blocks=max(1, rng.randint(16, 120) // block_size),
+        num_blocks=num_blocks,
         block_size=block_size,
-        num_rows=rng.randint(1, 8),
+        num_rows=rng.randint(2, 16),
+        num_swap_slots=rng.choice((0, 3, num_blocks, 4 * num_blocks)),
     )
-    vocab_size = rng.randint(5, 60)
+    vocab_size = rng.randint(8, 40)
     config = SchedulerConfig(
-        max_num_batched_tokens=rng.choice((1, 3, 7, 64)),
-        max_model_len=rng.randint(16, 160),
+        max_num_batched_tokens=rng.choice((1, 3, 7, 16, 64)),
+        max_model_len=rng.randint(16, 96),
         eos_token_ids=tuple(rng.sample(range(vocab_size), rng.randint(0, 2))),
     )
     return Setting(
         capacity=capacity,
         config=config,
-        next_token=hashed_token(vocab_size, rng.choice((0, 0, 50))),
+        model=rng.choice(
+            (SymbolicModel(vocab_size), SymbolicModel(vocab_size), FlakyModel(vocab_size, 80))
+        ),
         run_ahead=rng.randint(1, 3),
+        preemption=draw_preemption(rng),
+        prefix_cache=rng.random() < 0.7,
+    )
+
+
+def draw_preemption(rng: Random) -> Preemption:
+    """Always one kind, or both."""
+    return rng.choice((RECOMPUTE, SWAP, SWAP, MixedPreemption(rng.randint(0, 99))))
+
+
+def draw_sampling(rng: Random, harness: Harness, prompt_len: int) -> SamplingParams:
+    """One sequence, several, or beams; many outgrow the pool when they meet."""
+    capacity = harness.setting.capacity
+    kind = rng.choice(("one", "several", "beams"))
+    num_sequences = 1 if kind == "one" else rng.randint(1, min(4, capacity.num_rows))
+    options: dict[str, object] = {"n": num_sequences}
+    if kind == "beams":
+        options = {
+            "beam_width": num_sequences,
+            "n": rng.randint(1, num_sequences),
+            "early_stopping": rng.choice((True, False, "never")),
+            "length_penalty": rng.choice((0.0, 0.5, 1.0, 2.0)),
+        }
+    room = max(1, capacity.num_slots // num_sequences - prompt_len)
+    # one in five is at the border of what fits the pool
+    at_border = rng.random() < 0.2
+    return harness.sampling(
+        max(1, room + rng.randint(0, 2) if at_border else rng.randint(room // 4, room)),
+        stop_token_ids=tuple(rng.sample(range(40), rng.choice((0, 0, 1, 3)))),
+        ignore_eos=rng.random() < 0.6,
+        **options,
     )
 
 
@@ -70,9 +101,9 @@ class _Traffic:
 
     def run(self) -> None:
         rng, harness = self.rng, self.harness
-        num_requests = rng.randint(2, 24)
-        arrival_rate = rng.choice((0.1, 0.5, 1.0))
-        abort_rate = rng.choice((0.0, 0.0, 0.05, 0.3))
+        num_requests = rng.randint(4, 20)
+        arrival_rate = rng.choice((0.2, 1.0, 1.0))
+        abort_rate = rng.choice((0.0, 0.0, 0.02, 0.2))
         while num_requests or harness.engine.has_work:
             while num_requests and (arrival_rate == 1.0 or rng.random() < arrival_rate):
                 self._add()
@@ -86,17 +117,11 @@ class _Traffic:
     def _add(self) -> None:
         rng = self.rng
         num_slots = self.harness.setting.capacity.num_slots
-        prompt_len = rng.randint(1, max(1, num_slots // rng.choice((1, 2, 8))))
-        if rng.random() < 0.2:
-            # at the border of what fits the pool
-            max_tokens = max(1, num_slots - prompt_len + rng.randint(0, 2))
-        else:
-            max_tokens = rng.randint(1, num_slots)
+        prompt_len = rng.randint(1, max(1, num_slots // rng.choice((1, 4, 8, 8))))
         # few distinct prompts, so that equal and nested prefixes meet
         tokens = Random(rng.randint(0, 3))
         self.harness.add(
-            [tokens.randrange(60) for _ in range(prompt_len)],
-            max_tokens,
-            stop_token_ids=tuple(rng.sample(range(60), rng.choice((0, 0, 1, 5)))),
-            ignore_eos=rng.random() < 0.4,
+            [tokens.randrange(40) for _ in range(prompt_len)],
+            draw_sampling(rng, self.harness, prompt_len),
+            salt=rng.choice((b"", b"", b"other tenant")),
         )

@@ -1,0 +1,239 @@
+"""A state machine for paged memory: told tables over a modelled pool."""
+
+import copy
+from collections.abc import Callable
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from engine.config import SchedulerConfig
+from engine.core.grouping import make_group
+from engine.core.memory import Admission, Admitted, Growth
+from engine.core.paged_memory import PagedMemory
+from engine.core.sequence import Sequence, SequenceGroup, Status
+from engine.errors import RequestError
+from engine.types import Capacity, FinishReason, IntColumn, Request, SamplingParams, int32
+
+NUM_BLOCKS = 8
+NUM_SWAP_SLOTS = 6
+CONFIG = SchedulerConfig(max_num_batched_tokens=1, max_model_len=24)
+
+
+class PagedMemoryMachine(RuleBasedStateMachine):
+    """Model: each slot of the pool holds the tokens that lead to it.
+
+    Attributes:
+        tables: blocks by sequence id, as told.
+        contents: by block, the prefix at each offset; None for what was never written.
+    """
+
+    @initialize(block_size=st.integers(1, 4), prefix_cache=st.booleans())
+    def start(self, block_size: int, prefix_cache: bool) -> None:
+        self.capacity = Capacity(num_blocks=NUM_BLOCKS, block_size=block_size, num_rows=3)
+        self.memory = PagedMemory(
+            NUM_BLOCKS, block_size, num_swap_slots=NUM_SWAP_SLOTS, prefix_cache=prefix_cache
+        )
+        self.next_id = 0
+        self.groups: list[SequenceGroup] = []
+        self.tables: dict[int, list[int]] = {}
+        empty: list[IntColumn | None] = [None] * block_size
+        self.contents = [list(empty) for _ in range(NUM_BLOCKS)]
+        self.swapped = [list(empty) for _ in range(NUM_SWAP_SLOTS)]
+
+    def where(self, status: Status) -> list[SequenceGroup]:
+        return [group for group in self.groups if group.status is status]
+
+    @rule(
+        prompt=st.lists(st.integers(0, 1), min_size=1, max_size=12),
+        n=st.integers(1, 3),
+        max_tokens=st.integers(1, 10),
+        salt=st.sampled_from((b"", b"a")),
+    )
+    def arrive(self, prompt: list[int], n: int, max_tokens: int, salt: bytes) -> None:
+        sampling = SamplingParams(max_tokens=max_tokens, n=n)
+        request = Request(
+            request_id=self.next_id, prompt=int32(prompt), sampling=sampling, salt=salt
+        )
+        try:
+            self.groups.append(make_group(request, self.next_id, CONFIG, self.capacity))
+        except RequestError:
+            return
+        self.next_id += n
+
+    @precondition(lambda self: self.where(Status.WAITING))
+    @rule(data=st.data())
+    def admit(self, data: st.DataObject) -> None:
+        group = data.draw(st.sampled_from(self.where(Status.WAITING)))
+        trial = copy.deepcopy(self.memory)
+        fits = _succeeds(lambda: trial.admit(group))
+        answer = self.memory.can_admit(group)
+        assert answer is (Admission.NOW if fits else Admission.LATER)
+        if fits:
+            self._enter(group, self.memory.admit(group), is_prefill=True)
+
+    @precondition(lambda self: self.where(Status.RUNNING))
+    @rule(data=st.data(), token=st.integers(0, 1))
+    def append(self, data: st.DataObject, token: int) -> None:
+        group = data.draw(st.sampled_from(self.where(Status.RUNNING)))
+        sequences = [s for s in group.live if len(s.output) < group.max_tokens - 1]
+        sequences = sequences[: data.draw(st.integers(1, 3))]
+        ids = [sequence.sequence_id for sequence in sequences]
+        trial = copy.deepcopy(self.memory)
+        fits = _succeeds(lambda: [trial.append(sequence_id) for sequence_id in ids])
+        assert self.memory.can_append(ids) == fits
+        for sequence in sequences if fits else ():
+            growth = self.memory.append(sequence.sequence_id)
+            # only the order of the sequences may matter for who copies
+            self._grow(sequence, growth)
+            sequence.output.append(token)
+            self._write(sequence, sequence.num_scheduled)
+            sequence.num_scheduled += 1
+
+    @precondition(lambda self: self.where(Status.RUNNING))
+    @rule(data=st.data())
+    def fork(self, data: st.DataObject) -> None:
+        group = data.draw(st.sampled_from(self.where(Status.RUNNING)))
+        parent = data.draw(st.sampled_from(group.live))
+        if not parent.output:
+            return
+        choice = data.draw(st.integers(0, group.num_sequences - 1))
+        if choice == parent.choice:
+            return
+        while len(group.sequences) <= choice:
+            group.spare_rows.append(0)
+            group.bear_sibling().finish_reason = FinishReason.STOP
+        child = group.sequences[choice]
+        self.memory.fork(parent.sequence_id, child.sequence_id)
+        child.become_fork(parent)
+        self.tables[child.sequence_id] = list(self.tables[parent.sequence_id])
+
+    @precondition(lambda self: self.where(Status.RUNNING))
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        group = data.draw(st.sampled_from(self.where(Status.RUNNING)))
+        sequence = data.draw(st.sampled_from(group.live))
+        self._free(sequence)
+        sequence.finish_reason = FinishReason.STOP
+        if not group.live:
+            self.groups.remove(group)
+
+    @precondition(lambda self: self.where(Status.RUNNING))
+    @rule(data=st.data())
+    def preempt(self, data: st.DataObject) -> None:
+        group = data.draw(st.sampled_from(self.where(Status.RUNNING)))
+        swap = data.draw(st.booleans())
+        blocks = {block for s in group.live for block in self.tables[s.sequence_id]}
+        assert self.memory.num_distinct_blocks(group) == len(blocks)
+        room = NUM_SWAP_SLOTS - self.memory.usage().swapped // self.capacity.block_size
+        assert self.memory.can_swap_out(group) == (len(blocks) <= room)
+        if swap and len(blocks) <= room:
+            pairs = self.memory.swap_out(group)
+            assert sorted(block for block, _ in pairs) == sorted(blocks), "not each block once"
+            for block, slot in pairs:
+                self.swapped[slot] = list(self.contents[block])
+            group.status = Status.SWAPPED
+        else:
+            group.status = Status.WAITING
+        for sequence in group.live:
+            self._free(sequence)
+
+    @precondition(lambda self: self.where(Status.SWAPPED))
+    @rule(data=st.data())
+    def swap_in(self, data: st.DataObject) -> None:
+        group = data.draw(st.sampled_from(self.where(Status.SWAPPED)))
+        trial = copy.deepcopy(self.memory)
+
+        def come_back() -> None:
+            trial.swap_in(group)
+            for sequence in group.live:
+                trial.append(sequence.sequence_id)
+
+        fits = _succeeds(come_back)
+        assert self.memory.can_swap_in(group) == fits
+        if not fits:
+            return
+        pairs, admitted = self.memory.swap_in(group)
+        for slot, block in pairs:
+            self.contents[block] = list(self.swapped[slot])
+        self._enter(group, admitted, is_prefill=False)
+
+    @precondition(lambda self: self.where(Status.SWAPPED))
+    @rule(data=st.data())
+    def discard(self, data: st.DataObject) -> None:
+        group = data.draw(st.sampled_from(self.where(Status.SWAPPED)))
+        self.memory.discard(group)
+        self.groups.remove(group)
+
+    @invariant()
+    def everyone_reads_its_own_prefix(self) -> None:
+        size = self.capacity.block_size
+        for group in self.where(Status.RUNNING):
+            for sequence in group.live:
+                table = self.tables[sequence.sequence_id]
+                assert self.memory.block_table(sequence.sequence_id) == tuple(table)
+                assert len(table) == -(-sequence.num_known // size)
+                for position in range(sequence.num_known):
+                    found = self.contents[table[position // size]][position % size]
+                    assert found == sequence.known_tokens(0, position + 1)
+
+    @invariant()
+    def usage_sums_to_the_pool(self) -> None:
+        size, usage = self.capacity.block_size, self.memory.usage()
+        live = [s for group in self.where(Status.RUNNING) for s in group.live]
+        held = {block for table in self.tables.values() for block in table}
+        filled = {
+            (self.tables[s.sequence_id][position // size], position % size)
+            for s in live
+            for position in range(s.num_known)
+        }
+        assert usage.filled == len(filled)
+        assert usage.internal == len(held) * size - len(filled)
+        assert usage.cached + usage.free == (NUM_BLOCKS - len(held)) * size
+        assert usage.shared_saving == sum(s.num_known for s in live) - len(filled)
+        assert usage.total == NUM_BLOCKS * size
+
+    @invariant()
+    def nothing_is_left_of_groups_that_are_gone(self) -> None:
+        if not self.groups:
+            usage = self.memory.usage()
+            assert (usage.filled, usage.internal, usage.swapped) == (0, 0, 0)
+
+    def _enter(self, group: SequenceGroup, admitted: list[Admitted], *, is_prefill: bool) -> None:
+        group.status = Status.RUNNING
+        assert [entry.sequence for entry in admitted] == group.live
+        for entry in admitted:
+            sequence = entry.sequence
+            self.tables[sequence.sequence_id] = []
+            self._grow(sequence, entry.growth)
+            assert entry.num_cached < sequence.num_known or not is_prefill
+            sequence.num_scheduled = sequence.prefill_end = sequence.num_known
+            for position in range(entry.num_cached, sequence.num_known):
+                self._write(sequence, position)
+        for entry in admitted if is_prefill else ():
+            self.memory.commit(group, entry.sequence)
+
+    def _grow(self, sequence: Sequence, growth: Growth) -> None:
+        for source, destination in growth.copies:
+            self.contents[destination] = list(self.contents[source])
+        table = self.tables[sequence.sequence_id]
+        for index, block in growth.entries:
+            assert index <= len(table)
+            table[index : index + 1] = [block]
+
+    def _write(self, sequence: Sequence, position: int) -> None:
+        index, offset = divmod(position, self.capacity.block_size)
+        block = self.tables[sequence.sequence_id][index]
+        self.contents[block][offset] = sequence.known_tokens(0, position + 1)
+
+    def _free(self, sequence: Sequence) -> None:
+        self.memory.free(sequence.sequence_id)
+        del self.tables[sequence.sequence_id]
+
+
+def _succeeds(command: Callable[[], object]) -> bool:
+    """Whether a command finds the blocks that it allocates."""
+    try:
+        command()
+    except LookupError:
+        return False
+    return True

@@ -1,0 +1,259 @@
+"""Faults of shared blocks: copies, forks, the prefix cache, swapping."""
+
+from engine.core import prefix_cache as prefix_cache_module
+from engine.core.paged_memory import PagedMemory
+from engine.core.plan import PlanBuilder
+from engine.core.prefix_cache import PrefixCache, PrefixChain
+from engine.core.sequence import Sequence
+from tests.core.mutants import mutant
+
+FORK_MUTANTS = [
+    mutant(
+        "a shared block is written without a copy",
+        PagedMemory,
+        PagedMemory.append,
+        "self._pool.references(table.blocks[-1]) > 1",
+        "False",
+    ),
+    mutant(
+        "the workers are not told of a copy",
+        PagedMemory,
+        PagedMemory.append,
+        "copies=(copy,)",
+        "copies=()",
+    ),
+    mutant(
+        "a copy goes in the wrong direction",
+        PagedMemory,
+        PagedMemory._copy_last,
+        "return source, copy",
+        "return copy, source",
+    ),
+    mutant(
+        "the workers are not told that a table has a copy in it",
+        PagedMemory,
+        PagedMemory.append,
+        "Growth(entries=((len(table.blocks) - 1, copy[1]),), copies=(copy,))",
+        "Growth(copies=(copy,))",
+    ),
+    mutant(
+        "the copied block keeps a reference",
+        PagedMemory,
+        PagedMemory._copy_last,
+        "self._pool.release(source)",
+        "pass",
+    ),
+    mutant(
+        "copies are not counted as growth",
+        PagedMemory,
+        PagedMemory._num_new_blocks,
+        "num_new + sum(min(num, users(block) - 1) for block, num in writers.items())",
+        "num_new",
+    ),
+    mutant(
+        "the last user of a block is thought to copy it too",
+        PagedMemory,
+        PagedMemory._num_new_blocks,
+        "min(num, users(block) - 1)",
+        "num",
+    ),
+    mutant(
+        "a forked sequence has no references",
+        PagedMemory,
+        PagedMemory.fork,
+        "self._pool.share(block)",
+        "pass",
+    ),
+    mutant(
+        "a fork keeps what it held before",
+        PagedMemory,
+        PagedMemory.fork,
+        "self.free(child_id)",
+        "pass",
+    ),
+    mutant(
+        "a fork shares the list of blocks",
+        PagedMemory,
+        PagedMemory.fork,
+        "list(parent.blocks)",
+        "parent.blocks",
+    ),
+    mutant(
+        "a fork shares what was generated",
+        Sequence,
+        Sequence.become_fork,
+        "parent.output[:]",
+        "parent.output",
+    ),
+]
+
+CACHE_MUTANTS = [
+    mutant(
+        "an evicted block is still found",
+        PrefixCache,
+        PrefixCache.forget,
+        "del self._blocks[self._links.pop(block).key]",
+        "self._links.pop(block, None)",
+    ),
+    mutant(
+        "tenants find each other's blocks",
+        PrefixChain,
+        PrefixChain.__init__,
+        "_hash(salt)",
+        '_hash(b"")',
+    ),
+    mutant(
+        "the key of a block does not depend on what leads to it",
+        PrefixChain,
+        PrefixChain.extend,
+        "self.links[-1].key if self.links else self._root",
+        "self._root",
+    ),
+    mutant(
+        "blocks are found before they are computed",
+        PagedMemory,
+        PagedMemory.commit,
+        "min(sequence.num_scheduled, sequence.num_known) // self._block_size",
+        "sequence.num_known // self._block_size",
+    ),
+    mutant(
+        "half full blocks are found",
+        PagedMemory,
+        PagedMemory.commit,
+        "min(sequence.num_scheduled, sequence.num_known) // self._block_size",
+        "-(-sequence.num_scheduled // self._block_size)",
+    ),
+    mutant(
+        "the cache has the whole prompt and nothing is left to compute",
+        PagedMemory,
+        PagedMemory._match,
+        "(sequence.num_known - 1) // self._block_size",
+        "sequence.num_known // self._block_size",
+    ),
+    mutant(
+        "a hit has no reference",
+        PagedMemory,
+        PagedMemory._admit,
+        "self._pool.share(block)",
+        "pass",
+    ),
+    mutant(
+        "unused blocks that are hit still count as free",
+        PagedMemory,
+        PagedMemory.can_admit,
+        "sum(self._pool.references(block) == 0 for block in hits)",
+        "0",
+    ),
+    mutant(
+        "contents of a block are lost with its last reference",
+        PagedMemory,
+        PagedMemory.commit,
+        "self._pool.keep(table.blocks[index])",
+        "pass",
+    ),
+    mutant(
+        "the keys of the last group in line are used for the next",
+        PagedMemory,
+        PagedMemory._match,
+        "self._next_in_line[0] != sequence.sequence_id",
+        "False",
+    ),
+    mutant(
+        "a block that is indexed already gets a second key",
+        PrefixCache,
+        PrefixCache.insert,
+        "if link.key in self._blocks or block in self._links:",
+        "if block in self._links:",
+    ),
+]
+
+# with keys of 4 bits nearly every look-up collides
+COLLISION_MUTANTS = [
+    mutant(
+        "keys have 4 bits",
+        prefix_cache_module,
+        prefix_cache_module._hash,
+        ".digest()",
+        ".digest()[:1].translate(bytes(byte & 15 for byte in range(256)))",
+    ),
+    mutant(
+        "a hit is believed without comparing tokens",
+        PrefixCache,
+        PrefixCache.match,
+        "self._links[block] != link",
+        "False",
+    ),
+]
+
+SWAPPED_MUTANTS = [
+    mutant(
+        "blocks are swapped out in the wrong direction",
+        PlanBuilder,
+        PlanBuilder.swap_out,
+        "self._swap_outs.add(block, slot)",
+        "self._swap_ins.add(slot, block)",
+    ),
+    mutant(
+        "blocks are swapped in in the wrong direction",
+        PlanBuilder,
+        PlanBuilder.swap_in,
+        "self._swap_ins.add(slot, block)",
+        "self._swap_outs.add(block, slot)",
+    ),
+    mutant(
+        "a shared block is swapped once for every sequence",
+        PagedMemory,
+        PagedMemory._distinct_blocks,
+        "list(dict.fromkeys(block for table in tables for block in table.blocks))",
+        "[block for table in tables for block in table.blocks]",
+    ),
+    mutant(
+        "a swapped block is not shared any more",
+        PagedMemory,
+        PagedMemory.swap_in,
+        "if slot in blocks:",
+        "if False:",
+    ),
+    mutant(
+        "a full swap space is not noticed",
+        PagedMemory,
+        PagedMemory.can_swap_out,
+        "len(self._distinct_blocks(group)) <= self._swap.num_free",
+        "True",
+    ),
+    mutant(
+        "a group is swapped in without room",
+        PagedMemory,
+        PagedMemory.can_swap_in,
+        "self._has_room(len(users) + self._num_new_blocks(tables, users.__getitem__))",
+        "True",
+    ),
+    mutant(
+        "a group that fits the pool is not swapped in",
+        PagedMemory,
+        PagedMemory.can_swap_in,
+        "self._num_new_blocks(tables, users.__getitem__)",
+        "len(tables)",
+    ),
+    mutant(
+        "swap slots are kept after the swap-in",
+        PagedMemory,
+        PagedMemory.swap_in,
+        "self.discard(group)",
+        "pass",
+    ),
+    mutant(
+        "the first slot stands for all of a table",
+        PagedMemory,
+        PagedMemory.swap_out,
+        "slots[block] for block in table.blocks",
+        "slots[table.blocks[0]] for block in table.blocks",
+    ),
+    mutant(
+        "swapped tokens are not counted",
+        PagedMemory,
+        PagedMemory.swap_in,
+        "self._fill(table, sequence.num_scheduled)",
+        "pass",
+    ),
+]

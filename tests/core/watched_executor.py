@@ -1,0 +1,52 @@
+"""A symbolic executor that knows whose rows a plan computes."""
+
+from collections.abc import Callable
+
+from engine.executor.symbolic import SymbolicExecutor
+from engine.types import StepPlan
+from tests.core.expectations import Setting
+
+# the seed of a request says which one it is; the seeds of its choices follow it
+SEED_STRIDE = 1000
+
+
+class WatchedExecutor(SymbolicExecutor):
+    """Checks that requests are served first come, first served.
+
+    Attributes:
+        holders: request id by row, as the workers were told.
+        num_sampled: tokens sampled for requests without beams.
+        last_plan: the plan submitted last.
+    """
+
+    def __init__(self, setting: Setting, is_open: Callable[[int], bool]) -> None:
+        super().__init__(setting.capacity, setting.model, run_ahead=setting.run_ahead)
+        self.holders: dict[int, int] = {}
+        self.num_plans = 0
+        self.num_sampled = 0
+        self.last_plan = StepPlan(step=-1)
+        self._is_open = is_open
+        self._beam_rows: set[int] = set()
+
+    def submit(self, plan: StepPlan) -> None:
+        super().submit(plan)
+        for row in plan.releases:
+            del self.holders[row]
+            self._beam_rows.discard(row)
+        for admission in plan.admissions:
+            self.holders[admission.row] = admission.sampling.seed // SEED_STRIDE
+            if admission.sampling.beam_width:
+                self._beam_rows.add(admission.row)
+        # what a preempted group held is less than what it needs to come back
+        assert not (plan.swap_out_blocks and plan.admissions), "a plan swaps out and admits"
+        self._check_order(plan)
+        self.num_plans += 1
+        self.num_sampled += len(set(plan.sampled_rows) - self._beam_rows)
+        self.last_plan = plan
+
+    def _check_order(self, plan: StepPlan) -> None:
+        """Nobody is computed while an earlier request has no row."""
+        computed = (*plan.decode_rows, *plan.prefill_rows, *plan.sibling_rows)
+        latest = max((self.holders[row] for row in computed), default=0)
+        overtaken = set(range(latest)).difference(self.holders.values())
+        assert not any(map(self._is_open, overtaken)), "a later request overtook an earlier one"
