@@ -18,6 +18,11 @@ class Mutant:
     old: str
     new: str
 
+    @property
+    def name(self) -> str:
+        """Name of the function in its owner."""
+        return self.function.__name__
+
     def build(self) -> Callable[..., Any]:
         """The function with the fault.
 
@@ -29,7 +34,7 @@ class Mutant:
         module = vars(sys.modules[self.function.__module__])
         scope: dict[str, Any] = {}
         exec(source.replace(self.old, self.new), module, scope)
-        built: Callable[..., Any] = scope[self.function.__name__]
+        built: Callable[..., Any] = scope[self.name]
         return built
 
 

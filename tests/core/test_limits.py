@@ -3,9 +3,10 @@
 import pytest
 
 from engine.config import SchedulerConfig
+from engine.core.grouping import make_group
 from engine.core.limits import blocks_needed, clip_max_tokens, max_positions
 from engine.errors import InvalidRequest, PromptTooLong
-from engine.types import Capacity, SamplingParams
+from engine.types import Capacity, Request, SamplingParams, int32
 
 CONFIG = SchedulerConfig(max_num_batched_tokens=64, max_model_len=512)
 POOL = Capacity(num_blocks=64, block_size=16, num_rows=8)
@@ -82,3 +83,19 @@ def test_more_sequences_than_rows_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="up to 8 sequences, got 9") as caught:
         clip(1, 1, n=9)
     assert caught.value.param == "n"
+
+
+def test_a_prompt_as_long_as_the_context_is_refused() -> None:
+    with pytest.raises(PromptTooLong):
+        make_group(
+            Request(request_id=0, prompt=int32([1] * 512), sampling=SamplingParams(max_tokens=1)),
+            0,
+            CONFIG,
+            POOL,
+        )
+
+
+def test_a_group_with_more_sequences_than_rows_is_refused() -> None:
+    request = Request(request_id=0, prompt=int32([1]), sampling=SamplingParams(max_tokens=1, n=9))
+    with pytest.raises(InvalidRequest):
+        make_group(request, 0, CONFIG, POOL)
