@@ -6,6 +6,10 @@ from typing import Literal
 DType = Literal["float32", "float16", "bfloat16"]
 Device = Literal["cpu", "cuda"]
 LoadFormat = Literal["safetensors", "dummy"]
+MemoryPolicy = Literal[
+    "paged", "reserved_oracle", "reserved_pow2", "reserved_max", "faster_transformer"
+]
+PreemptionPolicy = Literal["auto", "swap", "recompute"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +80,21 @@ class SchedulerConfig:
         max_num_batched_tokens: token budget of one step.
         max_model_len: longest prompt plus output in tokens.
         eos_token_ids: ids that end a sequence unless it ignores them.
+        memory_policy: paged, or a baseline of the paper that reserves for the longest output:
+            known (oracle), rounded to a power of two (pow2) or the whole context (max);
+            `faster_transformer` is max with whole batches.
+        preemption: how a preempted group comes back; auto chooses for each.
+        watermark: share of the paged pool that is kept free of new sequences.
+        prefix_cache: whether full blocks are kept for later prompts.
     """
 
     max_num_batched_tokens: int
     max_model_len: int
     eos_token_ids: tuple[int, ...] = ()
+    memory_policy: MemoryPolicy = "paged"
+    preemption: PreemptionPolicy = "auto"
+    watermark: float = 0.01
+    prefix_cache: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +113,7 @@ class EngineConfig:
         max_num_waiting: requests that may wait for a place in the batch.
         num_threads: compute threads of a CPU worker.
         run_ahead: plans in flight; 1 waits for each result.
+        memory_policy, preemption, prefix_cache: see `SchedulerConfig`.
         compiled_kernels: whether a CPU worker may compile and use the C kernels.
     """
 
@@ -119,6 +134,9 @@ class EngineConfig:
     num_threads: int = 1
     run_ahead: int = 2
     compiled_kernels: bool = True
+    memory_policy: MemoryPolicy = "paged"
+    preemption: PreemptionPolicy = "auto"
+    prefix_cache: bool = True
 
     @property
     def scheduler(self) -> SchedulerConfig:
@@ -127,4 +145,7 @@ class EngineConfig:
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_model_len=self.max_model_len,
             eos_token_ids=self.model.eos_token_ids,
+            memory_policy=self.memory_policy,
+            preemption=self.preemption,
+            prefix_cache=self.prefix_cache,
         )

@@ -256,12 +256,17 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryUsage:
-    """KV slots by use; filled, internal, cached and free sum to the total.
+    """KV slots by use; those from filled to free sum to the total.
+
+    The waste has the paper's names (section 3.1), except that it counts free memory as external.
 
     Attributes:
         total: slots of the pool (blocks x block size).
-        filled: slots of blocks in use that hold a token, shared ones once.
-        internal: slots of blocks in use beyond the last token.
+        filled: slots in use that hold a token, shared ones once.
+        reserved: slots kept in advance for tokens that will come.
+        internal: slots kept in advance that are never used, by a wrong estimate; paged, all slots
+            of blocks in use beyond the last token.
+        external: slots that belong to nobody, by rounding to blocks and to powers of two.
         cached: slots of unused blocks whose contents are kept for later prompts.
         free: slots of the other blocks.
         shared_saving: slots that the sequences would need beyond `filled` without sharing.
@@ -271,8 +276,10 @@ class MemoryUsage:
     total: int
     filled: int
     internal: int
-    cached: int
     free: int
+    reserved: int = 0
+    external: int = 0
+    cached: int = 0
     shared_saving: int = 0
     swapped: int = 0
 
@@ -337,12 +344,16 @@ class Capacity:
         block_size: tokens per block.
         num_rows: sequences that can be in the row table at once.
         num_swap_slots: blocks that fit the swap space.
+        block_copy_s: seconds to copy a block to or from the swap space; 0 when not measured.
+        prefill_token_s: seconds to prefill one token; 0 when not measured.
     """
 
     num_blocks: int
     block_size: int
     num_rows: int
     num_swap_slots: int = 0
+    block_copy_s: float = 0.0
+    prefill_token_s: float = 0.0
 
     @property
     def num_slots(self) -> int:

@@ -5,18 +5,26 @@ Both are built from three operations on sequences: fork, append and free (paper,
 
 from dataclasses import dataclass
 
-from engine.core.memory import Memory
+from engine.core.memory import Growth, Memory
 from engine.core.output import OutputBuilder
-from engine.core.sequence import Sequence, SequenceGroup
+from engine.core.sequence import UNFINISHED, Sequence, SequenceGroup
 from engine.types import FinishReason, StepResult
 
 
 @dataclass(frozen=True, slots=True)
+class Fork:
+    """A sequence whose row takes over the state of another, and how its blocks differ then."""
+
+    sequence: Sequence
+    growth: Growth
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """Attributes: ended, forked: sequences that do not go on; those whose row follows another's."""
+    """Attributes: ended: sequences that do not go on; forked: sequences that others go on as."""
 
     ended: tuple[Sequence, ...] = ()
-    forked: tuple[Sequence, ...] = ()
+    forked: tuple[Fork, ...] = ()
 
 
 _GOES_ON = Outcome()
@@ -41,7 +49,7 @@ class Decoding:
         sequence.output.append(token)
         sequence.finish_reason = _finish_reason(group, sequence, token)
         self._output.token(group, sequence, position)
-        return _GOES_ON if sequence.finish_reason is FinishReason.NONE else Outcome((sequence,))
+        return _GOES_ON if sequence.finish_reason is UNFINISHED else Outcome((sequence,))
 
     def end(self, group: SequenceGroup, reason: FinishReason) -> Outcome:
         """End all live sequences of a group without a token."""
@@ -84,13 +92,13 @@ class Decoding:
             return Outcome(ended=dead)
         return Outcome(forked=forked)
 
-    def _fork(self, group: SequenceGroup, parent: Sequence, index: int) -> Sequence:
+    def _fork(self, group: SequenceGroup, parent: Sequence, index: int) -> Fork:
         while len(group.sequences) <= index:
             group.bear_sibling()
         child = group.sequences[index]
-        self._memory.fork(parent.sequence_id, child.sequence_id)
+        growth = self._memory.fork(parent.sequence_id, child.sequence_id)
         child.become_fork(parent)
-        return child
+        return Fork(child, growth)
 
     def _tell_hypotheses(self, group: SequenceGroup) -> None:
         assert group.beam is not None
@@ -115,4 +123,4 @@ def _finish_reason(group: SequenceGroup, sequence: Sequence, token: int) -> Fini
         return FinishReason.STOP
     if len(sequence.output) == group.max_tokens:
         return FinishReason.LENGTH
-    return FinishReason.NONE
+    return UNFINISHED

@@ -1,14 +1,13 @@
 """The step loop: schedule, execute, update; nothing else."""
 
 from engine.config import SchedulerConfig
+from engine.core.admission_gate import AdmissionGate
 from engine.core.memory import Memory
-from engine.core.paged_memory import PagedMemory
-from engine.core.preemption import FixedPreemption, Preemption
+from engine.core.policies import make_gate, make_memory, make_preemption
+from engine.core.preemption import Preemption
 from engine.core.protocols import Executor
 from engine.core.scheduler import Scheduler
 from engine.types import Request, StepOutput
-
-_RECOMPUTE = FixedPreemption(swap=False)
 
 
 class Engine:
@@ -20,15 +19,19 @@ class Engine:
         executor: Executor,
         *,
         memory: Memory | None = None,
-        preemption: Preemption = _RECOMPUTE,
+        preemption: Preemption | None = None,
+        gate: AdmissionGate | None = None,
     ) -> None:
-        """Args: memory: policy for the KV pool; paged by default."""
+        """Args: memory, preemption, gate: policies instead of those that `config` names."""
         capacity = executor.capacity
-        memory = memory or PagedMemory(
-            capacity.num_blocks, capacity.block_size, num_swap_slots=capacity.num_swap_slots
-        )
         self._executor = executor
-        self._scheduler = Scheduler(config, capacity, memory, preemption)
+        self._scheduler = Scheduler(
+            config,
+            capacity,
+            memory or make_memory(config, capacity),
+            preemption or make_preemption(config, capacity),
+            gate or make_gate(config),
+        )
 
     @property
     def has_work(self) -> bool:

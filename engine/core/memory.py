@@ -69,8 +69,12 @@ class Memory(Protocol):
         """Grow a sequence by one token."""
         ...
 
-    def fork(self, parent_id: int, child_id: int) -> None:
-        """Make the child a duplicate of the parent; it gives back what it held before."""
+    def fork(self, parent_id: int, child_id: int) -> Growth:
+        """Make the child a duplicate of the parent.
+
+        Returns:
+            How the child's block table differs from the parent's, and copies for the next plan.
+        """
         ...
 
     def commit(self, group: SequenceGroup, sequence: Sequence) -> None:

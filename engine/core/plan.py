@@ -1,6 +1,7 @@
 """Assembles one StepPlan while the scheduler decides, and checks it."""
 
 from array import array
+from collections.abc import Iterable
 
 from engine.core.memory import Growth
 from engine.core.sequence import Sequence, SequenceGroup
@@ -37,7 +38,6 @@ class PlanBuilder:
         self._swap_outs = _Pairs()
         self._swap_ins = _Pairs()
         self._copies = _Pairs()
-        self._decode_rows: list[int] = []
         self._prefills = _Pairs()
         self._prefill_counts = int32()
         self._prefill_samples = array("b")
@@ -64,7 +64,11 @@ class PlanBuilder:
         for index, block in growth.entries:
             self._append_rows.append(sequence.row)
             self._append_entries.add(index, block)
-        for source, destination in growth.copies:
+        self.copy(growth.copies)
+
+    def copy(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Copy (source, destination) blocks before the step's forward pass."""
+        for source, destination in pairs:
             self._copies.add(source, destination)
 
     def set_last_token(self, sequence: Sequence) -> None:
@@ -83,7 +87,6 @@ class PlanBuilder:
 
     def decode(self, group: SequenceGroup, sequence: Sequence) -> None:
         """Feed the row's last token and sample the next."""
-        self._decode_rows.append(sequence.row)
         self._decodes.append((group, sequence))
         self.num_left -= 1
 
@@ -128,7 +131,7 @@ class PlanBuilder:
             swap_in_blocks=self._swap_ins.second,
             copy_sources=self._copies.first,
             copy_destinations=self._copies.second,
-            decode_rows=int32(self._decode_rows),
+            decode_rows=int32([sequence.row for _, sequence in self._decodes]),
             prefill_rows=self._prefills.first,
             prefill_starts=self._prefills.second,
             prefill_counts=self._prefill_counts,
@@ -143,7 +146,7 @@ class PlanBuilder:
     @property
     def is_empty(self) -> bool:
         """Whether the workers have nothing to do."""
-        has_tokens = self._decode_rows or self._prefill_counts
+        has_tokens = self._decodes or self._prefill_counts
         # what was decided about rows and blocks must reach the workers even if nothing is computed
         return not (has_tokens or self._admissions or self._forks.first or self._swap_outs.first)
 

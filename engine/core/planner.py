@@ -5,7 +5,9 @@ When blocks run out the latest group is preempted as a whole: its blocks are swa
 dropped and its tokens prefilled again later.
 """
 
-from engine.core.memory import Admission, Admitted, Growth, Memory
+from engine.core.admission_gate import AdmissionGate
+from engine.core.decoding import Fork
+from engine.core.memory import NO_GROWTH, Admission, Admitted, Growth, Memory
 from engine.core.plan import PlanBuilder
 from engine.core.preemption import Preemption
 from engine.core.queues import Queues
@@ -18,7 +20,7 @@ class Planner:
     """Fills plans.
 
     Attributes:
-        forked: sequences whose row must follow that of another with the next plan.
+        forked: sequences that go on as another one with the next plan.
         num_recomputed, num_swapped_out, num_cached_tokens: see `StepStats`.
     """
 
@@ -30,8 +32,9 @@ class Planner:
         retirement: Retirement,
         *,
         preemption: Preemption,
+        gate: AdmissionGate,
     ) -> None:
-        self.forked: list[Sequence] = []
+        self.forked: list[Fork] = []
         self.num_recomputed = 0
         self.num_swapped_out = 0
         self.num_cached_tokens = 0
@@ -40,6 +43,9 @@ class Planner:
         self._rows = rows
         self._retirement = retirement
         self._preemption = preemption
+        self._gate = gate
+        self._copies: list[tuple[int, int]] = []
+        self._prefilling: list[SequenceGroup] = []
 
     def plan(self, builder: PlanBuilder) -> None:
         """Plan one step."""
@@ -50,15 +56,28 @@ class Planner:
             self._plan_entries(builder)
 
     def _plan_forks(self, builder: PlanBuilder) -> None:
-        """Let rows follow the forks of the last results, before any of them grows."""
-        for sequence in self.forked:
+        """Let rows and blocks follow the forks since the last plan, before any of them grows."""
+        for fork in self.forked:
+            sequence = fork.sequence
             if sequence.fork_row >= 0:
                 builder.fork(sequence.fork_row, sequence.row)
+                builder.grow(sequence, fork.growth)
                 sequence.fork_row = -1
         self.forked.clear()
+        builder.copy(self._copies)
+        self._copies = []
 
     def _plan_decodes(self, builder: PlanBuilder) -> bool:
         """Returns whether every group found the blocks it needed, so that others may enter."""
+        ready = [(group, sequence) for group in self._queues.running for sequence in group.ready]
+        # one question for the whole batch, as long as nothing is short
+        if len(ready) > builder.num_left or not self._can_append([s for _, s in ready]):
+            return self._plan_decodes_in_turn(builder)
+        for group, sequence in ready:
+            self._decode(builder, group, sequence)
+        return True
+
+    def _plan_decodes_in_turn(self, builder: PlanBuilder) -> bool:
         had_room = True
         for group in tuple(self._queues.running):
             if builder.num_left == 0:
@@ -72,24 +91,29 @@ class Planner:
         return had_room
 
     def _plan_prefills(self, builder: PlanBuilder) -> None:
-        for group in self._queues.running:
-            # in their order, as the others share the head of the first one's prompt
-            for sequence in tuple(group.sequences):
+        self._prefilling = [group for group in self._prefilling if group.is_prefilling]
+        for group in self._prefilling:
+            # in their order, as the others share the head of the first one's prompt; siblings that
+            # are born on the way have nothing to prefill
+            for sequence in [s for s in group.sequences if s.is_prefilling]:
                 if builder.num_left == 0:
                     return
-                if sequence.is_prefilling:
-                    self._prefill(builder, group, sequence)
+                self._prefill(builder, group, sequence)
 
     def _plan_entries(self, builder: PlanBuilder) -> None:
         """Bring in groups in order of arrival, as in the paper swapped ones before new ones."""
+        num_open = self._gate.num_open(self._queues.waiting, len(self._queues.running))
         while builder.num_left:
             group = self._queues.next_in_line
             if group is None or not self._can_enter(group):
                 return
             if group.status is Status.SWAPPED:
                 self._swap_in(builder, group)
-            else:
+            elif num_open:
+                num_open -= 1
                 self._admit(builder, group)
+            else:
+                return
 
     def _can_enter(self, group: SequenceGroup) -> bool:
         # a preempted group waits until its last plan is complete, so that all its tokens are known
@@ -117,6 +141,7 @@ class Planner:
         for entry in admitted:
             entry.sequence.prefill_end = entry.sequence.num_known
             entry.sequence.num_scheduled = entry.num_cached
+        self._prefilling.append(group)
         for entry in admitted:
             if builder.num_left:
                 self._prefill(builder, group, entry.sequence)
@@ -135,7 +160,7 @@ class Planner:
 
     def _decode(self, builder: PlanBuilder, group: SequenceGroup, sequence: Sequence) -> None:
         growth = self._memory.append(sequence.sequence_id)
-        if growth.entries:
+        if growth is not NO_GROWTH:
             builder.grow(sequence, growth)
         if group.beam is not None:
             builder.set_last_token(sequence)
@@ -157,7 +182,8 @@ class Planner:
 
     def _bear_sibling(self, builder: PlanBuilder, group: SequenceGroup, parent: Sequence) -> None:
         sibling = group.bear_sibling()
-        self._memory.fork(parent.sequence_id, sibling.sequence_id)
+        # what the parent's last chunk writes in this step can only be copied before the next one
+        self._copies += self._memory.fork(parent.sequence_id, sibling.sequence_id).copies
         table = self._memory.block_table(sibling.sequence_id)
         builder.grow(sibling, Growth(tuple(enumerate(table))))
         builder.sibling(group, sibling, parent)

@@ -25,6 +25,19 @@ class FixedPreemption:
         return self.swap
 
 
+@dataclass(frozen=True, slots=True)
+class SharedPreemption:
+    """Swaps groups of several sequences, whose shared blocks would be computed once for each.
+
+    The rule of the paper's authors, good without any measurement: a lone sequence is computed again
+    about as fast as it is copied (paper, section 7.3).
+    """
+
+    def prefers_swap(self, group: SequenceGroup, num_blocks: int) -> bool:
+        """See `Preemption.prefers_swap`."""
+        return len(group.live) > 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheapestPreemption:
     """Compares the time of two copies of each block with that of prefilling again.

@@ -8,9 +8,11 @@ from collections import deque
 from dataclasses import dataclass
 
 from engine.config import SchedulerConfig
+from engine.core.admission_gate import AdmissionGate
 from engine.core.decoding import Decoding
 from engine.core.grouping import make_group
-from engine.core.memory import Memory
+from engine.core.limits import outgrown
+from engine.core.memory import Admission, Memory
 from engine.core.output import OutputBuilder
 from engine.core.plan import PlanBuilder
 from engine.core.planner import Planner
@@ -18,7 +20,7 @@ from engine.core.preemption import Preemption
 from engine.core.queues import Queues
 from engine.core.retirement import Retirement
 from engine.core.rows import Rows
-from engine.core.sequence import Sequence, SequenceGroup, Status
+from engine.core.sequence import UNFINISHED, Sequence, SequenceGroup, Status
 from engine.errors import InvalidRequest
 from engine.types import (
     Capacity,
@@ -46,6 +48,7 @@ class Scheduler:
         capacity: Capacity,
         memory: Memory,
         preemption: Preemption,
+        gate: AdmissionGate,
     ) -> None:
         self._config = config
         self._capacity = capacity
@@ -56,7 +59,7 @@ class Scheduler:
         self._rows = Rows(capacity.num_rows)
         self._retirement = Retirement(memory, self._rows)
         self._planner = Planner(
-            memory, self._queues, self._rows, self._retirement, preemption=preemption
+            memory, self._queues, self._rows, self._retirement, preemption=preemption, gate=gate
         )
         self._next_sequence_id = 0
         self._next_step = 0
@@ -82,6 +85,10 @@ class Scheduler:
         if request.request_id in self._groups:
             raise InvalidRequest(f"request {request.request_id} is open already")
         group = make_group(request, self._next_sequence_id, self._config, self._capacity)
+        if self._memory.can_admit(group) is Admission.NEVER:
+            raise outgrown(
+                len(request.prompt), group.max_tokens, group.num_sequences, self._capacity
+            )
         self._next_sequence_id += group.num_sequences
         self._groups[request.request_id] = group
         self._queues.add(group)
@@ -113,7 +120,7 @@ class Scheduler:
         for position, (group, sequence) in enumerate(done.sampled):
             sequence.num_in_flight -= 1
             # a token sampled after the end, by a plan made before the end was known, is dropped
-            if sequence.finish_reason is FinishReason.NONE:
+            if sequence.finish_reason is UNFINISHED:
                 self._accept(group, sequence, result, position)
         self._retirement.complete(result.step)
         return self._take_output(now_s, result, done.plan.num_tokens)

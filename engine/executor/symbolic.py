@@ -97,9 +97,10 @@ class SymbolicExecutor:
         self._forward(plan)
         for row, parent in zip(plan.sibling_rows, plan.sibling_parents, strict=True):
             self._rows[row].prefix = list(self._rows[parent].prefix)
-            self._check_reads(row)
         rows = {*plan.decode_rows, *plan.prefill_rows, *plan.sibling_rows}
-        slots = {self._slot(row, i) for row in rows for i in range(len(self._rows[row].prefix))}
+        # a sibling samples from its parent's logits; its own blocks may be filled after the step
+        fed = rows.difference(plan.sibling_rows)
+        slots = {self._slot(row, i) for row in fed for i in range(len(self._rows[row].prefix))}
         self._in_flight.append(_InFlight(self._sample(plan), rows, slots))
 
     def collect(self) -> StepResult:

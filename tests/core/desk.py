@@ -3,6 +3,7 @@
 from collections import deque
 
 from engine.config import SchedulerConfig
+from engine.core.admission_gate import IterationGate
 from engine.core.paged_memory import PagedMemory
 from engine.core.preemption import FixedPreemption
 from engine.core.scheduler import Scheduler
@@ -47,7 +48,7 @@ class Desk:
             num_blocks, block_size, num_swap_slots=num_swap_slots, prefix_cache=False
         )
         preemption = FixedPreemption(swap=num_swap_slots > 0)
-        self.scheduler = Scheduler(config, capacity, memory, preemption)
+        self.scheduler = Scheduler(config, capacity, memory, preemption, IterationGate())
         self._in_flight: deque[StepPlan] = deque()
 
     def add(

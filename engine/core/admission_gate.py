@@ -1,0 +1,59 @@
+"""Which waiting requests may enter the batch; whether memory has room for them is asked later."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.core.sequence import SequenceGroup
+
+
+class AdmissionGate(Protocol):
+    """A policy of the scheduler's door."""
+
+    def num_open(self, waiting: Collection[SequenceGroup], num_running: int) -> int:
+        """How many of the waiting groups, the head of the queue first, may be admitted now.
+
+        Args:
+            waiting: the queue, earliest arrival first.
+            num_running: groups in the batch.
+        """
+        ...
+
+
+class IterationGate:
+    """Anyone may enter at any step (Orca's iteration-level scheduling)."""
+
+    def num_open(self, waiting: Collection[SequenceGroup], num_running: int) -> int:
+        """See `AdmissionGate.num_open`."""
+        return len(waiting)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchGate:
+    """A batch is formed only when the last one has ended (FasterTransformer with a scheduler).
+
+    Its requests have the same number of sequences, and the longest prompt with the longest output
+    of any of them fits the context, as they are padded to a rectangle. Rows bound its size; what
+    the token budget of one step leaves out waits for the next batch. Sequences end here with their
+    own last token; that a padded batch goes on computing them is a matter of the step's time (see
+    `engine.executor.step_time.PaddedBatches`).
+
+    Attributes:
+        max_total_len: tokens of the rectangle's width.
+    """
+
+    max_total_len: int
+
+    def num_open(self, waiting: Collection[SequenceGroup], num_running: int) -> int:
+        """See `AdmissionGate.num_open`."""
+        count = prompt_len = output_len = num_sequences = 0
+        for group in waiting if not num_running else ():
+            prompt_len = max(prompt_len, len(group.request.prompt))
+            output_len = max(output_len, group.max_tokens)
+            num_sequences = num_sequences or group.num_sequences
+            is_too_wide = prompt_len + output_len > self.max_total_len
+            # the head alone is let in however wide it is, or nobody would ever be
+            if group.num_sequences != num_sequences or (count and is_too_wide):
+                break
+            count += 1
+        return count

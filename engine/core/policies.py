@@ -1,0 +1,58 @@
+"""Makes the policies that a configuration names: the systems that the paper compares."""
+
+from engine.config import SchedulerConfig
+from engine.core.admission_gate import AdmissionGate, BatchGate, IterationGate
+from engine.core.memory import Memory
+from engine.core.paged_memory import PagedMemory
+from engine.core.preemption import (
+    CheapestPreemption,
+    FixedPreemption,
+    Preemption,
+    SharedPreemption,
+)
+from engine.core.reserved_memory import OutputEstimate, ReservedMemory, oracle, pow2
+from engine.types import Capacity
+
+
+def make_memory(config: SchedulerConfig, capacity: Capacity) -> Memory:
+    """Make the policy for the KV pool."""
+    if config.memory_policy == "paged":
+        return PagedMemory(
+            capacity.num_blocks,
+            capacity.block_size,
+            num_swap_slots=capacity.num_swap_slots,
+            watermark=config.watermark,
+            prefix_cache=config.prefix_cache,
+        )
+    return ReservedMemory(
+        capacity.num_blocks,
+        capacity.block_size,
+        max_len=config.max_model_len,
+        estimate=_estimate(config),
+    )
+
+
+def make_preemption(config: SchedulerConfig, capacity: Capacity) -> Preemption:
+    """Make the choice between swapping and recomputing."""
+    if config.preemption != "auto":
+        return FixedPreemption(swap=config.preemption == "swap")
+    if capacity.block_copy_s and capacity.prefill_token_s:
+        return CheapestPreemption(
+            block_copy_s=capacity.block_copy_s, prefill_token_s=capacity.prefill_token_s
+        )
+    return SharedPreemption()
+
+
+def make_gate(config: SchedulerConfig) -> AdmissionGate:
+    """Make the scheduler's door."""
+    if config.memory_policy == "faster_transformer":
+        return BatchGate(max_total_len=config.max_model_len)
+    return IterationGate()
+
+
+def _estimate(config: SchedulerConfig) -> OutputEstimate:
+    if config.memory_policy == "reserved_oracle":
+        return oracle
+    if config.memory_policy == "reserved_pow2":
+        return pow2
+    return lambda max_tokens: config.max_model_len

@@ -1,0 +1,216 @@
+"""Contiguous KV memory reserved in advance, as in Orca: the paper's baselines (section 6.1)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from engine.core.buddy import BuddyAllocator, chunk_size
+from engine.core.limits import max_positions
+from engine.core.memory import NO_GROWTH, Admission, Admitted, Growth
+from engine.core.sequence import Sequence, SequenceGroup
+from engine.types import MemoryUsage
+
+OutputEstimate = Callable[[int], int]
+
+
+def oracle(max_tokens: int) -> int:
+    """Know the output length: the system of the paper that cannot be built.
+
+    The true length is `max_tokens` where requests ignore end tokens, as in recorded traces.
+    """
+    return max_tokens
+
+
+def pow2(max_tokens: int) -> int:
+    """Overestimate the output by less than two times: the next power of two."""
+    return 1 << (max_tokens - 1).bit_length()
+
+
+@dataclass(slots=True)
+class _Buffer:
+    """Attributes: start: its first block; length: positions filled."""
+
+    start: int
+    length: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Size:
+    """What every sequence of a group gets.
+
+    Attributes:
+        needed: positions that it fills in the end.
+        num_slots: positions that are reserved by the estimate.
+        num_blocks: blocks for them; its chunk may be larger.
+    """
+
+    needed: int
+    num_slots: int
+    num_blocks: int
+
+
+@dataclass(slots=True)
+class _Reservation:
+    """The buffers of one group.
+
+    Attributes:
+        held: by sequence id.
+        spares: of siblings that are not born yet, and of beams that a fork may revive.
+    """
+
+    size: _Size
+    keeps_spares: bool
+    held: dict[int, _Buffer] = field(default_factory=dict)
+    spares: list[_Buffer] = field(default_factory=list)
+
+
+class ReservedMemory:
+    """Each sequence has a chunk for all the tokens that it may get, from admission to its end.
+
+    Nobody ever runs out, so nobody is preempted, and nothing is shared: a fork copies the parent's
+    blocks. Block tables look like the paged ones, so that the same kernels serve both. Orca
+    schedules the sequences of a request like requests of their own, each of which computes the
+    prompt again; here siblings copy it, so these baselines are a little faster than Orca with
+    parallel sampling, while memory, all that admission depends on, is the same.
+    """
+
+    def __init__(
+        self, num_blocks: int, block_size: int, *, max_len: int, estimate: OutputEstimate
+    ) -> None:
+        """Make an empty pool.
+
+        Args:
+            num_blocks: blocks of the pool.
+            block_size: tokens per block.
+            max_len: tokens of the longest sequence; no reservation is longer.
+            estimate: tokens of output to reserve for a request's `max_tokens`; at least that many.
+        """
+        self._block_size = block_size
+        self._max_len = max_len
+        self._estimate = estimate
+        self._buddy = BuddyAllocator(num_blocks, chunk_size(-(-max_len // block_size)))
+        self._reservations: dict[int, _Reservation] = {}
+
+    def can_admit(self, group: SequenceGroup) -> Admission:
+        """See `Memory.can_admit`; there must be room for all siblings at once."""
+        num_blocks = self._size(group).num_blocks
+        if group.num_sequences * chunk_size(num_blocks) > self._buddy.num_blocks:
+            return Admission.NEVER
+        fits = self._buddy.can_allocate(group.num_sequences, num_blocks)
+        return Admission.NOW if fits else Admission.LATER
+
+    def admit(self, group: SequenceGroup) -> list[Admitted]:
+        """See `Memory.admit`."""
+        size = self._size(group)
+        reservation = _Reservation(size=size, keeps_spares=group.beam is not None)
+        for _ in range(group.num_sequences):
+            reservation.spares.append(_Buffer(self._buddy.allocate(size.num_blocks)))
+        return [self._enter(reservation, sequence) for sequence in group.live]
+
+    def can_append(self, sequence_ids: list[int]) -> bool:
+        """See `Memory.can_append`."""
+        return True
+
+    def append(self, sequence_id: int) -> Growth:
+        """See `Memory.append`."""
+        self._reservations[sequence_id].held[sequence_id].length += 1
+        return NO_GROWTH
+
+    def fork(self, parent_id: int, child_id: int) -> Growth:
+        """See `Memory.fork`; a child keeps the buffer that it has."""
+        reservation = self._reservations[parent_id]
+        self._reservations[child_id] = reservation
+        if child_id not in reservation.held:
+            reservation.held[child_id] = reservation.spares.pop()
+        parent, child = reservation.held[parent_id], reservation.held[child_id]
+        child.length = parent.length
+        num_used = -(-parent.length // self._block_size)
+        return Growth(
+            entries=tuple(enumerate(self.block_table(child_id))),
+            copies=tuple((parent.start + i, child.start + i) for i in range(num_used)),
+        )
+
+    def commit(self, group: SequenceGroup, sequence: Sequence) -> None:
+        """See `Memory.commit`; nothing is found again."""
+
+    def free(self, sequence_id: int) -> None:
+        """See `Memory.free`; spare buffers of a group go with its last sequence."""
+        reservation = self._reservations.pop(sequence_id, None)
+        if reservation is None:
+            return
+        buffer = reservation.held.pop(sequence_id)
+        if reservation.keeps_spares:
+            reservation.spares.append(_Buffer(buffer.start))
+        else:
+            self._buddy.free(buffer.start, reservation.size.num_blocks)
+        if not reservation.held:
+            for spare in reservation.spares:
+                self._buddy.free(spare.start, reservation.size.num_blocks)
+
+    def block_table(self, sequence_id: int) -> tuple[int, ...]:
+        """See `Memory.block_table`."""
+        reservation = self._reservations[sequence_id]
+        start = reservation.held[sequence_id].start
+        return tuple(range(start, start + reservation.size.num_blocks))
+
+    def num_distinct_blocks(self, group: SequenceGroup) -> int:
+        """See `Memory.num_distinct_blocks`."""
+        return sum(len(self.block_table(sequence.sequence_id)) for sequence in group.live)
+
+    def can_swap_out(self, group: SequenceGroup) -> bool:
+        """See `Memory.can_swap_out`; whoever was admitted stays to its end."""
+        return False
+
+    def swap_out(self, group: SequenceGroup) -> list[tuple[int, int]]:
+        """See `Memory.swap_out`."""
+        raise AssertionError("reserved memory is never swapped")
+
+    def can_swap_in(self, group: SequenceGroup) -> bool:
+        """See `Memory.can_swap_in`."""
+        return False
+
+    def swap_in(self, group: SequenceGroup) -> tuple[list[tuple[int, int]], list[Admitted]]:
+        """See `Memory.swap_in`."""
+        raise AssertionError("reserved memory is never swapped")
+
+    def discard(self, group: SequenceGroup) -> None:
+        """See `Memory.discard`."""
+
+    def usage(self) -> MemoryUsage:
+        """See `Memory.usage`."""
+        filled = reserved = internal = external = 0
+        # every sequence of a group refers to the same reservation
+        for reservation in {id(r): r for r in self._reservations.values()}.values():
+            size = reservation.size
+            buffers = [*reservation.held.values(), *reservation.spares]
+            length = sum(buffer.length for buffer in buffers)
+            chunk = chunk_size(size.num_blocks) * self._block_size
+            filled += length
+            reserved += len(buffers) * size.needed - length
+            internal += len(buffers) * (size.num_slots - size.needed)
+            external += len(buffers) * (chunk - size.num_slots)
+        return MemoryUsage(
+            total=self._buddy.num_blocks * self._block_size,
+            filled=filled,
+            reserved=reserved,
+            internal=internal,
+            external=external,
+            cached=0,
+            free=self._buddy.num_free * self._block_size,
+        )
+
+    def _size(self, group: SequenceGroup) -> _Size:
+        prompt_len = len(group.request.prompt)
+        num_slots = min(prompt_len + self._estimate(group.max_tokens), self._max_len)
+        return _Size(
+            needed=max_positions(prompt_len, group.max_tokens),
+            num_slots=num_slots,
+            num_blocks=-(-num_slots // self._block_size),
+        )
+
+    def _enter(self, reservation: _Reservation, sequence: Sequence) -> Admitted:
+        buffer = reservation.spares.pop()
+        buffer.length = sequence.num_known
+        reservation.held[sequence.sequence_id] = buffer
+        self._reservations[sequence.sequence_id] = reservation
+        table = self.block_table(sequence.sequence_id)
+        return Admitted(sequence, Growth(tuple(enumerate(table))), 0)

@@ -1,0 +1,238 @@
+"""How long a step takes: models for the simulated executor, from measurements or from physics."""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Protocol
+
+from engine.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWork:
+    """What one step computes.
+
+    Attributes:
+        new_tokens: tokens fed for each sequence, decodes first.
+        contexts: positions of each sequence after the step.
+        num_decodes: sequences that are fed the token they sampled last.
+        num_copied_blocks, num_swapped_blocks: inside the pool, and to or from the swap space.
+    """
+
+    new_tokens: tuple[int, ...]
+    contexts: tuple[int, ...]
+    num_decodes: int
+    num_copied_blocks: int = 0
+    num_swapped_blocks: int = 0
+
+
+class StepTime(Protocol):
+    """A model of the workers' speed."""
+
+    def seconds(self, work: StepWork) -> float:
+        """Predict the time of a step."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearStepTime:
+    """A constant for each thing a step does; weights are streamed while tokens are computed.
+
+    Attributes:
+        weights_s: least time of the matrices, however few tokens there are.
+        token_s: per token in the matrices.
+        context_token_s: per position that a sequence's attention reads.
+        step_s, sequence_s: of everything else, once and for each sequence.
+        copied_block_s, swapped_block_s: per block.
+    """
+
+    weights_s: float
+    token_s: float
+    context_token_s: float
+    step_s: float
+    sequence_s: float
+    copied_block_s: float = 0.0
+    swapped_block_s: float = 0.0
+
+    def seconds(self, work: StepWork) -> float:
+        """See `StepTime.seconds`."""
+        return (
+            max(self.weights_s, self.token_s * sum(work.new_tokens))
+            + self.context_token_s * sum(work.contexts)
+            + self.step_s
+            + self.sequence_s * len(work.contexts)
+            + self.copied_block_s * work.num_copied_blocks
+            + self.swapped_block_s * work.num_swapped_blocks
+        )
+
+
+# OPT-13B on the paper's A100 40 GB with the software of 2023. weights_s: 25.7 GB at 85 % of
+# 1.555 TB/s. step_s and sequence_s are fitted by hand to the batch sizes of the paper's figure 13
+# by Little's law, so these sizes of the paged system are no prediction. Blocks of 12.5 MiB move
+# twice through the memory at 1.555 TB/s, and at 25 GB/s to the host (PCIe 4.0).
+A100_OPT_13B = LinearStepTime(
+    weights_s=19.4e-3,
+    token_s=0.127e-3,
+    context_token_s=0.9e-6,
+    step_s=8e-3,
+    sequence_s=0.27e-3,
+    copied_block_s=17e-6,
+    swapped_block_s=0.52e-3,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RooflineStepTime:
+    """No step can be faster: each of its three phases, one after the other, at a limit of the card.
+
+    Attributes:
+        linear_params, head_params: weights of the layers and of the output layer, 2 bytes each.
+        kv_bytes: of the keys and values of one position in all layers.
+        attention_flop: of one query with one position in all layers.
+        bandwidth: bytes per second.
+        compute: floating-point operations per second.
+    """
+
+    linear_params: float
+    head_params: float
+    kv_bytes: float
+    attention_flop: float
+    bandwidth: float
+    compute: float
+
+    def seconds(self, work: StepWork) -> float:
+        """See `StepTime.seconds`; only sequences' last tokens pass the output layer."""
+        num_tokens = sum(work.new_tokens)
+        # the j-th of q new tokens attends to context - q + j positions
+        num_pairs = sum(
+            new * (context - (new - 1) / 2)
+            for new, context in zip(work.new_tokens, work.contexts, strict=True)
+        )
+        kv_bytes = self.kv_bytes * (sum(work.contexts) + num_tokens)
+        attention_s = max(kv_bytes / self.bandwidth, self.attention_flop * num_pairs / self.compute)
+        return (
+            self._matrix(self.linear_params, num_tokens)
+            + self._matrix(self.head_params, len(work.contexts))
+            + attention_s
+        )
+
+    def _matrix(self, params: float, num_tokens: int) -> float:
+        return 2 * params * max(1 / self.bandwidth, num_tokens / self.compute)
+
+
+class MeasuredStepTime:
+    """Interpolates between measured steps, linearly; larger work never takes less time.
+
+    A step that mixes decodes and prefills streams the weights once: it takes the sum of both less
+    the shortest step measured.
+    """
+
+    def __init__(
+        self,
+        *,
+        batches: tuple[int, ...],
+        contexts: tuple[int, ...],
+        decode_s: tuple[tuple[float, ...], ...],
+        prompt_lens: tuple[int, ...],
+        prefill_s: tuple[float, ...],
+    ) -> None:
+        """Take the measurements; noise is taken out by running maxima.
+
+        Args:
+            batches: sequences of the decode steps, increasing.
+            contexts: positions of each of their sequences, increasing.
+            decode_s: seconds by batch, then by context.
+            prompt_lens: tokens of the prefill steps, increasing.
+            prefill_s: seconds for each.
+
+        Raises:
+            ConfigError: if a table does not match its axes or an axis does not increase.
+        """
+        sizes = (len(batches), [len(contexts)] * len(batches), len(prompt_lens))
+        if sizes != (len(decode_s), [len(row) for row in decode_s], len(prefill_s)):
+            raise ConfigError("the table of step times does not match its axes")
+        for axis in (batches, contexts, prompt_lens):
+            if not axis or list(axis) != sorted(set(axis)) or axis[0] < 1:
+                raise ConfigError(f"the axis {axis} of the step times does not increase from 1 on")
+        self._batches, self._contexts, self._prompt_lens = batches, contexts, prompt_lens
+        rows = [_rising(row) for row in decode_s]
+        columns = [_rising(column) for column in zip(*rows, strict=True)]
+        self._decode_s: list[tuple[float, ...]] = list(zip(*columns, strict=True))
+        self._prefill_s = _rising(prefill_s)
+
+    def seconds(self, work: StepWork) -> float:
+        """See `StepTime.seconds`.
+
+        Work below the smallest measured takes as long as that.
+
+        Raises:
+            ConfigError: if the work lies beyond the largest measured.
+        """
+        num_prompt_tokens = sum(work.new_tokens[work.num_decodes :])
+        if not work.num_decodes:
+            return self._prefill(num_prompt_tokens)
+        decode_s = self._decode(work.num_decodes, sum(work.contexts[: work.num_decodes]))
+        if not num_prompt_tokens:
+            return decode_s
+        shortest_s = min(self._decode_s[0][0], self._prefill_s[0])
+        return decode_s + self._prefill(num_prompt_tokens) - shortest_s
+
+    def _prefill(self, num_tokens: int) -> float:
+        index, share = _place(self._prompt_lens, num_tokens, "prompt tokens")
+        return _between(self._prefill_s, index, share)
+
+    def _decode(self, batch: int, num_positions: int) -> float:
+        row, row_share = _place(self._batches, batch, "sequences")
+        column, share = _place(self._contexts, num_positions / batch, "positions")
+        ends = [_between(times, column, share) for times in self._decode_s]
+        return _between(ends, row, row_share)
+
+
+class PaddedBatches:
+    """Steps of batches that are rectangles, as FasterTransformer computes them.
+
+    Prompts are padded to the longest, and a sequence that has ended is computed on until the last
+    one of its batch ends. A step without decodes starts a new batch (see `BatchGate`).
+    """
+
+    def __init__(self, step_time: StepTime) -> None:
+        self._step_time = step_time
+        self._size = 0
+        self._width = 0
+
+    def seconds(self, work: StepWork) -> float:
+        """See `StepTime.seconds`."""
+        is_start = work.num_decodes == 0
+        self._size = len(work.contexts) if is_start else max(self._size, len(work.contexts))
+        self._width = max(work.contexts) if is_start else self._width + 1
+        return self._step_time.seconds(
+            StepWork(
+                new_tokens=(max(work.new_tokens),) * self._size,
+                contexts=(self._width,) * self._size,
+                num_decodes=0 if is_start else self._size,
+                num_copied_blocks=work.num_copied_blocks,
+                num_swapped_blocks=work.num_swapped_blocks,
+            )
+        )
+
+
+def _rising(values: Iterable[float]) -> tuple[float, ...]:
+    return tuple(accumulate(values, max))
+
+
+def _place(axis: tuple[int, ...], value: float, what: str) -> tuple[int, float]:
+    """Index of the axis point before a value, and the share of the way to the next."""
+    if value > axis[-1]:
+        raise ConfigError(f"a step of {value:g} {what}: step times are measured up to {axis[-1]}")
+    index = max(1, bisect_left(axis, value))
+    if index == len(axis):
+        return 0, 0.0
+    low, high = axis[index - 1], axis[index]
+    return index - 1, max(0.0, (value - low) / (high - low))
+
+
+def _between(values: "list[float] | tuple[float, ...]", index: int, share: float) -> float:
+    if share == 0.0:
+        return values[index]
+    return values[index] + share * (values[index + 1] - values[index])

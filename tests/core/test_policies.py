@@ -1,0 +1,56 @@
+from typing import get_args
+
+import pytest
+
+from engine.config import MemoryPolicy, PreemptionPolicy, SchedulerConfig
+from engine.core.admission_gate import BatchGate, IterationGate
+from engine.core.paged_memory import PagedMemory
+from engine.core.policies import make_gate, make_memory, make_preemption
+from engine.core.preemption import (
+    CheapestPreemption,
+    FixedPreemption,
+    Preemption,
+    SharedPreemption,
+)
+from engine.core.reserved_memory import ReservedMemory
+from engine.types import Capacity
+
+CAPACITY = Capacity(num_blocks=64, block_size=4, num_rows=4)
+MEASURED = Capacity(
+    num_blocks=64, block_size=4, num_rows=4, block_copy_s=1e-4, prefill_token_s=1e-5
+)
+
+
+def _config(
+    memory: MemoryPolicy = "paged", preemption: PreemptionPolicy = "auto"
+) -> SchedulerConfig:
+    return SchedulerConfig(
+        max_num_batched_tokens=64, max_model_len=64, memory_policy=memory, preemption=preemption
+    )
+
+
+@pytest.mark.parametrize("policy", get_args(MemoryPolicy))
+def test_only_paged_memory_is_paged(policy: MemoryPolicy) -> None:
+    expected = PagedMemory if policy == "paged" else ReservedMemory
+    assert isinstance(make_memory(_config(policy), CAPACITY), expected)
+
+
+@pytest.mark.parametrize("policy", get_args(MemoryPolicy))
+def test_only_faster_transformer_forms_batches(policy: MemoryPolicy) -> None:
+    expected = BatchGate if policy == "faster_transformer" else IterationGate
+    assert isinstance(make_gate(_config(policy)), expected)
+
+
+@pytest.mark.parametrize(
+    ("policy", "capacity", "expected"),
+    [
+        ("swap", MEASURED, FixedPreemption(swap=True)),
+        ("recompute", MEASURED, FixedPreemption(swap=False)),
+        ("auto", MEASURED, CheapestPreemption(block_copy_s=1e-4, prefill_token_s=1e-5)),
+        ("auto", CAPACITY, SharedPreemption()),
+    ],
+)
+def test_auto_compares_costs_once_they_are_measured(
+    policy: PreemptionPolicy, capacity: Capacity, expected: Preemption
+) -> None:
+    assert make_preemption(_config(preemption=policy), capacity) == expected

@@ -1,0 +1,60 @@
+"""How much room the paged pool keeps for those who are in it."""
+
+from engine.config import SchedulerConfig
+from engine.core.grouping import make_group
+from engine.core.memory import Admission
+from engine.core.paged_memory import PagedMemory
+from engine.core.sequence import SequenceGroup
+from engine.types import Capacity, Request, SamplingParams, int32
+
+BLOCK_SIZE = 4
+
+
+def _group(first_id: int, prompt_len: int) -> SequenceGroup:
+    config = SchedulerConfig(max_num_batched_tokens=64, max_model_len=64)
+    sampling = SamplingParams(max_tokens=8, ignore_eos=True)
+    request = Request(request_id=first_id, prompt=int32([1] * prompt_len), sampling=sampling)
+    capacity = Capacity(num_blocks=64, block_size=BLOCK_SIZE, num_rows=64)
+    return make_group(request, first_id, config, capacity)
+
+
+def _memory(num_blocks: int, watermark: float = 0.0) -> PagedMemory:
+    return PagedMemory(num_blocks, BLOCK_SIZE, watermark=watermark, prefix_cache=False)
+
+
+def test_sequences_can_grow_as_long_as_there_is_a_block_for_each_that_needs_one() -> None:
+    memory = _memory(5)
+    for sequence_id in range(3):
+        memory.admit(_group(sequence_id, BLOCK_SIZE))
+    assert memory.can_append([0, 1])
+    assert not memory.can_append([0, 1, 2])
+    memory.append(0)
+    # the first has room in its second block now
+    assert memory.can_append([0, 1])
+    memory.append(1)
+    assert memory.can_append([0, 1])
+    assert not memory.can_append([2])
+
+
+def test_newcomers_leave_half_a_block_of_growth_for_each_in_the_pool() -> None:
+    memory = _memory(9)
+    for sequence_id in range(6):
+        memory.admit(_group(sequence_id, BLOCK_SIZE))
+    # three of nine are free, and three are left to the six
+    assert memory.can_admit(_group(9, 1)) is Admission.LATER
+    for sequence_id in range(2):
+        memory.free(sequence_id)
+    # five are free, two are left to the four
+    assert memory.can_admit(_group(9, 3 * BLOCK_SIZE)) is Admission.NOW
+    assert memory.can_admit(_group(9, 3 * BLOCK_SIZE + 1)) is Admission.LATER
+
+
+def test_the_watermark_is_the_least_that_is_left() -> None:
+    memory = _memory(20, watermark=0.25)
+    memory.admit(_group(0, BLOCK_SIZE))
+    assert memory.can_admit(_group(1, 14 * BLOCK_SIZE)) is Admission.NOW
+    assert memory.can_admit(_group(1, 14 * BLOCK_SIZE + 1)) is Admission.LATER
+
+
+def test_an_empty_pool_lets_in_what_fits() -> None:
+    assert _memory(14, watermark=0.25).can_admit(_group(0, 14 * BLOCK_SIZE - 8)) is Admission.NOW

@@ -1,0 +1,146 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.errors import ConfigError
+from engine.executor.step_time import (
+    A100_OPT_13B,
+    LinearStepTime,
+    MeasuredStepTime,
+    PaddedBatches,
+    RooflineStepTime,
+    StepWork,
+)
+
+# OPT-13B on an H100 by its data sheet
+ROOFLINE = RooflineStepTime(
+    linear_params=12.585e9,
+    head_params=0.257e9,
+    kv_bytes=819_200,
+    attention_flop=0.8192e6,
+    bandwidth=3.35e12,
+    compute=989e12,
+)
+MEASURED = MeasuredStepTime(
+    batches=(1, 8, 64),
+    contexts=(64, 1024),
+    # the second batch is measured faster than the first, as noise will have it
+    decode_s=((6e-3, 7e-3), (5.9e-3, 9e-3), (10e-3, 30e-3)),
+    prompt_lens=(16, 512, 2048),
+    prefill_s=(6.5e-3, 12e-3, 42e-3),
+)
+
+
+def decodes(batch: int, context: int) -> StepWork:
+    return StepWork(new_tokens=(1,) * batch, contexts=(context,) * batch, num_decodes=batch)
+
+
+def prefill(num_tokens: int) -> StepWork:
+    return StepWork(new_tokens=(num_tokens,), contexts=(num_tokens,), num_decodes=0)
+
+
+def test_the_fitted_card_needs_the_time_of_the_paper_at_its_batch_sizes() -> None:
+    # by Little's law on figure 13: 45 ms a step with 30 sequences, 75 ms with 132
+    assert A100_OPT_13B.seconds(decodes(30, 450)) == pytest.approx(45e-3, rel=0.1)
+    assert A100_OPT_13B.seconds(decodes(132, 80)) == pytest.approx(75e-3, rel=0.1)
+
+
+def test_copied_and_swapped_blocks_take_their_time() -> None:
+    model = LinearStepTime(
+        weights_s=1.0,
+        token_s=0.0,
+        context_token_s=0.0,
+        step_s=0.0,
+        sequence_s=0.0,
+        copied_block_s=0.1,
+        swapped_block_s=0.01,
+    )
+    work = StepWork(
+        new_tokens=(1,), contexts=(9,), num_decodes=1, num_copied_blocks=2, num_swapped_blocks=3
+    )
+    assert model.seconds(work) == pytest.approx(1.23)
+
+
+@pytest.mark.parametrize(
+    ("work", "seconds"),
+    [
+        # weights once, 25.7 GB, and 32 x 1024 positions of 800 KiB
+        (decodes(32, 1024), (25.684e9 + 819_200 * (32 * 1024 + 32)) / 3.35e12),
+        # compute-bound: 2 FLOP for each weight and token, and the triangle of the attention
+        (
+            prefill(2048),
+            (2 * 12.585e9 * 2048 + 0.8192e6 * 2048 * 2049 / 2) / 989e12 + 2 * 0.257e9 / 3.35e12,
+        ),
+    ],
+)
+def test_the_roofline_is_what_the_card_must_move_or_compute(work: StepWork, seconds: float) -> None:
+    assert ROOFLINE.seconds(work) == pytest.approx(seconds, rel=1e-6)
+
+
+def test_measured_points_are_met_and_noise_never_makes_more_work_faster() -> None:
+    assert MEASURED.seconds(decodes(1, 1024)) == 7e-3
+    assert MEASURED.seconds(decodes(8, 64)) == 6e-3
+    assert MEASURED.seconds(prefill(2048)) == 42e-3
+    assert MEASURED.seconds(prefill(1280)) == pytest.approx(27e-3)
+    assert MEASURED.seconds(decodes(36, 544)) == pytest.approx(13.75e-3)
+
+
+def test_work_below_the_smallest_point_takes_as_long_as_that() -> None:
+    assert MEASURED.seconds(decodes(1, 3)) == 6e-3
+    assert MEASURED.seconds(prefill(2)) == 6.5e-3
+
+
+@pytest.mark.parametrize("work", [decodes(65, 64), decodes(1, 1025), prefill(2049)])
+def test_nothing_is_extrapolated(work: StepWork) -> None:
+    with pytest.raises(ConfigError, match="measured up to"):
+        MEASURED.seconds(work)
+
+
+def test_a_mixed_step_streams_the_weights_once() -> None:
+    mixed = StepWork(new_tokens=(1, 512), contexts=(64, 512), num_decodes=1)
+    assert MEASURED.seconds(mixed) == pytest.approx(6e-3 + 12e-3 - 6e-3)
+
+
+@given(
+    batch=st.integers(1, 63),
+    context=st.integers(1, 1023),
+    more=st.tuples(st.integers(0, 1), st.integers(0, 1)),
+)
+def test_more_work_never_takes_less_time(batch: int, context: int, more: tuple[int, int]) -> None:
+    larger = decodes(batch + more[0], context + more[1])
+    for model in (MEASURED, ROOFLINE, A100_OPT_13B):
+        # the last digit may differ between two ways to the same sum
+        assert model.seconds(larger) >= model.seconds(decodes(batch, context)) * (1 - 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("axis", "decode_s"), [((2, 1), ((1.0,), (1.0,))), ((1, 2), ((1.0,),)), ((0, 1), ((1.0,),) * 2)]
+)
+def test_a_table_that_does_not_match_its_axes_is_refused(
+    axis: tuple[int, ...], decode_s: tuple[tuple[float, ...], ...]
+) -> None:
+    with pytest.raises(ConfigError):
+        MeasuredStepTime(
+            batches=axis, contexts=(1,), decode_s=decode_s, prompt_lens=(1,), prefill_s=(1.0,)
+        )
+
+
+def test_a_padded_batch_keeps_its_size_and_width_until_the_next() -> None:
+    seen: list[StepWork] = []
+
+    class Seeing:
+        def seconds(self, work: StepWork) -> float:
+            seen.append(work)
+            return 0.0
+
+    padded = PaddedBatches(Seeing())
+    padded.seconds(StepWork(new_tokens=(4, 9), contexts=(4, 9), num_decodes=0))
+    padded.seconds(decodes(2, 10))
+    padded.seconds(decodes(1, 6))
+    padded.seconds(prefill(5))
+    assert [(work.new_tokens, work.contexts) for work in seen] == [
+        ((9, 9), (9, 9)),
+        ((1, 1), (10, 10)),
+        ((1, 1), (11, 11)),
+        ((5,), (5,)),
+    ]
