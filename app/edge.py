@@ -21,7 +21,8 @@ class Edge:
     """ASGI middleware around everything else.
 
     Each answer has `x-request-id`: the client's own if it is harmless text, else a random one.
-    Inner layers find it as `scope["state"]["request_id"]`. No exception leaves it.
+    Inner layers find it as `scope["state"]["request_id"]`, and in `"has_own_id"` whether it is the
+    client's. No exception leaves it.
     """
 
     def __init__(self, app: ASGIApp, api_key_sha256: Sequence[bytes] = ()) -> None:
@@ -33,8 +34,10 @@ class Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = _request_id(scope)
-        scope.setdefault("state", {})["request_id"] = request_id
+        own_id = _own_request_id(scope)
+        request_id = own_id or secrets.token_hex(12)
+        state = {"request_id": request_id, "has_own_id": own_id is not None}
+        scope.setdefault("state", {}).update(state)
         has_started = False
 
         async def send_with_id(message: Message) -> None:
@@ -79,8 +82,6 @@ class Edge:
         return scheme.lower() == "bearer" and any(matches)
 
 
-def _request_id(scope: Scope) -> str:
+def _own_request_id(scope: Scope) -> str | None:
     given = Headers(scope=scope).getlist("x-request-id")
-    if len(given) == 1 and _REQUEST_ID.fullmatch(given[0]):
-        return given[0]
-    return secrets.token_hex(12)
+    return given[0] if len(given) == 1 and _REQUEST_ID.fullmatch(given[0]) else None

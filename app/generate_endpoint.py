@@ -25,6 +25,7 @@ from engine.runtime.protocol import EngineClient
 
 RequestT = TypeVar("RequestT", bound=GenerationFields)
 HeaderList = list[tuple[bytes, bytes]]
+News = AsyncIterator[tuple[int, TextDelta]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,9 @@ class GenerateEndpoint(Generic[RequestT]):
         headers: HeaderList = []
         if ignored:
             headers.append((b"x-ignored-parameters", ", ".join(ignored).encode()))
-        request_id = request.request_id or scope["state"]["request_id"]
+        request_id = scope["state"]["request_id"]
+        if request.request_id is not None and not scope["state"]["has_own_id"]:
+            request_id = request.request_id
         await until_disconnect(receive, self._answer(request, request_id, headers, send))
 
     async def _answer(
@@ -101,9 +104,6 @@ def check_model(name: str, settings: ApiSettings) -> None:
     if name != settings.model_id:
         shown = f"the model {name!r}" if len(name) <= 100 and name.isprintable() else "this model"
         raise ModelNotFound(f"{shown} is not served here; see /v1/models", param="model")
-
-
-News = AsyncIterator[tuple[int, TextDelta]]
 
 
 async def _complete(

@@ -1,7 +1,8 @@
 """Runs one job on the engine: submits its prompts, merges their text, aborts what is left over."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 
 from app.jobs import Job
 from app.protocol.answer import Usage
@@ -63,12 +64,11 @@ class Generation:
             EngineError: if the engine fails before the end.
         """
         readers = [self._read(index) for index in range(len(self._streams))]
-        if len(readers) == 1:
-            async for news in readers[0]:
+        source = readers[0] if len(readers) == 1 else _merge(readers)
+        # a generator that is left half-way must be closed by hand
+        async with aclosing(source):
+            async for news in source:
                 yield news
-            return
-        async for news in _merge(readers):
-            yield news
 
     def usage(self, index: int) -> Usage:
         """Tokens of one choice so far."""
@@ -84,7 +84,7 @@ class Generation:
             completion_tokens=sum(self._num_sampled),
         )
 
-    async def _read(self, index: int) -> AsyncIterator[tuple[int, TextDelta]]:
+    async def _read(self, index: int) -> AsyncGenerator[tuple[int, TextDelta], None]:
         stream = self._streams[index]
         async for delta in stream:
             news = self._choices[index].push(delta)
@@ -101,8 +101,8 @@ class Generation:
 
 
 async def _merge(
-    readers: Sequence[AsyncIterator[tuple[int, TextDelta]]],
-) -> AsyncIterator[tuple[int, TextDelta]]:
+    readers: Sequence[AsyncGenerator[tuple[int, TextDelta], None]],
+) -> AsyncGenerator[tuple[int, TextDelta], None]:
     waiting = {asyncio.ensure_future(anext(reader, None)): reader for reader in readers}
     try:
         while waiting:

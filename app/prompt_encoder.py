@@ -30,8 +30,8 @@ class PromptEncoder:
         """Encode prompts, each given as text or ids with its name in the request.
 
         Raises:
-            InvalidRequest: if an id is no token of the model.
-            PromptTooLong: if a text is too long for the context, however it is tokenised.
+            InvalidRequest: if an id is no token of the model, or a prompt has no tokens.
+            PromptTooLong: if a prompt leaves no room for one token.
         """
         num_characters = 0
         for name, content in prompts:
@@ -39,10 +39,23 @@ class PromptEncoder:
                 self._check_length(name, len(content))
                 num_characters += len(content)
             else:
+                self._check_room(name, len(content))
                 self.check_ids(name, content)
         return await _off_the_loop(
             num_characters,
-            lambda: [self._encode(content, add_special_tokens) for _, content in prompts],
+            lambda: [self._encode(*prompt, add_special_tokens) for prompt in prompts],
+        )
+
+    async def tokenize(self, text: str, *, add_special_tokens: bool) -> IntColumn:
+        """Encode a text for its own sake; it may be empty or fill the context.
+
+        Raises:
+            PromptTooLong: if it is too long for the context, however it is tokenised.
+        """
+        self._check_length("prompt", len(text))
+        return await _off_the_loop(
+            len(text),
+            lambda: self._tokenizer.encode(text, add_special_tokens=add_special_tokens),
         )
 
     async def encode_chat(
@@ -87,28 +100,29 @@ class PromptEncoder:
         """
         if not ids:
             raise InvalidRequest(f"{name} has no tokens", param=name)
-        room = self._max_model_len - len(ids)
-        if room < 1:
-            raise self._too_long(name, len(ids), "")
-        return room
+        self._check_room(name, len(ids))
+        return self._max_model_len - len(ids)
 
-    def _encode(self, content: str | list[int], add_special_tokens: bool) -> IntColumn:
-        if isinstance(content, str):
-            return self._tokenizer.encode(content, add_special_tokens=add_special_tokens)
-        return int32(content)
+    def _encode(self, name: str, content: str | list[int], add_special_tokens: bool) -> IntColumn:
+        if not isinstance(content, str):
+            return int32(content)
+        ids = self._tokenizer.encode(content, add_special_tokens=add_special_tokens)
+        # at once, so that the prompts behind one that is too long cost nothing
+        self.room(name, ids)
+        return ids
 
     def _check_length(self, name: str, num_characters: int) -> None:
-        least = self._tokenizer.min_tokens(num_characters)
-        if least >= self._max_model_len:
-            raise self._too_long(name, least, "at least ")
+        self._check_room(name, self._tokenizer.min_tokens(num_characters), "at least ")
 
-    def _too_long(self, name: str, got: int, at_least: str) -> PromptTooLong:
-        return PromptTooLong(
+    def _check_room(self, name: str, num_tokens: int, bound: str = "") -> None:
+        if num_tokens < self._max_model_len:
+            return
+        raise PromptTooLong(
             f"the model's context is {self._max_model_len} tokens, but {name} has "
-            f"{at_least}{got} tokens, which leaves no room for output",
+            f"{bound}{num_tokens} tokens, which leaves no room for output",
             param=name,
             limit=self._max_model_len,
-            got=got,
+            got=num_tokens,
         )
 
 

@@ -103,7 +103,7 @@ class ChoiceText:
         Raises:
             EngineError: if the engine gave the sequence up.
         """
-        if delta.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
+        if delta.finish_reason >= FinishReason.ABORT:
             raise EngineError("the engine gave the request up")
         ends = delta.finish_reason is not FinishReason.NONE
         text, used = self._decode(delta)
