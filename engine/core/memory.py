@@ -322,7 +322,7 @@ class PagedMemory:
 
     def _match(self, group: SequenceGroup, sequence: Sequence) -> list[int]:
         """Cached blocks of a prefix that leaves at least one token to compute."""
-        if self._cache is None:
+        if self._cache is None or not group.request.sampling.may_read_cache:
             return []
         num_tokens = (sequence.num_known - 1) // self._block_size * self._block_size
         return self._cache.match(group.request.salt, sequence.known_tokens(0, num_tokens))

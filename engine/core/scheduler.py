@@ -35,6 +35,7 @@ from engine.types import (
 class _InFlight:
     plan: StepPlan
     sampled: list[tuple[SequenceGroup, Sequence]]
+    prefilled: list[SequenceGroup]
 
 
 class Scheduler:
@@ -111,15 +112,15 @@ class Scheduler:
             return None
         self._next_step += 1
         plan = builder.build(self._rows.take_released())
-        self._in_flight.append(_InFlight(plan, builder.sampled))
+        self._in_flight.append(_InFlight(plan, builder.sampled, builder.prefilled))
         return plan
 
     def update(self, result: StepResult, now_s: float) -> StepOutput:
         """Take in the result of the oldest plan in flight."""
         done = self._in_flight.popleft()
         assert result.step == done.plan.step
-        assert len(result.tokens) == len(done.sampled)
         self._output.begin(result)
+        self._tell_prompts(done, result)
         for position, (group, sequence) in enumerate(done.sampled):
             sequence.num_in_flight -= 1
             # a token sampled after the end, by a plan made before the end was known, is dropped
@@ -198,10 +199,10 @@ class Scheduler:
         self._running.append(group)
         for sequence in group.with_row:
             sequence.row = self._rows.take()
-            builder.admit(sequence.row, group.row_sampling, sequence.choice, sequence.num_scheduled)
+            builder.admit(group, sequence)
         for choice in range(len(group.sequences), group.num_sequences):
             group.spare_rows.append(self._rows.take())
-            builder.admit(group.spare_rows[-1], group.row_sampling, choice)
+            builder.admit_spare(group, group.spare_rows[-1], choice)
         for entry in admitted:
             builder.grow(entry.sequence, entry.growth)
 
@@ -284,6 +285,19 @@ class Scheduler:
             return False
         num_blocks = self._memory.num_distinct_blocks(group)
         return self._preemption.prefers_swap(group, num_blocks)
+
+    def _tell_prompts(self, done: _InFlight, result: StepResult) -> None:
+        """Pass on the log-probabilities of prompts, which follow the sampled tokens."""
+        position = len(done.sampled)
+        chunks = zip(done.plan.prefill_starts, done.plan.prefill_counts, strict=True)
+        for group, (start, count) in zip(done.prefilled, chunks, strict=True):
+            for index in range(start, min(start + count, group.num_prompt_entries)):
+                # a chunk that is prefilled again after a preemption tells nothing new
+                if index == group.num_prompt_told and group.status is not Status.FINISHED:
+                    self._output.prompt_token(group, position)
+                    group.num_prompt_told += 1
+                position += 1
+        assert position == len(result.tokens)
 
     def _accept(
         self, group: SequenceGroup, sequence: Sequence, result: StepResult, position: int
