@@ -16,6 +16,7 @@ _PROMPTS = [
 ]
 _NUM_TOKENS = 20
 
+
 def _search(width: int, **settings: Any) -> SamplingParams:
     return SamplingParams(max_tokens=_NUM_TOKENS, beam_width=width, n=width, **settings)
 
@@ -85,9 +86,7 @@ def test_preempted_searches_end_as_quiet_ones(
     tiny: TinyModel, mode: Literal["recompute", "swap", "mixed"], block_size: int, num_blocks: int
 ) -> None:
     preemption = {"recompute": RECOMPUTE, "swap": SWAP, "mixed": Alternating()}[mode]
-    scarce = _settings(
-        tiny, block_size, num_blocks, preemption=preemption, swap_bytes=SWAP_BYTES
-    )
+    scarce = _settings(tiny, block_size, num_blocks, preemption=preemption, swap_bytes=SWAP_BYTES)
     engine = run(tiny, _PROMPTS, _search(4), **scarce)
     _check(engine, tiny, 4, 1.0)
     num_recomputed, num_swapped = engine.num_preempted
