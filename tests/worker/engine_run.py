@@ -3,8 +3,9 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
+from engine.config import EngineConfig
 from engine.core.engine import Engine
 from engine.core.preemption import FixedPreemption, Preemption
 from engine.core.sequence import SequenceGroup
@@ -19,7 +20,6 @@ from engine.types import (
     int32,
 )
 from engine.worker.worker import load_worker
-from tests.model.tiny import TinyModel
 
 RECOMPUTE, SWAP = FixedPreemption(swap=False), FixedPreemption(swap=True)
 SWAP_BYTES = 1 << 22
@@ -46,6 +46,14 @@ class Told:
     reason: FinishReason = FinishReason.NONE
 
 
+class Model(Protocol):
+    """What can be loaded."""
+
+    def config(self, **settings: Any) -> EngineConfig:
+        """Engine settings for it."""
+        ...
+
+
 class Run:
     """One engine and all that it has told so far.
 
@@ -56,13 +64,13 @@ class Run:
 
     def __init__(
         self,
-        tiny: TinyModel,
+        model: Model,
         *,
         preemption: Preemption = RECOMPUTE,
         run_ahead: int = 2,
         **settings: Any,
     ) -> None:
-        config = tiny.config(**settings)
+        config = model.config(**settings)
         executor = _Recorder(load_worker(config), run_ahead)
         self.plans = executor.plans
         self.told: dict[tuple[int, int], Told] = defaultdict(Told)
@@ -73,6 +81,9 @@ class Run:
         self._engine.add(
             Request(request_id=request_id, prompt=int32(list(prompt)), sampling=sampling)
         )
+
+    def abort(self, request_id: int) -> None:
+        self._engine.abort(request_id)
 
     def step(self) -> None:
         output = self._engine.step(0.0)
@@ -126,7 +137,7 @@ class _Recorder(InlineExecutor):
 
 
 def run(
-    tiny: TinyModel,
+    model: Model,
     prompts: Sequence[Sequence[int]],
     samplings: SamplingParams | Sequence[SamplingParams],
     **settings: Any,
@@ -134,7 +145,7 @@ def run(
     """Run requests to their end; request i has prompt i and its sampling or the one for all."""
     if isinstance(samplings, SamplingParams):
         samplings = [samplings] * len(prompts)
-    engine = Run(tiny, **settings)
+    engine = Run(model, **settings)
     for index, (prompt, sampling) in enumerate(zip(prompts, samplings, strict=True)):
         engine.add(index, prompt, sampling)
     engine.drain()
