@@ -43,6 +43,8 @@ class ModelConfig:
         output_bias: whether the attention's output projection has one too.
         tie_embeddings: whether the output layer is the embedding.
         eos_token_ids: ids that end a sequence.
+        num_token_ids: ids that the tokenizer knows, the only ones that are ever chosen; 0 for all
+            rows of the embedding.
     """
 
     architecture: str
@@ -60,6 +62,12 @@ class ModelConfig:
     output_bias: bool = False
     tie_embeddings: bool = False
     eos_token_ids: tuple[int, ...] = ()
+    num_token_ids: int = 0
+
+    @property
+    def num_choices(self) -> int:
+        """Columns of the logits."""
+        return min(self.num_token_ids or self.vocab_size, self.vocab_size)
 
     def kv_bytes_per_token(self, bytes_per_value: int, tensor_parallel_size: int = 1) -> int:
         """Bytes that the keys and values of one token take on one rank."""

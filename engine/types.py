@@ -115,6 +115,16 @@ class SamplingParams:
             or bool(self.logit_bias or self.allowed_token_ids or self.bad_words)
         )
 
+    @property
+    def needs_known_tokens(self) -> bool:
+        """Whether the workers must know the tokens of its rows."""
+        return self.changes_logits or self.prompt_logprobs is not None
+
+    @property
+    def may_read_cache(self) -> bool:
+        """Whether keys and values that another request has computed will do."""
+        return self.prompt_logprobs is None and not self.deterministic
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -142,7 +152,7 @@ class RowAdmission:
         choice: index of the sequence inside its request; added to the seed.
         length: positions that are in the KV pool already.
         prompt_len: tokens of the prompt, which penalties and `min_tokens` tell from the output.
-        known_tokens: int32 prompt and output tokens so far, where `sampling.changes_logits`;
+        known_tokens: int32 prompt and output tokens so far, where `sampling.needs_known_tokens`;
             otherwise empty.
     """
 
@@ -235,11 +245,11 @@ class StepResult:
     prefilled position of the prompt but its last, the token that follows it there.
 
     Attributes:
-        rows, tokens: int32, one entry per sampled row.
+        rows, tokens: int32, one entry per sampled row or prompt position.
         logprobs: float32 log-probability of each token in the raw distribution; NaN where the row
             asked for none.
-        top_counts: int32 number of alternatives per sampled row; empty when no row asked for any.
-        top_tokens, top_logprobs: int32 and float32, the alternatives of all rows, most likely
+        top_counts: int32 number of alternatives per entry; empty when no row asked for any.
+        top_tokens, top_logprobs: int32 and float32, the alternatives of all entries, most likely
             first.
         elapsed_s: seconds the workers spent on the step.
     """

@@ -31,6 +31,8 @@ class BatchLayout:
         max_context_len: largest entry of `context_lens`.
         max_query_len: most new tokens of one sequence.
         logit_indices: [S] int64 tokens of the batch whose logits are needed.
+        is_deterministic: whether a token's result may depend on its own sequence alone, bit for
+            bit; such sequences have one token each, and `num_decodes` is 0.
     """
 
     num_decodes: int
@@ -42,6 +44,7 @@ class BatchLayout:
     max_context_len: int
     max_query_len: int
     logit_indices: Tensor
+    is_deterministic: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +78,7 @@ class Sampled:
     """Chosen tokens of S rows.
 
     Attributes:
-        tokens: [S] int64.
+        tokens: [S] int64; -1 where the logits hold NaN, or their maximum is not finite.
         logprobs: [S] float32 of the raw distribution, or None when no row wants any.
         top_tokens, top_logprobs: [S, num_logprobs] int64 and float32, most likely first, or None.
     """
@@ -89,11 +92,12 @@ class Sampled:
 class Linear(Protocol):
     """A weight matrix (and bias) in the device's preferred form."""
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, *, is_deterministic: bool = False) -> Tensor:
         """Compute x @ weight.T + bias.
 
         Args:
             x: [T, in_features], contiguous, the backend's dtype.
+            is_deterministic: whether the bits of a row may not depend on the other rows.
 
         Returns:
             [T, out_features], the same dtype.

@@ -16,6 +16,9 @@ from kernels.backend import Sampled, SamplingColumns
 # one elementwise operation meet the same token in every row
 _ROW_ALIGNMENT = 64
 
+# instead of a token, where the logits are no numbers or allow nothing
+BROKEN = -1
+
 
 def sample(logits: Tensor, columns: SamplingColumns) -> Sampled:
     """Choose one token per row.
@@ -26,12 +29,15 @@ def sample(logits: Tensor, columns: SamplingColumns) -> Sampled:
 
     Returns:
         Tokens, with log-probabilities of the raw distribution if a row wants them. In greedy rows
-        equal logits go to the lowest token id.
+        equal logits go to the lowest token id. A row gets `BROKEN` if it holds NaN, or if its
+        maximum is not finite.
     """
     logits = logits.float()
-    tokens = logits.argmax(dim=-1)
+    largest, tokens = logits.max(dim=-1)
     if not columns.all_greedy:
         tokens = torch.where(columns.temperature > 0, draw(logits, columns), tokens)
+    # one NaN makes the maximum NaN
+    tokens = tokens.where(largest.isfinite(), BROKEN)
     return with_logprobs(tokens, logits, columns.num_logprobs)
 
 
@@ -40,7 +46,7 @@ def with_logprobs(tokens: Tensor, logits: Tensor, num_logprobs: int) -> Sampled:
     if num_logprobs < 0:
         return Sampled(tokens=tokens)
     logprobs = torch.log_softmax(logits.float(), dim=-1)
-    chosen = logprobs.gather(1, tokens[:, None])[:, 0]
+    chosen = logprobs.gather(1, tokens[:, None].clamp(min=0))[:, 0]
     if num_logprobs == 0:
         return Sampled(tokens=tokens, logprobs=chosen)
     top = logprobs.topk(min(num_logprobs, logits.shape[1]), dim=-1)

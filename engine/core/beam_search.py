@@ -5,6 +5,7 @@ score / length ** length_penalty, where the length counts generated tokens inclu
 Source: https://huggingface.co/docs/transformers/main/en/generation_strategies#beam-search
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -129,6 +130,8 @@ class BeamSearch:
             Child(index, token, logprob, self._beams[index].cumulative + logprob)
             for index, candidates in sorted(self._offered.items())
             for token, logprob in candidates
+            # what is not allowed comes with probability 0
+            if logprob > -math.inf
         ]
         children.sort(key=lambda child: -child.cumulative)
         return children[: self.num_candidates]

@@ -24,6 +24,9 @@ def make_group(
     max_tokens = clip_max_tokens(len(request.prompt), sampling, config, capacity)
     eos = () if sampling.ignore_eos else config.eos_token_ids
     stop_ids = frozenset(sampling.stop_token_ids).union(eos)
+    if sampling.min_tokens:
+        # the rows keep back whatever would end the sequence
+        sampling = replace(sampling, stop_token_ids=tuple(sorted(stop_ids)))
     beam = None
     if sampling.beam_width:
         beam = BeamSearch(

@@ -4,7 +4,16 @@ from array import array
 from itertools import accumulate
 
 from engine.core.sequence import Sequence, SequenceGroup
-from engine.types import FinishReason, StepOutput, StepResult, StepStats, float32, int32, int64
+from engine.types import (
+    PROMPT_CHOICE,
+    FinishReason,
+    StepOutput,
+    StepResult,
+    StepStats,
+    float32,
+    int32,
+    int64,
+)
 
 _NO_LOGPROB = float("nan")
 
@@ -27,19 +36,11 @@ class OutputBuilder:
 
     def token(self, group: SequenceGroup, sequence: Sequence, position: int) -> None:
         """Tell the token at `position` of the result, and whether it was the sequence's last."""
-        result = self._result
-        logprob = result.logprobs[position] if result.logprobs else _NO_LOGPROB
-        token, reason = result.tokens[position], sequence.finish_reason
-        self.append(group, sequence.choice, token, logprob, reason)
-        if not self._top_ends:
-            return
-        count = result.top_counts[position]
-        end = self._top_ends[position]
-        # earlier entries without alternatives are filled in only once somebody has some
-        self._top_counts.extend([0] * (len(self._tokens) - 1 - len(self._top_counts)))
-        self._top_counts.append(count)
-        self._top_tokens += result.top_tokens[end - count : end]
-        self._top_logprobs += result.top_logprobs[end - count : end]
+        self._pass_on(group, sequence.choice, position, sequence.finish_reason)
+
+    def prompt_token(self, group: SequenceGroup, position: int) -> None:
+        """Tell the prompt's token at `position` of the result."""
+        self._pass_on(group, PROMPT_CHOICE, position, FinishReason.NONE)
 
     def alternatives(self, position: int) -> list[tuple[int, float]]:
         """The (token, logprob) alternatives at `position` of the result, most likely first."""
@@ -84,6 +85,22 @@ class OutputBuilder:
         )
         self._clear()
         return output
+
+    def _pass_on(
+        self, group: SequenceGroup, choice: int, position: int, reason: FinishReason
+    ) -> None:
+        result = self._result
+        logprob = result.logprobs[position] if result.logprobs else _NO_LOGPROB
+        self.append(group, choice, result.tokens[position], logprob, reason)
+        if not self._top_ends:
+            return
+        count = result.top_counts[position]
+        end = self._top_ends[position]
+        # earlier entries without alternatives are filled in only once somebody has some
+        self._top_counts.extend([0] * (len(self._tokens) - 1 - len(self._top_counts)))
+        self._top_counts.append(count)
+        self._top_tokens += result.top_tokens[end - count : end]
+        self._top_logprobs += result.top_logprobs[end - count : end]
 
     def _clear(self) -> None:
         self._request_ids = int64()

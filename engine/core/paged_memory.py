@@ -236,7 +236,7 @@ class PagedMemory:
 
     def _match(self, group: SequenceGroup, sequence: Sequence) -> list[int]:
         """Cached blocks of a prefix that leaves at least one token to compute."""
-        if self._cache is None:
+        if self._cache is None or not group.request.sampling.may_read_cache:
             return []
         if self._next_in_line is None or self._next_in_line[0] != sequence.sequence_id:
             chain = PrefixChain(group.request.salt, self._block_size)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from engine.core.memory import Growth
 from engine.core.sequence import Sequence, SequenceGroup
-from engine.types import RowAdmission, SamplingParams, StepPlan, int32
+from engine.types import RowAdmission, StepPlan, int32
 
 
 class _Pairs:
@@ -21,7 +21,11 @@ class _Pairs:
 
 
 class PlanBuilder:
-    """The decisions of one step; holds the token budget."""
+    """The decisions of one step; holds the token budget.
+
+    Attributes:
+        prefilled: the group of each prefill chunk.
+    """
 
     def __init__(self, step: int, max_num_tokens: int) -> None:
         self.step = step
@@ -30,6 +34,7 @@ class PlanBuilder:
         self._decodes: list[tuple[SequenceGroup, Sequence]] = []
         self._ended_prefills: list[tuple[SequenceGroup, Sequence]] = []
         self._siblings: list[tuple[SequenceGroup, Sequence]] = []
+        self.prefilled: list[SequenceGroup] = []
         self._admissions: list[RowAdmission] = []
         self._append_rows = int32()
         self._append_entries = _Pairs()
@@ -49,11 +54,13 @@ class PlanBuilder:
         """Who gets a token, in the order of the result."""
         return self._decodes + self._ended_prefills + self._siblings
 
-    def admit(self, row: int, sampling: SamplingParams, choice: int, length: int = 0) -> None:
-        """Give a row its parameters."""
-        self._admissions.append(
-            RowAdmission(row=row, sampling=sampling, choice=choice, length=length)
-        )
+    def admit(self, group: SequenceGroup, sequence: Sequence) -> None:
+        """Give a sequence's row its parameters."""
+        self._admit(group, sequence, row=sequence.row, choice=sequence.choice)
+
+    def admit_spare(self, group: SequenceGroup, row: int, choice: int) -> None:
+        """Give its parameters to the row of a sibling that is not born yet."""
+        self._admit(group, None, row=row, choice=choice)
 
     def fork(self, parent_row: int, child_row: int) -> None:
         """Let a row take over the state that another has before this step."""
@@ -99,6 +106,7 @@ class PlanBuilder:
         start = sequence.num_scheduled
         samples = start + count == sequence.prefill_end
         self._prefills.add(sequence.row, start)
+        self.prefilled.append(group)
         self._prefill_counts.append(count)
         self._prefill_samples.append(samples)
         self._prefill_tokens.extend(sequence.known_tokens(start, count))
@@ -142,6 +150,23 @@ class PlanBuilder:
         )
         _check(plan, self._max_num_tokens)
         return plan
+
+    def _admit(
+        self, group: SequenceGroup, sequence: Sequence | None, *, row: int, choice: int
+    ) -> None:
+        prompt, sampling = group.request.prompt, group.row_sampling
+        known_tokens = int32()
+        if sampling.needs_known_tokens:
+            known_tokens = sequence.known_tokens(0, sequence.num_known) if sequence else prompt
+        admission = RowAdmission(
+            row=row,
+            sampling=sampling,
+            choice=choice,
+            length=sequence.num_scheduled if sequence else 0,
+            prompt_len=len(prompt),
+            known_tokens=known_tokens,
+        )
+        self._admissions.append(admission)
 
     @property
     def is_empty(self) -> bool:

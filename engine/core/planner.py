@@ -151,10 +151,10 @@ class Planner:
         self._queues.enter(group)
         for sequence in group.with_row:
             sequence.row = self._rows.take()
-            builder.admit(sequence.row, group.row_sampling, sequence.choice, sequence.num_scheduled)
+            builder.admit(group, sequence)
         for choice in range(len(group.sequences), group.num_sequences):
             group.spare_rows.append(self._rows.take())
-            builder.admit(group.spare_rows[-1], group.row_sampling, choice)
+            builder.admit_spare(group, group.spare_rows[-1], choice)
         for entry in admitted:
             builder.grow(entry.sequence, entry.growth)
 

@@ -37,6 +37,7 @@ from engine.types import (
 class _InFlight:
     plan: StepPlan
     sampled: list[tuple[SequenceGroup, Sequence]]
+    prefilled: list[SequenceGroup]
 
 
 class Scheduler:
@@ -108,15 +109,15 @@ class Scheduler:
             return None
         self._next_step += 1
         plan = builder.build(self._rows.take_released())
-        self._in_flight.append(_InFlight(plan, builder.sampled))
+        self._in_flight.append(_InFlight(plan, builder.sampled, builder.prefilled))
         return plan
 
     def update(self, result: StepResult, now_s: float) -> StepOutput:
         """Take in the result of the oldest plan in flight."""
         done = self._in_flight.popleft()
         assert result.step == done.plan.step
-        assert len(result.tokens) == len(done.sampled)
         self._output.begin(result)
+        self._tell_prompts(done, result)
         for position, (group, sequence) in enumerate(done.sampled):
             sequence.num_in_flight -= 1
             # a token sampled after the end, by a plan made before the end was known, is dropped
@@ -128,6 +129,19 @@ class Scheduler:
     def take_output(self, now_s: float) -> StepOutput:
         """News that came from no step, such as aborts; their step is -1."""
         return self._take_output(now_s, StepResult(step=-1), 0)
+
+    def _tell_prompts(self, done: _InFlight, result: StepResult) -> None:
+        """Pass on the log-probabilities of prompts, which follow the sampled tokens."""
+        position = len(done.sampled)
+        chunks = zip(done.plan.prefill_starts, done.plan.prefill_counts, strict=True)
+        for group, (start, count) in zip(done.prefilled, chunks, strict=True):
+            for index in range(start, min(start + count, group.num_prompt_entries)):
+                # a chunk that is prefilled again after a preemption tells nothing new
+                if index == group.num_prompt_told and group.status is not Status.FINISHED:
+                    self._output.prompt_token(group, position)
+                    group.num_prompt_told += 1
+                position += 1
+        assert position == len(result.tokens)
 
     def _accept(
         self, group: SequenceGroup, sequence: Sequence, result: StepResult, position: int

@@ -112,6 +112,7 @@ class SequenceGroup:
         row_sampling: the parameters that the workers use for its rows.
         beam: state of its beam search; None for sampling.
         spare_rows: rows kept for siblings that are not born yet.
+        num_prompt_told: prompt tokens whose log-probability has been told, where asked for.
     """
 
     request: Request
@@ -123,6 +124,13 @@ class SequenceGroup:
     beam: BeamSearch | None = None
     spare_rows: list[int] = field(default_factory=list)
     status: Status = Status.WAITING
+    num_prompt_told: int = 0
+
+    @property
+    def num_prompt_entries(self) -> int:
+        """Leading prompt positions whose following token has a log-probability to tell."""
+        asks = self.request.sampling.prompt_logprobs is not None
+        return len(self.request.prompt) - 1 if asks else 0
 
     @property
     def live(self) -> list[Sequence]:

@@ -8,10 +8,19 @@ it. Standard library only.
 """
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from engine.errors import InvariantViolated
-from engine.types import Capacity, SamplingParams, StepPlan, StepResult, float32, int32
+from engine.types import (
+    Capacity,
+    IntColumn,
+    SamplingParams,
+    StepPlan,
+    StepResult,
+    float32,
+    int32,
+)
 
 EMPTY_PREFIX = 0
 _EMPTY_SLOT = (EMPTY_PREFIX, -1)
@@ -48,6 +57,8 @@ class _Row:
     """A row of the table.
 
     Attributes:
+        known_tokens: tokens that came with the admission.
+        prompt_len: tokens of the prompt.
         length: positions that were in the pool when the row was admitted.
         prefix: hash at each position so far.
         last_token: None before the first.
@@ -55,6 +66,8 @@ class _Row:
 
     sampling: SamplingParams | None = None
     seed: int = 0
+    known_tokens: IntColumn = field(default_factory=int32)
+    prompt_len: int = 0
     length: int = 0
     table: dict[int, int] = field(default_factory=dict)
     prefix: list[int] = field(default_factory=list)
@@ -131,6 +144,8 @@ class SymbolicExecutor:
             self._rows[admission.row] = _Row(
                 sampling=admission.sampling,
                 seed=admission.sampling.seed + admission.choice,
+                known_tokens=admission.known_tokens,
+                prompt_len=admission.prompt_len,
                 length=admission.length,
             )
         for parent, child in zip(plan.fork_parents, plan.fork_children, strict=True):
@@ -211,6 +226,13 @@ class SymbolicExecutor:
         rows = plan.sampled_rows
         tops = [self._candidates(row) for row in rows]
         tokens = [self._next_token(self._rows[row]) for row in rows]
+        for row, position in self._prompt_entries(plan):
+            state = self._rows[row]
+            assert state.sampling is not None
+            rows.append(row)
+            tokens.append(state.known_tokens[position + 1])
+            count = state.sampling.prompt_logprobs or 0
+            tops.append(self._model.candidates(state.prefix[position], count))
         has_tops = any(tops)
         return StepResult(
             step=plan.step,
@@ -221,6 +243,16 @@ class SymbolicExecutor:
             top_tokens=int32([token for top in tops for token, _ in top]),
             top_logprobs=float32([logprob for top in tops for _, logprob in top]),
         )
+
+    def _prompt_entries(self, plan: StepPlan) -> Iterator[tuple[int, int]]:
+        """Rows and positions whose following prompt token has a log-probability to tell."""
+        for row, start, count in zip(
+            plan.prefill_rows, plan.prefill_starts, plan.prefill_counts, strict=True
+        ):
+            state = self._rows[row]
+            if state.sampling is not None and state.sampling.prompt_logprobs is not None:
+                end = min(start + count, state.prompt_len - 1)
+                yield from ((row, position) for position in range(start, end))
 
     def _next_token(self, state: _Row) -> int:
         state.last_token = self._model.sample(state.prefix[-1], state.seed)

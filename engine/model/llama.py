@@ -58,14 +58,15 @@ class Llama:
             kv: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim], changed IN PLACE.
 
         Returns:
-            [S, vocab_size] logits of the tokens in `layout.logit_indices`, the same on every rank.
+            [S, num_choices] logits of the tokens in `layout.logit_indices`, the same on every rank.
         """
         residual = self._embedding(tokens)
         x = self._backend.rms_norm(residual, self._norms[0], self._eps)
         for index, (layer, norm) in enumerate(zip(self._layers, self._norms[1:], strict=True)):
             x = layer(x, residual, kv[:, index], layout)
             x = self._backend.add_rms_norm(x, residual, norm, self._eps)
-        return self._head(x.index_select(0, layout.logit_indices))
+        x = x.index_select(0, layout.logit_indices)
+        return self._head(x, is_deterministic=layout.is_deterministic)
 
 
 class _Layer:
@@ -102,12 +103,14 @@ class _Layer:
         self, x: Tensor, residual: Tensor, kv_layer: Tensor, layout: BatchLayout
     ) -> Tensor:
         """Normed x [T, hidden] -> what to add to `residual`, which takes the attention IN PLACE."""
-        backend, parallel = self._backend, self._parallel
-        q = backend.rope_write(self._qkv(x), self._cos_sin, kv_layer, layout)
+        backend, parallel, alone = self._backend, self._parallel, layout.is_deterministic
+        qkv = self._qkv(x, is_deterministic=alone)
+        q = backend.rope_write(qkv, self._cos_sin, kv_layer, layout)
         attended = backend.attention(q, kv_layer, layout, self._scale)
-        x = parallel.all_reduce(self._out(attended))
+        x = parallel.all_reduce(self._out(attended, is_deterministic=alone))
         x = backend.add_rms_norm(x, residual, self._norm, self._eps)
-        return parallel.all_reduce(self._down(backend.silu_mul(self._gate_up(x))))
+        x = backend.silu_mul(self._gate_up(x, is_deterministic=alone))
+        return parallel.all_reduce(self._down(x, is_deterministic=alone))
 
 
 def _fused_qkv(

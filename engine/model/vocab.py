@@ -32,7 +32,7 @@ class VocabEmbedding:
 
 
 class VocabHead:
-    """Turns hidden states into logits over the whole vocabulary."""
+    """Turns hidden states into logits over all token ids that can be chosen."""
 
     def __init__(
         self,
@@ -43,12 +43,15 @@ class VocabHead:
     ) -> None:
         """Args: tied: the embedding's weight, for models that share it."""
         self._parallel = parameters.parallel
-        self._vocab_size = config.vocab_size
+        self._num_choices = config.num_choices
         weight = tied
         if weight is None:
             weight = parameters.vocab_rows("lm_head.weight", config.vocab_size, config.hidden_size)
+        if parameters.parallel.size == 1:
+            weight = weight[: self._num_choices]
         self._linear = backend.make_linear(weight, None)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Hidden states [S, hidden_size] -> [S, vocab_size], the same on every rank."""
-        return self._parallel.all_gather(self._linear(x))[:, : self._vocab_size].contiguous()
+    def __call__(self, x: Tensor, *, is_deterministic: bool = False) -> Tensor:
+        """Hidden states [S, hidden_size] -> [S, num_choices], the same on every rank."""
+        logits = self._linear(x, is_deterministic=is_deterministic)
+        return self._parallel.all_gather(logits)[:, : self._num_choices].contiguous()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from engine.errors import InvariantViolated
-from engine.types import IntColumn, StepPlan, int32
+from engine.types import IntColumn, RowAdmission, StepPlan, int32, int64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ def check_plan(plan: StepPlan, limits: PlanLimits) -> None:
     ):
         _check_range(plan, name, getattr(plan, name), limit)
     for admission in plan.admissions:
-        _check_range(plan, "admissions", int32([admission.row]), limits.num_rows)
+        _check_admission(plan, admission, limits)
     _check_chunks(plan, limits)
 
 
@@ -62,6 +62,24 @@ def _check_range(plan: StepPlan, name: str, column: IntColumn, limit: int) -> No
         raise InvariantViolated(
             f"step {plan.step}: {name} spans [{min(column)}, {max(column)}], beyond [0, {limit})"
         )
+
+
+def _check_admission(plan: StepPlan, admission: RowAdmission, limits: PlanLimits) -> None:
+    _check_range(plan, "admissions", int32([admission.row]), limits.num_rows)
+    sampling, known_tokens = admission.sampling, admission.known_tokens
+    _check_range(plan, "known_tokens", known_tokens, limits.vocab_size)
+    if len(known_tokens) > limits.num_positions:
+        raise InvariantViolated(
+            f"step {plan.step}: {len(known_tokens)} known tokens, beyond {limits.num_positions}"
+        )
+    if sampling.changes_logits:
+        bias_ids = [token for token, _ in sampling.logit_bias]
+        _check_range(plan, "logit_bias", int64(bias_ids), limits.vocab_size)
+        _check_range(
+            plan, "allowed_token_ids", int64(sampling.allowed_token_ids), limits.vocab_size
+        )
+        for word in sampling.bad_words:
+            _check_range(plan, "bad_words", int64(word), limits.vocab_size)
 
 
 def _check_chunks(plan: StepPlan, limits: PlanLimits) -> None:

@@ -5,16 +5,15 @@ on the device, so that the next step can start before anybody has read the last 
 """
 
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from engine.errors import InvariantViolated
 from engine.types import RowAdmission
-
-Int32Array: TypeAlias = NDArray[np.int32]
+from engine.worker.logit_rules import LogitRules
+from engine.worker.staging import Int32Array
+from engine.worker.token_history import TokenHistory
 
 _FREE = -1
 
@@ -27,11 +26,18 @@ class RowTable:
         lengths: host [num_rows] int32 tokens whose keys and values are written; -1 for a free row.
         last_tokens: [num_rows] int64 token sampled last.
         block_tables: [num_rows, max_blocks] int32; entries not in use hold some valid block id.
-        parameters: how each row's next token is chosen.
+        parameters, rules: how each row's next token is chosen.
+        history: tokens of the rows that need them.
     """
 
     def __init__(
-        self, num_rows: int, num_positions: int, block_size: int, device: torch.device
+        self,
+        num_rows: int,
+        num_positions: int,
+        *,
+        block_size: int,
+        vocab_size: int,
+        device: torch.device,
     ) -> None:
         max_blocks = -(-num_positions // block_size)
         self.device = device
@@ -40,6 +46,8 @@ class RowTable:
         self.last_tokens = torch.zeros(num_rows, dtype=torch.int64, device=device)
         self.block_tables = torch.zeros((num_rows, max_blocks), dtype=torch.int32, device=device)
         self.parameters = RowParameters(num_rows, device)
+        self.rules = LogitRules(num_rows, vocab_size, device)
+        self.history = TokenHistory(num_rows, num_positions, device)
 
     def release(self, rows: Int32Array) -> None:
         """Free rows.
@@ -62,11 +70,14 @@ class RowTable:
             raise InvariantViolated(f"a row in use is admitted: {rows}")
         self.lengths[rows] = [admission.length for admission in admissions]
         self.parameters.set(rows, admissions)
+        self.rules.set(admissions)
+        self.history.admit(admissions)
 
     def fork(self, parents: Int32Array, children: Int32Array) -> None:
         """Give children the lengths and block tables of their parents; no child is a parent."""
         self.lengths[children] = self.lengths[parents]
         self.block_tables[children] = self.block_tables[parents]
+        self.history.fork(parents, children)
 
 
 class RowParameters:
@@ -78,7 +89,10 @@ class RowParameters:
         seeds: [num_rows] int64.
         is_random, is_filtered: host [num_rows] bool, whether a row draws its token, and from a part
             of the vocabulary.
-        num_logprobs: host [num_rows] int32 alternatives to report; -1 for no log-probabilities.
+        num_logprobs, num_prompt_logprobs: host [num_rows] int32 alternatives to report for sampled
+            tokens and for those of the prompt; -1 for no log-probabilities.
+        prompt_lens: host [num_rows] int32.
+        is_search, is_deterministic: host [num_rows] bool, see `SamplingParams`.
     """
 
     def __init__(self, num_rows: int, device: torch.device) -> None:
@@ -90,6 +104,10 @@ class RowParameters:
         self.is_random = np.zeros(num_rows, np.bool_)
         self.is_filtered = np.zeros(num_rows, np.bool_)
         self.num_logprobs: Int32Array = np.full(num_rows, -1, np.int32)
+        self.num_prompt_logprobs: Int32Array = np.full(num_rows, -1, np.int32)
+        self.prompt_lens: Int32Array = np.zeros(num_rows, np.int32)
+        self.is_search = np.zeros(num_rows, np.bool_)
+        self.is_deterministic = np.zeros(num_rows, np.bool_)
 
     def set(self, rows: list[int], admissions: Sequence[RowAdmission]) -> None:
         """Overwrite the parameters of rows."""
@@ -106,7 +124,15 @@ class RowParameters:
             column[where] = torch.tensor(column_values, dtype=column.dtype, device=device)
         self.is_random[rows] = [v.temperature > 0 for v in values]
         self.is_filtered[rows] = [v.top_k > 0 or v.top_p < 1 or v.min_p > 0 for v in values]
-        self.num_logprobs[rows] = [-1 if v.num_logprobs is None else v.num_logprobs for v in values]
+        self.num_logprobs[rows] = [_or_minus_one(v.num_logprobs) for v in values]
+        self.num_prompt_logprobs[rows] = [_or_minus_one(v.prompt_logprobs) for v in values]
+        self.prompt_lens[rows] = [admission.prompt_len for admission in admissions]
+        self.is_search[rows] = [v.beam_width > 0 for v in values]
+        self.is_deterministic[rows] = [v.deterministic for v in values]
+
+
+def _or_minus_one(count: int | None) -> int:
+    return -1 if count is None else count
 
 
 def _signed(seed: int) -> int:

@@ -1,61 +1,80 @@
-"""Chooses one token per sampled row and reports it in columns."""
+"""Chooses one token per sampled row, and looks up what prompts have."""
 
 from dataclasses import replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.types import StepResult, float32, int32
 from engine.worker.inputs import StepInputs
-from engine.worker.row_table import Int32Array, RowParameters
+from engine.worker.logit_rules import Context
+from engine.worker.row_table import RowTable
+from engine.worker.staging import stage
 from kernels.backend import KernelBackend, Sampled, SamplingColumns
+from kernels.sampling import BROKEN, take_rows, with_logprobs
 
-# what a row reports instead of a token when its logits are no numbers
-BROKEN = -1
+Indices = NDArray[np.int64]
 
 
-def choose(
-    backend: KernelBackend, logits: Tensor, inputs: StepInputs, parameters: RowParameters
-) -> Sampled:
+def choose(backend: KernelBackend, logits: Tensor, inputs: StepInputs, table: RowTable) -> Sampled:
     """Choose a token for each row of logits [S, vocab_size].
 
     A draw is fixed by the row's seed and the position of its token: neither the batch nor a
-    preemption changes it. A row with a logit that is not finite gets `BROKEN`.
+    preemption changes it. Log-probabilities are those of the raw distribution, but the alternatives
+    of a beam are ranked as its rules have it. A row whose logits are no numbers gets `BROKEN`, as
+    does one whose rules leave nothing to choose.
     """
-    sampled = backend.sample(logits, _columns(inputs, parameters))
-    # one NaN makes the norm NaN; at half the time of the maximum in bfloat16 on a CPU
-    is_sound = torch.linalg.vector_norm(logits, dim=-1).isfinite()
-    return replace(sampled, tokens=sampled.tokens.where(is_sound, BROKEN))
+    columns = _columns(inputs, table)
+    ruled = np.flatnonzero(table.rules.is_active[inputs.host_sampled_rows])
+    if not len(ruled):
+        return backend.sample(logits, columns)
+    is_search = table.parameters.is_search[inputs.host_sampled_rows[ruled]]
+    drawing, searching = ruled[~is_search], ruled[is_search]
+    tokens = backend.sample(logits, replace(columns, num_logprobs=-1)).tokens
+    if len(drawing):
+        (where,) = stage(table.device, drawing)
+        scores = logits.index_select(0, where).float()
+        _apply_rules(scores, drawing, inputs, table)
+        own_columns = replace(take_rows(columns, where), num_logprobs=-1)
+        drawn = backend.sample(scores, own_columns).tokens
+        # what is ruled out may hide that the raw logits are no numbers
+        tokens[where] = drawn.where(tokens[where] != BROKEN, BROKEN)
+    sampled = with_logprobs(tokens, logits, columns.num_logprobs)
+    if len(searching):
+        assert sampled.top_tokens is not None
+        assert sampled.top_logprobs is not None
+        (where,) = stage(table.device, searching)
+        # as in transformers, whose beams lose the probability of what is ruled out
+        scores = logits.index_select(0, where).float().log_softmax(dim=-1)
+        _apply_rules(scores, searching, inputs, table)
+        top = scores.topk(sampled.top_tokens.shape[1], dim=-1)
+        sampled.top_tokens[where], sampled.top_logprobs[where] = top.indices, top.values
+    return sampled
 
 
-def report(step: int, sampled: Sampled, rows: Int32Array, num_logprobs: Int32Array) -> StepResult:
-    """Bring the choice of rows [S] to the host.
+def look_up(logits: Tensor, inputs: StepInputs, table: RowTable) -> Sampled:
+    """Log-probabilities of the prompt tokens that follow logits [P, vocab_size]."""
+    prompt = inputs.prompt
+    rows, positions = stage(table.device, prompt.rows, prompt.positions)
+    num_logprobs = int(table.parameters.num_prompt_logprobs[prompt.rows].max())
+    return with_logprobs(table.history.tokens[rows, positions].long(), logits, num_logprobs)
 
-    Args:
-        num_logprobs: [S] what each row asked for, see `RowParameters`.
-    """
-    result = StepResult(
-        step=step,
-        rows=int32(rows.tobytes()),
-        tokens=int32(sampled.tokens.int().cpu().numpy().tobytes()),
-        logprobs=float32(_logprobs(sampled, num_logprobs).tobytes()),
+
+def _apply_rules(scores: Tensor, indices: Indices, inputs: StepInputs, table: RowTable) -> None:
+    """Change scores [K, vocab_size] of some of the sampled rows IN PLACE."""
+    rows = inputs.host_sampled_rows[indices]
+    lengths = inputs.host_sampled_positions[indices]
+    tokens = table.history.tokens[:, : int(lengths.max())]
+    context = Context(
+        tokens=tokens.index_select(0, *stage(table.device, rows)).long(),
+        lengths=lengths,
+        prompt_lens=table.parameters.prompt_lens[rows],
     )
-    if sampled.top_tokens is None or sampled.top_logprobs is None:
-        return result
-    top_counts = num_logprobs.clip(0, sampled.top_tokens.shape[1])
-    is_wanted = np.arange(sampled.top_tokens.shape[1]) < top_counts[:, None]
-    return replace(
-        result,
-        top_counts=int32(top_counts.tobytes()),
-        top_tokens=int32(sampled.top_tokens.int().cpu().numpy()[is_wanted].tobytes()),
-        top_logprobs=float32(sampled.top_logprobs.cpu().numpy()[is_wanted].tobytes()),
-    )
+    table.rules.apply(scores, rows, context)
 
 
-def _columns(inputs: StepInputs, parameters: RowParameters) -> SamplingColumns:
-    rows, host_rows = inputs.sampled_rows, inputs.host_sampled_rows
+def _columns(inputs: StepInputs, table: RowTable) -> SamplingColumns:
+    parameters, rows, host_rows = table.parameters, inputs.sampled_rows, inputs.host_sampled_rows
     is_random = parameters.is_random[host_rows]
     return SamplingColumns(
         temperature=parameters.temperature.index_select(0, rows),
@@ -68,9 +87,3 @@ def _columns(inputs: StepInputs, parameters: RowParameters) -> SamplingColumns:
         all_greedy=not is_random.any(),
         any_filter=bool((is_random & parameters.is_filtered[host_rows]).any()),
     )
-
-
-def _logprobs(sampled: Sampled, num_logprobs: Int32Array) -> NDArray[np.float32]:
-    if sampled.logprobs is None:
-        return np.full(len(num_logprobs), np.nan, np.float32)
-    return np.where(num_logprobs >= 0, sampled.logprobs.cpu().numpy(), np.float32(np.nan))

@@ -12,11 +12,13 @@ from engine.model.loader import load_model
 from engine.model.parallel import TensorParallel, connect, local_device
 from engine.model.safetensors_folder import Progress
 from engine.types import Capacity, StepPlan, StepResult
-from engine.worker.inputs import build_inputs, stage
+from engine.worker.inputs import build_inputs
 from engine.worker.kv_pool import KVPool
 from engine.worker.plan_check import PlanLimits, check_plan
+from engine.worker.report import Part, report
 from engine.worker.row_table import RowTable
-from engine.worker.sampler import choose, report
+from engine.worker.sampler import choose, look_up
+from engine.worker.staging import stage
 from kernels.backend import KernelBackend
 from kernels.select import select_backend
 
@@ -48,7 +50,11 @@ class Worker:
         self._parallel = parallel
         self._model = model
         self._table = RowTable(
-            config.max_num_seqs, config.max_model_len, pool.block_size, backend.device
+            config.max_num_seqs,
+            config.max_model_len,
+            block_size=pool.block_size,
+            vocab_size=config.model.num_choices,
+            device=backend.device,
         )
         self._limits = PlanLimits(
             num_rows=config.max_num_seqs,
@@ -112,13 +118,19 @@ class Worker:
         inputs = build_inputs(plan, table, self.pool.block_size)
         logits = self._model.forward(inputs.tokens, self.pool.kv, inputs.layout)
         table.lengths[inputs.rows] = inputs.ends
-        rows = inputs.host_sampled_rows
-        if not len(rows):
-            return StepResult(step=plan.step)
-        sampled = choose(self._backend, logits, inputs, table.parameters)
-        # a broken row may be in the next plan already, so it goes on with some valid token
-        table.last_tokens.index_copy_(0, inputs.sampled_rows, sampled.tokens.clamp(min=0))
-        return report(plan.step, sampled, rows, table.parameters.num_logprobs[rows])
+        table.history.note(inputs.token_rows, inputs.layout.positions, inputs.tokens)
+        rows, prompt_rows = inputs.host_sampled_rows, inputs.prompt.rows
+        parts = []
+        if len(rows):
+            sampled = choose(self._backend, logits[: len(rows)], inputs, table)
+            # a broken row may be in the next plan already, so it goes on with some valid token
+            table.last_tokens.index_copy_(0, inputs.sampled_rows, sampled.tokens.clamp(min=0))
+            parts.append(Part(sampled, rows, table.parameters.num_logprobs[rows]))
+        if len(prompt_rows):
+            known = look_up(logits[len(rows) :], inputs, table)
+            num_logprobs = table.parameters.num_prompt_logprobs[prompt_rows]
+            parts.append(Part(known, prompt_rows, num_logprobs))
+        return report(plan.step, *parts) if parts else StepResult(step=plan.step)
 
 
 def load_worker(

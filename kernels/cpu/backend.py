@@ -153,7 +153,6 @@ class CpuBackend(PackedBackend):
         scaled = logits[rows].float() / chosen.temperature[:, None]
         kernels = self._all_kernels[torch.float32]
         mask_unlikely(kernels, scaled, chosen)
-        # a row of NaN gets no draw and keeps the valid id that it has
         drawn = tokens[rows]
         unscaled = replace(chosen, temperature=torch.ones_like(chosen.temperature))
         _draw(kernels, drawn, scaled, unscaled)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kernels.backend import Linear
 from kernels.cpu.library import Library
-from kernels.reference import DenseLinear
+from kernels.reference import DenseLinear, in_tiles
 
 _MADV_HUGEPAGE = 14
 _TILE_K = 32
@@ -54,8 +54,9 @@ class TileLinear:
         )
         self._linear = library.linear
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, *, is_deterministic: bool = False) -> Tensor:
         """Compute x @ weight.T + bias; see `kernels.backend.Linear`."""
+        del is_deterministic  # it always is
         assert x.is_contiguous()
         assert x.dtype == torch.bfloat16
         num_tokens, in_features = x.shape
@@ -75,8 +76,11 @@ class OneDnnLinear:
         self._packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, _ONEDNN_ROWS)
         self._bias = bias
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, *, is_deterministic: bool = False) -> Tensor:
         """Compute x @ weight.T + bias; see `kernels.backend.Linear`."""
+        return in_tiles(self._multiply, x) if is_deterministic else self._multiply(x)
+
+    def _multiply(self, x: Tensor) -> Tensor:
         out: Tensor = torch.ops.mkldnn._linear_pointwise(
             x, self._packed, self._bias, "none", [], ""
         )

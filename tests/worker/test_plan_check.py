@@ -10,7 +10,9 @@ from engine.errors import InvariantViolated
 from engine.types import RowAdmission, SamplingParams, StepPlan, int32
 from engine.worker.plan_check import PlanLimits, check_plan
 
-_LIMITS = PlanLimits(num_rows=4, num_blocks=10, max_blocks=3, num_positions=12, vocab_size=50)
+_LIMITS = PlanLimits(
+    num_rows=4, num_blocks=10, num_swap_slots=6, max_blocks=3, num_positions=12, vocab_size=50
+)
 _SOUND = StepPlan(
     step=7,
     releases=int32([3]),
@@ -97,8 +99,56 @@ def test_chunks_out_of_the_context_are_refused(start: int, count: int) -> None:
         check_plan(replace(_SOUND, **chunk), _LIMITS)
 
 
-@pytest.mark.parametrize("column", ["swap_out_blocks", "swap_in_blocks"])
-def test_swaps_are_refused(column: str) -> None:
-    swap: dict[str, Any] = {column: int32([1])}
-    with pytest.raises(InvariantViolated, match="no swap space"):
-        check_plan(replace(_SOUND, **swap), _LIMITS)
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("fork_parents", "fork_children"),
+        ("token_rows", "token_values"),
+        ("swap_out_blocks", "swap_out_slots"),
+        ("swap_in_slots", "swap_in_blocks"),
+        ("sibling_rows", "sibling_parents"),
+    ],
+)
+def test_pairs_out_of_range_or_of_different_length_are_refused(first: str, second: str) -> None:
+    limits = {"token_values": 50, "swap_out_blocks": 10, "swap_in_blocks": 10}
+    limits |= {"swap_out_slots": 6, "swap_in_slots": 6}
+    check_plan(replace(_SOUND, **_columns({first: 1, second: 2})), _LIMITS)
+    for name in (first, second):
+        for value in (-1, limits.get(name, 4)):
+            with pytest.raises(InvariantViolated, match=f"{name}.*{value}"):
+                check_plan(replace(_SOUND, **_columns({first: 1, second: 2, name: value})), _LIMITS)
+        with pytest.raises(InvariantViolated, match="columns differ in length"):
+            check_plan(replace(_SOUND, **_columns({name: 1})), _LIMITS)
+
+
+def test_a_row_that_decodes_and_is_born_at_once_is_refused() -> None:
+    born = _columns({"sibling_rows": 0, "sibling_parents": 3})
+    with pytest.raises(InvariantViolated, match="a row comes twice"):
+        check_plan(replace(_SOUND, **born), _LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("name", "rules"),
+    [
+        ("logit_bias", {"logit_bias": ((50, 1.0),)}),
+        ("allowed_token_ids", {"allowed_token_ids": (-1,)}),
+        ("bad_words", {"bad_words": ((3, 4), (1 << 40,))}),
+    ],
+)
+def test_rules_about_unknown_tokens_are_refused(name: str, rules: dict[str, Any]) -> None:
+    admission = RowAdmission(row=3, sampling=SamplingParams(max_tokens=1, **rules))
+    with pytest.raises(InvariantViolated, match=name):
+        check_plan(replace(_SOUND, admissions=(admission,)), _LIMITS)
+
+
+@pytest.mark.parametrize("known", [[50], [-1], [0] * 13])
+def test_known_tokens_beyond_the_vocabulary_or_the_context_are_refused(known: list[int]) -> None:
+    admission = RowAdmission(
+        row=3, sampling=SamplingParams(max_tokens=1), known_tokens=int32(known)
+    )
+    with pytest.raises(InvariantViolated, match=r"known.tokens"):
+        check_plan(replace(_SOUND, admissions=(admission,)), _LIMITS)
+
+
+def _columns(values: dict[str, int]) -> dict[str, Any]:
+    return {name: int32([value]) for name, value in values.items()}

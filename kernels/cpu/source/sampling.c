@@ -9,6 +9,10 @@ INLINE order order_of(element x) {
     const int16_t key = (int16_t)(bits ^ ((bits >> 15) & 0x7FFF));
     return (order)(key + (key == -1));
 }
+
+// The bits without the sign: those of an infinity, and above them NaN.
+INLINE order magnitude_of(element x) { return (order)(x & 0x7FFF); }
+enum { INFINITE = 0x7F80 };
 #else
 typedef int32_t order;
 INLINE order order_of(element x) {
@@ -16,19 +20,25 @@ INLINE order order_of(element x) {
     const int32_t key = bits ^ ((bits >> 31) & 0x7FFFFFFF);
     return key + (key == -1);
 }
+
+INLINE order magnitude_of(element x) { return (order)(bits_of_float(x) & 0x7FFFFFFF); }
+enum { INFINITE = 0x7F800000 };
 #endif
 
-// tokens[s] = index of the largest of logits [num_rows, vocab], the lowest if there are several.
+// tokens[s] = index of the largest of logits [num_rows, vocab], the lowest if there are several; -1
+// for a row that holds NaN, or whose largest is infinite.
 EXPORT void argmax(int64_t *tokens, const element *logits, int64_t num_rows, int64_t vocab) {
     for (int64_t s = 0; s < num_rows; s++, logits += vocab) {
-        order top = order_of(logits[0]);
-        for (int64_t i = 1; i < vocab; i++) {
-            const order key = order_of(logits[i]);
+        order top = order_of(logits[0]), largest = 0;
+        for (int64_t i = 0; i < vocab; i++) {
+            const order key = order_of(logits[i]), magnitude = magnitude_of(logits[i]);
             top = key > top ? key : top;
+            largest = magnitude > largest ? magnitude : largest;
         }
         int64_t first = 0;
         while (order_of(logits[first]) != top) first++;
-        tokens[s] = first;
+        const int is_sound = largest <= INFINITE && magnitude_of(logits[first]) < INFINITE;
+        tokens[s] = is_sound ? first : -1;
     }
 }
 
@@ -51,13 +61,13 @@ INLINE float noise(uint32_t token, uint32_t first_key, uint32_t second_key) {
 
 enum { CHUNK = 1024 };
 
-// tokens[s] = argmax of logits / temperature + noise for rows with temperature > 0.
+// tokens[s] = argmax of logits / temperature + noise for rows with temperature > 0 that have a token.
 EXPORT void draw(int64_t *tokens, const element *logits, const float *temperature,
                  const int64_t *seeds, const int64_t *positions, int64_t num_rows,
                  int64_t vocab) {
     float values[CHUNK];
     for (int64_t s = 0; s < num_rows; s++, logits += vocab) {
-        if (temperature[s] <= 0) continue;
+        if (temperature[s] <= 0 || tokens[s] < 0) continue;
         const float scale = 1.0f / temperature[s];
         const uint32_t low = (uint32_t)seeds[s], high = (uint32_t)((uint64_t)seeds[s] >> 32);
         const uint32_t first = mix_bits((uint32_t)positions[s] ^ mix_bits(low));

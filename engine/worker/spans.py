@@ -1,0 +1,119 @@
+"""Which positions of which rows a step computes, on the host."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import InvariantViolated
+from engine.types import StepPlan
+from engine.worker.row_table import RowParameters, RowTable
+from engine.worker.staging import Int32Array
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Positions [starts, ends) of rows, all host int32; decodes first, then prefill chunks."""
+
+    rows: Int32Array
+    starts: Int32Array
+    ends: Int32Array
+
+    @property
+    def counts(self) -> Int32Array:
+        """Tokens of each span."""
+        return self.ends - self.starts
+
+    @property
+    def bounds(self) -> Int32Array:
+        """Span r has tokens [bounds[r], bounds[r + 1]) of the batch."""
+        bounds = np.zeros(len(self.rows) + 1, np.int32)
+        self.counts.cumsum(out=bounds[1:])
+        return bounds
+
+    def split(self, is_split: NDArray[np.bool_]) -> "Spans":
+        """Cut some spans into single tokens, in place."""
+        pieces = np.where(is_split, self.counts, 1)
+        starts = self.starts.repeat(pieces) + count_up(pieces)
+        ends = np.where(is_split.repeat(pieces), starts + 1, self.ends.repeat(pieces))
+        return Spans(self.rows.repeat(pieces), starts, ends)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTokens:
+    """Tokens of prompts whose log-probability is wanted, host int32.
+
+    Attributes:
+        rows, positions: of each token.
+        indices: token of the batch that it follows.
+    """
+
+    rows: Int32Array
+    positions: Int32Array
+    indices: Int32Array
+
+
+_EMPTY = np.zeros(0, np.int32)
+_NO_PROMPT_TOKENS = PromptTokens(_EMPTY, _EMPTY, _EMPTY)
+
+
+def count_up(counts: Int32Array) -> Int32Array:
+    """0, 1, ... of each count, one after the other."""
+    firsts = counts.cumsum(dtype=np.int32) - counts
+    return np.arange(counts.sum(), dtype=np.int32) - firsts.repeat(counts)
+
+
+def make_spans(plan: StepPlan, table: RowTable) -> Spans:
+    """The spans of a plan.
+
+    Raises:
+        InvariantViolated: if a row is free, has no token to go on from, or no room to go on.
+    """
+    decode_rows = np.asarray(plan.decode_rows)
+    prefill_rows = np.asarray(plan.prefill_rows)
+    prefill_starts = np.asarray(plan.prefill_starts)
+    lengths = table.lengths[decode_rows]
+    if (lengths < 1).any() or (lengths >= table.num_positions).any():
+        raise InvariantViolated(f"step {plan.step}: rows of lengths {lengths.tolist()} decode")
+    if (table.lengths[prefill_rows] < 0).any():
+        raise InvariantViolated(
+            f"step {plan.step}: free rows among {prefill_rows.tolist()} prefill"
+        )
+    return Spans(
+        np.concatenate((decode_rows, prefill_rows)),
+        np.concatenate((lengths, prefill_starts)),
+        np.concatenate((lengths + 1, prefill_starts + np.asarray(plan.prefill_counts))),
+    )
+
+
+def sampled_spans(plan: StepPlan, spans: Spans) -> NDArray[np.int64]:
+    """Index of the span that each sampled row takes its logits from.
+
+    Raises:
+        InvariantViolated: if the parent of a sibling samples nothing.
+    """
+    num_decodes = len(plan.decode_rows)
+    ended = np.flatnonzero(np.asarray(plan.prefill_samples)) + num_decodes
+    own = np.concatenate((np.arange(num_decodes), ended))
+    if not plan.sibling_rows:
+        return own
+    index_of = {int(spans.rows[index]): index for index in own}
+    missing = set(plan.sibling_parents) - index_of.keys()
+    if missing:
+        raise InvariantViolated(f"step {plan.step}: siblings of {missing}, which sample nothing")
+    return np.concatenate((own, [index_of[row] for row in plan.sibling_parents]))
+
+
+def prompt_tokens(spans: Spans, parameters: RowParameters) -> PromptTokens:
+    """The prompt tokens that follow positions of the spans, where a row asked for them."""
+    is_asked = parameters.num_prompt_logprobs[spans.rows] >= 0
+    if not is_asked.any():
+        return _NO_PROMPT_TOKENS
+    ends = np.minimum(spans.ends, parameters.prompt_lens[spans.rows] - 1)
+    counts = np.where(is_asked, (ends - spans.starts).clip(0), 0)
+    offsets = count_up(counts)
+    return PromptTokens(
+        rows=spans.rows.repeat(counts),
+        positions=spans.starts.repeat(counts) + offsets + 1,
+        indices=spans.bounds[:-1].repeat(counts) + offsets,
+    )

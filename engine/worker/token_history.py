@@ -1,0 +1,57 @@
+"""Prompt and output tokens of the rows whose next token depends on them, on the device.
+
+A token is written at its position when it is fed, so a row that is prefilled again, forked or fed
+another token than it sampled is right without further ado.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.types import RowAdmission
+from engine.worker.staging import Int32Array, stage
+
+
+class TokenHistory:
+    """Tokens [0, length) of each row that needs them; memory is taken when the first one comes."""
+
+    def __init__(self, num_rows: int, num_positions: int, device: torch.device) -> None:
+        self._shape = (num_rows, num_positions)
+        self._device = device
+        self._is_kept = np.zeros(num_rows, np.bool_)
+        self._tokens: Tensor | None = None
+
+    @property
+    def tokens(self) -> Tensor:
+        """[num_rows, num_positions] int32; beyond a row's length lies any token id."""
+        if self._tokens is None:
+            self._tokens = torch.zeros(self._shape, dtype=torch.int32, device=self._device)
+        return self._tokens
+
+    def admit(self, admissions: Sequence[RowAdmission]) -> None:
+        """Take over what is known of new rows."""
+        for admission in admissions:
+            self._is_kept[admission.row] = admission.sampling.needs_known_tokens
+            if admission.known_tokens:
+                known = torch.tensor(admission.known_tokens, dtype=torch.int32)
+                self.tokens[admission.row, : len(known)] = known.to(self._device)
+
+    def fork(self, parents: Int32Array, children: Int32Array) -> None:
+        """Give children the tokens of their parents; no child is a parent."""
+        if self._is_kept[parents].any():
+            to_rows, from_rows = stage(self._device, children, parents)
+            self.tokens[to_rows] = self.tokens[from_rows]
+
+    def note(self, rows: Int32Array, positions: Tensor, tokens: Tensor) -> None:
+        """Write the tokens of a batch.
+
+        Args:
+            rows: host [T].
+            positions, tokens: [T] int64.
+        """
+        indices = np.flatnonzero(self._is_kept[rows])
+        if len(indices):
+            where, kept_rows = stage(self._device, indices, rows[indices])
+            self.tokens[kept_rows, positions[where]] = tokens[where].int()

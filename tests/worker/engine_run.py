@@ -1,0 +1,157 @@
+"""Runs whole engines over the worker, under memory pressure or not, and gathers what they tell."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from engine.config import EngineConfig
+from engine.core.engine import Engine
+from engine.core.preemption import FixedPreemption, Preemption
+from engine.core.sequence import SequenceGroup
+from engine.executor.inline import InlineExecutor
+from engine.types import (
+    FinishReason,
+    Request,
+    SamplingParams,
+    StepOutput,
+    StepPlan,
+    StepStats,
+    int32,
+)
+from engine.worker.worker import load_worker
+
+RECOMPUTE, SWAP = FixedPreemption(swap=False), FixedPreemption(swap=True)
+SWAP_BYTES = 1 << 22
+
+
+class Alternating:
+    """Swaps every other victim."""
+
+    def __init__(self) -> None:
+        self._swaps_next = True
+
+    def prefers_swap(self, group: SequenceGroup, num_blocks: int) -> bool:
+        self._swaps_next = not self._swaps_next
+        return not self._swaps_next
+
+
+@dataclass(slots=True)
+class Told:
+    """Everything told about one choice of one request."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    tops: list[list[tuple[int, float]]] = field(default_factory=list)
+    reason: FinishReason = FinishReason.NONE
+
+
+class Model(Protocol):
+    """What can be loaded."""
+
+    def config(self, **settings: Any) -> EngineConfig:
+        """Engine settings for it."""
+        ...
+
+
+class Run:
+    """One engine and all that it has told so far.
+
+    Attributes:
+        told: by request and choice.
+        plans: what the worker has executed.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        preemption: Preemption = RECOMPUTE,
+        run_ahead: int = 2,
+        **settings: Any,
+    ) -> None:
+        config = model.config(**settings)
+        executor = _Recorder(load_worker(config), run_ahead)
+        self.plans = executor.plans
+        self.told: dict[tuple[int, int], Told] = defaultdict(Told)
+        self.stats: StepStats | None = None
+        self._engine = Engine(config.scheduler, executor, preemption=preemption)
+
+    def add(self, request_id: int, prompt: Sequence[int], sampling: SamplingParams) -> None:
+        self._engine.add(
+            Request(request_id=request_id, prompt=int32(list(prompt)), sampling=sampling)
+        )
+
+    def abort(self, request_id: int) -> None:
+        self._engine.abort(request_id)
+
+    def step(self) -> None:
+        output = self._engine.step(0.0)
+        if output is not None:
+            self._take(output)
+
+    def drain(self) -> dict[tuple[int, int], Told]:
+        """Run until all is done."""
+        while self._engine.has_work:
+            self.step()
+        assert self.stats is not None
+        usage = self.stats.usage
+        assert usage.free + usage.cached == usage.total
+        assert usage.swapped == 0
+        return self.told
+
+    @property
+    def num_preempted(self) -> tuple[int, int]:
+        """Groups recomputed and swapped."""
+        assert self.stats is not None
+        return self.stats.num_recomputed, self.stats.num_swapped_out
+
+    def _take(self, output: StepOutput) -> None:
+        top_end = 0
+        keys = zip(output.request_ids, output.choices, strict=True)
+        for index, key in enumerate(keys):
+            told = self.told[key]
+            assert told.reason is FinishReason.NONE, "news after the end"
+            told.reason = FinishReason(output.finish_reasons[index])
+            top_start = top_end
+            top_end += output.top_counts[index] if output.top_counts else 0
+            if output.tokens[index] >= 0:
+                told.tokens.append(output.tokens[index])
+                told.logprobs.append(output.logprobs[index])
+                tops = slice(top_start, top_end)
+                pairs = zip(output.top_tokens[tops], output.top_logprobs[tops], strict=True)
+                told.tops.append(list(pairs))
+        self.stats = output.stats
+
+
+class _Recorder(InlineExecutor):
+    """Keeps the plans."""
+
+    def __init__(self, worker: Any, run_ahead: int) -> None:
+        super().__init__(worker, run_ahead)
+        self.plans: list[StepPlan] = []
+
+    def submit(self, plan: StepPlan) -> None:
+        self.plans.append(plan)
+        super().submit(plan)
+
+
+def run(
+    model: Model,
+    prompts: Sequence[Sequence[int]],
+    samplings: SamplingParams | Sequence[SamplingParams],
+    **settings: Any,
+) -> Run:
+    """Run requests to their end; request i has prompt i and its sampling or the one for all."""
+    if isinstance(samplings, SamplingParams):
+        samplings = [samplings] * len(prompts)
+    engine = Run(model, **settings)
+    for index, (prompt, sampling) in enumerate(zip(prompts, samplings, strict=True)):
+        engine.add(index, prompt, sampling)
+    engine.drain()
+    return engine
+
+
+def tokens_of(engine: Run) -> dict[tuple[int, int], list[int]]:
+    """Tokens of each request and choice."""
+    return {key: told.tokens for key, told in sorted(engine.told.items())}

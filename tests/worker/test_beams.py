@@ -1,0 +1,105 @@
+"""Beam search through the whole engine against transformers."""
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import pytest
+import torch
+
+from engine.types import SamplingParams
+from tests.model.tiny import TinyModel
+from tests.worker.engine_run import RECOMPUTE, SWAP, SWAP_BYTES, Alternating, Run, run, tokens_of
+
+_EOS = 5
+_PROMPTS = [
+    list(range(start, start + length)) for start, length in ((10, 3), (40, 16), (80, 17), (7, 9))
+]
+_NUM_TOKENS = 20
+
+
+def _search(width: int, **settings: Any) -> SamplingParams:
+    return SamplingParams(max_tokens=_NUM_TOKENS, beam_width=width, n=width, **settings)
+
+
+def _settings(tiny: TinyModel, block_size: int, num_blocks: int, **settings: Any) -> dict[str, Any]:
+    model = replace(tiny.config().model, eos_token_ids=(_EOS,))
+    return {
+        "model": model,
+        "block_size": block_size,
+        "num_blocks": num_blocks,
+        "max_num_seqs": 64,
+        "max_num_batched_tokens": 64,
+        "max_model_len": min(256, block_size * num_blocks),
+        **settings,
+    }
+
+
+@torch.inference_mode()
+def _expected(
+    tiny: TinyModel, prompt: list[int], width: int, **settings: Any
+) -> tuple[list[list[int]], list[float]]:
+    """Hypotheses of transformers, best first, each up to its end, and their scores."""
+    output = tiny.reference.generate(
+        torch.tensor([prompt]),
+        attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+        num_beams=width,
+        num_return_sequences=width,
+        max_new_tokens=_NUM_TOKENS,
+        do_sample=False,
+        eos_token_id=_EOS,
+        pad_token_id=_EOS,
+        return_dict_in_generate=True,
+        output_scores=True,
+        **settings,
+    )
+    hypotheses = [row[len(prompt) :].tolist() for row in output.sequences]
+    trimmed = [ids[: ids.index(_EOS) + 1] if _EOS in ids else ids for ids in hypotheses]
+    scores = output.sequences_scores.tolist() if width > 1 else []
+    return trimmed, scores
+
+
+def _check(engine: Run, tiny: TinyModel, width: int, length_penalty: float, **more: Any) -> None:
+    for index, prompt in enumerate(_PROMPTS):
+        ids, scores = _expected(tiny, prompt, width, length_penalty=length_penalty, **more)
+        told = [engine.told[index, choice] for choice in range(width)]
+        assert [hypothesis.tokens for hypothesis in told] == ids
+        if width > 1:
+            own = [sum(t.logprobs) / len(t.tokens) ** length_penalty for t in told]
+            assert own == pytest.approx(scores, abs=1e-3)
+
+
+@pytest.mark.parametrize("length_penalty", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("early_stopping", [True, False])
+@pytest.mark.parametrize("width", [1, 2, 4, 8])
+def test_hypotheses_equal_those_of_transformers(
+    tiny: TinyModel, width: int, early_stopping: bool, length_penalty: float
+) -> None:
+    sampling = _search(width, early_stopping=early_stopping, length_penalty=length_penalty)
+    engine = run(tiny, _PROMPTS, sampling, **_settings(tiny, 16, 128))
+    _check(engine, tiny, width, length_penalty, early_stopping=early_stopping)
+    assert engine.num_preempted == (0, 0)
+
+
+@pytest.mark.parametrize("mode", ["recompute", "swap", "mixed"])
+@pytest.mark.parametrize(("block_size", "num_blocks"), [(1, 104), (4, 30), (16, 13), (64, 8)])
+def test_preempted_searches_end_as_quiet_ones(
+    tiny: TinyModel, mode: Literal["recompute", "swap", "mixed"], block_size: int, num_blocks: int
+) -> None:
+    preemption = {"recompute": RECOMPUTE, "swap": SWAP, "mixed": Alternating()}[mode]
+    scarce = _settings(tiny, block_size, num_blocks, preemption=preemption, swap_bytes=SWAP_BYTES)
+    engine = run(tiny, _PROMPTS, _search(4), **scarce)
+    _check(engine, tiny, 4, 1.0)
+    num_recomputed, num_swapped = engine.num_preempted
+    assert (num_recomputed > 0) == (mode != "swap")
+    assert (num_swapped > 0) == (mode != "recompute")
+
+
+def test_sampling_beside_a_search_is_unchanged(tiny: TinyModel) -> None:
+    drawing = SamplingParams(max_tokens=_NUM_TOKENS, temperature=0.9, seed=3, num_logprobs=1)
+    kinds = [_search(4), drawing, _search(2), replace(drawing, n=3, top_p=0.8, seed=4)]
+    together = tokens_of(run(tiny, _PROMPTS, kinds, **_settings(tiny, 4, 256)))
+    for index, (prompt, kind) in enumerate(zip(_PROMPTS, kinds, strict=True)):
+        alone = tokens_of(run(tiny, [prompt], kind, **_settings(tiny, 4, 256)))
+        assert {(index, choice): ids for (_, choice), ids in alone.items()} == {
+            key: ids for key, ids in together.items() if key[0] == index
+        }
