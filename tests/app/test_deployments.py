@@ -13,7 +13,6 @@ from app.deployments import Engine, Ingress
 from app.engine_handle import ServeEngineHandle
 from engine.errors import EngineError
 from engine.runtime.gang import GangOptions
-from engine.types import CLIENT_SHIFT
 from tests.app.scripted_app import make_app
 from tests.runtime import scripted
 
@@ -106,7 +105,7 @@ def rank_processes() -> list[psutil.Process]:
 async def test_a_call_for_a_replica_that_is_gone_is_refused(url: str) -> None:
     handle = ServeEngineHandle(engine_handle())
     with pytest.raises(EngineError, match="gone"):
-        await handle.abort("no-such-replica", (1 << CLIENT_SHIFT,))
+        await handle.abort("no-such-replica", (7,))
     with pytest.raises(EngineError, match="gone"):
         await anext(aiter(handle.attach("no-such-replica", 1)))
 

@@ -35,8 +35,8 @@ def _generate(
         for request_id, token in zip(output.request_ids, output.tokens, strict=True):
             outputs[request_id].append(token)
         stats = output.stats
-    assert stats.usage.free == stats.usage.total
-    return outputs, stats.num_preemptions
+    assert stats.usage.free + stats.usage.cached == stats.usage.total
+    return outputs, stats.num_recomputed
 
 
 _GREEDY = SamplingParams(max_tokens=_NUM_TOKENS, temperature=0.0, ignore_eos=True)

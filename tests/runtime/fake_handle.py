@@ -60,14 +60,14 @@ class FakeEngineHandle:
         self.requests: list[Request] = []
         self.aborted: list[tuple[str, int]] = []
         self.was_aborted = asyncio.Event()
-        self.renewed: list[str] = []
+        self.renewed: list[tuple[str, int]] = []
         self.was_renewed = asyncio.Event()
         self.attached: list[str] = []
         self.was_attached = asyncio.Event()
         self.contexts: set[str] = set()
         self._streams: dict[str, asyncio.Queue[bytes | EngineError | None]] = {}
 
-    async def submit(self, request: bytes) -> bytes:
+    async def submit(self, client: int, request: bytes) -> bytes:
         self._check_up()
         await self.may_answer.wait()
         self.requests.append(REQUESTS.decode(request))
@@ -78,9 +78,9 @@ class FakeEngineHandle:
         self.aborted += [(replica, request_id) for request_id in request_ids]
         self.was_aborted.set()
 
-    async def renew(self, replica: str, client: int) -> None:
+    async def renew(self, replica: str, client: int, received_bytes: int) -> None:
         self._check_up()
-        self.renewed.append(replica)
+        self.renewed.append((replica, received_bytes))
         self.was_renewed.set()
 
     async def attach(self, replica: str, client: int) -> AsyncIterator[bytes]:

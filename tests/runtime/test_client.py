@@ -195,7 +195,7 @@ async def test_the_lease_is_renewed_while_requests_are_open(
 ) -> None:
     await submit(client)
     await asyncio.wait_for(handle.was_renewed.wait(), 10)
-    assert set(handle.renewed) == {"a"}
+    assert set(handle.renewed) == {("a", 0)}
 
 
 async def test_close_fails_what_is_open(
