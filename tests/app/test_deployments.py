@@ -29,10 +29,7 @@ def free_port() -> int:
     return port
 
 
-@pytest.fixture(scope="module")
-def url(ray_cluster: None) -> Iterator[str]:
-    port = free_port()
-    serve.start(http_options={"host": "127.0.0.1", "port": port})
+def make_application(worker: str) -> serve.Application:
     quick = {"graceful_shutdown_timeout_s": 20, "graceful_shutdown_wait_loop_s": 0.05}
     engine = Engine.options(  # type: ignore[attr-defined]
         **quick,
@@ -42,13 +39,21 @@ def url(ray_cluster: None) -> Iterator[str]:
         placement_group_strategy="STRICT_PACK",
     ).bind(
         scripted.engine_config(),
-        GangOptions(num_cpus_per_rank=0.1, worker_factory=WORKERS),
+        GangOptions(num_cpus_per_rank=0.1, worker_factory=worker),
         Path,
     )
     ingress = Ingress.options(  # type: ignore[attr-defined]
         **quick, ray_actor_options={"num_cpus": 0.1}
     )
-    serve.run(ingress.bind(engine, make_app), name=NAME, route_prefix="/")
+    application: serve.Application = ingress.bind(engine, make_app)
+    return application
+
+
+@pytest.fixture(scope="module")
+def url(ray_cluster: None) -> Iterator[str]:
+    port = free_port()
+    serve.start(http_options={"host": "127.0.0.1", "port": port})
+    serve.run(make_application(WORKERS), name=NAME, route_prefix="/")
     yield f"http://127.0.0.1:{port}"
     serve.shutdown()  # type: ignore[no-untyped-call]
 
@@ -100,6 +105,20 @@ def rank_processes() -> list[psutil.Process]:
     """This cluster's rank actors, by the title that Ray gives their processes."""
     children = psutil.Process().children(recursive=True)
     return [child for child in children if child.cmdline()[0].startswith("ray::RankActor")]
+
+
+def test_what_a_rank_refuses_ends_the_deployment_at_once(url: str) -> None:
+    refused = make_application("tests.runtime.scripted:load_nothing")
+    with pytest.raises(RuntimeError, match="no weights here"):
+        serve.run(refused, name="refused", route_prefix="/refused")
+    engine = serve.status().applications["refused"].deployments["Engine"]
+    serve.delete("refused")
+    assert engine.status == "DEPLOY_FAILED"
+    assert "failed to start 1 times" in engine.message
+    assert "ConfigError: no weights here" in engine.message
+    # no chain of errors: neither the rank's frames nor those of the call to it
+    assert engine.message.count("Traceback") == 1
+    assert "load_nothing" not in engine.message
 
 
 async def test_a_call_for_a_replica_that_is_gone_is_refused(url: str) -> None:
