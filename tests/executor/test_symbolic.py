@@ -6,19 +6,25 @@ from dataclasses import replace
 import pytest
 
 from engine.errors import InvariantViolated
-from engine.executor.symbolic import EMPTY_PREFIX, SymbolicExecutor, extend_hash
+from engine.executor.symbolic import EMPTY_PREFIX, SymbolicExecutor, SymbolicModel, extend_hash
 from engine.types import Capacity, IntColumn, RowAdmission, SamplingParams, StepPlan, int32
 
 CAPACITY = Capacity(num_blocks=6, block_size=2, num_rows=3)
 SAMPLING = SamplingParams(max_tokens=8)
 
 
-def next_token(prefix_hash: int) -> int:
-    return prefix_hash % 100
+class Model(SymbolicModel):
+    def sample(self, prefix_hash: int, seed: int) -> int:
+        return prefix_hash % 100
+
+
+class BrokenModel(SymbolicModel):
+    def sample(self, prefix_hash: int, seed: int) -> int:
+        return -1
 
 
 def make_executor(run_ahead: int = 1) -> SymbolicExecutor:
-    return SymbolicExecutor(CAPACITY, next_token, run_ahead=run_ahead)
+    return SymbolicExecutor(CAPACITY, Model(), run_ahead=run_ahead)
 
 
 def prefill(step: int, row: int, prompt: list[int], blocks: list[int]) -> StepPlan:
@@ -65,7 +71,7 @@ def expected_tokens(prompt: list[int], count: int) -> list[int]:
         prefix = extend_hash(prefix, token)
     tokens = []
     for _ in range(count):
-        tokens.append(next_token(prefix))
+        tokens.append(Model().sample(prefix, 0))
         prefix = extend_hash(prefix, tokens[-1])
     return tokens
 
@@ -140,7 +146,13 @@ WRONG_PLANS = {
     "row 0 reads a foreign key": replace(
         decode(1, 0), copy_sources=int32([2]), copy_destinations=int32([0])
     ),
-    "skips positions": replace(prefill(1, 1, [9], [2]), prefill_starts=int32([1])),
+    "adopts an empty slot": replace(prefill(1, 1, [9], [2]), prefill_starts=int32([1])),
+    "row 0 skips positions": replace(
+        prefill(1, 0, [9], [2]),
+        admissions=(),
+        append_indices=int32([2]),
+        prefill_starts=int32([4]),
+    ),
     "no block for 2": prefill(1, 1, [9, 9, 9], [2]),
     "hole in the table": append(decode(1, 0), 0, 3, 2),
     "no block 6": append(decode(1, 0), 0, 2, 6),
@@ -170,7 +182,7 @@ def test_a_row_that_continues_an_unfinished_prompt_is_noticed() -> None:
 def test_a_block_that_a_plan_in_flight_touches_may_not_be_given_away() -> None:
     executor = make_executor(run_ahead=2)
     executor.submit(prefill(0, 0, [1, 2, 3], [0, 1]))
-    with pytest.raises(InvariantViolated, match="block 1 reused while step 0 runs"):
+    with pytest.raises(InvariantViolated, match="slot 2 is still in use"):
         executor.submit(prefill(1, 1, [9], [1]))
 
 
@@ -197,7 +209,7 @@ def test_more_plans_than_agreed_are_refused() -> None:
 
 
 def test_an_error_of_the_model_is_told_as_minus_one() -> None:
-    executor = SymbolicExecutor(CAPACITY, lambda prefix_hash: -1, run_ahead=2)
+    executor = SymbolicExecutor(CAPACITY, BrokenModel(), run_ahead=2)
     executor.submit(prefill(0, 0, [1, 2, 3], [0, 1]))
     # a plan ahead cannot know of the error
     executor.submit(decode(1, 0))

@@ -62,7 +62,7 @@ async def serving(
     *,
     step_deadline_s: float = 30.0,
     limits: ClientLimits = IMPATIENT,
-    **settings: int,
+    **settings: Any,
 ) -> AsyncIterator[Supervisor]:
     before = asyncio.all_tasks()
     config = scripted.engine_config(**settings)
