@@ -25,6 +25,8 @@ from engine.runtime.supervisor import Supervisor
     health_check_timeout_s=10,
     graceful_shutdown_timeout_s=300,
     graceful_shutdown_wait_loop_s=0.5,
+    # what a constructor refuses once, it refuses again
+    max_constructor_retry_count=1,
 )
 @serve.ingress()
 class Ingress:
@@ -52,6 +54,8 @@ class Ingress:
     health_check_timeout_s=10,
     graceful_shutdown_timeout_s=300,
     graceful_shutdown_wait_loop_s=0.5,
+    # what a constructor refuses once, it refuses again
+    max_constructor_retry_count=1,
     request_router_config={
         "request_router_class": "app.router:EngineRouter",
         "request_routing_stats_period_s": 1,
@@ -76,19 +80,19 @@ class Engine:
             gang, config, replica=self._replica, step_deadline_s=options.step_deadline_s
         )
 
-    async def submit(self, request: bytes) -> bytes:
-        """Accept or refuse an encoded `Request`."""
-        return self._running.submit(request)
+    async def submit(self, client: int, request: bytes) -> bytes:
+        """Accept or refuse a client's encoded `Request`."""
+        return self._running.submit(client, request)
 
     async def abort(self, replica: str, request_ids: tuple[int, ...]) -> None:
         """End requests."""
         self._check_addressee(replica)
         self._running.abort(request_ids)
 
-    async def renew(self, replica: str, client: int) -> None:
-        """Keep a client's lease."""
+    async def renew(self, replica: str, client: int, received_bytes: int) -> None:
+        """Keep a client's lease and note what it has read."""
         self._check_addressee(replica)
-        self._running.renew(client)
+        self._running.renew(client, received_bytes)
 
     async def attach(self, replica: str, client: int) -> AsyncIterator[bytes]:
         """Stream a client's outputs."""
@@ -110,7 +114,7 @@ class Engine:
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Called by Serve; read by `app.scaling`."""
-        batch_usage = self._running.num_open / self._max_num_seqs
+        batch_usage = self._running.num_open_choices / self._max_num_seqs
         return {"pressure": max(self._kv_usage, batch_usage)}
 
     def __del__(self) -> None:

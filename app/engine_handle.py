@@ -22,18 +22,18 @@ class ServeEngineHandle:
     def __init__(self, engine: DeploymentHandle[Any]) -> None:
         self._engine = engine
 
-    async def submit(self, request: bytes) -> bytes:
+    async def submit(self, client: int, request: bytes) -> bytes:
         """See `EngineHandle.submit`."""
-        verdict: bytes = await _answer(self._engine.submit.remote(request))
+        verdict: bytes = await _answer(self._engine.submit.remote(client, request))
         return verdict
 
     async def abort(self, replica: str, request_ids: tuple[int, ...]) -> None:
         """See `EngineHandle.abort`."""
         await _answer(self._pinned(replica).abort.remote(replica, request_ids))
 
-    async def renew(self, replica: str, client: int) -> None:
+    async def renew(self, replica: str, client: int, received_bytes: int) -> None:
         """See `EngineHandle.renew`."""
-        await _answer(self._pinned(replica).renew.remote(replica, client))
+        await _answer(self._pinned(replica).renew.remote(replica, client, received_bytes))
 
     async def attach(self, replica: str, client: int) -> AsyncIterator[bytes]:
         """See `EngineHandle.attach`."""

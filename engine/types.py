@@ -16,11 +16,6 @@ else:
     # `array` takes no subscript at run time before Python 3.12, and the codec reads the annotations
     IntColumn = FloatColumn = array
 
-# a request id is (client << CLIENT_SHIFT) | counter, so one int64 column says whose and which
-# request it is
-CLIENT_SHIFT = 40
-MAX_CLIENT = (1 << 23) - 1
-
 # the choice that entries about the prompt itself have
 PROMPT_CHOICE = -1
 
@@ -131,7 +126,7 @@ class Request:
     """One prompt to continue, made by the ingress.
 
     Attributes:
-        request_id: unique in the engine, see `CLIENT_SHIFT`.
+        request_id: 63-bit, unique in the engine.
         prompt: int32 token ids, at least one.
         salt: the tenant; requests of other tenants never share blocks with this one.
         arrival_s: seconds on the clock of whoever drives the engine.

@@ -2,7 +2,8 @@
 
 SOCK_SEQPACKET keeps the borders of packets, sleeps in the kernel and ends with end-of-file when the
 peer dies. A packet is one flag byte and at most `PACKET_BYTES`; longer messages take several. A
-message has at least one byte.
+message has at least one byte and at most `MAX_MESSAGE_BYTES`. A peer that breaks
+this counts as gone.
 """
 
 import os
@@ -12,6 +13,7 @@ from contextlib import suppress
 from engine.errors import ConfigError, WorkerDied
 
 PACKET_BYTES = 64 << 10
+MAX_MESSAGE_BYTES = 256 << 20
 MAX_PATH_BYTES = 107
 _MORE, _LAST = b"\x00", b"\x01"
 
@@ -25,8 +27,10 @@ class Channel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        self._packet = bytearray(PACKET_BYTES + 1)
+        # one byte more than a packet may have shows that one was longer
+        self._packet = bytearray(PACKET_BYTES + 2)
         self._received: list[bytes] = []
+        self._received_bytes = 0
 
     def fileno(self) -> int:
         """Readable when a packet or the end has arrived."""
@@ -109,11 +113,19 @@ class Channel:
         if not size:
             raise ChannelClosed("the peer closed the connection")
         self._received.append(bytes(memoryview(self._packet)[1:size]))
-        if self._packet[:1] != _LAST:
+        self._received_bytes += size - 1
+        self._check_packet(size)
+        if self._packet[:1] == _MORE:
             return None
         message = b"".join(self._received)
         self._received.clear()
+        self._received_bytes = 0
         return message
+
+    def _check_packet(self, size: int) -> None:
+        is_ours = self._packet[:1] in (_MORE, _LAST) and 1 < size <= PACKET_BYTES + 1
+        if not is_ours or self._received_bytes > MAX_MESSAGE_BYTES:
+            raise ChannelClosed("the peer sent what is no part of a message")
 
 
 class Listener:

@@ -36,7 +36,7 @@ class Codec(Generic[Message]):
         """
         try:
             return self._decoder.decode(data)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InvariantViolated(f"not a {self._name} message: {error}") from error
 
 

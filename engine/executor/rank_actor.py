@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, cast
 
 from engine.config import EngineConfig
+from engine.errors import InvariantViolated
 from engine.executor.channel import Channel, ChannelClosed, Listener
 from engine.executor.gang import PLANS, REPLIES, Reply
 from engine.types import Capacity, StepPlan, StepResult
@@ -107,6 +108,9 @@ def serve_plans(worker: Worker, channel: Channel, *, is_first: bool) -> None:
             pass
     except ChannelClosed as closed:
         logger.info("channel_closed reason=%s", closed)
+    except InvariantViolated as error:
+        # whoever sent that is no scheduler that an answer could reach
+        logger.error("bad_plan reason=%s", error)
     finally:
         channel.close()
         worker.close()

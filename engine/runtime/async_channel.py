@@ -1,10 +1,13 @@
 """A channel inside an asyncio loop: messages come by callback, sending never waits."""
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 
 from engine.executor.channel import Channel, ChannelClosed
+
+logger = logging.getLogger(__name__)
 
 
 class AsyncChannel:
@@ -20,6 +23,7 @@ class AsyncChannel:
         """Begin to receive.
 
         Args:
+            on_message: may fail on what the peer sent, which ends the connection.
             on_closed: called once when the peer is gone, not after `close`.
         """
         self._channel = channel
@@ -54,6 +58,9 @@ class AsyncChannel:
                 self._on_message(message)
         except ChannelClosed:
             self._end()
+        except Exception:  # the border of the process: a peer that sends nonsense is no peer
+            logger.exception("bad_message")
+            self._end()
 
     def _flush(self) -> None:
         try:
@@ -69,5 +76,7 @@ class AsyncChannel:
             self._end()
 
     def _end(self) -> None:
-        self.close()
-        self._on_closed()
+        # a message may have had the channel closed before it failed
+        if self._is_open:
+            self.close()
+            self._on_closed()

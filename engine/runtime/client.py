@@ -5,23 +5,17 @@ import contextvars
 import itertools
 import secrets
 from array import array
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 from engine.errors import EngineError
 from engine.runtime.columns import deltas
+from engine.runtime.lease import Lease
 from engine.runtime.messages import REQUESTS, VERDICTS, Verdict, decode_batch, error_of
-from engine.runtime.protocol import Delta
-from engine.types import (
-    CLIENT_SHIFT,
-    MAX_CLIENT,
-    FinishReason,
-    Request,
-    SamplingParams,
-    float32,
-    int32,
-)
+from engine.runtime.token_stream import RemoteTokenStream
+from engine.types import FinishReason, Request, SamplingParams
 
 RENEW_PERIOD_S = 1.5
 READY_TIMEOUT_S = 5.0
@@ -30,7 +24,7 @@ READY_TIMEOUT_S = 5.0
 class EngineHandle(Protocol):
     """A way to the engine replicas. Every method raises EngineError when a replica is gone."""
 
-    async def submit(self, request: bytes) -> bytes:
+    async def submit(self, client: int, request: bytes) -> bytes:
         """Hand an encoded `Request` to a replica of the handle's choice; returns a `Verdict`."""
         ...
 
@@ -38,8 +32,8 @@ class EngineHandle(Protocol):
         """End requests of one replica."""
         ...
 
-    async def renew(self, replica: str, client: int) -> None:
-        """Tell one replica that this client lives."""
+    async def renew(self, replica: str, client: int, received_bytes: int) -> None:
+        """Tell one replica that this client lives and how much of its stream it has read."""
         ...
 
     def attach(self, replica: str, client: int) -> AsyncIterator[bytes]:
@@ -49,34 +43,6 @@ class EngineHandle(Protocol):
     async def is_ready(self) -> bool:
         """Whether a replica is there that made progress lately."""
         ...
-
-
-class RemoteTokenStream:
-    """One request's output. Implements `engine.runtime.protocol.TokenStream`."""
-
-    def __init__(self, client: "RemoteEngineClient", request_id: int) -> None:
-        self.request_id = request_id
-        self.replica: str | None = None
-        self._client = client
-        self._news: asyncio.Queue[Delta | EngineError] = asyncio.Queue()
-        self._has_ended = False
-
-    async def __aiter__(self) -> AsyncGenerator[Delta, None]:
-        while not self._has_ended:
-            news = await self._news.get()
-            if isinstance(news, EngineError):
-                self._has_ended = True
-                raise news
-            self._has_ended = news.finish_reason is not FinishReason.NONE
-            yield news
-
-    async def abort(self) -> None:
-        """See `TokenStream.abort`."""
-        await self._client.abort(self)
-
-    def put(self, news: Delta | EngineError) -> None:
-        """Queue news for the reader."""
-        self._news.put_nowait(news)
 
 
 class RemoteEngineClient:
@@ -90,20 +56,22 @@ class RemoteEngineClient:
         """Args: renew_period_s: must be well below the replicas' lease."""
         self._handle = handle
         self._renew_period_s = renew_period_s
-        # both parts are random, so that two ingresses never take each other's tokens for their own
-        self._client = secrets.randbelow(MAX_CLIENT + 1)
-        first = secrets.randbelow(1 << (CLIENT_SHIFT - 1))
-        self._request_ids = itertools.count((self._client << CLIENT_SHIFT) | first)
+        # random, so that no two ingresses are taken for one, and no two requests
+        self._client = secrets.randbits(63)
+        self._request_ids = itertools.count(secrets.randbits(62))
+        # by request id, until the replica has told the end, also of those that were aborted
         self._streams: dict[int, RemoteTokenStream] = {}
         self._followed: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def submit(self, prompt: "array[int]", sampling: SamplingParams) -> RemoteTokenStream:
+    async def submit(
+        self, prompt: "array[int]", sampling: SamplingParams, *, salt: bytes = b""
+    ) -> RemoteTokenStream:
         """See `EngineClient.submit`."""
         request_id = next(self._request_ids)
-        stream = self._streams[request_id] = RemoteTokenStream(self, request_id)
-        request = Request(request_id=request_id, prompt=prompt, sampling=sampling)
-        call = self._spawn(self._handle.submit(REQUESTS.encode(request)))
+        stream = self._streams[request_id] = RemoteTokenStream(request_id, sampling.n, self.abort)
+        request = Request(request_id=request_id, prompt=prompt, sampling=sampling, salt=salt)
+        call = self._spawn(self._handle.submit(self._client, REQUESTS.encode(request)))
         try:
             verdict = VERDICTS.decode(await asyncio.shield(call))
             if verdict.refusal is not None:
@@ -113,6 +81,8 @@ class RemoteEngineClient:
             self._spawn(self._withdraw(call, request_id))
             raise
         except BaseException:
+            # it may have been accepted all the same: then the first news of it have it aborted, or
+            # the end of the lease where nobody listens
             self._streams.pop(request_id, None)
             raise
         stream.replica = verdict.replica
@@ -121,13 +91,12 @@ class RemoteEngineClient:
 
     async def abort(self, stream: RemoteTokenStream) -> None:
         """See `TokenStream.abort`."""
-        if self._streams.pop(stream.request_id, None) is None or stream.replica is None:
+        if stream.has_ended:
             return
-        stream.put(
-            Delta(choice=0, tokens=int32(), logprobs=float32(), finish_reason=FinishReason.ABORT)
-        )
-        # the shield lets the call go on when the caller is cancelled
-        await asyncio.shield(self._spawn(self._tell_abort(stream.replica, stream.request_id)))
+        stream.end()
+        if stream.replica is not None:
+            # the shield lets the call go on when the caller is cancelled
+            await asyncio.shield(self._spawn(self._tell_abort(stream)))
 
     async def is_ready(self) -> bool:
         """See `EngineClient.is_ready`."""
@@ -158,10 +127,14 @@ class RemoteEngineClient:
             if verdict.refusal is None:
                 await self._handle.abort(verdict.replica, (request_id,))
 
-    async def _tell_abort(self, replica: str, request_id: int) -> None:
-        # a replica that is gone has ended its requests already
-        with suppress(EngineError):
-            await self._handle.abort(replica, (request_id,))
+    async def _tell_abort(self, stream: RemoteTokenStream) -> None:
+        assert stream.replica is not None
+        try:
+            await self._handle.abort(stream.replica, (stream.request_id,))
+        except EngineError:
+            # a replica that is gone has ended its requests; one that is not will tell more of it,
+            # and that has it aborted again
+            self._streams.pop(stream.request_id, None)
 
     def _ensure_followed(self, replica: str) -> None:
         if replica not in self._followed:
@@ -170,40 +143,45 @@ class RemoteEngineClient:
 
     async def _follow(self, replica: str) -> None:
         """Read a replica's stream for as long as requests are open there."""
-        renewing = self._spawn(self._renew(replica))
+        lease = Lease(partial(self._handle.renew, replica, self._client), self._renew_period_s)
+        keeping = self._spawn(lease.keep())
         try:
             while known := self._open_on(replica):
+                lease.attached()
                 async for data in self._handle.attach(replica, self._client):
-                    self._deliver(data)
+                    lease.received(len(data))
+                    self._deliver(replica, data)
                 # a stream ends by itself only when the replica knows of no open request
                 lost = [stream for stream in known if stream.request_id in self._streams]
                 self._fail(lost, EngineError("the engine replica has lost the request"))
         except EngineError as error:
             self._fail(self._open_on(replica), error)
         finally:
-            renewing.cancel()
+            keeping.cancel()
             self._followed.discard(replica)
-
-    async def _renew(self, replica: str) -> None:
-        while True:
-            await asyncio.sleep(self._renew_period_s)
-            # the stream's end tells of a dead replica
-            with suppress(EngineError):
-                await self._handle.renew(replica, self._client)
 
     def _open_on(self, replica: str) -> list[RemoteTokenStream]:
         return [stream for stream in self._streams.values() if stream.replica == replica]
 
-    def _deliver(self, data: bytes) -> None:
+    def _deliver(self, replica: str, data: bytes) -> None:
         for request_id, delta in deltas(decode_batch(data)):
+            is_last = delta.finish_reason is not FinishReason.NONE
             stream = self._streams.get(request_id)
             if stream is None:
+                if not is_last:
+                    self._disown(replica, request_id)
                 continue
-            if delta.finish_reason is not FinishReason.NONE:
-                del self._streams[request_id]
             stream.put(delta)
+            if is_last and stream.has_ended:
+                del self._streams[request_id]
+
+    def _disown(self, replica: str, request_id: int) -> None:
+        """Abort a request that nobody here waits for: its verdict was lost, or an abort."""
+        stream = RemoteTokenStream(request_id, 0, self.abort, replica)
+        self._streams[request_id] = stream
+        self._spawn(self._tell_abort(stream))
 
     def _fail(self, streams: list[RemoteTokenStream], error: EngineError) -> None:
         for stream in streams:
             if self._streams.pop(stream.request_id, None) is not None:
-                stream.put(error)
+                stream.fail(error)

@@ -1,14 +1,14 @@
-"""The rows of a `StepOutput`: parted by client, turned into deltas, made for failures."""
+"""The rows of a `StepOutput`: parted by owner, turned into deltas, made for failures."""
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import TypeVar
 
 from engine.runtime.messages import OUTPUTS
 from engine.runtime.protocol import Delta
 from engine.types import (
-    CLIENT_SHIFT,
     Capacity,
     FinishReason,
     FloatColumn,
@@ -21,26 +21,32 @@ from engine.types import (
     int64,
 )
 
-
-def client_of(request_id: int) -> int:
-    """Number of the ingress that made a request."""
-    return request_id >> CLIENT_SHIFT
+Owner = TypeVar("Owner", bound=Hashable)
 
 
-def part_by_client(output: StepOutput, encoded: bytes) -> dict[int, bytes]:
-    """Encode each client's rows; `encoded` is the output itself, passed on when all are of one."""
-    rows: dict[int, list[int]] = {}
+def part_by_owner(
+    output: StepOutput, encoded: bytes, owners: Mapping[int, Owner]
+) -> dict[Owner, bytes]:
+    """Encode each owner's rows.
+
+    Args:
+        encoded: the output itself, passed on when all rows are of one owner.
+        owners: by request id; rows of others are left out.
+    """
+    rows: dict[Owner, list[int]] = {}
     for row, request_id in enumerate(output.request_ids):
-        rows.setdefault(client_of(request_id), []).append(row)
-    if len(rows) == 1:
+        owner = owners.get(request_id)
+        if owner is not None:
+            rows.setdefault(owner, []).append(row)
+    if len(rows) == 1 and len(next(iter(rows.values()))) == len(output.request_ids):
         return dict.fromkeys(rows, encoded)
-    return {client: OUTPUTS.encode(_select(output, chosen)) for client, chosen in rows.items()}
+    return {owner: OUTPUTS.encode(_select(output, chosen)) for owner, chosen in rows.items()}
 
 
-def ended_requests(output: StepOutput) -> list[int]:
-    """Ids of the requests that have ended in this step."""
-    pairs = zip(output.request_ids, output.finish_reasons, strict=True)
-    return [request_id for request_id, reason in pairs if reason]
+def ended_choices(output: StepOutput) -> Iterator[tuple[int, int]]:
+    """(request id, choice) of those that have ended in this step."""
+    rows = zip(output.request_ids, output.choices, output.finish_reasons, strict=True)
+    return ((request_id, choice) for request_id, choice, reason in rows if reason)
 
 
 def deltas(outputs: Iterable[StepOutput]) -> Iterator[tuple[int, Delta]]:
@@ -62,13 +68,14 @@ def deltas(outputs: Iterable[StepOutput]) -> Iterator[tuple[int, Delta]]:
         )
 
 
-def failure(request_ids: Sequence[int], stats: StepStats) -> StepOutput:
-    """An output that ends requests with ERROR and has no other news."""
-    count = len(request_ids)
+def failure(choices: Iterable[tuple[int, int]], stats: StepStats) -> StepOutput:
+    """An output that ends choices, (request id, choice), with ERROR and has no other news."""
+    pairs = list(choices)
+    count = len(pairs)
     return StepOutput(
         step=-1,
-        request_ids=int64(list(request_ids)),
-        choices=int32([0] * count),
+        request_ids=int64([request_id for request_id, _ in pairs]),
+        choices=int32([choice for _, choice in pairs]),
         tokens=int32([-1] * count),
         logprobs=float32([float("nan")] * count),
         finish_reasons=array("b", [FinishReason.ERROR] * count),

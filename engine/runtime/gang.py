@@ -2,22 +2,23 @@
 
 import asyncio
 import logging
-import os
-import shutil
-import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import ray
+from ray.exceptions import RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from engine.config import EngineConfig
+from engine.errors import ServeError
 from engine.executor.channel import Channel, Listener
 from engine.executor.gang import STEP_DEADLINE_S
 from engine.executor.rank_actor import RankActor
 from engine.runtime.scheduler_actor import SchedulerActor
+from engine.runtime.scratch_folder import ScratchFolder
 from engine.types import Capacity
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ class Gang:
     def __init__(
         self,
         actors: Sequence[Any],
-        folder: str,
+        folder: ScratchFolder,
         channel: Channel,
         capacity: Capacity,
     ) -> None:
@@ -82,28 +83,34 @@ async def start_gang(config: EngineConfig, options: GangOptions) -> Gang:
     i + 1.
 
     Raises:
-        ray.exceptions.RayError: if a process fails to start or to load; none is left then.
+        ServeError: what a rank raised on purpose while loading, such as a ConfigError; no process
+            is left then.
+        ray.exceptions.RayError: if a process fails in another way; neither.
     """
-    # mkdtemp makes it mode 0700: nobody else reaches the sockets in it
-    folder = tempfile.mkdtemp(prefix="pagoda-")
-    ranks = _start_ranks(config, options, folder)
+    folder = ScratchFolder()
+    ranks = _start_ranks(config, options, folder.path)
     scheduler = _start_scheduler(config, options)
     try:
         capacity = await _load(ranks)
-        channel = await _connect(scheduler, ranks, folder, capacity)
+        channel = await _connect(scheduler, ranks, folder.path, capacity)
     except BaseException:
         _discard([scheduler, *ranks], folder)
         raise
-    if len(ranks) == 1:
-        # nothing is left in it, and a killed replica could not remove it later; the rendezvous of
-        # several ranks stays in use
-        os.rmdir(folder)
     return Gang([scheduler, *ranks], folder, channel, capacity)
 
 
-def _start_ranks(config: EngineConfig, options: GangOptions, folder: str) -> list[Any]:
+def common_capacity(capacities: Sequence[Capacity]) -> Capacity:
+    """What every rank can hold: the plans are the same for all."""
+    return replace(
+        capacities[0],
+        num_blocks=min(capacity.num_blocks for capacity in capacities),
+        num_swap_slots=min(capacity.num_swap_slots for capacity in capacities),
+    )
+
+
+def _start_ranks(config: EngineConfig, options: GangOptions, folder: Path) -> list[Any]:
     size = config.tensor_parallel_size
-    rendezvous = f"file://{folder}/rendezvous" if size > 1 else None
+    rendezvous = (folder / "rendezvous").as_uri() if size > 1 else None
     actor_class = ray.remote(RankActor)
     return [
         actor_class.options(
@@ -140,16 +147,22 @@ async def _load(ranks: Sequence[Any]) -> Capacity:
         done, total = (sum(column) for column in zip(*progress, strict=True))
         seconds = time.monotonic() - started_s
         logger.info("weights_loading bytes=%d of=%d seconds=%.1f", done, total, seconds)
-    capacities: list[Capacity] = loads.result()
+    try:
+        capacities: list[Capacity] = loads.result()
+    except RayTaskError as error:
+        if isinstance(error.cause, ServeError):
+            # raised on purpose: its text says all, without the frames of two processes
+            raise error.cause from None
+        raise
     logger.info("weights_loaded ranks=%d seconds=%.1f", len(ranks), time.monotonic() - started_s)
-    return min(capacities, key=lambda capacity: capacity.num_blocks)
+    return common_capacity(capacities)
 
 
 async def _connect(
-    scheduler: Any, ranks: Sequence[Any], folder: str, capacity: Capacity
+    scheduler: Any, ranks: Sequence[Any], folder: Path, capacity: Capacity
 ) -> Channel:
-    rank_paths = [os.path.join(folder, f"rank-{rank}") for rank in range(len(ranks))]
-    replica_path = os.path.join(folder, "replica")
+    rank_paths = [str(folder / f"rank-{rank}") for rank in range(len(ranks))]
+    replica_path = str(folder / "replica")
     listener = Listener(replica_path)
     try:
         calls = zip(ranks, rank_paths, strict=True)
@@ -162,7 +175,7 @@ async def _connect(
         listener.close()
 
 
-def _discard(actors: Sequence[Any], folder: str) -> None:
+def _discard(actors: Sequence[Any], folder: ScratchFolder) -> None:
     for actor in actors:
         ray.kill(actor)
-    shutil.rmtree(folder, ignore_errors=True)
+    folder.close()

@@ -59,7 +59,8 @@ class EngineLoop:
         except RequestError as error:
             # admission has let through what the core refuses: this request's fault alone
             logger.warning("request_refused request_id=%d reason=%s", request.request_id, error)
-            self._tell(failure([request.request_id], self._stats))
+            choices = [(request.request_id, choice) for choice in range(request.sampling.n)]
+            self._tell(failure(choices, self._stats))
 
     def _tell(self, output: StepOutput) -> None:
         self._channel.send(OUTPUTS.encode(output))

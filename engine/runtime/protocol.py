@@ -13,7 +13,7 @@ class Delta:
     """New tokens of one choice of a request.
 
     Attributes:
-        choice: index of the sequence inside its request.
+        choice: index of the sequence inside its request, or `PROMPT_CHOICE`.
         tokens: int32, may be empty when `finish_reason` is ABORT or ERROR.
         logprobs: float32, one per token; NaN where none was asked for.
         top_tokens, top_logprobs: one column per token, most likely first; empty when none was asked
@@ -50,11 +50,14 @@ class TokenStream(Protocol):
 class EngineClient(Protocol):
     """How an ingress replica talks to the engine replicas."""
 
-    async def submit(self, prompt: "array[int]", sampling: SamplingParams) -> TokenStream:
+    async def submit(
+        self, prompt: "array[int]", sampling: SamplingParams, *, salt: bytes = b""
+    ) -> TokenStream:
         """Hand a request to an engine replica and wait for its verdict.
 
         Args:
             prompt: int32 token ids.
+            salt: the tenant, see `Request.salt`.
 
         Raises:
             PromptTooLong: if it can never fit.

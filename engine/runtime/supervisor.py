@@ -3,22 +3,18 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from functools import partial
 
 from ray.exceptions import RayActorError
 
 from engine.config import EngineConfig
-from engine.errors import EngineError, RequestError
+from engine.errors import EngineError, InvalidRequest, RequestError
 from engine.runtime.admission import Admission
 from engine.runtime.async_channel import AsyncChannel
-from engine.runtime.columns import (
-    client_of,
-    ended_requests,
-    failure,
-    idle_stats,
-    part_by_client,
-)
+from engine.runtime.columns import ended_choices, failure, idle_stats, part_by_owner
 from engine.runtime.gang import Gang
-from engine.runtime.mailbox import Mailbox
+from engine.runtime.mailbox import SLOW, Mailbox
 from engine.runtime.messages import (
     COMMANDS,
     OUTPUTS,
@@ -28,12 +24,26 @@ from engine.runtime.messages import (
     Verdict,
     refusal_of,
 )
+from engine.runtime.preemption_log import PreemptionLog
 from engine.types import Request, StepStats, int64
 
 logger = logging.getLogger(__name__)
 
 LEASE_S = 5.0
 IDLE_S = 3.0
+MAX_UNDELIVERED_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientLimits:
+    """What a replica bears from an ingress; see `Mailbox`."""
+
+    lease_s: float = LEASE_S
+    idle_s: float = IDLE_S
+    max_undelivered_bytes: int = MAX_UNDELIVERED_BYTES
+
+
+CLIENT_LIMITS = ClientLimits()
 
 
 class Supervisor:
@@ -46,23 +56,23 @@ class Supervisor:
         *,
         replica: str,
         step_deadline_s: float,
-        lease_s: float = LEASE_S,
-        idle_s: float = IDLE_S,
+        limits: ClientLimits = CLIENT_LIMITS,
     ) -> None:
         """Begin to serve.
 
         Args:
             replica: tag of this replica, told in every verdict.
             step_deadline_s: seconds without a step, while requests are open, that mean a hang.
-            lease_s, idle_s: see `Mailbox`.
         """
         self._gang = gang
         self._replica = replica
         self._step_deadline_s = step_deadline_s
-        self._lease_s = lease_s
-        self._idle_s = idle_s
+        self._limits = limits
         self._admission = Admission(config, gang.capacity)
         self._mailboxes: dict[int, Mailbox] = {}
+        self._owners: dict[int, Mailbox] = {}
+        self._num_slow_clients = 0
+        self._preemption_log = PreemptionLog()
         self._stats = idle_stats(gang.capacity)
         self._loop = asyncio.get_running_loop()
         self._progress_s = self._loop.time()
@@ -79,7 +89,17 @@ class Supervisor:
     @property
     def num_open(self) -> int:
         """Requests that were accepted and have not ended."""
-        return sum(len(mailbox.open_ids) for mailbox in self._mailboxes.values())
+        return len(self._owners)
+
+    @property
+    def num_open_choices(self) -> int:
+        """Sequences that they are to bring and that have not ended."""
+        return sum(mailbox.open.num_choices for mailbox in self._mailboxes.values())
+
+    @property
+    def num_slow_clients(self) -> int:
+        """Clients that were given up because they read too slowly."""
+        return self._num_slow_clients
 
     @property
     def num_waiting(self) -> int:
@@ -92,8 +112,8 @@ class Supervisor:
         silent_s = self._loop.time() - self._progress_s
         return not self._is_lost and not (self.num_open and silent_s > self._step_deadline_s)
 
-    def submit(self, data: bytes) -> bytes:
-        """Accept or refuse an encoded `Request`; returns an encoded `Verdict`.
+    def submit(self, client: int, data: bytes) -> bytes:
+        """Accept or refuse a client's encoded `Request`; returns an encoded `Verdict`.
 
         Raises:
             EngineError: if the gang is lost.
@@ -102,11 +122,11 @@ class Supervisor:
         if self._is_lost:
             raise EngineError("the engine's processes have died")
         try:
-            self._admission.check(request, num_waiting=self.num_waiting, now_s=self._loop.time())
+            self._check(request)
         except RequestError as error:
             verdict = Verdict(replica=self._replica, refusal=refusal_of(error))
         else:
-            self._accept(request)
+            self._accept(client, request)
             verdict = Verdict(replica=self._replica)
         return VERDICTS.encode(verdict)
 
@@ -114,16 +134,16 @@ class Supervisor:
         """End requests; unknown ones are ignored."""
         self._channel.send(COMMANDS.encode(Command(aborts=int64(list(request_ids)))))
 
-    def renew(self, client: int) -> None:
-        """Note that a client lives."""
+    def renew(self, client: int, received_bytes: int) -> None:
+        """Note that a client lives and how much of its stream it has read."""
         if client in self._mailboxes:
-            self._mailboxes[client].renew()
+            self._mailboxes[client].renew(received_bytes)
 
     def attach(self, client: int) -> AsyncIterator[bytes]:
         """Yield batches of encoded outputs (`decode_batch`) until the client has been idle.
 
         Raises:
-            EngineError: if the client was silent for so long that its requests were aborted.
+            EngineError: if the client was silent or slow for too long; its requests are aborted.
         """
         return self._mailbox(client).stream()
 
@@ -150,43 +170,66 @@ class Supervisor:
         self._is_lost = True
         self._channel.close()
         for mailbox in self._mailboxes.values():
-            mailbox.close()
+            mailbox.close("the engine replica has been stopped")
         self._mailboxes.clear()
+        self._owners.clear()
         self._gang.close()
 
-    def _accept(self, request: Request) -> None:
-        if not self.num_open:
+    def _check(self, request: Request) -> None:
+        if request.request_id in self._owners:
+            raise InvalidRequest(f"request {request.request_id} is open already")
+        self._admission.check(request, num_waiting=self.num_waiting, now_s=self._loop.time())
+
+    def _accept(self, client: int, request: Request) -> None:
+        if not self._owners:
             self._progress_s = self._loop.time()
-        self._mailbox(client_of(request.request_id)).opened(request.request_id)
+        mailbox = self._owners[request.request_id] = self._mailbox(client)
+        mailbox.opened(request.request_id, request.sampling.n)
         self._channel.send(COMMANDS.encode(Command(request=request)))
 
     def _mailbox(self, client: int) -> Mailbox:
         if client not in self._mailboxes:
             self._mailboxes[client] = Mailbox(
-                lease_s=self._lease_s, idle_s=self._idle_s, on_lapsed=lambda: self._drop(client)
+                lease_s=self._limits.lease_s,
+                idle_s=self._limits.idle_s,
+                max_undelivered_bytes=self._limits.max_undelivered_bytes,
+                on_lost=partial(self._drop, client),
             )
         return self._mailboxes[client]
 
-    def _drop(self, client: int) -> None:
-        """Forget a client that is gone and free what belongs to it."""
+    def _drop(self, client: int, reason: str) -> None:
+        """Forget a client that is gone or does not read, and free what belongs to it."""
         mailbox = self._mailboxes.pop(client)
-        mailbox.close()
-        if mailbox.open_ids:
-            logger.warning("client_gone client=%d open=%d", client, len(mailbox.open_ids))
-            self.abort(mailbox.open_ids)
+        mailbox.close(f"the engine replica has given up this client: it was {reason}")
+        self._num_slow_clients += reason == SLOW
+        request_ids = mailbox.open.request_ids
+        if request_ids or reason == SLOW:
+            logger.warning(
+                "client_lost client=%x reason=%s open=%d", client, reason, len(request_ids)
+            )
+        for request_id in request_ids:
+            del self._owners[request_id]
+        if request_ids:
+            self.abort(request_ids)
 
     def _deliver(self, data: bytes) -> None:
         output = OUTPUTS.decode(data)
         self._progress_s = self._loop.time()
         self._stats = output.stats
-        ended = ended_requests(output)
-        self._admission.finished(len(ended), self._progress_s)
-        for request_id in ended:
-            if mailbox := self._mailboxes.get(client_of(request_id)):
-                mailbox.open_ids.discard(request_id)
-        for client, part in part_by_client(output, data).items():
-            if mailbox := self._mailboxes.get(client):
-                mailbox.put(part)
+        self._preemption_log.note(output.stats, self._progress_s)
+        parts = part_by_owner(output, data, self._owners)
+        num_ended = sum(self._close(*choice) for choice in ended_choices(output))
+        self._admission.finished(num_ended, self._progress_s)
+        for mailbox, part in parts.items():
+            mailbox.put(part)
+
+    def _close(self, request_id: int, choice: int) -> bool:
+        """Note that a choice has ended; True if its request has ended with it."""
+        mailbox = self._owners.get(request_id)
+        if mailbox is None or not mailbox.open.close(request_id, choice):
+            return False
+        del self._owners[request_id]
+        return True
 
     def _lose_gang(self) -> None:
         """Fail every open request and end what is left of the gang."""
@@ -195,8 +238,10 @@ class Supervisor:
         logger.error("gang_lost replica=%s open=%d", self._replica, self.num_open)
         self._is_lost = True
         self._channel.close()
-        for mailbox in self._mailboxes.values():
-            if mailbox.open_ids:
-                mailbox.put(OUTPUTS.encode(failure(sorted(mailbox.open_ids), self._stats)))
-                mailbox.open_ids.clear()
+        self._owners.clear()
+        for mailbox in list(self._mailboxes.values()):
+            if mailbox.open:
+                lost = OUTPUTS.encode(failure(mailbox.open, self._stats))
+                mailbox.open.clear()
+                mailbox.put(lost)
         self._gang.close()

@@ -13,7 +13,6 @@ from app.deployments import Engine, Ingress
 from app.engine_handle import ServeEngineHandle
 from engine.errors import EngineError
 from engine.runtime.gang import GangOptions
-from engine.types import CLIENT_SHIFT
 from tests.app.scripted_app import make_app
 from tests.runtime import scripted
 
@@ -30,10 +29,7 @@ def free_port() -> int:
     return port
 
 
-@pytest.fixture(scope="module")
-def url(ray_cluster: None) -> Iterator[str]:
-    port = free_port()
-    serve.start(http_options={"host": "127.0.0.1", "port": port})
+def make_application(worker: str) -> serve.Application:
     quick = {"graceful_shutdown_timeout_s": 20, "graceful_shutdown_wait_loop_s": 0.05}
     engine = Engine.options(  # type: ignore[attr-defined]
         **quick,
@@ -43,13 +39,21 @@ def url(ray_cluster: None) -> Iterator[str]:
         placement_group_strategy="STRICT_PACK",
     ).bind(
         scripted.engine_config(),
-        GangOptions(num_cpus_per_rank=0.1, worker_factory=WORKERS),
+        GangOptions(num_cpus_per_rank=0.1, worker_factory=worker),
         Path,
     )
     ingress = Ingress.options(  # type: ignore[attr-defined]
         **quick, ray_actor_options={"num_cpus": 0.1}
     )
-    serve.run(ingress.bind(engine, make_app), name=NAME, route_prefix="/")
+    application: serve.Application = ingress.bind(engine, make_app)
+    return application
+
+
+@pytest.fixture(scope="module")
+def url(ray_cluster: None) -> Iterator[str]:
+    port = free_port()
+    serve.start(http_options={"host": "127.0.0.1", "port": port})
+    serve.run(make_application(WORKERS), name=NAME, route_prefix="/")
     yield f"http://127.0.0.1:{port}"
     serve.shutdown()  # type: ignore[no-untyped-call]
 
@@ -103,10 +107,25 @@ def rank_processes() -> list[psutil.Process]:
     return [child for child in children if child.cmdline()[0].startswith("ray::RankActor")]
 
 
+def test_what_a_rank_refuses_ends_the_deployment_at_once(url: str) -> None:
+    refused = make_application("tests.runtime.scripted:load_nothing")
+    with pytest.raises(RuntimeError, match="Engine"):
+        serve.run(refused, name="refused", route_prefix="/refused")
+    engine = serve.status().applications["refused"].deployments["Engine"]
+    serve.delete("refused")
+    assert engine.status == "DEPLOY_FAILED"
+    assert "failed to start 1 times" in engine.message
+    assert "ConfigError: no weights here" in engine.message
+    # no chain of errors: neither the rank's frames nor those of the call to it
+    assert engine.message.count("Traceback") == 1
+    assert "load_nothing" not in engine.message
+    assert engine.message.rstrip().endswith("ConfigError: no weights here")
+
+
 async def test_a_call_for_a_replica_that_is_gone_is_refused(url: str) -> None:
     handle = ServeEngineHandle(engine_handle())
     with pytest.raises(EngineError, match="gone"):
-        await handle.abort("no-such-replica", (1 << CLIENT_SHIFT,))
+        await handle.abort("no-such-replica", (7,))
     with pytest.raises(EngineError, match="gone"):
         await anext(aiter(handle.attach("no-such-replica", 1)))
 

@@ -1,4 +1,5 @@
 import os
+import socket
 import stat
 import threading
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import ConfigError, WorkerDied
+from engine.executor import channel as channel_module
 from engine.executor.channel import (
     PACKET_BYTES,
     Channel,
@@ -119,3 +121,41 @@ def test_nobody_comes_or_listens(tmp_path: Path) -> None:
 def test_a_path_too_long_for_a_socket_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="TMPDIR"):
         Listener(str(tmp_path / ("x" * 108)))
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [b"\x00", b"\x01", b"\x02x", b"GET / HTTP/1.1", b"\x01" + b"x" * (PACKET_BYTES + 1)],
+    ids=["empty part", "empty message", "unknown flag", "another protocol", "too long"],
+)
+def test_a_packet_that_is_not_ours_counts_as_the_end(packet: bytes) -> None:
+    peer, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    peer.send(packet)
+    with pytest.raises(ChannelClosed, match="no part of a message"):
+        Channel(ours).recv()
+    peer.close()
+    ours.close()
+
+
+def test_a_message_without_an_end_is_not_gathered_for_ever(
+    ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel_module, "MAX_MESSAGE_BYTES", 2 * PACKET_BYTES)
+    left, right = ends
+    left.send(b"x" * (2 * PACKET_BYTES))
+    assert len(right.recv()) == 2 * PACKET_BYTES
+    left.send(b"x" * (2 * PACKET_BYTES + 1))
+    with pytest.raises(ChannelClosed, match="no part of a message"):
+        right.recv()
+
+
+@given(st.lists(st.binary(min_size=1, max_size=50), max_size=5))
+def test_packets_from_anywhere_raise_nothing_else_and_never_block(packets: list[bytes]) -> None:
+    peer, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for packet in packets:
+        peer.send(packet)
+    peer.close()
+    messages = iter(Channel(ours).recv, b"")
+    with pytest.raises(ChannelClosed):
+        list(messages)
+    ours.close()

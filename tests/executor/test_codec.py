@@ -106,6 +106,38 @@ def test_bytes_from_anywhere_raise_nothing_else(junk: bytes) -> None:
             codec.decode(junk)
 
 
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"\xdd\xff\xff\xff\xff",
+        b"\xdf\xff\xff\xff\xff",
+        b"\xc6\xff\xff\xff\xff",
+        b"\xc9\xff\xff\xff\xffi",
+        b"\x82\xa7replica\xa2\x00\x80",
+        b"\x81\xa1x" + b"\x91" * 1_000_000,
+        b"\x91" * 1_000_000,
+    ],
+    ids=["array", "map", "bytes", "column", "no text", "nested unknown field", "nested"],
+)
+def test_nonsense_that_begins_like_a_message_is_refused(junk: bytes) -> None:
+    for codec, _ in MESSAGES:
+        with pytest.raises(InvariantViolated, match="not a"):
+            codec.decode(junk)
+
+
+@pytest.mark.parametrize(("codec", "messages"), MESSAGES)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_a_damaged_message_raises_nothing_else(
+    codec: Codec[Any], messages: SearchStrategy[Any], data: st.DataObject
+) -> None:
+    damaged = bytearray(codec.encode(data.draw(messages)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    with suppress(InvariantViolated):
+        codec.decode(bytes(damaged[: data.draw(st.integers(0, len(damaged)))]))
+
+
 # a cut map, a byte that msgpack never uses, another type, a wrong key
 @pytest.mark.parametrize("junk", [b"", b"\x81", b"\xc1", b"\x01", b"\x81\x01\x01"])
 def test_junk_is_an_invariant_violation(junk: bytes) -> None:

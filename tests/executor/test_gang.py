@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.errors import EngineError, InvariantViolated, WorkerDied
-from engine.executor.channel import Channel, channel_pair, connect
+from engine.executor.channel import Channel, ChannelClosed, channel_pair, connect
 from engine.executor.gang import PLANS, REPLIES, GangExecutor, Reply
 from engine.executor.rank_actor import RankActor, serve_plans
 from engine.types import Capacity, RowAdmission, SamplingParams, StepPlan, StepResult, int32
@@ -124,6 +124,27 @@ def test_a_failed_step_is_reported_and_ends_the_rank() -> None:
     thread.join(10)
     assert not thread.is_alive()
     executor.close()
+
+
+def test_junk_from_a_rank_is_an_error_of_the_engine(ranks: Ranks) -> None:
+    ranks.executor.submit(prefill(0))
+    ranks.ends[1].send(b"junk")
+    with pytest.raises(InvariantViolated, match="not a Reply"):
+        ranks.executor.collect()
+
+
+def test_junk_instead_of_a_plan_ends_the_rank(caplog: pytest.LogCaptureFixture) -> None:
+    near, far = channel_pair()
+    worker = scripted.ScriptedWorker(scripted.engine_config(), step_s=0.0)
+    thread = threading.Thread(target=serve_plans, args=(worker, far), kwargs={"is_first": True})
+    thread.start()
+    near.send(b"junk")
+    with pytest.raises(ChannelClosed):
+        near.recv()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert "bad_plan reason=not a StepPlan message" in caplog.text
+    near.close()
 
 
 @pytest.mark.ray

@@ -29,15 +29,18 @@ STATS = idle_stats(Capacity(num_blocks=2, block_size=4, num_rows=1))
 REQUEST_CONTEXT: contextvars.ContextVar[str] = contextvars.ContextVar("request", default="")
 
 
-def tokens_output(rows: list[tuple[int, int, FinishReason]]) -> StepOutput:
-    """Rows of (request id, token, finish reason)."""
+Row = tuple[int, int, FinishReason] | tuple[int, int, FinishReason, int]
+
+
+def tokens_output(rows: list[Row]) -> StepOutput:
+    """Rows of (request id, token, finish reason, choice); choice 0 when left out."""
     return StepOutput(
         step=0,
-        request_ids=int64([request_id for request_id, _, _ in rows]),
-        choices=int32([0] * len(rows)),
-        tokens=int32([token for _, token, _ in rows]),
+        request_ids=int64([row[0] for row in rows]),
+        choices=int32([row[3] if len(row) == 4 else 0 for row in rows]),
+        tokens=int32([row[1] for row in rows]),
         logprobs=float32([0.0] * len(rows)),
-        finish_reasons=array("b", [reason for _, _, reason in rows]),
+        finish_reasons=array("b", [row[2] for row in rows]),
         top_counts=int32(),
         top_tokens=int32(),
         top_logprobs=float32(),
@@ -55,32 +58,38 @@ class FakeEngineHandle:
         self.replica = "a"
         self.refusal: Refusal | None = None
         self.is_up = True
+        self.loses_verdicts = False
+        self.loses_aborts = False
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.requests: list[Request] = []
         self.aborted: list[tuple[str, int]] = []
         self.was_aborted = asyncio.Event()
-        self.renewed: list[str] = []
+        self.renewed: list[tuple[str, int]] = []
         self.was_renewed = asyncio.Event()
         self.attached: list[str] = []
         self.was_attached = asyncio.Event()
         self.contexts: set[str] = set()
         self._streams: dict[str, asyncio.Queue[bytes | EngineError | None]] = {}
 
-    async def submit(self, request: bytes) -> bytes:
+    async def submit(self, client: int, request: bytes) -> bytes:
         self._check_up()
         await self.may_answer.wait()
         self.requests.append(REQUESTS.decode(request))
+        if self.loses_verdicts:
+            raise EngineError("no answer in time")
         return VERDICTS.encode(Verdict(replica=self.replica, refusal=self.refusal))
 
     async def abort(self, replica: str, request_ids: tuple[int, ...]) -> None:
         self._check_up()
         self.aborted += [(replica, request_id) for request_id in request_ids]
         self.was_aborted.set()
+        if self.loses_aborts:
+            raise EngineError("no answer in time")
 
-    async def renew(self, replica: str, client: int) -> None:
+    async def renew(self, replica: str, client: int, received_bytes: int) -> None:
         self._check_up()
-        self.renewed.append(replica)
+        self.renewed.append((replica, received_bytes))
         self.was_renewed.set()
 
     async def attach(self, replica: str, client: int) -> AsyncIterator[bytes]:
@@ -97,9 +106,13 @@ class FakeEngineHandle:
         self._check_up()
         return True
 
-    def tell(self, *rows: tuple[int, int, FinishReason], replica: str = "a") -> None:
+    def tell(self, *rows: Row, replica: str = "a") -> None:
         """Send one output."""
         self._queue(replica).put_nowait(encode_batch([OUTPUTS.encode(tokens_output(list(rows)))]))
+
+    def send(self, data: bytes, replica: str = "a") -> None:
+        """Send bytes as they are."""
+        self._queue(replica).put_nowait(data)
 
     def end_stream(self, replica: str, error: EngineError | None = None) -> None:
         """End a replica's stream, as when it has been idle or has died."""

@@ -6,29 +6,42 @@ import time
 from collections.abc import Callable
 
 from engine.config import Device, EngineConfig, ModelConfig
-from engine.executor.symbolic import SymbolicExecutor, extend_hash
+from engine.errors import ConfigError
+from engine.executor.symbolic import SymbolicExecutor, SymbolicModel, extend_hash
 from engine.types import Capacity, StepPlan, StepResult
 
 Progress = Callable[[int, int], None]
 
 VOCAB_SIZE = 1000
+BLOCK_SIZE = 4
 CRASH, FAIL, HANG = 1001, 1002, 1003
 STEP_S = 0.005
 
 
-def next_token(prefix_hash: int) -> int:
-    """The token that follows a prefix; any function of the whole prefix would do."""
-    return prefix_hash % VOCAB_SIZE
+class ScriptedModel(SymbolicModel):
+    """The same in every process: no hash of text takes part."""
+
+    def __init__(self) -> None:
+        super().__init__(VOCAB_SIZE)
+
+    def sample(self, prefix_hash: int, seed: int) -> int:
+        return (prefix_hash + 7 * seed) % VOCAB_SIZE
+
+    def candidates(self, prefix_hash: int, count: int) -> list[tuple[int, float]]:
+        tokens = range(prefix_hash % 7, VOCAB_SIZE, 11)
+        scored = [(token, -1 - (hash((prefix_hash, token)) % 4096) / 512) for token in tokens]
+        scored.sort(key=lambda pair: -pair[1])
+        return scored[:count]
 
 
-def continuation(prompt: list[int], count: int) -> list[int]:
-    """The tokens that the workers here generate after a prompt."""
-    prefix_hash = 0
+def continuation(prompt: list[int], count: int, choice: int = 0) -> list[int]:
+    """The tokens that the workers here generate after a prompt, for seed 0."""
+    prefix_hash, model = 0, ScriptedModel()
     for token in prompt:
         prefix_hash = extend_hash(prefix_hash, token)
     tokens = []
     for _ in range(count):
-        tokens.append(next_token(prefix_hash))
+        tokens.append(model.sample(prefix_hash, choice))
         prefix_hash = extend_hash(prefix_hash, tokens[-1])
     return tokens
 
@@ -36,6 +49,7 @@ def continuation(prompt: list[int], count: int) -> list[int]:
 def engine_config(
     *,
     num_blocks: int = 64,
+    num_swap_slots: int = 0,
     max_num_waiting: int = 1024,
     ranks: int = 2,
     device: Device = "cpu",
@@ -59,8 +73,9 @@ def engine_config(
         dtype="float32",
         device=device,
         tensor_parallel_size=ranks,
-        block_size=4,
+        block_size=BLOCK_SIZE,
         num_blocks=num_blocks,
+        swap_bytes=num_swap_slots * BLOCK_SIZE * model.kv_bytes_per_token(4, ranks),
         max_num_seqs=16,
         max_num_batched_tokens=64,
         max_model_len=200,
@@ -72,13 +87,15 @@ class ScriptedWorker:
     """Checks every read of the KV pool by hash; see `SymbolicExecutor`."""
 
     def __init__(self, config: EngineConfig, *, step_s: float) -> None:
+        token_bytes = config.model.kv_bytes_per_token(4, config.tensor_parallel_size)
         self.capacity = Capacity(
             num_blocks=config.num_blocks,
             block_size=config.block_size,
             num_rows=config.max_num_seqs,
+            num_swap_slots=config.swap_bytes // (config.block_size * token_bytes),
         )
         self._step_s = step_s
-        self._executor = SymbolicExecutor(self.capacity, next_token)
+        self._executor = SymbolicExecutor(self.capacity, ScriptedModel())
 
     def execute(self, plan: StepPlan) -> StepResult:
         if CRASH in plan.prefill_tokens:
@@ -115,5 +132,5 @@ def load_nothing(
 ) -> ScriptedWorker:
     """A factory that fails on the last rank."""
     if rank == config.tensor_parallel_size - 1:
-        raise ValueError("no weights here")
+        raise ConfigError("no weights here")
     return ScriptedWorker(config, step_s=0.0)

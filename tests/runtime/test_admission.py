@@ -10,11 +10,11 @@ from tests.runtime.scripted import engine_config
 CAPACITY = Capacity(num_blocks=10, block_size=4, num_rows=4)
 
 
-def request(prompt_len: int = 3, max_tokens: int = 4) -> Request:
+def request(prompt_len: int = 3, max_tokens: int = 4, n: int = 1) -> Request:
     return Request(
         request_id=1,
         prompt=int32([1] * prompt_len),
-        sampling=SamplingParams(max_tokens=max_tokens),
+        sampling=SamplingParams(max_tokens=max_tokens, n=n),
     )
 
 
@@ -32,10 +32,18 @@ def test_what_outgrows_the_pool_or_the_model_is_refused_with_both_numbers(
 ) -> None:
     with pytest.raises(PromptTooLong) as pool:
         admission.check(request(30, 20), num_waiting=0, now_s=0.0)
-    assert (pool.value.limit, pool.value.got) == (40, 49)
+    assert (pool.value.limit, pool.value.got) == (40, 52)
     with pytest.raises(PromptTooLong) as model:
         admission.check(request(200), num_waiting=0, now_s=0.0)
     assert (model.value.limit, model.value.got) == (200, 200)
+
+
+def test_every_choice_counts_against_the_pool_and_the_rows(admission: Admission) -> None:
+    admission.check(request(8, 8, n=4), num_waiting=0, now_s=0.0)
+    with pytest.raises(PromptTooLong):
+        admission.check(request(8, 12, n=4), num_waiting=0, now_s=0.0)
+    with pytest.raises(InvalidRequest, match="up to 4 sequences"):
+        admission.check(request(n=5), num_waiting=0, now_s=0.0)
 
 
 def test_an_empty_prompt_is_refused(admission: Admission) -> None:

@@ -1,6 +1,8 @@
 import asyncio
 
-from engine.executor.channel import PACKET_BYTES, channel_pair
+import pytest
+
+from engine.executor.channel import PACKET_BYTES, ChannelClosed, channel_pair
 from engine.runtime.async_channel import AsyncChannel
 
 BIG = b"x" * (40 * PACKET_BYTES)
@@ -37,4 +39,19 @@ async def test_closing_it_oneself_is_not_told() -> None:
     channel.close()
     await asyncio.sleep(0)
     assert not closed.is_set()
+    far.close()
+
+
+async def test_a_message_that_cannot_be_used_ends_the_connection() -> None:
+    near, far = channel_pair()
+    closed = asyncio.Event()
+
+    def refuse(message: bytes) -> None:
+        raise ValueError(message)
+
+    AsyncChannel(near, on_message=refuse, on_closed=closed.set)
+    far.send(b"junk")
+    await asyncio.wait_for(closed.wait(), 10)
+    with pytest.raises(ChannelClosed):
+        far.recv()
     far.close()

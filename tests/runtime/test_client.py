@@ -4,9 +4,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from engine.errors import EngineError, Overloaded
-from engine.runtime.client import RemoteEngineClient, RemoteTokenStream
+from engine.runtime.client import RemoteEngineClient
 from engine.runtime.messages import Refusal
-from engine.types import FinishReason, SamplingParams, int32
+from engine.runtime.token_stream import RemoteTokenStream
+from engine.types import PROMPT_CHOICE, FinishReason, SamplingParams, int32
 from tests.runtime.fake_handle import REQUEST_CONTEXT, FakeEngineHandle
 
 NONE, LENGTH = FinishReason.NONE, FinishReason.LENGTH
@@ -26,8 +27,8 @@ async def client(handle: FakeEngineHandle) -> AsyncIterator[RemoteEngineClient]:
     assert asyncio.all_tasks() <= before | {asyncio.current_task()}
 
 
-async def submit(client: RemoteEngineClient) -> RemoteTokenStream:
-    return await client.submit(int32([1, 2]), SamplingParams(max_tokens=5))
+async def submit(client: RemoteEngineClient, n: int = 1) -> RemoteTokenStream:
+    return await client.submit(int32([1, 2]), SamplingParams(max_tokens=5, n=n), salt=b"tenant")
 
 
 async def read(stream: RemoteTokenStream) -> list[int]:
@@ -195,7 +196,7 @@ async def test_the_lease_is_renewed_while_requests_are_open(
 ) -> None:
     await submit(client)
     await asyncio.wait_for(handle.was_renewed.wait(), 10)
-    assert set(handle.renewed) == {"a"}
+    assert set(handle.renewed) == {("a", 0)}
 
 
 async def test_close_fails_what_is_open(
@@ -204,4 +205,98 @@ async def test_close_fails_what_is_open(
     stream = await submit(client)
     await client.close()
     with pytest.raises(EngineError, match="closed"):
+        await read(stream)
+
+
+async def read_choices(stream: RemoteTokenStream) -> list[tuple[int, list[int], FinishReason]]:
+    return [(delta.choice, delta.tokens.tolist(), delta.finish_reason) async for delta in stream]
+
+
+async def test_a_stream_ends_with_its_last_choice(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    stream = await submit(client, n=2)
+    handle.tell((stream.request_id, 1, NONE, 0), (stream.request_id, 5, LENGTH, 1))
+    # nothing comes after the end of a choice
+    handle.tell((stream.request_id, 6, NONE, 1), (stream.request_id, 2, LENGTH, 0))
+    assert await read_choices(stream) == [(0, [1], NONE), (1, [5], LENGTH), (0, [2], LENGTH)]
+    assert await read(stream) == []
+
+
+async def test_news_of_the_prompt_are_passed_on_and_end_nothing(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    stream = await submit(client)
+    handle.tell((stream.request_id, 1, LENGTH, PROMPT_CHOICE))
+    handle.tell((stream.request_id, 2, LENGTH))
+    assert await read_choices(stream) == [(PROMPT_CHOICE, [1], LENGTH), (0, [2], LENGTH)]
+
+
+async def test_abort_ends_every_choice_that_goes_on(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    stream = await submit(client, n=3)
+    other = await submit(client)
+    handle.tell((stream.request_id, 5, LENGTH, 1), (other.request_id, 1, LENGTH))
+    assert await read(other) == [1]
+    await stream.abort()
+    abort = FinishReason.ABORT
+    assert await read_choices(stream) == [(1, [5], LENGTH), (0, [], abort), (2, [], abort)]
+
+
+async def test_the_salt_travels_with_the_request(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    await submit(client)
+    assert handle.requests[0].salt == b"tenant"
+
+
+async def test_a_request_whose_verdict_was_lost_is_aborted_at_its_first_news(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    known = await submit(client)
+    handle.loses_verdicts = True
+    with pytest.raises(EngineError, match="no answer"):
+        await submit(client)
+    unseen = handle.requests[1].request_id
+    handle.tell((unseen, 1, NONE))
+    await asyncio.wait_for(handle.was_aborted.wait(), 10)
+    # what was sent before the abort came is no reason for another one
+    handle.tell((unseen, 1, NONE))
+    handle.tell((unseen, -1, FinishReason.ABORT), (known.request_id, 1, LENGTH))
+    assert await read(known) == [1]
+    assert handle.aborted == [("a", unseen)]
+
+
+async def test_a_lost_abort_is_repeated_when_the_replica_goes_on(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    stream = await submit(client)
+    handle.loses_aborts = True
+    await stream.abort()
+    handle.loses_aborts = False
+    handle.was_aborted.clear()
+    handle.tell((stream.request_id, 1, NONE))
+    await asyncio.wait_for(handle.was_aborted.wait(), 10)
+    assert handle.aborted == [("a", stream.request_id)] * 2
+
+
+async def test_the_replica_is_told_how_much_has_been_read(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    stream = await submit(client)
+    handle.tell((stream.request_id, 1, NONE))
+    await anext(aiter(stream))
+    handle.was_renewed.clear()
+    await asyncio.wait_for(handle.was_renewed.wait(), 10)
+    await asyncio.wait_for(handle.was_renewed.wait(), 10)
+    assert handle.renewed[-1][1] > 0
+
+
+async def test_bytes_that_are_no_outputs_fail_the_requests_of_their_replica(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    stream = await submit(client)
+    handle.send(b"junk")
+    with pytest.raises(EngineError, match="not a"):
         await read(stream)

@@ -5,16 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.runtime.columns import (
-    client_of,
     deltas,
-    ended_requests,
+    ended_choices,
     failure,
     idle_stats,
-    part_by_client,
+    part_by_owner,
 )
 from engine.runtime.messages import OUTPUTS
+from engine.runtime.protocol import Delta
 from engine.types import (
-    CLIENT_SHIFT,
+    PROMPT_CHOICE,
     Capacity,
     FinishReason,
     StepOutput,
@@ -24,17 +24,19 @@ from engine.types import (
 )
 
 STATS = idle_stats(Capacity(num_blocks=2, block_size=4, num_rows=1))
-# (client, counter, token, finish reason, alternatives)
+# (request, choice, token, finish reason, alternatives)
 ROWS = st.lists(
     st.tuples(
-        st.integers(0, 2),
-        st.integers(0, 2),
+        st.integers(0, 5),
+        st.integers(PROMPT_CHOICE, 2),
         st.integers(0, 9),
         st.sampled_from([0, 0, 1, 2]),
         st.lists(st.integers(0, 9), max_size=3),
     ),
     max_size=8,
 )
+# requests 0 and 1 are of nobody any more
+OWNERS = {2: "a", 3: "b", 4: "a", 5: "c"}
 Row = tuple[int, int, int, int, list[int]]
 
 
@@ -43,8 +45,8 @@ def output_of(rows: list[Row]) -> StepOutput:
     has_tops = any(tops)
     return StepOutput(
         step=4,
-        request_ids=int64([(client << CLIENT_SHIFT) | count for client, count, *_ in rows]),
-        choices=int32([0] * len(rows)),
+        request_ids=int64([request_id for request_id, *_ in rows]),
+        choices=int32([choice for _, choice, *_ in rows]),
         tokens=int32([token for _, _, token, _, _ in rows]),
         logprobs=float32([-float(token) for _, _, token, _, _ in rows]),
         finish_reasons=array("b", [reason for _, _, _, reason, _ in rows]),
@@ -55,38 +57,44 @@ def output_of(rows: list[Row]) -> StepOutput:
     )
 
 
+def by_choice(*outputs: StepOutput) -> dict[tuple[int, int], Delta]:
+    told = [((request_id, delta.choice), delta) for request_id, delta in deltas(outputs)]
+    assert len(dict(told)) == len(told)
+    return dict(told)
+
+
 @given(ROWS)
-def test_parting_gives_each_client_its_own_rows_in_order(rows: list[Row]) -> None:
+def test_parting_gives_each_owner_its_own_rows_in_order(rows: list[Row]) -> None:
     output = output_of(rows)
-    parts = part_by_client(output, OUTPUTS.encode(output))
-    assert set(parts) == {row[0] for row in rows}
-    for client, part in parts.items():
-        mine = output_of([row for row in rows if row[0] == client])
-        told = dict(deltas([OUTPUTS.decode(part)]))
-        assert told == dict(deltas([mine]))
-        assert {client_of(request_id) for request_id in told} == {client}
+    parts = part_by_owner(output, OUTPUTS.encode(output), OWNERS)
+    assert set(parts) == {OWNERS[row[0]] for row in rows if row[0] in OWNERS}
+    for owner, part in parts.items():
+        mine = output_of([row for row in rows if OWNERS.get(row[0]) == owner])
+        assert by_choice(OUTPUTS.decode(part)) == by_choice(mine)
+
+
+def test_an_output_of_one_owner_is_passed_on_as_it_is() -> None:
+    output = output_of([(2, 0, 7, 0, []), (4, 1, 8, 0, [])])
+    assert part_by_owner(output, b"as it came", OWNERS) == {"a": b"as it came"}
 
 
 @given(st.lists(ROWS, max_size=3))
 def test_deltas_keep_every_token_of_several_outputs_in_order(steps: list[list[Row]]) -> None:
-    told = list(deltas(output_of(rows) for rows in steps))
-    assert len(dict(told)) == len(told)
-    for request_id, delta in told:
-        mine = [
-            row for rows in steps for row in rows if (row[0] << CLIENT_SHIFT) | row[1] == request_id
-        ]
+    for key, delta in by_choice(*map(output_of, steps)).items():
+        mine = [row for rows in steps for row in rows if row[:2] == key]
         assert delta.tokens.tolist() == [token for _, _, token, _, _ in mine]
         assert delta.logprobs.tolist() == [-float(token) for _, _, token, _, _ in mine]
         assert [top.tolist() for top in delta.top_tokens] == [top for *_, top in mine if top]
 
 
-def test_ended_requests_are_those_with_a_reason() -> None:
-    rows: list[Row] = [(0, 1, 5, 0, []), (0, 2, 5, 1, []), (1, 1, 5, 2, [])]
-    assert ended_requests(output_of(rows)) == [2, (1 << CLIENT_SHIFT) | 1]
+def test_ended_choices_are_those_with_a_reason() -> None:
+    rows: list[Row] = [(1, 0, 5, 0, []), (1, 1, 5, 1, []), (3, 0, 5, 2, [])]
+    assert list(ended_choices(output_of(rows))) == [(1, 1), (3, 0)]
 
 
-def test_a_failure_ends_requests_without_a_token() -> None:
-    told = dict(deltas([failure([3, 4], STATS)]))
+def test_a_failure_ends_choices_without_a_token() -> None:
+    told = by_choice(failure([(3, 0), (3, 1), (4, 0)], STATS))
+    assert set(told) == {(3, 0), (3, 1), (4, 0)}
     assert {delta.finish_reason for delta in told.values()} == {FinishReason.ERROR}
-    assert not told[3].tokens
-    assert math.isnan(failure([3], STATS).logprobs[0])
+    assert not told[3, 1].tokens
+    assert math.isnan(failure([(3, 0)], STATS).logprobs[0])

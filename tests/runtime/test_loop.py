@@ -19,18 +19,18 @@ class Replica:
     """The replica's end of the channel to a loop on a thread."""
 
     def __init__(self, run_ahead: int) -> None:
-        executor = SymbolicExecutor(CAPACITY, scripted.next_token, run_ahead=run_ahead)
+        executor = SymbolicExecutor(CAPACITY, scripted.ScriptedModel(), run_ahead=run_ahead)
         engine = Engine(scripted.engine_config().scheduler, executor)
         self.channel, far = channel_pair()
         loop = EngineLoop(engine, far, CAPACITY, lambda: 1.0)
         self.thread = threading.Thread(target=self._run, args=(loop, far))
         self.thread.start()
 
-    def submit(self, request_id: int, prompt: list[int], max_tokens: int) -> None:
+    def submit(self, request_id: int, prompt: list[int], max_tokens: int, n: int = 1) -> None:
         request = Request(
             request_id=request_id,
             prompt=int32(prompt),
-            sampling=SamplingParams(max_tokens=max_tokens, temperature=0.0),
+            sampling=SamplingParams(max_tokens=max_tokens, n=n),
         )
         self.channel.send(COMMANDS.encode(Command(request=request)))
 
@@ -71,13 +71,13 @@ def test_an_abort_ends_a_request_and_frees_its_blocks(replica: Replica) -> None:
     replica.read_until(has_reason(FinishReason.ABORT))
     replica.submit(8, [1], 1)
     last = replica.read_until(has_reason(FinishReason.LENGTH))[-1]
-    assert last.stats.usage.free == CAPACITY.num_slots
+    assert last.stats.usage.free + last.stats.usage.cached == CAPACITY.num_slots
 
 
 def test_a_request_that_the_core_refuses_fails_alone(replica: Replica) -> None:
-    replica.submit(7, [], 5)
+    replica.submit(7, [], 5, n=3)
     refused = replica.read_until(has_reason(FinishReason.ERROR))[-1]
-    assert refused.request_ids.tolist() == [7]
+    assert list(zip(refused.request_ids, refused.choices, strict=True)) == [(7, 0), (7, 1), (7, 2)]
     replica.submit(8, [1], 1)
     outputs = replica.read_until(has_reason(FinishReason.LENGTH))
     assert dict(deltas(outputs))[8].tokens.tolist() == scripted.continuation([1], 1)

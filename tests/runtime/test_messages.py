@@ -24,7 +24,7 @@ def test_a_refusal_becomes_the_same_error_again(error: RequestError) -> None:
 
 
 def test_a_batch_is_read_as_the_outputs_that_were_joined() -> None:
-    outputs = [failure([1, 2], STATS), failure([], STATS)]
+    outputs = [failure([(1, 0), (2, 0)], STATS), failure([], STATS)]
     batch = decode_batch(encode_batch([OUTPUTS.encode(output) for output in outputs]))
     assert [output.request_ids.tolist() for output in batch] == [[1, 2], []]
 

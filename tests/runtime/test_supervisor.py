@@ -12,14 +12,18 @@ from typing import Any
 import pytest
 import ray
 
-from engine.errors import EngineError, Overloaded, PromptTooLong
+from engine.errors import ConfigError, EngineError, Overloaded, PromptTooLong
 from engine.runtime.client import RemoteEngineClient
 from engine.runtime.gang import GangOptions, start_gang
-from engine.runtime.supervisor import Supervisor
-from engine.types import FinishReason, SamplingParams, int32
+from engine.runtime.messages import REQUESTS, VERDICTS
+from engine.runtime.supervisor import ClientLimits, Supervisor
+from engine.types import FinishReason, Request, SamplingParams, int32
 from tests.runtime import scripted
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
+
+
+IMPATIENT = ClientLimits(idle_s=0.1)
 
 
 class LocalHandle:
@@ -28,14 +32,14 @@ class LocalHandle:
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
 
-    async def submit(self, request: bytes) -> bytes:
-        return self._supervisor.submit(request)
+    async def submit(self, client: int, request: bytes) -> bytes:
+        return self._supervisor.submit(client, request)
 
     async def abort(self, replica: str, request_ids: tuple[int, ...]) -> None:
         self._supervisor.abort(request_ids)
 
-    async def renew(self, replica: str, client: int) -> None:
-        self._supervisor.renew(client)
+    async def renew(self, replica: str, client: int, received_bytes: int) -> None:
+        self._supervisor.renew(client, received_bytes)
 
     def attach(self, replica: str, client: int) -> AsyncIterator[bytes]:
         return self._supervisor.attach(client)
@@ -44,16 +48,24 @@ class LocalHandle:
         return self._supervisor.is_healthy
 
 
+class LosingHandle(LocalHandle):
+    """Every verdict is lost on its way."""
+
+    async def submit(self, client: int, request: bytes) -> bytes:
+        await super().submit(client, request)
+        raise EngineError("no answer in time")
+
+
 @asynccontextmanager
 async def serving(
     worker: str = "load_worker",
     *,
-    lease_s: float = 5.0,
     step_deadline_s: float = 30.0,
-    max_num_waiting: int = 1024,
+    limits: ClientLimits = IMPATIENT,
+    **settings: Any,
 ) -> AsyncIterator[Supervisor]:
     before = asyncio.all_tasks()
-    config = scripted.engine_config(max_num_waiting=max_num_waiting)
+    config = scripted.engine_config(**settings)
     gang = await start_gang(
         config,
         GangOptions(
@@ -63,14 +75,14 @@ async def serving(
         ),
     )
     supervisor = Supervisor(
-        gang, config, replica="a", step_deadline_s=step_deadline_s, lease_s=lease_s, idle_s=0.1
+        gang, config, replica="a", step_deadline_s=step_deadline_s, limits=limits
     )
     try:
         yield supervisor
     finally:
         supervisor.close()
     assert asyncio.all_tasks() <= before
-    assert not Path(gang._folder).exists()  # noqa: ASYNC240
+    assert not gang._folder.path.exists()
     for actor in gang._actors:
         await death_of(actor.ping.remote)
 
@@ -88,16 +100,30 @@ async def death_of(ask: Callable[[], Awaitable[Any]]) -> None:
 
 
 @asynccontextmanager
-async def client_of(supervisor: Supervisor) -> AsyncIterator[RemoteEngineClient]:
-    client = RemoteEngineClient(LocalHandle(supervisor), renew_period_s=0.02)
+async def client_of(
+    supervisor: Supervisor, handle: type[LocalHandle] = LocalHandle
+) -> AsyncIterator[RemoteEngineClient]:
+    client = RemoteEngineClient(handle(supervisor), renew_period_s=0.02)
     try:
         yield client
     finally:
         await client.close()
 
 
-def params(max_tokens: int) -> SamplingParams:
-    return SamplingParams(max_tokens=max_tokens, temperature=0.0)
+def params(max_tokens: int, n: int = 1) -> SamplingParams:
+    return SamplingParams(max_tokens=max_tokens, n=n)
+
+
+def is_empty(supervisor: Supervisor) -> bool:
+    usage = supervisor.stats.usage
+    return usage.free + usage.cached == usage.total and not usage.swapped
+
+
+async def until_empty(supervisor: Supervisor, client: RemoteEngineClient) -> None:
+    """Wait until no request is open and every block has come back."""
+    async with asyncio.timeout(20):
+        while supervisor.num_open or not is_empty(supervisor):
+            await generate(client, [5], 2)
 
 
 async def generate(client: RemoteEngineClient, prompt: list[int], max_tokens: int) -> list[int]:
@@ -111,28 +137,41 @@ async def pid_of(actor: Any) -> int:
 
 
 async def request_that_may_leave(
-    client: RemoteEngineClient, dice: random.Random, prompt: list[int], max_tokens: int
+    client: RemoteEngineClient, dice: random.Random, prompt: list[int], sampling: SamplingParams
 ) -> None:
     """Read a request to its end, to an abort or to a cancellation; each token must be right."""
-    expected = scripted.continuation(prompt, max_tokens)
-    leave_after = dice.randrange(2 * max_tokens)
-    stream = await client.submit(int32(prompt), params(max_tokens))
-    tokens: list[int] = []
+    leave_after = dice.randrange(2 * sampling.max_tokens)
+    stream = await client.submit(int32(prompt), sampling)
+    tokens: dict[int, list[int]] = {choice: [] for choice in range(sampling.n)}
+    ends: list[int] = []
     try:
         async for delta in stream:
-            tokens += delta.tokens
-            if len(tokens) > leave_after and dice.random() < 0.5:
+            tokens[delta.choice] += delta.tokens
+            ends += [delta.choice] * (delta.finish_reason is not FinishReason.NONE)
+            if len(tokens[0]) > leave_after and dice.random() < 0.5:
                 await stream.abort()
-            elif len(tokens) > leave_after:
+            elif len(tokens[0]) > leave_after:
                 raise asyncio.CancelledError
     finally:
         await stream.abort()
-    assert tokens == expected[: len(tokens)]
+    assert sorted(ends) == list(range(sampling.n))
+    for choice, got in tokens.items():
+        expected = scripted.continuation(prompt, sampling.max_tokens, choice)
+        assert sampling.beam_width or got == expected[: len(got)]
 
 
-async def test_after_many_requests_that_end_in_any_way_every_block_is_free() -> None:
+def any_sampling(dice: random.Random) -> SamplingParams:
+    n = dice.randint(1, 4)
+    width = dice.randint(n, 4) if dice.random() < 0.2 else 0
+    return SamplingParams(max_tokens=dice.randint(1, 30), n=n, beam_width=width)
+
+
+@pytest.mark.parametrize("num_swap_slots", [0, 64])
+async def test_after_many_requests_that_end_in_any_way_every_block_is_free(
+    num_swap_slots: int,
+) -> None:
     dice = random.Random(0)
-    async with serving("load_slow_worker") as supervisor:
+    async with serving("load_slow_worker", num_swap_slots=num_swap_slots) as supervisor:
         async with client_of(supervisor) as first, client_of(supervisor) as second:
             requests = [
                 asyncio.create_task(
@@ -140,7 +179,7 @@ async def test_after_many_requests_that_end_in_any_way_every_block_is_free() -> 
                         dice.choice([first, second]),
                         dice,
                         [dice.randrange(1000) for _ in range(dice.randint(1, 40))],
-                        dice.randint(1, 30),
+                        any_sampling(dice),
                     )
                 )
                 for _ in range(200)
@@ -149,13 +188,72 @@ async def test_after_many_requests_that_end_in_any_way_every_block_is_free() -> 
                 asyncio.get_running_loop().call_later(dice.random(), request.cancel)
             outcomes = await asyncio.gather(*requests, return_exceptions=True)
             failed = [o for o in outcomes if o is not None]
-            assert all(isinstance(o, asyncio.CancelledError) for o in failed)
+            assert all(isinstance(o, asyncio.CancelledError) for o in failed), failed
             assert len(failed) < 150
+            await until_empty(supervisor, first)
             assert await generate(first, [1, 2], 3) == scripted.continuation([1, 2], 3)
-        assert supervisor.num_open == 0
-        usage = supervisor.stats.usage
-        assert usage.free == usage.total
+        assert (supervisor.num_open, supervisor.num_open_choices) == (0, 0)
+        assert supervisor.stats.num_recomputed + supervisor.stats.num_swapped_out > 0
         await supervisor.check_health()
+
+
+async def test_a_request_whose_verdict_is_lost_does_not_run_on() -> None:
+    limits = ClientLimits(lease_s=0.5, idle_s=0.1)
+    async with (
+        serving("load_slow_worker", limits=limits) as supervisor,
+        client_of(supervisor, LosingHandle) as losing,
+        client_of(supervisor) as other,
+    ):
+        with pytest.raises(EngineError, match="no answer"):
+            await losing.submit(int32([1]), params(190))
+        assert supervisor.num_open == 1
+        await until_empty(supervisor, other)
+
+
+async def test_an_id_that_is_open_is_refused() -> None:
+    async with serving("load_slow_worker") as supervisor:
+        request = REQUESTS.encode(Request(request_id=7, prompt=int32([1]), sampling=params(190)))
+        answers = [VERDICTS.decode(supervisor.submit(client, request)) for client in (1, 2)]
+        assert answers[0].refusal is None
+        assert answers[1].refusal is not None
+        assert "open already" in answers[1].refusal.message
+
+
+async def take_without_reading(supervisor: Supervisor) -> None:
+    taken = 0
+    async for batch in supervisor.attach(1):
+        taken += len(batch)
+        assert taken <= 20_000
+        supervisor.renew(1, 0)
+
+
+async def test_a_client_that_does_not_read_is_given_up() -> None:
+    limits = ClientLimits(idle_s=0.1, max_undelivered_bytes=20_000)
+    async with (
+        serving("load_slow_worker", limits=limits) as supervisor,
+        client_of(supervisor) as other,
+    ):
+        for request_id in range(3):
+            request = Request(request_id=request_id, prompt=int32([1]), sampling=params(190))
+            supervisor.submit(1, REQUESTS.encode(request))
+        # what takes the messages here is no proof that anybody has read them
+        with pytest.raises(EngineError, match="slow"):
+            await take_without_reading(supervisor)
+        assert supervisor.num_slow_clients == 1
+        assert supervisor.num_open == 0
+        await until_empty(supervisor, other)
+        assert supervisor.num_slow_clients == 1
+
+
+async def test_junk_for_the_scheduler_fails_what_is_open() -> None:
+    async with serving("load_slow_worker") as supervisor:
+        async with client_of(supervisor) as client:
+            stream = await client.submit(int32([1]), params(100, n=2))
+            await anext(aiter(stream))
+            supervisor._channel.send(b"junk")
+            ends = [d.choice async for d in stream if d.finish_reason is FinishReason.ERROR]
+            assert sorted(ends) == [0, 1]
+        await death_of(supervisor.check_health)
 
 
 async def test_the_scheduler_process_has_no_torch() -> None:
@@ -181,16 +279,15 @@ async def test_refusals_come_at_once() -> None:
 
 
 async def test_a_client_that_vanishes_has_its_requests_aborted() -> None:
-    async with serving("load_slow_worker", lease_s=0.2) as supervisor:
+    limits = ClientLimits(lease_s=0.2, idle_s=0.1)
+    async with serving("load_slow_worker", limits=limits) as supervisor:
         async with client_of(supervisor) as client:
-            await client.submit(int32([1]), params(190))
+            await client.submit(int32([1]), params(80, n=3))
         # the client has closed without a word
-        assert supervisor.num_open == 1
+        assert (supervisor.num_open, supervisor.num_open_choices) == (1, 3)
         async with client_of(supervisor) as other:
-            while supervisor.num_open:
-                await generate(other, [5], 2)
-            await generate(other, [5], 2)
-            assert supervisor.stats.usage.free == supervisor.stats.usage.total
+            await until_empty(supervisor, other)
+        assert supervisor.num_slow_clients == 0
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
@@ -199,12 +296,12 @@ async def test_a_killed_process_fails_every_open_request_and_the_health_check(
 ) -> None:
     async with serving("load_slow_worker") as supervisor:
         async with client_of(supervisor) as client:
-            streams = [await client.submit(int32([1]), params(190)) for _ in range(3)]
+            streams = [await client.submit(int32([1]), params(100, n=2)) for _ in range(3)]
             await anext(aiter(streams[0]))
             os.kill(await pid_of(supervisor._gang._actors[victim]), signal.SIGKILL)
             for stream in streams:
-                reasons = [delta.finish_reason async for delta in stream]
-                assert reasons[-1] is FinishReason.ERROR
+                ends = [d.choice async for d in stream if d.finish_reason is FinishReason.ERROR]
+                assert sorted(ends) == [0, 1]
             with pytest.raises(EngineError):
                 await client.submit(int32([1]), params(1))
         await death_of(supervisor.check_health)
@@ -225,7 +322,7 @@ async def test_a_worker_that_cannot_load_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(ValueError, match="no weights here"):
+    with pytest.raises(ConfigError, match=r"^no weights here$"):
         async with serving("load_nothing"):
             pass
     assert not list(tmp_path.iterdir())  # noqa: ASYNC240
