@@ -1,7 +1,7 @@
 """Turns prompts into token ids within the model's limits, without holding up the event loop."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from app.protocol.chat_request import Message
@@ -12,6 +12,8 @@ from engine.types import IntColumn, int32
 
 # beyond this many characters, tokenising takes much longer than handing the work to a thread
 _MAX_INLINE_LEN = 4096
+MAX_BAD_SEQUENCES = 128
+MAX_BAD_TOKENS = 1024
 
 ResultT = TypeVar("ResultT")
 
@@ -78,17 +80,48 @@ class PromptEncoder:
             param=f"{name}[{at}]",
         )
 
-    def room(self, name: str, ids: IntColumn) -> int:
-        """Return how many tokens fit behind a prompt, at least 1.
+    def check_keys(self, name: str, keys: Iterable[str]) -> None:
+        """Like `check_ids`, for ids that are the keys of a field."""
+        if any(int(key) >= self._vocab_size for key in keys):
+            raise InvalidRequest(
+                f"{name} has a key that is no token of the model, whose ids lie in "
+                f"[0, {self._vocab_size})",
+                param=name,
+            )
+
+    async def encode_bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """Encode words that must not be said, each as the first of a text and after a space.
+
+        Raises:
+            InvalidRequest: if there are too many tokens.
+        """
+        stems = [word.lstrip(" ") for word in words]
+        spellings = [text for stem in stems for text in (stem, f" {stem}") if text]
+        sequences = await _off_the_loop(
+            sum(map(len, spellings)),
+            lambda: {tuple(self._tokenizer.encode(s, add_special_tokens=False)) for s in spellings},
+        )
+        num_tokens = sum(map(len, sequences))
+        if len(sequences) > MAX_BAD_SEQUENCES or num_tokens > MAX_BAD_TOKENS:
+            raise InvalidRequest(
+                f"bad_words has {num_tokens} tokens in {len(sequences)} sequences (with and "
+                f"without a space in front), at most {MAX_BAD_TOKENS} in {MAX_BAD_SEQUENCES} are "
+                "allowed",
+                param="bad_words",
+            )
+        return tuple(sorted(sequence for sequence in sequences if sequence))
+
+    def room(self, name: str, ids: IntColumn, *, needed: int = 1) -> int:
+        """Return how many tokens fit behind a prompt, at least as many as needed.
 
         Raises:
             InvalidRequest: if the prompt has no tokens.
-            PromptTooLong: if there is no room.
+            PromptTooLong: if there is not enough room.
         """
         if not ids:
             raise InvalidRequest(f"{name} has no tokens", param=name)
         room = self._max_model_len - len(ids)
-        if room < 1:
+        if room < needed:
             raise self._too_long(name, len(ids), "")
         return room
 
@@ -99,7 +132,8 @@ class PromptEncoder:
 
     def _check_length(self, name: str, num_characters: int) -> None:
         least = self._tokenizer.min_tokens(num_characters)
-        if least >= self._max_model_len:
+        # a prompt without output may fill the context; `room` knows whether there is to be some
+        if least > self._max_model_len:
             raise self._too_long(name, least, "at least ")
 
     def _too_long(self, name: str, got: int, at_least: str) -> PromptTooLong:

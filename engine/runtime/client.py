@@ -98,11 +98,13 @@ class RemoteEngineClient:
         self._followed: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def submit(self, prompt: "array[int]", sampling: SamplingParams) -> RemoteTokenStream:
+    async def submit(
+        self, prompt: "array[int]", sampling: SamplingParams, *, salt: bytes = b""
+    ) -> RemoteTokenStream:
         """See `EngineClient.submit`."""
         request_id = next(self._request_ids)
         stream = self._streams[request_id] = RemoteTokenStream(self, request_id)
-        request = Request(request_id=request_id, prompt=prompt, sampling=sampling)
+        request = Request(request_id=request_id, prompt=prompt, sampling=sampling, salt=salt)
         call = self._spawn(self._handle.submit(REQUESTS.encode(request)))
         try:
             verdict = VERDICTS.decode(await asyncio.shield(call))

@@ -30,10 +30,44 @@ BOTH: list[tuple[str, Any, str, str]] = [
     ("top_k", -2, INVALID, "top_k"),
     ("top_k", 1.0, INVALID, "top_k"),
     ("min_p", 1.1, INVALID, "min_p"),
-    ("frequency_penalty", 2.1, UNSUPPORTED, "frequency_penalty"),
-    ("presence_penalty", 1, UNSUPPORTED, "presence_penalty"),
-    ("repetition_penalty", 1.1, UNSUPPORTED, "repetition_penalty"),
-    ("logit_bias", {"5": 1}, UNSUPPORTED, "logit_bias"),
+    ("frequency_penalty", 2.1, INVALID, "frequency_penalty"),
+    ("frequency_penalty", -2.1, INVALID, "frequency_penalty"),
+    ("presence_penalty", 2.1, INVALID, "presence_penalty"),
+    ("presence_penalty", "1", INVALID, "presence_penalty"),
+    ("repetition_penalty", 0, INVALID, "repetition_penalty"),
+    ("repetition_penalty", -1, INVALID, "repetition_penalty"),
+    ("repetition_penalty", 1e300, INVALID, "repetition_penalty"),
+    ("repetition_penalty", 1e-300, INVALID, "repetition_penalty"),
+    ("logit_bias", {"abc": 1}, INVALID, "logit_bias"),
+    ("logit_bias", {"-1": 1}, INVALID, "logit_bias"),
+    ("logit_bias", {" 5": 1}, INVALID, "logit_bias"),
+    ("logit_bias", {"05": 1}, INVALID, "logit_bias"),
+    ("logit_bias", {"1e2": 1}, INVALID, "logit_bias"),
+    ("logit_bias", {"\u0665": 1}, INVALID, "logit_bias"),
+    ("logit_bias", {"": 1}, INVALID, "logit_bias"),
+    ("logit_bias", {str(VOCAB): 1}, INVALID, "logit_bias"),
+    ("logit_bias", {"2147483648": 1}, INVALID, "logit_bias"),
+    ("logit_bias", {"1" * 5000: 1}, INVALID, "logit_bias"),
+    ("logit_bias", {str(id): 1 for id in range(10_000)}, INVALID, "logit_bias"),
+    ("logit_bias", {"5": 101}, INVALID, "logit_bias.5"),
+    ("logit_bias", {"5": -100.5}, INVALID, "logit_bias.5"),
+    ("logit_bias", {"5": "1"}, INVALID, "logit_bias.5"),
+    ("logit_bias", [5], INVALID, "logit_bias"),
+    ("allowed_token_ids", [], INVALID, "allowed_token_ids"),
+    ("allowed_token_ids", [-1], INVALID, "allowed_token_ids[0]"),
+    ("allowed_token_ids", [3, VOCAB], INVALID, "allowed_token_ids[1]"),
+    ("allowed_token_ids", [1] * 10_000, INVALID, "allowed_token_ids"),
+    ("bad_words", [""], INVALID, "bad_words[0]"),
+    ("bad_words", "x", INVALID, "bad_words"),
+    ("bad_words", [7], INVALID, "bad_words[0]"),
+    ("bad_words", ["x" * 257], INVALID, "bad_words[0]"),
+    ("bad_words", ["x"] * 129, INVALID, "bad_words"),
+    ("bad_words", [f"word {i}" for i in range(65)], INVALID, "bad_words"),
+    ("bad_words", [letter * 250 for letter in "bcdfghjkl"], INVALID, "bad_words"),
+    ("deterministic", 1, INVALID, "deterministic"),
+    ("cache_salt", "", INVALID, "cache_salt"),
+    ("cache_salt", "x" * 129, INVALID, "cache_salt"),
+    ("cache_salt", 7, INVALID, "cache_salt"),
     ("max_tokens", "5", INVALID, "max_tokens"),
     ("max_tokens", True, INVALID, "max_tokens"),
     ("max_tokens", 5.0, INVALID, "max_tokens"),
@@ -43,18 +77,25 @@ BOTH: list[tuple[str, Any, str, str]] = [
     ("max_tokens", 513, TOO_LONG, "max_tokens"),
     ("max_tokens", 2**31, TOO_LONG, "max_tokens"),
     ("max_tokens", 10**400, TOO_LONG, "max_tokens"),
-    ("n", 0, UNSUPPORTED, "n"),
-    ("n", -1, UNSUPPORTED, "n"),
-    ("n", 2, UNSUPPORTED, "n"),
-    ("n", True, UNSUPPORTED, "n"),
-    ("n", 1.0, UNSUPPORTED, "n"),
-    ("n", 10**6, UNSUPPORTED, "n"),
-    ("best_of", 2, UNSUPPORTED, "best_of"),
-    ("use_beam_search", True, UNSUPPORTED, "use_beam_search"),
-    ("min_tokens", 1, UNSUPPORTED, "min_tokens"),
-    ("echo", True, UNSUPPORTED, "echo"),
-    ("prompt_logprobs", 0, UNSUPPORTED, "prompt_logprobs"),
-    ("bad_words", ["x"], UNSUPPORTED, "bad_words"),
+    ("n", 0, INVALID, "n"),
+    ("n", -1, INVALID, "n"),
+    ("n", 129, INVALID, "n"),
+    ("n", True, INVALID, "n"),
+    ("n", 1.0, INVALID, "n"),
+    ("n", 10**6, INVALID, "n"),
+    ("use_beam_search", 1, INVALID, "use_beam_search"),
+    ("length_penalty", 10.5, INVALID, "length_penalty"),
+    ("length_penalty", -1e300, INVALID, "length_penalty"),
+    ("early_stopping", "always", INVALID, "early_stopping"),
+    ("early_stopping", 1, INVALID, "early_stopping"),
+    ("early_stopping", [], INVALID, "early_stopping"),
+    ("min_tokens", -1, INVALID, "min_tokens"),
+    ("min_tokens", 1.0, INVALID, "min_tokens"),
+    ("min_tokens", 2**31, INVALID, "min_tokens"),
+    ("prompt_logprobs", -1, INVALID, "prompt_logprobs"),
+    ("prompt_logprobs", 21, INVALID, "prompt_logprobs"),
+    ("prompt_logprobs", True, INVALID, "prompt_logprobs"),
+    ("logprob_token_ids", [5], UNSUPPORTED, "logprob_token_ids"),
     ("response_format", {"type": "json_object"}, UNSUPPORTED, "response_format"),
     ("stop", ["a", "b", "c", "d", "e"], INVALID, "stop"),
     ("stop", ["a"] * 1000, INVALID, "stop"),
@@ -106,6 +147,12 @@ ONLY_COMPLETIONS: list[tuple[str, Any, str, str]] = [
     ("logprobs", 6, INVALID, "logprobs"),
     ("logprobs", True, INVALID, "logprobs"),
     ("messages", [], UNKNOWN, "messages"),
+    ("best_of", 0, INVALID, "best_of"),
+    ("best_of", 129, INVALID, "best_of"),
+    ("best_of", 10**6, INVALID, "best_of"),
+    ("best_of", True, INVALID, "best_of"),
+    ("echo", 1, INVALID, "echo"),
+    ("min_tokens", 17, INVALID, "min_tokens"),
     ("suffix", "x", UNSUPPORTED, "suffix"),
     ("prompt_embeds", "x", UNSUPPORTED, "prompt_embeds"),
     ("max_completion_tokens", 5, UNKNOWN, "max_completion_tokens"),
@@ -138,6 +185,8 @@ ONLY_CHAT: list[tuple[str, Any, str, str]] = [
     ("messages", [{"role": "user", "content": "a " * 600}], TOO_LONG, "messages"),
     ("max_completion_tokens", 513, TOO_LONG, "max_completion_tokens"),
     ("max_completion_tokens", 0, INVALID, "max_completion_tokens"),
+    ("best_of", 2, UNSUPPORTED, "best_of"),
+    ("echo", True, UNSUPPORTED, "echo"),
     ("logprobs", 1, INVALID, "logprobs"),
     ("top_logprobs", 21, INVALID, "top_logprobs"),
     ("top_logprobs", 3, INVALID, "top_logprobs"),
@@ -178,6 +227,54 @@ async def test_a_bad_field_is_named_and_nothing_is_executed(
         "code": code,
     }
     assert len(response.content) <= 1024
+    assert client.prompts == []
+
+
+# fields that are valid alone but not together: fields, param
+BOTH_TOGETHER: list[tuple[dict[str, Any], str]] = [
+    ({"min_tokens": 4, "max_tokens": 3}, "min_tokens"),
+    *(
+        ({"use_beam_search": True, "n": 2, field: value}, field)
+        for field, value in {
+            "top_p": 0.9,
+            "top_k": 1,
+            "min_p": 0.1,
+            "presence_penalty": 0.1,
+            "frequency_penalty": -0.1,
+            "repetition_penalty": 1.1,
+            "logit_bias": {"5": 1},
+            "allowed_token_ids": [5],
+            "bad_words": ["x"],
+        }.items()
+    ),
+]
+TOGETHER = [
+    *((path, *case) for path in (COMPLETIONS, CHAT) for case in BOTH_TOGETHER),
+    (COMPLETIONS, {"n": 2, "best_of": 1}, "best_of"),
+    (COMPLETIONS, {"n": 2, "best_of": 3, "stream": True}, "best_of"),
+    (COMPLETIONS, {"prompt": ["a"] * 64, "n": 64}, "n"),
+    (COMPLETIONS, {"prompt": [[1]] * 3, "n": 86}, "n"),
+    (COMPLETIONS, {"prompt": ["a"] * 64, "best_of": 5}, "best_of"),
+    (COMPLETIONS, {"max_tokens": 0, "echo": False}, "max_tokens"),
+    (COMPLETIONS, {"max_tokens": 0, "echo": True, "min_tokens": 1}, "min_tokens"),
+    (COMPLETIONS, {"use_beam_search": True, "n": 2, "logprobs": 1}, "logprobs"),
+    (CHAT, {"use_beam_search": True, "logprobs": True, "top_logprobs": 1}, "top_logprobs"),
+    (CHAT, {"max_completion_tokens": 3, "max_tokens": 9, "min_tokens": 4}, "min_tokens"),
+]
+
+
+@pytest.mark.parametrize(("path", "fields", "param"), TOGETHER, ids=named)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_fields_that_contradict_each_other_are_named(
+    path: str, fields: dict[str, Any], param: str, stream: bool
+) -> None:
+    client = FakeEngineClient([Script([5])])
+    # the field at fault is the only reason, also where streaming alone would be one
+    options = {"stream": True} if stream and "best_of" not in fields else {}
+    async with in_process(build(client)) as http:
+        response = await http.post(path, json=BODIES[path](**{**options, **fields}))
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["param"]) == (400, INVALID, param)
     assert client.prompts == []
 
 

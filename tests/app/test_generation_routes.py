@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from engine.types import FinishReason
+from tests.app.answers import BODIES, post, text_of
 from tests.app.fakes import FakeEngineClient, Script
 from tests.app.server import (
     CHAT,
@@ -20,29 +21,7 @@ from tests.app.server import (
 )
 from tests.text.tokenizers import chatml_tokenizer
 
-BODIES = {COMPLETIONS: completion_body, CHAT: chat_body}
 EOS = 2
-
-
-async def post(client: FakeEngineClient, path: str, body: dict[str, Any]) -> Any:
-    async with in_process(make_app(client)) as http:
-        response = await http.post(path, json=body)
-    assert response.status_code == 200, response.text
-    if body.get("stream"):
-        return events(response.text)
-    return response.json()
-
-
-def events(text: str) -> list[dict[str, Any]]:
-    *lines, done = text.removesuffix("\n\n").split("\n\n")
-    assert done == "data: [DONE]"
-    return [json.loads(line.removeprefix("data: ")) for line in lines]
-
-
-def text_of(choice: dict[str, Any]) -> str:
-    if "text" in choice:
-        return str(choice["text"])
-    return str((choice.get("message") or choice["delta"]).get("content", ""))
 
 
 async def generate(
