@@ -183,9 +183,7 @@ def _delta(
         choice=choice,
         tokens=int32(tokens),
         logprobs=float32(logprobs),
-        top_tokens=tuple(int32([token + i for i in top]) for token in tokens) if top else (),
-        top_logprobs=tuple(float32([logprob - i for i in top]) for logprob in logprobs)
-        if top
-        else (),
+        top_tokens=tuple(ids for ids, _ in tops) if top else (),
+        top_logprobs=tuple(values for _, values in tops) if top else (),
         finish_reason=finish,
     )
