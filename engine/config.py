@@ -6,6 +6,7 @@ from typing import Literal
 DType = Literal["float32", "float16", "bfloat16"]
 Device = Literal["cpu", "cuda"]
 LoadFormat = Literal["safetensors", "dummy"]
+PreemptionKind = Literal["auto", "swap", "recompute"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +77,15 @@ class SchedulerConfig:
         max_num_batched_tokens: token budget of one step.
         max_model_len: longest prompt plus output in tokens.
         eos_token_ids: ids that end a sequence unless it ignores them.
+        preemption: how a preempted group comes back; auto takes what is cheaper for each.
+        prefix_cache: whether blocks of earlier prompts are kept and used again.
     """
 
     max_num_batched_tokens: int
     max_model_len: int
     eos_token_ids: tuple[int, ...] = ()
+    preemption: PreemptionKind = "auto"
+    prefix_cache: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +98,7 @@ class EngineConfig:
         num_blocks: blocks of the KV pool on each rank; 0 derives it from `kv_cache_bytes`.
         kv_cache_bytes: memory of the KV pool on each rank.
         swap_bytes: CPU memory for preempted sequences on each rank.
+        preemption, prefix_cache: see `SchedulerConfig`.
         max_num_seqs: sequences in the batch at once.
         max_num_batched_tokens: token budget of one step.
         max_model_len: longest prompt plus output in tokens.
@@ -112,6 +118,8 @@ class EngineConfig:
     num_blocks: int = 0
     kv_cache_bytes: int = 512 << 20
     swap_bytes: int = 0
+    preemption: PreemptionKind = "auto"
+    prefix_cache: bool = True
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 256
     max_model_len: int = 8192
@@ -127,4 +135,6 @@ class EngineConfig:
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_model_len=self.max_model_len,
             eos_token_ids=self.model.eos_token_ids,
+            preemption=self.preemption,
+            prefix_cache=self.prefix_cache,
         )

@@ -34,9 +34,7 @@ class GenerationFields(SamplingFields):
 
     model: str = Field(min_length=1)
     max_tokens: int | None = Field(None, ge=1)
-    stop: Annotated[list[_Stop], Field(max_length=MAX_STOPS), BeforeValidator(_as_list)] = (
-        Field([])
-    )
+    stop: Annotated[list[_Stop], Field(max_length=MAX_STOPS), BeforeValidator(_as_list)] = Field([])
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     prompt_logprobs: int | None = Field(None, ge=0, le=MAX_PROMPT_LOGPROBS)
