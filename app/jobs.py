@@ -123,7 +123,9 @@ class JobMaker:
         self, request: GenerationFields, prompt_text: PromptOptions, *, starts_text: bool
     ) -> _Plan:
         self._encoder.check_ids("stop_token_ids", request.stop_token_ids)
-        self._encoder.check_ids("allowed_token_ids", request.allowed_token_ids or [])
+        self._encoder.check_ids(
+            "allowed_token_ids", request.allowed_token_ids or [], choosable=True
+        )
         self._encoder.check_keys("logit_bias", request.logit_bias)
         limit = request.output_limit
         if limit is not None and limit > self._max_model_len:
@@ -143,6 +145,9 @@ class JobMaker:
 
     def _prompt(self, plan: _Plan, name: str, ids: IntColumn, text: str | None) -> Prompt:
         limit = plan.request.output_limit
+        if limit == 0:
+            # what is never said has no probability
+            self._encoder.check_ids(name, ids, choosable=True)
         room = self._encoder.room(name, ids, needed=0 if limit == 0 else 1)
         max_tokens = room if limit is None else min(limit, room)
         return Prompt(name=name, ids=ids, text=text, sampling=plan.sampling(ids, max_tokens))

@@ -25,6 +25,8 @@ class PromptEncoder:
         self._tokenizer = tokenizer
         self._max_model_len = settings.max_model_len
         self._vocab_size = settings.vocab_size
+        # the embedding may have rows that no token of the tokenizer has; they are never chosen
+        self._num_choosable = min(settings.vocab_size, len(tokenizer.vocabulary))
 
     async def encode(
         self, prompts: Sequence[tuple[str, str | list[int]]], *, add_special_tokens: bool
@@ -66,17 +68,21 @@ class PromptEncoder:
             ),
         )
 
-    def check_ids(self, name: str, ids: Sequence[int]) -> None:
+    def check_ids(self, name: str, ids: Sequence[int], *, choosable: bool = False) -> None:
         """Refuse ids that are no tokens of the model.
+
+        Args:
+            choosable: refuse also those that the model never says.
 
         Raises:
             InvalidRequest: naming the first of them.
         """
-        if not ids or (min(ids) >= 0 and max(ids) < self._vocab_size):
+        limit = self._num_choosable if choosable else self._vocab_size
+        if not ids or (min(ids) >= 0 and max(ids) < limit):
             return
-        at = next(i for i, token in enumerate(ids) if not 0 <= token < self._vocab_size)
+        at = next(i for i, token in enumerate(ids) if not 0 <= token < limit)
         raise InvalidRequest(
-            f"{name}[{at}] is no token of the model, whose ids lie in [0, {self._vocab_size})",
+            f"{name}[{at}] is no token of the model, whose ids lie in [0, {limit})",
             param=f"{name}[{at}]",
         )
 

@@ -422,6 +422,26 @@ async def test_unknown_fields_can_be_reported_instead() -> None:
     assert response.headers["x-ignored-parameters"] == "user, novel"
 
 
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"allowed_token_ids": [5, VOCAB]}, "allowed_token_ids[1]"),
+        ({"prompt": [5, VOCAB], "echo": True, "logprobs": 0, "max_tokens": 0}, "prompt[1]"),
+    ],
+)
+async def test_rows_of_the_embedding_that_are_no_token_cannot_be_asked_for(
+    fields: dict[str, Any], param: str
+) -> None:
+    client = FakeEngineClient([Script([5])])
+    async with in_process(build(client, vocab_size=VOCAB + 8)) as http:
+        response = await http.post(COMPLETIONS, json=completion_body(**fields))
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == param
+        assert client.prompts == []
+        response = await http.post(COMPLETIONS, json=completion_body(prompt=[5, VOCAB]))
+        assert response.status_code == 200
+
+
 NEUTRAL = {
     "n": 1,
     "best_of": 1,
@@ -453,6 +473,9 @@ async def test_null_means_not_given(path: str) -> None:
         "max_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "stop_token_ids",
         "include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "stream",
         "stream_options", "return_token_ids", "user", "logprobs", "n", "logit_bias",
+        "presence_penalty", "frequency_penalty", "repetition_penalty", "allowed_token_ids",
+        "bad_words", "min_tokens", "deterministic", "use_beam_search", "length_penalty",
+        "early_stopping", "prompt_logprobs", "cache_salt", "best_of", "echo",
     }  # fmt: skip
     plain, nulls = FakeEngineClient([Script([5])]), FakeEngineClient([Script([5])])
     async with in_process(build(plain)) as http:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from engine.errors import EngineError
 from engine.types import FinishReason
 from tests.app.answers import BODIES, post, summed, text_of
 from tests.app.fakes import FakeEngineClient, Hypothesis, Script
@@ -207,7 +208,7 @@ async def test_beams_come_best_first(path: str, stream: bool) -> None:
 def _score(choice: dict[str, Any], length_penalty: float) -> float:
     logprobs = choice["logprobs"]
     values = logprobs.get("token_logprobs") or [e["logprob"] for e in logprobs["content"]]
-    return math.fsum(values) / len(values) ** length_penalty
+    return float(math.fsum(values) / len(values) ** length_penalty)
 
 
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
@@ -270,6 +271,39 @@ async def test_a_silent_stream_shows_that_it_lives() -> None:
         rest = b"".join([part async for part in parts])
     assert b"The lazy dog" in rest
     assert rest.endswith(b"data: [DONE]\n\n")
+
+
+async def test_a_client_that_leaves_a_silent_stream_ends_the_search() -> None:
+    client = FakeEngineClient([Script(hypotheses=FOUND, pause_at=0)])
+    body = completion_body(n=2, use_beam_search=True, stream=True)
+    app = make_app(client, keep_alive_s=0.01)
+    async with serving(app) as http:
+        async with http.stream("POST", COMPLETIONS, json=body) as response:
+            await anext(response.aiter_raw())
+        await client.abort_seen.wait()
+    assert client.aborted == [0]
+
+
+async def test_a_search_that_fails_after_a_silence_ends_with_an_error() -> None:
+    script = Script(hypotheses=FOUND, pause_at=0, error=EngineError("inner words"))
+    client = FakeEngineClient([script])
+    body = completion_body(n=2, use_beam_search=True, stream=True)
+    app = make_app(client, keep_alive_s=0.01)
+    async with serving(app) as http, http.stream("POST", COMPLETIONS, json=body) as response:
+        parts = response.aiter_raw()
+        await anext(parts)
+        client.resume.set()
+        rest = b"".join([part async for part in parts])
+    assert b'"code":"engine_failed"' in rest
+    assert b"[DONE]" not in rest
+
+
+async def test_a_search_that_fails_at_once_is_a_status() -> None:
+    client = FakeEngineClient([Script(hypotheses=FOUND, error=EngineError("inner words"))])
+    async with in_process(make_app(client)) as http:
+        body = completion_body(n=2, use_beam_search=True, stream=True)
+        response = await http.post(COMPLETIONS, json=body)
+    assert response.status_code == 503
 
 
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
