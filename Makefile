@@ -46,7 +46,7 @@ $(VENV)/.installed: EXTRAS =
 $(VENV)/.installed-dev: EXTRAS = [dev]
 $(VENV)/.installed $(VENV)/.installed-dev: pyproject.toml constraints.txt
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(MAKE) -s environment
-	$(call timed,installing pinned packages, once,$(BIN)/python -m pip install \
+	$(call timed,installing pinned packages,$(BIN)/python -m pip install \
 	  --disable-pip-version-check -c constraints.txt -e '.$(EXTRAS)')
 	@touch $@
 

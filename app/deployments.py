@@ -1,5 +1,6 @@
 """The two Serve deployments: `Ingress` answers HTTP, `Engine` generates tokens."""
 
+import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,7 @@ class Ingress:
     def __init__(
         self, engine: DeploymentHandle[Any], make_app: Callable[[EngineClient], ASGIApp]
     ) -> None:
+        _log_like_serve()
         self._client = RemoteEngineClient(ServeEngineHandle(engine))
         self._make_app = make_app
 
@@ -65,6 +67,7 @@ class Engine:
         self, config: EngineConfig, options: GangOptions, locate: Callable[[], Path]
     ) -> None:
         """Args: locate: finds the model's folder on this node, fetching it when it is not there."""
+        _log_like_serve()
         config = replace(config, model_path=str(locate()))
         self._replica = serve.get_replica_context().replica_tag
         self._max_num_seqs = config.max_num_seqs
@@ -151,3 +154,13 @@ def gang_options(config: EngineConfig) -> GangOptions:
     """What each rank takes of its bundle."""
     rank = resources(config)["placement_group_bundles"][1]
     return GangOptions(num_cpus_per_rank=rank["CPU"], num_gpus_per_rank=rank.get("GPU", 0.0))
+
+
+def _log_like_serve() -> None:
+    """Send our own log lines where `logging_config` sends Serve's."""
+    serve_logger = logging.getLogger("ray.serve")
+    for package in ("app", "engine"):
+        logger = logging.getLogger(package)
+        logger.setLevel(serve_logger.getEffectiveLevel())
+        logger.handlers = list(serve_logger.handlers)
+        logger.propagate = False

@@ -21,8 +21,9 @@ class Edge:
     """ASGI middleware around everything else.
 
     Each answer has `x-request-id`: the client's own if it is harmless text, else a random one.
-    Inner layers find it as `scope["state"]["request_id"]`, and the digest of the caller's key,
-    empty where none is needed, as `scope["state"]["key_sha256"]`. No exception leaves it.
+    Inner layers find it as `scope["state"]["request_id"]`, in `"has_own_id"` whether it is the
+    client's, and in `"key_sha256"` the digest of the caller's key, empty where none is needed. No
+    exception leaves it.
     """
 
     def __init__(self, app: ASGIApp, api_key_sha256: Sequence[bytes] = ()) -> None:
@@ -34,8 +35,10 @@ class Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = _request_id(scope)
-        scope.setdefault("state", {})["request_id"] = request_id
+        own_id = _own_request_id(scope)
+        request_id = own_id or secrets.token_hex(12)
+        state = {"request_id": request_id, "has_own_id": own_id is not None}
+        scope.setdefault("state", {}).update(state)
         has_started = False
 
         async def send_with_id(message: Message) -> None:
@@ -83,8 +86,6 @@ class Edge:
         return digest if scheme.lower() == "bearer" and any(matches) else b""
 
 
-def _request_id(scope: Scope) -> str:
+def _own_request_id(scope: Scope) -> str | None:
     given = Headers(scope=scope).getlist("x-request-id")
-    if len(given) == 1 and _REQUEST_ID.fullmatch(given[0]):
-        return given[0]
-    return secrets.token_hex(12)
+    return given[0] if len(given) == 1 and _REQUEST_ID.fullmatch(given[0]) else None

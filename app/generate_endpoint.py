@@ -67,7 +67,9 @@ class GenerateEndpoint(Generic[RequestT]):
         if ignored := ignored + request.fields_without_effect():
             headers.append((b"x-ignored-parameters", ", ".join(ignored).encode()))
         state = scope["state"]
-        request_id = request.request_id or state["request_id"]
+        request_id = state["request_id"]
+        if request.request_id is not None and not state["has_own_id"]:
+            request_id = request.request_id
         salt = tenant_salt(state["key_sha256"], request.cache_salt)
         await until_disconnect(receive, self._answer(request, request_id, salt, headers, send))
 

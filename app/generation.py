@@ -1,7 +1,8 @@
 """Runs one job on the engine: submits its prompts, merges their text, aborts what is left over."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 
 from app.jobs import Job, Prompt
 from app.prompt_reader import PromptReader
@@ -72,12 +73,11 @@ class Generation:
             EngineError: if the engine fails before the end.
         """
         readers = [self._read(index) for index in range(len(self._readers))]
-        if len(readers) == 1:
-            async for news in readers[0]:
+        source = readers[0] if len(readers) == 1 else _merge(readers)
+        # a generator that is left half-way must be closed by hand
+        async with aclosing(source):
+            async for news in source:
                 yield news
-            return
-        async for news in _merge(readers):
-            yield news
 
     def best(self, texts: Sequence[TextDelta]) -> list[TextDelta]:
         """Of each prompt's whole candidates keep those with the likeliest tokens, best first.
@@ -105,15 +105,16 @@ class Generation:
             completion_tokens=sum(self._num_sampled),
         )
 
-    async def _read(self, number: int) -> AsyncIterator[News]:
+    async def _read(self, number: int) -> AsyncGenerator[News, None]:
         reader, num_candidates = self._readers[number], self._job.num_candidates
         # equal sequences are computed once and told of several times
         num_copies = num_candidates // reader.num_choices
-        async for choice, news in reader:
-            start = number * num_candidates + choice * num_copies
-            for index in range(start, start + num_copies):
-                self._num_sampled[index] += len(news.token_ids)
-                yield index, news
+        async with aclosing(aiter(reader)) as source:
+            async for choice, news in source:
+                start = number * num_candidates + choice * num_copies
+                for index in range(start, start + num_copies):
+                    self._num_sampled[index] += len(news.token_ids)
+                    yield index, news
 
 
 async def _submit(
@@ -135,8 +136,8 @@ def _mean_logprob(text: TextDelta) -> float:
 
 
 async def _merge(
-    readers: Sequence[AsyncIterator[News]],
-) -> AsyncIterator[News]:
+    readers: Sequence[AsyncGenerator[News, None]],
+) -> AsyncGenerator[News, None]:
     waiting = {asyncio.ensure_future(anext(reader, None)): reader for reader in readers}
     try:
         while waiting:

@@ -99,7 +99,8 @@ def describe(error: Exception) -> ErrorAnswer:
                 status=status, message=str(error), code=error.code, param=error.param
             )
         case EngineError():
-            logger.warning("engine_unavailable error=%r", error)
+            # the engine logs the cause once; a line per request would drown it
+            logger.debug("engine_unavailable error=%r", error)
             return ErrorAnswer(
                 status=503,
                 message="the engine is not available; nothing was generated, so try again",
@@ -113,7 +114,7 @@ def describe(error: Exception) -> ErrorAnswer:
 def describe_broken_stream(error: Exception) -> ErrorAnswer:
     """Like `describe`, for an answer of which a part has been sent."""
     if isinstance(error, EngineError):
-        logger.warning("engine_failed error=%r", error)
+        logger.debug("engine_failed error=%r", error)
         return ErrorAnswer(
             status=503, message="the engine failed during generation", code="engine_failed"
         )

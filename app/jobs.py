@@ -60,6 +60,10 @@ class _Plan:
     prompt_text: PromptOptions
     starts_text: bool
 
+    @property
+    def is_scoring(self) -> bool:
+        return self.request.output_limit == 0
+
     def sampling(self, ids: IntColumn, max_tokens: int) -> SamplingParams | None:
         request, num_scored = self.request, self.prompt_text.num_scored
         if max_tokens > 0:
@@ -77,7 +81,7 @@ class _Plan:
             prompt_text=self.prompt_text,
             num_choices=request.n,
             num_candidates=request.num_candidates if is_ranked(request) else request.n,
-            is_scoring=request.output_limit == 0,
+            is_scoring=self.is_scoring,
             is_search=request.use_beam_search,
         )
 
@@ -103,7 +107,11 @@ class JobMaker:
         )
         plan = await self._plan(request, wanted, starts_text=False)
         named = request.named_prompts()
-        encoded = await self._encoder.encode(named, add_special_tokens=request.add_special_tokens)
+        encoded = await self._encoder.encode(
+            named,
+            add_special_tokens=request.add_special_tokens,
+            min_output=0 if plan.is_scoring else 1,
+        )
         prompts = [
             self._prompt(plan, name, ids, content if isinstance(content, str) else None)
             for (name, content), ids in zip(named, encoded, strict=True)
@@ -144,11 +152,11 @@ class JobMaker:
         )
 
     def _prompt(self, plan: _Plan, name: str, ids: IntColumn, text: str | None) -> Prompt:
-        limit = plan.request.output_limit
-        if limit == 0:
+        if plan.is_scoring:
             # what is never said has no probability
             self._encoder.check_ids(name, ids, choosable=True)
-        room = self._encoder.room(name, ids, needed=0 if limit == 0 else 1)
+        room = self._encoder.room(name, ids, min_output=0 if plan.is_scoring else 1)
+        limit = plan.request.output_limit
         max_tokens = room if limit is None else min(limit, room)
         return Prompt(name=name, ids=ids, text=text, sampling=plan.sampling(ids, max_tokens))
 

@@ -29,24 +29,44 @@ class PromptEncoder:
         self._num_choosable = min(settings.vocab_size, len(tokenizer.vocabulary))
 
     async def encode(
-        self, prompts: Sequence[tuple[str, str | list[int]]], *, add_special_tokens: bool
+        self,
+        prompts: Sequence[tuple[str, str | list[int]]],
+        *,
+        add_special_tokens: bool,
+        min_output: int = 1,
     ) -> list[IntColumn]:
         """Encode prompts, each given as text or ids with its name in the request.
 
+        Args:
+            min_output: tokens that must fit behind each prompt.
+
         Raises:
-            InvalidRequest: if an id is no token of the model.
-            PromptTooLong: if a text is too long for the context, however it is tokenised.
+            InvalidRequest: if an id is no token of the model, or a prompt has no tokens.
+            PromptTooLong: if a prompt leaves too little room.
         """
         num_characters = 0
         for name, content in prompts:
             if isinstance(content, str):
-                self._check_length(name, len(content))
+                self._check_length(name, len(content), min_output)
                 num_characters += len(content)
             else:
+                self._check_room(name, len(content), min_output)
                 self.check_ids(name, content)
         return await _off_the_loop(
             num_characters,
-            lambda: [self._encode(content, add_special_tokens) for _, content in prompts],
+            lambda: [self._encode(*prompt, add_special_tokens, min_output) for prompt in prompts],
+        )
+
+    async def tokenize(self, text: str, *, add_special_tokens: bool) -> IntColumn:
+        """Encode a text for its own sake; it may be empty or fill the context.
+
+        Raises:
+            PromptTooLong: if it is too long for the context, however it is tokenised.
+        """
+        self._check_length("prompt", len(text))
+        return await _off_the_loop(
+            len(text),
+            lambda: self._tokenizer.encode(text, add_special_tokens=add_special_tokens),
         )
 
     async def encode_chat(
@@ -117,8 +137,8 @@ class PromptEncoder:
             )
         return tuple(sorted(sequence for sequence in sequences if sequence))
 
-    def room(self, name: str, ids: IntColumn, *, needed: int = 1) -> int:
-        """Return how many tokens fit behind a prompt, at least as many as needed.
+    def room(self, name: str, ids: IntColumn, *, min_output: int = 1) -> int:
+        """Return how many tokens fit behind a prompt, at least `min_output`.
 
         Raises:
             InvalidRequest: if the prompt has no tokens.
@@ -126,29 +146,31 @@ class PromptEncoder:
         """
         if not ids:
             raise InvalidRequest(f"{name} has no tokens", param=name)
-        room = self._max_model_len - len(ids)
-        if room < needed:
-            raise self._too_long(name, len(ids), "")
-        return room
+        self._check_room(name, len(ids), min_output)
+        return self._max_model_len - len(ids)
 
-    def _encode(self, content: str | list[int], add_special_tokens: bool) -> IntColumn:
-        if isinstance(content, str):
-            return self._tokenizer.encode(content, add_special_tokens=add_special_tokens)
-        return int32(content)
+    def _encode(
+        self, name: str, content: str | list[int], add_special_tokens: bool, min_output: int
+    ) -> IntColumn:
+        if not isinstance(content, str):
+            return int32(content)
+        ids = self._tokenizer.encode(content, add_special_tokens=add_special_tokens)
+        # at once, so that the prompts behind one that is too long cost nothing
+        self.room(name, ids, min_output=min_output)
+        return ids
 
-    def _check_length(self, name: str, num_characters: int) -> None:
-        least = self._tokenizer.min_tokens(num_characters)
-        # a prompt without output may fill the context; `room` knows whether there is to be some
-        if least > self._max_model_len:
-            raise self._too_long(name, least, "at least ")
+    def _check_length(self, name: str, num_characters: int, min_output: int = 1) -> None:
+        self._check_room(name, self._tokenizer.min_tokens(num_characters), min_output, "at least ")
 
-    def _too_long(self, name: str, got: int, at_least: str) -> PromptTooLong:
-        return PromptTooLong(
+    def _check_room(self, name: str, num_tokens: int, min_output: int, bound: str = "") -> None:
+        if num_tokens + min_output <= self._max_model_len:
+            return
+        raise PromptTooLong(
             f"the model's context is {self._max_model_len} tokens, but {name} has "
-            f"{at_least}{got} tokens, which leaves no room for output",
+            f"{bound}{num_tokens} tokens, which leaves no room for output",
             param=name,
             limit=self._max_model_len,
-            got=got,
+            got=num_tokens,
         )
 
 

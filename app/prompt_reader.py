@@ -1,7 +1,7 @@
 """Turns the engine's news of one prompt into news of its choices."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
 
 from app.jobs import Job, Prompt
@@ -46,7 +46,7 @@ class PromptReader:
             with suppress(EngineError):
                 await finish(asyncio.ensure_future(stream.abort()))
 
-    async def __aiter__(self) -> AsyncIterator[tuple[int, TextDelta]]:
+    async def __aiter__(self) -> AsyncGenerator[tuple[int, TextDelta], None]:
         """Yield (choice, news) as they come.
 
         Raises:

@@ -37,8 +37,8 @@ class TokenizeEndpoints:
                 body.messages, add_generation_prompt=body.add_generation_prompt
             )
         else:
-            [ids] = await self._encoder.encode(
-                [("prompt", body.prompt or "")], add_special_tokens=body.add_special_tokens
+            ids = await self._encoder.tokenize(
+                body.prompt or "", add_special_tokens=body.add_special_tokens
             )
         pieces = [self._tokenizer.vocabulary.piece(token) for token in ids]
         return {

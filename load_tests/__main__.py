@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
+from engine.errors import ServeError
+
 # one module per command; only the one that is asked for is imported
 COMMANDS = {
     "http": "send requests to a server at given times and measure what its clients see",
@@ -57,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(words[1:])
     try:
         return command.run(args)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ServeError) as error:
         parser.error(str(error))
 
 

@@ -25,6 +25,8 @@ EXAMPLE = "python -m load_tests cpu_peers --batch 1,8,32 --check"
 
 OURS = "pagoda"
 SERVED = "pagoda over HTTP"
+# repeats of the same work that differ by more than this say that something else was measured
+STEADY = 1.25
 
 
 # by batch and system
@@ -194,6 +196,11 @@ def _show(speeds: Speeds, work: Workload) -> None:
     )
     report.print_table(title, columns, rows)
     for (batch, name), speed in speeds.items():
+        if name == OURS and speed.high > STEADY * speed.low:
+            print(
+                f"UNSTEADY: {OURS}'s repeats at batch {batch} differ by {speed.high / speed.low:.1f} x, "
+                "other work disturbs this machine; compare by CPU time"
+            )
         if name == SERVED:
             share = speed.median / speeds[batch, OURS].median
             print(f"batch {batch}: the server reaches {share:.0%} of the speed in process")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from load_tests.traffic import metrics
 from load_tests.traffic.client import Record
@@ -23,7 +24,7 @@ def plot(outcomes: Sequence[Outcome], path: Path) -> None:
 
 
 def _against_rate(outcomes: Sequence[Outcome]) -> Figure:
-    figure = Figure(figsize=(12, 3.8), layout="constrained")
+    figure = Figure(figsize=(12, 3.8), layout=ConstrainedLayoutEngine(wspace=0.05))
     panels = figure.subplots(1, 3)
     choices: list[tuple[str, Callable[[Figures], Summary | None], tuple[str, ...]]] = [
         ("normalized latency (ms/token)", lambda f: f.norm_latency_s, ("mean", "p99")),
@@ -34,8 +35,9 @@ def _against_rate(outcomes: Sequence[Outcome]) -> Figure:
     for panel, (label, select, names) in zip(panels, choices, strict=True):
         for name in names:
             _line(panel, ordered, select, name)
-        panel.set(xlabel="request rate (req/s)", ylabel=label, ylim=(0, None))
-        panel.legend()
+        _, top = panel.get_ylim()
+        panel.set(xlabel="request rate (req/s)", ylabel=label, ylim=(0, 1.1 * top))
+        panel.legend(frameon=False, loc="lower right")
     figure.suptitle(_title(outcomes))
     return figure
 
@@ -56,7 +58,7 @@ def _line(
 
 
 def _distributions(outcomes: Sequence[Outcome]) -> Figure:
-    figure = Figure(figsize=(12, 3.8), layout="constrained")
+    figure = Figure(figsize=(12, 3.8), layout=ConstrainedLayoutEngine(wspace=0.05))
     choices: list[tuple[str, Callable[[Record], float | None]]] = [
         ("normalized latency (ms/token)", metrics.norm_latency_s),
         ("time to first token (ms)", metrics.ttft_s),
@@ -66,9 +68,10 @@ def _distributions(outcomes: Sequence[Outcome]) -> Figure:
         for outcome in outcomes:
             finished = [r for r in outcome.run.records if r.error is None]
             values = sorted(v * 1e3 for r in finished if (v := value(r)) is not None)
-            panel.ecdf(values or [0.0], label=outcome.case.label)
-        panel.set(xlabel=label, ylabel="share of finished requests", xlim=(0, None))
-    panel.legend(loc="lower right")
+            if values:
+                panel.ecdf(values, label=outcome.case.label)
+        panel.set(xlabel=label, ylabel="share of finished requests", xlim=(0, None), ylim=(0, 1.02))
+    figure.legend(*panel.get_legend_handles_labels(), frameon=False, loc="outside right upper")
     figure.suptitle(_title(outcomes))
     return figure
 
@@ -76,4 +79,6 @@ def _distributions(outcomes: Sequence[Outcome]) -> Figure:
 def _title(outcomes: Sequence[Outcome]) -> str:
     sent = sum(outcome.figures.num_requests for outcome in outcomes)
     finished = sum(outcome.figures.num_finished for outcome in outcomes)
-    return f"{finished} of {sent} requests finished, times from the scheduled arrival"
+    is_open = all(outcome.case.concurrency is None for outcome in outcomes)
+    start = "the scheduled arrival" if is_open else "sending"
+    return f"{finished} of {sent} requests finished, times from {start}"

@@ -1,7 +1,7 @@
 """The processes of one `serve run`: finding them, what they are for, what they weigh."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -14,6 +14,9 @@ ROLES = (
     ("runtime_env/agent", "runtime env agent"),
     ("dashboard/agent", "dashboard agent"),
     ("dashboard/dashboard", "dashboard"),
+    ("ray::RuntimeEnvAgent", "runtime env agent"),
+    ("ray::DashboardAgent", "dashboard agent"),
+    ("ray-dashboard-", "dashboard module"),
     ("log_monitor", "log monitor"),
     ("autoscaler/_private/monitor", "autoscaler"),
     ("autoscaler/v2/monitor", "autoscaler"),
@@ -21,7 +24,10 @@ ROLES = (
     ("ray::HAProxyManager", "proxy"),
     ("haproxy", "proxy"),
     ("ray::ServeController", "controller"),
+    ("ray::SchedulerActor", "scheduler"),
+    ("ray::RankActor", "worker rank"),
     ("ray::IDLE", "idle worker"),
+    ("multiprocessing", "multiprocessing helper"),
     ("serve run", "serve run"),
 )
 _SESSION = re.compile(r"session_\d{4}-\d\d-\d\d_[\d-]+_\d+_\d+")
@@ -45,19 +51,37 @@ class Weight:
     uss_bytes: int
 
 
-def processes_of(root: psutil.Process) -> list[psutil.Process]:
-    """Find a process, its descendants, and whoever names the Ray sessions that these started.
+class ProcessTree:
+    """A process, its descendants, and whoever names the Ray sessions that these started.
 
-    Ray's daemons leave the process group, and are adopted by another parent when theirs ends.
+    Ray's daemons leave the process group and are adopted by another parent when theirs ends, so
+    what was once seen stays in the tree until it ends.
     """
-    tree = [root, *root.children(recursive=True)]
-    sessions = {name for process in tree for name in _SESSION.findall(_command(process))}
-    known = {process.pid for process in tree}
-    return tree + [
-        process
-        for process in psutil.process_iter()
-        if process.pid not in known and sessions.intersection(_SESSION.findall(_command(process)))
-    ]
+
+    def __init__(self, root: psutil.Process) -> None:
+        self._seen = {root.pid: root}
+        self._sessions: set[str] = set()
+
+    def alive(self) -> list[psutil.Process]:
+        """Look again and list the processes that run now."""
+        for process in list(self._seen.values()):
+            with suppress(psutil.NoSuchProcess):
+                self._add(process.children(recursive=True))
+        for process in self._seen.values():
+            self._sessions.update(_SESSION.findall(_command(process)))
+        self._add(
+            process
+            for process in psutil.process_iter()
+            if process.pid not in self._seen
+            and self._sessions.intersection(_SESSION.findall(_command(process)))
+        )
+        return [process for process in self._seen.values() if still_runs(process)]
+
+    def _add(self, processes: Iterable[psutil.Process]) -> None:
+        for process in list(processes):
+            known = self._seen.get(process.pid)
+            if known is None or not known.is_running():
+                self._seen[process.pid] = process
 
 
 def role_of(command: str) -> str:
@@ -110,7 +134,7 @@ def end(processes: Sequence[psutil.Process], timeout_s: float = 5.0) -> None:
 def still_runs(process: psutil.Process) -> bool:
     try:
         # an ended process that its parent has not asked about yet holds nothing any more
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 

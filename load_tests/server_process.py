@@ -13,10 +13,12 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from load_tests import process_tree
+from load_tests.process_tree import ProcessTree, end, still_runs
 
 # how often the server is asked whether it is there
 POLL_S = 0.05
+# how often its processes are listed while it starts; each time takes milliseconds of CPU
+LIST_S = 1.0
 REQUEST_TIMEOUT_S = 60.0
 PROMPT = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8, "stream": True}
 
@@ -25,6 +27,7 @@ class ServerProcess:
     """A running `serve run` and its processes.
 
     Attributes:
+        port: where it listens.
         started_s: `time.perf_counter` when it was started.
     """
 
@@ -35,7 +38,7 @@ class ServerProcess:
             ValueError: if something answers at `url` already.
         """
         address = urlsplit(url)
-        self._host, self._port = address.hostname or "127.0.0.1", address.port or 80
+        self._host, self.port = address.hostname or "127.0.0.1", address.port or 80
         if self._is_open():
             raise ValueError(f"something answers at {url} already; stop it or choose another port")
         self._log = log
@@ -44,6 +47,7 @@ class ServerProcess:
             self._root = psutil.Popen(
                 command, stdout=output, stderr=output, env=env, start_new_session=True
             )
+        self._tree = ProcessTree(self._root)
 
     def seconds_until_open(self, limit_s: float) -> float:
         """Wait for the port; seconds from the start."""
@@ -59,7 +63,7 @@ class ServerProcess:
         Raises:
             ValueError: if none came.
         """
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=REQUEST_TIMEOUT_S)
+        connection = http.client.HTTPConnection(self._host, self.port, timeout=REQUEST_TIMEOUT_S)
         connection.request("GET", "/v1/models")
         model = json.loads(connection.getresponse().read())["data"][0]["id"]
         body = json.dumps(PROMPT | {"model": model})
@@ -76,16 +80,25 @@ class ServerProcess:
         raise ValueError(f"no token came: status {response.status}; {self._last_words()}")
 
     def processes(self) -> list[psutil.Process]:
-        """List every process of this server."""
-        return process_tree.processes_of(self._root)
+        """List every process of this server that runs now."""
+        return self._tree.alive()
 
     def interrupt(self) -> None:
         """Send what Ctrl-C sends."""
         self._root.send_signal(signal.SIGINT)
 
+    def close(self) -> None:
+        """End whatever still runs."""
+        end(self.processes())
+        self._root.wait()
+
     def _until(self, what: str, is_true: Callable[[], bool], limit_s: float) -> float:
+        list_at_s = 0.0
         while not is_true():
-            if not process_tree.still_runs(self._root):
+            if time.perf_counter() > list_at_s:
+                list_at_s = time.perf_counter() + LIST_S
+                self._tree.alive()
+            if not still_runs(self._root):
                 raise ValueError(f"the server ended before {what}; {self._last_words()}")
             if time.perf_counter() - self.started_s > limit_s:
                 raise ValueError(f"not within {limit_s:g} s: {what}; {self._last_words()}")
@@ -95,10 +108,10 @@ class ServerProcess:
     def _is_open(self) -> bool:
         with socket.socket() as probe:
             probe.settimeout(1.0)
-            return probe.connect_ex((self._host, self._port)) == 0
+            return probe.connect_ex((self._host, self.port)) == 0
 
     def _is_healthy(self) -> bool:
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=REQUEST_TIMEOUT_S)
+        connection = http.client.HTTPConnection(self._host, self.port, timeout=REQUEST_TIMEOUT_S)
         try:
             connection.request("GET", "/health")
             return connection.getresponse().status == 200
@@ -121,7 +134,7 @@ def serving(config: Path, url: str, log: Path, env: dict[str, str]) -> Iterator[
     try:
         yield server
     finally:
-        process_tree.end(server.processes())
+        server.close()
 
 
 def _has_text(chunk: dict[str, list[dict[str, dict[str, str]]]]) -> bool:

@@ -1,6 +1,6 @@
 """The body of POST /v1/completions."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, cast
 
 from pydantic import Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
@@ -88,10 +88,10 @@ class CompletionRequest(GenerationFields):
         """Return the prompts, each with the name under which an error speaks of it."""
         if isinstance(self.prompt, str):
             return [("prompt", self.prompt)]
-        ids = [token for token in self.prompt if isinstance(token, int)]
-        if ids:
-            return [("prompt", ids)]
-        prompts = [prompt for prompt in self.prompt if not isinstance(prompt, int)]
+        if isinstance(self.prompt[0], int):
+            return [("prompt", self.prompt)]
+        # a list of texts or a list of id lists, which is the same here
+        prompts = cast("list[str | list[int]]", self.prompt)
         return [(f"prompt[{index}]", prompt) for index, prompt in enumerate(prompts)]
 
 

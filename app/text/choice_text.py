@@ -92,7 +92,7 @@ def join(deltas: Sequence[TextDelta]) -> TextDelta:
 
 def check_alive(delta: Delta) -> None:
     """Raise EngineError if the engine gave the sequence up."""
-    if delta.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
+    if delta.finish_reason >= FinishReason.ABORT:
         raise EngineError("the engine gave the request up")
 
 

@@ -31,6 +31,7 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
+        self._plain = _without_control_tokens(backend)
         self.vocabulary = Vocabulary(backend)
         self._control = ControlTokens(self.vocabulary.special_texts)
         self._bos_id = backend.token_to_id(special_tokens.get("bos_token", ""))
@@ -69,9 +70,7 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> IntColumn:
         """Encode a text; it may spell control tokens, and a second leading BOS is dropped."""
-        # the batch call gives the interpreter lock back while it works, the single one does not
-        batch = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-        ids = batch[0].ids
+        ids = _encode(self._backend, text, add_special_tokens=add_special_tokens)
         if ids[:2] == [self._bos_id, self._bos_id]:
             ids = ids[1:]
         return int32(ids)
@@ -95,7 +94,10 @@ class Tokenizer:
             return self.encode(text, add_special_tokens=False)
         ids = []
         for piece, control_id in disguise.split(text):
-            ids += self._encode_plain(piece) if control_id is None else [control_id]
+            if control_id is None:
+                ids += _encode(self._plain, piece, add_special_tokens=False)
+            else:
+                ids.append(control_id)
         return int32(ids)
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
@@ -103,15 +105,20 @@ class Tokenizer:
         detokenizer = Detokenizer(self.vocabulary, skip_special=skip_special, starts_text=True)
         return "".join(map(detokenizer.push, ids)) + detokenizer.finish()
 
-    def _encode_plain(self, text: str) -> list[int]:
-        """Encode without looking for control tokens."""
-        backend = self._backend
-        if backend.normalizer is not None:
-            text = backend.normalizer.normalize_str(text)
-        words = [text]
-        if backend.pre_tokenizer is not None:
-            words = [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
-        return [token.id for word in words for token in backend.model.tokenize(word)]
+
+def _without_control_tokens(backend: Backend) -> Backend:
+    """Make a tokenizer that finds no added tokens in a text; it shares the vocabulary's memory."""
+    plain = Backend(backend.model)
+    if backend.normalizer is not None:
+        plain.normalizer = backend.normalizer
+    if backend.pre_tokenizer is not None:
+        plain.pre_tokenizer = backend.pre_tokenizer
+    return plain
+
+
+def _encode(backend: Backend, text: str, *, add_special_tokens: bool) -> list[int]:
+    # the batch call gives the interpreter lock back while it works, the single one does not
+    return backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
 
 def _read_json(path: Path) -> dict[str, Any]:

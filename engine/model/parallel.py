@@ -42,9 +42,9 @@ class TensorParallel:
         """Join x [S, n] of all ranks along the last dimension -> [S, size * n]."""
         if self.size == 1:
             return x
-        gathered = x.new_empty(self.size * x.shape[0], x.shape[1])
-        dist.all_gather_into_tensor(gathered, x)
-        return gathered.view(self.size, *x.shape).transpose(0, 1).flatten(1)
+        parts = [torch.empty_like(x) for _ in range(self.size)]
+        dist.all_gather(parts, x)
+        return torch.cat(parts, dim=1)
 
     def close(self) -> None:
         """Leave the ranks."""

@@ -94,6 +94,10 @@ async def start_gang(config: EngineConfig, options: GangOptions) -> Gang:
     except BaseException:
         _discard([scheduler, *ranks], folder)
         raise
+    if len(ranks) == 1:
+        # nothing is left in it, and a killed replica could not remove it later; the rendezvous of
+        # several ranks stays in use
+        os.rmdir(folder)
     return Gang([scheduler, *ranks], folder, channel, capacity)
 
 

@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 class SchedulerActor:
     """Hosts the engine loop on a thread of its own. Meant to be a Ray actor.
 
-    The end of the loop is the end of the process: the replica sees the channel close and fails what
-    is open.
+    A failure of the loop ends the process: the replica sees the channel close and fails what is
+    open.
     """
 
     def __init__(
@@ -61,9 +61,11 @@ def _run(loop: EngineLoop, executor: GangExecutor, channel: Channel) -> None:
     try:
         loop.run()
     except ChannelClosed:
+        # the replica ends its actors, or they end with it
         logger.info("replica_gone")
+        executor.close()
     except Exception:  # the border of the process: whatever it is, every open request is lost
         logger.exception("engine_loop_failed")
-    executor.close()
-    channel.close()
-    os._exit(1)
+        os._exit(1)
+    finally:
+        channel.close()

@@ -4,6 +4,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable
 
+from ray.exceptions import RayActorError
+
 from engine.config import EngineConfig
 from engine.errors import EngineError, RequestError
 from engine.runtime.admission import Admission
@@ -134,7 +136,12 @@ class Supervisor:
         """
         if not self.is_healthy:
             self._lose_gang()
-        await self._gang.ping()
+        try:
+            await self._gang.ping()
+        except RayActorError:
+            # Serve ends the replica at once, and with it the chance to clean up
+            self._lose_gang()
+            raise
         if self._is_lost:
             raise EngineError("the engine's processes have died")
 

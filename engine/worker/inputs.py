@@ -64,33 +64,38 @@ def build_inputs(plan: StepPlan, table: RowTable, block_size: int) -> StepInputs
     spans = _spans(plan, table)
     counts = spans.ends - spans.starts
     # sequence r has tokens [bounds[r], bounds[r + 1]) of the batch
-    bounds = np.concatenate(([0], np.cumsum(counts)), dtype=np.int32)
-    owners = np.repeat(np.arange(len(counts)), counts)
-    offsets = np.arange(len(owners)) - bounds[owners]
+    bounds = np.zeros(len(counts) + 1, np.int32)
+    counts.cumsum(out=bounds[1:])
+    positions = np.arange(bounds[-1]) + (spans.starts - bounds[:-1]).repeat(counts)
+    max_context_len = int(spans.ends.max())
+    num_table_columns = -(-max_context_len // block_size)
+    first_entries = np.arange(len(counts)) * num_table_columns
     sampled = _with_siblings(plan, spans)
     sampled_rows = np.concatenate((spans.rows[spans.is_sampled], np.asarray(plan.sibling_rows)))
     staged = stage(
         table.device,
         spans.rows,
-        owners,
-        spans.starts[owners] + offsets,
         spans.ends,
         bounds,
+        positions,
+        first_entries.repeat(counts) + positions // block_size,
+        positions % block_size,
         bounds[1:][sampled] - 1,
         sampled_rows,
         spans.ends[sampled],
         plan.prefill_tokens,
     )
-    device_rows, device_owners, positions, context_lens, query_starts, logit_indices = staged[:6]
-    device_sampled_rows, sampled_positions, prefill_tokens = staged[6:]
-    max_context_len = int(spans.ends.max())
-    used_tables = table.block_tables[:, : -(-max_context_len // block_size)]
-    block_tables = used_tables.index_select(0, device_rows)
+    device_rows, context_lens, query_starts, device_positions, entries, offsets = staged[:6]
+    logit_indices, device_sampled_rows, sampled_positions, prefill_tokens = staged[6:]
+    block_tables = table.block_tables[:, :num_table_columns].index_select(0, device_rows)
+    blocks = block_tables.flatten().index_select(0, entries)
     num_decodes, num_siblings = len(plan.decode_rows), len(plan.sibling_rows)
+    last_tokens = table.last_tokens.index_select(0, device_rows[:num_decodes])
     layout = BatchLayout(
         num_decodes=num_decodes,
-        positions=positions,
-        slots=_slots(block_tables, device_owners, positions, block_size),
+        positions=device_positions,
+        # 64 bits wide, since a pool may have more than 2**31 slots
+        slots=offsets.add(blocks, alpha=block_size),
         block_tables=block_tables,
         context_lens=context_lens.int(),
         query_starts=query_starts.int(),
@@ -99,7 +104,7 @@ def build_inputs(plan: StepPlan, table: RowTable, block_size: int) -> StepInputs
         logit_indices=logit_indices,
     )
     return StepInputs(
-        tokens=torch.cat((table.last_tokens[device_rows[:num_decodes]], prefill_tokens)),
+        tokens=torch.cat((last_tokens, prefill_tokens)),
         layout=layout,
         rows=np.concatenate((spans.rows, np.asarray(plan.sibling_rows))),
         ends=np.concatenate((spans.ends, spans.ends[sampled[len(sampled) - num_siblings :]])),
@@ -139,9 +144,3 @@ def _with_siblings(plan: StepPlan, spans: _Spans) -> NDArray[np.int64]:
         raise InvariantViolated(f"step {plan.step}: siblings of {missing}, which sample nothing")
     parents = np.array([index_of[row] for row in plan.sibling_parents], np.int64)
     return np.concatenate((own, parents))
-
-
-def _slots(block_tables: Tensor, owners: Tensor, positions: Tensor, block_size: int) -> Tensor:
-    """Flat slot of each token, 64 bits wide since a pool may have more than 2**31 of them."""
-    blocks = block_tables[owners, positions // block_size].long()
-    return blocks * block_size + positions % block_size

@@ -56,8 +56,7 @@ class KVPool:
 
     def copy(self, sources: Tensor, destinations: Tensor) -> None:
         """Copy whole blocks, both [N] int64 (copy-on-write; paper, section 4.4)."""
-        if len(sources):
-            self._backend.copy_blocks(self.kv, sources, destinations)
+        self._backend.copy_blocks(self.kv, sources, destinations)
 
     def swap_out(self, blocks: Tensor, slots: Tensor) -> None:
         """Copy whole blocks to slots of the swap space, both [N] int64 (paper, section 4.5)."""

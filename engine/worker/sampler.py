@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -21,11 +22,11 @@ def choose(
     """Choose a token for each row of logits [S, vocab_size].
 
     A draw is fixed by the row's seed and the position of its token: neither the batch nor a
-    preemption changes it. A row whose most likely logit is not finite gets `BROKEN`.
+    preemption changes it. A row with a logit that is not finite gets `BROKEN`.
     """
     sampled = backend.sample(logits, _columns(inputs, parameters))
-    # a NaN anywhere in the row is its maximum
-    is_sound = logits.amax(dim=-1).isfinite()
+    # one NaN makes the norm NaN; at half the time of the maximum in bfloat16 on a CPU
+    is_sound = torch.linalg.vector_norm(logits, dim=-1).isfinite()
     return replace(sampled, tokens=sampled.tokens.where(is_sound, BROKEN))
 
 
@@ -57,11 +58,11 @@ def _columns(inputs: StepInputs, parameters: RowParameters) -> SamplingColumns:
     rows, host_rows = inputs.sampled_rows, inputs.host_sampled_rows
     is_random = parameters.is_random[host_rows]
     return SamplingColumns(
-        temperature=parameters.temperature[rows],
-        top_p=parameters.top_p[rows],
-        min_p=parameters.min_p[rows],
-        top_k=parameters.top_k[rows],
-        seeds=parameters.seeds[rows],
+        temperature=parameters.temperature.index_select(0, rows),
+        top_p=parameters.top_p.index_select(0, rows),
+        min_p=parameters.min_p.index_select(0, rows),
+        top_k=parameters.top_k.index_select(0, rows),
+        seeds=parameters.seeds.index_select(0, rows),
         positions=inputs.sampled_positions,
         num_logprobs=int(parameters.num_logprobs[host_rows].max()),
         all_greedy=not is_random.any(),

@@ -117,7 +117,7 @@ class Worker:
             return StepResult(step=plan.step)
         sampled = choose(self._backend, logits, inputs, table.parameters)
         # a broken row may be in the next plan already, so it goes on with some valid token
-        table.last_tokens[inputs.sampled_rows] = sampled.tokens.clamp(min=0)
+        table.last_tokens.index_copy_(0, inputs.sampled_rows, sampled.tokens.clamp(min=0))
         return report(plan.step, sampled, rows, table.parameters.num_logprobs[rows])
 
 
@@ -142,6 +142,10 @@ def load_worker(
     dtype: torch.dtype = getattr(torch, config.dtype)
     backend = select_backend(str(device), dtype, compiled=config.compiled_kernels)
     parallel = connect(rank, config.tensor_parallel_size, rendezvous, device)
-    model = load_model(config, backend, parallel, on_progress)
-    pool = KVPool(config, parallel, backend)
+    try:
+        model = load_model(config, backend, parallel, on_progress)
+        pool = KVPool(config, parallel, backend)
+    except BaseException:
+        parallel.close()
+        raise
     return Worker(config, backend, parallel, model, pool)

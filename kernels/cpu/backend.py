@@ -132,7 +132,7 @@ class CpuBackend(PackedBackend):
         return out
 
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Sampled:
-        """Choose tokens; rows with filters are sorted, the others are not."""
+        """Choose tokens; rows with filters cost a pass more."""
         assert logits.is_contiguous()
         kernels = self._all_kernels[logits.dtype]
         tokens = torch.empty(logits.shape[0], dtype=torch.int64)
@@ -150,11 +150,13 @@ class CpuBackend(PackedBackend):
         if len(rows) == 0:
             return
         chosen = sampling.take_rows(columns, rows)
-        scaled = sampling.mask_unlikely(logits[rows].float() / chosen.temperature[:, None], chosen)
+        scaled = logits[rows].float() / chosen.temperature[:, None]
+        kernels = self._all_kernels[torch.float32]
+        mask_unlikely(kernels, scaled, chosen)
         # a row of NaN gets no draw and keeps the valid id that it has
         drawn = tokens[rows]
         unscaled = replace(chosen, temperature=torch.ones_like(chosen.temperature))
-        _draw(self._all_kernels[torch.float32], drawn, scaled, unscaled)
+        _draw(kernels, drawn, scaled, unscaled)
         tokens[rows] = drawn
 
     def _addresses_of(self, layout: BatchLayout) -> "_LayoutAddresses":
@@ -197,6 +199,19 @@ def _draw(kernels: Library, tokens: Tensor, logits: Tensor, columns: SamplingCol
         columns.positions.data_ptr(),
         *logits.shape,
     )
+
+
+def mask_unlikely(kernels: Library, scaled: Tensor, columns: SamplingColumns) -> None:
+    """Set what the filters exclude from scaled [S, vocab] float32 to -inf IN PLACE."""
+    status = kernels.filter(
+        scaled.data_ptr(),
+        columns.top_k.data_ptr(),
+        columns.top_p.data_ptr(),
+        columns.min_p.data_ptr(),
+        *scaled.shape,
+    )
+    if status:
+        raise MemoryError("no memory to filter logits")
 
 
 def load_cpu_backend(dtype: torch.dtype) -> PackedBackend:

@@ -33,11 +33,12 @@ def load_library(
         cache: folder of compiled libraries; by default one of this user's.
 
     Returns:
-        The library, or None after one warning when it cannot be compiled or loaded.
+        The library, or None after one warning when it cannot be compiled or loaded: no compiler,
+        a failing one, no home folder, no place to write.
     """
     try:
         return ctypes.CDLL(str(_compile(definitions, compiler, cache or _user_cache())))
-    except (OSError, subprocess.SubprocessError) as error:
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         detail = getattr(error, "stderr", None) or error
         logger.warning("cpu_kernels_unavailable, torch is used instead: reason=%s", detail)
         return None

@@ -27,12 +27,18 @@ class Library:
         self.attention = bind("attention", *[_POINTER] * 6, *[_INT] * 7, _FLOAT, _INT)
         self.argmax = bind("argmax", *[_POINTER] * 2, *[_INT] * 2)
         self.draw = bind("draw", *[_POINTER] * 5, *[_INT] * 2)
+        self.filter = bind("filter", *[_POINTER] * 4, *[_INT] * 2)
         self.linear_pack = bind("linear_pack", *[_POINTER] * 2, *[_INT] * 2)
         self.linear = bind("linear", *[_POINTER] * 4, *[_INT] * 3)
         self.has_tiles = bind("tiles_init")() == 0
 
 
-def load_kernels(dtype: torch.dtype) -> Library | None:
-    """Load the kernels of float32 or bfloat16; None if they cannot be compiled here."""
-    library = load_library(_DEFINITIONS[dtype])
+def load_kernels(dtype: torch.dtype, *, portable: bool = False) -> Library | None:
+    """Load the kernels of float32 or bfloat16; None if they cannot be compiled here.
+
+    Args:
+        dtype: of the elements.
+        portable: whether to leave out the parts written for AVX-512 and AMX.
+    """
+    library = load_library(_DEFINITIONS[dtype] + ("PORTABLE",) * portable)
     return Library(library) if library else None

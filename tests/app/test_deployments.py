@@ -34,7 +34,7 @@ def free_port() -> int:
 def url(ray_cluster: None) -> Iterator[str]:
     port = free_port()
     serve.start(http_options={"host": "127.0.0.1", "port": port})
-    quick = {"graceful_shutdown_timeout_s": 2, "graceful_shutdown_wait_loop_s": 0.05}
+    quick = {"graceful_shutdown_timeout_s": 20, "graceful_shutdown_wait_loop_s": 0.05}
     engine = Engine.options(  # type: ignore[attr-defined]
         **quick,
         health_check_period_s=0.2,

@@ -104,6 +104,13 @@ async def test_a_failed_send_ends_the_request(caplog: pytest.LogCaptureFixture) 
     assert caplog.records == []
 
 
+async def test_a_failed_send_ends_every_prompt_and_leaves_no_task() -> None:
+    client = FakeEngineClient([Script(encode("The quick brown fox"), pause_at=2)])
+    await call(make_app(client), completion_body(prompt=["a", "b", "c"], stream=True), None)
+    assert sorted(client.aborted) == [0, 1, 2]
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
 async def test_a_request_that_ends_by_itself_is_not_aborted() -> None:
     client = FakeEngineClient([Script(encode("The quick"))])
     async with in_process(make_app(client)) as http:

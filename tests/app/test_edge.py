@@ -113,6 +113,12 @@ async def test_a_plain_request_id_is_kept() -> None:
             COMPLETIONS, json=completion_body(), headers={"x-request-id": "a.B_9-x"}
         )
         named = await http.post(COMPLETIONS, json=completion_body(request_id="mine"))
+        both = await http.post(
+            COMPLETIONS,
+            json=completion_body(request_id="mine"),
+            headers={"x-request-id": "header"},
+        )
+    assert both.json()["id"] == "cmpl-header"
     assert response.headers["x-request-id"] == "a.B_9-x"
     assert response.json()["id"] == "cmpl-a.B_9-x"
     assert named.json()["id"] == "cmpl-mine"

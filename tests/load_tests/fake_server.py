@@ -1,4 +1,4 @@
-"""A small server with the completions API: answers with exact counts, and fails where a test asks for it."""
+"""A small completions server with exact counts, which fails where a test asks for it."""
 
 import asyncio
 import json
@@ -60,7 +60,7 @@ class FakeServer:
         app = web.Application()
         app.router.add_get("/v1/models", self.models)
         app.router.add_post("/v1/completions", self.completions)
-        runner = web.AppRunner(app, shutdown_timeout=0)
+        runner = web.AppRunner(app, shutdown_timeout=0, handler_cancellation=True)
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", 0).start()

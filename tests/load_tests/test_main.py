@@ -40,7 +40,8 @@ def test_help_imports_nothing_heavy() -> None:
         "from load_tests.__main__ import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "print([m for m in ('torch', 'ray', 'aiohttp', 'matplotlib', 'transformers') if m in sys.modules])"
+        "heavy = ('torch', 'ray', 'aiohttp', 'matplotlib', 'transformers')\n"
+        "print([m for m in heavy if m in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT

@@ -3,10 +3,14 @@
 import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from engine.config import EngineConfig
 from engine.worker.worker import Worker, load_worker
+from tests.worker.plans import GREEDY, Driver
+
+_DRAWING = replace(GREEDY, temperature=1.2, seed=5)
 
 # what a scenario brings back: the generated tokens of each row
 Outputs = list[list[int]]
@@ -23,6 +27,17 @@ def run_ranks(
             pool.submit(_run_rank, config, scenario, rank, rendezvous) for rank in range(size)
         ]
         return [future.result() for future in futures]
+
+
+def mixed_batch(worker: Worker) -> Outputs:
+    """Greedy and drawing rows that prefill and decode beside each other."""
+    driver = Driver(worker)
+    kinds = (GREEDY, _DRAWING, replace(_DRAWING, top_k=9, top_p=0.8), GREEDY)
+    rows = [
+        driver.admit(range(10 * index, 13 * index + 3), kind) for index, kind in enumerate(kinds)
+    ]
+    driver.run(rows, num_tokens=32)
+    return [row.output for row in rows]
 
 
 def _run_rank(

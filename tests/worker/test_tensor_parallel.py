@@ -6,22 +6,9 @@ from pathlib import Path
 import pytest
 
 from engine.errors import ConfigError
-from engine.worker.worker import Worker, load_worker
+from engine.worker.worker import load_worker
 from tests.model.tiny import TinyModel, save_tiny
-from tests.worker.plans import GREEDY, Driver
-from tests.worker.ranks import Outputs, run_ranks
-
-_DRAWING = replace(GREEDY, temperature=1.2, seed=5)
-
-
-def _mixed_batch(worker: Worker) -> Outputs:
-    driver = Driver(worker)
-    kinds = (GREEDY, _DRAWING, replace(_DRAWING, top_k=9, top_p=0.8), GREEDY)
-    rows = [
-        driver.admit(range(10 * index, 13 * index + 3), kind) for index, kind in enumerate(kinds)
-    ]
-    driver.run(rows, num_tokens=32)
-    return [row.output for row in rows]
+from tests.worker.ranks import mixed_batch, run_ranks
 
 
 # an odd vocabulary, biases on both sides of attention, tied and untied heads
@@ -29,8 +16,8 @@ def _mixed_batch(worker: Worker) -> Outputs:
 @pytest.mark.parametrize("name", ["all_bias", "qwen2"])
 def test_two_ranks_generate_what_one_does(name: str, tmp_path: Path) -> None:
     tiny = save_tiny(name, tmp_path)
-    alone = _mixed_batch(load_worker(tiny.config(block_size=4)))
-    both = run_ranks(tiny.config(block_size=4, tensor_parallel_size=2), _mixed_batch, tmp_path)
+    alone = mixed_batch(load_worker(tiny.config(block_size=4)))
+    both = run_ranks(tiny.config(block_size=4, tensor_parallel_size=2), mixed_batch, tmp_path)
     assert both == [alone, alone]
     assert alone[0] == tiny.greedy(list(range(3)), 32)
 
@@ -38,8 +25,8 @@ def test_two_ranks_generate_what_one_does(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_dummy_weights_are_the_same_on_two_ranks(tiny: TinyModel, tmp_path: Path) -> None:
     config = tiny.config(load_format="dummy")
-    alone = _mixed_batch(load_worker(config))
-    assert run_ranks(replace(config, tensor_parallel_size=2), _mixed_batch, tmp_path) == [
+    alone = mixed_batch(load_worker(config))
+    assert run_ranks(replace(config, tensor_parallel_size=2), mixed_batch, tmp_path) == [
         alone,
         alone,
     ]

@@ -1,5 +1,5 @@
-// PagedAttention (paper, section 4.1): decoding rows here, chunks of a prompt in chunk.h if there are
-// AMX tiles.
+// PagedAttention (paper, section 4.1): decoding rows here, chunks of a prompt in chunk.h if there
+// are AMX tiles.
 #include "attention.h"
 #include "chunk.h"
 
@@ -37,9 +37,10 @@ static void attend(element *out, const element *q, const struct pool *pool, int6
     const struct rows values = {s->keys, kv_head * head_size + to_values, to_next};
     float inverse[group];
     score(s->scores, q, &keys, group, padded, head_dim, s->stride);
-    for (int64_t h = 0; h < group; h++)
-        inverse[h] = exponentiate(s->probs + h * s->stride, s->scores + h * s->stride, count, padded,
-                                  pool->scale);
+    for (int64_t h = 0; h < group; h++) {
+        const int64_t at = h * s->stride;
+        inverse[h] = exponentiate(s->probs + at, s->scores + at, count, padded, pool->scale);
+    }
     mix(s->sums, s->probs, &values, group, padded, head_dim, s->stride);
     for (int64_t h = 0; h < group; h++)
         for (int64_t d = 0; d < head_dim; d++)
@@ -65,8 +66,8 @@ static int64_t attend_tokens(const struct row *row, const struct pool *pool) {
     return 0;
 }
 
-// out and q are [T, num_heads, head_dim]; block_tables [num_rows, max_blocks]. With use_tiles chunks
-// go through AMX. Returns 0, or -1 when memory is short.
+// out and q are [T, num_heads, head_dim]; block_tables [num_rows, max_blocks]. With use_tiles
+// chunks go through AMX. Returns 0, or -1 when memory is short.
 EXPORT int64_t attention(element *out, const element *q, const element *kv_layer,
                          const int32_t *block_tables, const int32_t *context_lens,
                          const int32_t *query_starts, int64_t num_rows, int64_t max_blocks,

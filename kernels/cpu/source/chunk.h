@@ -1,7 +1,7 @@
 // Attention of many query tokens over one key head on AMX tiles, for prefill.
 //
-// Keys and values are packed into tiles once, then met by 16 queries at a time: all heads of the group
-// of consecutive tokens. A query's sums run in order of position, whatever chunk its token came in.
+// Keys and values are packed into tiles once, then met by 16 queries at a time: all heads of the
+// group of consecutive tokens. A query's sums run in order of position, whatever its chunk.
 #pragma once
 
 #include "attention.h"
@@ -20,7 +20,8 @@ struct chunk {
     int64_t tokens, depth;
 };
 
-// Takes one allocation apart; returns the bytes needed. Every part is a multiple of 64 bytes but the last.
+// Takes one allocation apart; returns the bytes needed. Every part but the last is a multiple of 64
+// bytes.
 INLINE size_t lay_out_chunk(struct chunk *c, char *memory, int64_t context_len, int64_t head_dim) {
     c->tokens = round_up(context_len, 32);
     c->depth = round_up(head_dim, 32);
@@ -43,7 +44,8 @@ INLINE void pack_keys(const struct chunk *c, int64_t shift, int64_t count, int64
     for (int64_t t = 0; t < count; t++) {
         element *tile = c->keys + t / 16 * 16 * c->depth + t % 16 * 2;
         const element *row = c->rows[t] + shift;
-        for (int64_t d = 0; d < head_dim; d += 2) memcpy(tile + d * 16, row + d, 2 * sizeof(element));
+        for (int64_t d = 0; d < head_dim; d += 2)
+            memcpy(tile + d * 16, row + d, 2 * sizeof(element));
     }
 }
 
@@ -108,8 +110,8 @@ INLINE void attend_block(const struct row *row, const struct pool *pool, const s
     float inverse[TILE_ROWS];
     for (int64_t i = 0; i < num_queries; i++) {
         const int64_t count = visible - (end - 1 - first - i / group);
-        inverse[i] = exponentiate(c->probs + i * c->tokens, c->scores + i * c->tokens, count, padded,
-                                  pool->scale);
+        const int64_t at = i * c->tokens;
+        inverse[i] = exponentiate(c->probs + at, c->scores + at, count, padded, pool->scale);
     }
     mix_chunk(c, visible);
     for (int64_t i = 0; i < num_queries; i++) {

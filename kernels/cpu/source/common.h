@@ -1,7 +1,9 @@
 // Element type, conversions and the few functions of the math library that must vectorise.
 //
 // Every file is compiled once per element type: with -DELEMENT_BF16 tensors hold bfloat16, else
-// float. Arithmetic is in float; a result is rounded once, when it is stored. Strides count elements.
+// float. Arithmetic is in float; a result is rounded once, when it is stored. Strides count
+// elements.
+// -DPORTABLE leaves out what is written for one instruction set, as on a CPU without it.
 #pragma once
 
 #include <float.h>

@@ -15,7 +15,7 @@ struct rows {
 
 INLINE void prefetch(const element *x) { __builtin_prefetch(x); }
 
-#if defined(ELEMENT_BF16) && defined(__AVX512BF16__)
+#if defined(ELEMENT_BF16) && defined(__AVX512BF16__) && !defined(PORTABLE)
 #include <immintrin.h>
 
 typedef element probability;
@@ -48,15 +48,18 @@ INLINE void score(float *scores, const element *q, const struct rows *keys, int6
     for (int64_t t = 0; t < count; t += 4) {
         const element *const *const key = keys->start + t;
         for (int i = 0; i < 4; i++)
-            for (int64_t d = 0; d < head_dim; d += 32) prefetch(key[i] + keys->shift + keys->ahead + d);
+            for (int64_t d = 0; d < head_dim; d += 32)
+                prefetch(key[i] + keys->shift + keys->ahead + d);
         for (int64_t h = 0; h < heads; h++) {
             __m512 sums[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(),
                               _mm512_setzero_ps()};
             for (int64_t d = 0; d < head_dim; d += 32) {
                 const __mmask32 mask = mask_of(head_dim - d);
                 const __m512bh query = load_pairs(q + h * head_dim + d, mask);
-                for (int i = 0; i < 4; i++)
-                    sums[i] = _mm512_dpbf16_ps(sums[i], query, load_pairs(key[i] + keys->shift + d, mask));
+                for (int i = 0; i < 4; i++) {
+                    const __m512bh pairs = load_pairs(key[i] + keys->shift + d, mask);
+                    sums[i] = _mm512_dpbf16_ps(sums[i], query, pairs);
+                }
             }
             _mm_storeu_ps(scores + h * stride + t, reduce_four(sums[0], sums[1], sums[2], sums[3]));
         }
@@ -101,13 +104,17 @@ INLINE void mix_group(float *out, const probability *probs, const struct rows *v
 INLINE void mix(float *out, const probability *probs, const struct rows *values, int64_t heads,
                 int64_t count, int64_t head_dim, int64_t stride) {
     for (int64_t d = 0; d < head_dim; d += 32) {
-        int64_t h = 0;
-        for (; h + 4 <= heads; h += 4)
-            mix_group(out + h * head_dim, probs + h * stride, values, 4, count, head_dim, stride, d);
-        for (; h + 3 <= heads; h += 3)
-            mix_group(out + h * head_dim, probs + h * stride, values, 3, count, head_dim, stride, d);
-        for (; h < heads; h++)
-            mix_group(out + h * head_dim, probs + h * stride, values, 1, count, head_dim, stride, d);
+        for (int64_t h = 0; h < heads; h += 4) {
+            float *const sums = out + h * head_dim;
+            const probability *const row = probs + h * stride;
+            // a constant number of heads lets the compiler keep the sums in registers
+            switch (heads - h) {
+                case 1: mix_group(sums, row, values, 1, count, head_dim, stride, d); break;
+                case 2: mix_group(sums, row, values, 2, count, head_dim, stride, d); break;
+                case 3: mix_group(sums, row, values, 3, count, head_dim, stride, d); break;
+                default: mix_group(sums, row, values, 4, count, head_dim, stride, d);
+            }
+        }
     }
 }
 
@@ -129,8 +136,8 @@ INLINE void score(float *scores, const element *q, const struct rows *keys, int6
     }
 }
 
-INLINE void mix(float *restrict out, const probability *probs, const struct rows *values, int64_t heads,
-                int64_t count, int64_t head_dim, int64_t stride) {
+INLINE void mix(float *restrict out, const probability *probs, const struct rows *values,
+                int64_t heads, int64_t count, int64_t head_dim, int64_t stride) {
     memset(out, 0, (size_t)(heads * head_dim) * sizeof *out);
     for (int64_t t = 0; t < count; t++) {
         const element *const value = values->start[t] + values->shift;

@@ -71,21 +71,25 @@ INLINE void multiply(float *sums, const element *x, const element *packed, int64
     }
 }
 
-// Rounds sums [rows, 32] into out [rows, n] at column `start`, plus bias [n] if there is one.
+INLINE __m512 widen_half(__m512i x, int half) {
+    const __m256i part = half ? _mm512_extracti64x4_epi64(x, 1) : _mm512_castsi512_si256(x);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(part), 16));
+}
+
+// Rounds sums [rows, 32] into columns [start, start + 32) of out [rows, n], plus bias [n] unless
+// it is NULL.
 INLINE void store_block(element *out, const float *sums, const element *bias, int64_t rows,
                         int64_t n, int64_t start) {
-    for (int64_t half = 0; half < BLOCK_N && start + half < n; half += 16) {
-        const int64_t left = n - start - half;
-        const __mmask16 mask = left >= 16 ? 0xFFFF : (__mmask16)((1u << left) - 1);
-        __m512 shift = _mm512_setzero_ps();
-        if (bias)
-            shift = _mm512_castsi512_ps(_mm512_slli_epi32(
-                _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, bias + start + half)), 16));
-        for (int64_t row = 0; row < rows; row++) {
-            __m512 sum = _mm512_add_ps(_mm512_load_ps(sums + row * BLOCK_N + half), shift);
-            _mm256_mask_storeu_epi16(out + row * n + start + half, mask,
-                                     (__m256i)_mm512_cvtneps_pbh(sum));
-        }
+    const int64_t left = n - start;
+    const __mmask32 mask = left >= BLOCK_N ? 0xFFFFFFFF : (__mmask32)((1u << left) - 1);
+    const __m512i shift =
+        bias ? _mm512_maskz_loadu_epi16(mask, bias + start) : _mm512_setzero_si512();
+    const __m512 shift_low = widen_half(shift, 0), shift_high = widen_half(shift, 1);
+    for (int64_t row = 0; row < rows; row++, sums += BLOCK_N) {
+        const __m512 low = _mm512_add_ps(_mm512_load_ps(sums), shift_low);
+        const __m512 high = _mm512_add_ps(_mm512_load_ps(sums + 16), shift_high);
+        _mm512_mask_storeu_epi16(out + row * n + start, mask,
+                                 (__m512i)_mm512_cvtne2ps_pbh(high, low));
     }
 }
 

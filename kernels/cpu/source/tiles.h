@@ -3,7 +3,7 @@
 
 #include "common.h"
 
-#if defined(ELEMENT_BF16) && defined(__AMX_BF16__) && defined(__AVX512BF16__)
+#if defined(ELEMENT_BF16) && defined(__AMX_BF16__) && defined(__AVX512BF16__) && !defined(PORTABLE)
 #define HAS_TILES
 #include <immintrin.h>
 

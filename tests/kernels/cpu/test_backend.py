@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.cpu.backend import CpuBackend, load_cpu_backend
+from kernels import sampling
+from kernels.cpu.backend import CpuBackend, load_cpu_backend, mask_unlikely
+from kernels.cpu.library import load_kernels
 from kernels.reference import ReferenceBackend
-from tests.kernels.batches import Shape, make_batch, make_columns, take_row
+from tests.kernels.batches import Shape, make_batch, make_columns, make_layout, take_row
 
 DTYPES = [torch.float32, torch.bfloat16]
 # of one operation on values near 1; bfloat16 has 8 bits, and outputs are rounded once
@@ -22,11 +24,15 @@ DECODES = [(1, 1), (15, 1), (16, 1), (17, 1), (63, 1), (130, 1)]
 CHUNKS = [(1, 1), (17, 1), (15, 15), (16, 16), (63, 17), (70, 2), (90, 63)]
 
 
-@pytest.fixture(params=DTYPES, ids=str)
+@pytest.fixture(params=["float32", "bfloat16", "portable"])
 def backend(request: pytest.FixtureRequest) -> CpuBackend:
-    loaded = load_cpu_backend(request.param)
+    dtype = torch.float32 if request.param == "float32" else torch.bfloat16
+    loaded = load_cpu_backend(dtype)
     if not isinstance(loaded, CpuBackend):
         pytest.skip("no C compiler here")
+    if request.param == "portable":
+        kernels = {element: load_kernels(element, portable=True) for element in DTYPES}
+        return CpuBackend(dtype, {element: lib for element, lib in kernels.items() if lib})
     return loaded
 
 
@@ -91,6 +97,16 @@ def test_attention_of_a_token_does_not_depend_on_its_batch(backend: CpuBackend) 
 
     by_itself = backend.attention(q[4:5], alone.kv_layer, alone.layout, 0.1)
     assert torch.equal(by_itself[0], together[4])
+
+
+def test_attention_of_a_token_does_not_depend_on_its_chunk(backend: CpuBackend) -> None:
+    whole = make_batch(Shape(dtype=backend.dtype), [(90, 90)])
+    q = torch.randn(90, 6, 64).to(backend.dtype)
+    attended = backend.attention(q, whole.kv_layer, whole.layout, 0.1)
+    for start, end in ((0, 37), (37, 53), (53, 90)):
+        layout = make_layout(whole.tables, [(end, end - start)], 16)
+        chunk = backend.attention(q[start:end], whole.kv_layer, layout, 0.1)
+        assert torch.equal(chunk, attended[start:end])
 
 
 def test_attention_stays_finite_for_large_scores(
@@ -173,6 +189,28 @@ def test_draws_are_those_of_the_reference(
     tokens = backend.sample(logits, columns).tokens
     # noise differs in its last bits, which may decide between near-equal sums
     assert (tokens == reference.sample(logits, columns).tokens).float().mean() > 0.99
+
+
+@pytest.mark.parametrize("top_k", [0, 1, 50, 5000])
+@pytest.mark.parametrize("top_p", [1.0, 0.95, 0.3, 1e-9])
+@pytest.mark.parametrize("min_p", [0.0, 0.02])
+@pytest.mark.parametrize("spread", [0.0, 3.0, 30.0])
+def test_filters_keep_the_tokens_that_the_reference_keeps(
+    top_k: int, top_p: float, min_p: float, spread: float
+) -> None:
+    kernels = load_kernels(torch.float32)
+    if kernels is None:
+        pytest.skip("no C compiler here")
+    # rounded to bfloat16 for ties
+    scaled = (spread * torch.randn(2, 5000)).bfloat16().float()
+    columns = make_columns(2, top_k=top_k, top_p=top_p, min_p=min_p)
+    expected = sampling.mask_unlikely(scaled, columns).isfinite()
+
+    mask_unlikely(kernels, scaled, columns)
+
+    # equal but for tokens whose mass before them is top_p to the last bits
+    assert (scaled.isfinite() != expected).sum() <= 2
+    assert scaled.isfinite().any(dim=1).all()
 
 
 def test_a_row_draws_the_same_alone_and_in_a_batch(backend: CpuBackend) -> None:

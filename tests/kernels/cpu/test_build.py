@@ -79,3 +79,12 @@ def test_selection() -> None:
     assert not isinstance(select_backend("cpu", torch.bfloat16, compiled=False), CpuBackend)
     assert not isinstance(select_backend("cpu", torch.float16, compiled=True), CpuBackend)
     assert select_backend("cpu", torch.float32, compiled=True).dtype == torch.float32
+
+
+def test_no_place_for_a_cache_is_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert build.load_library((), cache=blocked / "cache") is None
+    assert "cpu_kernels_unavailable" in caplog.text

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from kernels.cpu.library import Library, load_kernels
-from kernels.cpu.linear import OneDnnLinear, TileLinear, make_cpu_linear
+from kernels.cpu.linear import TileLinear, make_cpu_linear
 from kernels.reference import DenseLinear
 
 
@@ -46,16 +46,20 @@ def test_a_row_of_tiles_does_not_depend_on_the_batch(library: Library) -> None:
         assert torch.equal(linear(x[:count].contiguous()), whole[:count])
 
 
-def test_onednn_computes_the_product() -> None:
-    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        pytest.skip("no bfloat16 in oneDNN here")
-    x, weight, bias = random_bfloat16(5, 48), random_bfloat16(7, 48), random_bfloat16(7)
-    out = OneDnnLinear(weight, bias)(x)
-    torch.testing.assert_close(out, product(x, weight, bias), rtol=1e-2, atol=1e-2)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("num_tokens", [1, 5, 33])
+def test_without_tiles_linears_compute_the_product(dtype: torch.dtype, num_tokens: int) -> None:
+    x, weight, bias = (torch.randn(shape).to(dtype) for shape in ((num_tokens, 48), (7, 48), (7,)))
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-2
+    for addend in (bias, None):
+        out = make_cpu_linear(weight, addend, None)(x)
+        torch.testing.assert_close(out, product(x, weight, addend), rtol=tolerance, atol=tolerance)
 
 
 def test_what_tiles_cannot_hold_goes_elsewhere(library: Library) -> None:
     assert isinstance(make_cpu_linear(random_bfloat16(4, 64), None, library), TileLinear)
     assert not isinstance(make_cpu_linear(random_bfloat16(4, 40), None, library), TileLinear)
     assert not isinstance(make_cpu_linear(random_bfloat16(4, 64), None, None), TileLinear)
-    assert isinstance(make_cpu_linear(torch.randn(4, 64), None, library), DenseLinear)
+    assert not isinstance(make_cpu_linear(torch.randn(4, 64), None, library), TileLinear)
+    half = make_cpu_linear(torch.randn(4, 64).half(), None, library)
+    assert isinstance(half, DenseLinear)
