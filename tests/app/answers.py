@@ -3,13 +3,13 @@
 import json
 from typing import Any
 
-from tests.app.fakes import FakeEngineClient
+from engine.runtime.protocol import EngineClient
 from tests.app.server import CHAT, COMPLETIONS, chat_body, completion_body, in_process, make_app
 
 BODIES = {COMPLETIONS: completion_body, CHAT: chat_body}
 
 
-async def post(client: FakeEngineClient, path: str, body: dict[str, Any]) -> Any:
+async def post(client: EngineClient, path: str, body: dict[str, Any]) -> Any:
     """Return the answer's object, or the objects of its stream."""
     async with in_process(make_app(client)) as http:
         response = await http.post(path, json=body)
