@@ -152,7 +152,7 @@ class JobMaker:
         )
 
     def _prompt(self, plan: _Plan, name: str, ids: IntColumn, text: str | None) -> Prompt:
-        if plan.is_scoring:
+        if plan.is_scoring and plan.prompt_text.num_scored is not None:
             # what is never said has no probability
             self._encoder.check_ids(name, ids, choosable=True)
         room = self._encoder.room(name, ids, min_output=0 if plan.is_scoring else 1)

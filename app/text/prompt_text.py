@@ -44,6 +44,7 @@ class PromptText:
         self._options = options
         pieces = _pieces(vocabulary, ids, text) if options.echo else [""] * len(ids)
         self.text = "".join(pieces)
+        self._opening: TextDelta | None = None
         self._entries: list[TokenLogprob] = []
         self._unscored: list[TokenLogprob] = []
         if options.num_scored is not None:
@@ -67,11 +68,14 @@ class PromptText:
     def opening(self) -> TextDelta:
         """Return what comes before the text of each choice; only once nothing is missing."""
         options = self._options
-        return TextDelta(
-            text=self.text,
-            logprobs=self._with_top(options.num_echo_logprobs) if options.echo else (),
-            prompt=self._with_top(options.num_logprobs),
-        )
+        # many choices may begin with the same long prompt
+        if self._opening is None:
+            self._opening = TextDelta(
+                text=self.text,
+                logprobs=self._with_top(options.num_echo_logprobs) if options.echo else (),
+                prompt=self._with_top(options.num_logprobs),
+            )
+        return self._opening
 
     def _with_top(self, count: int | None) -> tuple[TokenLogprob, ...]:
         if count is None:

@@ -8,199 +8,25 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import normalizers
 
 from app.text.tokenizer import Tokenizer
+from tests.app.answers import BODIES
+from tests.app.bad_fields import (
+    BOTH,
+    INVALID,
+    ONLY_CHAT,
+    ONLY_COMPLETIONS,
+    TOGETHER,
+    UNKNOWN,
+    VOCAB,
+)
 from tests.app.fakes import FakeEngineClient, Script
 from tests.app.server import CHAT, COMPLETIONS, chat_body, completion_body, in_process
 from tests.app.server import make_app as build
-from tests.text.tokenizers import byte_level_backend, chatml_tokenizer
+from tests.text.tokenizers import byte_level_backend
 
-VOCAB = len(chatml_tokenizer().vocabulary)
-INVALID, MISSING = "invalid_value", "missing_required_parameter"
-UNKNOWN, UNSUPPORTED = "unknown_parameter", "unsupported_parameter"
-TOO_LONG = "context_length_exceeded"
-
-# fields of both routes: field, value, code, param
-BOTH: list[tuple[str, Any, str, str]] = [
-    ("temperature", -0.1, INVALID, "temperature"),
-    ("temperature", 2.1, INVALID, "temperature"),
-    ("temperature", "1", INVALID, "temperature"),
-    ("temperature", True, INVALID, "temperature"),
-    ("top_p", 0, INVALID, "top_p"),
-    ("top_p", -1, INVALID, "top_p"),
-    ("top_p", 1.5, INVALID, "top_p"),
-    ("top_k", -2, INVALID, "top_k"),
-    ("top_k", 1.0, INVALID, "top_k"),
-    ("min_p", 1.1, INVALID, "min_p"),
-    ("frequency_penalty", 2.1, INVALID, "frequency_penalty"),
-    ("frequency_penalty", -2.1, INVALID, "frequency_penalty"),
-    ("presence_penalty", 2.1, INVALID, "presence_penalty"),
-    ("presence_penalty", "1", INVALID, "presence_penalty"),
-    ("repetition_penalty", 0, INVALID, "repetition_penalty"),
-    ("repetition_penalty", -1, INVALID, "repetition_penalty"),
-    ("repetition_penalty", 1e300, INVALID, "repetition_penalty"),
-    ("repetition_penalty", 1e-300, INVALID, "repetition_penalty"),
-    ("logit_bias", {"abc": 1}, INVALID, "logit_bias"),
-    ("logit_bias", {"-1": 1}, INVALID, "logit_bias"),
-    ("logit_bias", {" 5": 1}, INVALID, "logit_bias"),
-    ("logit_bias", {"05": 1}, INVALID, "logit_bias"),
-    ("logit_bias", {"1e2": 1}, INVALID, "logit_bias"),
-    ("logit_bias", {"\u0665": 1}, INVALID, "logit_bias"),
-    ("logit_bias", {"": 1}, INVALID, "logit_bias"),
-    ("logit_bias", {str(VOCAB): 1}, INVALID, "logit_bias"),
-    ("logit_bias", {"2147483648": 1}, INVALID, "logit_bias"),
-    ("logit_bias", {"1" * 5000: 1}, INVALID, "logit_bias"),
-    ("logit_bias", {str(id): 1 for id in range(10_000)}, INVALID, "logit_bias"),
-    ("logit_bias", {"5": 101}, INVALID, "logit_bias.5"),
-    ("logit_bias", {"5": -100.5}, INVALID, "logit_bias.5"),
-    ("logit_bias", {"5": "1"}, INVALID, "logit_bias.5"),
-    ("logit_bias", [5], INVALID, "logit_bias"),
-    ("allowed_token_ids", [], INVALID, "allowed_token_ids"),
-    ("allowed_token_ids", [-1], INVALID, "allowed_token_ids[0]"),
-    ("allowed_token_ids", [3, VOCAB], INVALID, "allowed_token_ids[1]"),
-    ("allowed_token_ids", [1] * 10_000, INVALID, "allowed_token_ids"),
-    ("bad_words", [""], INVALID, "bad_words[0]"),
-    ("bad_words", "x", INVALID, "bad_words"),
-    ("bad_words", [7], INVALID, "bad_words[0]"),
-    ("bad_words", ["x" * 257], INVALID, "bad_words[0]"),
-    ("bad_words", ["x"] * 129, INVALID, "bad_words"),
-    ("bad_words", [f"word {i}" for i in range(65)], INVALID, "bad_words"),
-    ("bad_words", [letter * 250 for letter in "bcdfghjkl"], INVALID, "bad_words"),
-    ("deterministic", 1, INVALID, "deterministic"),
-    ("cache_salt", "", INVALID, "cache_salt"),
-    ("cache_salt", "x" * 129, INVALID, "cache_salt"),
-    ("cache_salt", 7, INVALID, "cache_salt"),
-    ("max_tokens", "5", INVALID, "max_tokens"),
-    ("max_tokens", True, INVALID, "max_tokens"),
-    ("max_tokens", 5.0, INVALID, "max_tokens"),
-    ("max_tokens", 5.5, INVALID, "max_tokens"),
-    ("max_tokens", 0, INVALID, "max_tokens"),
-    ("max_tokens", -1, INVALID, "max_tokens"),
-    ("max_tokens", 513, TOO_LONG, "max_tokens"),
-    ("max_tokens", 2**31, TOO_LONG, "max_tokens"),
-    ("max_tokens", 10**400, TOO_LONG, "max_tokens"),
-    ("n", 0, INVALID, "n"),
-    ("n", -1, INVALID, "n"),
-    ("n", 129, INVALID, "n"),
-    ("n", True, INVALID, "n"),
-    ("n", 1.0, INVALID, "n"),
-    ("n", 10**6, INVALID, "n"),
-    ("use_beam_search", 1, INVALID, "use_beam_search"),
-    ("length_penalty", 10.5, INVALID, "length_penalty"),
-    ("length_penalty", -1e300, INVALID, "length_penalty"),
-    ("early_stopping", "always", INVALID, "early_stopping"),
-    ("early_stopping", 1, INVALID, "early_stopping"),
-    ("early_stopping", [], INVALID, "early_stopping"),
-    ("min_tokens", -1, INVALID, "min_tokens"),
-    ("min_tokens", 1.0, INVALID, "min_tokens"),
-    ("min_tokens", 2**31, INVALID, "min_tokens"),
-    ("prompt_logprobs", -1, INVALID, "prompt_logprobs"),
-    ("prompt_logprobs", 21, INVALID, "prompt_logprobs"),
-    ("prompt_logprobs", True, INVALID, "prompt_logprobs"),
-    ("logprob_token_ids", [5], UNSUPPORTED, "logprob_token_ids"),
-    ("response_format", {"type": "json_object"}, UNSUPPORTED, "response_format"),
-    ("stop", ["a", "b", "c", "d", "e"], INVALID, "stop"),
-    ("stop", ["a"] * 1000, INVALID, "stop"),
-    ("stop", "", INVALID, "stop[0]"),
-    ("stop", [""], INVALID, "stop[0]"),
-    ("stop", ["x" * (1 << 20)], INVALID, "stop[0]"),
-    ("stop", 7, INVALID, "stop"),
-    ("stop", [7], INVALID, "stop[0]"),
-    ("stop", [["a"]], INVALID, "stop[0]"),
-    ("stop", {"a": 1}, INVALID, "stop"),
-    ("stop_token_ids", [-1], INVALID, "stop_token_ids[0]"),
-    ("stop_token_ids", [3, VOCAB], INVALID, "stop_token_ids[1]"),
-    ("stop_token_ids", [2**40], INVALID, "stop_token_ids[0]"),
-    ("stop_token_ids", [1] * 10_000, INVALID, "stop_token_ids"),
-    ("seed", 2**63, INVALID, "seed"),
-    ("seed", 1.5, INVALID, "seed"),
-    ("seed", "x", INVALID, "seed"),
-    ("stream_options", 5, INVALID, "stream_options"),
-    ("user", 7, INVALID, "user"),
-    ("request_id", "a\r\nb", INVALID, "request_id"),
-    ("not_a_field", 1, UNKNOWN, "not_a_field"),
-]
-ONLY_COMPLETIONS: list[tuple[str, Any, str, str]] = [
-    ("prompt", None, MISSING, "prompt"),
-    ("prompt", "", INVALID, "prompt"),
-    ("prompt", [], INVALID, "prompt"),
-    ("prompt", [""], INVALID, "prompt[0]"),
-    ("prompt", [[]], INVALID, "prompt[0]"),
-    ("prompt", ["a", ""], INVALID, "prompt[1]"),
-    ("prompt", [True, False], INVALID, "prompt[0]"),
-    ("prompt", [1.0], INVALID, "prompt[0]"),
-    ("prompt", [1, "a"], INVALID, "prompt[1]"),
-    ("prompt", ["a", [1]], INVALID, "prompt[1]"),
-    ("prompt", [[1], "a"], INVALID, "prompt[1]"),
-    ("prompt", {"a": 1}, INVALID, "prompt"),
-    ("prompt", 7, INVALID, "prompt"),
-    ("prompt", [5, -1], INVALID, "prompt[1]"),
-    ("prompt", [VOCAB], INVALID, "prompt[0]"),
-    ("prompt", [2**31], INVALID, "prompt[0]"),
-    ("prompt", [2**63], INVALID, "prompt[0]"),
-    ("prompt", [10**400], INVALID, "prompt[0]"),
-    ("prompt", [[1], [1, VOCAB]], INVALID, "prompt[1][1]"),
-    ("prompt", [1] * 512, TOO_LONG, "prompt"),
-    ("prompt", [1] * 51_200, TOO_LONG, "prompt"),
-    ("prompt", "a" * 1_000_000, TOO_LONG, "prompt"),
-    ("prompt", ["a"] * 129, INVALID, "prompt"),
-    ("prompt", ["a"] * 10_000, INVALID, "prompt"),
-    ("logprobs", -1, INVALID, "logprobs"),
-    ("logprobs", 6, INVALID, "logprobs"),
-    ("logprobs", True, INVALID, "logprobs"),
-    ("messages", [], UNKNOWN, "messages"),
-    ("best_of", 0, INVALID, "best_of"),
-    ("best_of", 129, INVALID, "best_of"),
-    ("best_of", 10**6, INVALID, "best_of"),
-    ("best_of", True, INVALID, "best_of"),
-    ("echo", 1, INVALID, "echo"),
-    ("min_tokens", 17, INVALID, "min_tokens"),
-    ("suffix", "x", UNSUPPORTED, "suffix"),
-    ("prompt_embeds", "x", UNSUPPORTED, "prompt_embeds"),
-    ("max_completion_tokens", 5, UNKNOWN, "max_completion_tokens"),
-]
-ONLY_CHAT: list[tuple[str, Any, str, str]] = [
-    ("messages", None, MISSING, "messages"),
-    ("messages", [], INVALID, "messages"),
-    ("messages", {"role": "user", "content": "x"}, INVALID, "messages"),
-    ("messages", [{"role": "god", "content": "x"}], INVALID, "messages[0].role"),
-    ("messages", [{"role": "user", "content": None}], MISSING, "messages[0].content"),
-    ("messages", [{"role": "user", "content": 7}], INVALID, "messages[0].content"),
-    ("messages", [{"role": "user", "content": []}], INVALID, "messages[0].content"),
-    ("messages", [{"content": "x"}], MISSING, "messages[0].role"),
-    ("messages", ["x"], INVALID, "messages[0]"),
-    ("messages", [{"role": "user", "content": "x"}] * 10_000, INVALID, "messages"),
-    ("messages", [{"role": "user", "content": "x", "name": "a\nb"}], INVALID, "messages[0].name"),
-    ("messages", [{"role": "user", "content": "x", "mood": 1}], UNKNOWN, "messages[0].mood"),
-    (
-        "messages",
-        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}],
-        UNSUPPORTED,
-        "messages[0].content[0]",
-    ),
-    (
-        "messages",
-        [{"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}],
-        UNSUPPORTED,
-        "messages[0]",
-    ),
-    ("messages", [{"role": "user", "content": "a " * 600}], TOO_LONG, "messages"),
-    ("max_completion_tokens", 513, TOO_LONG, "max_completion_tokens"),
-    ("max_completion_tokens", 0, INVALID, "max_completion_tokens"),
-    ("best_of", 2, UNSUPPORTED, "best_of"),
-    ("echo", True, UNSUPPORTED, "echo"),
-    ("logprobs", 1, INVALID, "logprobs"),
-    ("top_logprobs", 21, INVALID, "top_logprobs"),
-    ("top_logprobs", 3, INVALID, "top_logprobs"),
-    ("tools", [{"type": "function"}], UNSUPPORTED, "tools"),
-    ("chat_template", "x", UNSUPPORTED, "chat_template"),
-    ("chat_template_kwargs", {"tokenize": True}, UNSUPPORTED, "chat_template_kwargs"),
-    ("continue_final_message", True, UNSUPPORTED, "continue_final_message"),
-    ("prompt", "x", UNKNOWN, "prompt"),
-]
 CASES = [
     *((COMPLETIONS, *case) for case in BOTH + ONLY_COMPLETIONS),
     *((CHAT, *case) for case in BOTH + ONLY_CHAT),
 ]
-BODIES = {COMPLETIONS: completion_body, CHAT: chat_body}
 
 
 def named(value: Any) -> str:
@@ -228,39 +54,6 @@ async def test_a_bad_field_is_named_and_nothing_is_executed(
     }
     assert len(response.content) <= 1024
     assert client.prompts == []
-
-
-# fields that are valid alone but not together: fields, param
-BOTH_TOGETHER: list[tuple[dict[str, Any], str]] = [
-    ({"min_tokens": 4, "max_tokens": 3}, "min_tokens"),
-    *(
-        ({"use_beam_search": True, "n": 2, field: value}, field)
-        for field, value in {
-            "top_p": 0.9,
-            "top_k": 1,
-            "min_p": 0.1,
-            "presence_penalty": 0.1,
-            "frequency_penalty": -0.1,
-            "repetition_penalty": 1.1,
-            "logit_bias": {"5": 1},
-            "allowed_token_ids": [5],
-            "bad_words": ["x"],
-        }.items()
-    ),
-]
-TOGETHER = [
-    *((path, *case) for path in (COMPLETIONS, CHAT) for case in BOTH_TOGETHER),
-    (COMPLETIONS, {"n": 2, "best_of": 1}, "best_of"),
-    (COMPLETIONS, {"n": 2, "best_of": 3, "stream": True}, "best_of"),
-    (COMPLETIONS, {"prompt": ["a"] * 64, "n": 64}, "n"),
-    (COMPLETIONS, {"prompt": [[1]] * 3, "n": 86}, "n"),
-    (COMPLETIONS, {"prompt": ["a"] * 64, "best_of": 5}, "best_of"),
-    (COMPLETIONS, {"max_tokens": 0, "echo": False}, "max_tokens"),
-    (COMPLETIONS, {"max_tokens": 0, "echo": True, "min_tokens": 1}, "min_tokens"),
-    (COMPLETIONS, {"use_beam_search": True, "n": 2, "logprobs": 1}, "logprobs"),
-    (CHAT, {"use_beam_search": True, "logprobs": True, "top_logprobs": 1}, "top_logprobs"),
-    (CHAT, {"max_completion_tokens": 3, "max_tokens": 9, "min_tokens": 4}, "min_tokens"),
-]
 
 
 @pytest.mark.parametrize(("path", "fields", "param"), TOGETHER, ids=named)

@@ -34,7 +34,8 @@ def reference() -> Any:
         initializer_range=0.3,
     )
     torch.manual_seed(0)
-    return LlamaForCausalLM(config).eval()
+    model: Any = LlamaForCausalLM(config)
+    return model.eval()
 
 
 @pytest.fixture(scope="module")
