@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 
 from app import embedded
 from app.model_store import EMBEDDED
-from engine.config import LoadFormat
+from engine.config import LoadFormat, PreemptionPolicy
 from engine.errors import ConfigError
 
 _FolderOption = Annotated[Path, Strict(False)]
@@ -48,6 +48,10 @@ class AppConfig(BaseModel):
         block_size: tokens per block of the KV pool.
         num_blocks: blocks of the KV pool on each rank; null derives it from `kv_cache_gib`.
         kv_cache_gib: memory of the KV pool on each rank in GiB.
+        swap_gib: CPU memory for preempted sequences on each rank in GiB; 0 never swaps.
+        preemption: how a preempted request comes back: from the swap space, by recomputation, or
+            by what is cheaper for it.
+        prefix_cache: whether the KV pool keeps blocks of earlier prompts and uses them again.
         max_num_seqs: sequences in the batch at once.
         max_num_batched_tokens: token budget of one step.
         max_model_len: longest prompt plus output in tokens; null takes the model's.
@@ -70,6 +74,9 @@ class AppConfig(BaseModel):
     block_size: int = Field(default=16, ge=1, le=256)
     num_blocks: int | None = Field(default=None, ge=1, lt=1 << 31)
     kv_cache_gib: float = Field(default=0.5, gt=0, le=1024, allow_inf_nan=False)
+    swap_gib: float = Field(default=0.0, ge=0, le=1024, allow_inf_nan=False)
+    preemption: PreemptionPolicy = "auto"
+    prefix_cache: bool = True
     max_num_seqs: int = Field(default=64, ge=1, le=4096)
     max_num_batched_tokens: int = Field(default=256, ge=1, le=1 << 20)
     max_model_len: int | None = Field(default=None, ge=2, lt=1 << 31)

@@ -21,8 +21,9 @@ class Edge:
     """ASGI middleware around everything else.
 
     Each answer has `x-request-id`: the client's own if it is harmless text, else a random one.
-    Inner layers find it as `scope["state"]["request_id"]`, and in `"has_own_id"` whether it is the
-    client's. No exception leaves it.
+    Inner layers find it as `scope["state"]["request_id"]`, in `"has_own_id"` whether it is the
+    client's, and in `"key_sha256"` the digest of the caller's key, empty where none is needed. No
+    exception leaves it.
     """
 
     def __init__(self, app: ASGIApp, api_key_sha256: Sequence[bytes] = ()) -> None:
@@ -65,7 +66,9 @@ class Edge:
         if b"%" in raw_path and not raw_path.startswith(_MODEL_PREFIX):
             # one spelling per path: no way around a rule that looks at paths
             raise HttpError(404, "unknown_url", "there is nothing at this path")
-        if self._digests and scope["path"] not in _OPEN_PATHS and not self._has_key(scope):
+        digest = self._key_digest(scope) if self._digests else b""
+        scope["state"]["key_sha256"] = digest
+        if self._digests and not digest and scope["path"] not in _OPEN_PATHS:
             raise HttpError(
                 401,
                 "invalid_api_key",
@@ -73,13 +76,14 @@ class Edge:
                 headers={"www-authenticate": "Bearer"},
             )
 
-    def _has_key(self, scope: Scope) -> bool:
+    def _key_digest(self, scope: Scope) -> bytes:
+        """Return the digest of an accepted key, or nothing."""
         given = Headers(scope=scope).getlist("authorization")
         scheme, _, key = given[0].partition(" ") if len(given) == 1 else ("", "", "")
         digest = hashlib.sha256(key.encode("latin-1")).digest()
         # every digest is compared, so that the time tells nothing
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
-        return scheme.lower() == "bearer" and any(matches)
+        return digest if scheme.lower() == "bearer" and any(matches) else b""
 
 
 def _own_request_id(scope: Scope) -> str | None:

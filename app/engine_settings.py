@@ -31,6 +31,7 @@ def to_engine_config(config: AppConfig, folder: Path, model: ModelConfig) -> Eng
         )
     device = _device(config)
     dtype = _dtype(config, device)
+    _check_swap(config, model, DTYPE_BYTES[dtype])
     num_blocks = _num_blocks(config, model, DTYPE_BYTES[dtype])
     return EngineConfig(
         model_path=str(folder),
@@ -42,6 +43,9 @@ def to_engine_config(config: AppConfig, folder: Path, model: ModelConfig) -> Eng
         block_size=config.block_size,
         num_blocks=num_blocks,
         kv_cache_bytes=_kv_cache_bytes(config),
+        swap_bytes=_swap_bytes(config),
+        preemption=config.preemption,
+        prefix_cache=config.prefix_cache,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=_max_model_len(config, model, num_blocks * config.block_size),
@@ -86,15 +90,38 @@ def _cpu_has_bfloat16() -> bool:
     return not _BFLOAT16_FLAGS.isdisjoint(cpuinfo.read_text(encoding="utf-8").split())
 
 
+def _check_swap(config: AppConfig, model: ModelConfig, bytes_per_value: int) -> None:
+    """Swap space must hold a block if it is there, and be there if it is to be used."""
+    if config.preemption == "swap" and not config.swap_gib:
+        raise ConfigError(
+            "preemption swap needs swap space, but swap_gib is 0; raise it or set preemption to "
+            "auto"
+        )
+    block_bytes = _block_bytes(config, model, bytes_per_value)
+    if config.swap_gib and _swap_bytes(config) < block_bytes:
+        raise ConfigError(
+            f"swap_gib {config.swap_gib} does not hold one block: {config.block_size} tokens of "
+            f"this model take {block_bytes / (1 << 30):.4g} GiB; raise it or set it to 0"
+        )
+
+
+def _block_bytes(config: AppConfig, model: ModelConfig, bytes_per_value: int) -> int:
+    token_bytes = model.kv_bytes_per_token(bytes_per_value, config.tensor_parallel_size)
+    return token_bytes * config.block_size
+
+
 def _kv_cache_bytes(config: AppConfig) -> int:
     return int(config.kv_cache_gib * (1 << 30))
+
+
+def _swap_bytes(config: AppConfig) -> int:
+    return int(config.swap_gib * (1 << 30))
 
 
 def _num_blocks(config: AppConfig, model: ModelConfig, bytes_per_value: int) -> int:
     if config.num_blocks is not None:
         return config.num_blocks
-    token_bytes = model.kv_bytes_per_token(bytes_per_value, config.tensor_parallel_size)
-    block_bytes = token_bytes * config.block_size
+    block_bytes = _block_bytes(config, model, bytes_per_value)
     num_blocks = _kv_cache_bytes(config) // block_bytes
     if num_blocks < 1:
         raise ConfigError(

@@ -1,7 +1,7 @@
 """POST /v1/completions and POST /v1/chat/completions: one flow, plain or streamed."""
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from starlette.types import Receive, Scope, Send
 
 from app import sse
-from app.generation import Generation
+from app.generation import Generation, News
 from app.http_errors import ClientDisconnected, describe_broken_stream
 from app.jobs import Job
 from app.protocol.answer import AnswerHead, AnswerWriter
@@ -18,14 +18,14 @@ from app.protocol.fields import GenerationFields
 from app.protocol.parsing import Schema, parse_object, parse_request
 from app.protocol.settings import ApiSettings
 from app.request_body import read_json_body
-from app.tasks import until_disconnect
+from app.tasks import until_disconnect, with_pulse
+from app.tenancy import tenant_salt
 from app.text.choice_text import TextDelta, join
 from app.text.vocabulary import Vocabulary
 from engine.runtime.protocol import EngineClient
 
 RequestT = TypeVar("RequestT", bound=GenerationFields)
 HeaderList = list[tuple[bytes, bytes]]
-News = AsyncIterator[tuple[int, TextDelta]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,15 +64,17 @@ class GenerateEndpoint(Generic[RequestT]):
         )
         check_model(request.model, self._settings)
         headers: HeaderList = []
-        if ignored:
+        if ignored := ignored + request.fields_without_effect():
             headers.append((b"x-ignored-parameters", ", ".join(ignored).encode()))
-        request_id = scope["state"]["request_id"]
-        if request.request_id is not None and not scope["state"]["has_own_id"]:
+        state = scope["state"]
+        request_id = state["request_id"]
+        if request.request_id is not None and not state["has_own_id"]:
             request_id = request.request_id
-        await until_disconnect(receive, self._answer(request, request_id, headers, send))
+        salt = tenant_salt(state["key_sha256"], request.cache_salt)
+        await until_disconnect(receive, self._answer(request, request_id, salt, headers, send))
 
     async def _answer(
-        self, request: RequestT, request_id: str, headers: HeaderList, send: Send
+        self, request: RequestT, request_id: str, salt: bytes, headers: HeaderList, send: Send
     ) -> None:
         job = await self._api.make_job(request)
         writer = self._api.answer(
@@ -86,13 +88,35 @@ class GenerateEndpoint(Generic[RequestT]):
             self._vocabulary,
             [prompt.ids for prompt in job.prompts],
         )
-        generation = await Generation.start(self._client, job, self._vocabulary)
-        reply = _stream if request.stream else _complete
+        generation = await Generation.start(self._client, job, self._vocabulary, salt)
         try:
-            async with aclosing(aiter(generation)) as news:
-                await reply(generation, news, writer, headers, send)
+            if request.stream:
+                await self._stream(generation, writer, headers, send)
+            else:
+                await _complete(generation, writer, headers, send)
         finally:
             await generation.close()
+
+    async def _stream(
+        self, generation: Generation, writer: AnswerWriter, headers: HeaderList, send: Send
+    ) -> None:
+        news: AsyncGenerator[News | None, None] = aiter(generation)
+        if generation.is_silent:
+            news = with_pulse(news, self._settings.keep_alive_s)
+        async with aclosing(news):
+            first = await anext(news)
+            headers = [*sse.HEADERS, *headers]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            try:
+                await _send_part(send, _frames(first, generation, writer))
+                async for item in news:
+                    await _send_part(send, _frames(item, generation, writer))
+                end = sse.frames(writer.closing(generation.total_usage())) + sse.DONE
+            except ClientDisconnected:
+                raise
+            except Exception as error:  # the status has been sent: an event must tell of it
+                end = sse.frames([describe_broken_stream(error).to_json()])
+        await send({"type": "http.response.body", "body": end})
 
 
 def check_model(name: str, settings: ApiSettings) -> None:
@@ -107,36 +131,25 @@ def check_model(name: str, settings: ApiSettings) -> None:
 
 
 async def _complete(
-    generation: Generation, news: News, writer: AnswerWriter, headers: HeaderList, send: Send
+    generation: Generation, writer: AnswerWriter, headers: HeaderList, send: Send
 ) -> None:
-    parts: list[list[TextDelta]] = [[] for _ in range(generation.num_choices)]
-    async for index, delta in news:
-        parts[index].append(delta)
-    body = writer.complete([join(deltas) for deltas in parts], generation.total_usage())
+    parts: list[list[TextDelta]] = [[] for _ in range(generation.num_candidates)]
+    async with aclosing(aiter(generation)) as news:
+        async for index, delta in news:
+            parts[index].append(delta)
+    choices = generation.best([join(deltas) for deltas in parts])
+    body = writer.complete(choices, generation.total_usage())
     length = (b"content-length", str(len(body)).encode())
     headers = [(b"content-type", b"application/json"), length, *headers]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
-async def _stream(
-    generation: Generation, news: News, writer: AnswerWriter, headers: HeaderList, send: Send
-) -> None:
-    index, delta = await anext(news)
-    headers = [*sse.HEADERS, *headers]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    frames = sse.frames(writer.opening())
-    try:
-        frames += sse.frames(writer.news(index, delta, generation.usage(index)))
-        await _send_part(send, frames)
-        async for index, delta in news:
-            await _send_part(send, sse.frames(writer.news(index, delta, generation.usage(index))))
-        end = sse.frames(writer.closing(generation.total_usage())) + sse.DONE
-    except ClientDisconnected:
-        raise
-    except Exception as error:  # the status has been sent: an event must tell of it
-        end = sse.frames([describe_broken_stream(error).to_json()])
-    await send({"type": "http.response.body", "body": end})
+def _frames(item: News | None, generation: Generation, writer: AnswerWriter) -> bytes:
+    if item is None:
+        return sse.KEEP_ALIVE
+    index, delta = item
+    return sse.frames(writer.news(index, delta, generation.usage(index)))
 
 
 async def _send_part(send: Send, frames: bytes) -> None:

@@ -4,105 +4,140 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from app.jobs import Job
+from app.jobs import Job, Prompt
+from app.prompt_reader import PromptReader
 from app.protocol.answer import Usage
 from app.tasks import finish
-from app.text.choice_text import ChoiceText, TextDelta
+from app.text.choice_text import TextDelta
 from app.text.vocabulary import Vocabulary
-from engine.errors import EngineError, PromptTooLong
+from engine.errors import PromptTooLong
 from engine.runtime.protocol import EngineClient, TokenStream
-from engine.types import FinishReason
+
+News = tuple[int, TextDelta]
 
 
 class Generation:
-    """The answer to one job while it is made. Close it, whatever happened."""
+    """The answer to one job while it is made. Close it, whatever happened.
 
-    def __init__(self, job: Job, streams: Sequence[TokenStream], vocabulary: Vocabulary) -> None:
+    The candidates of all prompts are numbered through, prompt by prompt.
+    """
+
+    def __init__(self, job: Job, readers: Sequence[PromptReader]) -> None:
         self._job = job
-        self._streams = streams
-        self._open = set(range(len(streams)))
-        self._choices = [ChoiceText(vocabulary, job.text) for _ in streams]
-        self._num_sampled = [0] * len(streams)
+        self._readers = readers
+        self._num_sampled = [0] * self.num_candidates
 
     @classmethod
-    async def start(cls, client: EngineClient, job: Job, vocabulary: Vocabulary) -> "Generation":
+    async def start(
+        cls, client: EngineClient, job: Job, vocabulary: Vocabulary, salt: bytes
+    ) -> "Generation":
         """Submit every prompt of a job; if one is refused, the others are undone.
+
+        Args:
+            salt: of the tenant, see `engine.types.Request`.
 
         Raises:
             PromptTooLong: naming the field of the request.
+            InvalidRequest: if the engine cannot make so many sequences.
             Overloaded: if the engine's queue is full.
             EngineError: if no engine can be reached.
         """
-        streams: list[TokenStream] = []
+        readers: list[PromptReader] = []
         try:
             for prompt in job.prompts:
-                try:
-                    streams.append(await client.submit(prompt.ids, prompt.sampling))
-                except PromptTooLong as error:
-                    # the engine does not know what the request called its prompt
-                    error.param = prompt.name
-                    raise
+                stream = await _submit(client, job, prompt, salt)
+                readers.append(PromptReader(job, prompt, stream, vocabulary))
         except BaseException:
-            await _abort(streams)
+            await _abort(readers)
             raise
-        return cls(job, streams, vocabulary)
+        return cls(job, readers)
 
     @property
-    def num_choices(self) -> int:
-        """Sequences that are made."""
-        return len(self._streams)
+    def num_candidates(self) -> int:
+        """Sequences that are made; see `best`."""
+        return len(self._job.prompts) * self._job.num_candidates
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether there is no news before the end."""
+        return self._job.is_search or self._job.is_scoring
 
     async def close(self) -> None:
         """Abort the sequences that have not ended; completes even while being cancelled."""
-        await _abort([self._streams[index] for index in self._open])
-        self._open.clear()
+        await _abort(self._readers)
 
-    async def __aiter__(self) -> AsyncGenerator[tuple[int, TextDelta], None]:
-        """Yield (choice, news) as they come.
+    async def __aiter__(self) -> AsyncGenerator[News, None]:
+        """Yield (candidate, news) as they come.
 
         Raises:
             EngineError: if the engine fails before the end.
         """
-        readers = [self._read(index) for index in range(len(self._streams))]
+        readers = [self._read(index) for index in range(len(self._readers))]
         source = readers[0] if len(readers) == 1 else _merge(readers)
         # a generator that is left half-way must be closed by hand
         async with aclosing(source):
             async for news in source:
                 yield news
 
+    def best(self, texts: Sequence[TextDelta]) -> list[TextDelta]:
+        """Of each prompt's whole candidates keep those with the likeliest tokens, best first.
+
+        Without candidates to spare, order is kept: beams come best first.
+        """
+        num_choices, num_candidates = self._job.num_choices, self._job.num_candidates
+        if num_choices == num_candidates:
+            return list(texts)
+        kept: list[TextDelta] = []
+        for start in range(0, len(texts), num_candidates):
+            ranked = sorted(texts[start : start + num_candidates], key=_mean_logprob, reverse=True)
+            kept += ranked[:num_choices]
+        return kept
+
     def usage(self, index: int) -> Usage:
-        """Tokens of one choice so far."""
-        return Usage(
-            prompt_tokens=len(self._job.prompts[index].ids),
-            completion_tokens=self._num_sampled[index],
-        )
+        """Tokens of one candidate so far."""
+        prompt = self._job.prompts[index // self._job.num_candidates]
+        return Usage(prompt_tokens=len(prompt.ids), completion_tokens=self._num_sampled[index])
 
     def total_usage(self) -> Usage:
-        """Tokens of all choices so far."""
+        """Tokens of all candidates so far; each prompt counts once."""
         return Usage(
             prompt_tokens=sum(len(prompt.ids) for prompt in self._job.prompts),
             completion_tokens=sum(self._num_sampled),
         )
 
-    async def _read(self, index: int) -> AsyncGenerator[tuple[int, TextDelta], None]:
-        stream = self._streams[index]
-        async for delta in stream:
-            news = self._choices[index].push(delta)
-            self._num_sampled[index] += len(news.token_ids)
-            if news.finish_reason is not None:
-                self._open.discard(index)
-                if delta.finish_reason is FinishReason.NONE:
-                    # a stop string, which the engine cannot see
-                    await _abort([stream])
-            yield index, news
-            if news.finish_reason is not None:
-                return
-        raise EngineError("the engine ended a stream before its end")
+    async def _read(self, number: int) -> AsyncGenerator[News, None]:
+        reader, num_candidates = self._readers[number], self._job.num_candidates
+        # equal sequences are computed once and told of several times
+        num_copies = num_candidates // reader.num_choices
+        async with aclosing(aiter(reader)) as source:
+            async for choice, news in source:
+                start = number * num_candidates + choice * num_copies
+                for index in range(start, start + num_copies):
+                    self._num_sampled[index] += len(news.token_ids)
+                    yield index, news
+
+
+async def _submit(
+    client: EngineClient, job: Job, prompt: Prompt, salt: bytes
+) -> TokenStream | None:
+    if prompt.sampling is None:
+        return None
+    ids = prompt.ids[:-1] if job.is_scoring else prompt.ids
+    try:
+        return await client.submit(ids, prompt.sampling, salt=salt)
+    except PromptTooLong as error:
+        # the engine does not know what the request called its prompt
+        error.param = prompt.name
+        raise
+
+
+def _mean_logprob(text: TextDelta) -> float:
+    return text.logprob / max(1, len(text.token_ids))
 
 
 async def _merge(
-    readers: Sequence[AsyncGenerator[tuple[int, TextDelta], None]],
-) -> AsyncGenerator[tuple[int, TextDelta], None]:
+    readers: Sequence[AsyncGenerator[News, None]],
+) -> AsyncGenerator[News, None]:
     waiting = {asyncio.ensure_future(anext(reader, None)): reader for reader in readers}
     try:
         while waiting:
@@ -118,15 +153,10 @@ async def _merge(
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def _abort(streams: Sequence[TokenStream]) -> None:
-    if streams:
-        await finish(asyncio.ensure_future(_abort_each(streams)))
-
-
-async def _abort_each(streams: Sequence[TokenStream]) -> None:
-    for error in await asyncio.gather(
-        *(stream.abort() for stream in streams), return_exceptions=True
-    ):
-        # a dead engine holds nothing that could be freed
-        if isinstance(error, BaseException) and not isinstance(error, EngineError):
+async def _abort(readers: Sequence[PromptReader]) -> None:
+    aborts = [reader.abort() for reader in readers]
+    if not aborts:
+        return
+    for error in await finish(asyncio.gather(*aborts, return_exceptions=True)):
+        if error is not None:
             raise error

@@ -1,7 +1,7 @@
 """Turns prompts into token ids within the model's limits, without holding up the event loop."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from app.protocol.chat_request import Message
@@ -12,6 +12,8 @@ from engine.types import IntColumn, int32
 
 # beyond this many characters, tokenising takes much longer than handing the work to a thread
 _MAX_INLINE_LEN = 4096
+MAX_BAD_SEQUENCES = 128
+MAX_BAD_TOKENS = 1024
 
 ResultT = TypeVar("ResultT")
 
@@ -23,27 +25,36 @@ class PromptEncoder:
         self._tokenizer = tokenizer
         self._max_model_len = settings.max_model_len
         self._vocab_size = settings.vocab_size
+        # the embedding may have rows that no token of the tokenizer has; they are never chosen
+        self._num_choosable = min(settings.vocab_size, len(tokenizer.vocabulary))
 
     async def encode(
-        self, prompts: Sequence[tuple[str, str | list[int]]], *, add_special_tokens: bool
+        self,
+        prompts: Sequence[tuple[str, str | list[int]]],
+        *,
+        add_special_tokens: bool,
+        min_output: int = 1,
     ) -> list[IntColumn]:
         """Encode prompts, each given as text or ids with its name in the request.
 
+        Args:
+            min_output: tokens that must fit behind each prompt.
+
         Raises:
             InvalidRequest: if an id is no token of the model, or a prompt has no tokens.
-            PromptTooLong: if a prompt leaves no room for one token.
+            PromptTooLong: if a prompt leaves too little room.
         """
         num_characters = 0
         for name, content in prompts:
             if isinstance(content, str):
-                self._check_length(name, len(content))
+                self._check_length(name, len(content), min_output)
                 num_characters += len(content)
             else:
-                self._check_room(name, len(content))
+                self._check_room(name, len(content), min_output)
                 self.check_ids(name, content)
         return await _off_the_loop(
             num_characters,
-            lambda: [self._encode(*prompt, add_special_tokens) for prompt in prompts],
+            lambda: [self._encode(*prompt, add_special_tokens, min_output) for prompt in prompts],
         )
 
     async def tokenize(self, text: str, *, add_special_tokens: bool) -> IntColumn:
@@ -77,45 +88,82 @@ class PromptEncoder:
             ),
         )
 
-    def check_ids(self, name: str, ids: Sequence[int]) -> None:
+    def check_ids(self, name: str, ids: Sequence[int], *, choosable: bool = False) -> None:
         """Refuse ids that are no tokens of the model.
+
+        Args:
+            choosable: refuse also those that the model never says.
 
         Raises:
             InvalidRequest: naming the first of them.
         """
-        if not ids or (min(ids) >= 0 and max(ids) < self._vocab_size):
+        limit = self._num_choosable if choosable else self._vocab_size
+        if not ids or (min(ids) >= 0 and max(ids) < limit):
             return
-        at = next(i for i, token in enumerate(ids) if not 0 <= token < self._vocab_size)
+        at = next(i for i, token in enumerate(ids) if not 0 <= token < limit)
         raise InvalidRequest(
-            f"{name}[{at}] is no token of the model, whose ids lie in [0, {self._vocab_size})",
+            f"{name}[{at}] is no token of the model, whose ids lie in [0, {limit})",
             param=f"{name}[{at}]",
         )
 
-    def room(self, name: str, ids: IntColumn) -> int:
-        """Return how many tokens fit behind a prompt, at least 1.
+    def check_keys(self, name: str, keys: Iterable[str]) -> None:
+        """Like `check_ids`, for ids that are the keys of a field."""
+        if any(int(key) >= self._vocab_size for key in keys):
+            raise InvalidRequest(
+                f"{name} has a key that is no token of the model, whose ids lie in "
+                f"[0, {self._vocab_size})",
+                param=name,
+            )
+
+    async def encode_bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """Encode words that must not be said, each as the first of a text and after a space.
+
+        Raises:
+            InvalidRequest: if there are too many tokens.
+        """
+        stems = [word.lstrip(" ") for word in words]
+        spellings = [text for stem in stems for text in (stem, f" {stem}") if text]
+        sequences = await _off_the_loop(
+            sum(map(len, spellings)),
+            lambda: {tuple(self._tokenizer.encode(s, add_special_tokens=False)) for s in spellings},
+        )
+        num_tokens = sum(map(len, sequences))
+        if len(sequences) > MAX_BAD_SEQUENCES or num_tokens > MAX_BAD_TOKENS:
+            raise InvalidRequest(
+                f"bad_words has {num_tokens} tokens in {len(sequences)} sequences (with and "
+                f"without a space in front), at most {MAX_BAD_TOKENS} in {MAX_BAD_SEQUENCES} are "
+                "allowed",
+                param="bad_words",
+            )
+        return tuple(sorted(sequence for sequence in sequences if sequence))
+
+    def room(self, name: str, ids: IntColumn, *, min_output: int = 1) -> int:
+        """Return how many tokens fit behind a prompt, at least `min_output`.
 
         Raises:
             InvalidRequest: if the prompt has no tokens.
-            PromptTooLong: if there is no room.
+            PromptTooLong: if there is not enough room.
         """
         if not ids:
             raise InvalidRequest(f"{name} has no tokens", param=name)
-        self._check_room(name, len(ids))
+        self._check_room(name, len(ids), min_output)
         return self._max_model_len - len(ids)
 
-    def _encode(self, name: str, content: str | list[int], add_special_tokens: bool) -> IntColumn:
+    def _encode(
+        self, name: str, content: str | list[int], add_special_tokens: bool, min_output: int
+    ) -> IntColumn:
         if not isinstance(content, str):
             return int32(content)
         ids = self._tokenizer.encode(content, add_special_tokens=add_special_tokens)
         # at once, so that the prompts behind one that is too long cost nothing
-        self.room(name, ids)
+        self.room(name, ids, min_output=min_output)
         return ids
 
-    def _check_length(self, name: str, num_characters: int) -> None:
-        self._check_room(name, self._tokenizer.min_tokens(num_characters), "at least ")
+    def _check_length(self, name: str, num_characters: int, min_output: int = 1) -> None:
+        self._check_room(name, self._tokenizer.min_tokens(num_characters), min_output, "at least ")
 
-    def _check_room(self, name: str, num_tokens: int, bound: str = "") -> None:
-        if num_tokens < self._max_model_len:
+    def _check_room(self, name: str, num_tokens: int, min_output: int, bound: str = "") -> None:
+        if num_tokens + min_output <= self._max_model_len:
             return
         raise PromptTooLong(
             f"the model's context is {self._max_model_len} tokens, but {name} has "

@@ -8,6 +8,8 @@ HEADERS = [
     # keeps nginx from collecting the stream
     (b"x-accel-buffering", b"no"),
 ]
+# a comment, which clients skip
+KEEP_ALIVE = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
 
 

@@ -1,7 +1,8 @@
 """Tasks that end with the request that started them."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 from starlette.types import Receive
@@ -37,6 +38,27 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) ->
         await finish(asyncio.gather(task, watch, return_exceptions=True))
     if not task.cancelled():
         task.result()
+
+
+async def with_pulse(
+    items: AsyncGenerator[ResultT, None], period_s: float
+) -> AsyncGenerator[ResultT | None, None]:
+    """Yield items as they come, and None whenever none has come for a while."""
+    async with aclosing(items):
+        coming = asyncio.ensure_future(anext(items, None))
+        try:
+            while True:
+                await asyncio.wait({coming}, timeout=period_s)
+                if not coming.done():
+                    yield None
+                elif (item := coming.result()) is None:
+                    return
+                else:
+                    yield item
+                    coming = asyncio.ensure_future(anext(items, None))
+        finally:
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -72,6 +72,9 @@ class AnswerWriter(ABC):
         self._prompts = prompts
         self._wants_ids = request.return_token_ids
         self._wants_logprobs = request.num_logprobs is not None
+        self._wants_prompt_logprobs = request.prompt_logprobs is not None
+        self._num_choices = request.n
+        self._is_open = False
         self._logprobs = LogprobWriter(vocabulary, as_ids=request.return_tokens_as_token_ids)
         # everything up to the choices is the same in each chunk
         self._chunk_start = msgspec.json.encode(self._frame(self.chunk_object_name))[:-1]
@@ -85,20 +88,20 @@ class AnswerWriter(ABC):
                 "service_tier": None,
                 "system_fingerprint": self._head.system_fingerprint,
                 "usage": usage.as_json(),
-                **self._whole_extras(),
+                **self._whole_extras(choices[0]),
             }
         )
-
-    def opening(self) -> list[bytes]:
-        """Return the chunks that come before any text."""
-        return []
 
     def news(self, index: int, delta: TextDelta, usage: Usage) -> list[bytes]:
         """Return the chunks for new text and for the end of a choice, if there is either."""
         chunks = []
-        if delta.text:
+        if not self._is_open:
+            self._is_open = True
+            chunks += self._opening(delta)
+        is_end = delta.finish_reason is not None
+        if delta.text or (not is_end and (delta.logprobs or delta.prompt)):
             chunks.append(self._chunk([self._text_choice(index, delta)], usage))
-        if delta.finish_reason is not None:
+        if is_end:
             end = delta if not delta.text else _without_text(delta)
             chunks.append(self._last_chunk(index, end, usage))
         return chunks
@@ -122,7 +125,11 @@ class AnswerWriter(ABC):
     def _last_choice(self, index: int, delta: TextDelta) -> dict[str, Any]:
         """Return the choice that says why it ended."""
 
-    def _whole_extras(self) -> dict[str, Any]:
+    def _opening(self, first: TextDelta) -> list[bytes]:
+        """Return the chunks that come before any text; `first` is the first news."""
+        return []
+
+    def _whole_extras(self, first: TextDelta) -> dict[str, Any]:
         return {}
 
     def _frame(self, object_name: str) -> dict[str, Any]:
@@ -132,6 +139,9 @@ class AnswerWriter(ABC):
             "created": self._head.created_s,
             "model": self._head.model,
         }
+
+    def _prompt_logprobs(self, delta: TextDelta) -> list[Any] | None:
+        return self._logprobs.prompt(delta.prompt) if self._wants_prompt_logprobs else None
 
     def _ids(self, delta: TextDelta) -> dict[str, Any]:
         return {"token_ids": delta.token_ids} if self._wants_ids else {}
@@ -156,6 +166,4 @@ class AnswerWriter(ABC):
 
 
 def _without_text(delta: TextDelta) -> TextDelta:
-    return TextDelta(
-        text="", token_ids=(), finish_reason=delta.finish_reason, stop_reason=delta.stop_reason
-    )
+    return TextDelta(text="", finish_reason=delta.finish_reason, stop_reason=delta.stop_reason)

@@ -13,13 +13,21 @@ class ChatAnswer(AnswerWriter):
     object_name = "chat.completion"
     chunk_object_name = "chat.completion.chunk"
 
-    def opening(self) -> list[bytes]:
-        """Return the chunk that names the role."""
-        choice = self._delta_choice(0, {"role": "assistant", "content": ""})
+    def _opening(self, first: TextDelta) -> list[bytes]:
+        """Return the chunks that name the role; the first also tells of the prompt."""
         [prompt] = self._prompts
-        extras = {"prompt_token_ids": prompt.tolist()} if self._wants_ids else {}
+        extras: dict[str, Any] = {}
+        if self._wants_ids:
+            extras["prompt_token_ids"] = prompt.tolist()
+        if self._wants_prompt_logprobs:
+            extras["prompt_logprobs"] = self._prompt_logprobs(first)
         usage = Usage(prompt_tokens=len(prompt), completion_tokens=0)
-        return [self._chunk([choice], usage, **extras)]
+        chunks = []
+        for index in range(self._num_choices):
+            choice = self._delta_choice(index, {"role": "assistant", "content": ""})
+            chunks.append(self._chunk([choice], usage, **extras))
+            extras = {}
+        return chunks
 
     def _whole(self, index: int, text: TextDelta) -> dict[str, Any]:
         return {
@@ -39,10 +47,10 @@ class ChatAnswer(AnswerWriter):
             "token_ids": text.token_ids if self._wants_ids else None,
         }
 
-    def _whole_extras(self) -> dict[str, Any]:
+    def _whole_extras(self, first: TextDelta) -> dict[str, Any]:
         [prompt] = self._prompts
         return {
-            "prompt_logprobs": None,
+            "prompt_logprobs": self._prompt_logprobs(first),
             "prompt_token_ids": prompt.tolist() if self._wants_ids else None,
         }
 

@@ -6,7 +6,8 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from app.protocol import fields
-from app.protocol.fields import GenerationFields, Strict
+from app.protocol.fields import GenerationFields
+from app.protocol.sampling_fields import Strict
 
 MAX_MESSAGES = 2048
 
@@ -91,6 +92,10 @@ class ChatRequest(GenerationFields):
         return self.top_logprobs if self.logprobs else None
 
     @property
+    def num_logprobs_name(self) -> str:
+        return "top_logprobs"
+
+    @property
     def output_limit(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
 
@@ -119,6 +124,8 @@ IGNORED = fields.IGNORED | {
 }
 
 UNSUPPORTED = fields.UNSUPPORTED | {
+    "best_of": 1,
+    "echo": False,
     "tools": [],
     "tool_choice": "none",
     "functions": [],

@@ -1,6 +1,7 @@
 """Answers of POST /v1/completions."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from app.protocol.answer import AnswerHead, AnswerWriter
@@ -31,23 +32,31 @@ class CompletionAnswer(AnswerWriter):
         return {
             **self._choice(index, text),
             "token_ids": text.token_ids if self._wants_ids else None,
-            "prompt_logprobs": None,
-            "prompt_token_ids": self._prompts[index].tolist() if self._wants_ids else None,
+            "prompt_logprobs": self._prompt_logprobs(text),
+            "prompt_token_ids": self._prompt_ids(index) if self._wants_ids else None,
         }
 
     def _text_choice(self, index: int, delta: TextDelta) -> dict[str, Any]:
-        going_on = TextDelta(text=delta.text, token_ids=delta.token_ids, logprobs=delta.logprobs)
-        return {**self._choice(index, going_on), **self._new_ids(index, delta)}
+        going_on = replace(delta, finish_reason=None, stop_reason=None)
+        return {**self._choice(index, going_on), **self._news(index, delta)}
 
     def _last_choice(self, index: int, delta: TextDelta) -> dict[str, Any]:
-        return {**self._choice(index, delta), **self._new_ids(index, delta)}
+        return {**self._choice(index, delta), **self._news(index, delta)}
 
-    def _new_ids(self, index: int, delta: TextDelta) -> dict[str, Any]:
-        """The first chunk of a choice also has the ids of its prompt."""
-        if not self._wants_ids or index in self._announced:
-            return self._ids(delta)
+    def _news(self, index: int, delta: TextDelta) -> dict[str, Any]:
+        """The first chunk of a choice also tells what is wanted of its prompt."""
+        news: dict[str, Any] = self._ids(delta)
+        if index in self._announced:
+            return news
         self._announced.add(index)
-        return {"prompt_token_ids": self._prompts[index].tolist(), **self._ids(delta)}
+        if self._wants_ids:
+            news["prompt_token_ids"] = self._prompt_ids(index)
+        if self._wants_prompt_logprobs:
+            news["prompt_logprobs"] = self._prompt_logprobs(delta)
+        return news
+
+    def _prompt_ids(self, index: int) -> list[int]:
+        return self._prompts[index // self._num_choices].tolist()
 
     def _choice(self, index: int, delta: TextDelta) -> dict[str, Any]:
         has_logprobs = self._wants_logprobs and (delta.logprobs or delta.text)

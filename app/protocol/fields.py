@@ -2,24 +2,20 @@
 
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
+
+from app.protocol.sampling_fields import SamplingFields, Strict
 
 MAX_STOPS = 4
 MAX_STOP_LEN = 256
-MAX_STOP_TOKEN_IDS = 128
+MAX_PROMPT_LOGPROBS = 20
 
 _Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LEN)]
 
 
 def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
-
-
-class Strict(BaseModel):
-    """No coercion, no unknown fields, no NaN; an int may stand for a float."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class StreamOptions(Strict):
@@ -30,7 +26,7 @@ class StreamOptions(Strict):
     include_obfuscation: bool | None = None
 
 
-class GenerationFields(Strict):
+class GenerationFields(SamplingFields):
     """Fields of /v1/completions and /v1/chat/completions alike.
 
     `null` is removed before validation, so every field that is not required has a default here.
@@ -38,20 +34,15 @@ class GenerationFields(Strict):
 
     model: str = Field(min_length=1)
     max_tokens: int | None = Field(None, ge=1)
-    temperature: float = Field(1.0, ge=0, le=2)
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=-1, le=2**31 - 1)
-    min_p: float = Field(0.0, ge=0, le=1)
-    seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
-    stop: Annotated[list[_Stop], Field(max_length=MAX_STOPS), BeforeValidator(_as_list)] = []
-    stop_token_ids: Annotated[list[int], Field(max_length=MAX_STOP_TOKEN_IDS, fail_fast=True)] = []
+    stop: Annotated[list[_Stop], Field(max_length=MAX_STOPS), BeforeValidator(_as_list)] = Field([])
     include_stop_str_in_output: bool = False
-    ignore_eos: bool = False
     skip_special_tokens: bool = True
+    prompt_logprobs: int | None = Field(None, ge=0, le=MAX_PROMPT_LOGPROBS)
     stream: bool = False
     stream_options: StreamOptions | None = None
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False
+    cache_salt: str | None = Field(None, min_length=1, max_length=128)
     request_id: str | None = Field(None, pattern=r"^[A-Za-z0-9._-]{1,128}$")
 
     # accepted without effect, see `IGNORED`
@@ -65,6 +56,11 @@ class GenerationFields(Strict):
     def num_logprobs(self) -> int | None:
         """Alternatives per token, or None when no log-probabilities are wanted; see the routes."""
         return None
+
+    @property
+    def num_logprobs_name(self) -> str:
+        """The field that `num_logprobs` comes from."""
+        return "logprobs"
 
     @property
     def output_limit(self) -> int | None:
@@ -83,6 +79,20 @@ class GenerationFields(Strict):
             raise PydanticCustomError("stream_options", "it needs stream to be true")
         return self
 
+    @model_validator(mode="after")
+    def _check_min_tokens(self) -> Self:
+        if self.output_limit is not None and self.min_tokens > self.output_limit:
+            raise PydanticCustomError("min_tokens", "it is above the most tokens to generate")
+        return self
+
+    @model_validator(mode="after")
+    def _check_beam_logprobs(self) -> Self:
+        if self.use_beam_search and self.num_logprobs:
+            raise PydanticCustomError(
+                self.num_logprobs_name, "beam search keeps no alternatives; send 0"
+            )
+        return self
+
 
 IGNORED = frozenset(
     {
@@ -96,20 +106,6 @@ IGNORED = frozenset(
 
 # field -> the one value that asks for nothing; a field without one must be left out
 UNSUPPORTED: dict[str, Any] = {
-    "n": 1,
-    "best_of": 1,
-    "use_beam_search": False,
-    "length_penalty": 1.0,
-    "early_stopping": False,
-    "frequency_penalty": 0.0,
-    "presence_penalty": 0.0,
-    "repetition_penalty": 1.0,
-    "logit_bias": {},
-    "min_tokens": 0,
-    "echo": False,
-    "prompt_logprobs": None,
-    "bad_words": [],
-    "allowed_token_ids": None,
     "logprob_token_ids": None,
     "truncate_prompt_tokens": None,
     "truncation_side": None,
@@ -117,7 +113,6 @@ UNSUPPORTED: dict[str, Any] = {
     "structured_outputs": None,
     "priority": 0,
     "session_id": None,
-    "cache_salt": None,
     "prefix_id": None,
     "include_metrics": False,
     "watermarking": False,

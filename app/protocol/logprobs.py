@@ -25,7 +25,7 @@ class LogprobWriter:
         """Return the shape of /v1/completions: four lists of equal length."""
         return {
             "tokens": [self._name(e.token) if self._as_ids else e.text for e in entries],
-            "token_logprobs": [_finite(e.logprob) for e in entries],
+            "token_logprobs": [None if e.logprob is None else _finite(e.logprob) for e in entries],
             "top_logprobs": [self._top_by_name(e) for e in entries],
             "text_offset": [e.offset for e in entries],
         }
@@ -39,11 +39,33 @@ class LogprobWriter:
                     "top_logprobs": [self._describe(*alternative) for alternative in entry.top],
                 }
                 for entry in entries
+                if entry.logprob is not None
             ]
         }
 
-    def _top_by_name(self, entry: TokenLogprob) -> dict[str, float]:
+    def prompt(self, entries: Sequence[TokenLogprob]) -> list[dict[str, Any] | None]:
+        """Return the shape of `prompt_logprobs`: one object per token, keyed by ids."""
+        return [self._by_id(entry) for entry in entries]
+
+    def _by_id(self, entry: TokenLogprob) -> dict[str, Any] | None:
+        """The prompt's own token comes first; its rank is not known beyond the alternatives."""
+        if entry.logprob is None:
+            return None
+        ranks = {token: rank for rank, (token, _) in enumerate(entry.top, start=1)}
+        logprobs = {entry.token: entry.logprob, **dict(entry.top)}
+        return {
+            str(token): {
+                "logprob": _finite(logprob),
+                "rank": ranks.get(token),
+                "decoded_token": self._name(token),
+            }
+            for token, logprob in logprobs.items()
+        }
+
+    def _top_by_name(self, entry: TokenLogprob) -> dict[str, float] | None:
         """The sampled token comes first; of tokens spelled alike the likeliest is shown."""
+        if entry.logprob is None:
+            return None
         by_name = {self._name(entry.token): _finite(entry.logprob)}
         for token, logprob in entry.top:
             by_name.setdefault(self._name(token), _finite(logprob))

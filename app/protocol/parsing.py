@@ -15,7 +15,7 @@ from app.protocol.errors import (
     UnknownParameter,
     UnsupportedParameter,
 )
-from app.protocol.fields import Strict
+from app.protocol.sampling_fields import Strict
 from engine.errors import InvalidRequest
 
 MAX_DEPTH = 32

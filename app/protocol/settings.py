@@ -17,6 +17,8 @@ class ApiSettings:
             as ignored.
         system_fingerprint: names the build and the weights; a change may change outputs.
         max_body_bytes: largest request body.
+        keep_alive_s: seconds of silence after which a stream that has no news yet shows that it
+            lives; its status is 200 from then on.
         api_key_sha256: digests of the accepted keys; empty accepts every caller.
     """
 
@@ -27,4 +29,5 @@ class ApiSettings:
     unknown_parameters: Literal["reject", "ignore"] = "reject"
     system_fingerprint: str = "pagoda"
     max_body_bytes: int = 4 << 20
+    keep_alive_s: float = 15.0
     api_key_sha256: tuple[bytes, ...] = ()

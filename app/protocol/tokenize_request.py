@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from app.protocol.chat_request import MAX_MESSAGES, Message
-from app.protocol.fields import Strict
+from app.protocol.sampling_fields import Strict
 
 
 class TokenizeRequest(Strict):

@@ -40,13 +40,14 @@ class TokenLogprob:
     Attributes:
         text: characters that this token completed; the texts of all tokens join to the whole text.
         offset: characters before them.
+        logprob: None for the first token of a prompt, which nothing predicts.
         top: (token, log-probability) of the most likely tokens, most likely first.
     """
 
     token: int
     text: str
     offset: int
-    logprob: float
+    logprob: float | None
     top: tuple[tuple[int, float], ...]
 
 
@@ -57,16 +58,23 @@ class TextDelta:
     Attributes:
         token_ids: sampled tokens, the one that ended the sequence included; usage counts them.
             Tokens without text come along with later text or with the end.
+        logprob: sum of the log-probabilities of `token_ids`.
         logprobs: tokens whose text is complete and final; none beyond the end of the text.
+        prompt: tokens of the prompt, with the first news of a choice if they are wanted.
         finish_reason: None while the choice goes on.
         stop_reason: what ended it: a stop string, or an id of the request's `stop_token_ids`.
     """
 
     text: str
-    token_ids: tuple[int, ...]
+    token_ids: tuple[int, ...] = ()
+    logprob: float = 0.0
     logprobs: tuple[TokenLogprob, ...] = ()
+    prompt: tuple[TokenLogprob, ...] = ()
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+
+
+_NO_NEWS = TextDelta(text="")
 
 
 def join(deltas: Sequence[TextDelta]) -> TextDelta:
@@ -74,28 +82,40 @@ def join(deltas: Sequence[TextDelta]) -> TextDelta:
     return TextDelta(
         text="".join(delta.text for delta in deltas),
         token_ids=tuple(token for delta in deltas for token in delta.token_ids),
+        logprob=sum(delta.logprob for delta in deltas),
         logprobs=tuple(entry for delta in deltas for entry in delta.logprobs),
+        prompt=deltas[0].prompt,
         finish_reason=deltas[-1].finish_reason,
         stop_reason=deltas[-1].stop_reason,
     )
+
+
+def check_alive(delta: Delta) -> None:
+    """Raise EngineError if the engine gave the sequence up."""
+    if delta.finish_reason >= FinishReason.ABORT:
+        raise EngineError("the engine gave the request up")
 
 
 class ChoiceText:
     """The text of one choice while it grows.
 
     However tokens are grouped into deltas, the joined result is the same.
+
+    Args:
+        start: characters of the answer that come before this text.
     """
 
-    def __init__(self, vocabulary: Vocabulary, options: TextOptions) -> None:
+    def __init__(self, vocabulary: Vocabulary, options: TextOptions, *, start: int = 0) -> None:
         self._options = options
         self._detokenizer = Detokenizer(
             vocabulary, skip_special=options.skip_special, starts_text=options.starts_text
         )
         self._matcher = StopMatcher(options.stops, include_stop=options.include_stop)
-        self._num_decoded = 0
-        self._num_released = 0
+        self._num_decoded = start
+        self._num_released = start
         self._held: deque[TokenLogprob] = deque()
         self._unreported: list[int] = []
+        self._unreported_logprob = 0.0
 
     def push(self, delta: Delta) -> TextDelta:
         """Add tokens; tokens after the first complete stop string are ignored.
@@ -103,21 +123,23 @@ class ChoiceText:
         Raises:
             EngineError: if the engine gave the sequence up.
         """
-        if delta.finish_reason >= FinishReason.ABORT:
-            raise EngineError("the engine gave the request up")
+        check_alive(delta)
         ends = delta.finish_reason is not FinishReason.NONE
         text, used = self._decode(delta)
         if ends and self._matcher.matched is None:
             text += self._push_tail() + self._matcher.flush()
         self._num_released += len(text)
         self._unreported += delta.tokens[:used]
+        self._unreported_logprob += sum(delta.logprobs[:used])
         finish_reason, stop_reason = self._end(delta)
+        if not text and finish_reason is None:
+            return _NO_NEWS
+        token_ids, logprob = self._report()
         return TextDelta(
             text=text,
-            token_ids=self._report() if text or finish_reason else (),
-            logprobs=self._release(ended=finish_reason is not None)
-            if text or finish_reason
-            else (),
+            token_ids=token_ids,
+            logprob=logprob,
+            logprobs=self._release(ended=finish_reason is not None),
             finish_reason=finish_reason,
             stop_reason=stop_reason,
         )
@@ -185,15 +207,17 @@ class ChoiceText:
         """Whether the entry gets the replacement for an incomplete last character at the end."""
         return entry is self._held[-1] and not self._detokenizer.is_complete
 
-    def _report(self) -> tuple[int, ...]:
-        reported, self._unreported = tuple(self._unreported), []
+    def _report(self) -> tuple[tuple[int, ...], float]:
+        reported = tuple(self._unreported), self._unreported_logprob
+        self._unreported, self._unreported_logprob = [], 0.0
         return reported
 
     def _end(self, delta: Delta) -> tuple[str | None, str | int | None]:
         if self._matcher.matched is not None:
             return "stop", self._matcher.matched
         if delta.finish_reason is FinishReason.STOP:
-            last = delta.tokens[-1]
+            # a beam search may end with fewer hypotheses than choices; the others have no token
+            last = delta.tokens[-1] if delta.tokens else None
             return "stop", last if last in self._options.stop_token_ids else None
         return ("length", None) if delta.finish_reason is FinishReason.LENGTH else (None, None)
 

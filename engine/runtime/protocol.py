@@ -13,8 +13,9 @@ class Delta:
     """New tokens of one choice of a request.
 
     Attributes:
-        choice: index of the sequence inside its request, or `PROMPT_CHOICE`.
-        tokens: int32, may be empty when `finish_reason` is ABORT or ERROR.
+        choice: index of the sequence inside its request; PROMPT_CHOICE for the tokens of the
+            prompt from the second on, which end before the last choice does.
+        tokens: int32, may be empty when a choice ends.
         logprobs: float32, one per token; NaN where none was asked for.
         top_tokens, top_logprobs: one column per token, most likely first; empty when none was asked
             for.
@@ -60,6 +61,7 @@ class EngineClient(Protocol):
             salt: the tenant, see `Request.salt`.
 
         Raises:
+            InvalidRequest: if it asks for more sequences than fit the batch.
             PromptTooLong: if it can never fit.
             Overloaded: if the queue is full.
             EngineError: if no engine replica can be reached.

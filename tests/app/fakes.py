@@ -2,11 +2,29 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from engine.runtime.protocol import Delta, TokenStream
-from engine.types import FinishReason, IntColumn, SamplingParams, float32, int32
+from engine.types import (
+    PROMPT_CHOICE,
+    FinishReason,
+    IntColumn,
+    SamplingParams,
+    float32,
+    int32,
+)
+
+PROMPT_LOGPROB = -0.25
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """What a beam search found; `logprobs` are those of its tokens."""
+
+    tokens: Sequence[int]
+    logprobs: Sequence[float]
+    finish: FinishReason = FinishReason.STOP
 
 
 @dataclass
@@ -15,14 +33,19 @@ class Script:
 
     Attributes:
         tokens: what the model would say; cut at the request's `max_tokens`.
+        draw: what it would say instead with a seed, to which a choice adds its index.
+        logprob_of: log-probability of a sampled token; its alternatives are the ids after it.
+        hypotheses: what a beam search finds, best first; told at the end.
         finish: why it ends when the tokens are used up before `max_tokens`.
-        group: tokens per delta.
-        logprobs: of each token; alternatives are the ids after it.
-        error_at: raise `error` instead of the delta that starts at this token.
-        pause_at: wait for `resume` before the delta that starts at this token.
+        group: tokens per delta; choices take turns.
+        error_at: raise `error` instead of the deltas that start at this token.
+        pause_at: wait for `resume` before the deltas that start at this token.
     """
 
-    tokens: Sequence[int]
+    tokens: Sequence[int] = ()
+    draw: Callable[[int], Sequence[int]] | None = None
+    logprob_of: Callable[[int], float] = lambda token: -0.5
+    hypotheses: Sequence[Hypothesis] = ()
     finish: FinishReason = FinishReason.STOP
     group: int = 1
     error: Exception | None = None
@@ -39,18 +62,22 @@ class FakeEngineClient:
     ready: bool = True
     prompts: list[list[int]] = field(default_factory=list)
     samplings: list[SamplingParams] = field(default_factory=list)
+    salts: list[bytes] = field(default_factory=list)
     aborted: list[int] = field(default_factory=list)
     paused: asyncio.Event = field(default_factory=asyncio.Event)
     resume: asyncio.Event = field(default_factory=asyncio.Event)
     abort_seen: asyncio.Event = field(default_factory=asyncio.Event)
     abort_gate: asyncio.Event | None = None
 
-    async def submit(self, prompt: IntColumn, sampling: SamplingParams) -> TokenStream:
+    async def submit(
+        self, prompt: IntColumn, sampling: SamplingParams, *, salt: bytes = b""
+    ) -> TokenStream:
         if self.refusal is not None:
             raise self.refusal
         number = len(self.prompts)
         self.prompts.append(prompt.tolist())
         self.samplings.append(sampling)
+        self.salts.append(salt)
         script = self.scripts[min(number, len(self.scripts) - 1)]
         return FakeStream(self, number, script, sampling)
 
@@ -68,18 +95,13 @@ class FakeStream:
         self._sampling = sampling
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
-        script = self._script
-        tokens = list(script.tokens)[: self._sampling.max_tokens]
-        ran_out = len(script.tokens) > len(tokens) or len(tokens) == self._sampling.max_tokens
-        last = FinishReason.LENGTH if ran_out else script.finish
-        for start in range(0, len(tokens), script.group):
-            if script.pause_at == start:
-                self._client.paused.set()
-                await self._client.resume.wait()
-            if script.error is not None and script.error_at <= start:
-                raise script.error
-            end = start + script.group
-            yield self._delta(tokens[start:end], last if end >= len(tokens) else FinishReason.NONE)
+        turns = self._found() if self._sampling.beam_width else self._turns()
+        prompt = [(0, delta) for delta in self._prompt_deltas()]
+        # the last scores of the prompt may come behind the first token, but not behind the end
+        late = min(1, len(turns) - 1)
+        for start, delta in prompt[:-1] + turns[:late] + prompt[-1:] + turns[late:]:
+            await self._wait(start)
+            yield delta
 
     async def abort(self) -> None:
         if self._client.abort_gate is not None:
@@ -87,14 +109,81 @@ class FakeStream:
         self._client.aborted.append(self.request_id)
         self._client.abort_seen.set()
 
-    def _delta(self, tokens: list[int], finish: FinishReason) -> Delta:
+    async def _wait(self, start: int) -> None:
+        script = self._script
+        if script.pause_at == start:
+            self._client.paused.set()
+            await self._client.resume.wait()
+        if script.error is not None and script.error_at <= start:
+            raise script.error
+
+    def _turns(self) -> list[tuple[int, Delta]]:
+        lines = [self._line(choice) for choice in range(self._sampling.n)]
+        longest = max(len(tokens) for tokens, _ in lines)
+        return [
+            (start, self._delta(choice, tokens, start, last))
+            for start in range(0, longest, self._script.group)
+            for choice, (tokens, last) in enumerate(lines)
+            if start < len(tokens)
+        ]
+
+    def _line(self, choice: int) -> tuple[list[int], FinishReason]:
+        """The tokens of a choice and why it ends."""
+        script, sampling = self._script, self._sampling
+        said = script.tokens if script.draw is None else script.draw(sampling.seed + choice)
+        if sampling.allowed_token_ids:
+            said = [sampling.allowed_token_ids[0]] * max(1, len(said))
+        tokens = list(said)[: sampling.max_tokens]
+        ran_out = len(said) > len(tokens) or len(tokens) == sampling.max_tokens
+        return tokens, FinishReason.LENGTH if ran_out else script.finish
+
+    def _delta(self, choice: int, tokens: list[int], start: int, last: FinishReason) -> Delta:
+        end = start + self._script.group
+        part = tokens[start:end]
         count = self._sampling.num_logprobs
-        top = range(count or 0)
-        return Delta(
-            choice=0,
-            tokens=int32(tokens),
-            logprobs=float32([math.nan if count is None else -0.5] * len(tokens)),
-            top_tokens=tuple(int32([token + i for i in top]) for token in tokens) if count else (),
-            top_logprobs=tuple(float32([-0.5 - i for i in top]) for _ in tokens) if count else (),
-            finish_reason=finish,
+        logprobs = [math.nan if count is None else self._script.logprob_of(t) for t in part]
+        return _delta(
+            choice, part, logprobs, count, last if end >= len(tokens) else FinishReason.NONE
         )
+
+    def _prompt_deltas(self) -> list[Delta]:
+        count = self._sampling.prompt_logprobs
+        if count is None:
+            return []
+        ids = self._client.prompts[self.request_id]
+        parts = []
+        for start in range(1, len(ids), self._script.group):
+            part = ids[start : start + self._script.group]
+            logprobs = [PROMPT_LOGPROB * (start + i) for i in range(len(part))]
+            parts.append(_delta(PROMPT_CHOICE, part, logprobs, count, FinishReason.NONE))
+        return parts
+
+    def _found(self) -> list[tuple[int, Delta]]:
+        found = list(self._script.hypotheses[: self._sampling.n])
+        found += [Hypothesis((), ())] * (self._sampling.n - len(found))
+        return [
+            (0, _delta(rank, list(best.tokens), list(best.logprobs), None, best.finish))
+            for rank, best in enumerate(found)
+        ]
+
+
+def _delta(
+    choice: int,
+    tokens: list[int],
+    logprobs: list[float],
+    num_top: int | None,
+    finish: FinishReason,
+) -> Delta:
+    top = range(num_top or 0)
+    tops = [
+        (int32([t + i for i in top]), float32([p - i for i in top]))
+        for t, p in zip(tokens, logprobs, strict=True)
+    ]
+    return Delta(
+        choice=choice,
+        tokens=int32(tokens),
+        logprobs=float32(logprobs),
+        top_tokens=tuple(ids for ids, _ in tops) if top else (),
+        top_logprobs=tuple(values for _, values in tops) if top else (),
+        finish_reason=finish,
+    )

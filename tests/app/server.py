@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from app.ingress import build_app
 from app.protocol.settings import ApiSettings
 from app.text.tokenizer import Tokenizer
-from tests.app.fakes import FakeEngineClient
+from engine.runtime.protocol import EngineClient
 from tests.text.tokenizers import chatml_tokenizer
 
 MODEL = "tiny"
@@ -23,7 +23,7 @@ CHAT = "/v1/chat/completions"
 
 
 def make_app(
-    client: FakeEngineClient, *, tokenizer: Tokenizer | None = None, **settings: Any
+    client: EngineClient, *, tokenizer: Tokenizer | None = None, **settings: Any
 ) -> Starlette:
     tokenizer = tokenizer or chatml_tokenizer()
     defaults = {

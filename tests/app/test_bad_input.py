@@ -8,150 +8,25 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import normalizers
 
 from app.text.tokenizer import Tokenizer
+from tests.app.answers import BODIES
+from tests.app.bad_fields import (
+    BOTH,
+    INVALID,
+    ONLY_CHAT,
+    ONLY_COMPLETIONS,
+    TOGETHER,
+    UNKNOWN,
+    VOCAB,
+)
 from tests.app.fakes import FakeEngineClient, Script
 from tests.app.server import CHAT, COMPLETIONS, chat_body, completion_body, in_process
 from tests.app.server import make_app as build
-from tests.text.tokenizers import byte_level_backend, chatml_tokenizer
+from tests.text.tokenizers import byte_level_backend
 
-VOCAB = len(chatml_tokenizer().vocabulary)
-INVALID, MISSING = "invalid_value", "missing_required_parameter"
-UNKNOWN, UNSUPPORTED = "unknown_parameter", "unsupported_parameter"
-TOO_LONG = "context_length_exceeded"
-
-# fields of both routes: field, value, code, param
-BOTH: list[tuple[str, Any, str, str]] = [
-    ("temperature", -0.1, INVALID, "temperature"),
-    ("temperature", 2.1, INVALID, "temperature"),
-    ("temperature", "1", INVALID, "temperature"),
-    ("temperature", True, INVALID, "temperature"),
-    ("top_p", 0, INVALID, "top_p"),
-    ("top_p", -1, INVALID, "top_p"),
-    ("top_p", 1.5, INVALID, "top_p"),
-    ("top_k", -2, INVALID, "top_k"),
-    ("top_k", 1.0, INVALID, "top_k"),
-    ("min_p", 1.1, INVALID, "min_p"),
-    ("frequency_penalty", 2.1, UNSUPPORTED, "frequency_penalty"),
-    ("presence_penalty", 1, UNSUPPORTED, "presence_penalty"),
-    ("repetition_penalty", 1.1, UNSUPPORTED, "repetition_penalty"),
-    ("logit_bias", {"5": 1}, UNSUPPORTED, "logit_bias"),
-    ("max_tokens", "5", INVALID, "max_tokens"),
-    ("max_tokens", True, INVALID, "max_tokens"),
-    ("max_tokens", 5.0, INVALID, "max_tokens"),
-    ("max_tokens", 5.5, INVALID, "max_tokens"),
-    ("max_tokens", 0, INVALID, "max_tokens"),
-    ("max_tokens", -1, INVALID, "max_tokens"),
-    ("max_tokens", 513, TOO_LONG, "max_tokens"),
-    ("max_tokens", 2**31, TOO_LONG, "max_tokens"),
-    ("max_tokens", 10**400, TOO_LONG, "max_tokens"),
-    ("n", 0, UNSUPPORTED, "n"),
-    ("n", -1, UNSUPPORTED, "n"),
-    ("n", 2, UNSUPPORTED, "n"),
-    ("n", True, UNSUPPORTED, "n"),
-    ("n", 1.0, UNSUPPORTED, "n"),
-    ("n", 10**6, UNSUPPORTED, "n"),
-    ("best_of", 2, UNSUPPORTED, "best_of"),
-    ("use_beam_search", True, UNSUPPORTED, "use_beam_search"),
-    ("min_tokens", 1, UNSUPPORTED, "min_tokens"),
-    ("echo", True, UNSUPPORTED, "echo"),
-    ("prompt_logprobs", 0, UNSUPPORTED, "prompt_logprobs"),
-    ("bad_words", ["x"], UNSUPPORTED, "bad_words"),
-    ("response_format", {"type": "json_object"}, UNSUPPORTED, "response_format"),
-    ("stop", ["a", "b", "c", "d", "e"], INVALID, "stop"),
-    ("stop", ["a"] * 1000, INVALID, "stop"),
-    ("stop", "", INVALID, "stop[0]"),
-    ("stop", [""], INVALID, "stop[0]"),
-    ("stop", ["x" * (1 << 20)], INVALID, "stop[0]"),
-    ("stop", 7, INVALID, "stop"),
-    ("stop", [7], INVALID, "stop[0]"),
-    ("stop", [["a"]], INVALID, "stop[0]"),
-    ("stop", {"a": 1}, INVALID, "stop"),
-    ("stop_token_ids", [-1], INVALID, "stop_token_ids[0]"),
-    ("stop_token_ids", [3, VOCAB], INVALID, "stop_token_ids[1]"),
-    ("stop_token_ids", [2**40], INVALID, "stop_token_ids[0]"),
-    ("stop_token_ids", [1] * 10_000, INVALID, "stop_token_ids"),
-    ("seed", 2**63, INVALID, "seed"),
-    ("seed", 1.5, INVALID, "seed"),
-    ("seed", "x", INVALID, "seed"),
-    ("stream_options", 5, INVALID, "stream_options"),
-    ("user", 7, INVALID, "user"),
-    ("request_id", "a\r\nb", INVALID, "request_id"),
-    ("not_a_field", 1, UNKNOWN, "not_a_field"),
-]
-ONLY_COMPLETIONS: list[tuple[str, Any, str, str]] = [
-    ("prompt", None, MISSING, "prompt"),
-    ("prompt", "", INVALID, "prompt"),
-    ("prompt", [], INVALID, "prompt"),
-    ("prompt", [""], INVALID, "prompt[0]"),
-    ("prompt", [[]], INVALID, "prompt[0]"),
-    ("prompt", ["a", ""], INVALID, "prompt[1]"),
-    ("prompt", [True, False], INVALID, "prompt[0]"),
-    ("prompt", [1.0], INVALID, "prompt[0]"),
-    ("prompt", [1, "a"], INVALID, "prompt[1]"),
-    ("prompt", ["a", [1]], INVALID, "prompt[1]"),
-    ("prompt", [[1], "a"], INVALID, "prompt[1]"),
-    ("prompt", {"a": 1}, INVALID, "prompt"),
-    ("prompt", 7, INVALID, "prompt"),
-    ("prompt", [5, -1], INVALID, "prompt[1]"),
-    ("prompt", [VOCAB], INVALID, "prompt[0]"),
-    ("prompt", [2**31], INVALID, "prompt[0]"),
-    ("prompt", [2**63], INVALID, "prompt[0]"),
-    ("prompt", [10**400], INVALID, "prompt[0]"),
-    ("prompt", [[1], [1, VOCAB]], INVALID, "prompt[1][1]"),
-    ("prompt", [1] * 512, TOO_LONG, "prompt"),
-    ("prompt", [1] * 51_200, TOO_LONG, "prompt"),
-    ("prompt", "a" * 1_000_000, TOO_LONG, "prompt"),
-    ("prompt", ["a"] * 129, INVALID, "prompt"),
-    ("prompt", ["a"] * 10_000, INVALID, "prompt"),
-    ("logprobs", -1, INVALID, "logprobs"),
-    ("logprobs", 6, INVALID, "logprobs"),
-    ("logprobs", True, INVALID, "logprobs"),
-    ("messages", [], UNKNOWN, "messages"),
-    ("suffix", "x", UNSUPPORTED, "suffix"),
-    ("prompt_embeds", "x", UNSUPPORTED, "prompt_embeds"),
-    ("max_completion_tokens", 5, UNKNOWN, "max_completion_tokens"),
-]
-ONLY_CHAT: list[tuple[str, Any, str, str]] = [
-    ("messages", None, MISSING, "messages"),
-    ("messages", [], INVALID, "messages"),
-    ("messages", {"role": "user", "content": "x"}, INVALID, "messages"),
-    ("messages", [{"role": "god", "content": "x"}], INVALID, "messages[0].role"),
-    ("messages", [{"role": "user", "content": None}], MISSING, "messages[0].content"),
-    ("messages", [{"role": "user", "content": 7}], INVALID, "messages[0].content"),
-    ("messages", [{"role": "user", "content": []}], INVALID, "messages[0].content"),
-    ("messages", [{"content": "x"}], MISSING, "messages[0].role"),
-    ("messages", ["x"], INVALID, "messages[0]"),
-    ("messages", [{"role": "user", "content": "x"}] * 10_000, INVALID, "messages"),
-    ("messages", [{"role": "user", "content": "x", "name": "a\nb"}], INVALID, "messages[0].name"),
-    ("messages", [{"role": "user", "content": "x", "mood": 1}], UNKNOWN, "messages[0].mood"),
-    (
-        "messages",
-        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}],
-        UNSUPPORTED,
-        "messages[0].content[0]",
-    ),
-    (
-        "messages",
-        [{"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}],
-        UNSUPPORTED,
-        "messages[0]",
-    ),
-    ("messages", [{"role": "user", "content": "a " * 600}], TOO_LONG, "messages"),
-    ("max_completion_tokens", 513, TOO_LONG, "max_completion_tokens"),
-    ("max_completion_tokens", 0, INVALID, "max_completion_tokens"),
-    ("logprobs", 1, INVALID, "logprobs"),
-    ("top_logprobs", 21, INVALID, "top_logprobs"),
-    ("top_logprobs", 3, INVALID, "top_logprobs"),
-    ("tools", [{"type": "function"}], UNSUPPORTED, "tools"),
-    ("chat_template", "x", UNSUPPORTED, "chat_template"),
-    ("chat_template_kwargs", {"tokenize": True}, UNSUPPORTED, "chat_template_kwargs"),
-    ("continue_final_message", True, UNSUPPORTED, "continue_final_message"),
-    ("prompt", "x", UNKNOWN, "prompt"),
-]
 CASES = [
     *((COMPLETIONS, *case) for case in BOTH + ONLY_COMPLETIONS),
     *((CHAT, *case) for case in BOTH + ONLY_CHAT),
 ]
-BODIES = {COMPLETIONS: completion_body, CHAT: chat_body}
 
 
 def named(value: Any) -> str:
@@ -178,6 +53,21 @@ async def test_a_bad_field_is_named_and_nothing_is_executed(
         "code": code,
     }
     assert len(response.content) <= 1024
+    assert client.prompts == []
+
+
+@pytest.mark.parametrize(("path", "fields", "param"), TOGETHER, ids=named)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_fields_that_contradict_each_other_are_named(
+    path: str, fields: dict[str, Any], param: str, stream: bool
+) -> None:
+    client = FakeEngineClient([Script([5])])
+    # the field at fault is the only reason, also where streaming alone would be one
+    options = {"stream": True} if stream and "best_of" not in fields else {}
+    async with in_process(build(client)) as http:
+        response = await http.post(path, json=BODIES[path](**{**options, **fields}))
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["param"]) == (400, INVALID, param)
     assert client.prompts == []
 
 
@@ -325,6 +215,26 @@ async def test_unknown_fields_can_be_reported_instead() -> None:
     assert response.headers["x-ignored-parameters"] == "user, novel"
 
 
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"allowed_token_ids": [5, VOCAB]}, "allowed_token_ids[1]"),
+        ({"prompt": [5, VOCAB], "echo": True, "logprobs": 0, "max_tokens": 0}, "prompt[1]"),
+    ],
+)
+async def test_rows_of_the_embedding_that_are_no_token_cannot_be_asked_for(
+    fields: dict[str, Any], param: str
+) -> None:
+    client = FakeEngineClient([Script([5])])
+    async with in_process(build(client, vocab_size=VOCAB + 8)) as http:
+        response = await http.post(COMPLETIONS, json=completion_body(**fields))
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == param
+        assert client.prompts == []
+        response = await http.post(COMPLETIONS, json=completion_body(prompt=[5, VOCAB]))
+        assert response.status_code == 200
+
+
 NEUTRAL = {
     "n": 1,
     "best_of": 1,
@@ -356,6 +266,9 @@ async def test_null_means_not_given(path: str) -> None:
         "max_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "stop_token_ids",
         "include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "stream",
         "stream_options", "return_token_ids", "user", "logprobs", "n", "logit_bias",
+        "presence_penalty", "frequency_penalty", "repetition_penalty", "allowed_token_ids",
+        "bad_words", "min_tokens", "deterministic", "use_beam_search", "length_penalty",
+        "early_stopping", "prompt_logprobs", "cache_salt", "best_of", "echo",
     }  # fmt: skip
     plain, nulls = FakeEngineClient([Script([5])]), FakeEngineClient([Script([5])])
     async with in_process(build(plain)) as http:

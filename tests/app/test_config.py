@@ -12,6 +12,7 @@ def test_no_option_is_needed() -> None:
     assert config == AppConfig()
     assert (config.model, config.dtype, config.device) == ("embedded", "auto", "auto")
     assert (config.kv_cache_gib, config.max_model_len, config.num_blocks) == (0.5, None, None)
+    assert (config.swap_gib, config.preemption, config.prefix_cache) == (0, "auto", True)
     assert config.limits == Limits(max_body_mib=4)
 
 
@@ -46,6 +47,9 @@ def test_an_unknown_option_is_refused_with_the_nearest_known_one(
         ("block_size", [0, 257, "16", True]),
         ("num_blocks", [0, -1, 1 << 31]),
         ("kv_cache_gib", [0, -1, float("nan"), float("inf"), "1", 1025]),
+        ("swap_gib", [-1, float("nan"), float("inf"), "1", True, 1025]),
+        ("preemption", ["kill", True, None]),
+        ("prefix_cache", ["yes", 1]),
         ("max_num_seqs", [0, 4097]),
         ("max_num_batched_tokens", [0, (1 << 20) + 1]),
         ("max_model_len", [1, -5, "8k"]),

@@ -122,10 +122,12 @@ async def test_a_request_that_ends_by_itself_is_not_aborted() -> None:
 class RefusingLater(FakeEngineClient):
     """Accepts two requests and refuses the third."""
 
-    async def submit(self, prompt: IntColumn, sampling: SamplingParams) -> TokenStream:
+    async def submit(
+        self, prompt: IntColumn, sampling: SamplingParams, *, salt: bytes = b""
+    ) -> TokenStream:
         if len(self.prompts) == 2:
             raise Overloaded("the queue is full", retry_after_s=1)
-        return await super().submit(prompt, sampling)
+        return await super().submit(prompt, sampling, salt=salt)
 
 
 async def test_a_refused_prompt_undoes_the_others() -> None:

@@ -1,4 +1,5 @@
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,27 @@ TOKEN_BYTES = 512
 def settings(**args: Any) -> EngineConfig:
     args = {"device": "cpu", "dtype": "float32"} | args
     return to_engine_config(parse_config(args), Path("/models/m"), MODEL)
+
+
+def test_swapping_and_caching_reach_the_engine() -> None:
+    engine = settings(swap_gib=gib(64), preemption="swap", prefix_cache=False)
+    assert (engine.swap_bytes, engine.preemption) == (64 * TOKEN_BYTES, "swap")
+    assert (engine.scheduler.preemption, engine.scheduler.prefix_cache) == ("swap", False)
+    default = settings().scheduler
+    assert (settings().swap_bytes, default.preemption, default.prefix_cache) == (0, "auto", True)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ({"preemption": "swap"}, "preemption swap needs swap space, but swap_gib is 0"),
+        ({"swap_gib": 1e-9}, "swap_gib 1e-09 does not hold one block"),
+        ({"swap_gib": 511 * 16 / (1 << 30)}, "does not hold one block: 16 tokens"),
+    ],
+)
+def test_swap_space_that_is_too_small_is_refused(args: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        settings(**args)
 
 
 def gib(num_tokens: float) -> float:

@@ -1,12 +1,12 @@
 """What a good request gets: the same text, end and counts on both routes, plain and streamed."""
 
 import json
-import math
 from typing import Any
 
 import pytest
 
 from engine.types import FinishReason
+from tests.app.answers import BODIES, post, text_of
 from tests.app.fakes import FakeEngineClient, Script
 from tests.app.server import (
     CHAT,
@@ -20,29 +20,7 @@ from tests.app.server import (
 )
 from tests.text.tokenizers import chatml_tokenizer
 
-BODIES = {COMPLETIONS: completion_body, CHAT: chat_body}
 EOS = 2
-
-
-async def post(client: FakeEngineClient, path: str, body: dict[str, Any]) -> Any:
-    async with in_process(make_app(client)) as http:
-        response = await http.post(path, json=body)
-    assert response.status_code == 200, response.text
-    if body.get("stream"):
-        return events(response.text)
-    return response.json()
-
-
-def events(text: str) -> list[dict[str, Any]]:
-    *lines, done = text.removesuffix("\n\n").split("\n\n")
-    assert done == "data: [DONE]"
-    return [json.loads(line.removeprefix("data: ")) for line in lines]
-
-
-def text_of(choice: dict[str, Any]) -> str:
-    if "text" in choice:
-        return str(choice["text"])
-    return str((choice.get("message") or choice["delta"]).get("content", ""))
 
 
 async def generate(
@@ -216,38 +194,6 @@ async def test_several_prompts_give_several_choices_in_order() -> None:
                     got[choice["index"]] += choice["text"]
             assert got == texts
             assert len(client.prompts) == 3
-
-
-async def test_sampling_parameters_reach_the_engine() -> None:
-    client = FakeEngineClient([Script([5, EOS])])
-    fields = {
-        "temperature": 1,
-        "top_p": 0.5,
-        "top_k": 7,
-        "min_p": 0.1,
-        "seed": -(2**63),
-        "stop_token_ids": [9, 9],
-        "ignore_eos": True,
-        "logprobs": 3,
-    }
-    await post(client, COMPLETIONS, completion_body(**fields))
-    [sampling] = client.samplings
-    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (1.0, 0.5, 7)
-    assert (sampling.min_p, sampling.seed, sampling.stop_token_ids) == (0.1, -(2**63), (9,))
-    assert (sampling.ignore_eos, sampling.num_logprobs) == (True, 3)
-
-
-async def test_negative_zero_is_greedy_and_top_k_minus_one_is_off() -> None:
-    client = FakeEngineClient([Script([5, EOS])])
-    await post(client, CHAT, chat_body(temperature=-0.0, top_k=-1))
-    assert math.copysign(1, client.samplings[0].temperature) == 1
-    assert client.samplings[0].top_k == 0
-
-
-async def test_equal_requests_without_a_seed_get_different_seeds() -> None:
-    client = FakeEngineClient([Script([5, EOS])])
-    await post(client, COMPLETIONS, completion_body(prompt=["a", "a", "a"]))
-    assert len({sampling.seed for sampling in client.samplings}) == 3
 
 
 async def test_text_parts_are_one_message() -> None:

@@ -6,7 +6,7 @@ import openai
 import pytest
 
 from engine.errors import EngineError, Overloaded
-from tests.app.fakes import FakeEngineClient, Script
+from tests.app.fakes import FakeEngineClient, Hypothesis, Script
 from tests.app.server import MODEL, encode, in_process, make_app
 
 EOS = 2
@@ -65,6 +65,55 @@ async def test_completions() -> None:
     assert answer.choices[1].logprobs is not None
     assert answer.choices[1].logprobs.text_offset == [0, 3, 9]
     assert text == "The quick brown fox"
+
+
+async def test_several_choices() -> None:
+    texts = ["The quick", " brown fox", "The lazy dog"]
+    engine = FakeEngineClient([Script(draw=lambda seed: [*encode(texts[seed]), EOS])])
+    async with client_of(engine) as client:
+        chat = await client.chat.completions.create(
+            model=MODEL,
+            messages=USER,
+            n=3,
+            seed=0,
+            presence_penalty=1,
+            frequency_penalty=-1,
+            logit_bias={"5": 3},
+        )
+        stream = await client.completions.create(
+            model=MODEL, prompt="x", n=3, seed=0, stream=True, logprobs=1, best_of=3
+        )
+        streamed = ["", "", ""]
+        async for chunk in stream:
+            streamed[chunk.choices[0].index] += chunk.choices[0].text
+    assert [choice.message.content for choice in chat.choices] == streamed == texts
+    assert [choice.index for choice in chat.choices] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("max_tokens", [0, 9])
+async def test_echo_with_logprobs(max_tokens: int) -> None:
+    said = " fox" if max_tokens else ""
+    async with client_of(speaking(" fox")) as client:
+        answer = await client.completions.create(
+            model=MODEL, prompt="The quick", echo=True, logprobs=2, max_tokens=max_tokens
+        )
+    [choice] = answer.choices
+    assert choice.text == "The quick" + said
+    assert choice.logprobs is not None
+    assert choice.logprobs.tokens == ["The", " quick", *([said] if said else [])]
+    assert choice.logprobs.text_offset == [0, 3, *([9] if said else [])]
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == (2 if said else 0)
+
+
+async def test_beam_search() -> None:
+    found = [Hypothesis([*encode("The quick"), EOS], [-0.1] * 3), Hypothesis([5, EOS], [-0.9] * 2)]
+    async with client_of(FakeEngineClient([Script(hypotheses=found)])) as client:
+        stream = await client.chat.completions.create(
+            model=MODEL, messages=USER, n=2, stream=True, extra_body={"use_beam_search": True}
+        )
+        indices = [chunk.choices[0].index async for chunk in stream]
+    assert indices == [0, 1, 0, 0, 1, 1]
 
 
 async def test_models() -> None:

@@ -13,8 +13,8 @@ from app.protocol import chat_request, completion_request
 from app.protocol.chat_request import ChatRequest
 from app.protocol.completion_request import CompletionRequest
 from app.protocol.errors import MalformedBody
-from app.protocol.fields import Strict
 from app.protocol.parsing import Schema, parse_object, parse_request
+from app.protocol.sampling_fields import Strict
 from engine.errors import InvalidRequest
 from tests.app.server import chat_body, completion_body
 

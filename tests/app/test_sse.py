@@ -9,6 +9,7 @@ from engine.errors import EngineError
 from tests.app.fakes import FakeEngineClient, Script
 from tests.app.server import CHAT, COMPLETIONS, chat_body, completion_body, encode, in_process
 from tests.app.server import make_app as build
+from tests.text.tokenizers import chatml_tokenizer
 
 EOS = 2
 HEADERS = {"x-request-id": "golden"}
@@ -70,6 +71,42 @@ async def test_completion_stream() -> None:
         "data: [DONE]",
         "",
     ]
+
+
+async def test_chat_stream_of_two_choices() -> None:
+    client = FakeEngineClient([Script(draw=lambda seed: [*encode(["The", " fox"][seed]), EOS])])
+    events = await stream(client, CHAT, chat_body(stream=True, n=2, seed=0))
+    choices = [
+        '{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}',
+        '{"index":1,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}',
+        '{"index":0,"delta":{"content":"The"},"logprobs":null,"finish_reason":null}',
+        '{"index":1,"delta":{"content":" fox"},"logprobs":null,"finish_reason":null}',
+    ]
+    ends = [
+        f'{{"index":{index},"delta":{{}},"logprobs":null,"finish_reason":"stop","stop_reason":null}}'
+        for index in (0, 1)
+    ]
+    assert events == [
+        *(f'{CHAT_START}"choices":[{choice}]}}' for choice in choices),
+        *(f'{CHAT_START}"choices":[{end}],"system_fingerprint":"pagoda-test"}}' for end in ends),
+        "data: [DONE]",
+        "",
+    ]
+
+
+async def test_completion_stream_of_two_choices_with_echo_and_logprobs() -> None:
+    client = FakeEngineClient([Script(draw=lambda seed: [*encode(["The", " fox"][seed]), EOS])])
+    body = completion_body(stream=True, n=2, seed=0, prompt=encode("It")[:1], echo=True, logprobs=0)
+    events = await stream(client, COMPLETIONS, body)
+    prompt = encode("It")[:1]
+    piece = chatml_tokenizer().vocabulary.piece(prompt[0]).decode()
+    for index, (event, text) in enumerate(zip(events, ["The", " fox"], strict=False)):
+        assert event == TEXT_START + (
+            f'"choices":[{{"index":{index},"text":"{piece}{text}","logprobs":{{"tokens":["{piece}",'
+            f'"{text}"],"token_logprobs":[null,-0.5],"top_logprobs":[null,{{"{text}":-0.5}}],'
+            f'"text_offset":[0,{len(piece)}]}},"finish_reason":null,"stop_reason":null}}]}}'
+        )
+    assert len(events) == 6
 
 
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])

@@ -50,6 +50,14 @@ async def test_each_stream_gets_its_own_tokens(
     ]
 
 
+async def test_the_engine_is_told_the_tenant(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    await client.submit(int32([1]), SamplingParams(max_tokens=5), salt=b"tenant")
+    await submit(client)
+    assert [request.salt for request in handle.requests] == [b"tenant", b""]
+
+
 async def test_a_stream_that_has_ended_stays_ended(
     client: RemoteEngineClient, handle: FakeEngineHandle
 ) -> None:

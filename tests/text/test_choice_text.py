@@ -90,6 +90,25 @@ def test_an_incomplete_last_character_is_the_last_token_s() -> None:
     assert [entry.text for entry in result.logprobs] == ["one", "\ufffd"]
 
 
+def test_a_choice_that_got_no_token_ends_without_text() -> None:
+    result = ChoiceText(WORDS, TextOptions()).push(delta([], FinishReason.STOP))
+    assert (result.text, result.finish_reason, result.stop_reason) == ("", "stop", None)
+
+
+def test_offsets_go_on_from_what_comes_before() -> None:
+    choice = ChoiceText(WORDS, TextOptions(logprobs=True, stops=("went",)), start=10)
+    result = choice.push(delta([0, 1, 2], FinishReason.LENGTH))
+    assert result.text == "one t"
+    assert [(entry.text, entry.offset) for entry in result.logprobs] == [("one", 10), (" t", 13)]
+
+
+def test_log_probabilities_are_summed_up_to_the_end_of_the_text() -> None:
+    """The test's tokens have their negated ids as log-probabilities."""
+    for groups in ([1, 1, 1, 1], [4]):
+        assert join(run([1, 3, 4, 2], TextOptions(), groups=groups)).logprob == -10
+        assert join(run([1, 3, 4, 2], TextOptions(stops=("€",)), groups=groups)).logprob == -8
+
+
 @pytest.mark.parametrize("reason", [FinishReason.ABORT, FinishReason.ERROR])
 def test_a_sequence_that_the_engine_gave_up_raises(reason: FinishReason) -> None:
     with pytest.raises(EngineError):

@@ -1,0 +1,148 @@
+"""The HTTP layer over a real engine and a tiny model, against transformers."""
+
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from engine.config import EngineConfig
+from engine.model_config import read_model_config
+from tests.app.answers import BODIES, post, summed, text_of
+from tests.app.inline_engine import InlineEngineClient
+from tests.app.server import CHAT, COMPLETIONS, MAX_MODEL_LEN, chat_body, completion_body, encode
+from tests.text.tokenizers import chatml_tokenizer
+
+EOS = 2
+PROMPT = encode("The quick brown fox jumps over the lazy dog. It costs 12.50")
+
+
+@pytest.fixture(scope="module")
+def reference() -> Any:
+    config = LlamaConfig(
+        vocab_size=len(chatml_tokenizer().vocabulary),
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=MAX_MODEL_LEN,
+        eos_token_id=EOS,
+        # far from uniform, so that no two beams tie
+        initializer_range=0.3,
+    )
+    torch.manual_seed(0)
+    model: Any = LlamaForCausalLM(config)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def client(reference: Any, tmp_path_factory: pytest.TempPathFactory) -> InlineEngineClient:
+    folder: Path = tmp_path_factory.mktemp("model")
+    reference.save_pretrained(folder)
+    config = EngineConfig(
+        model_path=str(folder),
+        model=read_model_config(folder),
+        dtype="float32",
+        device="cpu",
+        num_blocks=512,
+        max_num_seqs=16,
+        max_model_len=MAX_MODEL_LEN,
+    )
+    return InlineEngineClient(config)
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+async def test_choice_i_alone_has_the_seed_plus_i(path: str, client: InlineEngineClient) -> None:
+    body = BODIES[path](n=4, seed=5, max_tokens=12)
+    whole = (await post(client, path, body))["choices"]
+    streamed = summed(await post(client, path, {**body, "stream": True}))
+    assert len({text_of(choice) for choice in whole}) > 1
+    for index, choice in enumerate(whole):
+        [alone] = (await post(client, path, {**body, "n": 1, "seed": 5 + index}))["choices"]
+        assert text_of(alone) == text_of(choice) == streamed[index]["text"]
+
+
+async def test_best_of_keeps_the_likeliest(client: InlineEngineClient) -> None:
+    fields = {"seed": 1, "max_tokens": 8, "ignore_eos": True, "logprobs": 0}
+    every = (await post(client, COMPLETIONS, completion_body(n=6, **fields)))["choices"]
+    body = completion_body(n=2, best_of=6, **fields)
+    best = (await post(client, COMPLETIONS, body))["choices"]
+    every.sort(key=lambda choice: -fmean(choice["logprobs"]["token_logprobs"]))
+    assert [choice["text"] for choice in best] == [choice["text"] for choice in every[:2]]
+
+
+@pytest.mark.parametrize("early_stopping", [True, False, "never"])
+@pytest.mark.parametrize("length_penalty", [1.0, 0.3, -1.0])
+async def test_beams_and_their_scores_are_those_of_transformers(
+    early_stopping: Any, length_penalty: float, client: InlineEngineClient, reference: Any
+) -> None:
+    with torch.inference_mode():
+        expected = reference.generate(
+            torch.tensor([PROMPT]),
+            attention_mask=torch.ones(1, len(PROMPT), dtype=torch.int64),
+            num_beams=4,
+            num_return_sequences=4,
+            max_new_tokens=10,
+            do_sample=False,
+            length_penalty=length_penalty,
+            early_stopping=early_stopping,
+            pad_token_id=0,
+            output_scores=True,
+            return_dict_in_generate=True,
+        )
+    body = completion_body(
+        prompt=PROMPT,
+        n=4,
+        use_beam_search=True,
+        length_penalty=length_penalty,
+        early_stopping=early_stopping,
+        max_tokens=10,
+        logprobs=0,
+        return_token_ids=True,
+        include_stop_str_in_output=True,
+    )
+    for stream in (False, True):
+        answer = await post(client, COMPLETIONS, {**body, "stream": stream})
+        choices = summed(answer) if stream else answer["choices"]
+        for choice, row in zip(choices, expected.sequences, strict=True):
+            ids = choice["token_ids"]
+            assert ids == row[len(PROMPT) : len(PROMPT) + len(ids)].tolist()
+        scores = [_score(choice, length_penalty) for choice in choices]
+        assert scores == pytest.approx(expected.sequences_scores.tolist(), abs=1e-4)
+        assert scores == sorted(scores, reverse=True)
+
+
+def _score(choice: dict[str, Any], length_penalty: float) -> float:
+    logprobs = choice["logprobs"]["token_logprobs"]
+    return float(sum(logprobs) / len(logprobs) ** length_penalty)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("max_tokens", [0, 3])
+async def test_scores_of_a_prompt_are_those_of_transformers(
+    stream: bool, max_tokens: int, client: InlineEngineClient, reference: Any
+) -> None:
+    pytest.importorskip("engine.worker.logit_rules")
+    fields = {"echo": True, "logprobs": 2, "max_tokens": max_tokens, "stream": stream}
+    answer = await post(client, COMPLETIONS, completion_body(prompt=PROMPT, **fields))
+    [choice] = summed(answer) if stream else answer["choices"]
+    with torch.inference_mode():
+        logprobs = reference(torch.tensor([PROMPT])).logits[0].log_softmax(-1)
+    expected = [float(logprobs[at, token]) for at, token in enumerate(PROMPT[1:])]
+    scores = choice["logprobs"]["token_logprobs"]
+    assert scores[0] is None
+    assert scores[1 : len(PROMPT)] == pytest.approx(expected, abs=1e-4)
+    assert len(scores) == len(PROMPT) + max_tokens
+
+
+async def test_a_prompt_that_fills_the_context_can_be_scored(client: InlineEngineClient) -> None:
+    pytest.importorskip("engine.worker.logit_rules")
+    prompt = (PROMPT * MAX_MODEL_LEN)[:MAX_MODEL_LEN]
+    body = completion_body(prompt=prompt, echo=True, logprobs=0, max_tokens=0)
+    [choice] = (await post(client, COMPLETIONS, body))["choices"]
+    assert len(choice["logprobs"]["tokens"]) == MAX_MODEL_LEN
+    answer = await post(client, CHAT, chat_body(prompt_logprobs=3, max_tokens=2))
+    assert all(len(entry) in (3, 4) for entry in answer["prompt_logprobs"][1:])
