@@ -113,21 +113,29 @@ class _Rules:
 
 
 def _penalise(logits: Tensor, penalties: NDArray[np.float32], context: Context) -> None:
-    """Apply penalties [K, 3]: https://platform.openai.com/docs/guides/text-generation."""
-    device, vocab_size = logits.device, logits.shape[1]
-    positions = torch.arange(context.tokens.shape[1], device=device)
-    ends = torch.from_numpy(np.stack((context.prompt_lens, context.lengths))).to(device)
-    num_prompt = _count(context.tokens, positions < ends[0, :, None], vocab_size)
-    num_all = _count(context.tokens, positions < ends[1, :, None], vocab_size)
+    """Apply penalties [K, 3]: https://platform.openai.com/docs/guides/text-generation.
+
+    A token's new logit follows from its old one and its counts, so all that its occurrences write
+    is the same, and what lies beyond a row's length writes back the logit of some token.
+    """
+    tokens = context.tokens.clamp(max=logits.shape[1] - 1)
+    is_known = context.tokens < logits.shape[1]
+    ends = np.stack((context.prompt_lens, context.lengths))[:, :, None]
+    positions = torch.arange(tokens.shape[1], device=tokens.device)
+    num_prompt, num_all = (
+        _count(tokens, is_known & (positions < end), logits.shape[1])
+        for end in torch.from_numpy(ends).to(tokens.device)
+    )
     num_output = num_all - num_prompt
-    repetition, frequency, presence = torch.from_numpy(penalties).to(device).T[:, :, None]
-    repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
-    logits.copy_(torch.where(num_all > 0, repeated, logits))
-    logits.sub_(frequency * num_output + presence * (num_output > 0))
+    repetition, frequency, presence = torch.from_numpy(penalties).to(tokens.device).T[:, :, None]
+    old = logits.gather(1, tokens)
+    repeated = torch.where(old > 0, old / repetition, old * repetition)
+    new = torch.where(num_all > 0, repeated, old)
+    new -= frequency * num_output + presence * (num_output > 0)
+    logits.scatter_(1, tokens, new)
 
 
 def _count(tokens: Tensor, is_counted: Tensor, vocab_size: int) -> Tensor:
-    """How often each id occurs among the counted of tokens [K, E] -> [K, vocab_size] int32."""
+    """How often each of tokens [K, E] occurs among the counted ones of its row -> [K, E] int32."""
     counts = torch.zeros(len(tokens), vocab_size, dtype=torch.int32, device=tokens.device)
-    is_counted = is_counted & (tokens < vocab_size)
-    return counts.scatter_add_(1, tokens.clamp(max=vocab_size - 1), is_counted.int())
+    return counts.scatter_add_(1, tokens, is_counted.int()).gather(1, tokens)

@@ -65,6 +65,7 @@ class Run:
     def __init__(
         self,
         model: Model,
+        /,
         *,
         preemption: Preemption = RECOMPUTE,
         run_ahead: int = 2,
@@ -140,6 +141,7 @@ def run(
     model: Model,
     prompts: Sequence[Sequence[int]],
     samplings: SamplingParams | Sequence[SamplingParams],
+    /,
     **settings: Any,
 ) -> Run:
     """Run requests to their end; request i has prompt i and its sampling or the one for all."""

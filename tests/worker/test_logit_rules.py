@@ -158,7 +158,7 @@ def test_logprobs_are_those_of_the_raw_distribution(tiny: TinyModel) -> None:
     assert [[token for token, _ in pairs] for pairs in told.tops] == top
 
 
-_KINDS = (
+_KINDS: tuple[dict[str, Any], ...] = (
     {"repetition_penalty": 1.4, "temperature": 0.8},
     {"presence_penalty": 1.5, "frequency_penalty": 0.5, "temperature": 1.2, "top_p": 0.9},
     {},
