@@ -145,7 +145,7 @@ class RowAdmission:
 
     Attributes:
         choice: index of the sequence inside its request; added to the seed.
-        length: positions that are in the KV pool already.
+        length: positions that were computed before it was swapped out; a prefill sets its own.
         prompt_len: tokens of the prompt, which penalties and `min_tokens` tell from the output.
         known_tokens: int32 prompt and output tokens so far, where `sampling.needs_known_tokens`;
             otherwise empty.

@@ -125,7 +125,6 @@ def _score(choice: dict[str, Any], length_penalty: float) -> float:
 async def test_scores_of_a_prompt_are_those_of_transformers(
     stream: bool, max_tokens: int, client: InlineEngineClient, reference: Any
 ) -> None:
-    pytest.importorskip("engine.worker.logit_rules")
     fields = {"echo": True, "logprobs": 2, "max_tokens": max_tokens, "stream": stream}
     answer = await post(client, COMPLETIONS, completion_body(prompt=PROMPT, **fields))
     [choice] = summed(answer) if stream else answer["choices"]
@@ -139,7 +138,6 @@ async def test_scores_of_a_prompt_are_those_of_transformers(
 
 
 async def test_a_prompt_that_fills_the_context_can_be_scored(client: InlineEngineClient) -> None:
-    pytest.importorskip("engine.worker.logit_rules")
     prompt = (PROMPT * MAX_MODEL_LEN)[:MAX_MODEL_LEN]
     body = completion_body(prompt=prompt, echo=True, logprobs=0, max_tokens=0)
     [choice] = (await post(client, COMPLETIONS, body))["choices"]

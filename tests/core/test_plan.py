@@ -128,5 +128,6 @@ def test_swaps_name_the_side_that_they_read_first() -> None:
 
 def test_a_plan_that_only_brings_in_rows_is_not_empty() -> None:
     builder = PlanBuilder(0, 10)
-    builder.admit(0, SamplingParams(max_tokens=1), choice=0)
+    group = group_in_row(0, [1, 2, 3])
+    builder.admit(group, group.sequences[0])
     assert not builder.is_empty
