@@ -1,1 +1,1 @@
-"""HTTP, text and deployments: the only package that knows OpenAI's API, Ray Serve and tokenizers."""
+"""HTTP, text, deployments: the one package that knows Ray Serve, tokenizers, OpenAI's API."""

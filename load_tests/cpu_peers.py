@@ -198,8 +198,8 @@ def _show(speeds: Speeds, work: Workload) -> None:
     for (batch, name), speed in speeds.items():
         if name == OURS and speed.high > STEADY * speed.low:
             print(
-                f"UNSTEADY: {OURS}'s repeats at batch {batch} differ by {speed.high / speed.low:.1f} x, "
-                "other work disturbs this machine; compare by CPU time"
+                f"UNSTEADY: {OURS}'s repeats at batch {batch} differ by "
+                f"{speed.high / speed.low:.1f} x; other work disturbs, compare by CPU time"
             )
         if name == SERVED:
             share = speed.median / speeds[batch, OURS].median

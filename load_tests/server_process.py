@@ -45,7 +45,12 @@ class ServerProcess:
         self.started_s = time.perf_counter()
         with log.open("wb") as output:
             self._root = psutil.Popen(
-                command, stdout=output, stderr=output, env=env, start_new_session=True
+                command,
+                stdout=output,
+                stderr=output,
+                env=env,
+                start_new_session=True,
+                preexec_fn=_heed_interrupts,
             )
         self._tree = ProcessTree(self._root)
 
@@ -135,6 +140,11 @@ def serving(config: Path, url: str, log: Path, env: dict[str, str]) -> Iterator[
         yield server
     finally:
         server.close()
+
+
+def _heed_interrupts() -> None:
+    # a shell that starts a job in the background makes it, and all its children, ignore SIGINT
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _has_text(chunk: dict[str, list[dict[str, dict[str, str]]]]) -> bool:

@@ -227,3 +227,17 @@ def test_masked_tokens_are_never_drawn(backend: CpuBackend) -> None:
     logits[:, [3, 17]] = 0.0
     tokens = backend.sample(logits, make_columns(500, temperature=2.0)).tokens
     assert set(tokens.tolist()) == {3, 17}
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("top_p", [1.0, 0.9])
+def test_broken_logits_still_give_a_valid_id(
+    backend: CpuBackend, value: float, top_p: float
+) -> None:
+    logits = torch.randn(3, 500).to(backend.dtype)
+    logits[1] = value
+    columns = make_columns(3, top_p=top_p)
+    tokens = backend.sample(logits, columns).tokens
+    assert ((tokens >= 0) & (tokens < 500)).all()
+    healthy = backend.sample(logits[2:], take_row(columns, 2)).tokens
+    assert healthy[0] == tokens[2]
