@@ -59,13 +59,19 @@ SAMPLING = built(
     seed=st.integers(0, 2**64 - 1),
     stop_token_ids=st.lists(INT32, max_size=3).map(tuple),
     num_logprobs=st.none() | st.integers(0, 20),
+    prompt_logprobs=st.none() | st.integers(0, 20),
+    logit_bias=st.lists(st.tuples(INT32, st.floats(-100, 100)), max_size=3).map(tuple),
+    bad_words=st.lists(st.lists(INT32, max_size=3).map(tuple), max_size=3).map(tuple),
+    deterministic=st.booleans(),
 )
 REQUEST = built(Request, request_id=INT64, prompt=column("i"), sampling=SAMPLING)
 RESULT = built(StepResult, step=INT32, rows=column("i"), tokens=column("i"), **TOPS)
 PLAN = built(
     StepPlan,
     step=INT32,
-    admissions=st.lists(built(RowAdmission, row=INT32, sampling=SAMPLING), max_size=3).map(tuple),
+    admissions=st.lists(
+        built(RowAdmission, row=INT32, sampling=SAMPLING, known_tokens=column("i")), max_size=3
+    ).map(tuple),
     prefill_samples=column("b"),
     **columns("i", "releases", "append_rows", "decode_rows", "prefill_rows", "prefill_tokens"),
 )

@@ -229,15 +229,29 @@ def test_masked_tokens_are_never_drawn(backend: CpuBackend) -> None:
     assert set(tokens.tolist()) == {3, 17}
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
-@pytest.mark.parametrize("top_p", [1.0, 0.9])
-def test_broken_logits_still_give_a_valid_id(
-    backend: CpuBackend, value: float, top_p: float
+@pytest.mark.parametrize("broken", [torch.nan, -torch.nan, torch.inf])
+@pytest.mark.parametrize("at", [slice(0, 1), slice(499, 500), slice(None)])
+@pytest.mark.parametrize("filters", [{"temperature": 0.0}, {}, {"top_p": 0.9}])
+def test_a_row_of_broken_logits_gets_no_token(
+    backend: CpuBackend, broken: float, at: slice, filters: dict[str, float]
 ) -> None:
     logits = torch.randn(3, 500).to(backend.dtype)
-    logits[1] = value
-    columns = make_columns(3, top_p=top_p)
-    tokens = backend.sample(logits, columns).tokens
-    assert ((tokens >= 0) & (tokens < 500)).all()
-    healthy = backend.sample(logits[2:], take_row(columns, 2)).tokens
-    assert healthy[0] == tokens[2]
+    logits[1, at] = broken
+    columns = make_columns(3, **filters, num_logprobs=1)  # type: ignore[arg-type]
+    for own in (backend, ReferenceBackend(backend.device, backend.dtype)):
+        tokens = own.sample(logits, columns).tokens
+        assert tokens[1] == -1
+        for row in (0, 2):
+            alone = own.sample(logits[row : row + 1], take_row(columns, row)).tokens
+            assert alone[0] == tokens[row] >= 0
+
+
+@pytest.mark.parametrize("filters", [{"temperature": 0.0}, {}, {"top_p": 0.9}])
+def test_what_is_ruled_out_does_not_break_a_row(
+    backend: CpuBackend, filters: dict[str, float]
+) -> None:
+    logits = torch.full((2, 500), -torch.inf, dtype=backend.dtype)
+    logits[0, 321] = -7.0
+    columns = make_columns(2, **filters)  # type: ignore[arg-type]
+    for own in (backend, ReferenceBackend(backend.device, backend.dtype)):
+        assert own.sample(logits, columns).tokens.tolist() == [321, -1]

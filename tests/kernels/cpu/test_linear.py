@@ -63,3 +63,21 @@ def test_what_tiles_cannot_hold_goes_elsewhere(library: Library) -> None:
     assert not isinstance(make_cpu_linear(torch.randn(4, 64), None, library), TileLinear)
     half = make_cpu_linear(torch.randn(4, 64).half(), None, library)
     assert isinstance(half, DenseLinear)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("k", [64, 1536])
+def test_deterministic_rows_do_not_depend_on_the_others(
+    dtype: torch.dtype, compiled: bool, k: int
+) -> None:
+    library = load_kernels(dtype) if compiled else None
+    weight = torch.randn(70, k).to(dtype)
+    layers = (make_cpu_linear(weight, None, library), DenseLinear(weight, None))
+    x = torch.randn(64, k).to(dtype)
+    for layer in layers:
+        alone = torch.cat([layer(x[row : row + 1], is_deterministic=True) for row in range(64)])
+        torch.testing.assert_close(alone, product(x, weight, None), rtol=2e-2, atol=2e-2)
+        for num_tokens in (2, 15, 16, 17, 33, 64):
+            rows = torch.randperm(64)[:num_tokens]
+            assert torch.equal(layer(x[rows], is_deterministic=True), alone[rows])
