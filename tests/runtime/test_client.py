@@ -28,7 +28,7 @@ async def client(handle: FakeEngineHandle) -> AsyncIterator[RemoteEngineClient]:
 
 
 async def submit(client: RemoteEngineClient, n: int = 1) -> RemoteTokenStream:
-    return await client.submit(int32([1, 2]), SamplingParams(max_tokens=5, n=n), salt=b"tenant")
+    return await client.submit(int32([1, 2]), SamplingParams(max_tokens=5, n=n))
 
 
 async def read(stream: RemoteTokenStream) -> list[int]:
@@ -250,13 +250,6 @@ async def test_abort_ends_every_choice_that_goes_on(
     await stream.abort()
     abort = FinishReason.ABORT
     assert await read_choices(stream) == [(1, [5], LENGTH), (0, [], abort), (2, [], abort)]
-
-
-async def test_the_salt_travels_with_the_request(
-    client: RemoteEngineClient, handle: FakeEngineHandle
-) -> None:
-    await submit(client)
-    assert handle.requests[0].salt == b"tenant"
 
 
 async def test_a_request_whose_verdict_was_lost_is_aborted_at_its_first_news(
