@@ -2,6 +2,7 @@
 
 import hashlib
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ def build(args: dict[str, Any]) -> Application:
     """
     with config_errors_without_traceback():
         config = parse_config(args)
-        engine_config = check(config)
+        engine_config = with_known_ids_only(check(config))
         settings = api_settings(config, engine_config)
     # every node finds its own copy of the model
     locate = partial(resolve, config.model, config.cache_folder)
@@ -42,6 +43,12 @@ def build(args: dict[str, Any]) -> Application:
     )
     make_app = partial(make_http_app, locate=locate, settings=settings)
     return Ingress.bind(engine, make_app)  # type: ignore[attr-defined,no-any-return]
+
+
+def with_known_ids_only(config: EngineConfig) -> EngineConfig:
+    """Limit the model to ids that the tokenizer knows; an embedding may have more rows."""
+    num_token_ids = len(Tokenizer.load(Path(config.model_path)).vocabulary)
+    return replace(config, model=replace(config.model, num_token_ids=num_token_ids))
 
 
 def make_http_app(
@@ -61,7 +68,7 @@ def api_settings(config: AppConfig, engine: EngineConfig) -> ApiSettings:
         model_id=config.model_id,
         created_s=int(time.time()),
         max_model_len=engine.max_model_len,
-        vocab_size=engine.model.vocab_size,
+        vocab_size=engine.model.num_choices,
         unknown_parameters=config.unknown_parameters,
         max_body_bytes=int(config.limits.max_body_mib * (1 << 20)),
         api_key_sha256=_read_api_keys(config.api_keys_file),

@@ -12,7 +12,7 @@ class ApiSettings:
         model_id: the name that clients ask for.
         created_s: Unix seconds at which the model became available.
         max_model_len: longest prompt plus output in tokens.
-        vocab_size: rows of the model's embedding; token ids lie below it.
+        vocab_size: token ids that the model and its tokenizer know lie below it.
         unknown_parameters: whether a field that the API does not know is an error or is reported
             as ignored.
         system_fingerprint: names the build and the weights; a change may change outputs.
