@@ -120,8 +120,8 @@ PLANNER_MUTANTS = [
         "a sequence overtakes the first in a later chunk",
         Planner,
         Planner._plan_prefills,
-        "tuple(group.sequences)",
-        "reversed(group.sequences)",
+        "for s in group.sequences",
+        "for s in reversed(group.sequences)",
     ),
     mutant(
         "the row of a fork does not follow",
@@ -227,7 +227,7 @@ SCHEDULER_MUTANTS = [
         "a token that comes after the end is accepted",
         Scheduler,
         Scheduler.update,
-        "if sequence.finish_reason is FinishReason.NONE:",
+        "if sequence.finish_reason is UNFINISHED:",
         "if True:",
     ),
     mutant(
