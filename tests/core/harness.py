@@ -37,6 +37,7 @@ class Harness:
         self.stats = StepStats(usage=_empty(setting))
         self._now_s = 0
         self._quiet_steps = 0
+        self._num_plans = 0
 
     def is_open(self, request_id: int) -> bool:
         """Whether a request is neither aborted nor told to have ended."""
@@ -83,6 +84,7 @@ class Harness:
     def step(self) -> StepOutput | None:
         """One step of the engine."""
         self._now_s += 1
+        self._num_plans = self.executor.num_plans
         output = self.engine.step(self._now_s)
         if output is None:
             assert not self.engine.has_work
@@ -143,7 +145,9 @@ class Harness:
         num_open = stats.num_running + stats.num_waiting + stats.num_swapped
         assert num_open == len(self.open_requests)
         assert 0 <= stats.oldest_waiting_s <= self._now_s
-        if self.setting.run_ahead == 1 and count_preemptions(stats) > count_preemptions(before):
+        has_plan = self.executor.num_plans > self._num_plans
+        has_preempted = count_preemptions(stats) > count_preemptions(before)
+        if self.setting.run_ahead == 1 and has_plan and has_preempted:
             assert not self.executor.last_plan.admissions, "admitted in the step of a preemption"
         self.stats = stats
 

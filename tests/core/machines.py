@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from engine.config import SchedulerConfig
 from engine.core.block_pool import BlockPool
+from engine.core.preemption import Preemption
 from engine.executor.symbolic import SymbolicModel
 from engine.types import Capacity
 from tests.core.expectations import FlakyModel, Setting
@@ -14,6 +15,7 @@ from tests.core.harness import Harness
 from tests.core.workload import RECOMPUTE, SWAP, MixedPreemption
 
 NUM_BLOCKS = 6
+PREEMPTIONS: tuple[Preemption, ...] = (RECOMPUTE, SWAP, MixedPreemption(0))
 
 
 class BlockPoolMachine(RuleBasedStateMachine):
@@ -112,7 +114,7 @@ class EngineMachine(RuleBasedStateMachine):
             config=config,
             model=data.draw(st.sampled_from((SymbolicModel(12), FlakyModel(12, 30)))),
             run_ahead=data.draw(st.integers(1, 3)),
-            preemption=data.draw(st.sampled_from((RECOMPUTE, SWAP, MixedPreemption(0)))),
+            preemption=data.draw(st.sampled_from(PREEMPTIONS)),
             prefix_cache=data.draw(st.booleans()),
         )
         self.harness = Harness(setting)

@@ -38,5 +38,7 @@ class Mutant:
         return built
 
 
-def mutant(fault: str, owner: Any, function: Callable[..., Any], old: str, new: str) -> Mutant:
+def mutant(fault: str, owner: Any, function: Any, old: str, new: str) -> Mutant:
+    """Args: function: also a property."""
+    function = getattr(function, "fget", function)
     return Mutant(fault=fault, owner=owner, function=function, old=old, new=new)

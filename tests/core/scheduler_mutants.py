@@ -7,7 +7,6 @@ from engine.core.beam_search import BeamSearch
 from engine.core.decoding import Decoding
 from engine.core.output import OutputBuilder
 from engine.core.plan import PlanBuilder
-from engine.core.planner import Planner
 from engine.core.queues import Queues
 from engine.core.retirement import Retirement
 from engine.core.scheduler import Scheduler
@@ -52,135 +51,6 @@ PLAN_MUTANTS = [
     ),
 ]
 
-PLANNER_MUTANTS = [
-    mutant(
-        "a decode does not count as the last plan that touches a sequence",
-        Planner,
-        Planner._decode,
-        "sequence.last_step = builder.step",
-        "pass",
-    ),
-    mutant(
-        "the earliest group is preempted",
-        Planner,
-        Planner._make_room,
-        "victim = self._queues.running[-1]",
-        "victim = self._queues.running[0]",
-    ),
-    mutant(
-        "a group that was planned in this step is preempted",
-        Planner,
-        Planner._make_room,
-        "victim = self._queues.running[-1]",
-        "victim = next((g for g in self._queues.running if g is not group), group)",
-    ),
-    mutant(
-        "a preempted group comes back before its last token is known",
-        Planner,
-        Planner._can_enter,
-        "not group.is_settled",
-        "False",
-    ),
-    mutant(
-        "sequences are admitted without free rows",
-        Planner,
-        Planner._can_enter,
-        "num_rows > self._rows.num_free",
-        "False",
-    ),
-    mutant(
-        "no rows are kept for siblings",
-        Planner,
-        Planner._can_enter,
-        "len(group.with_row) + group.num_unborn",
-        "len(group.with_row)",
-    ),
-    mutant(
-        "groups enter in the step of a preemption",
-        Planner,
-        Planner.plan,
-        "if had_room:",
-        "if True:",
-    ),
-    mutant(
-        "new groups enter while others are swapped out",
-        Planner,
-        Planner._plan_entries,
-        "group = self._queues.next_in_line",
-        "group = next(iter(self._queues.waiting), self._queues.next_in_line)",
-    ),
-    mutant(
-        "a sequence overtakes the first, whose prompt it shares",
-        Planner,
-        Planner._admit,
-        "for entry in admitted:\n        if builder.num_left:",
-        "for entry in reversed(admitted):\n        if builder.num_left:",
-    ),
-    mutant(
-        "a sequence overtakes the first in a later chunk",
-        Planner,
-        Planner._plan_prefills,
-        "for s in group.sequences",
-        "for s in reversed(group.sequences)",
-    ),
-    mutant(
-        "the row of a fork does not follow",
-        Planner,
-        Planner._plan_forks,
-        "builder.fork(sequence.fork_row, sequence.row)",
-        "pass",
-    ),
-    mutant(
-        "a beam is not told its token",
-        Planner,
-        Planner._decode,
-        "builder.set_last_token(sequence)",
-        "pass",
-    ),
-    mutant(
-        "a swapped sequence is not told its last token",
-        Planner,
-        Planner._swap_in,
-        "builder.set_last_token(entry.sequence)",
-        "pass",
-    ),
-    mutant(
-        "siblings sample with the seed of the first",
-        Planner,
-        Planner._enter,
-        "builder.admit(group.spare_rows[-1], group.row_sampling, choice)",
-        "builder.admit(group.spare_rows[-1], group.row_sampling, 0)",
-    ),
-    mutant(
-        "a sibling does not share its parent's blocks",
-        Planner,
-        Planner._bear_sibling,
-        "builder.grow(sibling, Growth(tuple(enumerate(table))))",
-        "pass",
-    ),
-    mutant(
-        "a swapped beam goes on without its candidates",
-        Sequence,
-        Sequence.rewind,
-        "min(self.num_scheduled, self.num_known - 1)",
-        "self.num_scheduled",
-    ),
-    mutant(
-        "rows of unborn siblings are lost with a preemption",
-        Planner,
-        Planner._preempt,
-        "self._retirement.give_back_spares(group)",
-        "group.spare_rows.clear()",
-    ),
-    mutant(
-        "what siblings share counts as found in the cache",
-        Planner,
-        Planner._admit,
-        "self.num_cached_tokens += admitted[0].num_cached",
-        "self.num_cached_tokens += sum(entry.num_cached for entry in admitted)",
-    ),
-]
-
 QUEUE_MUTANTS = [
     mutant(
         "a preempted group goes to the end of the queue",
@@ -192,7 +62,7 @@ QUEUE_MUTANTS = [
     mutant(
         "swapped groups come back before earlier ones that were recomputed",
         Queues,
-        Queues.next_in_line.fget,
+        Queues.next_in_line,
         "return min(heads, key=lambda group: group.sequences[0].sequence_id, default=None)",
         "return heads[0] if heads else None",
     ),
@@ -268,7 +138,7 @@ SCHEDULER_MUTANTS = [
     mutant(
         "plans ahead go beyond max_tokens",
         SequenceGroup,
-        SequenceGroup.ready.fget,
+        SequenceGroup.ready,
         "len(s.output) + s.num_in_flight",
         "len(s.output)",
     ),

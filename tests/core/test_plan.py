@@ -124,3 +124,18 @@ def test_swaps_name_the_side_that_they_read_first() -> None:
     plan = builder.build([])
     assert (list(plan.swap_out_blocks), list(plan.swap_out_slots)) == ([4], [0])
     assert (list(plan.swap_in_slots), list(plan.swap_in_blocks)) == ([1], [5])
+
+
+def test_a_plan_that_only_brings_in_rows_is_not_empty() -> None:
+    builder = PlanBuilder(0, 10)
+    builder.admit(0, SamplingParams(max_tokens=1), choice=0)
+    assert not builder.is_empty
+
+
+def test_copies_alone_make_a_plan() -> None:
+    builder = PlanBuilder(0, 8)
+    assert builder.is_empty
+    builder.copy([(1, 2)])
+    assert not builder.is_empty
+    plan = builder.build([])
+    assert (list(plan.copy_sources), list(plan.copy_destinations)) == ([1], [2])

@@ -6,68 +6,25 @@ from dataclasses import replace
 import pytest
 
 from engine.errors import InvariantViolated
-from engine.executor.symbolic import EMPTY_PREFIX, SymbolicExecutor, extend_hash
-from engine.types import Capacity, IntColumn, RowAdmission, SamplingParams, StepPlan, int32
-
-CAPACITY = Capacity(num_blocks=6, block_size=2, num_rows=3)
-SAMPLING = SamplingParams(max_tokens=8)
-
-
-def next_token(prefix_hash: int) -> int:
-    return prefix_hash % 100
-
-
-def make_executor(run_ahead: int = 1) -> SymbolicExecutor:
-    return SymbolicExecutor(CAPACITY, next_token, run_ahead=run_ahead)
-
-
-def prefill(step: int, row: int, prompt: list[int], blocks: list[int]) -> StepPlan:
-    """Admits a row and feeds its whole prompt."""
-    return StepPlan(
-        step=step,
-        admissions=(RowAdmission(row=row, sampling=SAMPLING),),
-        append_rows=int32([row] * len(blocks)),
-        append_indices=int32(list(range(len(blocks)))),
-        append_blocks=int32(blocks),
-        prefill_rows=int32([row]),
-        prefill_starts=int32([0]),
-        prefill_counts=int32([len(prompt)]),
-        prefill_samples=array("b", [1]),
-        prefill_tokens=int32(prompt),
-    )
-
-
-def decode(step: int, *rows: int) -> StepPlan:
-    return StepPlan(step=step, decode_rows=int32(rows))
-
-
-def append(plan: StepPlan, row: int, index: int, block: int) -> StepPlan:
-    return replace(
-        plan,
-        append_rows=int32([row]),
-        append_indices=int32([index]),
-        append_blocks=int32([block]),
-    )
-
-
-def run(executor: SymbolicExecutor, *plans: StepPlan) -> list[IntColumn]:
-    """Tokens of each plan, one after the other."""
-    tokens = []
-    for plan in plans:
-        executor.submit(plan)
-        tokens.append(executor.collect().tokens)
-    return tokens
-
-
-def expected_tokens(prompt: list[int], count: int) -> list[int]:
-    prefix = EMPTY_PREFIX
-    for token in prompt:
-        prefix = extend_hash(prefix, token)
-    tokens = []
-    for _ in range(count):
-        tokens.append(next_token(prefix))
-        prefix = extend_hash(prefix, tokens[-1])
-    return tokens
+from engine.executor.symbolic import SymbolicExecutor, SymbolicModel
+from engine.types import (
+    RowAdmission,
+    StepPlan,
+    float32,
+    int32,
+)
+from tests.executor.plans import (
+    CAPACITY,
+    MODEL,
+    SAMPLING,
+    append,
+    decode,
+    expected_tokens,
+    hash_of,
+    make_executor,
+    prefill,
+    run,
+)
 
 
 def test_tokens_follow_from_the_prefix() -> None:
@@ -140,9 +97,24 @@ WRONG_PLANS = {
     "row 0 reads a foreign key": replace(
         decode(1, 0), copy_sources=int32([2]), copy_destinations=int32([0])
     ),
-    "skips positions": replace(prefill(1, 1, [9], [2]), prefill_starts=int32([1])),
+    "adopts a foreign key at 0": replace(prefill(1, 1, [9], [2]), prefill_starts=int32([1])),
+    "row 0 skips positions": StepPlan(
+        step=1,
+        prefill_rows=int32([0]),
+        prefill_starts=int32([1]),
+        prefill_counts=int32([1]),
+        prefill_samples=array("b", [1]),
+        prefill_tokens=int32([3]),
+    ),
     "no block for 2": prefill(1, 1, [9, 9, 9], [2]),
     "hole in the table": append(decode(1, 0), 0, 3, 2),
+    "nothing to compute": replace(
+        prefill(1, 1, [9], [2]), prefill_counts=int32([0]), prefill_tokens=int32()
+    ),
+    "no swap slot 6": replace(decode(1, 0), swap_out_blocks=int32([0]), swap_out_slots=int32([6])),
+    "swap slot 0 is empty": replace(
+        decode(1, 0), swap_in_slots=int32([0]), swap_in_blocks=int32([2])
+    ),
     "no block 6": append(decode(1, 0), 0, 2, 6),
     "row 0 taken twice": prefill(1, 0, [9], [2]),
     "row 2 released twice": replace(decode(1, 0), releases=int32([2])),
@@ -170,7 +142,7 @@ def test_a_row_that_continues_an_unfinished_prompt_is_noticed() -> None:
 def test_a_block_that_a_plan_in_flight_touches_may_not_be_given_away() -> None:
     executor = make_executor(run_ahead=2)
     executor.submit(prefill(0, 0, [1, 2, 3], [0, 1]))
-    with pytest.raises(InvariantViolated, match="block 1 reused while step 0 runs"):
+    with pytest.raises(InvariantViolated, match="slot 2 is still in use"):
         executor.submit(prefill(1, 1, [9], [1]))
 
 
@@ -197,8 +169,32 @@ def test_more_plans_than_agreed_are_refused() -> None:
 
 
 def test_an_error_of_the_model_is_told_as_minus_one() -> None:
-    executor = SymbolicExecutor(CAPACITY, lambda prefix_hash: -1, run_ahead=2)
+    class Broken(SymbolicModel):
+        def sample(self, prefix_hash: int, seed: int) -> int:
+            return -1
+
+    executor = SymbolicExecutor(CAPACITY, Broken(), run_ahead=2)
     executor.submit(prefill(0, 0, [1, 2, 3], [0, 1]))
     # a plan ahead cannot know of the error
     executor.submit(decode(1, 0))
     assert list(executor.collect().tokens) == [-1]
+
+
+def test_candidates_are_most_likely_first_and_exact_in_float32() -> None:
+    candidates = MODEL.candidates(hash_of([1, 2]), 10)
+    logprobs = [logprob for _, logprob in candidates]
+    assert logprobs == sorted(logprobs, reverse=True)
+    assert list(float32(logprobs)) == logprobs
+    assert len({token for token, _ in candidates}) == 10
+    assert MODEL.candidates(hash_of([1, 2]), 10**6)[:10] == candidates
+
+
+def test_rows_that_ask_get_candidates() -> None:
+    executor = make_executor()
+    sampling = replace(SAMPLING, num_logprobs=3)
+    plan = prefill(0, 0, [1, 2, 3], [0, 1])
+    executor.submit(replace(plan, admissions=(RowAdmission(row=0, sampling=sampling),)))
+    result = executor.collect()
+    expected = MODEL.candidates(hash_of([1, 2, 3]), 3)
+    assert list(result.top_counts) == [3]
+    assert list(zip(result.top_tokens, result.top_logprobs, strict=True)) == expected
