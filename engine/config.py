@@ -92,7 +92,8 @@ class SchedulerConfig:
             known (oracle), rounded to a power of two (pow2) or the whole context (max);
             `faster_transformer` is max with whole batches.
         preemption: how a preempted group comes back; auto chooses for each.
-        watermark: share of the paged pool that is kept free of new sequences.
+        watermark, growth_blocks: what newcomers leave free of the paged pool, as a share of it and
+            in blocks per sequence that is in it; the larger counts.
         prefix_cache: whether full blocks are kept for later prompts.
     """
 
@@ -102,6 +103,7 @@ class SchedulerConfig:
     memory_policy: MemoryPolicy = "paged"
     preemption: PreemptionPolicy = "auto"
     watermark: float = 0.01
+    growth_blocks: float = 0.5
     prefix_cache: bool = True
 
 

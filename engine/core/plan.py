@@ -172,8 +172,9 @@ class PlanBuilder:
     def is_empty(self) -> bool:
         """Whether the workers have nothing to do."""
         has_tokens = self._decodes or self._prefill_counts
+        moves_blocks = self._swap_outs.first or self._copies.first
         # what was decided about rows and blocks must reach the workers even if nothing is computed
-        return not (has_tokens or self._admissions or self._forks.first or self._swap_outs.first)
+        return not (has_tokens or self._admissions or self._forks.first or moves_blocks)
 
 
 def _check(plan: StepPlan, max_num_tokens: int) -> None:

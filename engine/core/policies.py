@@ -22,6 +22,7 @@ def make_memory(config: SchedulerConfig, capacity: Capacity) -> Memory:
             capacity.block_size,
             num_swap_slots=capacity.num_swap_slots,
             watermark=config.watermark,
+            growth_blocks=config.growth_blocks,
             prefix_cache=config.prefix_cache,
         )
     return ReservedMemory(

@@ -120,8 +120,8 @@ MEMORY_MUTANTS = [
     mutant(
         "growth is counted as one token",
         PagedMemory,
-        PagedMemory._fill,
-        "max(0, filled - self._filled[block])",
+        PagedMemory._fill_block,
+        "num_tokens - self._filled[block]",
         "1",
     ),
     mutant(

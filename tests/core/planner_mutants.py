@@ -72,8 +72,8 @@ PLANNER_MUTANTS = [
         "a sequence overtakes the first in a later chunk",
         Planner,
         Planner._plan_prefills,
-        "tuple(group.sequences)",
-        "reversed(group.sequences)",
+        "for s in group.sequences",
+        "for s in reversed(group.sequences)",
     ),
     mutant(
         "the row of a fork does not follow",

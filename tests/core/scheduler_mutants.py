@@ -97,7 +97,7 @@ SCHEDULER_MUTANTS = [
         "a token that comes after the end is accepted",
         Scheduler,
         Scheduler.update,
-        "if sequence.finish_reason is FinishReason.NONE:",
+        "if sequence.finish_reason is UNFINISHED:",
         "if True:",
     ),
     mutant(

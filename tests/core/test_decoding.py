@@ -46,7 +46,7 @@ class Table:
         self.output.begin(result)
         sequence = self.group.sequences[choice]
         outcome = self.decoding.accept(self.group, sequence, result, 0)
-        return tuple(forked.choice for forked in outcome.forked)
+        return tuple(fork.sequence.choice for fork in outcome.forked)
 
     def news(self) -> News:
         """What was told since the last call: choice, token, reason."""

@@ -131,3 +131,12 @@ def test_a_plan_that_only_brings_in_rows_is_not_empty() -> None:
     group = group_in_row(0, [1, 2, 3])
     builder.admit(group, group.sequences[0])
     assert not builder.is_empty
+
+
+def test_copies_alone_make_a_plan() -> None:
+    builder = PlanBuilder(0, 8)
+    assert builder.is_empty
+    builder.copy([(1, 2)])
+    assert not builder.is_empty
+    plan = builder.build([])
+    assert (list(plan.copy_sources), list(plan.copy_destinations)) == ([1], [2])

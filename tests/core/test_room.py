@@ -19,7 +19,9 @@ def _group(first_id: int, prompt_len: int) -> SequenceGroup:
 
 
 def _memory(num_blocks: int, watermark: float = 0.0) -> PagedMemory:
-    return PagedMemory(num_blocks, BLOCK_SIZE, watermark=watermark, prefix_cache=False)
+    return PagedMemory(
+        num_blocks, BLOCK_SIZE, watermark=watermark, growth_blocks=0.5, prefix_cache=False
+    )
 
 
 def test_sequences_can_grow_as_long_as_there_is_a_block_for_each_that_needs_one() -> None:
