@@ -54,6 +54,14 @@ class PlanBuilder:
         """Who gets a token, in the order of the result."""
         return self._decodes + self._ended_prefills + self._siblings
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the workers have nothing to do."""
+        has_tokens = self._decodes or self._prefill_counts
+        moves_blocks = self._swap_outs.first or self._copies.first
+        # what was decided about rows and blocks must reach the workers even if nothing is computed
+        return not (has_tokens or self._admissions or self._forks.first or moves_blocks)
+
     def admit(self, group: SequenceGroup, sequence: Sequence) -> None:
         """Give a sequence's row its parameters."""
         self._admit(group, sequence, row=sequence.row, choice=sequence.choice)
@@ -167,14 +175,6 @@ class PlanBuilder:
             known_tokens=known_tokens,
         )
         self._admissions.append(admission)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the workers have nothing to do."""
-        has_tokens = self._decodes or self._prefill_counts
-        moves_blocks = self._swap_outs.first or self._copies.first
-        # what was decided about rows and blocks must reach the workers even if nothing is computed
-        return not (has_tokens or self._admissions or self._forks.first or moves_blocks)
 
 
 def _check(plan: StepPlan, max_num_tokens: int) -> None:

@@ -100,8 +100,8 @@ PLANNER_MUTANTS = [
         "siblings sample with the seed of the first",
         Planner,
         Planner._enter,
-        "builder.admit(group.spare_rows[-1], group.row_sampling, choice)",
-        "builder.admit(group.spare_rows[-1], group.row_sampling, 0)",
+        "builder.admit_spare(group, group.spare_rows[-1], choice)",
+        "builder.admit_spare(group, group.spare_rows[-1], 0)",
     ),
     mutant(
         "a sibling does not share its parent's blocks",

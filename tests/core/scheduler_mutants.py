@@ -221,9 +221,9 @@ OUTPUT_MUTANTS = [
     mutant(
         "the token told is the first of the step",
         OutputBuilder,
-        OutputBuilder.token,
-        "token, reason = result.tokens[position],",
-        "token, reason = result.tokens[0],",
+        OutputBuilder._pass_on,
+        "self.append(group, choice, result.tokens[position],",
+        "self.append(group, choice, result.tokens[0],",
     ),
     mutant(
         "alternatives are those of the next row",

@@ -113,9 +113,10 @@ class _ForcedMemory(PagedMemory):
         super().free(sequence_id)
 
 
-@pytest.mark.parametrize("run_ahead", [1, 2])
 @pytest.mark.parametrize(
-    "preemption", [SWAP, RECOMPUTE, MixedPreemption(0)], ids=["swap", "recompute", "mixed"]
+    ("preemption", "run_ahead"),
+    [(SWAP, 1), (RECOMPUTE, 2), (MixedPreemption(0), 2)],
+    ids=["swap", "recompute", "mixed"],
 )
 def test_a_thousand_preemptions_change_no_answer(preemption: Preemption, run_ahead: int) -> None:
     capacity = Capacity(num_blocks=160, block_size=4, num_rows=24, num_swap_slots=400)
