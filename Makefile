@@ -10,6 +10,8 @@ export OMP_NUM_THREADS ?= 1
 export RAY_USAGE_STATS_ENABLED ?= 0
 # Ray would choose by itself, and not the same way in every shell
 export RAY_AUTH_MODE ?= token
+# Ray would run its workers behind everything else on the machine
+export RAY_worker_niceness ?= 0
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c

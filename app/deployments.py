@@ -16,7 +16,7 @@ from engine.errors import EngineError
 from engine.runtime.client import RemoteEngineClient
 from engine.runtime.gang import GangOptions, start_gang
 from engine.runtime.protocol import EngineClient
-from engine.runtime.supervisor import Supervisor
+from engine.runtime.supervisor import CLIENT_LIMITS, ClientLimits, Supervisor
 
 
 @serve.deployment(
@@ -68,7 +68,11 @@ class Engine:
 
     # Serve awaits the constructor; a replica takes calls only once its weights are loaded
     async def __init__(  # type: ignore[misc]
-        self, config: EngineConfig, options: GangOptions, locate: Callable[[], Path]
+        self,
+        config: EngineConfig,
+        options: GangOptions,
+        locate: Callable[[], Path],
+        limits: ClientLimits = CLIENT_LIMITS,
     ) -> None:
         """Args: locate: finds the model's folder on this node, fetching it when it is not there."""
         _log_like_serve()
@@ -77,7 +81,11 @@ class Engine:
         self._max_num_seqs = config.max_num_seqs
         gang = await start_gang(config, options)
         self._supervisor = Supervisor(
-            gang, config, replica=self._replica, step_deadline_s=options.step_deadline_s
+            gang,
+            config,
+            replica=self._replica,
+            step_deadline_s=options.step_deadline_s,
+            limits=limits,
         )
 
     async def submit(self, client: int, request: bytes) -> bytes:

@@ -21,6 +21,7 @@ from app.text.tokenizer import Tokenizer
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.runtime.protocol import EngineClient
+from engine.runtime.supervisor import ClientLimits
 
 
 def build(args: dict[str, Any]) -> Application:
@@ -38,8 +39,9 @@ def build(args: dict[str, Any]) -> Application:
         settings = api_settings(config, engine_config)
     # every node finds its own copy of the model
     locate = partial(resolve, config.model, config.cache_folder)
+    limits = ClientLimits(coalesce_s=config.stream_interval_ms / 1e3)
     engine = Engine.options(**resources(engine_config)).bind(  # type: ignore[attr-defined]
-        engine_config, gang_options(engine_config), locate
+        engine_config, gang_options(engine_config), locate, limits
     )
     make_app = partial(make_http_app, locate=locate, settings=settings)
     return Ingress.bind(engine, make_app)  # type: ignore[attr-defined,no-any-return]

@@ -4,8 +4,10 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 EXAMPLE = "python -m load_tests cpu_peers --batch 1,8,32 --check"
 
 OURS = "pagoda"
-SERVED = "pagoda over HTTP"
+# whether the answers are streamed -> the system's name
+SERVED = {False: "pagoda over HTTP, plain", True: "pagoda over HTTP, streamed"}
 # repeats of the same work that differ by more than this say that something else was measured
 STEADY = 1.25
 
@@ -146,28 +149,39 @@ def _speeds(turns: Sequence[Turn], work: Workload) -> Speeds:
 
 
 async def _served(url: str, work: Workload) -> Speeds:
-    """Drive a server with the same prompts, the same number at once."""
+    """Drive a server with prompts of the same length, the same number at once.
+
+    No two runs share prompts: the server may keep them in its prefix cache.
+    """
+    seeds = count(time.time_ns())
+    return {
+        (batch, SERVED[stream]): await _served_speed(url, work, batch, seeds, stream=stream)
+        for batch in work.batches
+        for stream in SERVED
+    }
+
+
+async def _served_speed(
+    url: str, work: Workload, batch: int, seeds: Iterator[int], *, stream: bool
+) -> Speed:
     from load_tests.traffic.session import Settings, drive
 
     lengths = FixedLengths(work.input_len, work.output_len)
-    speeds: Speeds = {}
-    for batch in work.batches:
-        rates = []
-        for repeat in range(work.repeats):
-            case = Case(
-                label=f"{SERVED}, batch {batch}",
-                schedule=at_once(lengths, batch, work.seed),
-                concurrency=batch,
-            )
-            settings = Settings(
-                url=url.rstrip("/"), vocab_size=work.vocab_size, seed=work.seed + repeat
-            )
-            (outcome,) = await drive(settings, [case])
-            if outcome.figures.num_finished != batch:
-                raise ValueError(f"the server failed: {outcome.figures.errors}")
-            rates.append(outcome.figures.output_tokens_per_s)
-        speeds[batch, SERVED] = Speed(median=median(rates), low=min(rates), high=max(rates))
-    return speeds
+    case = Case(
+        label=f"{SERVED[stream]}, batch {batch}",
+        schedule=at_once(lengths, batch, work.seed),
+        concurrency=batch,
+    )
+    rates = []
+    for _ in range(work.repeats):
+        settings = Settings(
+            url=url.rstrip("/"), stream=stream, vocab_size=work.vocab_size, seed=next(seeds)
+        )
+        (outcome,) = await drive(settings, [case])
+        if outcome.figures.num_finished != batch:
+            raise ValueError(f"the server failed: {outcome.figures.errors}")
+        rates.append(outcome.figures.output_tokens_per_s)
+    return Speed(median=median(rates), low=min(rates), high=max(rates))
 
 
 def _rows(speeds: Speeds) -> list[dict[str, object]]:
@@ -201,9 +215,9 @@ def _show(speeds: Speeds, work: Workload) -> None:
                 f"UNSTEADY: {OURS}'s repeats at batch {batch} differ by "
                 f"{speed.high / speed.low:.1f} x; other work disturbs, compare by CPU time"
             )
-        if name == SERVED:
+        if name in SERVED.values():
             share = speed.median / speeds[batch, OURS].median
-            print(f"batch {batch}: the server reaches {share:.0%} of the speed in process")
+            print(f"batch {batch}: {name} reaches {share:.0%} of the speed in process")
 
 
 def _ratio(ours: float | None, theirs: float | None) -> str:

@@ -49,6 +49,8 @@ def cpu_config(
         num_blocks=max_num_seqs * blocks_per_sequence + max(8, max_num_seqs),
         max_num_seqs=max_num_seqs,
         max_model_len=max_model_len,
+        # a comparison gives every system all of the work
+        prefix_cache=False,
         num_threads=1,
         run_ahead=1,
     )

@@ -32,15 +32,17 @@ logger = logging.getLogger(__name__)
 LEASE_S = 5.0
 IDLE_S = 3.0
 MAX_UNDELIVERED_BYTES = 8 << 20
+COALESCE_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLimits:
-    """What a replica bears from an ingress; see `Mailbox`."""
+    """How a replica treats an ingress; see `Mailbox`."""
 
     lease_s: float = LEASE_S
     idle_s: float = IDLE_S
     max_undelivered_bytes: int = MAX_UNDELIVERED_BYTES
+    coalesce_s: float = COALESCE_S
 
 
 CLIENT_LIMITS = ClientLimits()
@@ -193,6 +195,7 @@ class Supervisor:
                 lease_s=self._limits.lease_s,
                 idle_s=self._limits.idle_s,
                 max_undelivered_bytes=self._limits.max_undelivered_bytes,
+                coalesce_s=self._limits.coalesce_s,
                 on_lost=partial(self._drop, client),
             )
         return self._mailboxes[client]
@@ -221,7 +224,7 @@ class Supervisor:
         num_ended = sum(self._close(*choice) for choice in ended_choices(output))
         self._admission.finished(num_ended, self._progress_s)
         for mailbox, part in parts.items():
-            mailbox.put(part)
+            mailbox.put(part, output.request_ids)
 
     def _close(self, request_id: int, choice: int) -> bool:
         """Note that a choice has ended; True if its request has ended with it."""
@@ -241,7 +244,7 @@ class Supervisor:
         self._owners.clear()
         for mailbox in list(self._mailboxes.values()):
             if mailbox.open:
-                lost = OUTPUTS.encode(failure(mailbox.open, self._stats))
+                lost = failure(mailbox.open, self._stats)
                 mailbox.open.clear()
-                mailbox.put(lost)
+                mailbox.put(OUTPUTS.encode(lost), lost.request_ids)
         self._gang.close()

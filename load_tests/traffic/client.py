@@ -1,4 +1,4 @@
-"""One streamed completion over HTTP: exact prompt ids in, arrival times of tokens out."""
+"""One completion over HTTP: exact prompt ids in, arrival times of tokens out."""
 
 import json
 import time
@@ -50,11 +50,13 @@ class Target:
         url: base without /v1.
         model: name to ask for.
         api_key: sent as a bearer token when not empty.
+        stream: whether tokens are to come as they are made, or all at the end.
     """
 
     url: str
     model: str
     api_key: str = ""
+    stream: bool = True
 
     @property
     def headers(self) -> dict[str, str]:
@@ -64,17 +66,17 @@ class Target:
 
     def body(self, prompt: list[int], output_len: int) -> bytes:
         """Encode a completion of exactly `output_len` greedy tokens with running token counts."""
-        return json.dumps(
-            {
-                "model": self.model,
-                "prompt": prompt,
-                "max_tokens": output_len,
-                "ignore_eos": True,
-                "temperature": 0,
-                "stream": True,
-                "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-            }
-        ).encode()
+        body: dict[str, object] = {
+            "model": self.model,
+            "prompt": prompt,
+            "max_tokens": output_len,
+            "ignore_eos": True,
+            "temperature": 0,
+        }
+        if self.stream:
+            options = {"include_usage": True, "continuous_usage_stats": True}
+            body |= {"stream": True, "stream_options": options}
+        return json.dumps(body).encode()
 
 
 def open_session() -> aiohttp.ClientSession:
@@ -113,7 +115,7 @@ class Exchange:
         """Send and read to the end; errors of server and network become the record's error."""
         self._sent_s = self._now_s()
         try:
-            await self._stream(session, target, body)
+            await self._exchange(session, target, body)
             self._error = None
         except StreamError as error:
             self._error = str(error)
@@ -148,23 +150,30 @@ class Exchange:
     def _now_s(self) -> float:
         return time.perf_counter() - self._started_s
 
-    async def _stream(self, session: aiohttp.ClientSession, target: Target, body: bytes) -> None:
+    async def _exchange(self, session: aiohttp.ClientSession, target: Target, body: bytes) -> None:
         url = f"{target.url}/v1/completions"
         async with session.post(url, data=body, headers=target.headers) as response:
             if response.status != 200:
                 raise StreamError(f"http_{response.status}")
-            rest, is_done = b"", False
-            async for piece in response.content.iter_any():
-                now_s = self._now_s()
-                *lines, rest = (rest + piece).split(b"\n")
-                for line in lines:
-                    if line.startswith(b"data:"):
-                        data = line[5:].strip()
-                        is_done = is_done or data == b"[DONE]"
-                        if data != b"[DONE]":
-                            self._events.append((now_s, data))
-            if not is_done:
-                raise StreamError("ended_early")
+            if target.stream:
+                await self._read_events(response.content)
+            else:
+                data = await response.read()
+                self._events.append((self._now_s(), data))
+
+    async def _read_events(self, content: aiohttp.StreamReader) -> None:
+        rest, is_done = b"", False
+        async for piece in content.iter_any():
+            now_s = self._now_s()
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                if line.startswith(b"data:"):
+                    data = line[5:].strip()
+                    is_done = is_done or data == b"[DONE]"
+                    if data != b"[DONE]":
+                        self._events.append((now_s, data))
+        if not is_done:
+            raise StreamError("ended_early")
 
 
 _BROKEN: dict[str, object] = {"error": "not_json"}

@@ -28,6 +28,7 @@ class Settings:
     Attributes:
         url: base without /v1.
         model: name to ask for; None takes the server's first.
+        stream: see `Target`.
         vocab_size: prompt ids are below it.
         seed: of the prompts.
         warmup: requests sent before the first case.
@@ -38,6 +39,7 @@ class Settings:
     url: str
     model: str | None = None
     api_key: str = ""
+    stream: bool = True
     vocab_size: int = 32000
     seed: int = 0
     warmup: int = 8
@@ -80,7 +82,7 @@ async def _target(session: aiohttp.ClientSession, settings: Settings) -> Target:
         model = settings.model or await first_model(session, settings.url, settings.api_key)
     except aiohttp.ClientError as error:
         raise ValueError(f"no server answers at {settings.url}: {error}") from error
-    return Target(url=settings.url, model=model, api_key=settings.api_key)
+    return Target(url=settings.url, model=model, api_key=settings.api_key, stream=settings.stream)
 
 
 async def _warm_up(driver: Driver, target: Target, settings: Settings) -> None:

@@ -34,9 +34,11 @@ class FakeServer:
         failure = self.fail.get(len(body["prompt"]))
         if failure == "status":
             return web.json_response({"error": {"message": "full"}}, status=429)
+        wanted = body["max_tokens"] - (failure == "short")
+        if not body.get("stream"):
+            return web.json_response({"usage": {"completion_tokens": wanted}})
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        wanted = body["max_tokens"] - (failure == "short")
         await response.write(b": keep-alive\n\n")
         for start in range(0, wanted, self.chunk):
             await asyncio.sleep(self.pause_s)

@@ -29,7 +29,8 @@ def run_command(*options: str) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.slow
 async def test_all_systems_do_the_same_work_and_agree(tmp_path: Path) -> None:
     save_tiny("tied_llama3", tmp_path / "model")
-    async with FakeServer().running() as url:
+    server = FakeServer()
+    async with server.running() as url:
         options = ("--model", str(tmp_path / "model"), "--http", url, "--check", "--log")
         done = await asyncio.to_thread(run_command, *options, "--output", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -44,12 +45,15 @@ async def test_all_systems_do_the_same_work_and_agree(tmp_path: Path) -> None:
         "pagoda",
     ]
     assert {(row["batch"], row["system"]) for row in figures["speeds"]} >= {
-        (1, "pagoda over HTTP"),
+        (1, "pagoda over HTTP, plain"),
+        (2, "pagoda over HTTP, streamed"),
         (2, "generate, static cache"),
     }
     assert all(row["median"] > 0 for row in figures["speeds"])
     assert "x generate" in (tmp_path / "LOG.md").read_text()
     assert "of the speed in process" in done.stdout
+    measured = [str(body["prompt"]) for body in server.seen if body["max_tokens"] == 8]
+    assert len(set(measured)) == len(measured) == 2 * (1 + 2)
 
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:

@@ -17,18 +17,24 @@ class Box:
     """A mailbox and why its client was given up."""
 
     def __init__(
-        self, *, lease_s: float = LONG_S, idle_s: float = SHORT_S, max_bytes: int = 1 << 20
+        self,
+        *,
+        lease_s: float = LONG_S,
+        idle_s: float = SHORT_S,
+        max_bytes: int = 1 << 20,
+        coalesce_s: float = 0.0,
     ) -> None:
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.mailbox = Mailbox(
             lease_s=lease_s,
             idle_s=idle_s,
             max_undelivered_bytes=max_bytes,
+            coalesce_s=coalesce_s,
             on_lost=self.lost.set_result,
         )
 
     def put(self, *request_ids: int) -> None:
-        self.mailbox.put(message(*request_ids))
+        self.mailbox.put(message(*request_ids), request_ids)
 
 
 def message(*request_ids: int) -> bytes:
@@ -152,4 +158,43 @@ async def test_a_new_stream_does_not_answer_for_what_an_earlier_one_lost() -> No
         box.mailbox.renew(1 << 30)
     box.put(1)
     assert not box.lost.done()
+    box.mailbox.close("given up")
+
+
+async def test_later_news_are_gathered_and_the_first_of_a_request_goes_at_once() -> None:
+    box = Box(coalesce_s=LONG_S)
+    box.mailbox.opened(1, 1)
+    box.mailbox.opened(2, 1)
+    stream = box.mailbox.stream()
+    box.put(1)
+    assert await ids_of(stream) == [[1]]
+    waiting = asyncio.ensure_future(ids_of(stream))
+    box.put(1)
+    box.put(1)
+    done, _ = await asyncio.wait([waiting], timeout=SHORT_S)
+    assert not done
+    box.put(1, 2)
+    assert await waiting == [[1], [1], [1, 2]]
+    box.mailbox.close("given up")
+
+
+async def test_gathered_news_go_when_their_time_has_come() -> None:
+    box = Box(coalesce_s=SHORT_S)
+    box.mailbox.opened(1, 1)
+    stream = box.mailbox.stream()
+    box.put(1)
+    assert await ids_of(stream) == [[1]]
+    box.put(1)
+    box.put(1)
+    assert await asyncio.wait_for(ids_of(stream), 10) == [[1], [1]]
+    box.mailbox.close("given up")
+
+
+async def test_a_stream_that_ends_itself_first_gives_what_was_gathered() -> None:
+    box = Box(coalesce_s=LONG_S, idle_s=0.0)
+    stream = box.mailbox.stream()
+    box.put(1)
+    assert await ids_of(stream) == [[1]]
+    box.put(1)
+    assert [decode_batch(batch)[0].request_ids.tolist() async for batch in stream] == [[1]]
     box.mailbox.close("given up")
