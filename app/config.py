@@ -57,7 +57,7 @@ class AppConfig(BaseModel):
         max_model_len: longest prompt plus output in tokens; null takes the model's.
         max_num_waiting: requests that may wait for a place in the batch.
         stream_interval_ms: least time between two chunks of a stream, the first one excepted;
-            longer ones save CPU time.
+            null is 20, and 50 where the model runs on the CPU, which has no time to give away.
         num_threads: compute threads of a CPU worker.
         compiled_kernels: whether a CPU worker may compile and use the C kernels.
         cache_folder: where the embedded model is kept.
@@ -83,7 +83,7 @@ class AppConfig(BaseModel):
     max_num_batched_tokens: int = Field(default=256, ge=1, le=1 << 20)
     max_model_len: int | None = Field(default=None, ge=2, lt=1 << 31)
     max_num_waiting: int = Field(default=1024, ge=1, le=1 << 20)
-    stream_interval_ms: float = Field(default=20.0, ge=0, le=10_000, allow_inf_nan=False)
+    stream_interval_ms: float | None = Field(default=None, ge=0, le=10_000, allow_inf_nan=False)
     num_threads: int = Field(default=1, ge=1, le=1024)
     compiled_kernels: bool = True
     cache_folder: _FolderOption = Field(default_factory=default_cache)

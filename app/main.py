@@ -39,7 +39,7 @@ def build(args: dict[str, Any]) -> Application:
         settings = api_settings(config, engine_config)
     # every node finds its own copy of the model
     locate = partial(resolve, config.model, config.cache_folder)
-    limits = ClientLimits(coalesce_s=config.stream_interval_ms / 1e3)
+    limits = ClientLimits(coalesce_s=stream_interval_s(config, engine_config))
     engine = Engine.options(**resources(engine_config)).bind(  # type: ignore[attr-defined]
         engine_config, gang_options(engine_config), locate, limits
     )
@@ -58,6 +58,13 @@ def make_http_app(
 ) -> ASGIApp:
     """Make the HTTP application inside an ingress replica."""
     return build_app(client, Tokenizer.load(locate()), settings)
+
+
+def stream_interval_s(config: AppConfig, engine: EngineConfig) -> float:
+    """Least seconds between two chunks of a stream."""
+    if config.stream_interval_ms is None:
+        return 0.05 if engine.device == "cpu" else 0.02
+    return config.stream_interval_ms / 1e3
 
 
 def api_settings(config: AppConfig, engine: EngineConfig) -> ApiSettings:

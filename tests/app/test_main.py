@@ -6,7 +6,8 @@ from ray.serve.exceptions import RayServeException
 
 from app.config import parse_config
 from app.deployments import gang_options, resources
-from app.main import api_settings, build
+from app.main import api_settings, build, stream_interval_s
+from engine.config import Device
 from tests.runtime.scripted import engine_config
 
 
@@ -47,3 +48,18 @@ def test_each_rank_on_a_gpu_machine_has_one() -> None:
     bundles = resources(config)["placement_group_bundles"]
     assert [bundle.get("GPU", 0) for bundle in bundles] == [0, 1, 1]
     assert gang_options(config).num_gpus_per_rank == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "device", "interval_s"),
+    [
+        ({}, "cpu", 0.05),
+        ({}, "cuda", 0.02),
+        ({"stream_interval_ms": 0}, "cpu", 0.0),
+        ({"stream_interval_ms": 100.0}, "cuda", 0.1),
+    ],
+)
+def test_chunks_come_less_often_where_the_cpu_runs_the_model(
+    args: dict[str, float], device: Device, interval_s: float
+) -> None:
+    assert stream_interval_s(parse_config(args), engine_config(device=device)) == interval_s
