@@ -59,8 +59,15 @@ class Scheduler:
         self._queues = Queues()
         self._rows = Rows(capacity.num_rows)
         self._retirement = Retirement(memory, self._rows)
+        self._preemption = preemption
         self._planner = Planner(
-            memory, self._queues, self._rows, self._retirement, preemption=preemption, gate=gate
+            memory,
+            self._queues,
+            self._rows,
+            self._retirement,
+            preemption=preemption,
+            gate=gate,
+            max_chunk=config.max_chunk,
         )
         self._next_sequence_id = 0
         self._next_step = 0
@@ -116,6 +123,7 @@ class Scheduler:
         """Take in the result of the oldest plan in flight."""
         done = self._in_flight.popleft()
         assert result.step == done.plan.step
+        self._preemption.observe(done.plan, result.elapsed_s)
         self._output.begin(result)
         self._tell_prompts(done, result)
         for position, (group, sequence) in enumerate(done.sampled):

@@ -3,8 +3,8 @@
 from collections import deque
 
 from engine.config import SchedulerConfig
-from engine.core.admission_gate import IterationGate
 from engine.core.paged_memory import PagedMemory
+from engine.core.policies import make_gate
 from engine.core.preemption import FixedPreemption
 from engine.core.scheduler import Scheduler
 from engine.types import (
@@ -33,6 +33,8 @@ class Desk:
         budget: int = 64,
         eos_token_ids: tuple[int, ...] = (),
         num_swap_slots: int = 0,
+        max_overtakes: int = 0,
+        prompt_share: float = 1.0,
     ) -> None:
         """Swaps if there is swap space."""
         capacity = Capacity(
@@ -42,13 +44,18 @@ class Desk:
             num_swap_slots=num_swap_slots,
         )
         config = SchedulerConfig(
-            max_num_batched_tokens=budget, max_model_len=1000, eos_token_ids=eos_token_ids
+            max_num_batched_tokens=budget,
+            max_model_len=1000,
+            eos_token_ids=eos_token_ids,
+            max_overtakes=max_overtakes,
+            prompt_share=prompt_share,
         )
         memory = PagedMemory(
             num_blocks, block_size, num_swap_slots=num_swap_slots, prefix_cache=False
         )
         preemption = FixedPreemption(swap=num_swap_slots > 0)
-        self.scheduler = Scheduler(config, capacity, memory, preemption, IterationGate())
+        gate = make_gate(config)
+        self.scheduler = Scheduler(config, capacity, memory, preemption, gate)
         self._in_flight: deque[StepPlan] = deque()
 
     def add(

@@ -31,9 +31,12 @@ class Alternating:
     def __init__(self) -> None:
         self._swaps_next = True
 
-    def prefers_swap(self, group: SequenceGroup, num_blocks: int) -> bool:
+    def prefers_swap(self, group: SequenceGroup, num_blocks: int, num_kept: int) -> bool:
         self._swaps_next = not self._swaps_next
         return not self._swaps_next
+
+    def observe(self, plan: StepPlan, elapsed_s: float) -> None:
+        pass
 
 
 @dataclass(slots=True)
