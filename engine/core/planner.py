@@ -33,9 +33,7 @@ class Planner:
         *,
         preemption: Preemption,
         gate: AdmissionGate,
-        max_chunk: int,
     ) -> None:
-        """Args: max_chunk: tokens of one prompt in a step while another one could use the rest."""
         self.forked: list[Fork] = []
         self.num_recomputed = 0
         self.num_swapped_out = 0
@@ -46,7 +44,6 @@ class Planner:
         self._retirement = retirement
         self._preemption = preemption
         self._gate = gate
-        self._max_chunk = max_chunk
         self._copies: list[tuple[int, int]] = []
         self._prefilling: list[SequenceGroup] = []
 
@@ -185,8 +182,8 @@ class Planner:
 
     def _prefill(self, builder: PlanBuilder, group: SequenceGroup, sequence: Sequence) -> None:
         count = min(builder.num_left, sequence.prefill_end - sequence.num_scheduled)
-        if count > self._max_chunk and self._others_can_prefill(group):
-            count = self._max_chunk
+        if count > builder.max_chunk and self._others_can_prefill(group):
+            count = builder.max_chunk
         samples = builder.prefill(group, sequence, count)
         sequence.num_scheduled += count
         sequence.num_in_flight += samples

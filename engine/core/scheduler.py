@@ -61,13 +61,7 @@ class Scheduler:
         self._retirement = Retirement(memory, self._rows)
         self._preemption = preemption
         self._planner = Planner(
-            memory,
-            self._queues,
-            self._rows,
-            self._retirement,
-            preemption=preemption,
-            gate=gate,
-            max_chunk=config.max_chunk,
+            memory, self._queues, self._rows, self._retirement, preemption=preemption, gate=gate
         )
         self._next_sequence_id = 0
         self._next_step = 0
@@ -110,7 +104,8 @@ class Scheduler:
 
     def schedule(self) -> StepPlan | None:
         """Plan the next step; None when no sequence can move before the next result."""
-        builder = PlanBuilder(self._next_step, self._config.max_num_batched_tokens)
+        config = self._config
+        builder = PlanBuilder(self._next_step, config.max_num_batched_tokens, config.max_chunk)
         self._planner.plan(builder)
         if builder.is_empty:
             return None

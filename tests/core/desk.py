@@ -1,6 +1,7 @@
 """A scheduler whose plans are answered by hand, for tests of single rules."""
 
 from collections import deque
+from typing import Any
 
 from engine.config import SchedulerConfig
 from engine.core.paged_memory import PagedMemory
@@ -31,25 +32,17 @@ class Desk:
         block_size: int = 4,
         num_rows: int = 4,
         budget: int = 64,
-        eos_token_ids: tuple[int, ...] = (),
         num_swap_slots: int = 0,
-        max_overtakes: int = 0,
-        prompt_share: float = 1.0,
+        **options: Any,
     ) -> None:
-        """Swaps if there is swap space."""
+        """Swaps if there is swap space; options are those of the scheduler."""
         capacity = Capacity(
             num_blocks=num_blocks,
             block_size=block_size,
             num_rows=num_rows,
             num_swap_slots=num_swap_slots,
         )
-        config = SchedulerConfig(
-            max_num_batched_tokens=budget,
-            max_model_len=1000,
-            eos_token_ids=eos_token_ids,
-            max_overtakes=max_overtakes,
-            prompt_share=prompt_share,
-        )
+        config = SchedulerConfig(max_num_batched_tokens=budget, max_model_len=1000, **options)
         memory = PagedMemory(
             num_blocks, block_size, num_swap_slots=num_swap_slots, prefix_cache=False
         )

@@ -120,7 +120,8 @@ def test_the_scheduler_learns_the_rate_from_its_steps() -> None:
             sampling = SamplingParams(max_tokens=3, ignore_eos=True)
             prompt = int32([PROMPT_TOKEN] * prompt_len)
             engine.add(Request(request_id=request_id, prompt=prompt, sampling=sampling))
-        stats = [output.stats for output in iter(lambda: engine.step(0.0), None)][-1]
+        while (output := engine.step(0.0)) is not None:
+            stats = output.stats
         assert (stats.num_swapped_out, stats.num_recomputed) == (int(swaps), int(not swaps))
 
 
