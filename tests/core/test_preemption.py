@@ -210,9 +210,9 @@ def test_an_overtaken_group_is_preempted_after_those_that_overtook_it() -> None:
     assert list(queues.swapped) == [overtaken, later]
 
 
-def test_overtaking_changes_no_answer() -> None:
+def test_overtaking_and_shares_change_no_answer() -> None:
     for seed in range(60):
-        run_workload(seed, max_overtakes=3)
+        run_workload(seed, max_overtakes=3, prompt_share=0.4)
 
 
 def test_a_beam_rewound_by_a_swap_decodes() -> None:

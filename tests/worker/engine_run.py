@@ -75,7 +75,7 @@ class Run:
         **settings: Any,
     ) -> None:
         config = model.config(**settings)
-        executor = _Recorder(load_worker(config), run_ahead)
+        executor = Recorder(load_worker(config), run_ahead)
         self.plans = executor.plans
         self.told: dict[tuple[int, int], Told] = defaultdict(Told)
         self.stats: StepStats | None = None
@@ -128,7 +128,7 @@ class Run:
         self.stats = output.stats
 
 
-class _Recorder(InlineExecutor):
+class Recorder(InlineExecutor):
     """Keeps the plans."""
 
     def __init__(self, worker: Any, run_ahead: int) -> None:
