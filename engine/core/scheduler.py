@@ -171,12 +171,12 @@ class Scheduler:
 
     def _take_output(self, now_s: float, result: StepResult, num_tokens: int) -> StepOutput:
         queues = self._queues
-        oldest = now_s - queues.waiting[0].request.arrival_s if queues.waiting else 0.0
         stats = StepStats(
             num_running=len(queues.running),
             num_waiting=len(queues.waiting),
             num_swapped=len(queues.swapped),
-            oldest_waiting_s=oldest,
+            oldest_waiting_s=_age_s(queues.waiting, now_s),
+            oldest_swapped_s=_age_s(queues.swapped, now_s),
             num_recomputed=self._planner.num_recomputed,
             num_swapped_out=self._planner.num_swapped_out,
             num_cached_tokens=self._planner.num_cached_tokens,
@@ -185,3 +185,7 @@ class Scheduler:
             usage=self._memory.usage(),
         )
         return self._output.build(result.step, stats)
+
+
+def _age_s(queue: deque[SequenceGroup], now_s: float) -> float:
+    return now_s - queue[0].request.arrival_s if queue else 0.0

@@ -39,6 +39,7 @@ NUM_SEEDS = 80
 # rules of which workloads see nothing or little: who shares, who goes first, when blocks come back
 RULES: list[Callable[[], None]] = [
     paged_memory.test_tenants_share_nothing,
+    paged_memory.test_what_siblings_share_leaves_with_their_group,
     swap_space.test_ended_sequences_need_no_room_to_come_back,
     swap_space.test_one_copy_is_enough_for_two_to_come_back,
     decoding.test_blocks_of_a_beam_that_ends_come_back_at_once,
