@@ -12,6 +12,7 @@ from tests.core import test_decoding as decoding
 from tests.core import test_limits as limits
 from tests.core import test_paged_memory as paged_memory
 from tests.core import test_preemption as preemption
+from tests.core import test_queues as queues
 from tests.core import test_scheduler as scheduler
 from tests.core import test_swap_space as swap_space
 from tests.core.machines import BlockPoolMachine
@@ -46,7 +47,7 @@ RULES: list[Callable[[], None]] = [
     scheduler.test_a_request_is_not_admitted_in_the_step_that_preempts_it,
     preemption.test_a_beam_rewound_by_a_swap_decodes,
     preemption.test_as_many_as_configured_overtake_a_swapped_group,
-    preemption.test_an_overtaken_group_is_preempted_after_those_that_overtook_it,
+    queues.test_an_overtaken_group_is_preempted_after_those_that_overtook_it,
     limits.test_a_group_with_more_sequences_than_rows_is_refused,
     limits.test_a_prompt_as_long_as_the_context_is_refused,
 ]

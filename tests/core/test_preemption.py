@@ -14,13 +14,11 @@ from engine.core.preemption import (
     Preemption,
     PrefillRate,
 )
-from engine.core.queues import Queues
 from engine.executor.simulated import PROMPT_TOKEN, SimulatedExecutor
 from engine.executor.step_time import LinearStepTime
 from engine.types import (
     Capacity,
     FinishReason,
-    IntColumn,
     Request,
     SamplingParams,
     StepPlan,
@@ -39,12 +37,12 @@ def _cheapest(block_copy_s: float, token_s: float = 1.0) -> CheapestPreemption:
     return preemption
 
 
-def _step(*, num_prefilled: int, num_decoded: int = 0, **columns: IntColumn) -> StepPlan:
+def _step(*, num_prefilled: int, num_decoded: int = 0, num_swapped_in: int = 0) -> StepPlan:
     return StepPlan(
         step=0,
+        swap_in_blocks=int32([1] * num_swapped_in),
         decode_rows=int32(list(range(num_decoded))),
         prefill_tokens=int32([7] * num_prefilled),
-        **columns,
     )
 
 
@@ -81,7 +79,7 @@ def test_the_prefill_rate_is_that_of_steps_that_prefill() -> None:
     rate.note(_step(num_prefilled=60, num_decoded=20), 8.0)
     assert rate.token_s == pytest.approx(0.1)
     rate.note(_step(num_prefilled=20, num_decoded=20), 99.0)
-    rate.note(_step(num_prefilled=60, swap_in_blocks=int32([1])), 99.0)
+    rate.note(_step(num_prefilled=60, num_swapped_in=1), 99.0)
     rate.note(_step(num_prefilled=0), 99.0)
     assert rate.token_s == pytest.approx(0.1)
 
@@ -192,22 +190,6 @@ def test_as_many_as_configured_overtake_a_swapped_group() -> None:
     last = desk.finish_all()
     assert all(reason is FinishReason.LENGTH for _, reason in last.values())
     assert set(last) >= {1, 2, 5}
-
-
-def test_an_overtaken_group_is_preempted_after_those_that_overtook_it() -> None:
-    queues = Queues()
-    first, overtaken, later = (group_of([1], first_id=index) for index in range(3))
-    for group in (first, overtaken, later):
-        queues.add(group)
-    queues.enter(first)
-    queues.enter(overtaken)
-    queues.preempt(overtaken, swap=True)
-    queues.enter(later)
-    queues.enter(overtaken)
-    assert queues.running == [first, overtaken, later]
-    for group in (later, overtaken):
-        queues.preempt(group, swap=True)
-    assert list(queues.swapped) == [overtaken, later]
 
 
 def test_overtaking_and_shares_change_no_answer() -> None:
