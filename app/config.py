@@ -4,6 +4,7 @@ This is the only file that reads environment variables.
 """
 
 import os
+import re
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 
 from app import embedded
 from app.model_store import EMBEDDED
-from engine.config import LoadFormat, PreemptionPolicy
+from engine.config import LoadFormat, MemoryPolicy, PreemptionPolicy
 from engine.errors import ConfigError
 
 _FolderOption = Annotated[Path, Strict(False)]
@@ -49,8 +50,14 @@ class AppConfig(BaseModel):
         num_blocks: blocks of the KV pool on each rank; null derives it from `kv_cache_gib`.
         kv_cache_gib: memory of the KV pool on each rank in GiB.
         swap_gib: CPU memory for preempted sequences on each rank in GiB; 0 never swaps.
+        memory_policy: how KV memory is given out: paged, or as one of the systems that the paper
+            compares with, which reserve it in advance.
         preemption: how a preempted request comes back: from the swap space, by recomputation, or
             by what is cheaper for it.
+        watermark: share of the KV pool that new requests leave free for running ones.
+        growth_blocks: blocks that they leave free for each running sequence, where that is more.
+        max_overtakes: later requests that may enter while one is swapped out.
+        prompt_share: share of a step's tokens that one prompt takes while others wait.
         prefix_cache: whether the KV pool keeps blocks of earlier prompts and uses them again.
         max_num_seqs: sequences in the batch at once.
         max_num_batched_tokens: token budget of one step.
@@ -77,7 +84,12 @@ class AppConfig(BaseModel):
     num_blocks: int | None = Field(default=None, ge=1, lt=1 << 31)
     kv_cache_gib: float = Field(default=0.5, gt=0, le=1024, allow_inf_nan=False)
     swap_gib: float = Field(default=0.0, ge=0, le=1024, allow_inf_nan=False)
+    memory_policy: MemoryPolicy = "paged"
     preemption: PreemptionPolicy = "auto"
+    watermark: float = Field(default=0.01, ge=0, le=0.5, allow_inf_nan=False)
+    growth_blocks: float = Field(default=0.5, ge=0, le=64, allow_inf_nan=False)
+    max_overtakes: int = Field(default=0, ge=0, le=4096)
+    prompt_share: float = Field(default=0.5, gt=0, le=1, allow_inf_nan=False)
     prefix_cache: bool = True
     max_num_seqs: int = Field(default=64, ge=1, le=4096)
     max_num_batched_tokens: int = Field(default=256, ge=1, le=1 << 20)
@@ -117,12 +129,20 @@ def parse_config(args: dict[str, Any]) -> AppConfig:
 def _describe(item: Any) -> str:
     name = ".".join(str(part) for part in item["loc"]) or "args"
     if item["type"] != "extra_forbidden":
-        return f"{name} is {item['input']!r:.100}: {item['msg']}"
+        return f"{name} is {item['input']!r:.100}: {item['msg']}{_nearest_choice(item)}"
     known = _known_options()
     nearest = get_close_matches(name.rpartition(".")[2], known, n=1)
     if nearest:
         return f"unknown option {name!r}; did you mean {known[nearest[0]]!r}?"
     return f"unknown option {name!r}; known are {', '.join(known.values())}"
+
+
+def _nearest_choice(item: Any) -> str:
+    if item["type"] != "literal_error":
+        return ""
+    choices = re.findall(r"'(\w+)'", item["ctx"]["expected"])
+    nearest = get_close_matches(str(item["input"])[:100], choices, n=1)
+    return f"; did you mean {nearest[0]!r}?" if nearest else ""
 
 
 def _known_options() -> dict[str, str]:

@@ -33,6 +33,8 @@ def to_engine_config(config: AppConfig, folder: Path, model: ModelConfig) -> Eng
     dtype = _dtype(config, device)
     _check_swap(config, model, DTYPE_BYTES[dtype])
     num_blocks = _num_blocks(config, model, DTYPE_BYTES[dtype])
+    max_model_len = _max_model_len(config, model, num_blocks * config.block_size)
+    _check_reserved(config, max_model_len, num_blocks)
     return EngineConfig(
         model_path=str(folder),
         model=model,
@@ -44,11 +46,16 @@ def to_engine_config(config: AppConfig, folder: Path, model: ModelConfig) -> Eng
         num_blocks=num_blocks,
         kv_cache_bytes=_kv_cache_bytes(config),
         swap_bytes=_swap_bytes(config),
+        memory_policy=config.memory_policy,
         preemption=config.preemption,
+        watermark=config.watermark,
+        growth_blocks=config.growth_blocks,
+        max_overtakes=config.max_overtakes,
+        prompt_share=config.prompt_share,
         prefix_cache=config.prefix_cache,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
-        max_model_len=_max_model_len(config, model, num_blocks * config.block_size),
+        max_model_len=max_model_len,
         max_num_waiting=config.max_num_waiting,
         num_threads=config.num_threads,
         compiled_kernels=config.compiled_kernels,
@@ -102,6 +109,26 @@ def _check_swap(config: AppConfig, model: ModelConfig, bytes_per_value: int) -> 
         raise ConfigError(
             f"swap_gib {config.swap_gib} does not hold one block: {config.block_size} tokens of "
             f"this model take {block_bytes / (1 << 30):.4g} GiB; raise it or set it to 0"
+        )
+
+
+def _check_reserved(config: AppConfig, max_model_len: int, num_blocks: int) -> None:
+    """What reserves memory never preempts, and gives out powers of two of blocks."""
+    policy = config.memory_policy
+    if policy == "paged":
+        return
+    if config.preemption != "auto" or config.swap_gib:
+        raise ConfigError(
+            f"memory_policy {policy} never preempts, so preemption {config.preemption} and "
+            f"swap_gib {config.swap_gib} have no use; leave them at auto and 0 or set "
+            "memory_policy to paged"
+        )
+    largest = 1 << (-(-max_model_len // config.block_size) - 1).bit_length()
+    if policy in ("reserved_max", "faster_transformer") and largest > num_blocks:
+        raise ConfigError(
+            f"memory_policy {policy} reserves {largest} blocks for every sequence of max_model_len "
+            f"{max_model_len}, and the KV pool has {num_blocks}; raise kv_cache_gib (or "
+            "num_blocks), or lower max_model_len"
         )
 
 

@@ -94,6 +94,9 @@ class SchedulerConfig:
         preemption: how a preempted group comes back; auto chooses for each.
         watermark, growth_blocks: what newcomers leave free of the paged pool, as a share of it and
             in blocks per sequence that is in it; the larger counts.
+        max_overtakes: later requests that may enter while an earlier one is swapped out.
+        prompt_share: share of the budget that one prompt takes of a step while another prompt
+            could be prefilled too.
         prefix_cache: whether full blocks are kept for later prompts.
     """
 
@@ -104,7 +107,14 @@ class SchedulerConfig:
     preemption: PreemptionPolicy = "auto"
     watermark: float = 0.01
     growth_blocks: float = 0.5
+    max_overtakes: int = 0
+    prompt_share: float = 1.0
     prefix_cache: bool = True
+
+    @property
+    def max_chunk(self) -> int:
+        """Tokens of `prompt_share`."""
+        return max(1, int(self.max_num_batched_tokens * self.prompt_share))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +133,8 @@ class EngineConfig:
         max_num_waiting: requests that may wait for a place in the batch.
         num_threads: compute threads of a CPU worker.
         run_ahead: plans in flight; 1 waits for each result.
-        memory_policy, preemption, prefix_cache: see `SchedulerConfig`.
+        memory_policy, preemption, watermark, growth_blocks, max_overtakes, prompt_share,
+            prefix_cache: see `SchedulerConfig`.
         compiled_kernels: whether a CPU worker may compile and use the C kernels.
     """
 
@@ -146,6 +157,10 @@ class EngineConfig:
     compiled_kernels: bool = True
     memory_policy: MemoryPolicy = "paged"
     preemption: PreemptionPolicy = "auto"
+    watermark: float = 0.01
+    growth_blocks: float = 0.5
+    max_overtakes: int = 0
+    prompt_share: float = 0.5
     prefix_cache: bool = True
 
     @property
@@ -157,5 +172,9 @@ class EngineConfig:
             eos_token_ids=self.model.eos_token_ids,
             memory_policy=self.memory_policy,
             preemption=self.preemption,
+            watermark=self.watermark,
+            growth_blocks=self.growth_blocks,
+            max_overtakes=self.max_overtakes,
+            prompt_share=self.prompt_share,
             prefix_cache=self.prefix_cache,
         )

@@ -295,7 +295,8 @@ class StepStats:
 
     Attributes:
         num_running, num_waiting, num_swapped: requests by where they are.
-        oldest_waiting_s: seconds since the arrival of the queue's head; 0 when it is empty.
+        oldest_waiting_s, oldest_swapped_s: seconds since the arrival of the earliest request that
+            waits or is swapped out; 0 when there is none.
         num_recomputed, num_swapped_out: preemptions of groups since the start, by kind.
         num_cached_tokens: prompt tokens found in the prefix cache since the start.
         num_tokens: tokens of the step's forward pass.
@@ -307,6 +308,7 @@ class StepStats:
     num_waiting: int = 0
     num_swapped: int = 0
     oldest_waiting_s: float = 0.0
+    oldest_swapped_s: float = 0.0
     num_recomputed: int = 0
     num_swapped_out: int = 0
     num_cached_tokens: int = 0
@@ -350,7 +352,8 @@ class Capacity:
         num_rows: sequences that can be in the row table at once.
         num_swap_slots: blocks that fit the swap space.
         block_copy_s: seconds to copy a block to or from the swap space; 0 when not measured.
-        prefill_token_s: seconds to prefill one token; 0 when not measured.
+        recompute_changes_bits: whether prefilling again what was decoded gives other bits even for
+            deterministic requests.
     """
 
     num_blocks: int
@@ -358,7 +361,7 @@ class Capacity:
     num_rows: int
     num_swap_slots: int = 0
     block_copy_s: float = 0.0
-    prefill_token_s: float = 0.0
+    recompute_changes_bits: bool = False
 
     @property
     def num_slots(self) -> int:

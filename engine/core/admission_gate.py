@@ -19,13 +19,30 @@ class AdmissionGate(Protocol):
         """
         ...
 
+    def may_overtake(self, swapped: SequenceGroup) -> bool:
+        """Whether a waiting group may enter before an earlier swapped one that has no room yet."""
+        ...
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IterationGate:
-    """Anyone may enter at any step (Orca's iteration-level scheduling)."""
+    """Anyone may enter at any step (Orca's iteration-level scheduling).
+
+    Attributes:
+        max_overtakes: groups that may enter before a swapped one that came earlier; with 0, as in
+            the paper, nobody new enters while others are swapped out. A limit, so that small
+            newcomers cannot take the room of a large group for ever.
+    """
+
+    max_overtakes: int = 0
 
     def num_open(self, waiting: Collection[SequenceGroup], num_running: int) -> int:
         """See `AdmissionGate.num_open`."""
         return len(waiting)
+
+    def may_overtake(self, swapped: SequenceGroup) -> bool:
+        """See `AdmissionGate.may_overtake`."""
+        return swapped.num_overtakes < self.max_overtakes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,3 +74,7 @@ class BatchGate:
                 break
             count += 1
         return count
+
+    def may_overtake(self, swapped: SequenceGroup) -> bool:
+        """See `AdmissionGate.may_overtake`."""
+        return False

@@ -93,6 +93,10 @@ class Memory(Protocol):
         """Blocks that a group holds, shared ones once."""
         ...
 
+    def num_kept_tokens(self, group: SequenceGroup) -> int:
+        """Leading tokens of a group that other groups keep in the pool when it leaves."""
+        ...
+
     def can_swap_out(self, group: SequenceGroup) -> bool:
         """Whether the swap space has room for all blocks of a group."""
         ...

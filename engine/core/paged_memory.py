@@ -4,6 +4,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 
 from engine.core import limits
 from engine.core.block_pool import BlockPool
@@ -183,6 +184,16 @@ class PagedMemory:
     def num_distinct_blocks(self, group: SequenceGroup) -> int:
         """See `Memory.num_distinct_blocks`."""
         return len(self._distinct_blocks(group))
+
+    def num_kept_tokens(self, group: SequenceGroup) -> int:
+        """See `Memory.num_kept_tokens`; blocks are shared with others only through the cache."""
+        if not group.request.sampling.may_read_cache:
+            return 0
+        held = (self._tables.get(sequence.sequence_id) for sequence in group.sequences)
+        own = Counter(block for table in held if table for block in table.blocks)
+        first = self._tables[group.live[0].sequence_id]
+        kept = takewhile(lambda block: self._pool.references(block) > own[block], first.blocks)
+        return self._block_size * len(list(kept))
 
     def can_swap_out(self, group: SequenceGroup) -> bool:
         """See `Memory.can_swap_out`."""

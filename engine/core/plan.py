@@ -24,11 +24,13 @@ class PlanBuilder:
     """The decisions of one step; holds the token budget.
 
     Attributes:
+        max_chunk: tokens of one prompt while another one could use the rest of the budget.
         prefilled: the group of each prefill chunk.
     """
 
-    def __init__(self, step: int, max_num_tokens: int) -> None:
+    def __init__(self, step: int, max_num_tokens: int, max_chunk: int) -> None:
         self.step = step
+        self.max_chunk = max_chunk
         self.num_left = max_num_tokens
         self._max_num_tokens = max_num_tokens
         self._decodes: list[tuple[SequenceGroup, Sequence]] = []

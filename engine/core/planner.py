@@ -101,11 +101,11 @@ class Planner:
                 self._prefill(builder, group, sequence)
 
     def _plan_entries(self, builder: PlanBuilder) -> None:
-        """Bring in groups in order of arrival, as in the paper swapped ones before new ones."""
+        """Bring in groups in order of arrival, unless the gate lets some overtake."""
         num_open = self._gate.num_open(self._queues.waiting, len(self._queues.running))
         while builder.num_left:
-            group = self._queues.next_in_line
-            if group is None or not self._can_enter(group):
+            group = self._next_to_enter()
+            if group is None:
                 return
             if group.status is Status.SWAPPED:
                 self._swap_in(builder, group)
@@ -114,6 +114,14 @@ class Planner:
                 self._admit(builder, group)
             else:
                 return
+
+    def _next_to_enter(self) -> SequenceGroup | None:
+        first, waiting = self._queues.next_in_line, self._queues.waiting
+        if first is None or self._can_enter(first):
+            return first
+        if first.status is not Status.SWAPPED or not waiting or not self._gate.may_overtake(first):
+            return None
+        return waiting[0] if self._can_enter(waiting[0]) else None
 
     def _can_enter(self, group: SequenceGroup) -> bool:
         # a preempted group waits until its last plan is complete, so that all its tokens are known
@@ -134,6 +142,9 @@ class Planner:
                 self._decode(builder, group, entry.sequence)
 
     def _admit(self, builder: PlanBuilder, group: SequenceGroup) -> None:
+        first = self._queues.next_in_line
+        if first is not None and first is not group:
+            first.num_overtakes += 1
         admitted = self._memory.admit(group)
         self._enter(builder, group, admitted)
         # the others share with the first, which alone may have found something in the cache
@@ -171,6 +182,8 @@ class Planner:
 
     def _prefill(self, builder: PlanBuilder, group: SequenceGroup, sequence: Sequence) -> None:
         count = min(builder.num_left, sequence.prefill_end - sequence.num_scheduled)
+        if count > builder.max_chunk and self._others_can_prefill(group):
+            count = builder.max_chunk
         samples = builder.prefill(group, sequence, count)
         sequence.num_scheduled += count
         sequence.num_in_flight += samples
@@ -179,6 +192,10 @@ class Planner:
         if samples and group.beam is None:
             while group.num_unborn:
                 self._bear_sibling(builder, group, sequence)
+
+    def _others_can_prefill(self, group: SequenceGroup) -> bool:
+        """Whether somebody could use what a long prompt leaves of the budget in this step."""
+        return self._prefilling[-1] is not group or self._next_to_enter() is not None
 
     def _bear_sibling(self, builder: PlanBuilder, group: SequenceGroup, parent: Sequence) -> None:
         sibling = group.bear_sibling()
@@ -236,4 +253,5 @@ class Planner:
         if not self._memory.can_swap_out(group):
             return False
         num_blocks = self._memory.num_distinct_blocks(group)
-        return self._preemption.prefers_swap(group, num_blocks)
+        num_kept = self._memory.num_kept_tokens(group)
+        return self._preemption.prefers_swap(group, num_blocks, num_kept)

@@ -5,6 +5,7 @@ from engine.core.admission_gate import AdmissionGate, BatchGate, IterationGate
 from engine.core.memory import Memory
 from engine.core.paged_memory import PagedMemory
 from engine.core.preemption import (
+    BitKeepingPreemption,
     CheapestPreemption,
     FixedPreemption,
     Preemption,
@@ -35,20 +36,25 @@ def make_memory(config: SchedulerConfig, capacity: Capacity) -> Memory:
 
 def make_preemption(config: SchedulerConfig, capacity: Capacity) -> Preemption:
     """Make the choice between swapping and recomputing."""
-    if config.preemption != "auto":
-        return FixedPreemption(swap=config.preemption == "swap")
-    if capacity.block_copy_s and capacity.prefill_token_s:
-        return CheapestPreemption(
-            block_copy_s=capacity.block_copy_s, prefill_token_s=capacity.prefill_token_s
-        )
-    return SharedPreemption()
+    preemption = _preemption(config, capacity)
+    if capacity.recompute_changes_bits:
+        return BitKeepingPreemption(preemption)
+    return preemption
 
 
 def make_gate(config: SchedulerConfig) -> AdmissionGate:
     """Make the scheduler's door."""
     if config.memory_policy == "faster_transformer":
         return BatchGate(max_total_len=config.max_model_len)
-    return IterationGate()
+    return IterationGate(max_overtakes=config.max_overtakes)
+
+
+def _preemption(config: SchedulerConfig, capacity: Capacity) -> Preemption:
+    if config.preemption != "auto":
+        return FixedPreemption(swap=config.preemption == "swap")
+    if capacity.block_copy_s:
+        return CheapestPreemption(block_copy_s=capacity.block_copy_s)
+    return SharedPreemption()
 
 
 def _estimate(config: SchedulerConfig) -> OutputEstimate:

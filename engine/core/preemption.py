@@ -4,13 +4,23 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from engine.core.sequence import SequenceGroup
+from engine.types import StepPlan
 
 
 class Preemption(Protocol):
-    """Chooses for each victim."""
+    """Chooses for each victim; the swap space has room for it."""
 
-    def prefers_swap(self, group: SequenceGroup, num_blocks: int) -> bool:
-        """Whether to swap a group that holds `num_blocks` distinct blocks."""
+    def prefers_swap(self, group: SequenceGroup, num_blocks: int, num_kept: int) -> bool:
+        """Whether to swap a group.
+
+        Args:
+            num_blocks: distinct blocks that it holds, all of which would be copied.
+            num_kept: leading tokens that it would find again without computing them.
+        """
+        ...
+
+    def observe(self, plan: StepPlan, elapsed_s: float) -> None:
+        """Learn from a step how long the workers take."""
         ...
 
 
@@ -20,9 +30,12 @@ class FixedPreemption:
 
     swap: bool
 
-    def prefers_swap(self, group: SequenceGroup, num_blocks: int) -> bool:
+    def prefers_swap(self, group: SequenceGroup, num_blocks: int, num_kept: int) -> bool:
         """See `Preemption.prefers_swap`."""
         return self.swap
+
+    def observe(self, plan: StepPlan, elapsed_s: float) -> None:
+        """See `Preemption.observe`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,25 +46,75 @@ class SharedPreemption:
     about as fast as it is copied (paper, section 7.3).
     """
 
-    def prefers_swap(self, group: SequenceGroup, num_blocks: int) -> bool:
+    def prefers_swap(self, group: SequenceGroup, num_blocks: int, num_kept: int) -> bool:
         """See `Preemption.prefers_swap`."""
         return len(group.live) > 1
 
+    def observe(self, plan: StepPlan, elapsed_s: float) -> None:
+        """See `Preemption.observe`."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+class PrefillRate:
+    """Seconds per token of the steps that mostly prefill; what is long ago counts little."""
+
+    # weight of all earlier steps against the next one, so that about ten count
+    _MEMORY = 0.9
+
+    def __init__(self) -> None:
+        self._elapsed_s = 0.0
+        self._num_tokens = 0.0
+
+    @property
+    def token_s(self) -> float:
+        """The mean; 0 before the first step."""
+        return self._elapsed_s / self._num_tokens if self._num_tokens else 0.0
+
+    def note(self, plan: StepPlan, elapsed_s: float) -> None:
+        """Take in a step, if most of its time went into prefills."""
+        if len(plan.prefill_tokens) > len(plan.decode_rows) and not plan.swap_in_blocks:
+            self._elapsed_s = self._MEMORY * self._elapsed_s + elapsed_s
+            self._num_tokens = self._MEMORY * self._num_tokens + plan.num_tokens
+
+
 class CheapestPreemption:
-    """Compares the time of two copies of each block with that of prefilling again.
+    """Compares the time of two copies of each block with that of prefilling again."""
+
+    def __init__(self, *, block_copy_s: float) -> None:
+        """Args: block_copy_s: seconds to copy one block to or from the swap space."""
+        self._block_copy_s = block_copy_s
+        self._prefill_rate = PrefillRate()
+        self._without_rate = SharedPreemption()
+
+    def prefers_swap(self, group: SequenceGroup, num_blocks: int, num_kept: int) -> bool:
+        """See `Preemption.prefers_swap`; forked sequences prefill the prompt only once."""
+        token_s = self._prefill_rate.token_s
+        if not token_s:
+            return self._without_rate.prefers_swap(group, num_blocks, num_kept)
+        first, *others = group.live
+        num_tokens = first.num_known + sum(len(other.output) for other in others) - num_kept
+        return 2 * num_blocks * self._block_copy_s < num_tokens * token_s
+
+    def observe(self, plan: StepPlan, elapsed_s: float) -> None:
+        """See `Preemption.observe`."""
+        self._prefill_rate.note(plan, elapsed_s)
+
+
+@dataclass(frozen=True, slots=True)
+class BitKeepingPreemption:
+    """Swaps deterministic groups, for devices where prefilling again gives other bits.
 
     Attributes:
-        block_copy_s: seconds to copy one block to or from the swap space.
-        prefill_token_s: seconds to prefill one token.
+        others: chooses for all other groups.
     """
 
-    block_copy_s: float
-    prefill_token_s: float
+    others: Preemption
 
-    def prefers_swap(self, group: SequenceGroup, num_blocks: int) -> bool:
-        """See `Preemption.prefers_swap`; forked sequences prefill the prompt only once."""
-        first, *others = group.live
-        num_tokens = first.num_known + sum(len(other.output) for other in others)
-        return 2 * num_blocks * self.block_copy_s < num_tokens * self.prefill_token_s
+    def prefers_swap(self, group: SequenceGroup, num_blocks: int, num_kept: int) -> bool:
+        """See `Preemption.prefers_swap`."""
+        if group.request.sampling.deterministic:
+            return True
+        return self.others.prefers_swap(group, num_blocks, num_kept)
+
+    def observe(self, plan: StepPlan, elapsed_s: float) -> None:
+        """See `Preemption.observe`."""
+        self.others.observe(plan, elapsed_s)

@@ -1,9 +1,11 @@
 """Where the open groups are; each queue in order of arrival.
 
-The latest running group is preempted first and the earliest one comes back first, so every running
-group is earlier than all that wait or are swapped out: first come, first served.
+The latest running group is preempted first and the earliest one comes back first. Unless the policy
+of the door lets somebody overtake, every running group is therefore earlier than all that wait or
+are swapped out: first come, first served.
 """
 
+from bisect import insort
 from collections import deque
 
 from engine.core.sequence import SequenceGroup, Status
@@ -21,22 +23,22 @@ class Queues:
     def next_in_line(self) -> SequenceGroup | None:
         """The earliest group that does not run."""
         heads = [queue[0] for queue in (self.swapped, self.waiting) if queue]
-        return min(heads, key=lambda group: group.sequences[0].sequence_id, default=None)
+        return min(heads, key=_arrival, default=None)
 
     def add(self, group: SequenceGroup) -> None:
         """Queue a new group."""
         self.waiting.append(group)
 
     def enter(self, group: SequenceGroup) -> None:
-        """Let the next in line run."""
+        """Let a group run."""
         self.remove(group)
-        self.running.append(group)
+        insort(self.running, group, key=_arrival)
         group.status = Status.RUNNING
 
     def preempt(self, group: SequenceGroup, *, swap: bool) -> None:
-        """Put the latest running group ahead of all that do not run."""
+        """Put a running group back among those that do not run."""
         self.remove(group)
-        (self.swapped if swap else self.waiting).appendleft(group)
+        insort(self.swapped if swap else self.waiting, group, key=_arrival)
         group.status = Status.SWAPPED if swap else Status.WAITING
 
     def remove(self, group: SequenceGroup) -> None:
@@ -47,3 +49,7 @@ class Queues:
             self.swapped.remove(group)
         else:
             self.waiting.remove(group)
+
+
+def _arrival(group: SequenceGroup) -> int:
+    return group.sequences[0].sequence_id

@@ -156,6 +156,10 @@ class ReservedMemory:
         """See `Memory.num_distinct_blocks`."""
         return sum(len(self.block_table(sequence.sequence_id)) for sequence in group.live)
 
+    def num_kept_tokens(self, group: SequenceGroup) -> int:
+        """See `Memory.num_kept_tokens`; nothing is shared."""
+        return 0
+
     def can_swap_out(self, group: SequenceGroup) -> bool:
         """See `Memory.can_swap_out`; whoever was admitted stays to its end."""
         return False

@@ -59,6 +59,7 @@ class Scheduler:
         self._queues = Queues()
         self._rows = Rows(capacity.num_rows)
         self._retirement = Retirement(memory, self._rows)
+        self._preemption = preemption
         self._planner = Planner(
             memory, self._queues, self._rows, self._retirement, preemption=preemption, gate=gate
         )
@@ -103,7 +104,8 @@ class Scheduler:
 
     def schedule(self) -> StepPlan | None:
         """Plan the next step; None when no sequence can move before the next result."""
-        builder = PlanBuilder(self._next_step, self._config.max_num_batched_tokens)
+        config = self._config
+        builder = PlanBuilder(self._next_step, config.max_num_batched_tokens, config.max_chunk)
         self._planner.plan(builder)
         if builder.is_empty:
             return None
@@ -116,6 +118,7 @@ class Scheduler:
         """Take in the result of the oldest plan in flight."""
         done = self._in_flight.popleft()
         assert result.step == done.plan.step
+        self._preemption.observe(done.plan, result.elapsed_s)
         self._output.begin(result)
         self._tell_prompts(done, result)
         for position, (group, sequence) in enumerate(done.sampled):
@@ -168,12 +171,12 @@ class Scheduler:
 
     def _take_output(self, now_s: float, result: StepResult, num_tokens: int) -> StepOutput:
         queues = self._queues
-        oldest = now_s - queues.waiting[0].request.arrival_s if queues.waiting else 0.0
         stats = StepStats(
             num_running=len(queues.running),
             num_waiting=len(queues.waiting),
             num_swapped=len(queues.swapped),
-            oldest_waiting_s=oldest,
+            oldest_waiting_s=_age_s(queues.waiting, now_s),
+            oldest_swapped_s=_age_s(queues.swapped, now_s),
             num_recomputed=self._planner.num_recomputed,
             num_swapped_out=self._planner.num_swapped_out,
             num_cached_tokens=self._planner.num_cached_tokens,
@@ -182,3 +185,7 @@ class Scheduler:
             usage=self._memory.usage(),
         )
         return self._output.build(result.step, stats)
+
+
+def _age_s(queue: deque[SequenceGroup], now_s: float) -> float:
+    return now_s - queue[0].request.arrival_s if queue else 0.0

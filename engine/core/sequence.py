@@ -112,6 +112,7 @@ class SequenceGroup:
         row_sampling: the parameters that the workers use for its rows.
         beam: state of its beam search; None for sampling.
         spare_rows: rows kept for siblings that are not born yet.
+        num_overtakes: later groups that have entered while it was swapped out.
         num_prompt_told: prompt tokens whose log-probability has been told, where asked for.
     """
 
@@ -124,6 +125,7 @@ class SequenceGroup:
     beam: BeamSearch | None = None
     spare_rows: list[int] = field(default_factory=list)
     status: Status = Status.WAITING
+    num_overtakes: int = 0
     num_prompt_told: int = 0
 
     @property

@@ -107,10 +107,10 @@ class _Layer:
         qkv = self._qkv(x, is_deterministic=alone)
         q = backend.rope_write(qkv, self._cos_sin, kv_layer, layout)
         attended = backend.attention(q, kv_layer, layout, self._scale)
-        x = parallel.all_reduce(self._out(attended, is_deterministic=alone))
+        x = parallel.all_reduce(self._out(attended, is_deterministic=alone), is_deterministic=alone)
         x = backend.add_rms_norm(x, residual, self._norm, self._eps)
         x = backend.silu_mul(self._gate_up(x, is_deterministic=alone))
-        return parallel.all_reduce(self._down(x, is_deterministic=alone))
+        return parallel.all_reduce(self._down(x, is_deterministic=alone), is_deterministic=alone)
 
 
 def _fused_qkv(

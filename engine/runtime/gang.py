@@ -100,11 +100,13 @@ async def start_gang(config: EngineConfig, options: GangOptions) -> Gang:
 
 
 def common_capacity(capacities: Sequence[Capacity]) -> Capacity:
-    """What every rank can hold: the plans are the same for all."""
+    """What every rank can hold, at the slowest one's pace: the plans are the same for all."""
     return replace(
         capacities[0],
         num_blocks=min(capacity.num_blocks for capacity in capacities),
         num_swap_slots=min(capacity.num_swap_slots for capacity in capacities),
+        block_copy_s=max(capacity.block_copy_s for capacity in capacities),
+        recompute_changes_bits=any(capacity.recompute_changes_bits for capacity in capacities),
     )
 
 

@@ -12,6 +12,7 @@ from engine.model.loader import load_model
 from engine.model.parallel import TensorParallel, connect, local_device
 from engine.model.safetensors_folder import Progress
 from engine.types import Capacity, StepPlan, StepResult
+from engine.worker.copy_rate import measure_block_copy_s
 from engine.worker.inputs import build_inputs
 from engine.worker.kv_pool import KVPool
 from engine.worker.plan_check import PlanLimits, check_plan
@@ -44,6 +45,7 @@ class Worker:
             block_size=pool.block_size,
             num_rows=config.max_num_seqs,
             num_swap_slots=pool.num_swap_slots,
+            block_copy_s=measure_block_copy_s(pool),
         )
         self.pool = pool
         self._backend = backend

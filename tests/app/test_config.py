@@ -13,6 +13,8 @@ def test_no_option_is_needed() -> None:
     assert (config.model, config.dtype, config.device) == ("embedded", "auto", "auto")
     assert (config.kv_cache_gib, config.max_model_len, config.num_blocks) == (0.5, None, None)
     assert (config.swap_gib, config.preemption, config.prefix_cache) == (0, "auto", True)
+    assert (config.memory_policy, config.watermark, config.growth_blocks) == ("paged", 0.01, 0.5)
+    assert (config.max_overtakes, config.prompt_share) == (0, 0.5)
     assert config.limits == Limits(max_body_mib=4)
 
 
@@ -48,7 +50,12 @@ def test_an_unknown_option_is_refused_with_the_nearest_known_one(
         ("num_blocks", [0, -1, 1 << 31]),
         ("kv_cache_gib", [0, -1, float("nan"), float("inf"), "1", 1025]),
         ("swap_gib", [-1, float("nan"), float("inf"), "1", True, 1025]),
+        ("memory_policy", ["pages", True, None]),
         ("preemption", ["kill", True, None]),
+        ("watermark", [-0.01, 0.51, float("nan"), "1", True]),
+        ("growth_blocks", [-1, 65, float("inf"), "1"]),
+        ("max_overtakes", [-1, 4097, 1.5, True]),
+        ("prompt_share", [0, 1.01, float("nan"), "1"]),
         ("prefix_cache", ["yes", 1]),
         ("max_num_seqs", [0, 4097]),
         ("max_num_batched_tokens", [0, (1 << 20) + 1]),
@@ -69,6 +76,22 @@ def test_a_bad_value_is_refused_by_name(name: str, values: list[Any]) -> None:
             parse_config({name: value})
         assert str(caught.value).startswith(name), value
         assert f" is {bad!r:.20}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "nearest"),
+    [
+        ("memory_policy", "reserved_orcale", "'reserved_oracle'"),
+        ("preemption", "recompile", "'recompute'"),
+        ("unknown_parameters", "rejct", "'reject'"),
+    ],
+)
+def test_a_misspelt_choice_is_refused_with_the_nearest_one(
+    name: str, value: str, nearest: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config({name: value})
+    assert str(caught.value).endswith(f"; did you mean {nearest}?")
 
 
 def test_every_bad_option_is_named_at_once() -> None:

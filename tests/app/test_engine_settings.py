@@ -53,6 +53,37 @@ def test_swap_space_that_is_too_small_is_refused(args: dict[str, Any], message: 
         settings(**args)
 
 
+def test_policies_reach_the_scheduler() -> None:
+    scheduler = settings(
+        memory_policy="reserved_max",
+        watermark=0.1,
+        growth_blocks=1.5,
+        max_overtakes=2,
+        prompt_share=0.25,
+        max_num_batched_tokens=256,
+    ).scheduler
+    assert scheduler.memory_policy == "reserved_max"
+    assert (scheduler.watermark, scheduler.growth_blocks) == (0.1, 1.5)
+    assert (scheduler.max_overtakes, scheduler.max_chunk) == (2, 64)
+    assert settings(max_num_batched_tokens=64, prompt_share=0.001).scheduler.max_chunk == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ({"preemption": "recompute"}, "reserved_max never preempts, so preemption recompute"),
+        ({"swap_gib": 0.01}, "swap_gib 0.01 have no use; leave them at auto and 0"),
+        (
+            {"num_blocks": 63, "max_model_len": 1000},
+            "reserves 64 blocks for every sequence of max_model_len 1000, and the KV pool has 63",
+        ),
+    ],
+)
+def test_reserved_memory_that_cannot_work_is_refused(args: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        settings(memory_policy="reserved_max", **args)
+
+
 def gib(num_tokens: float) -> float:
     return num_tokens * TOKEN_BYTES / (1 << 30)
 

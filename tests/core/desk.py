@@ -1,10 +1,11 @@
 """A scheduler whose plans are answered by hand, for tests of single rules."""
 
 from collections import deque
+from typing import Any
 
 from engine.config import SchedulerConfig
-from engine.core.admission_gate import IterationGate
 from engine.core.paged_memory import PagedMemory
+from engine.core.policies import make_gate
 from engine.core.preemption import FixedPreemption
 from engine.core.scheduler import Scheduler
 from engine.types import (
@@ -31,24 +32,23 @@ class Desk:
         block_size: int = 4,
         num_rows: int = 4,
         budget: int = 64,
-        eos_token_ids: tuple[int, ...] = (),
         num_swap_slots: int = 0,
+        **options: Any,
     ) -> None:
-        """Swaps if there is swap space."""
+        """Swaps if there is swap space; options are those of the scheduler."""
         capacity = Capacity(
             num_blocks=num_blocks,
             block_size=block_size,
             num_rows=num_rows,
             num_swap_slots=num_swap_slots,
         )
-        config = SchedulerConfig(
-            max_num_batched_tokens=budget, max_model_len=1000, eos_token_ids=eos_token_ids
-        )
+        config = SchedulerConfig(max_num_batched_tokens=budget, max_model_len=1000, **options)
         memory = PagedMemory(
             num_blocks, block_size, num_swap_slots=num_swap_slots, prefix_cache=False
         )
         preemption = FixedPreemption(swap=num_swap_slots > 0)
-        self.scheduler = Scheduler(config, capacity, memory, preemption, IterationGate())
+        gate = make_gate(config)
+        self.scheduler = Scheduler(config, capacity, memory, preemption, gate)
         self._in_flight: deque[StepPlan] = deque()
 
     def add(

@@ -144,7 +144,12 @@ class Harness:
         assert self.setting.prefix_cache or stats.num_cached_tokens == 0
         num_open = stats.num_running + stats.num_waiting + stats.num_swapped
         assert num_open == len(self.open_requests)
-        assert 0 <= stats.oldest_waiting_s <= self._now_s
+        for count, age_s in (
+            (stats.num_waiting, stats.oldest_waiting_s),
+            (stats.num_swapped, stats.oldest_swapped_s),
+        ):
+            assert 0 <= age_s <= self._now_s
+            assert count or not age_s
         has_plan = self.executor.num_plans > self._num_plans
         has_preempted = count_preemptions(stats) > count_preemptions(before)
         if self.setting.run_ahead == 1 and has_plan and has_preempted:

@@ -132,6 +132,13 @@ MEMORY_MUTANTS = [
         "_ = ",
     ),
     mutant(
+        "what only siblings share is thought to stay without them",
+        PagedMemory,
+        PagedMemory.num_kept_tokens,
+        "> own[block]",
+        "> 1",
+    ),
+    mutant(
         "tokens of freed sequences still count as saved by sharing",
         PagedMemory,
         PagedMemory.free,

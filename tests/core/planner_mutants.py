@@ -57,9 +57,16 @@ PLANNER_MUTANTS = [
     mutant(
         "new groups enter while others are swapped out",
         Planner,
-        Planner._plan_entries,
-        "group = self._queues.next_in_line",
-        "group = next(iter(self._queues.waiting), self._queues.next_in_line)",
+        Planner._next_to_enter,
+        "not self._gate.may_overtake(first)",
+        "False",
+    ),
+    mutant(
+        "a swapped group is overtaken for ever",
+        Planner,
+        Planner._admit,
+        "first.num_overtakes += 1",
+        "pass",
     ),
     mutant(
         "a sequence overtakes the first, whose prompt it shares",

@@ -56,15 +56,22 @@ QUEUE_MUTANTS = [
         "a preempted group goes to the end of the queue",
         Queues,
         Queues.preempt,
-        ".appendleft(group)",
-        ".append(group)",
+        "insort(self.swapped if swap else self.waiting, group, key=_arrival)",
+        "(self.swapped if swap else self.waiting).append(group)",
     ),
     mutant(
         "swapped groups come back before earlier ones that were recomputed",
         Queues,
         Queues.next_in_line,
-        "return min(heads, key=lambda group: group.sequences[0].sequence_id, default=None)",
+        "return min(heads, key=_arrival, default=None)",
         "return heads[0] if heads else None",
+    ),
+    mutant(
+        "an overtaken group that runs again is preempted before those that overtook it",
+        Queues,
+        Queues.enter,
+        "insort(self.running, group, key=_arrival)",
+        "self.running.append(group)",
     ),
 ]
 

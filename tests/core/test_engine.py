@@ -3,8 +3,9 @@
 import pytest
 
 from engine.config import SchedulerConfig
-from engine.executor.symbolic import SymbolicModel
-from engine.types import Capacity, FinishReason
+from engine.core.engine import Engine
+from engine.executor.symbolic import SymbolicExecutor, SymbolicModel
+from engine.types import Capacity, FinishReason, Request, SamplingParams, int32
 from tests.core.expectations import Setting
 from tests.core.harness import Harness, count_preemptions
 
@@ -53,6 +54,23 @@ def test_a_refused_request_changes_nothing() -> None:
     assert not harness.engine.has_work
     harness.add([1], harness.sampling(3))
     harness.drain()
+
+
+def test_the_age_of_the_earliest_in_each_queue_is_told() -> None:
+    sampling = SamplingParams(max_tokens=3, ignore_eos=True)
+    capacity = Capacity(num_blocks=3, block_size=4, num_rows=4, num_swap_slots=4)
+    config = SchedulerConfig(max_num_batched_tokens=16, max_model_len=64, preemption="swap")
+    engine = Engine(config, SymbolicExecutor(capacity))
+    for request_id, (prompt_len, arrival_s) in enumerate([(4, 1.0), (8, 2.0), (1, 3.0), (1, 4.0)]):
+        prompt = int32([request_id] * prompt_len)
+        engine.add(
+            Request(request_id=request_id, prompt=prompt, sampling=sampling, arrival_s=arrival_s)
+        )
+    first, second = engine.step(10.0), engine.step(11.0)
+    assert first is not None
+    assert second is not None
+    assert (first.stats.oldest_waiting_s, first.stats.oldest_swapped_s) == (7.0, 0.0)
+    assert (second.stats.oldest_waiting_s, second.stats.oldest_swapped_s) == (8.0, 9.0)
 
 
 @pytest.mark.parametrize("run_ahead", [1, 2])

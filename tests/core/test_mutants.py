@@ -12,6 +12,7 @@ from tests.core import test_decoding as decoding
 from tests.core import test_limits as limits
 from tests.core import test_paged_memory as paged_memory
 from tests.core import test_preemption as preemption
+from tests.core import test_queues as queues
 from tests.core import test_scheduler as scheduler
 from tests.core import test_swap_space as swap_space
 from tests.core.machines import BlockPoolMachine
@@ -39,11 +40,14 @@ NUM_SEEDS = 80
 # rules of which workloads see nothing or little: who shares, who goes first, when blocks come back
 RULES: list[Callable[[], None]] = [
     paged_memory.test_tenants_share_nothing,
+    paged_memory.test_what_siblings_share_leaves_with_their_group,
     swap_space.test_ended_sequences_need_no_room_to_come_back,
     swap_space.test_one_copy_is_enough_for_two_to_come_back,
     decoding.test_blocks_of_a_beam_that_ends_come_back_at_once,
     scheduler.test_a_request_is_not_admitted_in_the_step_that_preempts_it,
     preemption.test_a_beam_rewound_by_a_swap_decodes,
+    preemption.test_as_many_as_configured_overtake_a_swapped_group,
+    queues.test_an_overtaken_group_is_preempted_after_those_that_overtook_it,
     limits.test_a_group_with_more_sequences_than_rows_is_refused,
     limits.test_a_prompt_as_long_as_the_context_is_refused,
 ]

@@ -5,7 +5,7 @@ import pytest
 from engine.core.memory import Admission, Growth
 from engine.core.paged_memory import PagedMemory
 from engine.core.sequence import SequenceGroup
-from engine.types import MemoryUsage
+from engine.types import MemoryUsage, SamplingParams
 from tests.core.groups import group_of
 
 
@@ -16,6 +16,35 @@ def admit(memory: PagedMemory, group: SequenceGroup) -> list[int]:
     for entry in admitted:
         memory.commit(group, entry.sequence)
     return [entry.num_cached for entry in admitted]
+
+
+def test_tokens_that_others_hold_too_stay_when_a_group_leaves() -> None:
+    memory = PagedMemory(num_blocks=16, block_size=2)
+    prompt = [1, 2, 3, 4, 5, 6]
+    first = group_of(prompt, (7,))
+    admit(memory, first)
+    assert memory.num_kept_tokens(first) == 0, "nobody else holds it"
+    later = group_of([1, 2, 3, 4, 8], first_id=1)
+    assert admit(memory, later) == [4]
+    assert memory.num_kept_tokens(first) == memory.num_kept_tokens(later) == 4
+    memory.free(1)
+    assert memory.num_kept_tokens(first) == 0
+
+
+def test_what_siblings_share_leaves_with_their_group() -> None:
+    memory = PagedMemory(num_blocks=16, block_size=2)
+    admit(memory, group_of([1, 2, 3, 4]))
+    memory.fork(0, 1)
+    assert memory.num_kept_tokens(group_of([1, 2, 3, 4], (5,), (6,))) == 0
+
+
+def test_a_deterministic_group_finds_nothing_again() -> None:
+    memory = PagedMemory(num_blocks=16, block_size=2)
+    sampling = SamplingParams(max_tokens=4, deterministic=True)
+    group = group_of([1, 2, 3], sampling=sampling)
+    admit(memory, group)
+    assert admit(memory, group_of([1, 2, 3], first_id=1)) == [2]
+    assert memory.num_kept_tokens(group) == 0
 
 
 def test_a_block_is_allocated_with_the_first_token_that_needs_it() -> None:

@@ -43,7 +43,7 @@ def test_known_tokens_run_across_prompt_and_output(
 
 
 def test_decodes_sample_first_then_the_prefills_that_end() -> None:
-    builder = PlanBuilder(3, 100)
+    builder = PlanBuilder(3, 100, 100)
     groups = [group_in_row(row, [10 * row, 10 * row + 1]) for row in range(4)]
     (half,), (whole,), (first,), (second,) = (group.sequences for group in groups)
     assert not builder.prefill(groups[0], half, 1)
@@ -59,7 +59,7 @@ def test_decodes_sample_first_then_the_prefills_that_end() -> None:
 
 
 def test_every_token_is_taken_from_the_budget() -> None:
-    builder = PlanBuilder(0, 10)
+    builder = PlanBuilder(0, 10, 10)
     group = group_in_row(0, [1, 2, 3])
     builder.prefill(group, group.sequences[0], 3)
     builder.decode(group, group.sequences[0])
@@ -67,7 +67,7 @@ def test_every_token_is_taken_from_the_budget() -> None:
 
 
 def test_a_plan_over_the_budget_is_not_built() -> None:
-    builder = PlanBuilder(0, 2)
+    builder = PlanBuilder(0, 2, 2)
     group = group_in_row(0, [1, 2, 3])
     builder.prefill(group, group.sequences[0], 3)
     with pytest.raises(AssertionError):
@@ -75,7 +75,7 @@ def test_a_plan_over_the_budget_is_not_built() -> None:
 
 
 def test_releases_alone_make_no_plan() -> None:
-    builder = PlanBuilder(0, 10)
+    builder = PlanBuilder(0, 10, 10)
     assert builder.is_empty
     group = group_in_row(0, [1])
     builder.prefill(group, group.sequences[0], 1)
@@ -84,7 +84,7 @@ def test_releases_alone_make_no_plan() -> None:
 
 
 def test_table_entries_name_their_row() -> None:
-    builder = PlanBuilder(0, 10)
+    builder = PlanBuilder(0, 10, 10)
     groups = [group_in_row(row, [1]) for row in (4, 6)]
     builder.grow(groups[0].sequences[0], Growth(entries=((0, 11), (1, 12))))
     builder.grow(groups[1].sequences[0], Growth(entries=((5, 13),), copies=((3, 13),)))
@@ -96,7 +96,7 @@ def test_table_entries_name_their_row() -> None:
 
 
 def test_siblings_sample_last() -> None:
-    builder = PlanBuilder(0, 10)
+    builder = PlanBuilder(0, 10, 10)
     group = group_in_row(1, [1, 2])
     (first,) = group.sequences
     group.spare_rows.append(3)
@@ -111,14 +111,14 @@ def test_siblings_sample_last() -> None:
 
 def test_a_block_is_copied_into_once_and_never_out_of_a_copy() -> None:
     for copies in (((1, 2), (3, 2)), ((1, 2), (2, 3))):
-        builder = PlanBuilder(0, 10)
+        builder = PlanBuilder(0, 10, 10)
         builder.grow(group_in_row(0, [1]).sequences[0], Growth(copies=copies))
         with pytest.raises(AssertionError):
             builder.build([])
 
 
 def test_swaps_name_the_side_that_they_read_first() -> None:
-    builder = PlanBuilder(0, 10)
+    builder = PlanBuilder(0, 10, 10)
     builder.swap_out([(4, 0)])
     builder.swap_in([(1, 5)])
     plan = builder.build([])
@@ -127,14 +127,14 @@ def test_swaps_name_the_side_that_they_read_first() -> None:
 
 
 def test_a_plan_that_only_brings_in_rows_is_not_empty() -> None:
-    builder = PlanBuilder(0, 10)
+    builder = PlanBuilder(0, 10, 10)
     group = group_in_row(0, [1, 2, 3])
     builder.admit(group, group.sequences[0])
     assert not builder.is_empty
 
 
 def test_copies_alone_make_a_plan() -> None:
-    builder = PlanBuilder(0, 8)
+    builder = PlanBuilder(0, 8, 8)
     assert builder.is_empty
     builder.copy([(1, 2)])
     assert not builder.is_empty

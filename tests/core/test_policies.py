@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -7,6 +8,7 @@ from engine.core.admission_gate import BatchGate, IterationGate
 from engine.core.paged_memory import PagedMemory
 from engine.core.policies import make_gate, make_memory, make_preemption
 from engine.core.preemption import (
+    BitKeepingPreemption,
     CheapestPreemption,
     FixedPreemption,
     Preemption,
@@ -16,9 +18,7 @@ from engine.core.reserved_memory import ReservedMemory
 from engine.types import Capacity
 
 CAPACITY = Capacity(num_blocks=64, block_size=4, num_rows=4)
-MEASURED = Capacity(
-    num_blocks=64, block_size=4, num_rows=4, block_copy_s=1e-4, prefill_token_s=1e-5
-)
+MEASURED = replace(CAPACITY, block_copy_s=1e-4)
 
 
 def _config(
@@ -46,11 +46,26 @@ def test_only_faster_transformer_forms_batches(policy: MemoryPolicy) -> None:
     [
         ("swap", MEASURED, FixedPreemption(swap=True)),
         ("recompute", MEASURED, FixedPreemption(swap=False)),
-        ("auto", MEASURED, CheapestPreemption(block_copy_s=1e-4, prefill_token_s=1e-5)),
         ("auto", CAPACITY, SharedPreemption()),
     ],
 )
-def test_auto_compares_costs_once_they_are_measured(
+def test_fixed_ways_stay_fixed(
     policy: PreemptionPolicy, capacity: Capacity, expected: Preemption
 ) -> None:
     assert make_preemption(_config(preemption=policy), capacity) == expected
+
+
+def test_auto_compares_costs_where_copies_are_measured() -> None:
+    assert isinstance(make_preemption(_config(), MEASURED), CheapestPreemption)
+
+
+def test_bits_are_kept_where_recomputation_changes_them() -> None:
+    capacity = replace(CAPACITY, recompute_changes_bits=True)
+    preemption = make_preemption(_config(preemption="recompute"), capacity)
+    assert preemption == BitKeepingPreemption(FixedPreemption(swap=False))
+
+
+def test_the_gate_lets_as_many_overtake_as_configured() -> None:
+    config = replace(_config(), max_overtakes=3)
+    assert make_gate(config) == IterationGate(max_overtakes=3)
+    assert make_gate(_config()) == IterationGate(max_overtakes=0)

@@ -39,3 +39,19 @@ def test_a_group_is_removed_from_wherever_it_is() -> None:
     for group in (waiting, swapped, running):
         queues.remove(group)
     assert [len(queue) for queue in (queues.waiting, queues.swapped, queues.running)] == [0] * 3
+
+
+def test_an_overtaken_group_is_preempted_after_those_that_overtook_it() -> None:
+    queues = Queues()
+    first, overtaken, later = (group_of([1], first_id=index) for index in range(3))
+    for group in (first, overtaken, later):
+        queues.add(group)
+    queues.enter(first)
+    queues.enter(overtaken)
+    queues.preempt(overtaken, swap=True)
+    queues.enter(later)
+    queues.enter(overtaken)
+    assert queues.running == [first, overtaken, later]
+    for group in (later, overtaken):
+        queues.preempt(group, swap=True)
+    assert list(queues.swapped) == [overtaken, later]

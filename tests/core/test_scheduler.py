@@ -56,6 +56,35 @@ def test_an_earlier_prompt_is_finished_before_a_later_one_goes_on() -> None:
     assert counts == [[7], [3, 4], [6]]
 
 
+def test_a_long_prompt_leaves_room_for_others_that_wait() -> None:
+    desk = Desk(budget=8, num_blocks=100, prompt_share=0.5)
+    desk.add(1, prompt_len=30, max_tokens=1)
+    assert list(desk.step()[0].prefill_counts) == [8], "alone it takes all"
+    desk.add(2, prompt_len=9, max_tokens=1)
+    counts = [list(desk.step()[0].prefill_counts) for _ in range(4)]
+    assert counts == [[4, 4], [4, 4], [4, 1], [8]]
+    assert list(desk.step()[0].prefill_counts) == [2]
+
+
+def test_a_long_prompt_leaves_nothing_to_those_that_cannot_enter() -> None:
+    desk = Desk(budget=8, num_blocks=100, num_rows=1, prompt_share=0.5)
+    for request_id in (1, 2):
+        desk.add(request_id, prompt_len=16, max_tokens=1)
+    assert [list(desk.step()[0].prefill_counts) for _ in range(2)] == [[8], [8]]
+
+
+def test_short_prompts_get_their_first_token_beside_a_long_one() -> None:
+    desk = Desk(budget=512, num_blocks=1000, block_size=16, num_rows=32, prompt_share=0.5)
+    desk.add(0, prompt_len=900, max_tokens=1)
+    desk.step()
+    for request_id in range(1, 21):
+        desk.add(request_id, prompt_len=16, max_tokens=1)
+    told = [set(desk.step()[1].request_ids) for _ in range(2)]
+    # 320 tokens beside at least 256 of the long prompt in each step
+    assert set(range(1, 17)) <= told[0]
+    assert told[0] | told[1] == set(range(21))
+
+
 def test_requests_wait_for_a_row() -> None:
     desk = Desk(num_rows=2)
     for request_id in (1, 2, 3):

@@ -1,13 +1,14 @@
 """Random workloads for the core, each fixed by its seed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 from engine.config import SchedulerConfig
 from engine.core.preemption import FixedPreemption, Preemption
 from engine.core.sequence import SequenceGroup
 from engine.executor.symbolic import SymbolicModel
-from engine.types import Capacity, SamplingParams
+from engine.types import Capacity, SamplingParams, StepPlan
 from tests.core.expectations import FlakyModel, Setting
 from tests.core.harness import Harness
 
@@ -20,18 +21,25 @@ class MixedPreemption:
     def __init__(self, seed: int) -> None:
         self._rng = Random(seed)
 
-    def prefers_swap(self, group: SequenceGroup, num_blocks: int) -> bool:
+    def prefers_swap(self, group: SequenceGroup, num_blocks: int, num_kept: int) -> bool:
         return self._rng.random() < 0.5
 
+    def observe(self, plan: StepPlan, elapsed_s: float) -> None:
+        pass
 
-def run_workload(seed: int) -> Harness:
+
+def run_workload(seed: int, **options: Any) -> Harness:
     """Run one workload to its end.
+
+    Args:
+        options: of the scheduler, beside those that are drawn.
 
     Raises:
         AssertionError, InvariantViolated: if a promise of the core is broken.
     """
     rng = Random(seed)
-    harness = Harness(draw_setting(rng))
+    setting = draw_setting(rng)
+    harness = Harness(replace(setting, config=replace(setting.config, **options)))
     _Traffic(rng, harness).run()
     harness.check_rows()
     return harness

@@ -31,9 +31,12 @@ class Alternating:
     def __init__(self) -> None:
         self._swaps_next = True
 
-    def prefers_swap(self, group: SequenceGroup, num_blocks: int) -> bool:
+    def prefers_swap(self, group: SequenceGroup, num_blocks: int, num_kept: int) -> bool:
         self._swaps_next = not self._swaps_next
         return not self._swaps_next
+
+    def observe(self, plan: StepPlan, elapsed_s: float) -> None:
+        pass
 
 
 @dataclass(slots=True)
@@ -72,7 +75,7 @@ class Run:
         **settings: Any,
     ) -> None:
         config = model.config(**settings)
-        executor = _Recorder(load_worker(config), run_ahead)
+        executor = Recorder(load_worker(config), run_ahead)
         self.plans = executor.plans
         self.told: dict[tuple[int, int], Told] = defaultdict(Told)
         self.stats: StepStats | None = None
@@ -125,7 +128,7 @@ class Run:
         self.stats = output.stats
 
 
-class _Recorder(InlineExecutor):
+class Recorder(InlineExecutor):
     """Keeps the plans."""
 
     def __init__(self, worker: Any, run_ahead: int) -> None:

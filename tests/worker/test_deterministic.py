@@ -1,6 +1,6 @@
 """Deterministic requests: the same bits, whatever else runs and however they are run."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -42,15 +42,29 @@ _SMOL = ModelConfig(
     norm_eps=1e-5,
     tie_embeddings=True,
 )
+# as many layers as SmolLM2-135M has, so that a difference of one bit has room to grow
+_DEEP = replace(
+    _SMOL,
+    vocab_size=307,
+    hidden_size=64,
+    intermediate_size=96,
+    num_layers=30,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+)
 
 
-class Smol:
-    """Random weights in the shape of the embedded model."""
+@dataclass(frozen=True)
+class Dummy:
+    """Random weights in some shape."""
+
+    shape: ModelConfig
 
     def config(self, **settings: Any) -> EngineConfig:
         defaults: dict[str, Any] = {
             "model_path": "",
-            "model": _SMOL,
+            "model": self.shape,
             "dtype": "bfloat16",
             "device": "cpu",
             "load_format": "dummy",
@@ -71,7 +85,7 @@ class Smol:
 )
 def setting(request: pytest.FixtureRequest, tiny: TinyModel) -> tuple[Model, dict[str, Any]]:
     dtype, _, fallback = request.param.partition(" ")
-    model: Model = Smol() if dtype == "bfloat16" else tiny
+    model: Model = Dummy(_SMOL) if dtype == "bfloat16" else tiny
     return model, {
         "dtype": dtype,
         "compiled_kernels": not fallback,
@@ -143,6 +157,22 @@ def test_bits_are_the_same_after_preemptions(
     )
     assert sum(tight.num_preempted) > 0
     assert [_bits(tight.told[index, 0]) for index in range(4)] == _alone(setting)
+
+
+def test_bits_are_the_same_through_thirty_layers() -> None:
+    deep: tuple[Model, dict[str, Any]] = Dummy(_DEEP), {"block_size": 4, "max_num_seqs": 16}
+    alone = _alone(deep)
+    plain = replace(_SAMPLING, deterministic=False)
+    tight = {"num_blocks": 20, "max_model_len": 80, "swap_bytes": SWAP_BYTES}
+    for settings in (
+        {"max_num_batched_tokens": 64},
+        {"max_num_batched_tokens": 16, "preemption": SWAP} | tight,
+        {"max_num_batched_tokens": 33, "preemption": RECOMPUTE} | tight,
+    ):
+        kinds = [_SAMPLING] * 4 + [plain] * 4
+        together = _run(deep, _PROMPTS * 2, kinds, **settings)
+        assert [_bits(together.told[index, 0]) for index in range(4)] == alone
+        assert sum(together.num_preempted) > 0 or "num_blocks" not in settings
 
 
 def test_bits_do_not_come_from_a_cache_that_others_filled(

@@ -8,7 +8,7 @@ import pytest
 from engine.errors import ConfigError
 from engine.worker.worker import load_worker
 from tests.model.tiny import TinyModel, save_tiny
-from tests.worker.ranks import mixed_batch, run_ranks
+from tests.worker.ranks import deterministic_bits, mixed_batch, run_ranks
 
 
 # an odd vocabulary, biases on both sides of attention, tied and untied heads
@@ -30,6 +30,24 @@ def test_dummy_weights_are_the_same_on_two_ranks(tiny: TinyModel, tmp_path: Path
         alone,
         alone,
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "num_ranks"), [("tied_llama3", 2), ("mha", 4)])
+def test_bits_do_not_depend_on_what_the_ranks_do_beside(
+    name: str, num_ranks: int, tmp_path: Path
+) -> None:
+    config = save_tiny(name, tmp_path).config(
+        block_size=4,
+        num_blocks=20,
+        max_model_len=80,
+        swap_bytes=1 << 20,
+        tensor_parallel_size=num_ranks,
+    )
+    for bits in run_ranks(config, deterministic_bits, tmp_path):
+        alone = bits[:4]
+        assert len(bits) == 4 * 3
+        assert [bits[4:8], bits[8:]] == [alone, alone]
 
 
 def test_several_ranks_need_a_rendezvous(tiny: TinyModel) -> None:

@@ -1,0 +1,38 @@
+"""Measures what swapping costs on this machine."""
+
+import time
+from statistics import median
+
+import torch
+
+from engine.worker.kv_pool import KVPool
+
+# enough to hide the cost of a call, little enough for a start-up: 8 copies of 32 MiB
+_MOST_BYTES = 32 << 20
+_NUM_ROUNDS = 3
+
+
+@torch.inference_mode()
+def measure_block_copy_s(pool: KVPool) -> float:
+    """Time copies of blocks to the swap space and back; the pool's contents stay as they are.
+
+    Returns:
+        Seconds to copy one block in one direction; 0 if there is no swap space.
+    """
+    block_bytes = pool.kv[0].nbytes
+    num_blocks = min(pool.num_blocks, pool.num_swap_slots, max(1, _MOST_BYTES // block_bytes))
+    if not num_blocks:
+        return 0.0
+    ids = torch.arange(num_blocks, device=pool.kv.device)
+    # the first round makes the pages of both sides
+    rounds_s = [_round_s(pool, ids) for _ in range(1 + _NUM_ROUNDS)][1:]
+    return median(rounds_s) / (2 * num_blocks)
+
+
+def _round_s(pool: KVPool, ids: torch.Tensor) -> float:
+    start_s = time.perf_counter()
+    pool.swap_out(ids, ids)
+    pool.swap_in(ids, ids)
+    # a device that still copies is waited for
+    pool.kv[ids[-1], 0, 0, 0, 0, 0].item()
+    return time.perf_counter() - start_s
