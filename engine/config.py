@@ -95,6 +95,8 @@ class SchedulerConfig:
         watermark, growth_blocks: what newcomers leave free of the paged pool, as a share of it and
             in blocks per sequence that is in it; the larger counts.
         prefix_cache: whether full blocks are kept for later prompts.
+        pinned_prefix_share: share of the pool that pinned prefixes may hold; no request may need
+            it, so the largest one that is served shrinks by as much.
     """
 
     max_num_batched_tokens: int
@@ -105,6 +107,7 @@ class SchedulerConfig:
     watermark: float = 0.01
     growth_blocks: float = 0.5
     prefix_cache: bool = True
+    pinned_prefix_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +126,7 @@ class EngineConfig:
         max_num_waiting: requests that may wait for a place in the batch.
         num_threads: compute threads of a CPU worker.
         run_ahead: plans in flight; 1 waits for each result.
-        memory_policy, preemption, prefix_cache: see `SchedulerConfig`.
+        memory_policy, preemption, prefix_cache, pinned_prefix_share: see `SchedulerConfig`.
         compiled_kernels: whether a CPU worker may compile and use the C kernels.
     """
 
@@ -147,6 +150,7 @@ class EngineConfig:
     memory_policy: MemoryPolicy = "paged"
     preemption: PreemptionPolicy = "auto"
     prefix_cache: bool = True
+    pinned_prefix_share: float = 0.0
 
     @property
     def scheduler(self) -> SchedulerConfig:
@@ -158,4 +162,5 @@ class EngineConfig:
             memory_policy=self.memory_policy,
             preemption=self.preemption,
             prefix_cache=self.prefix_cache,
+            pinned_prefix_share=self.pinned_prefix_share,
         )

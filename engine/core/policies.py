@@ -1,7 +1,9 @@
 """Makes the policies that a configuration names: the systems that the paper compares."""
 
 from engine.config import SchedulerConfig
+from engine.core import limits
 from engine.core.admission_gate import AdmissionGate, BatchGate, IterationGate
+from engine.core.headroom import Headroom
 from engine.core.memory import Memory
 from engine.core.paged_memory import PagedMemory
 from engine.core.preemption import (
@@ -15,14 +17,22 @@ from engine.types import Capacity
 
 
 def make_memory(config: SchedulerConfig, capacity: Capacity) -> Memory:
-    """Make the policy for the KV pool."""
+    """Make the policy for the KV pool.
+
+    Raises:
+        ConfigError: if the share for pinned prefixes could starve it.
+    """
+    limits.check_pinned_share(config, capacity)
     if config.memory_policy == "paged":
         return PagedMemory(
             capacity.num_blocks,
             capacity.block_size,
             num_swap_slots=capacity.num_swap_slots,
-            watermark=config.watermark,
-            growth_blocks=config.growth_blocks,
+            headroom=Headroom(
+                watermark=config.watermark,
+                growth_blocks=config.growth_blocks,
+                pinned_blocks=limits.pinned_blocks(config, capacity),
+            ),
             prefix_cache=config.prefix_cache,
         )
     return ReservedMemory(

@@ -113,6 +113,9 @@ class SequenceGroup:
         beam: state of its beam search; None for sampling.
         spare_rows: rows kept for siblings that are not born yet.
         num_prompt_told: prompt tokens whose log-probability has been told, where asked for.
+        num_cached_tokens: prompt tokens that the prefix cache had when it was admitted first; -1
+            before.
+        is_cache_told: whether that has been told.
     """
 
     request: Request
@@ -125,6 +128,8 @@ class SequenceGroup:
     spare_rows: list[int] = field(default_factory=list)
     status: Status = Status.WAITING
     num_prompt_told: int = 0
+    num_cached_tokens: int = -1
+    is_cache_told: bool = False
 
     @property
     def num_prompt_entries(self) -> int:

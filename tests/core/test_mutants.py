@@ -11,6 +11,7 @@ from tests.core import memory_mutants, planner_mutants, scheduler_mutants, shari
 from tests.core import test_decoding as decoding
 from tests.core import test_limits as limits
 from tests.core import test_paged_memory as paged_memory
+from tests.core import test_pinned_prefixes as pinned_prefixes
 from tests.core import test_preemption as preemption
 from tests.core import test_scheduler as scheduler
 from tests.core import test_swap_space as swap_space
@@ -25,6 +26,7 @@ CORE_MUTANTS: list[Mutant] = [
     *memory_mutants.LIMIT_MUTANTS,
     *sharing_mutants.FORK_MUTANTS,
     *sharing_mutants.CACHE_MUTANTS,
+    *sharing_mutants.PIN_MUTANTS,
     *sharing_mutants.SWAPPED_MUTANTS,
     *scheduler_mutants.PLAN_MUTANTS,
     *planner_mutants.PLANNER_MUTANTS,
@@ -39,6 +41,7 @@ NUM_SEEDS = 80
 # rules of which workloads see nothing or little: who shares, who goes first, when blocks come back
 RULES: list[Callable[[], None]] = [
     paged_memory.test_tenants_share_nothing,
+    *pinned_prefixes.RULES,
     swap_space.test_ended_sequences_need_no_room_to_come_back,
     swap_space.test_one_copy_is_enough_for_two_to_come_back,
     decoding.test_blocks_of_a_beam_that_ends_come_back_at_once,

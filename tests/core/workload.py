@@ -33,6 +33,7 @@ def run_workload(seed: int) -> Harness:
     rng = Random(seed)
     harness = Harness(draw_setting(rng))
     _Traffic(rng, harness).run()
+    harness.check_pins()
     harness.check_rows()
     return harness
 
@@ -52,6 +53,7 @@ def draw_setting(rng: Random) -> Setting:
         max_num_batched_tokens=rng.choice((1, 3, 7, 16, 64)),
         max_model_len=rng.randint(16, 96),
         eos_token_ids=tuple(rng.sample(range(vocab_size), rng.randint(0, 2))),
+        pinned_prefix_share=rng.choice((0.0, 0.0, 0.2, 0.5)),
     )
     return Setting(
         capacity=capacity,
@@ -111,8 +113,22 @@ class _Traffic:
             if rng.random() < abort_rate:
                 # ended and unknown ids too
                 harness.abort(rng.randint(0, len(harness.requests)))
+            if harness.setting.pinned_blocks and rng.random() < 0.2:
+                self._change_pins()
             harness.step()
         harness.drain()
+
+    def _change_pins(self) -> None:
+        """Names come again, with the same tokens and with others."""
+        rng, harness = self.rng, self.harness
+        name, salt = rng.choice("ab"), rng.choice((b"", b"other tenant"))
+        if rng.random() < 0.3:
+            harness.release(name, salt)
+            return
+        tokens = Random(rng.randint(0, 3))
+        size = harness.setting.capacity.block_size
+        prompt = [tokens.randrange(40) for _ in range(rng.randint(1, 3 * size))]
+        harness.pin(prompt, name, ttl_s=rng.choice((None, 3.0, 20.0)), salt=salt)
 
     def _add(self) -> None:
         rng = self.rng
