@@ -33,7 +33,7 @@ def to_engine_config(config: AppConfig, folder: Path, model: ModelConfig) -> Eng
     dtype = _dtype(config, device)
     _check_swap(config, model, DTYPE_BYTES[dtype])
     num_blocks = _num_blocks(config, model, DTYPE_BYTES[dtype])
-    return EngineConfig(
+    engine = EngineConfig(
         model_path=str(folder),
         model=model,
         dtype=dtype,
@@ -46,6 +46,7 @@ def to_engine_config(config: AppConfig, folder: Path, model: ModelConfig) -> Eng
         swap_bytes=_swap_bytes(config),
         preemption=config.preemption,
         prefix_cache=config.prefix_cache,
+        pinned_prefix_share=config.pinned_prefix_share,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=_max_model_len(config, model, num_blocks * config.block_size),
@@ -53,6 +54,8 @@ def to_engine_config(config: AppConfig, folder: Path, model: ModelConfig) -> Eng
         num_threads=config.num_threads,
         compiled_kernels=config.compiled_kernels,
     )
+    engine.scheduler.check_pinned_share(num_blocks, config.block_size)
+    return engine
 
 
 def _check_split(model: ModelConfig, size: int) -> None:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from engine.errors import ConfigError
+
 DType = Literal["float32", "float16", "bfloat16"]
 Device = Literal["cpu", "cuda"]
 LoadFormat = Literal["safetensors", "dummy"]
@@ -109,6 +111,52 @@ class SchedulerConfig:
     prefix_cache: bool = True
     pinned_prefix_share: float = 0.0
 
+    def num_pinnable(self, num_blocks: int) -> int:
+        """Blocks of a pool of `num_blocks` that pinned prefixes may hold."""
+        return int(num_blocks * self.pinned_prefix_share)
+
+    def check_pinned_share(self, num_blocks: int, block_size: int) -> None:
+        """Accept by returning a share for pinned prefixes that cannot starve the pool.
+
+        Raises:
+            ConfigError: if the longest sequence does not fit beside them and the watermark, or if
+                nothing can be pinned at all.
+        """
+        share = self.pinned_prefix_share
+        if not share:
+            return
+        if self.memory_policy != "paged" or not self.prefix_cache:
+            raise ConfigError(
+                f"pinned_prefix_share is {share}, but prefixes can be pinned only in paged memory "
+                "with prefix_cache true; set it to 0"
+            )
+        num_pinned, num_kept_free = self.num_pinnable(num_blocks), int(num_blocks * self.watermark)
+        num_left = num_blocks - num_pinned - num_kept_free
+        num_needed = -(-self.max_model_len // block_size)
+        if num_left < num_needed:
+            raise ConfigError(
+                f"pinned_prefix_share {share} leaves {num_left} of {num_blocks} blocks "
+                f"({num_pinned} may be pinned, {num_kept_free} are kept free), but a sequence of "
+                f"max_model_len {self.max_model_len} needs {num_needed}; lower pinned_prefix_share "
+                "or max_model_len, or enlarge the pool"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixConfig:
+    """A prefix that is pinned from the start.
+
+    Attributes:
+        token_ids: its tokens; those of its full blocks are kept.
+        ttl_s: seconds from the start; None for as long as the engine lives.
+        salt: the tenant that it is for.
+    """
+
+    name: str
+    token_ids: tuple[int, ...]
+    ttl_s: float | None = None
+    salt: bytes = b""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
@@ -127,6 +175,7 @@ class EngineConfig:
         num_threads: compute threads of a CPU worker.
         run_ahead: plans in flight; 1 waits for each result.
         memory_policy, preemption, prefix_cache, pinned_prefix_share: see `SchedulerConfig`.
+        pinned_prefixes: prefixes to be pinned before the first request.
         compiled_kernels: whether a CPU worker may compile and use the C kernels.
     """
 
@@ -151,6 +200,7 @@ class EngineConfig:
     preemption: PreemptionPolicy = "auto"
     prefix_cache: bool = True
     pinned_prefix_share: float = 0.0
+    pinned_prefixes: tuple[PrefixConfig, ...] = ()
 
     @property
     def scheduler(self) -> SchedulerConfig:

@@ -355,6 +355,18 @@ class StepStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A `RequestError` on its way to the ingress; `code` says which one."""
+
+    code: str
+    message: str
+    param: str | None = None
+    limit: int = 0
+    got: int = 0
+    retry_after_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutput:
     """The news of one step for the ingresses: one entry per new token or ended sequence.
 
@@ -369,6 +381,7 @@ class StepOutput:
         cached_tokens: int32 tokens of the prompt that were found in the prefix cache, told once for
             each request, with one of its entries; empty when no entry tells any.
         pinned: all pinned prefixes, where that has changed since the last output.
+        refusals: request ids that were refused after all, and why; their choices end by ERROR.
     """
 
     step: int
@@ -383,6 +396,7 @@ class StepOutput:
     stats: StepStats
     cached_tokens: IntColumn = field(default_factory=int32)
     pinned: tuple[PinnedPrefix, ...] | None = None
+    refusals: tuple[tuple[int, Refusal], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """What can never be served, decided before a request is queued."""
 
 from engine.config import SchedulerConfig
-from engine.errors import ConfigError, InvalidRequest, PromptTooLong
+from engine.errors import InvalidRequest, PromptTooLong
 from engine.types import Capacity, SamplingParams
 
 
@@ -38,7 +38,7 @@ def clip_max_tokens(
         )
     clipped = min(sampling.max_tokens, limit - prompt_len)
     needed = blocks_needed(prompt_len, clipped, num_sequences(sampling), capacity.block_size)
-    num_usable = capacity.num_blocks - pinned_blocks(config, capacity)
+    num_usable = capacity.num_blocks - config.num_pinnable(capacity.num_blocks)
     if needed > num_usable:
         raise PromptTooLong(
             f"The key-value memory of this server has room for {num_usable * capacity.block_size} "
@@ -49,38 +49,6 @@ def clip_max_tokens(
             got=needed * capacity.block_size,
         )
     return clipped
-
-
-def pinned_blocks(config: SchedulerConfig, capacity: Capacity) -> int:
-    """Blocks that pinned prefixes may hold, and requests must do without."""
-    return int(capacity.num_blocks * config.pinned_prefix_share)
-
-
-def check_pinned_share(config: SchedulerConfig, capacity: Capacity) -> None:
-    """Accept by returning a share of the pool for pinned prefixes that cannot starve it.
-
-    Raises:
-        ConfigError: if the longest sequence does not fit beside the prefixes and the watermark, or
-            if nothing can be pinned at all.
-    """
-    if not config.pinned_prefix_share:
-        return
-    if config.memory_policy != "paged" or not config.prefix_cache:
-        raise ConfigError(
-            f"pinned_prefix_share is {config.pinned_prefix_share}, but prefixes can be pinned only "
-            "in paged memory with prefix_cache true; set it to 0"
-        )
-    num_pinned = pinned_blocks(config, capacity)
-    num_kept_free = int(capacity.num_blocks * config.watermark)
-    num_left = capacity.num_blocks - num_pinned - num_kept_free
-    num_needed = -(-config.max_model_len // capacity.block_size)
-    if num_left < num_needed:
-        raise ConfigError(
-            f"pinned_prefix_share {config.pinned_prefix_share} leaves {num_left} of "
-            f"{capacity.num_blocks} blocks ({num_pinned} may be pinned, {num_kept_free} are kept "
-            f"free), but a sequence of max_model_len {config.max_model_len} needs {num_needed}; "
-            "lower pinned_prefix_share or max_model_len, or enlarge the pool"
-        )
 
 
 def num_sequences(sampling: SamplingParams) -> int:

@@ -1,7 +1,6 @@
 """Makes the policies that a configuration names: the systems that the paper compares."""
 
 from engine.config import SchedulerConfig
-from engine.core import limits
 from engine.core.admission_gate import AdmissionGate, BatchGate, IterationGate
 from engine.core.headroom import Headroom
 from engine.core.memory import Memory
@@ -22,7 +21,7 @@ def make_memory(config: SchedulerConfig, capacity: Capacity) -> Memory:
     Raises:
         ConfigError: if the share for pinned prefixes could starve it.
     """
-    limits.check_pinned_share(config, capacity)
+    config.check_pinned_share(capacity.num_blocks, capacity.block_size)
     if config.memory_policy == "paged":
         return PagedMemory(
             capacity.num_blocks,
@@ -31,7 +30,7 @@ def make_memory(config: SchedulerConfig, capacity: Capacity) -> Memory:
             headroom=Headroom(
                 watermark=config.watermark,
                 growth_blocks=config.growth_blocks,
-                pinned_blocks=limits.pinned_blocks(config, capacity),
+                pinned_blocks=config.num_pinnable(capacity.num_blocks),
             ),
             prefix_cache=config.prefix_cache,
         )

@@ -5,12 +5,19 @@ from collections.abc import Callable
 import pytest
 
 from engine.config import SchedulerConfig
+from engine.core.block_pool import BlockPool
 from engine.core.engine import Engine
+from engine.core.headroom import Headroom
+from engine.core.memory import Admission
+from engine.core.paged_memory import PagedMemory
+from engine.core.pinned_prefixes import PinnedPrefixes
 from engine.core.policies import make_memory
+from engine.core.prefix_cache import PrefixCache
 from engine.errors import ConfigError, InvalidRequest
 from engine.executor.symbolic import SymbolicExecutor, SymbolicModel
 from engine.types import Capacity, Pin, Request, SamplingParams, int32
 from tests.core.expectations import Setting
+from tests.core.groups import group_of
 from tests.core.harness import Harness
 
 SIZE = 4
@@ -179,6 +186,31 @@ def test_prefixes_take_no_room_from_the_longest_request() -> None:
     assert harness.add([*range(300, 302)], harness.sampling(16, n=3)) is None
 
 
+def test_pinned_blocks_that_are_hit_take_no_room() -> None:
+    harness = harness_of(0.5, Capacity(num_blocks=6, block_size=SIZE, num_rows=4))
+    pin(harness, PREFIX[:8])
+    # two blocks each are new, or two are found and one is new: four are free
+    harness.add([*range(300, 307)], harness.sampling(2, ignore_eos=True))
+    harness.add([*PREFIX[:8], 7], harness.sampling(2, ignore_eos=True))
+    harness.step()
+    assert harness.stats.num_running == 2
+
+
+def test_memory_refuses_what_needs_the_blocks_of_pinned_prefixes() -> None:
+    memory = PagedMemory(4, SIZE, headroom=Headroom(pinned_blocks=1))
+    assert memory.can_admit(group_of([1] * 12)) is Admission.NOW
+    assert memory.can_admit(group_of([1] * 13)) is Admission.NEVER
+
+
+def test_a_block_that_the_cache_has_forgotten_meanwhile_is_pinned() -> None:
+    pool, cache = BlockPool(2), PrefixCache()
+    prefixes = PinnedPrefixes(pool, cache, SIZE, budget_blocks=1)
+    request = request_of(PREFIX[:SIZE], "a")
+    prefixes.reserve(request)
+    prefixes.pin(request, (pool.allocate(),))
+    assert (pool.release(0), pool.num_unused_pinned, pool.num_free) == (True, 1, 1)
+
+
 @pytest.mark.parametrize(("share", "fits"), [(0.49, True), (0.5, False), (0.99, False)])
 def test_a_share_that_could_starve_the_pool_is_refused(share: float, fits: bool) -> None:
     # the longest sequence has 50 blocks, and one is kept free
@@ -224,5 +256,9 @@ RULES: list[Callable[[], None]] = [
     test_a_pinned_prefix_survives_what_evicts_everything_else,
     test_what_two_prefixes_share_is_counted_once,
     test_several_prefixes_end_one_after_the_other,
+    test_an_abort_of_the_refresh_leaves_what_is_pinned,
     test_prefixes_take_no_room_from_the_longest_request,
+    test_pinned_blocks_that_are_hit_take_no_room,
+    test_memory_refuses_what_needs_the_blocks_of_pinned_prefixes,
+    test_a_block_that_the_cache_has_forgotten_meanwhile_is_pinned,
 ]

@@ -1,6 +1,6 @@
 """Random workloads for the core, each fixed by its seed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from engine.config import SchedulerConfig
@@ -24,15 +24,18 @@ class MixedPreemption:
         return self._rng.random() < 0.5
 
 
-def run_workload(seed: int) -> Harness:
-    """Run one workload to its end.
+def run_workload(seed: int, *, may_pin: bool = True) -> Harness:
+    """Run one workload to its end, most of them without pinned prefixes.
 
     Raises:
         AssertionError, InvariantViolated: if a promise of the core is broken.
     """
     rng = Random(seed)
-    harness = Harness(draw_setting(rng))
-    _Traffic(rng, harness).run()
+    setting, pins = draw_setting(rng), Random(f"pins of {seed}")
+    share = pins.choice((0.0, 0.0, 0.0, 0.2, 0.5)) if may_pin else 0.0
+    config = replace(setting.config, pinned_prefix_share=share)
+    harness = Harness(replace(setting, config=config))
+    _Traffic(rng, pins, harness).run()
     harness.check_pins()
     harness.check_rows()
     return harness
@@ -53,7 +56,6 @@ def draw_setting(rng: Random) -> Setting:
         max_num_batched_tokens=rng.choice((1, 3, 7, 16, 64)),
         max_model_len=rng.randint(16, 96),
         eos_token_ids=tuple(rng.sample(range(vocab_size), rng.randint(0, 2))),
-        pinned_prefix_share=rng.choice((0.0, 0.0, 0.2, 0.5)),
     )
     return Setting(
         capacity=capacity,
@@ -99,6 +101,7 @@ def draw_sampling(rng: Random, harness: Harness, prompt_len: int) -> SamplingPar
 @dataclass(slots=True)
 class _Traffic:
     rng: Random
+    pins: Random
     harness: Harness
 
     def run(self) -> None:
@@ -113,14 +116,14 @@ class _Traffic:
             if rng.random() < abort_rate:
                 # ended and unknown ids too
                 harness.abort(rng.randint(0, len(harness.requests)))
-            if harness.setting.pinned_blocks and rng.random() < 0.2:
+            if harness.setting.pinned_blocks and self.pins.random() < 0.2:
                 self._change_pins()
             harness.step()
         harness.drain()
 
     def _change_pins(self) -> None:
         """Names come again, with the same tokens and with others."""
-        rng, harness = self.rng, self.harness
+        rng, harness = self.pins, self.harness
         name, salt = rng.choice("ab"), rng.choice((b"", b"other tenant"))
         if rng.random() < 0.3:
             harness.release(name, salt)
