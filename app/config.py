@@ -107,7 +107,7 @@ class AppConfig(BaseModel):
     swap_gib: float = Field(default=0.0, ge=0, le=1024, allow_inf_nan=False)
     preemption: PreemptionPolicy = "auto"
     prefix_cache: bool = True
-    pinned_prefix_share: float = Field(default=0.0, ge=0, lt=1)
+    pinned_prefix_share: float = Field(default=0.0, ge=0, le=0.9)
     pinned_prefixes: tuple[PinnedPrefixOption, ...] = Field(default=(), strict=False)
     max_num_seqs: int = Field(default=64, ge=1, le=4096)
     max_num_batched_tokens: int = Field(default=256, ge=1, le=1 << 20)

@@ -5,7 +5,7 @@ import platform
 from pathlib import Path
 
 from app.config import AppConfig
-from engine.config import Device, DType, EngineConfig, ModelConfig
+from engine.config import WATERMARK, Device, DType, EngineConfig, ModelConfig
 from engine.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -136,6 +136,7 @@ def _num_blocks(config: AppConfig, model: ModelConfig, bytes_per_value: int) -> 
 
 def _max_model_len(config: AppConfig, model: ModelConfig, num_slots: int) -> int:
     if config.max_model_len is None:
+        num_slots = _num_slots_beside_pins(config, num_slots)
         if num_slots < model.max_position:
             logger.warning(
                 "context_clipped max_model_len=%d model_max=%d reason=kv_pool raise=kv_cache_gib",
@@ -151,6 +152,15 @@ def _max_model_len(config: AppConfig, model: ModelConfig, num_slots: int) -> int
     if config.max_model_len > num_slots:
         raise ConfigError(_pool_too_small(config, num_slots))
     return config.max_model_len
+
+
+def _num_slots_beside_pins(config: AppConfig, num_slots: int) -> int:
+    """Tokens of the longest request: the whole pool, or what pinned prefixes are sure to leave."""
+    if not config.pinned_prefix_share:
+        return num_slots
+    num_blocks = num_slots // config.block_size
+    num_taken = int(num_blocks * config.pinned_prefix_share) + int(num_blocks * WATERMARK)
+    return (num_blocks - num_taken) * config.block_size
 
 
 def _pool_too_small(config: AppConfig, num_slots: int) -> str:

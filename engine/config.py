@@ -13,6 +13,8 @@ MemoryPolicy = Literal[
 ]
 PreemptionPolicy = Literal["auto", "swap", "recompute"]
 
+WATERMARK = 0.01
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeConfig:
@@ -106,7 +108,7 @@ class SchedulerConfig:
     eos_token_ids: tuple[int, ...] = ()
     memory_policy: MemoryPolicy = "paged"
     preemption: PreemptionPolicy = "auto"
-    watermark: float = 0.01
+    watermark: float = WATERMARK
     growth_blocks: float = 0.5
     prefix_cache: bool = True
     pinned_prefix_share: float = 0.0
