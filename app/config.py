@@ -7,12 +7,15 @@ import os
 import re
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from app import embedded
 from app.model_store import EMBEDDED
+from app.protocol.chat_request import Message
+from app.protocol.prefix_request import PREFIX_NAME
 from engine.config import LoadFormat, MemoryPolicy, PreemptionPolicy
 from engine.errors import ConfigError
 
@@ -34,6 +37,31 @@ class Limits(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     max_body_mib: float = Field(default=4.0, gt=0, le=64)
+
+
+class PinnedPrefixOption(BaseModel):
+    """A text with which many prompts begin, kept in the KV pool from the start.
+
+    Attributes:
+        name: unique among the options.
+        text, file, messages: the prefix of completions as it is or in a UTF-8 file, or the first
+            messages of conversations; exactly one of them.
+        ttl_s: seconds until it is given up; null for never.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: str = Field(pattern=PREFIX_NAME)
+    text: str | None = Field(default=None, min_length=1)
+    file: _FolderOption | None = None
+    messages: tuple[Message, ...] | None = Field(default=None, min_length=1, strict=False)
+    ttl_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _check_content(self) -> Self:
+        if sum(value is not None for value in (self.text, self.file, self.messages)) != 1:
+            raise PydanticCustomError("content", "give exactly one of text, file and messages")
+        return self
 
 
 class AppConfig(BaseModel):
@@ -59,6 +87,8 @@ class AppConfig(BaseModel):
         max_overtakes: later requests that may enter while one is swapped out.
         prompt_share: share of a step's tokens that one prompt takes while others wait.
         prefix_cache: whether the KV pool keeps blocks of earlier prompts and uses them again.
+        pinned_prefix_share: share of the KV pool that pinned prefixes may hold.
+        pinned_prefixes: prefixes that are pinned before the first request is served.
         max_num_seqs: sequences in the batch at once.
         max_num_batched_tokens: token budget of one step.
         max_model_len: longest prompt plus output in tokens; null takes the model's.
@@ -91,6 +121,8 @@ class AppConfig(BaseModel):
     max_overtakes: int = Field(default=0, ge=0, le=4096)
     prompt_share: float = Field(default=0.5, gt=0, le=1, allow_inf_nan=False)
     prefix_cache: bool = True
+    pinned_prefix_share: float = Field(default=0.0, ge=0, le=0.9)
+    pinned_prefixes: tuple[PinnedPrefixOption, ...] = Field(default=(), strict=False)
     max_num_seqs: int = Field(default=64, ge=1, le=4096)
     max_num_batched_tokens: int = Field(default=256, ge=1, le=1 << 20)
     max_model_len: int | None = Field(default=None, ge=2, lt=1 << 31)

@@ -17,6 +17,7 @@ from engine.runtime.client import RemoteEngineClient
 from engine.runtime.gang import GangOptions, start_gang
 from engine.runtime.protocol import EngineClient
 from engine.runtime.supervisor import CLIENT_LIMITS, ClientLimits, Supervisor
+from engine.runtime.warming import warm
 
 
 @serve.deployment(
@@ -87,6 +88,11 @@ class Engine:
             step_deadline_s=options.step_deadline_s,
             limits=limits,
         )
+        try:
+            await warm(self._supervisor, config.pinned_prefixes)
+        except BaseException:
+            self._supervisor.close()
+            raise
 
     async def submit(self, client: int, request: bytes) -> bytes:
         """Accept or refuse a client's encoded `Request`."""
@@ -107,6 +113,14 @@ class Engine:
         self._check_addressee(replica)
         async for batch in self._running.attach(client):
             yield batch
+
+    async def release_prefix(self, salt: bytes, name: str) -> None:
+        """Give up a tenant's pinned prefix."""
+        self._running.release_prefix(salt, name)
+
+    async def prefixes(self, salt: bytes) -> bytes:
+        """List a tenant's pinned prefixes."""
+        return self._running.prefixes(salt)
 
     async def is_ready(self) -> bool:
         """Whether steps are made."""
@@ -138,7 +152,8 @@ class Engine:
     @property
     def _kv_usage(self) -> float:
         usage = self._running.stats.usage
-        return 1.0 - (usage.free + usage.cached) / usage.total
+        # what is pinned for good says nothing of the load
+        return 1.0 - (usage.free + usage.cached) / (usage.total - usage.pinned)
 
     def _check_addressee(self, replica: str) -> None:
         if replica != self._replica:

@@ -42,6 +42,15 @@ class ServeEngineHandle:
             async for batch in handle.attach.remote(replica, client):
                 yield batch
 
+    async def release_prefix(self, salt: bytes, name: str) -> None:
+        """See `EngineHandle.release_prefix`."""
+        await _answer(self._engine.release_prefix.remote(salt, name))
+
+    async def prefixes(self, salt: bytes) -> bytes:
+        """See `EngineHandle.prefixes`."""
+        found: bytes = await _answer(self._engine.prefixes.remote(salt))
+        return found
+
     async def is_ready(self) -> bool:
         """See `EngineHandle.is_ready`."""
         return bool(await _answer(self._engine.is_ready.remote()))

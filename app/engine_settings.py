@@ -5,7 +5,7 @@ import platform
 from pathlib import Path
 
 from app.config import AppConfig
-from engine.config import Device, DType, EngineConfig, ModelConfig
+from engine.config import WATERMARK, Device, DType, EngineConfig, ModelConfig
 from engine.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ def to_engine_config(config: AppConfig, folder: Path, model: ModelConfig) -> Eng
     num_blocks = _num_blocks(config, model, DTYPE_BYTES[dtype])
     max_model_len = _max_model_len(config, model, num_blocks * config.block_size)
     _check_reserved(config, max_model_len, num_blocks)
-    return EngineConfig(
+    engine = EngineConfig(
         model_path=str(folder),
         model=model,
         dtype=dtype,
@@ -53,6 +53,7 @@ def to_engine_config(config: AppConfig, folder: Path, model: ModelConfig) -> Eng
         max_overtakes=config.max_overtakes,
         prompt_share=config.prompt_share,
         prefix_cache=config.prefix_cache,
+        pinned_prefix_share=config.pinned_prefix_share,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=max_model_len,
@@ -60,6 +61,8 @@ def to_engine_config(config: AppConfig, folder: Path, model: ModelConfig) -> Eng
         num_threads=config.num_threads,
         compiled_kernels=config.compiled_kernels,
     )
+    engine.scheduler.check_pinned_share(num_blocks, config.block_size)
+    return engine
 
 
 def _check_split(model: ModelConfig, size: int) -> None:
@@ -160,6 +163,7 @@ def _num_blocks(config: AppConfig, model: ModelConfig, bytes_per_value: int) -> 
 
 def _max_model_len(config: AppConfig, model: ModelConfig, num_slots: int) -> int:
     if config.max_model_len is None:
+        num_slots = _num_slots_beside_pins(config, num_slots)
         if num_slots < model.max_position:
             logger.warning(
                 "context_clipped max_model_len=%d model_max=%d reason=kv_pool raise=kv_cache_gib",
@@ -175,6 +179,15 @@ def _max_model_len(config: AppConfig, model: ModelConfig, num_slots: int) -> int
     if config.max_model_len > num_slots:
         raise ConfigError(_pool_too_small(config, num_slots))
     return config.max_model_len
+
+
+def _num_slots_beside_pins(config: AppConfig, num_slots: int) -> int:
+    """Tokens of the longest request: the whole pool, or what pinned prefixes are sure to leave."""
+    if not config.pinned_prefix_share:
+        return num_slots
+    num_blocks = num_slots // config.block_size
+    num_taken = int(num_blocks * config.pinned_prefix_share) + int(num_blocks * WATERMARK)
+    return (num_blocks - num_taken) * config.block_size
 
 
 def _pool_too_small(config: AppConfig, num_slots: int) -> str:

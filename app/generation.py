@@ -95,14 +95,19 @@ class Generation:
 
     def usage(self, index: int) -> Usage:
         """Tokens of one candidate so far."""
-        prompt = self._job.prompts[index // self._job.num_candidates]
-        return Usage(prompt_tokens=len(prompt.ids), completion_tokens=self._num_sampled[index])
+        number = index // self._job.num_candidates
+        return Usage(
+            prompt_tokens=len(self._job.prompts[number].ids),
+            completion_tokens=self._num_sampled[index],
+            cached_tokens=self._readers[number].num_cached,
+        )
 
     def total_usage(self) -> Usage:
         """Tokens of all candidates so far; each prompt counts once."""
         return Usage(
             prompt_tokens=sum(len(prompt.ids) for prompt in self._job.prompts),
             completion_tokens=sum(self._num_sampled),
+            cached_tokens=sum(reader.num_cached for reader in self._readers),
         )
 
     async def _read(self, number: int) -> AsyncGenerator[News, None]:

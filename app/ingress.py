@@ -15,6 +15,7 @@ from app.edge import Edge
 from app.generate_endpoint import Api, GenerateEndpoint, check_model
 from app.http_errors import HttpError
 from app.jobs import JobMaker
+from app.prefix_endpoints import PrefixEndpoints
 from app.prompt_encoder import PromptEncoder
 from app.protocol import chat_request, completion_request
 from app.protocol.chat_answer import ChatAnswer
@@ -39,6 +40,7 @@ def build_app(client: EngineClient, tokenizer: Tokenizer, settings: ApiSettings)
     encoder = PromptEncoder(tokenizer, settings)
     jobs = JobMaker(encoder, settings.max_model_len)
     texts = TokenizeEndpoints(tokenizer, encoder, settings)
+    prefixes = PrefixEndpoints(client, encoder, settings)
     completions = Api(
         schema=Schema(
             model=CompletionRequest,
@@ -64,6 +66,10 @@ def build_app(client: EngineClient, tokenizer: Tokenizer, settings: ApiSettings)
             _post("/v1/chat/completions", GenerateEndpoint(chat, client, vocabulary, settings)),
             _post("/tokenize", _as_json(texts.tokenize)),
             _post("/detokenize", _as_json(texts.detokenize)),
+            _post("/v1/prefixes", _as_json(prefixes.pin)),
+            _get("/v1/prefixes", _as_json(prefixes.show_all)),
+            _get("/v1/prefixes/{name}", _as_json(prefixes.show)),
+            Route("/v1/prefixes/{name}", _as_json(prefixes.release), methods=["DELETE"]),
             _get("/v1/models", _list_models(settings)),
             _get("/v1/models/{name:path}", _show_model(settings)),
             _get("/health", _health(client)),

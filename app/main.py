@@ -14,6 +14,7 @@ from app.config import AppConfig, parse_config
 from app.deployments import Engine, Ingress, gang_options, resources
 from app.ingress import build_app
 from app.model_store import resolve
+from app.pinned_prefixes import encode_prefixes
 from app.preflight import check
 from app.protocol.settings import ApiSettings
 from app.startup import config_errors_without_traceback
@@ -37,6 +38,7 @@ def build(args: dict[str, Any]) -> Application:
         config = parse_config(args)
         engine_config = with_known_ids_only(check(config))
         settings = api_settings(config, engine_config)
+        engine_config = with_prefixes(config, engine_config, settings)
     # every node finds its own copy of the model
     locate = partial(resolve, config.model, config.cache_folder)
     limits = ClientLimits(coalesce_s=stream_interval_s(config, engine_config))
@@ -51,6 +53,15 @@ def with_known_ids_only(config: EngineConfig) -> EngineConfig:
     """Limit the model to ids that the tokenizer knows; an embedding may have more rows."""
     num_token_ids = len(Tokenizer.load(Path(config.model_path)).vocabulary)
     return replace(config, model=replace(config.model, num_token_ids=num_token_ids))
+
+
+def with_prefixes(config: AppConfig, engine: EngineConfig, settings: ApiSettings) -> EngineConfig:
+    """Add the prefixes that are to be pinned, as token ids."""
+    if not config.pinned_prefixes:
+        return engine
+    tokenizer = Tokenizer.load(Path(engine.model_path))
+    prefixes = encode_prefixes(config.pinned_prefixes, engine, tokenizer, settings.api_key_sha256)
+    return replace(engine, pinned_prefixes=prefixes)
 
 
 def make_http_app(

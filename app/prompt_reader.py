@@ -21,11 +21,15 @@ class PromptReader:
 
     Args:
         stream: None where nothing was asked of the engine.
+
+    Attributes:
+        num_cached: tokens of the prompt that the engine found in its prefix cache, as far as told.
     """
 
     def __init__(
         self, job: Job, prompt: Prompt, stream: TokenStream | None, vocabulary: Vocabulary
     ) -> None:
+        self.num_cached = 0
         self._stream = stream
         self._is_scoring = job.is_scoring
         self._prompt = PromptText(vocabulary, job.prompt_text, prompt.ids, prompt.text)
@@ -60,6 +64,7 @@ class PromptReader:
         held: list[Delta] = []
         async for delta in self._stream:
             check_alive(delta)
+            self.num_cached += delta.num_cached
             if delta.choice == PROMPT_CHOICE:
                 self._prompt.push(delta)
             else:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from engine.errors import ConfigError
+
 DType = Literal["float32", "float16", "bfloat16"]
 Device = Literal["cpu", "cuda"]
 LoadFormat = Literal["safetensors", "dummy"]
@@ -10,6 +12,8 @@ MemoryPolicy = Literal[
     "paged", "reserved_oracle", "reserved_pow2", "reserved_max", "faster_transformer"
 ]
 PreemptionPolicy = Literal["auto", "swap", "recompute"]
+
+WATERMARK = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +102,8 @@ class SchedulerConfig:
         prompt_share: share of the budget that one prompt takes of a step while another prompt
             could be prefilled too.
         prefix_cache: whether full blocks are kept for later prompts.
+        pinned_prefix_share: share of the pool that pinned prefixes may hold; no request may need
+            it, so the largest one that is served shrinks by as much.
     """
 
     max_num_batched_tokens: int
@@ -105,16 +111,63 @@ class SchedulerConfig:
     eos_token_ids: tuple[int, ...] = ()
     memory_policy: MemoryPolicy = "paged"
     preemption: PreemptionPolicy = "auto"
-    watermark: float = 0.01
+    watermark: float = WATERMARK
     growth_blocks: float = 0.5
     max_overtakes: int = 0
     prompt_share: float = 1.0
     prefix_cache: bool = True
+    pinned_prefix_share: float = 0.0
 
     @property
     def max_chunk(self) -> int:
         """Tokens of `prompt_share`."""
         return max(1, int(self.max_num_batched_tokens * self.prompt_share))
+
+    def num_pinnable(self, num_blocks: int) -> int:
+        """Blocks of a pool of `num_blocks` that pinned prefixes may hold."""
+        return int(num_blocks * self.pinned_prefix_share)
+
+    def check_pinned_share(self, num_blocks: int, block_size: int) -> None:
+        """Accept by returning a share for pinned prefixes that cannot starve the pool.
+
+        Raises:
+            ConfigError: if the longest sequence does not fit beside them and the watermark, or if
+                nothing can be pinned at all.
+        """
+        share = self.pinned_prefix_share
+        if not share:
+            return
+        if self.memory_policy != "paged" or not self.prefix_cache:
+            raise ConfigError(
+                f"pinned_prefix_share is {share}, but prefixes can be pinned only in paged memory "
+                "with prefix_cache true; set it to 0"
+            )
+        num_pinned, num_kept_free = self.num_pinnable(num_blocks), int(num_blocks * self.watermark)
+        num_left = num_blocks - num_pinned - num_kept_free
+        num_needed = -(-self.max_model_len // block_size)
+        if num_left < num_needed:
+            raise ConfigError(
+                f"pinned_prefix_share {share} leaves {num_left} of {num_blocks} blocks "
+                f"({num_pinned} may be pinned, {num_kept_free} are kept free), but a sequence of "
+                f"max_model_len {self.max_model_len} needs {num_needed}; lower pinned_prefix_share "
+                "or max_model_len, or enlarge the pool"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixConfig:
+    """A prefix that is pinned from the start.
+
+    Attributes:
+        token_ids: its tokens; those of its full blocks are kept.
+        ttl_s: seconds from the start; None for as long as the engine lives.
+        salt: the tenant that it is for.
+    """
+
+    name: str
+    token_ids: tuple[int, ...]
+    ttl_s: float | None = None
+    salt: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +187,8 @@ class EngineConfig:
         num_threads: compute threads of a CPU worker.
         run_ahead: plans in flight; 1 waits for each result.
         memory_policy, preemption, watermark, growth_blocks, max_overtakes, prompt_share,
-            prefix_cache: see `SchedulerConfig`.
+            prefix_cache, pinned_prefix_share: see `SchedulerConfig`.
+        pinned_prefixes: prefixes to be pinned before the first request.
         compiled_kernels: whether a CPU worker may compile and use the C kernels.
     """
 
@@ -157,11 +211,13 @@ class EngineConfig:
     compiled_kernels: bool = True
     memory_policy: MemoryPolicy = "paged"
     preemption: PreemptionPolicy = "auto"
-    watermark: float = 0.01
+    watermark: float = WATERMARK
     growth_blocks: float = 0.5
     max_overtakes: int = 0
     prompt_share: float = 0.5
     prefix_cache: bool = True
+    pinned_prefix_share: float = 0.0
+    pinned_prefixes: tuple[PrefixConfig, ...] = ()
 
     @property
     def scheduler(self) -> SchedulerConfig:
@@ -177,4 +233,5 @@ class EngineConfig:
             max_overtakes=self.max_overtakes,
             prompt_share=self.prompt_share,
             prefix_cache=self.prefix_cache,
+            pinned_prefix_share=self.pinned_prefix_share,
         )

@@ -122,6 +122,40 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """A wish that the blocks of a prompt stay in the pool for later prompts that begin with it.
+
+    Attributes:
+        name: unique among the prefixes of a tenant.
+        ttl_s: seconds from the end of its prefill; None for as long as the engine lives.
+    """
+
+    name: str
+    ttl_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedPrefix:
+    """A prefix that is pinned, or will be once it has been computed.
+
+    Attributes:
+        salt, name: see `Request` and `Pin`.
+        num_tokens: tokens of its full blocks; those of a last block that is not full are computed
+            again by each request.
+        num_blocks: blocks that it holds, some of them perhaps together with other prefixes.
+        is_warm: whether they are computed.
+        expires_s: seconds on the clock that drives the engine; None for never.
+    """
+
+    salt: bytes
+    name: str
+    num_tokens: int
+    num_blocks: int
+    is_warm: bool
+    expires_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One prompt to continue, made by the ingress.
 
@@ -130,6 +164,8 @@ class Request:
         prompt: int32 token ids, at least one.
         salt: the tenant; requests of other tenants never share blocks with this one.
         arrival_s: seconds on the clock of whoever drives the engine.
+        pin: keep the full blocks of the prompt. Such a request has one sequence of one token, which
+            is not told: it ends without output once the prompt is computed.
     """
 
     request_id: int
@@ -137,6 +173,7 @@ class Request:
     sampling: SamplingParams
     arrival_s: float = 0.0
     salt: bytes = b""
+    pin: Pin | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,7 +309,9 @@ class MemoryUsage:
         internal: slots kept in advance that are never used, by a wrong estimate; paged, all slots
             of blocks in use beyond the last token.
         external: slots that belong to nobody, by rounding to blocks and to powers of two.
-        cached: slots of unused blocks whose contents are kept for later prompts.
+        cached: slots of unused blocks whose contents are kept for later prompts until the space is
+            needed.
+        pinned: slots of unused blocks that belong to pinned prefixes.
         free: slots of the other blocks.
         shared_saving: slots that the sequences would need beyond `filled` without sharing.
         swapped: slots of blocks in the swap space; not part of the pool.
@@ -285,6 +324,7 @@ class MemoryUsage:
     reserved: int = 0
     external: int = 0
     cached: int = 0
+    pinned: int = 0
     shared_saving: int = 0
     swapped: int = 0
 
@@ -317,6 +357,18 @@ class StepStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A `RequestError` on its way to the ingress; `code` says which one."""
+
+    code: str
+    message: str
+    param: str | None = None
+    limit: int = 0
+    got: int = 0
+    retry_after_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutput:
     """The news of one step for the ingresses: one entry per new token or ended sequence.
 
@@ -328,6 +380,10 @@ class StepOutput:
         finish_reasons: int8 `FinishReason`.
         top_counts, top_tokens, top_logprobs: see `StepResult`.
         stats: counts after the step.
+        cached_tokens: int32 tokens of the prompt that were found in the prefix cache, told once for
+            each request, with one of its entries; empty when no entry tells any.
+        pinned: all pinned prefixes, where that has changed since the last output.
+        refusals: request ids that were refused after all, and why; their choices end by ERROR.
     """
 
     step: int
@@ -340,6 +396,9 @@ class StepOutput:
     top_tokens: IntColumn
     top_logprobs: FloatColumn
     stats: StepStats
+    cached_tokens: IntColumn = field(default_factory=int32)
+    pinned: tuple[PinnedPrefix, ...] | None = None
+    refusals: tuple[tuple[int, Refusal], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,17 +31,23 @@ class AnswerHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens read and sampled."""
+    """Tokens read and sampled.
+
+    Attributes:
+        cached_tokens: prompt tokens whose keys and values were there already.
+    """
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = 0
 
-    def as_json(self) -> dict[str, int]:
+    def as_json(self) -> dict[str, Any]:
         """Return the object of the API."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         }
 
 
@@ -97,7 +103,7 @@ class AnswerWriter(ABC):
         chunks = []
         if not self._is_open:
             self._is_open = True
-            chunks += self._opening(delta)
+            chunks += self._opening(delta, usage)
         is_end = delta.finish_reason is not None
         if delta.text or (not is_end and (delta.logprobs or delta.prompt)):
             chunks.append(self._chunk([self._text_choice(index, delta)], usage))
@@ -125,7 +131,7 @@ class AnswerWriter(ABC):
     def _last_choice(self, index: int, delta: TextDelta) -> dict[str, Any]:
         """Return the choice that says why it ended."""
 
-    def _opening(self, first: TextDelta) -> list[bytes]:
+    def _opening(self, first: TextDelta, usage: Usage) -> list[bytes]:
         """Return the chunks that come before any text; `first` is the first news."""
         return []
 

@@ -1,5 +1,6 @@
 """Answers of POST /v1/chat/completions."""
 
+from dataclasses import replace
 from typing import Any
 
 from app.protocol.answer import AnswerWriter, Usage
@@ -13,7 +14,7 @@ class ChatAnswer(AnswerWriter):
     object_name = "chat.completion"
     chunk_object_name = "chat.completion.chunk"
 
-    def _opening(self, first: TextDelta) -> list[bytes]:
+    def _opening(self, first: TextDelta, usage: Usage) -> list[bytes]:
         """Return the chunks that name the role; the first also tells of the prompt."""
         [prompt] = self._prompts
         extras: dict[str, Any] = {}
@@ -21,7 +22,7 @@ class ChatAnswer(AnswerWriter):
             extras["prompt_token_ids"] = prompt.tolist()
         if self._wants_prompt_logprobs:
             extras["prompt_logprobs"] = self._prompt_logprobs(first)
-        usage = Usage(prompt_tokens=len(prompt), completion_tokens=0)
+        usage = replace(usage, completion_tokens=0)
         chunks = []
         for index in range(self._num_choices):
             choice = self._delta_choice(index, {"role": "assistant", "content": ""})

@@ -45,6 +45,8 @@ class Decoding:
             return self.end(group, FinishReason.ERROR)
         if group.beam is not None:
             return self._search(group, sequence, result, position)
+        if group.request.pin is not None:
+            return self.end(group, FinishReason.LENGTH)
         token = result.tokens[position]
         sequence.output.append(token)
         sequence.finish_reason = _finish_reason(group, sequence, token)

@@ -50,6 +50,26 @@ class Engine:
         """End a request wherever it is; unknown ids are ignored."""
         self._scheduler.abort(request_id)
 
+    def reserve_prefix(self, request: Request) -> None:
+        """Queue a request whose prompt stays in the pool once it is computed.
+
+        It ends without output: by LENGTH when the prefix is pinned, otherwise it is not.
+
+        Args:
+            request: with a `Pin`, and one sequence of one token.
+
+        Raises:
+            InvalidRequest: if its name is taken, it fills no block, the budget is too small or the
+                memory cannot pin; nothing is changed.
+            PromptTooLong: see `add`.
+        """
+        assert request.pin is not None
+        self._scheduler.add(request)
+
+    def release_prefix(self, salt: bytes, name: str) -> None:
+        """Give up a tenant's pinned prefix, computed or not; unknown ones are ignored."""
+        self._scheduler.release_prefix(salt, name)
+
     def step(self, now_s: float) -> StepOutput | None:
         """Plan as far ahead as the executor allows, then take in one result.
 

@@ -38,13 +38,14 @@ def clip_max_tokens(
         )
     clipped = min(sampling.max_tokens, limit - prompt_len)
     needed = blocks_needed(prompt_len, clipped, num_sequences(sampling), capacity.block_size)
-    if needed > capacity.num_blocks:
+    num_usable = capacity.num_blocks - config.num_pinnable(capacity.num_blocks)
+    if needed > num_usable:
         raise PromptTooLong(
-            f"The key-value memory of this server holds {capacity.num_slots} tokens, but prompt "
-            f"and output need up to {needed * capacity.block_size}. Shorten the prompt or lower "
-            "max_tokens or n.",
+            f"The key-value memory of this server has room for {num_usable * capacity.block_size} "
+            f"tokens of one request, but prompt and output need up to "
+            f"{needed * capacity.block_size}. Shorten the prompt or lower max_tokens or n.",
             param="prompt",
-            limit=capacity.num_slots,
+            limit=num_usable * capacity.block_size,
             got=needed * capacity.block_size,
         )
     return clipped

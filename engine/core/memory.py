@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
 
+from engine.core.pinned_prefixes import PinnedPrefixes
 from engine.core.sequence import Sequence, SequenceGroup
 from engine.types import MemoryUsage
 
@@ -51,7 +52,12 @@ class Memory(Protocol):
     """A policy for the KV pool.
 
     Questions (`can_x`) have no effect; commands may assume that they were asked.
+
+    Attributes:
+        prefixes: what is pinned; None where blocks are not shared with later requests.
     """
+
+    prefixes: PinnedPrefixes | None
 
     def can_admit(self, group: SequenceGroup) -> Admission:
         """Whether all live sequences of a group fit with the tokens that are known."""

@@ -7,6 +7,7 @@ from engine.core.sequence import Sequence, SequenceGroup
 from engine.types import (
     PROMPT_CHOICE,
     FinishReason,
+    PinnedPrefix,
     StepOutput,
     StepResult,
     StepStats,
@@ -57,6 +58,11 @@ class OutputBuilder:
         reason: FinishReason,
     ) -> None:
         """Tell one token of a choice."""
+        if group.num_cached_tokens > 0 and not group.is_cache_told:
+            group.is_cache_told = True
+            # entries that tell nothing are filled in only where some entry does
+            self._cached_tokens.extend([0] * (len(self._tokens) - len(self._cached_tokens)))
+            self._cached_tokens.append(group.num_cached_tokens)
         self._request_ids.append(group.request.request_id)
         self._choices.append(choice)
         self._tokens.append(token)
@@ -67,8 +73,12 @@ class OutputBuilder:
         """Tell that a choice ended without a token."""
         self.append(group, choice, -1, _NO_LOGPROB, reason)
 
-    def build(self, step: int, stats: StepStats) -> StepOutput:
+    def build(
+        self, step: int, stats: StepStats, pinned: tuple[PinnedPrefix, ...] | None = None
+    ) -> StepOutput:
         """Hand out the columns and start anew."""
+        if self._cached_tokens:
+            self._cached_tokens.extend([0] * (len(self._tokens) - len(self._cached_tokens)))
         if self._top_counts:
             self._top_counts.extend([0] * (len(self._tokens) - len(self._top_counts)))
         output = StepOutput(
@@ -82,6 +92,8 @@ class OutputBuilder:
             top_tokens=self._top_tokens,
             top_logprobs=self._top_logprobs,
             stats=stats,
+            cached_tokens=self._cached_tokens,
+            pinned=pinned,
         )
         self._clear()
         return output
@@ -111,3 +123,4 @@ class OutputBuilder:
         self._top_counts = int32()
         self._top_tokens = int32()
         self._top_logprobs = float32()
+        self._cached_tokens = int32()

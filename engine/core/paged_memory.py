@@ -8,7 +8,9 @@ from itertools import takewhile
 
 from engine.core import limits
 from engine.core.block_pool import BlockPool
+from engine.core.headroom import WATERMARK_ONLY, Headroom
 from engine.core.memory import NO_GROWTH, Admission, Admitted, Growth
+from engine.core.pinned_prefixes import PinnedPrefixes
 from engine.core.prefix_cache import PrefixCache, PrefixChain
 from engine.core.sequence import Sequence, SequenceGroup
 from engine.core.swap_space import SwapSpace
@@ -39,8 +41,7 @@ class PagedMemory:
         block_size: int,
         *,
         num_swap_slots: int = 0,
-        watermark: float = 0.01,
-        growth_blocks: float = 0.0,
+        headroom: Headroom = WATERMARK_ONLY,
         prefix_cache: bool = True,
     ) -> None:
         """Make an empty pool.
@@ -49,20 +50,17 @@ class PagedMemory:
             num_blocks: blocks of the pool.
             block_size: tokens per block.
             num_swap_slots: blocks that fit the swap space.
-            watermark: share of the pool that newcomers leave free.
-            growth_blocks: blocks that they leave free for each sequence in the pool, where that is
-                more. Without it a group that was preempted comes back only to be preempted again:
-                with the paper's ShareGPT lengths on 981 blocks (simulated, A100, OPT-13B, 2 and 4
-                requests per second) 0.5 takes away a third of all preemptions and up to 16 % of the
-                mean latency per token; with Alpaca's at 30 per second all 1,916 preemptions. A
-                whole block costs Alpaca 50 % of latency.
             prefix_cache: whether full blocks are kept for later prompts.
         """
         self._cache = PrefixCache() if prefix_cache else None
         self._pool = BlockPool(num_blocks, self._cache.forget if self._cache else None)
+        self.prefixes: PinnedPrefixes | None = None
+        if self._cache:
+            self.prefixes = PinnedPrefixes(
+                self._pool, self._cache, block_size, budget_blocks=headroom.pinned_blocks
+            )
         self._block_size = block_size
-        self._watermark_blocks = int(num_blocks * watermark)
-        self._growth_blocks = growth_blocks
+        self._headroom = headroom
         self._tables: dict[int, _Table] = {}
         self._swap = SwapSpace(num_swap_slots)
         # tokens in each block in use, their sum, and that of the lengths of all tables
@@ -77,15 +75,15 @@ class PagedMemory:
         most = limits.blocks_needed(
             len(group.request.prompt), group.max_tokens, group.num_sequences, self._block_size
         )
-        if most > self._pool.num_blocks:
+        if most > self._pool.num_blocks - self._headroom.pinned_blocks:
             return Admission.NEVER
         first, *others = group.live
         hits = self._match(group, first)
         num_blocks = self._num_blocks(first.num_known) - len(hits)
         num_shared = self._num_shared_blocks(group)
         num_blocks += sum(self._num_blocks(other.num_known) - num_shared for other in others)
-        # a hit without a reference is taken out of the blocks that count as free
-        num_blocks += sum(self._pool.references(block) == 0 for block in hits)
+        # a hit that nobody uses is taken out of the blocks that count as free, unless it is pinned
+        num_blocks += sum(self._pool.is_free(block) for block in hits)
         return Admission.NOW if self._has_room(num_blocks) else Admission.LATER
 
     def admit(self, group: SequenceGroup) -> list[Admitted]:
@@ -170,12 +168,14 @@ class PagedMemory:
         total = self._pool.num_blocks * size
         cached = self._pool.num_unused_kept * size
         free = self._pool.num_free * size - cached
-        internal = total - free - cached - self._num_filled
+        pinned = self._pool.num_unused_pinned * size
+        internal = total - free - cached - pinned - self._num_filled
         return MemoryUsage(
             total=total,
             filled=self._num_filled,
             internal=internal,
             cached=cached,
+            pinned=pinned,
             free=free,
             shared_saving=self._num_logical - self._num_filled,
             swapped=self._swap.num_used * size,
@@ -240,10 +240,8 @@ class PagedMemory:
 
     def _has_room(self, num_blocks: int) -> bool:
         """Whether newcomers can have blocks; nothing is kept free in an empty pool."""
-        reserve = 0
-        if self._tables:
-            reserve = max(self._watermark_blocks, int(self._growth_blocks * len(self._tables)))
-        return num_blocks + reserve <= self._pool.num_free
+        num_kept_free = self._headroom.num_kept_free(self._pool.num_blocks, len(self._tables))
+        return num_blocks + num_kept_free <= self._pool.num_free
 
     def _admit(self, sequence: Sequence, prefix: list[int]) -> Admitted:
         for block in prefix:

@@ -149,6 +149,8 @@ class Planner:
         self._enter(builder, group, admitted)
         # the others share with the first, which alone may have found something in the cache
         self.num_cached_tokens += admitted[0].num_cached
+        if group.num_cached_tokens < 0:
+            group.num_cached_tokens = admitted[0].num_cached
         for entry in admitted:
             entry.sequence.prefill_end = entry.sequence.num_known
             entry.sequence.num_scheduled = entry.num_cached

@@ -2,6 +2,7 @@
 
 from engine.config import SchedulerConfig
 from engine.core.admission_gate import AdmissionGate, BatchGate, IterationGate
+from engine.core.headroom import Headroom
 from engine.core.memory import Memory
 from engine.core.paged_memory import PagedMemory
 from engine.core.preemption import (
@@ -16,14 +17,22 @@ from engine.types import Capacity
 
 
 def make_memory(config: SchedulerConfig, capacity: Capacity) -> Memory:
-    """Make the policy for the KV pool."""
+    """Make the policy for the KV pool.
+
+    Raises:
+        ConfigError: if the share for pinned prefixes could starve it.
+    """
+    config.check_pinned_share(capacity.num_blocks, capacity.block_size)
     if config.memory_policy == "paged":
         return PagedMemory(
             capacity.num_blocks,
             capacity.block_size,
             num_swap_slots=capacity.num_swap_slots,
-            watermark=config.watermark,
-            growth_blocks=config.growth_blocks,
+            headroom=Headroom(
+                watermark=config.watermark,
+                growth_blocks=config.growth_blocks,
+                pinned_blocks=config.num_pinnable(capacity.num_blocks),
+            ),
             prefix_cache=config.prefix_cache,
         )
     return ReservedMemory(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from engine.core.buddy import BuddyAllocator, chunk_size
 from engine.core.limits import max_positions
 from engine.core.memory import NO_GROWTH, Admission, Admitted, Growth
+from engine.core.pinned_prefixes import PinnedPrefixes
 from engine.core.sequence import Sequence, SequenceGroup
 from engine.types import MemoryUsage
 
@@ -72,6 +73,8 @@ class ReservedMemory:
     prompt again; here siblings copy it, so these baselines are a little faster than Orca with
     parallel sampling, while memory, all that admission depends on, is the same.
     """
+
+    prefixes: PinnedPrefixes | None = None
 
     def __init__(
         self, num_blocks: int, block_size: int, *, max_len: int, estimate: OutputEstimate

@@ -11,7 +11,7 @@ from engine.config import SchedulerConfig
 from engine.core.admission_gate import AdmissionGate
 from engine.core.decoding import Decoding
 from engine.core.grouping import make_group
-from engine.core.limits import outgrown
+from engine.core.limits import num_sequences, outgrown
 from engine.core.memory import Admission, Memory
 from engine.core.output import OutputBuilder
 from engine.core.plan import PlanBuilder
@@ -54,6 +54,7 @@ class Scheduler:
         self._config = config
         self._capacity = capacity
         self._memory = memory
+        self._prefixes = memory.prefixes
         self._groups: dict[int, SequenceGroup] = {}
         self._in_flight: deque[_InFlight] = deque()
         self._queues = Queues()
@@ -76,7 +77,8 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether any request is open or any news is to be told."""
-        return bool(self._groups or self._in_flight or self._output)
+        has_news = self._prefixes is not None and self._prefixes.has_changed
+        return bool(self._groups or self._in_flight or self._output or has_news)
 
     def add(self, request: Request) -> None:
         """Queue a request.
@@ -87,11 +89,14 @@ class Scheduler:
         if request.request_id in self._groups:
             raise InvalidRequest(f"request {request.request_id} is open already")
         group = make_group(request, self._next_sequence_id, self._config, self._capacity)
+        # also if it is refused below: memory may know what asked for room by its id
+        self._next_sequence_id += group.num_sequences
         if self._memory.can_admit(group) is Admission.NEVER:
             raise outgrown(
                 len(request.prompt), group.max_tokens, group.num_sequences, self._capacity
             )
-        self._next_sequence_id += group.num_sequences
+        if request.pin is not None:
+            self._reserve_prefix(request)
         self._groups[request.request_id] = group
         self._queues.add(group)
 
@@ -101,6 +106,13 @@ class Scheduler:
         if group is not None:
             outcome = self._decoding.end(group, FinishReason.ABORT)
             self._settle(group, outcome.ended)
+
+    def release_prefix(self, salt: bytes, name: str) -> None:
+        """Give up a pinned prefix, computed or not; unknown ones are ignored."""
+        if self._prefixes is not None:
+            warmer = self._prefixes.release(salt, name)
+            if warmer is not None:
+                self.abort(warmer)
 
     def schedule(self) -> StepPlan | None:
         """Plan the next step; None when no sequence can move before the next result."""
@@ -120,6 +132,7 @@ class Scheduler:
         assert result.step == done.plan.step
         self._preemption.observe(done.plan, result.elapsed_s)
         self._output.begin(result)
+        self._set_clock(now_s)
         self._tell_prompts(done, result)
         for position, (group, sequence) in enumerate(done.sampled):
             sequence.num_in_flight -= 1
@@ -131,7 +144,32 @@ class Scheduler:
 
     def take_output(self, now_s: float) -> StepOutput:
         """News that came from no step, such as aborts; their step is -1."""
+        self._set_clock(now_s)
         return self._take_output(now_s, StepResult(step=-1), 0)
+
+    def _set_clock(self, now_s: float) -> None:
+        if self._prefixes is not None:
+            self._prefixes.expire(now_s)
+
+    def _reserve_prefix(self, request: Request) -> None:
+        if self._prefixes is None:
+            raise InvalidRequest(
+                "a prefix can be pinned only in paged memory with the prefix cache on", param="name"
+            )
+        if num_sequences(request.sampling) != 1 or request.sampling.max_tokens != 1:
+            raise InvalidRequest("a prefix is computed by one sequence of one token", param="n")
+        self._prefixes.reserve(request)
+
+    def _settle_prefix(self, group: SequenceGroup) -> None:
+        """Pin what has been computed; what has not gives its room back."""
+        assert self._prefixes is not None
+        [sequence] = group.sequences
+        if sequence.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
+            # not given back yet: that follows the end
+            blocks = self._memory.block_table(sequence.sequence_id)
+            self._prefixes.pin(group.request, blocks)
+        else:
+            self._prefixes.abandon(group.request)
 
     def _tell_prompts(self, done: _InFlight, result: StepResult) -> None:
         """Pass on the log-probabilities of prompts, which follow the sampled tokens."""
@@ -164,6 +202,8 @@ class Scheduler:
             self._queues.remove(group)
             self._memory.discard(group)
             self._retirement.give_back_spares(group)
+            if group.request.pin is not None:
+                self._settle_prefix(group)
         if group.status is Status.RUNNING:
             self._retirement.add(group.sequences if group.beam is not None else ended)
         if is_over:
@@ -184,7 +224,9 @@ class Scheduler:
             elapsed_s=result.elapsed_s,
             usage=self._memory.usage(),
         )
-        return self._output.build(result.step, stats)
+        prefixes = self._prefixes
+        pinned = prefixes.tell() if prefixes is not None and prefixes.has_changed else None
+        return self._output.build(result.step, stats, pinned)
 
 
 def _age_s(queue: deque[SequenceGroup], now_s: float) -> float:

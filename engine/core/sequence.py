@@ -114,6 +114,9 @@ class SequenceGroup:
         spare_rows: rows kept for siblings that are not born yet.
         num_overtakes: later groups that have entered while it was swapped out.
         num_prompt_told: prompt tokens whose log-probability has been told, where asked for.
+        num_cached_tokens: prompt tokens that the prefix cache had when it was admitted first; -1
+            before.
+        is_cache_told: whether that has been told.
     """
 
     request: Request
@@ -127,6 +130,8 @@ class SequenceGroup:
     status: Status = Status.WAITING
     num_overtakes: int = 0
     num_prompt_told: int = 0
+    num_cached_tokens: int = -1
+    is_cache_told: bool = False
 
     @property
     def num_prompt_entries(self) -> int:

@@ -13,9 +13,17 @@ from typing import Any, Protocol
 from engine.errors import EngineError
 from engine.runtime.columns import deltas
 from engine.runtime.lease import Lease
-from engine.runtime.messages import REQUESTS, VERDICTS, Verdict, decode_batch, error_of
+from engine.runtime.messages import (
+    PREFIXES,
+    REQUESTS,
+    VERDICTS,
+    PrefixInfo,
+    Verdict,
+    decode_batch,
+    error_of,
+)
 from engine.runtime.token_stream import RemoteTokenStream
-from engine.types import FinishReason, Request, SamplingParams
+from engine.types import FinishReason, Pin, Request, SamplingParams
 
 RENEW_PERIOD_S = 1.5
 READY_TIMEOUT_S = 5.0
@@ -38,6 +46,14 @@ class EngineHandle(Protocol):
 
     def attach(self, replica: str, client: int) -> AsyncIterator[bytes]:
         """Read this client's outputs from one replica, see `decode_batch`."""
+        ...
+
+    async def release_prefix(self, salt: bytes, name: str) -> None:
+        """Give up a pinned prefix of a replica of the handle's choice."""
+        ...
+
+    async def prefixes(self, salt: bytes) -> bytes:
+        """List a tenant's pinned prefixes of a replica of the handle's choice, see `PREFIXES`."""
         ...
 
     async def is_ready(self) -> bool:
@@ -68,9 +84,36 @@ class RemoteEngineClient:
         self, prompt: "array[int]", sampling: SamplingParams, *, salt: bytes = b""
     ) -> RemoteTokenStream:
         """See `EngineClient.submit`."""
-        request_id = next(self._request_ids)
-        stream = self._streams[request_id] = RemoteTokenStream(request_id, sampling.n, self.abort)
-        request = Request(request_id=request_id, prompt=prompt, sampling=sampling, salt=salt)
+        return await self._submit(
+            Request(request_id=next(self._request_ids), prompt=prompt, sampling=sampling, salt=salt)
+        )
+
+    async def reserve_prefix(
+        self, prompt: "array[int]", pin: Pin, *, salt: bytes = b""
+    ) -> RemoteTokenStream:
+        """See `EngineClient.reserve_prefix`."""
+        return await self._submit(
+            Request(
+                request_id=next(self._request_ids),
+                prompt=prompt,
+                sampling=SamplingParams(max_tokens=1, temperature=0.0),
+                salt=salt,
+                pin=pin,
+            )
+        )
+
+    async def release_prefix(self, name: str, *, salt: bytes = b"") -> None:
+        """See `EngineClient.release_prefix`."""
+        await asyncio.shield(self._spawn(self._handle.release_prefix(salt, name)))
+
+    async def prefixes(self, *, salt: bytes = b"") -> list[PrefixInfo]:
+        """See `EngineClient.prefixes`."""
+        return PREFIXES.decode(await asyncio.shield(self._spawn(self._handle.prefixes(salt))))
+
+    async def _submit(self, request: Request) -> RemoteTokenStream:
+        request_id = request.request_id
+        stream = RemoteTokenStream(request_id, request.sampling.n, self.abort)
+        self._streams[request_id] = stream
         call = self._spawn(self._handle.submit(self._client, REQUESTS.encode(request)))
         try:
             verdict = VERDICTS.decode(await asyncio.shield(call))
@@ -164,7 +207,11 @@ class RemoteEngineClient:
         return [stream for stream in self._streams.values() if stream.replica == replica]
 
     def _deliver(self, replica: str, data: bytes) -> None:
-        for request_id, delta in deltas(decode_batch(data)):
+        outputs = decode_batch(data)
+        for request_id, refusal in (entry for output in outputs for entry in output.refusals):
+            if request_id in self._streams:
+                self._streams.pop(request_id).fail(error_of(refusal))
+        for request_id, delta in deltas(outputs):
             is_last = delta.finish_reason is not FinishReason.NONE
             stream = self._streams.get(request_id)
             if stream is None:

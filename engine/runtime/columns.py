@@ -14,6 +14,7 @@ from engine.types import (
     FloatColumn,
     IntColumn,
     MemoryUsage,
+    Refusal,
     StepOutput,
     StepStats,
     float32,
@@ -38,7 +39,9 @@ def part_by_owner(
         owner = owners.get(request_id)
         if owner is not None:
             rows.setdefault(owner, []).append(row)
-    if len(rows) == 1 and len(next(iter(rows.values()))) == len(output.request_ids):
+    is_of_one = len(rows) == 1 and len(next(iter(rows.values()))) == len(output.request_ids)
+    # what is pinned is nobody's but the replica's
+    if is_of_one and output.pinned is None:
         return dict.fromkeys(rows, encoded)
     return {owner: OUTPUTS.encode(_select(output, chosen)) for owner, chosen in rows.items()}
 
@@ -64,12 +67,19 @@ def deltas(outputs: Iterable[StepOutput]) -> Iterator[tuple[int, Delta]]:
                 top_tokens=tuple(news.top_tokens),
                 top_logprobs=tuple(news.top_logprobs),
                 finish_reason=news.finish_reason,
+                num_cached=news.num_cached,
             ),
         )
 
 
-def failure(choices: Iterable[tuple[int, int]], stats: StepStats) -> StepOutput:
-    """An output that ends choices, (request id, choice), with ERROR and has no other news."""
+def failure(
+    choices: Iterable[tuple[int, int]], stats: StepStats, refusal: Refusal | None = None
+) -> StepOutput:
+    """An output that ends choices, (request id, choice), with ERROR and has no other news.
+
+    Args:
+        refusal: why, if that is the requests' own fault.
+    """
     pairs = list(choices)
     count = len(pairs)
     return StepOutput(
@@ -83,6 +93,7 @@ def failure(choices: Iterable[tuple[int, int]], stats: StepStats) -> StepOutput:
         top_tokens=int32(),
         top_logprobs=float32(),
         stats=stats,
+        refusals=tuple((request_id, refusal) for request_id, _ in pairs) if refusal else (),
     )
 
 
@@ -99,6 +110,7 @@ class _Gathered:
     top_tokens: list[IntColumn] = field(default_factory=list)
     top_logprobs: list[FloatColumn] = field(default_factory=list)
     finish_reason: FinishReason = FinishReason.NONE
+    num_cached: int = 0
 
 
 def _gather(output: StepOutput, gathered: dict[tuple[int, int], _Gathered]) -> None:
@@ -108,6 +120,8 @@ def _gather(output: StepOutput, gathered: dict[tuple[int, int], _Gathered]) -> N
         news = gathered.setdefault(key, _Gathered())
         if output.finish_reasons[row]:
             news.finish_reason = FinishReason(output.finish_reasons[row])
+        if output.cached_tokens:
+            news.num_cached += output.cached_tokens[row]
         if token < 0:
             continue
         news.tokens.append(token)
@@ -127,9 +141,11 @@ def _select(output: StepOutput, rows: Sequence[int]) -> StepOutput:
             top_counts.append(output.top_counts[row])
             top_tokens += output.top_tokens[start : ends[row]]
             top_logprobs += output.top_logprobs[start : ends[row]]
+    request_ids = int64([output.request_ids[row] for row in rows])
+    cached = output.cached_tokens
     return StepOutput(
         step=output.step,
-        request_ids=int64([output.request_ids[row] for row in rows]),
+        request_ids=request_ids,
         choices=int32([output.choices[row] for row in rows]),
         tokens=int32([output.tokens[row] for row in rows]),
         logprobs=float32([output.logprobs[row] for row in rows]),
@@ -138,4 +154,6 @@ def _select(output: StepOutput, rows: Sequence[int]) -> StepOutput:
         top_tokens=top_tokens,
         top_logprobs=top_logprobs,
         stats=output.stats,
+        cached_tokens=int32([cached[row] for row in rows]) if cached else int32(),
+        refusals=tuple(entry for entry in output.refusals if entry[0] in request_ids),
     )

@@ -8,7 +8,7 @@ from engine.core.engine import Engine
 from engine.errors import RequestError
 from engine.executor.channel import Channel
 from engine.runtime.columns import failure, idle_stats
-from engine.runtime.messages import COMMANDS, OUTPUTS, Command
+from engine.runtime.messages import COMMANDS, OUTPUTS, Command, refusal_of
 from engine.types import Capacity, Request, StepOutput
 
 logger = logging.getLogger(__name__)
@@ -50,17 +50,23 @@ class EngineLoop:
     def _obey(self, command: Command) -> None:
         for request_id in command.aborts:
             self._engine.abort(request_id)
+        for salt, name in command.releases:
+            self._engine.release_prefix(salt, name)
         if command.request is not None:
             self._add(command.request)
 
     def _add(self, request: Request) -> None:
         try:
-            self._engine.add(replace(request, arrival_s=self._clock()))
+            request = replace(request, arrival_s=self._clock())
+            if request.pin is not None:
+                self._engine.reserve_prefix(request)
+            else:
+                self._engine.add(request)
         except RequestError as error:
             # admission has let through what the core refuses: this request's fault alone
             logger.warning("request_refused request_id=%d reason=%s", request.request_id, error)
             choices = [(request.request_id, choice) for choice in range(request.sampling.n)]
-            self._tell(failure(choices, self._stats))
+            self._tell(failure(choices, self._stats, refusal_of(error)))
 
     def _tell(self, output: StepOutput) -> None:
         self._channel.send(OUTPUTS.encode(output))

@@ -7,7 +7,7 @@ import msgspec
 
 from engine.errors import InvalidRequest, Overloaded, PromptTooLong, RequestError
 from engine.executor.codec import Codec
-from engine.types import IntColumn, Request, StepOutput, int64
+from engine.types import IntColumn, Refusal, Request, StepOutput, int64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,24 +15,29 @@ class Command:
     """What the replica tells the scheduler.
 
     Attributes:
-        request: to be added, if any.
+        request: to be added, if any; with a `Pin`, a prefix to be pinned.
         aborts: int64 ids of requests to be ended.
+        releases: (salt, name) of pinned prefixes to be given up.
     """
 
     request: Request | None = None
     aborts: IntColumn = field(default_factory=int64)
+    releases: tuple[tuple[bytes, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """A `RequestError` on its way to the ingress; `code` says which one."""
+class PrefixInfo:
+    """One pinned prefix, as told to the ingress of its tenant; see `PinnedPrefix`.
 
-    code: str
-    message: str
-    param: str | None = None
-    limit: int = 0
-    got: int = 0
-    retry_after_s: float = 0.0
+    Attributes:
+        ttl_s: seconds left; None for as long as the engine lives.
+    """
+
+    name: str
+    num_tokens: int
+    num_blocks: int
+    is_warm: bool
+    ttl_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +57,7 @@ REQUESTS = Codec(Request)
 OUTPUTS = Codec(StepOutput)
 COMMANDS = Codec(Command)
 VERDICTS = Codec(Verdict)
+PREFIXES = Codec(list[PrefixInfo])
 _BATCHES = Codec(list[StepOutput])
 _FRAME = msgspec.msgpack.Encoder()
 

@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.types import FinishReason, SamplingParams
+from engine.runtime.messages import PrefixInfo
+from engine.types import FinishReason, Pin, SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,8 @@ class Delta:
         top_tokens, top_logprobs: one column per token, most likely first; empty when none was asked
             for.
         finish_reason: NONE while the choice goes on.
+        num_cached: tokens of the prompt that were found in the prefix cache, told with one delta of
+            a request.
     """
 
     choice: int
@@ -28,12 +31,14 @@ class Delta:
     top_tokens: tuple["array[int]", ...] = ()
     top_logprobs: tuple["array[float]", ...] = ()
     finish_reason: FinishReason = FinishReason.NONE
+    num_cached: int = 0
 
 
 class TokenStream(Protocol):
     """The output of one request, in order. Ends after every choice has finished.
 
-    Iterating raises EngineError when the engine dies before the end.
+    Iterating raises EngineError when the engine dies before the end, and RequestError when the
+    request is refused after all.
     """
 
     request_id: int
@@ -64,6 +69,36 @@ class EngineClient(Protocol):
             InvalidRequest: if it asks for more sequences than fit the batch.
             PromptTooLong: if it can never fit.
             Overloaded: if the queue is full.
+            EngineError: if no engine replica can be reached.
+        """
+        ...
+
+    async def reserve_prefix(
+        self, prompt: "array[int]", pin: Pin, *, salt: bytes = b""
+    ) -> TokenStream:
+        """Have the full blocks of a prompt pinned, see `engine.core.pinned_prefixes`.
+
+        Returns:
+            A stream without tokens: it ends by LENGTH when the prefix is pinned; iterating raises
+            InvalidRequest if it cannot be.
+
+        Raises:
+            See `submit`.
+        """
+        ...
+
+    async def release_prefix(self, name: str, *, salt: bytes = b"") -> None:
+        """Give up a pinned prefix of a tenant; unknown ones are ignored.
+
+        Raises:
+            EngineError: if no engine replica can be reached.
+        """
+        ...
+
+    async def prefixes(self, *, salt: bytes = b"") -> list[PrefixInfo]:
+        """Return the pinned prefixes of a tenant.
+
+        Raises:
             EngineError: if no engine replica can be reached.
         """
         ...

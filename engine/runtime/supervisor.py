@@ -18,14 +18,16 @@ from engine.runtime.mailbox import SLOW, Mailbox
 from engine.runtime.messages import (
     COMMANDS,
     OUTPUTS,
+    PREFIXES,
     REQUESTS,
     VERDICTS,
     Command,
+    PrefixInfo,
     Verdict,
     refusal_of,
 )
 from engine.runtime.preemption_log import PreemptionLog
-from engine.types import Request, StepStats, int64
+from engine.types import PinnedPrefix, Request, StepStats, int64
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +78,7 @@ class Supervisor:
         self._num_slow_clients = 0
         self._preemption_log = PreemptionLog()
         self._stats = idle_stats(gang.capacity)
+        self._pinned: tuple[PinnedPrefix, ...] = ()
         self._loop = asyncio.get_running_loop()
         self._progress_s = self._loop.time()
         self._is_lost = False
@@ -135,6 +138,30 @@ class Supervisor:
     def abort(self, request_ids: Iterable[int]) -> None:
         """End requests; unknown ones are ignored."""
         self._channel.send(COMMANDS.encode(Command(aborts=int64(list(request_ids)))))
+
+    def release_prefix(self, salt: bytes, name: str) -> None:
+        """Give up a tenant's pinned prefix; unknown ones are ignored."""
+        self._channel.send(COMMANDS.encode(Command(releases=((salt, name),))))
+
+    def prefixes(self, salt: bytes) -> bytes:
+        """A tenant's pinned prefixes, encoded by `PREFIXES`."""
+        # the scheduler's clock is this one: both are the machine's
+        now_s = self._loop.time()
+        mine = (prefix for prefix in self._pinned if prefix.salt == salt)
+        return PREFIXES.encode(
+            [
+                PrefixInfo(
+                    name=prefix.name,
+                    num_tokens=prefix.num_tokens,
+                    num_blocks=prefix.num_blocks,
+                    is_warm=prefix.is_warm,
+                    ttl_s=None if prefix.expires_s is None else prefix.expires_s - now_s,
+                )
+                for prefix in mine
+                # an idle scheduler does not look at its clock
+                if prefix.expires_s is None or prefix.expires_s > now_s
+            ]
+        )
 
     def renew(self, client: int, received_bytes: int) -> None:
         """Note that a client lives and how much of its stream it has read."""
@@ -219,6 +246,8 @@ class Supervisor:
         output = OUTPUTS.decode(data)
         self._progress_s = self._loop.time()
         self._stats = output.stats
+        if output.pinned is not None:
+            self._pinned = output.pinned
         self._preemption_log.note(output.stats, self._progress_s)
         parts = part_by_owner(output, data, self._owners)
         num_ended = sum(self._close(*choice) for choice in ended_choices(output))

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
-from engine.errors import EngineError
+from engine.errors import ServeError
 from engine.runtime.protocol import Delta
 from engine.types import PROMPT_CHOICE, FinishReason, float32, int32
 
@@ -26,12 +26,12 @@ class RemoteTokenStream:
         self.replica = replica
         self._abort = abort
         self._open = set(range(num_choices))
-        self._news: asyncio.Queue[Delta | EngineError] = asyncio.Queue()
+        self._news: asyncio.Queue[Delta | ServeError] = asyncio.Queue()
 
     async def __aiter__(self) -> AsyncGenerator[Delta, None]:
         while self._open or not self._news.empty():
             news = await self._news.get()
-            if isinstance(news, EngineError):
+            if isinstance(news, ServeError):
                 raise news
             yield news
 
@@ -64,7 +64,7 @@ class RemoteTokenStream:
                 )
             )
 
-    def fail(self, error: EngineError) -> None:
+    def fail(self, error: ServeError) -> None:
         """End the choices that go on, if any, by an error that the reader raises."""
         if self._open:
             self._open.clear()

@@ -3,13 +3,15 @@
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from engine.runtime.messages import PrefixInfo
 from engine.runtime.protocol import Delta, TokenStream
 from engine.types import (
     PROMPT_CHOICE,
     FinishReason,
     IntColumn,
+    Pin,
     SamplingParams,
     float32,
     int32,
@@ -39,6 +41,7 @@ class Script:
         finish: why it ends when the tokens are used up before `max_tokens`.
         group: tokens per delta; choices take turns.
         error_at: raise `error` instead of the deltas that start at this token.
+        num_cached: tokens of the prompt that were in the prefix cache.
         pause_at: wait for `resume` before the deltas that start at this token.
     """
 
@@ -51,6 +54,7 @@ class Script:
     error: Exception | None = None
     error_at: int = 0
     pause_at: int | None = None
+    num_cached: int = 0
 
 
 @dataclass
@@ -63,6 +67,7 @@ class FakeEngineClient:
     prompts: list[list[int]] = field(default_factory=list)
     samplings: list[SamplingParams] = field(default_factory=list)
     salts: list[bytes] = field(default_factory=list)
+    prefixes_of: dict[bytes, dict[str, PrefixInfo]] = field(default_factory=dict)
     aborted: list[int] = field(default_factory=list)
     paused: asyncio.Event = field(default_factory=asyncio.Event)
     resume: asyncio.Event = field(default_factory=asyncio.Event)
@@ -80,6 +85,24 @@ class FakeEngineClient:
         self.salts.append(salt)
         script = self.scripts[min(number, len(self.scripts) - 1)]
         return FakeStream(self, number, script, sampling)
+
+    async def reserve_prefix(
+        self, prompt: IntColumn, pin: Pin, *, salt: bytes = b""
+    ) -> TokenStream:
+        self.prefixes_of.setdefault(salt, {})[pin.name] = PrefixInfo(
+            name=pin.name,
+            num_tokens=len(prompt),
+            num_blocks=1,
+            is_warm=True,
+            ttl_s=pin.ttl_s,
+        )
+        return await self.submit(prompt, SamplingParams(max_tokens=1), salt=salt)
+
+    async def release_prefix(self, name: str, *, salt: bytes = b"") -> None:
+        del self.prefixes_of[salt][name]
+
+    async def prefixes(self, *, salt: bytes = b"") -> list[PrefixInfo]:
+        return list(self.prefixes_of.get(salt, {}).values())
 
     async def is_ready(self) -> bool:
         return self.ready
@@ -99,9 +122,10 @@ class FakeStream:
         prompt = [(0, delta) for delta in self._prompt_deltas()]
         # the last scores of the prompt may come behind the first token, but not behind the end
         late = min(1, len(turns) - 1)
-        for start, delta in prompt[:-1] + turns[:late] + prompt[-1:] + turns[late:]:
+        told = prompt[:-1] + turns[:late] + prompt[-1:] + turns[late:]
+        for index, (start, delta) in enumerate(told):
             await self._wait(start)
-            yield delta
+            yield delta if index else replace(delta, num_cached=self._script.num_cached)
 
     async def abort(self) -> None:
         if self._client.abort_gate is not None:

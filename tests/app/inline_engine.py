@@ -8,8 +8,9 @@ from engine.config import EngineConfig
 from engine.core.engine import Engine
 from engine.executor.inline import InlineExecutor
 from engine.runtime.columns import deltas
+from engine.runtime.messages import PrefixInfo
 from engine.runtime.protocol import Delta
-from engine.types import FinishReason, IntColumn, Request, SamplingParams
+from engine.types import FinishReason, IntColumn, Pin, PinnedPrefix, Request, SamplingParams
 from engine.worker.worker import load_worker
 
 
@@ -20,6 +21,7 @@ class InlineEngineClient:
         self._engine = Engine(config.scheduler, InlineExecutor(load_worker(config), 2))
         self._streams: dict[int, InlineStream] = {}
         self._request_ids = itertools.count()
+        self._pinned: tuple[PinnedPrefix, ...] = ()
 
     async def submit(
         self, prompt: IntColumn, sampling: SamplingParams, *, salt: bytes = b""
@@ -28,8 +30,35 @@ class InlineEngineClient:
         self._engine.add(
             Request(request_id=request_id, prompt=prompt, sampling=sampling, salt=salt)
         )
-        self._streams[request_id] = InlineStream(self, request_id, sampling.n)
-        return self._streams[request_id]
+        return self._open(request_id, sampling.n)
+
+    async def reserve_prefix(
+        self, prompt: IntColumn, pin: Pin, *, salt: bytes = b""
+    ) -> "InlineStream":
+        request_id = next(self._request_ids)
+        sampling = SamplingParams(max_tokens=1)
+        self._engine.reserve_prefix(
+            Request(request_id=request_id, prompt=prompt, sampling=sampling, salt=salt, pin=pin)
+        )
+        return self._open(request_id, 1)
+
+    async def release_prefix(self, name: str, *, salt: bytes = b"") -> None:
+        self._engine.release_prefix(salt, name)
+
+    async def prefixes(self, *, salt: bytes = b"") -> list[PrefixInfo]:
+        while self._engine.has_work:
+            self.step()
+        return [
+            PrefixInfo(
+                name=prefix.name,
+                num_tokens=prefix.num_tokens,
+                num_blocks=prefix.num_blocks,
+                is_warm=prefix.is_warm,
+                ttl_s=prefix.expires_s,
+            )
+            for prefix in self._pinned
+            if prefix.salt == salt
+        ]
 
     async def is_ready(self) -> bool:
         return True
@@ -37,11 +66,16 @@ class InlineEngineClient:
     def step(self) -> None:
         output = self._engine.step(0.0)
         if output is not None:
+            self._pinned = self._pinned if output.pinned is None else output.pinned
             for request_id, delta in deltas([output]):
                 self._streams[request_id].news.append(delta)
 
     def abort(self, request_id: int) -> None:
         self._engine.abort(request_id)
+
+    def _open(self, request_id: int, num_choices: int) -> "InlineStream":
+        self._streams[request_id] = InlineStream(self, request_id, num_choices)
+        return self._streams[request_id]
 
 
 class InlineStream:

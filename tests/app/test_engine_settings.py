@@ -185,3 +185,20 @@ def test_automatic_dtype_is_one_that_the_device_computes_in() -> None:
     assert settings(dtype="auto").dtype in ("bfloat16", "float32")
     assert settings(dtype="auto", device="cuda").dtype == "bfloat16"
     assert settings(dtype="float16").dtype == "float16"
+
+
+def test_the_context_is_clipped_to_what_pinned_prefixes_leave() -> None:
+    engine = settings(num_blocks=100, block_size=4, pinned_prefix_share=0.25)
+    assert engine.scheduler.pinned_prefix_share == 0.25
+    # 25 blocks may be pinned, one is kept free
+    assert engine.max_model_len == 74 * 4
+    assert settings(num_blocks=100, block_size=4).max_model_len == 400
+
+
+def test_a_share_for_pinned_prefixes_that_starves_the_longest_request_is_refused() -> None:
+    args = {"num_blocks": 100, "block_size": 4, "max_model_len": 300}
+    assert settings(**args, pinned_prefix_share=0.24).max_model_len == 300
+    with pytest.raises(ConfigError, match=r"leaves 74 of 100 blocks.*max_model_len 300 needs 75"):
+        settings(**args, pinned_prefix_share=0.25)
+    with pytest.raises(ConfigError, match="prefix_cache true"):
+        settings(pinned_prefix_share=0.1, prefix_cache=False)

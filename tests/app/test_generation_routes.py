@@ -96,7 +96,18 @@ async def test_usage_counts_what_the_engine_sampled(path: str) -> None:
         "prompt_tokens": len(client.prompts[0]),
         "completion_tokens": len(tokens),
         "total_tokens": len(client.prompts[0]) + len(tokens),
+        "prompt_tokens_details": {"cached_tokens": 0},
     }
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_usage_tells_what_the_cache_had_of_the_prompt(path: str, stream: bool) -> None:
+    client = FakeEngineClient([Script([*encode("The quick"), EOS], num_cached=3)])
+    options = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    answer = await post(client, path, BODIES[path](n=2, **options))
+    usage = (answer[-1] if stream else answer)["usage"]
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 3}
 
 
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])

@@ -55,7 +55,8 @@ async def test_chat_stream() -> None:
     prompt, sampled = len(client.prompts[0]), len(encode("The\n\n東")) + 1
     assert usage == CHAT_START + (
         f'"choices":[],"usage":{{"prompt_tokens":{prompt},"completion_tokens":{sampled},'
-        f'"total_tokens":{prompt + sampled}}},"system_fingerprint":"pagoda-test"}}'
+        f'"total_tokens":{prompt + sampled},"prompt_tokens_details":{{"cached_tokens":0}}}},'
+        '"system_fingerprint":"pagoda-test"}'
     )
     assert (done, rest) == ("data: [DONE]", "")
 

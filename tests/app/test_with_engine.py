@@ -12,7 +12,16 @@ from engine.config import EngineConfig
 from engine.model_config import read_model_config
 from tests.app.answers import BODIES, post, summed, text_of
 from tests.app.inline_engine import InlineEngineClient
-from tests.app.server import CHAT, COMPLETIONS, MAX_MODEL_LEN, chat_body, completion_body, encode
+from tests.app.server import (
+    CHAT,
+    COMPLETIONS,
+    MAX_MODEL_LEN,
+    chat_body,
+    completion_body,
+    encode,
+    in_process,
+    make_app,
+)
 from tests.text.tokenizers import chatml_tokenizer
 
 EOS = 2
@@ -50,6 +59,7 @@ def client(reference: Any, tmp_path_factory: pytest.TempPathFactory) -> InlineEn
         num_blocks=512,
         max_num_seqs=16,
         max_model_len=MAX_MODEL_LEN,
+        pinned_prefix_share=0.1,
     )
     return InlineEngineClient(config)
 
@@ -144,3 +154,27 @@ async def test_a_prompt_that_fills_the_context_can_be_scored(client: InlineEngin
     assert len(choice["logprobs"]["tokens"]) == MAX_MODEL_LEN
     answer = await post(client, CHAT, chat_body(prompt_logprobs=3, max_tokens=2))
     assert all(len(entry) in (3, 4) for entry in answer["prompt_logprobs"][1:])
+
+
+async def test_a_pinned_prefix_is_found_and_changes_no_answer(client: InlineEngineClient) -> None:
+    size, prefix = 16, (PROMPT * 50)[:50]
+    async with in_process(make_app(client)) as http:
+        pinned = (await http.post("/v1/prefixes", json={"name": "a", "prompt": prefix})).json()
+        assert (pinned["tokens"], pinned["blocks"], pinned["status"]) == (48, 3, "pinned")
+        assert (await http.get("/v1/prefixes")).json()["data"] == [pinned]
+    for prompt in (prefix[:47], prefix[:48], prefix[:49]):
+        fields = {"prompt": prompt, "max_tokens": 6, "temperature": 0}
+        found = await post(client, COMPLETIONS, completion_body(**fields))
+        # a prompt that is scored is computed without the cache
+        alone = await post(client, COMPLETIONS, completion_body(**fields, prompt_logprobs=0))
+        assert found["choices"][0]["text"] == alone["choices"][0]["text"]
+        cached = [a["usage"]["prompt_tokens_details"]["cached_tokens"] for a in (found, alone)]
+        assert cached == [(len(prompt) - 1) // size * size, 0]
+
+
+async def test_a_prefix_that_fills_no_block_is_refused(client: InlineEngineClient) -> None:
+    async with in_process(make_app(client)) as http:
+        answer = await http.post("/v1/prefixes", json={"name": "b", "prompt": [5] * 15})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "name"
+    assert "whole blocks of 16" in answer.json()["error"]["message"]

@@ -24,6 +24,11 @@ class Setting:
     preemption: Preemption = field(default_factory=lambda: FixedPreemption(swap=False))
     prefix_cache: bool = True
 
+    @property
+    def pinned_blocks(self) -> int:
+        """Blocks that pinned prefixes may hold."""
+        return int(self.capacity.num_blocks * self.config.pinned_prefix_share)
+
 
 @dataclass(slots=True)
 class Answer:
@@ -49,6 +54,9 @@ class FlakyModel(SymbolicModel):
 def predict(setting: Setting, request: Request) -> list[Answer]:
     """The answers of a request that is alone and never aborted, one per choice."""
     sampling = request.sampling
+    if request.pin is not None:
+        is_error = setting.model.sample(hash_prefix(request.prompt), sampling.seed) < 0
+        return [Answer([], FinishReason.ERROR if is_error else FinishReason.LENGTH)]
     if sampling.beam_width:
         return _search(setting, request)
     return [_sample(setting, request, choice) for choice in range(sampling.n)]
@@ -73,7 +81,7 @@ def can_ever_fit(setting: Setting, prompt_len: int, sampling: SamplingParams) ->
         for index in range(last // size + 1)
         for sequence in range(num_sequences)
     }
-    return len(blocks) <= capacity.num_blocks
+    return len(blocks) <= capacity.num_blocks - setting.pinned_blocks
 
 
 def _sample(setting: Setting, request: Request, choice: int) -> Answer:

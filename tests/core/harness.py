@@ -1,12 +1,14 @@
 """Drives an engine over the symbolic executor and checks its promises at every step."""
 
 from engine.core.engine import Engine
+from engine.core.headroom import Headroom
 from engine.core.memory import Memory
 from engine.core.paged_memory import PagedMemory
 from engine.errors import InvalidRequest, PromptTooLong
 from engine.types import (
     FinishReason,
     MemoryUsage,
+    Pin,
     Request,
     SamplingParams,
     StepOutput,
@@ -14,6 +16,7 @@ from engine.types import (
     int32,
 )
 from tests.core.expectations import Answer, Setting, can_ever_fit, predict
+from tests.core.modelled_pins import ModelledPins
 from tests.core.watched_executor import SEED_STRIDE, WatchedExecutor
 
 NONE, ABORT, ERROR = FinishReason.NONE, FinishReason.ABORT, FinishReason.ERROR
@@ -35,6 +38,7 @@ class Harness:
         self.answers: list[list[Answer]] = []
         self.aborted: set[int] = set()
         self.stats = StepStats(usage=_empty(setting))
+        self.pins = ModelledPins(setting.capacity.block_size, setting.pinned_blocks)
         self._now_s = 0
         self._quiet_steps = 0
         self._num_plans = 0
@@ -75,10 +79,44 @@ class Harness:
         self.answers.append([Answer() for _ in range(sampling.n)])
         return request_id
 
+    def pin(
+        self, prompt: list[int], name: str, *, ttl_s: float | None = None, salt: bytes = b""
+    ) -> int | None:
+        """Have a prefix pinned; None if it was refused, which must be right."""
+        request_id = len(self.requests)
+        request = Request(
+            request_id=request_id,
+            prompt=int32(prompt),
+            sampling=self.sampling(1),
+            arrival_s=self._now_s,
+            salt=salt,
+            pin=Pin(name=name, ttl_s=ttl_s),
+        )
+        may_pin = self.setting.prefix_cache and self.pins.accepts(request)
+        fits = can_ever_fit(self.setting, len(prompt), request.sampling) and may_pin
+        try:
+            self.engine.reserve_prefix(request)
+        except (InvalidRequest, PromptTooLong):
+            assert not fits, "a prefix that can be pinned was refused"
+            return None
+        assert fits, "a prefix that cannot be pinned was accepted"
+        self.pins.reserve(request)
+        self.requests.append(request)
+        self.answers.append([Answer()])
+        return request_id
+
+    def release(self, name: str, salt: bytes = b"") -> None:
+        """Give up a pinned prefix, if there is one."""
+        pin = self.pins.pins.pop((salt, name), None)
+        if pin is not None and pin.warmer is not None and self.is_open(pin.warmer):
+            self.aborted.add(pin.warmer)
+        self.engine.release_prefix(salt, name)
+
     def abort(self, request_id: int) -> None:
         """End a request, in whatever state it is."""
         if 0 <= request_id < len(self.answers) and self.is_open(request_id):
             self.aborted.add(request_id)
+            self._settle_pin(request_id, is_computed=False)
         self.engine.abort(request_id)
 
     def step(self) -> StepOutput | None:
@@ -86,6 +124,8 @@ class Harness:
         self._now_s += 1
         self._num_plans = self.executor.num_plans
         output = self.engine.step(self._now_s)
+        if output is not None:
+            self.pins.expire(self._now_s)
         if output is None:
             assert not self.engine.has_work
             assert not self.open_requests, "the engine is idle with open requests"
@@ -95,6 +135,8 @@ class Harness:
         )
         for entry in news:
             self._take_news(*entry)
+        if output.pinned is not None:
+            self.pins.check(output.pinned)
         self._check_progress(output)
         self._check_stats(output.stats)
         return output
@@ -107,9 +149,27 @@ class Harness:
             self._check_answers(request, answers)
         self._check_waste()
         usage = self.stats.usage
-        assert usage.free + usage.cached == usage.total, "blocks leaked"
+        assert usage.free + usage.cached + usage.pinned == usage.total, "blocks leaked"
+        size = self.setting.capacity.block_size
+        assert usage.pinned == self.pins.num_warm_blocks * size, "pinned blocks leaked or lost"
         assert usage.swapped == 0, "swap slots leaked"
         assert usage.shared_saving == 0
+
+    def check_pins(self) -> None:
+        """Every pinned prefix is found, and released it is an ordinary part of the cache."""
+        self.drain()
+        for (salt, name), pin in list(self.pins.pins.items()):
+            before = self.stats.num_cached_tokens
+            # an equal prompt must compute its last token again
+            prompt = [*pin.tokens, 0]
+            if self.add(prompt, self.sampling(1), salt=salt) is not None:
+                self.drain()
+                if (salt, name) in self.pins.pins:
+                    found = self.stats.num_cached_tokens - before
+                    assert found == len(pin.tokens), "a pinned block was lost"
+            self.release(name, salt)
+        self.drain()
+        assert not self.stats.usage.pinned
 
     def check_rows(self) -> None:
         """The next plan tells the workers of every row that was given back."""
@@ -126,6 +186,13 @@ class Harness:
         else:
             assert reason != NONE
         answer.reason = FinishReason(reason)
+        if answer.reason is not NONE:
+            self._settle_pin(request_id, is_computed=answer.reason is FinishReason.LENGTH)
+
+    def _settle_pin(self, request_id: int, *, is_computed: bool) -> None:
+        request = self.requests[request_id]
+        if request.pin is not None:
+            self.pins.settle(request, self._now_s, is_computed=is_computed)
 
     def _check_progress(self, output: StepOutput) -> None:
         # the oldest open request always moves on, at worst by one token of one sequence a step
@@ -177,7 +244,8 @@ class Harness:
             if request.sampling.beam_width:
                 continue
             for answer in answers:
-                allowed += len(answer.tokens) + (answer.reason is ERROR)
+                is_untold = answer.reason is ERROR or request.pin is not None
+                allowed += len(answer.tokens) + is_untold
                 if answer.reason is not FinishReason.LENGTH:
                     allowed += self.setting.run_ahead - 1
         assert self.executor.num_sampled <= allowed, "samples beyond the end of their sequence"
@@ -194,6 +262,7 @@ def _paged_memory(setting: Setting) -> PagedMemory:
         capacity.num_blocks,
         capacity.block_size,
         num_swap_slots=capacity.num_swap_slots,
+        headroom=Headroom(pinned_blocks=setting.pinned_blocks),
         prefix_cache=setting.prefix_cache,
     )
 
@@ -204,6 +273,6 @@ def _empty(setting: Setting) -> MemoryUsage:
 
 
 def _check_usage(usage: MemoryUsage) -> None:
-    assert usage.filled + usage.internal + usage.cached + usage.free == usage.total
-    parts = (usage.filled, usage.internal, usage.cached, usage.free)
+    parts = (usage.filled, usage.internal, usage.cached, usage.pinned, usage.free)
+    assert sum(parts) == usage.total
     assert min(*parts, usage.shared_saving, usage.swapped) >= 0

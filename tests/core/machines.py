@@ -28,14 +28,17 @@ class BlockPoolMachine(RuleBasedStateMachine):
         self.held: list[int] = []
         self.kept: set[int] = set()
         self.unused_kept: list[int] = []
+        self.pinned: list[int] = []
 
-    @precondition(lambda self: len(set(self.held)) < NUM_BLOCKS)
+    @precondition(lambda self: len({*self.held, *self.pinned}) < NUM_BLOCKS)
     @rule()
     def allocate(self) -> None:
-        is_any_free = len(set(self.held)) + len(self.unused_kept) < NUM_BLOCKS
+        taken = {*self.held, *self.pinned, *self.unused_kept}
+        is_any_free = len(taken) < NUM_BLOCKS
         block = self.pool.allocate()
         assert 0 <= block < NUM_BLOCKS
         assert block not in self.held
+        assert block not in self.pinned, "a pinned block was taken"
         if is_any_free:
             assert block not in self.kept, "a kept block was taken although another was free"
             assert not self.evicted
@@ -45,10 +48,11 @@ class BlockPoolMachine(RuleBasedStateMachine):
             self.kept.remove(block)
         self.held.append(block)
 
-    @precondition(lambda self: self.held or self.unused_kept)
+    @precondition(lambda self: self.held or self.unused_kept or self.pinned)
     @rule(data=st.data())
     def share(self, data: st.DataObject) -> None:
-        block = data.draw(st.sampled_from(sorted({*self.held, *self.unused_kept})))
+        known = {*self.held, *self.unused_kept, *self.pinned}
+        block = data.draw(st.sampled_from(sorted(known)))
         self.pool.share(block)
         self.held.append(block)
         if block in self.unused_kept:
@@ -60,7 +64,10 @@ class BlockPoolMachine(RuleBasedStateMachine):
         block = data.draw(st.sampled_from(self.held))
         self.held.remove(block)
         assert self.pool.release(block) == (block not in self.held)
-        if block not in self.held and block in self.kept:
+        self._note_unused(block)
+
+    def _note_unused(self, block: int) -> None:
+        if block not in self.held and block not in self.pinned and block in self.kept:
             self.unused_kept.append(block)
 
     @precondition(lambda self: self.held)
@@ -70,12 +77,31 @@ class BlockPoolMachine(RuleBasedStateMachine):
         self.pool.keep(block)
         self.kept.add(block)
 
+    @precondition(lambda self: self.kept)
+    @rule(data=st.data())
+    def pin(self, data: st.DataObject) -> None:
+        block = data.draw(st.sampled_from(sorted(self.kept)))
+        self.pool.pin(block)
+        self.pinned.append(block)
+        if block in self.unused_kept:
+            self.unused_kept.remove(block)
+
+    @precondition(lambda self: self.pinned)
+    @rule(data=st.data())
+    def unpin(self, data: st.DataObject) -> None:
+        block = data.draw(st.sampled_from(self.pinned))
+        self.pinned.remove(block)
+        self.pool.unpin(block)
+        self._note_unused(block)
+
     @invariant()
     def every_reference_counts(self) -> None:
-        references = Counter(self.held)
+        references, pins = Counter(self.held), Counter(self.pinned)
         for block in range(NUM_BLOCKS):
             assert self.pool.references(block) == references[block]
-        assert self.pool.num_free == NUM_BLOCKS - len(references)
+            assert self.pool.is_free(block) == (block not in {*self.held, *self.pinned})
+        assert self.pool.num_free == NUM_BLOCKS - len(references | pins)
+        assert self.pool.num_unused_pinned == len(pins.keys() - references.keys())
         assert self.pool.num_unused_kept == len(self.unused_kept)
 
 
@@ -107,7 +133,10 @@ class EngineMachine(RuleBasedStateMachine):
             num_swap_slots=num_swap_slots,
         )
         config = SchedulerConfig(
-            max_num_batched_tokens=budget, max_model_len=24, eos_token_ids=(1,)
+            max_num_batched_tokens=budget,
+            max_model_len=24,
+            eos_token_ids=(1,),
+            pinned_prefix_share=data.draw(st.sampled_from((0.0, 0.3, 0.6))),
         )
         setting = Setting(
             capacity=capacity,
@@ -146,6 +175,19 @@ class EngineMachine(RuleBasedStateMachine):
         )
         self.harness.add(prompt, sampling, salt=bytes(n == 1))
 
+    @rule(
+        prompt=st.lists(st.integers(0, 2), min_size=1, max_size=12),
+        name=st.sampled_from("ab"),
+        ttl_s=st.sampled_from((None, 1.0, 5.0)),
+        salt=st.sampled_from((bytes(0), bytes(1))),
+    )
+    def pin(self, prompt: list[int], name: str, ttl_s: float | None, salt: bytes) -> None:
+        self.harness.pin(prompt, name, ttl_s=ttl_s, salt=salt)
+
+    @rule(name=st.sampled_from("ab"), salt=st.sampled_from((bytes(0), bytes(1))))
+    def release(self, name: str, salt: bytes) -> None:
+        self.harness.release(name, salt)
+
     @precondition(lambda self: self.harness.open_requests)
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
@@ -162,5 +204,5 @@ class EngineMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "harness"):
-            self.harness.drain()
+            self.harness.check_pins()
             self.harness.check_rows()

@@ -27,7 +27,7 @@ POOL_MUTANTS = [
         "a released block never comes back",
         BlockPool,
         BlockPool.release,
-        "self._free.append(block)",
+        "self._give_back(block)",
         "pass",
     ),
     mutant(
@@ -40,8 +40,43 @@ POOL_MUTANTS = [
     mutant(
         "a kept block that is shared again is still handed out",
         BlockPool,
-        BlockPool.share,
+        BlockPool._take_unused,
         "del self._unused_kept[block]",
+        "pass",
+    ),
+    mutant(
+        "a pinned block goes to the kept ones with its last reference",
+        BlockPool,
+        BlockPool._give_back,
+        "if self._pins[block]:",
+        "if False:",
+    ),
+    mutant(
+        "a kept block that is pinned can still be handed out",
+        BlockPool,
+        BlockPool.pin,
+        "del self._unused_kept[block]",
+        "pass",
+    ),
+    mutant(
+        "one of two pins is enough to lose a block",
+        BlockPool,
+        BlockPool.unpin,
+        "if self.is_free(block):",
+        "if not self._references[block]:",
+    ),
+    mutant(
+        "a block in use is handed out when it is unpinned",
+        BlockPool,
+        BlockPool.unpin,
+        "if self.is_free(block):",
+        "if not self._pins[block]:",
+    ),
+    mutant(
+        "an unpinned block is lost",
+        BlockPool,
+        BlockPool.unpin,
+        "self._unused_kept[block] = None",
         "pass",
     ),
     mutant(

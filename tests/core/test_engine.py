@@ -92,3 +92,27 @@ def test_short_prompts_go_on_behind_a_refused_long_one() -> None:
         harness.add([request_id], harness.sampling(4))
     harness.drain()
     assert [len(answer.tokens) for (answer,) in harness.answers] == [4] * 10
+
+
+@pytest.mark.parametrize("run_ahead", [1, 2])
+def test_a_request_learns_what_the_cache_had_of_its_prompt(run_ahead: int) -> None:
+    harness = make_harness(run_ahead)
+    told = []
+    for tokens in ([1] * 9, [1] * 9, [2] * 9, [1] * 9):
+        harness.add(tokens, harness.sampling(3))
+        found = 0
+        while (output := harness.step()) is not None:
+            found += sum(output.cached_tokens)
+        told.append(found)
+    assert told == [0, 8, 0, 8]
+
+
+def test_what_a_preempted_request_finds_of_itself_is_not_told() -> None:
+    harness = make_harness(num_blocks=6)
+    for first in (1, 2):
+        harness.add([first] * 8, harness.sampling(12, ignore_eos=True))
+    told = 0
+    while (output := harness.step()) is not None:
+        told += sum(output.cached_tokens)
+    assert count_preemptions(harness.stats) > 0
+    assert told == 0

@@ -39,7 +39,7 @@ def test_a_prompt_that_leaves_no_room_is_refused_with_both_numbers(prompt_len: i
 def test_a_request_that_could_outgrow_the_pool_is_refused_with_both_numbers() -> None:
     # the last token is never fed back, so it needs no slot
     assert clip(60, 5, SMALL_POOL) == 5
-    with pytest.raises(PromptTooLong, match=r"holds 64 tokens.*up to 80") as caught:
+    with pytest.raises(PromptTooLong, match=r"room for 64 tokens.*up to 80") as caught:
         clip(60, 6, SMALL_POOL)
     assert (caught.value.limit, caught.value.got) == (64, 80)
 

@@ -118,3 +118,14 @@ def test_news_is_told_once() -> None:
     assert not news.builder
     assert len(news.builder.build(5, STATS).tokens) == 0
     assert list(first.tokens) == [11]
+
+
+def test_cached_tokens_of_a_request_are_told_once_beside_an_entry() -> None:
+    news = News(RESULT)
+    news.groups[1].num_cached_tokens = 4
+    for position in (0, 1, 2):
+        news.token(position)
+    assert list(news.builder.build(4, STATS).cached_tokens) == [0, 4, 0]
+    news.builder.begin(RESULT)
+    news.token(1)
+    assert not news.builder.build(5, STATS).cached_tokens

@@ -2,6 +2,7 @@
 
 import pytest
 
+from engine.core.headroom import Headroom
 from engine.core.memory import Admission, Growth
 from engine.core.paged_memory import PagedMemory
 from engine.core.sequence import SequenceGroup
@@ -86,7 +87,7 @@ def test_admission_looks_at_the_free_blocks_and_at_the_whole_pool(
 
 
 def test_the_watermark_is_kept_free_of_newcomers_but_not_of_growth() -> None:
-    memory = PagedMemory(num_blocks=10, block_size=1, watermark=0.2)
+    memory = PagedMemory(num_blocks=10, block_size=1, headroom=Headroom(watermark=0.2))
     admit(memory, group_of([1] * 7))
     assert memory.can_admit(group_of([2], first_id=1)) is Admission.NOW
     assert memory.can_admit(group_of([2, 3], first_id=2)) is Admission.LATER
@@ -95,7 +96,7 @@ def test_the_watermark_is_kept_free_of_newcomers_but_not_of_growth() -> None:
 
 
 def test_the_watermark_does_not_apply_to_an_empty_pool() -> None:
-    memory = PagedMemory(num_blocks=10, block_size=1, watermark=0.2)
+    memory = PagedMemory(num_blocks=10, block_size=1, headroom=Headroom(watermark=0.2))
     group = group_of(list(range(10)))
     assert memory.can_admit(group) is Admission.NOW
 

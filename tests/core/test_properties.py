@@ -16,7 +16,7 @@ def test_random_workloads_end_with_right_tokens_and_empty_pools(first_seed: int)
 
 
 def test_workloads_reach_every_end_and_preempt_in_both_ways() -> None:
-    harnesses = [run_workload(seed) for seed in range(40)]
+    harnesses = [run_workload(seed, may_pin=False) for seed in range(40)]
     reasons = {
         answer.reason.name
         for harness in harnesses

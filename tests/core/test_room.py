@@ -2,6 +2,7 @@
 
 from engine.config import SchedulerConfig
 from engine.core.grouping import make_group
+from engine.core.headroom import Headroom
 from engine.core.memory import Admission
 from engine.core.paged_memory import PagedMemory
 from engine.core.sequence import SequenceGroup
@@ -20,7 +21,10 @@ def _group(first_id: int, prompt_len: int) -> SequenceGroup:
 
 def _memory(num_blocks: int, watermark: float = 0.0) -> PagedMemory:
     return PagedMemory(
-        num_blocks, BLOCK_SIZE, watermark=watermark, growth_blocks=0.5, prefix_cache=False
+        num_blocks,
+        BLOCK_SIZE,
+        headroom=Headroom(watermark=watermark, growth_blocks=0.5),
+        prefix_cache=False,
     )
 
 

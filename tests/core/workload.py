@@ -28,8 +28,8 @@ class MixedPreemption:
         pass
 
 
-def run_workload(seed: int, **options: Any) -> Harness:
-    """Run one workload to its end.
+def run_workload(seed: int, *, may_pin: bool = True, **options: Any) -> Harness:
+    """Run one workload to its end, most of them without pinned prefixes.
 
     Args:
         options: of the scheduler, beside those that are drawn.
@@ -38,9 +38,12 @@ def run_workload(seed: int, **options: Any) -> Harness:
         AssertionError, InvariantViolated: if a promise of the core is broken.
     """
     rng = Random(seed)
-    setting = draw_setting(rng)
-    harness = Harness(replace(setting, config=replace(setting.config, **options)))
-    _Traffic(rng, harness).run()
+    setting, pins = draw_setting(rng), Random(f"pins of {seed}")
+    share = pins.choice((0.0, 0.0, 0.0, 0.2, 0.5)) if may_pin else 0.0
+    config = replace(setting.config, pinned_prefix_share=share, **options)
+    harness = Harness(replace(setting, config=config))
+    _Traffic(rng, pins, harness).run()
+    harness.check_pins()
     harness.check_rows()
     return harness
 
@@ -105,6 +108,7 @@ def draw_sampling(rng: Random, harness: Harness, prompt_len: int) -> SamplingPar
 @dataclass(slots=True)
 class _Traffic:
     rng: Random
+    pins: Random
     harness: Harness
 
     def run(self) -> None:
@@ -119,8 +123,22 @@ class _Traffic:
             if rng.random() < abort_rate:
                 # ended and unknown ids too
                 harness.abort(rng.randint(0, len(harness.requests)))
+            if harness.setting.pinned_blocks and self.pins.random() < 0.2:
+                self._change_pins()
             harness.step()
         harness.drain()
+
+    def _change_pins(self) -> None:
+        """Names come again, with the same tokens and with others."""
+        rng, harness = self.pins, self.harness
+        name, salt = rng.choice("ab"), rng.choice((b"", b"other tenant"))
+        if rng.random() < 0.3:
+            harness.release(name, salt)
+            return
+        tokens = Random(rng.randint(0, 3))
+        size = harness.setting.capacity.block_size
+        prompt = [tokens.randrange(40) for _ in range(rng.randint(1, 3 * size))]
+        harness.pin(prompt, name, ttl_s=rng.choice((None, 3.0, 20.0)), salt=salt)
 
     def _add(self) -> None:
         rng = self.rng

@@ -11,9 +11,10 @@ from hypothesis.strategies import SearchStrategy
 from engine.errors import InvariantViolated
 from engine.executor.codec import Codec
 from engine.executor.gang import PLANS, REPLIES, Reply
-from engine.runtime.messages import COMMANDS, OUTPUTS, REQUESTS, VERDICTS, Command, Refusal, Verdict
+from engine.runtime.messages import COMMANDS, OUTPUTS, REQUESTS, VERDICTS, Command, Verdict
 from engine.types import (
     MemoryUsage,
+    Refusal,
     Request,
     RowAdmission,
     SamplingParams,

@@ -9,15 +9,17 @@ from engine.errors import EngineError
 from engine.runtime.columns import idle_stats
 from engine.runtime.messages import (
     OUTPUTS,
+    PREFIXES,
     REQUESTS,
     VERDICTS,
-    Refusal,
+    PrefixInfo,
     Verdict,
     encode_batch,
 )
 from engine.types import (
     Capacity,
     FinishReason,
+    Refusal,
     Request,
     StepOutput,
     float32,
@@ -67,6 +69,8 @@ class FakeEngineHandle:
         self.was_aborted = asyncio.Event()
         self.renewed: list[tuple[str, int]] = []
         self.was_renewed = asyncio.Event()
+        self.released: list[tuple[bytes, str]] = []
+        self.pinned: list[PrefixInfo] = []
         self.attached: list[str] = []
         self.was_attached = asyncio.Event()
         self.contexts: set[str] = set()
@@ -101,6 +105,14 @@ class FakeEngineHandle:
             if isinstance(news, EngineError):
                 raise news
             yield news
+
+    async def release_prefix(self, salt: bytes, name: str) -> None:
+        self._check_up()
+        self.released.append((salt, name))
+
+    async def prefixes(self, salt: bytes) -> bytes:
+        self._check_up()
+        return PREFIXES.encode(self.pinned)
 
     async def is_ready(self) -> bool:
         self._check_up()

@@ -53,6 +53,7 @@ def engine_config(
     max_num_waiting: int = 1024,
     ranks: int = 2,
     device: Device = "cpu",
+    pinned_prefix_share: float = 0.0,
 ) -> EngineConfig:
     """A small engine for scripted workers."""
     model = ModelConfig(
@@ -80,6 +81,7 @@ def engine_config(
         max_num_batched_tokens=64,
         max_model_len=200,
         max_num_waiting=max_num_waiting,
+        pinned_prefix_share=pinned_prefix_share,
     )
 
 

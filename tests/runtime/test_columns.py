@@ -1,5 +1,6 @@
 import math
 from array import array
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from engine.types import (
     PROMPT_CHOICE,
     Capacity,
     FinishReason,
+    Refusal,
     StepOutput,
     float32,
     int32,
@@ -76,6 +78,25 @@ def test_parting_gives_each_owner_its_own_rows_in_order(rows: list[Row]) -> None
 def test_an_output_of_one_owner_is_passed_on_as_it_is() -> None:
     output = output_of([(2, 0, 7, 0, []), (4, 1, 8, 0, [])])
     assert part_by_owner(output, b"as it came", OWNERS) == {"a": b"as it came"}
+
+
+def test_owners_are_told_what_concerns_their_requests_and_nothing_of_pins() -> None:
+    rows: list[Row] = [(2, 0, 7, 0, []), (3, 0, 8, 0, []), (2, 1, 9, 0, [])]
+    why = Refusal(code="invalid_value", message="no")
+    output = replace(
+        output_of(rows), cached_tokens=int32([0, 5, 3]), refusals=((3, why),), pinned=()
+    )
+    parts = {o: OUTPUTS.decode(p) for o, p in part_by_owner(output, b"", OWNERS).items()}
+    assert list(parts["a"].cached_tokens) == [0, 3]
+    assert (parts["a"].refusals, parts["b"].refusals) == ((), ((3, why),))
+    assert parts["a"].pinned is parts["b"].pinned is None
+    assert {key: delta.num_cached for key, delta in by_choice(output).items()} == {
+        (2, 0): 0,
+        (3, 0): 5,
+        (2, 1): 3,
+    }
+    alone = replace(output_of(rows[:1]), pinned=())
+    assert OUTPUTS.decode(part_by_owner(alone, b"", OWNERS)["a"]).pinned is None
 
 
 @given(st.lists(ROWS, max_size=3))

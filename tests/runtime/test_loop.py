@@ -9,7 +9,16 @@ from engine.executor.symbolic import SymbolicExecutor
 from engine.runtime.columns import deltas
 from engine.runtime.loop import EngineLoop
 from engine.runtime.messages import COMMANDS, OUTPUTS, Command
-from engine.types import Capacity, FinishReason, Request, SamplingParams, StepOutput, int32, int64
+from engine.types import (
+    Capacity,
+    FinishReason,
+    Pin,
+    Request,
+    SamplingParams,
+    StepOutput,
+    int32,
+    int64,
+)
 from tests.runtime import scripted
 
 CAPACITY = Capacity(num_blocks=64, block_size=4, num_rows=16)
@@ -20,7 +29,7 @@ class Replica:
 
     def __init__(self, run_ahead: int) -> None:
         executor = SymbolicExecutor(CAPACITY, scripted.ScriptedModel(), run_ahead=run_ahead)
-        engine = Engine(scripted.engine_config().scheduler, executor)
+        engine = Engine(scripted.engine_config(pinned_prefix_share=0.2).scheduler, executor)
         self.channel, far = channel_pair()
         loop = EngineLoop(engine, far, CAPACITY, lambda: 1.0)
         self.thread = threading.Thread(target=self._run, args=(loop, far))
@@ -31,6 +40,15 @@ class Replica:
             request_id=request_id,
             prompt=int32(prompt),
             sampling=SamplingParams(max_tokens=max_tokens, n=n),
+        )
+        self.channel.send(COMMANDS.encode(Command(request=request)))
+
+    def pin(self, request_id: int, prompt: list[int], name: str) -> None:
+        request = Request(
+            request_id=request_id,
+            prompt=int32(prompt),
+            sampling=SamplingParams(max_tokens=1),
+            pin=Pin(name=name),
         )
         self.channel.send(COMMANDS.encode(Command(request=request)))
 
@@ -81,3 +99,26 @@ def test_a_request_that_the_core_refuses_fails_alone(replica: Replica) -> None:
     replica.submit(8, [1], 1)
     outputs = replica.read_until(has_reason(FinishReason.LENGTH))
     assert dict(deltas(outputs))[8].tokens.tolist() == scripted.continuation([1], 1)
+
+
+def test_a_prefix_is_pinned_found_and_released(replica: Replica) -> None:
+    replica.pin(7, [1] * 9, "a")
+    last = replica.read_until(has_reason(FinishReason.LENGTH))[-1]
+    assert last.pinned is not None
+    [prefix] = last.pinned
+    assert (prefix.name, prefix.num_blocks, prefix.is_warm) == ("a", 2, True)
+    replica.submit(8, [1] * 12, 3)
+    outputs = replica.read_until(has_reason(FinishReason.LENGTH))
+    assert dict(deltas(outputs))[8].num_cached == 8
+    assert dict(deltas(outputs))[8].tokens.tolist() == scripted.continuation([1] * 12, 3)
+    # nothing else is to do: the release is told all the same
+    replica.channel.send(COMMANDS.encode(Command(releases=((b"", "a"), (b"", "b")))))
+    assert replica.read_until(lambda output: output.pinned is not None)[-1].pinned == ()
+
+
+def test_a_prefix_beyond_the_budget_is_refused_with_the_reason(replica: Replica) -> None:
+    replica.pin(7, [1] * 60, "a")
+    refused = replica.read_until(has_reason(FinishReason.ERROR))[-1]
+    [(request_id, refusal)] = refused.refusals
+    assert request_id == 7
+    assert "needs 15 more blocks" in refusal.message

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 import ray
 
+from engine.config import PrefixConfig
 from engine.errors import ConfigError, EngineError, Overloaded, PromptTooLong
 from engine.runtime.client import RemoteEngineClient
 from engine.runtime.gang import GangOptions, start_gang
 from engine.runtime.messages import REQUESTS, VERDICTS
 from engine.runtime.supervisor import ClientLimits, Supervisor
+from engine.runtime.warming import LocalEngineHandle, warm
 from engine.types import FinishReason, Request, SamplingParams, int32
 from tests.runtime import scripted
 
@@ -26,29 +28,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 IMPATIENT = ClientLimits(idle_s=0.1)
 
 
-class LocalHandle:
-    """An `EngineHandle` to a supervisor in this process."""
-
-    def __init__(self, supervisor: Supervisor) -> None:
-        self._supervisor = supervisor
-
-    async def submit(self, client: int, request: bytes) -> bytes:
-        return self._supervisor.submit(client, request)
-
-    async def abort(self, replica: str, request_ids: tuple[int, ...]) -> None:
-        self._supervisor.abort(request_ids)
-
-    async def renew(self, replica: str, client: int, received_bytes: int) -> None:
-        self._supervisor.renew(client, received_bytes)
-
-    def attach(self, replica: str, client: int) -> AsyncIterator[bytes]:
-        return self._supervisor.attach(client)
-
-    async def is_ready(self) -> bool:
-        return self._supervisor.is_healthy
-
-
-class LosingHandle(LocalHandle):
+class LosingHandle(LocalEngineHandle):
     """Every verdict is lost on its way."""
 
     async def submit(self, client: int, request: bytes) -> bytes:
@@ -101,7 +81,7 @@ async def death_of(ask: Callable[[], Awaitable[Any]]) -> None:
 
 @asynccontextmanager
 async def client_of(
-    supervisor: Supervisor, handle: type[LocalHandle] = LocalHandle
+    supervisor: Supervisor, handle: type[LocalEngineHandle] = LocalEngineHandle
 ) -> AsyncIterator[RemoteEngineClient]:
     client = RemoteEngineClient(handle(supervisor), renew_period_s=0.02)
     try:
@@ -326,3 +306,21 @@ async def test_a_worker_that_cannot_load_leaves_nothing_behind(
         async with serving("load_nothing"):
             pass
     assert not list(tmp_path.iterdir())  # noqa: ASYNC240
+
+
+async def test_prefixes_are_pinned_before_the_first_request_and_listed_by_tenant() -> None:
+    prefixes = [
+        PrefixConfig(name=name, token_ids=(1,) * 9, ttl_s=ttl_s, salt=b"one")
+        for name, ttl_s in (("a", None), ("b", 60.0))
+    ]
+    async with serving(pinned_prefix_share=0.2) as supervisor, client_of(supervisor) as client:
+        await warm(supervisor, prefixes)
+        first, second = await client.prefixes(salt=b"one")
+        assert (first.name, first.num_tokens, first.is_warm, first.ttl_s) == ("a", 8, True, None)
+        assert second.ttl_s is not None
+        assert 0 < second.ttl_s <= 60
+        assert await client.prefixes(salt=b"two") == []
+        stream = await client.submit(int32([1] * 9), params(2), salt=b"one")
+        assert sum([delta.num_cached async for delta in stream]) == 8
+        with pytest.raises(ConfigError, match=r"'a' cannot be pinned.*other tokens"):
+            await warm(supervisor, [PrefixConfig(name="a", token_ids=(2,) * 9, salt=b"one")])

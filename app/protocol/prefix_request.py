@@ -1,0 +1,34 @@
+"""The body of POST /v1/prefixes."""
+
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from app.protocol.chat_request import MAX_MESSAGES, Message
+from app.protocol.sampling_fields import Strict
+
+PREFIX_NAME = r"^[A-Za-z0-9._-]{1,64}$"
+MAX_TTL_S = 366 * 24 * 3600
+
+
+class PrefixRequest(Strict):
+    """A text, token ids or the first messages of a conversation; exactly one of them is given."""
+
+    model: str | None = Field(None, min_length=1)
+    name: str = Field(pattern=PREFIX_NAME)
+    prompt: str | list[int] | None = Field(None, min_length=1)
+    messages: list[Message] | None = Field(None, min_length=1, max_length=MAX_MESSAGES)
+    add_special_tokens: bool = True
+    ttl_s: float | None = Field(None, gt=0, le=MAX_TTL_S)
+    cache_salt: str | None = Field(None, min_length=1, max_length=128)
+
+    @model_validator(mode="after")
+    def _check_input(self) -> Self:
+        if (self.prompt is None) == (self.messages is None):
+            # an error of the whole body names its field by its type
+            raise PydanticCustomError("prompt", "give either prompt or messages")
+        return self
+
+
+UNSUPPORTED: dict[str, Any] = {"chat_template": None, "chat_template_kwargs": {}, "tools": []}

@@ -1,0 +1,83 @@
+"""Pins the prefixes of the configuration before a replica takes its first request."""
+
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+
+from engine.config import PrefixConfig
+from engine.errors import ConfigError, RequestError
+from engine.runtime.client import RemoteEngineClient
+from engine.runtime.supervisor import Supervisor
+from engine.types import FinishReason, Pin, int32
+
+logger = logging.getLogger(__name__)
+
+
+class LocalEngineHandle:
+    """A way to one supervisor in this process. Implements `engine.runtime.client.EngineHandle`."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+
+    async def submit(self, client: int, request: bytes) -> bytes:
+        """See `EngineHandle.submit`."""
+        return self._supervisor.submit(client, request)
+
+    async def abort(self, replica: str, request_ids: tuple[int, ...]) -> None:
+        """See `EngineHandle.abort`."""
+        self._supervisor.abort(request_ids)
+
+    async def renew(self, replica: str, client: int, received_bytes: int) -> None:
+        """See `EngineHandle.renew`."""
+        self._supervisor.renew(client, received_bytes)
+
+    def attach(self, replica: str, client: int) -> AsyncIterator[bytes]:
+        """See `EngineHandle.attach`."""
+        return self._supervisor.attach(client)
+
+    async def release_prefix(self, salt: bytes, name: str) -> None:
+        """See `EngineHandle.release_prefix`."""
+        self._supervisor.release_prefix(salt, name)
+
+    async def prefixes(self, salt: bytes) -> bytes:
+        """See `EngineHandle.prefixes`."""
+        return self._supervisor.prefixes(salt)
+
+    async def is_ready(self) -> bool:
+        """See `EngineHandle.is_ready`."""
+        return self._supervisor.is_healthy
+
+
+async def warm(supervisor: Supervisor, prefixes: Sequence[PrefixConfig]) -> None:
+    """Compute and pin prefixes, one after the other.
+
+    Raises:
+        ConfigError: naming the prefix that cannot be pinned.
+        EngineError: if the engine fails meanwhile.
+    """
+    if not prefixes:
+        return
+    started_s = time.monotonic()
+    client = RemoteEngineClient(LocalEngineHandle(supervisor))
+    try:
+        for prefix in prefixes:
+            await _warm(client, prefix)
+    finally:
+        await client.close()
+    seconds = time.monotonic() - started_s
+    logger.info("prefixes_pinned count=%d seconds=%.1f", len(prefixes), seconds)
+
+
+async def _warm(client: RemoteEngineClient, prefix: PrefixConfig) -> None:
+    pin = Pin(name=prefix.name, ttl_s=prefix.ttl_s)
+    reason = FinishReason.NONE
+    try:
+        stream = await client.reserve_prefix(int32(prefix.token_ids), pin, salt=prefix.salt)
+        async for delta in stream:
+            reason = delta.finish_reason
+    except RequestError as error:
+        raise ConfigError(f"pinned_prefixes: {prefix.name!r} cannot be pinned: {error}") from error
+    if reason is not FinishReason.LENGTH:
+        raise ConfigError(
+            f"pinned_prefixes: {prefix.name!r} cannot be computed: the model gives no probabilities"
+        )
