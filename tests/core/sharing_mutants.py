@@ -2,10 +2,8 @@
 
 from engine.core import prefix_cache as prefix_cache_module
 from engine.core.paged_memory import PagedMemory
-from engine.core.pinned_prefixes import PinnedPrefixes
 from engine.core.plan import PlanBuilder
 from engine.core.prefix_cache import PrefixCache, PrefixChain
-from engine.core.scheduler import Scheduler
 from engine.core.sequence import Sequence
 from tests.core.mutants import mutant
 
@@ -166,121 +164,6 @@ CACHE_MUTANTS = [
         PrefixCache.insert,
         "if link.key in self._blocks or block in self._links:",
         "if block in self._links:",
-    ),
-]
-
-PIN_MUTANTS = [
-    mutant(
-        "an evicted pinned block: a pin keeps nothing",
-        PinnedPrefixes,
-        PinnedPrefixes.pin,
-        "self._pool.pin(block)",
-        "pass",
-    ),
-    mutant(
-        "a pinned prefix is never given back",
-        PinnedPrefixes,
-        PinnedPrefixes._unpin,
-        "self._pool.unpin(block)",
-        "pass",
-    ),
-    mutant(
-        "a prefix that is pinned again holds its blocks twice",
-        PinnedPrefixes,
-        PinnedPrefixes.pin,
-        "self._unpin(prefix)",
-        "pass",
-    ),
-    mutant(
-        "blocks computed for a pin are not found",
-        PinnedPrefixes,
-        PinnedPrefixes.pin,
-        "zip(prefix.links, blocks, strict=False)",
-        "()",
-    ),
-    mutant(
-        "one prefix may take more than the budget",
-        PinnedPrefixes,
-        PinnedPrefixes._check_budget,
-        "if num_new > num_left:",
-        "if False:",
-    ),
-    mutant(
-        "blocks of two prefixes are counted twice",
-        PinnedPrefixes,
-        PinnedPrefixes._check_budget,
-        "len(held.union(links)) - len(held)",
-        "len(links)",
-    ),
-    mutant(
-        "a prefix outlives its time",
-        PinnedPrefixes,
-        PinnedPrefixes.expire,
-        "prefix.expires_s <= now_s",
-        "prefix.expires_s < now_s",
-    ),
-    mutant(
-        "only the first end of a prefix is noticed",
-        PinnedPrefixes,
-        PinnedPrefixes.expire,
-        "min(ends_s, default=inf)",
-        "inf",
-    ),
-    mutant(
-        "a tenant releases what another has pinned",
-        PinnedPrefixes,
-        PinnedPrefixes.release,
-        "self._prefixes.pop((salt, name), None)",
-        "self._prefixes.pop(next((k for k in self._prefixes if k[1] == name), (salt, name)), None)",
-    ),
-    mutant(
-        "an abort of the warming leaves the prefix reserved",
-        PinnedPrefixes,
-        PinnedPrefixes.abandon,
-        "del self._prefixes[key]",
-        "pass",
-    ),
-    mutant(
-        "an abort of the second warming drops what is pinned",
-        PinnedPrefixes,
-        PinnedPrefixes.abandon,
-        "if not prefix.blocks:",
-        "if True:",
-    ),
-    mutant(
-        "the warming of a released prefix goes on",
-        Scheduler,
-        Scheduler.release_prefix,
-        "self.abort(warmer)",
-        "pass",
-    ),
-    mutant(
-        "what was not computed is pinned",
-        Scheduler,
-        Scheduler._settle_prefix,
-        "sequence.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)",
-        "sequence.finish_reason is not FinishReason.NONE",
-    ),
-    mutant(
-        "pinned blocks that are hit are counted as free ones that are taken",
-        PagedMemory,
-        PagedMemory.can_admit,
-        "self._pool.is_free(block) for block",
-        "self._pool.references(block) == 0 for block",
-    ),
-    mutant(
-        "a request may need the blocks that can be pinned",
-        PagedMemory,
-        PagedMemory.can_admit,
-        "most > self._pool.num_blocks - self._headroom.pinned_blocks",
-        "most > self._pool.num_blocks - self._headroom.pinned_blocks + 1",
-    ),
-    mutant(
-        "pinned blocks count as slots that are wasted",
-        PagedMemory,
-        PagedMemory.usage,
-        "- cached - pinned - self._num_filled",
-        "- cached - self._num_filled",
     ),
 ]
 

@@ -7,7 +7,13 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from engine.errors import InvariantViolated
-from tests.core import memory_mutants, planner_mutants, scheduler_mutants, sharing_mutants
+from tests.core import (
+    memory_mutants,
+    pin_mutants,
+    planner_mutants,
+    scheduler_mutants,
+    sharing_mutants,
+)
 from tests.core import test_decoding as decoding
 from tests.core import test_limits as limits
 from tests.core import test_paged_memory as paged_memory
@@ -27,7 +33,7 @@ CORE_MUTANTS: list[Mutant] = [
     *memory_mutants.LIMIT_MUTANTS,
     *sharing_mutants.FORK_MUTANTS,
     *sharing_mutants.CACHE_MUTANTS,
-    *sharing_mutants.PIN_MUTANTS,
+    *pin_mutants.PIN_MUTANTS,
     *sharing_mutants.SWAPPED_MUTANTS,
     *scheduler_mutants.PLAN_MUTANTS,
     *planner_mutants.PLANNER_MUTANTS,
