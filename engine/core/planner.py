@@ -93,12 +93,7 @@ class Planner:
     def _plan_prefills(self, builder: PlanBuilder) -> None:
         self._prefilling = [group for group in self._prefilling if group.is_prefilling]
         for group in self._prefilling:
-            # in their order, as the others share the head of the first one's prompt; siblings that
-            # are born on the way have nothing to prefill
-            for sequence in [s for s in group.sequences if s.is_prefilling]:
-                if builder.num_left == 0:
-                    return
-                self._prefill(builder, group, sequence)
+            self._prefill_group(builder, group)
 
     def _plan_entries(self, builder: PlanBuilder) -> None:
         """Bring in groups in order of arrival, unless the gate lets some overtake."""
@@ -155,9 +150,7 @@ class Planner:
             entry.sequence.prefill_end = entry.sequence.num_known
             entry.sequence.num_scheduled = entry.num_cached
         self._prefilling.append(group)
-        for entry in admitted:
-            if builder.num_left:
-                self._prefill(builder, group, entry.sequence)
+        self._prefill_group(builder, group)
 
     def _enter(self, builder: PlanBuilder, group: SequenceGroup, admitted: list[Admitted]) -> None:
         """Give a group rows, also for the siblings that are not born yet."""
@@ -181,6 +174,16 @@ class Planner:
         sequence.num_scheduled += 1
         sequence.num_in_flight += 1
         sequence.last_step = builder.step
+
+    def _prefill_group(self, builder: PlanBuilder, group: SequenceGroup) -> None:
+        # siblings that are born on the way have nothing to prefill
+        for sequence in [s for s in group.sequences if s.is_prefilling]:
+            if builder.num_left == 0:
+                return
+            self._prefill(builder, group, sequence)
+            if sequence.is_prefilling:
+                # the others share the head of its prompt, which must be written first
+                return
 
     def _prefill(self, builder: PlanBuilder, group: SequenceGroup, sequence: Sequence) -> None:
         count = min(builder.num_left, sequence.prefill_end - sequence.num_scheduled)

@@ -71,16 +71,16 @@ PLANNER_MUTANTS = [
     mutant(
         "a sequence overtakes the first, whose prompt it shares",
         Planner,
-        Planner._admit,
-        "for entry in admitted:\n        if builder.num_left:",
-        "for entry in reversed(admitted):\n        if builder.num_left:",
-    ),
-    mutant(
-        "a sequence overtakes the first in a later chunk",
-        Planner,
-        Planner._plan_prefills,
+        Planner._prefill_group,
         "for s in group.sequences",
         "for s in reversed(group.sequences)",
+    ),
+    mutant(
+        "a sequence reads what the first has not written yet of the prompt they share",
+        Planner,
+        Planner._prefill_group,
+        "if sequence.is_prefilling:",
+        "if False:",
     ),
     mutant(
         "the row of a fork does not follow",

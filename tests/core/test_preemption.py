@@ -193,7 +193,7 @@ def test_as_many_as_configured_overtake_a_swapped_group() -> None:
 
 
 def test_overtaking_and_shares_change_no_answer() -> None:
-    for seed in range(60):
+    for seed in range(120):
         run_workload(seed, max_overtakes=3, prompt_share=0.4)
 
 

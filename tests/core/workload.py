@@ -39,8 +39,11 @@ def run_workload(seed: int, *, may_pin: bool = True, **options: Any) -> Harness:
     """
     rng = Random(seed)
     setting, pins = draw_setting(rng), Random(f"pins of {seed}")
-    share = pins.choice((0.0, 0.0, 0.0, 0.2, 0.5)) if may_pin else 0.0
-    config = replace(setting.config, pinned_prefix_share=share, **options)
+    drawn = {
+        "pinned_prefix_share": pins.choice((0.0, 0.0, 0.0, 0.2, 0.5)) if may_pin else 0.0,
+        "prompt_share": pins.choice((1.0, 0.4)),
+    }
+    config = replace(setting.config, **(drawn | options))
     harness = Harness(replace(setting, config=config))
     _Traffic(rng, pins, harness).run()
     harness.check_pins()
