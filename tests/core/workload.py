@@ -41,7 +41,7 @@ def run_workload(seed: int, *, may_pin: bool = True, **options: Any) -> Harness:
     setting, pins = draw_setting(rng), Random(f"pins of {seed}")
     drawn = {
         "pinned_prefix_share": pins.choice((0.0, 0.0, 0.0, 0.2, 0.5)) if may_pin else 0.0,
-        "prompt_share": pins.choice((1.0, 0.4)),
+        "prompt_share": Random(f"share of {seed}").choice((1.0, 0.4)),
     }
     config = replace(setting.config, **(drawn | options))
     harness = Harness(replace(setting, config=config))
