@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 EarlyStopping = bool | Literal["never"]
+# (token, log-probability), most likely first
+Candidates = Sequence[tuple[int, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +21,14 @@ class Hypothesis:
 
     Attributes:
         tokens, logprobs: generated tokens, the stop token included.
+        alternatives: for each token the most likely ones at its place, as many as asked for.
         score: length-penalised cumulative log-probability.
         is_stopped: whether a stop token ended it, rather than the length.
     """
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
+    alternatives: tuple[Candidates, ...]
     score: float
     is_stopped: bool
 
@@ -47,12 +51,21 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class _Beam:
-    tokens: tuple[int, ...] = ()
-    logprobs: tuple[float, ...] = ()
+    """The last token of a beam, and the beam before it, which its siblings share."""
+
+    parent: "_Beam | None" = None
+    token: int = -1
+    logprob: float = 0.0
+    alternatives: Candidates = ()
     cumulative: float = 0.0
 
-
-Candidates = Sequence[tuple[int, float]]
+    def path(self) -> "list[_Beam]":
+        """Beams from the first token to this one."""
+        path, beam = [], self
+        while beam.parent is not None:
+            path.append(beam)
+            beam = beam.parent
+        return path[::-1]
 
 
 class BeamSearch:
@@ -69,7 +82,9 @@ class BeamSearch:
         stop_ids: frozenset[int],
         length_penalty: float = 1.0,
         early_stopping: EarlyStopping = False,
+        num_alternatives: int = 0,
     ) -> None:
+        """Args: num_alternatives: most likely tokens to keep for each token of a hypothesis."""
         self.width = width
         self.finished: list[Hypothesis] = []
         self.is_done = False
@@ -77,6 +92,8 @@ class BeamSearch:
         self._stop_ids = stop_ids
         self._length_penalty = length_penalty
         self._early_stopping = early_stopping
+        self._num_alternatives = num_alternatives
+        self._length = 0
         self._beams: dict[int, _Beam] = {0: _Beam()}
         self._offered: dict[int, Candidates] = {}
 
@@ -107,22 +124,19 @@ class BeamSearch:
         Returns:
             The new beams by index; empty when the search is done.
         """
-        ranked = self._rank()
-        self._offered = {}
-        length = 1 + len(next(iter(self._beams.values())).tokens)
-        is_last = length == self._max_tokens
+        self._length += 1
+        is_last = self._length == self._max_tokens
         going_on = []
-        for rank, child in enumerate(ranked):
+        for rank, child in enumerate(self._rank()):
             if not is_last and child.token not in self._stop_ids:
                 going_on.append(child)
             elif rank < self.width:
-                self._finish(child, length)
+                self._finish(child)
         chosen = going_on[: self.width]
-        self._check_done(chosen, length)
-        if self.is_done:
-            return {}
-        placed = self._place(chosen)
+        self._check_done(chosen)
+        placed = {} if self.is_done else self._place(chosen)
         self._beams = {index: self._extend(child) for index, child in placed.items()}
+        self._offered = {}
         return placed
 
     def _rank(self) -> list[Child]:
@@ -136,12 +150,13 @@ class BeamSearch:
         children.sort(key=lambda child: -child.cumulative)
         return children[: self.num_candidates]
 
-    def _finish(self, child: Child, length: int) -> None:
-        beam = self._extend(child)
+    def _finish(self, child: Child) -> None:
+        path = self._extend(child).path()
         hypothesis = Hypothesis(
-            tokens=beam.tokens,
-            logprobs=beam.logprobs,
-            score=child.cumulative / length**self._length_penalty,
+            tokens=tuple(beam.token for beam in path),
+            logprobs=tuple(beam.logprob for beam in path),
+            alternatives=tuple(beam.alternatives for beam in path),
+            score=child.cumulative / self._length**self._length_penalty,
             is_stopped=child.token in self._stop_ids,
         )
         self.finished.append(hypothesis)
@@ -149,13 +164,13 @@ class BeamSearch:
         self.finished.sort(key=lambda finished: -finished.score)
         del self.finished[self.width :]
 
-    def _check_done(self, chosen: list[Child], length: int) -> None:
+    def _check_done(self, chosen: list[Child]) -> None:
         is_full = len(self.finished) == self.width
         if not chosen or (is_full and self._early_stopping is True):
             self.is_done = True
         elif is_full:
             # with "never" the best that an open beam can reach is at full length
-            at_best = length
+            at_best = self._length
             if self._early_stopping == "never" and self._length_penalty > 0:
                 at_best = self._max_tokens
             best = chosen[0].cumulative / at_best**self._length_penalty
@@ -174,7 +189,14 @@ class BeamSearch:
         return placed
 
     def _extend(self, child: Child) -> _Beam:
-        parent = self._beams[child.parent]
         return _Beam(
-            (*parent.tokens, child.token), (*parent.logprobs, child.logprob), child.cumulative
+            parent=self._beams[child.parent],
+            token=child.token,
+            logprob=child.logprob,
+            alternatives=[
+                (token, logprob)
+                for token, logprob in self._offered[child.parent][: self._num_alternatives]
+                if logprob > -math.inf
+            ],
+            cumulative=child.cumulative,
         )

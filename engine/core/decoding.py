@@ -113,6 +113,7 @@ class Decoding:
                     token,
                     hypothesis.logprobs[index],
                     reason if index == last else FinishReason.NONE,
+                    hypothesis.alternatives[index],
                 )
         for rank in range(len(best), group.request.sampling.n):
             self._output.end(group, rank, FinishReason.STOP)

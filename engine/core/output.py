@@ -1,6 +1,7 @@
 """Collects the news for the ingresses, one entry per new token or ended sequence."""
 
 from array import array
+from collections.abc import Sequence as Several
 from itertools import accumulate
 
 from engine.core.sequence import Sequence, SequenceGroup
@@ -55,13 +56,18 @@ class OutputBuilder:
         token: int,
         logprob: float,
         reason: FinishReason,
+        alternatives: Several[tuple[int, float]] = (),
     ) -> None:
-        """Tell one token of a choice."""
+        """Tell one token of a choice, and the most likely ones at its place."""
         self._request_ids.append(group.request.request_id)
         self._choices.append(choice)
         self._tokens.append(token)
         self._logprobs.append(logprob)
         self._finish_reasons.append(reason)
+        if alternatives:
+            self._begin_alternatives(len(alternatives))
+            self._top_tokens.extend(token for token, _ in alternatives)
+            self._top_logprobs.extend(logprob for _, logprob in alternatives)
 
     def end(self, group: SequenceGroup, choice: int, reason: FinishReason) -> None:
         """Tell that a choice ended without a token."""
@@ -96,11 +102,14 @@ class OutputBuilder:
             return
         count = result.top_counts[position]
         end = self._top_ends[position]
+        self._begin_alternatives(count)
+        self._top_tokens += result.top_tokens[end - count : end]
+        self._top_logprobs += result.top_logprobs[end - count : end]
+
+    def _begin_alternatives(self, count: int) -> None:
         # earlier entries without alternatives are filled in only once somebody has some
         self._top_counts.extend([0] * (len(self._tokens) - 1 - len(self._top_counts)))
         self._top_counts.append(count)
-        self._top_tokens += result.top_tokens[end - count : end]
-        self._top_logprobs += result.top_logprobs[end - count : end]
 
     def _clear(self) -> None:
         self._request_ids = int64()

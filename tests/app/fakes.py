@@ -161,8 +161,9 @@ class FakeStream:
     def _found(self) -> list[tuple[int, Delta]]:
         found = list(self._script.hypotheses[: self._sampling.n])
         found += [Hypothesis((), ())] * (self._sampling.n - len(found))
+        count = self._sampling.num_logprobs
         return [
-            (0, _delta(rank, list(best.tokens), list(best.logprobs), None, best.finish))
+            (0, _delta(rank, list(best.tokens), list(best.logprobs), count, best.finish))
             for rank, best in enumerate(found)
         ]
 

@@ -144,3 +144,40 @@ async def test_a_prompt_that_fills_the_context_can_be_scored(client: InlineEngin
     assert len(choice["logprobs"]["tokens"]) == MAX_MODEL_LEN
     answer = await post(client, CHAT, chat_body(prompt_logprobs=3, max_tokens=2))
     assert all(len(entry) in (3, 4) for entry in answer["prompt_logprobs"][1:])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_alternatives_of_beams_are_those_of_a_forward_pass(
+    stream: bool, client: InlineEngineClient, reference: Any
+) -> None:
+    fields = {"n": 3, "use_beam_search": True, "max_tokens": 6, "ignore_eos": True}
+    fields |= {"return_token_ids": True, "return_tokens_as_token_ids": True, "stream": stream}
+    body = completion_body(prompt=PROMPT, logprobs=3, **fields)
+    answer = await post(client, COMPLETIONS, body)
+    for choice in summed(answer) if stream else answer["choices"]:
+        ids, found = choice["token_ids"], choice["logprobs"]
+        for at, expected in enumerate(_forward(reference, PROMPT, ids)):
+            assert found["token_logprobs"][at] == pytest.approx(float(expected[ids[at]]), abs=1e-4)
+            top = {f"token_id:{token}": float(expected[token]) for token in expected.topk(3)[1]}
+            top.setdefault(f"token_id:{ids[at]}", float(expected[ids[at]]))
+            assert found["top_logprobs"][at] == pytest.approx(top, abs=1e-4)
+    answer = await post(client, CHAT, chat_body(logprobs=True, top_logprobs=3, **fields))
+    prompt = _prompt_ids(answer) if stream else answer["prompt_token_ids"]
+    for choice in summed(answer) if stream else answer["choices"]:
+        ids, content = choice["token_ids"], choice["logprobs"]["content"]
+        for at, expected in enumerate(_forward(reference, prompt, ids)):
+            assert content[at]["logprob"] == pytest.approx(float(expected[ids[at]]), abs=1e-4)
+            top = [entry["logprob"] for entry in content[at]["top_logprobs"]]
+            assert top == pytest.approx(expected.topk(3)[0].tolist(), abs=1e-4)
+
+
+def _prompt_ids(chunks: list[dict[str, Any]]) -> list[int]:
+    [ids] = [chunk["prompt_token_ids"] for chunk in chunks if "prompt_token_ids" in chunk]
+    return list(ids)
+
+
+@torch.inference_mode()
+def _forward(reference: Any, prompt: list[int], ids: list[int]) -> Any:
+    """Raw log-probabilities [len(ids), vocab_size] of a continuation."""
+    logits = reference(torch.tensor([prompt + ids[:-1]])).logits
+    return logits[0, len(prompt) - 1 :].log_softmax(-1)

@@ -1,6 +1,7 @@
 """Beam search against the whole tree, and against a plain search that keeps every list."""
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -189,3 +190,24 @@ def test_hypotheses_say_whether_a_stop_token_ended_them() -> None:
         (9,): True,
         (6, 1): False,
     }
+
+
+def test_a_hypothesis_keeps_what_was_likely_where_its_beams_went_through() -> None:
+    beam = BeamSearch(width=2, max_tokens=2, stop_ids=frozenset(), num_alternatives=2)
+    first = [(5, -1.0), (6, -2.0), (7, -3.0), (8, -4.0)]
+    second = [(1, -0.1), (2, -0.2), (3, -math.inf)]
+    beam.offer(0, first)
+    beam.advance()
+    beam.offer(0, [(4, -9.0)])
+    beam.offer(1, second)
+    beam.advance()
+    assert [found.tokens for found in beam.finished] == [(6, 1), (6, 2)]
+    for found in beam.finished:
+        assert [list(entries) for entries in found.alternatives] == [first[:2], second[:2]]
+
+
+def test_what_is_ruled_out_is_no_alternative() -> None:
+    beam = BeamSearch(width=1, max_tokens=1, stop_ids=frozenset(), num_alternatives=3)
+    beam.offer(0, [(5, -1.0), (6, -2.0), (7, -math.inf)])
+    beam.advance()
+    assert [list(entries) for entries in beam.finished[0].alternatives] == [[(5, -1.0), (6, -2.0)]]
