@@ -1,9 +1,10 @@
 """Collects the news for the ingresses, one entry per new token or ended sequence."""
 
 from array import array
-from collections.abc import Sequence as Several
+from collections.abc import Mapping
 from itertools import accumulate
 
+from engine.core.beam_search import Candidates, Child
 from engine.core.sequence import Sequence, SequenceGroup
 from engine.types import (
     PROMPT_CHOICE,
@@ -56,7 +57,7 @@ class OutputBuilder:
         token: int,
         logprob: float,
         reason: FinishReason,
-        alternatives: Several[tuple[int, float]] = (),
+        alternatives: Candidates = (),
     ) -> None:
         """Tell one token of a choice, and the most likely ones at its place."""
         self._request_ids.append(group.request.request_id)
@@ -73,6 +74,17 @@ class OutputBuilder:
         """Tell that a choice ended without a token."""
         self.append(group, choice, -1, _NO_LOGPROB, reason)
 
+    def beams(
+        self, group: SequenceGroup, open_: Mapping[int, Child], ended: list[tuple[int, Child]]
+    ) -> None:
+        """Tell one step of a search that goes on: its beams by index, and what it has ended."""
+        for index, child in (*ended, *open_.items()):
+            self._beam_requests.append(group.request.request_id)
+            self._beam_indices.append(index)
+            self._beam_parents.append(child.parent)
+            self._beam_tokens.append(child.token)
+            self._beam_logprobs.append(child.logprob)
+
     def build(self, step: int, stats: StepStats) -> StepOutput:
         """Hand out the columns and start anew."""
         if self._top_counts:
@@ -88,6 +100,11 @@ class OutputBuilder:
             top_tokens=self._top_tokens,
             top_logprobs=self._top_logprobs,
             stats=stats,
+            beam_requests=self._beam_requests,
+            beam_indices=self._beam_indices,
+            beam_parents=self._beam_parents,
+            beam_tokens=self._beam_tokens,
+            beam_logprobs=self._beam_logprobs,
         )
         self._clear()
         return output
@@ -120,3 +137,8 @@ class OutputBuilder:
         self._top_counts = int32()
         self._top_tokens = int32()
         self._top_logprobs = float32()
+        self._beam_requests = int64()
+        self._beam_indices = int32()
+        self._beam_parents = int32()
+        self._beam_tokens = int32()
+        self._beam_logprobs = float32()

@@ -113,6 +113,7 @@ class SequenceGroup:
         beam: state of its beam search; None for sampling.
         spare_rows: rows kept for siblings that are not born yet.
         num_prompt_told: prompt tokens whose log-probability has been told, where asked for.
+        unwanted: choices that end in place of their next token.
     """
 
     request: Request
@@ -125,6 +126,7 @@ class SequenceGroup:
     spare_rows: list[int] = field(default_factory=list)
     status: Status = Status.WAITING
     num_prompt_told: int = 0
+    unwanted: set[int] = field(default_factory=set)
 
     @property
     def num_prompt_entries(self) -> int:

@@ -7,7 +7,7 @@ import msgspec
 
 from engine.errors import InvalidRequest, Overloaded, PromptTooLong, RequestError
 from engine.executor.codec import Codec
-from engine.types import IntColumn, Request, StepOutput, int64
+from engine.types import IntColumn, Request, StepOutput, int32, int64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,10 +17,12 @@ class Command:
     Attributes:
         request: to be added, if any.
         aborts: int64 ids of requests to be ended.
+        abort_choices: int32, for each of them the choice that alone is to be ended, or ALL_CHOICES.
     """
 
     request: Request | None = None
     aborts: IntColumn = field(default_factory=int64)
+    abort_choices: IntColumn = field(default_factory=int32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

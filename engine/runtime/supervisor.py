@@ -25,7 +25,7 @@ from engine.runtime.messages import (
     refusal_of,
 )
 from engine.runtime.preemption_log import PreemptionLog
-from engine.types import Request, StepStats, int64
+from engine.types import ALL_CHOICES, Request, StepStats, int32, int64
 
 logger = logging.getLogger(__name__)
 
@@ -130,9 +130,11 @@ class Supervisor:
             verdict = Verdict(replica=self._replica)
         return VERDICTS.encode(verdict)
 
-    def abort(self, request_ids: Iterable[int]) -> None:
-        """End requests; unknown ones are ignored."""
-        self._channel.send(COMMANDS.encode(Command(aborts=int64(list(request_ids)))))
+    def abort(self, request_ids: Iterable[int], choice: int = ALL_CHOICES) -> None:
+        """End requests, or one choice of each; unknown ones are ignored."""
+        ids = int64(list(request_ids))
+        command = Command(aborts=ids, abort_choices=int32([choice] * len(ids)))
+        self._channel.send(COMMANDS.encode(command))
 
     def renew(self, client: int, received_bytes: int) -> None:
         """Note that a client lives and how much of its stream it has read."""

@@ -3,10 +3,11 @@
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from engine.runtime.protocol import Delta, TokenStream
+from engine.runtime.protocol import BeamStep, Delta, TokenStream
 from engine.types import (
+    BEAM_CHOICE,
     PROMPT_CHOICE,
     FinishReason,
     IntColumn,
@@ -36,6 +37,7 @@ class Script:
         draw: what it would say instead with a seed, to which a choice adds its index.
         logprob_of: log-probability of a sampled token; its alternatives are the ids after it.
         hypotheses: what a beam search finds, best first; told at the end.
+        beam_steps: what it tells before.
         finish: why it ends when the tokens are used up before `max_tokens`.
         group: tokens per delta; choices take turns.
         error_at: raise `error` instead of the deltas that start at this token.
@@ -46,6 +48,7 @@ class Script:
     draw: Callable[[int], Sequence[int]] | None = None
     logprob_of: Callable[[int], float] = lambda token: -0.5
     hypotheses: Sequence[Hypothesis] = ()
+    beam_steps: Sequence[BeamStep] = ()
     finish: FinishReason = FinishReason.STOP
     group: int = 1
     error: Exception | None = None
@@ -64,6 +67,7 @@ class FakeEngineClient:
     samplings: list[SamplingParams] = field(default_factory=list)
     salts: list[bytes] = field(default_factory=list)
     aborted: list[int] = field(default_factory=list)
+    aborted_choices: list[tuple[int, int]] = field(default_factory=list)
     paused: asyncio.Event = field(default_factory=asyncio.Event)
     resume: asyncio.Event = field(default_factory=asyncio.Event)
     abort_seen: asyncio.Event = field(default_factory=asyncio.Event)
@@ -108,6 +112,9 @@ class FakeStream:
             await self._client.abort_gate.wait()
         self._client.aborted.append(self.request_id)
         self._client.abort_seen.set()
+
+    async def abort_choice(self, choice: int) -> None:
+        self._client.aborted_choices.append((self.request_id, choice))
 
     async def _wait(self, start: int) -> None:
         script = self._script
@@ -162,7 +169,11 @@ class FakeStream:
         found = list(self._script.hypotheses[: self._sampling.n])
         found += [Hypothesis((), ())] * (self._sampling.n - len(found))
         count = self._sampling.num_logprobs
+        steps = self._script.beam_steps if self._sampling.tell_beams else ()
         return [
+            (0, replace(_delta(BEAM_CHOICE, [], [], None, FinishReason.NONE), beam_steps=(step,)))
+            for step in steps
+        ] + [
             (0, _delta(rank, list(best.tokens), list(best.logprobs), count, best.finish))
             for rank, best in enumerate(found)
         ]

@@ -9,7 +9,7 @@ from engine.core.engine import Engine
 from engine.executor.inline import InlineExecutor
 from engine.runtime.columns import deltas
 from engine.runtime.protocol import Delta
-from engine.types import FinishReason, IntColumn, Request, SamplingParams
+from engine.types import ALL_CHOICES, FinishReason, IntColumn, Request, SamplingParams
 from engine.worker.worker import load_worker
 
 
@@ -40,8 +40,8 @@ class InlineEngineClient:
             for request_id, delta in deltas([output]):
                 self._streams[request_id].news.append(delta)
 
-    def abort(self, request_id: int) -> None:
-        self._engine.abort(request_id)
+    def abort(self, request_id: int, choice: int = ALL_CHOICES) -> None:
+        self._engine.abort(request_id, choice)
 
 
 class InlineStream:
@@ -61,3 +61,6 @@ class InlineStream:
 
     async def abort(self) -> None:
         self._client.abort(self.request_id)
+
+    async def abort_choice(self, choice: int) -> None:
+        self._client.abort(self.request_id, choice)

@@ -188,6 +188,20 @@ DECODING_MUTANTS = [
         "range(group.num_sequences)",
     ),
     mutant(
+        "a choice that others read from is given up while it is prefilled",
+        Decoding,
+        Decoding.give_up,
+        "if group.num_unborn or group.is_prefilling:",
+        "if group.num_unborn:",
+    ),
+    mutant(
+        "a choice that is given up is told of without an end",
+        Decoding,
+        Decoding.give_up,
+        "self._output.end(group, choice, FinishReason.ABORT)",
+        "pass",
+    ),
+    mutant(
         "a beam continues the wrong parent",
         Decoding,
         Decoding._search,

@@ -111,6 +111,8 @@ class _Traffic:
             if rng.random() < abort_rate:
                 # ended and unknown ids too
                 harness.abort(rng.randint(0, len(harness.requests)))
+            if rng.random() < 2 * abort_rate:
+                harness.abort_choice(rng.randint(0, len(harness.requests)), rng.randint(0, 3))
             harness.step()
         harness.drain()
 

@@ -17,7 +17,7 @@ from engine.runtime.client import RemoteEngineClient
 from engine.runtime.gang import GangOptions, start_gang
 from engine.runtime.messages import REQUESTS, VERDICTS
 from engine.runtime.supervisor import ClientLimits, Supervisor
-from engine.types import FinishReason, Request, SamplingParams, int32
+from engine.types import ALL_CHOICES, FinishReason, Request, SamplingParams, int32
 from tests.runtime import scripted
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
@@ -35,8 +35,10 @@ class LocalHandle:
     async def submit(self, client: int, request: bytes) -> bytes:
         return self._supervisor.submit(client, request)
 
-    async def abort(self, replica: str, request_ids: tuple[int, ...]) -> None:
-        self._supervisor.abort(request_ids)
+    async def abort(
+        self, replica: str, request_ids: tuple[int, ...], choice: int = ALL_CHOICES
+    ) -> None:
+        self._supervisor.abort(request_ids, choice)
 
     async def renew(self, replica: str, client: int, received_bytes: int) -> None:
         self._supervisor.renew(client, received_bytes)
