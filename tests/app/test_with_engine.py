@@ -167,8 +167,8 @@ async def test_alternatives_of_beams_are_those_of_a_forward_pass(
         ids, content = choice["token_ids"], choice["logprobs"]["content"]
         for at, expected in enumerate(_forward(reference, prompt, ids)):
             assert content[at]["logprob"] == pytest.approx(float(expected[ids[at]]), abs=1e-4)
-            top = [entry["logprob"] for entry in content[at]["top_logprobs"]]
-            assert top == pytest.approx(expected.topk(3)[0].tolist(), abs=1e-4)
+            values = [entry["logprob"] for entry in content[at]["top_logprobs"]]
+            assert values == pytest.approx(expected.topk(3)[0].tolist(), abs=1e-4)
 
 
 def _prompt_ids(chunks: list[dict[str, Any]]) -> list[int]:

@@ -188,13 +188,6 @@ DECODING_MUTANTS = [
         "range(group.num_sequences)",
     ),
     mutant(
-        "a choice that others read from is given up while it is prefilled",
-        Decoding,
-        Decoding.give_up,
-        "if group.num_unborn or group.is_prefilling:",
-        "if group.num_unborn:",
-    ),
-    mutant(
         "a choice that is given up is told of without an end",
         Decoding,
         Decoding.give_up,
