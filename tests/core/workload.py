@@ -32,7 +32,7 @@ def run_workload(seed: int) -> Harness:
     """
     rng = Random(seed)
     harness = Harness(draw_setting(rng))
-    _Traffic(rng, harness).run()
+    _Traffic(rng, harness, Random(f"choices {seed}")).run()
     harness.check_rows()
     return harness
 
@@ -98,12 +98,14 @@ def draw_sampling(rng: Random, harness: Harness, prompt_len: int) -> SamplingPar
 class _Traffic:
     rng: Random
     harness: Harness
+    choice_rng: Random
 
     def run(self) -> None:
         rng, harness = self.rng, self.harness
         num_requests = rng.randint(4, 20)
         arrival_rate = rng.choice((0.2, 1.0, 1.0))
         abort_rate = rng.choice((0.0, 0.0, 0.02, 0.2))
+        choice_abort_rate = self.choice_rng.choice((0.0, 0.0, 0.0, 0.2))
         while num_requests or harness.engine.has_work:
             while num_requests and (arrival_rate == 1.0 or rng.random() < arrival_rate):
                 self._add()
@@ -111,8 +113,9 @@ class _Traffic:
             if rng.random() < abort_rate:
                 # ended and unknown ids too
                 harness.abort(rng.randint(0, len(harness.requests)))
-            if rng.random() < 2 * abort_rate:
-                harness.abort_choice(rng.randint(0, len(harness.requests)), rng.randint(0, 3))
+            if self.choice_rng.random() < choice_abort_rate:
+                request_id = self.choice_rng.randint(0, len(harness.requests))
+                harness.abort_choice(request_id, self.choice_rng.randint(0, 3))
             harness.step()
         harness.drain()
 
