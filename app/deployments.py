@@ -98,10 +98,10 @@ class Engine:
         """Accept or refuse a client's encoded `Request`."""
         return self._running.submit(client, request)
 
-    async def abort(self, replica: str, request_ids: tuple[int, ...]) -> None:
-        """End requests."""
+    async def abort(self, replica: str, request_ids: tuple[int, ...], choice: int) -> None:
+        """End requests, or one choice of each."""
         self._check_addressee(replica)
-        self._running.abort(request_ids)
+        self._running.abort(request_ids, choice)
 
     async def renew(self, replica: str, client: int, received_bytes: int) -> None:
         """Keep a client's lease and note what it has read."""

@@ -11,6 +11,7 @@ from ray.serve.handle import DeploymentHandle
 
 from app.router import session_of
 from engine.errors import EngineError
+from engine.types import ALL_CHOICES
 
 # longer than Serve takes to replace a replica whose process has died
 CALL_TIMEOUT_S = 10.0
@@ -27,9 +28,11 @@ class ServeEngineHandle:
         verdict: bytes = await _answer(self._engine.submit.remote(client, request))
         return verdict
 
-    async def abort(self, replica: str, request_ids: tuple[int, ...]) -> None:
+    async def abort(
+        self, replica: str, request_ids: tuple[int, ...], choice: int = ALL_CHOICES
+    ) -> None:
         """See `EngineHandle.abort`."""
-        await _answer(self._pinned(replica).abort.remote(replica, request_ids))
+        await _answer(self._pinned(replica).abort.remote(replica, request_ids, choice))
 
     async def renew(self, replica: str, client: int, received_bytes: int) -> None:
         """See `EngineHandle.renew`."""

@@ -20,6 +20,7 @@ from app.protocol.settings import ApiSettings
 from app.request_body import read_json_body
 from app.tasks import until_disconnect, with_pulse
 from app.tenancy import tenant_salt
+from app.text.beam_text import Progress
 from app.text.choice_text import TextDelta, join
 from app.text.vocabulary import Vocabulary
 from engine.runtime.protocol import EngineClient
@@ -136,7 +137,8 @@ async def _complete(
     parts: list[list[TextDelta]] = [[] for _ in range(generation.num_candidates)]
     async with aclosing(aiter(generation)) as news:
         async for index, delta in news:
-            parts[index].append(delta)
+            if isinstance(delta, TextDelta):
+                parts[index].append(delta)
     choices = generation.best([join(deltas) for deltas in parts])
     body = writer.complete(choices, generation.total_usage())
     length = (b"content-length", str(len(body)).encode())
@@ -149,6 +151,8 @@ def _frames(item: News | None, generation: Generation, writer: AnswerWriter) -> 
     if item is None:
         return sse.KEEP_ALIVE
     index, delta = item
+    if isinstance(delta, Progress):
+        return sse.frames([writer.progress(index, delta)])
     return sse.frames(writer.news(index, delta, generation.usage(index)))
 
 

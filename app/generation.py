@@ -8,12 +8,13 @@ from app.jobs import Job, Prompt
 from app.prompt_reader import PromptReader
 from app.protocol.answer import Usage
 from app.tasks import finish
+from app.text.beam_text import Progress
 from app.text.choice_text import TextDelta
 from app.text.vocabulary import Vocabulary
 from engine.errors import PromptTooLong
 from engine.runtime.protocol import EngineClient, TokenStream
 
-News = tuple[int, TextDelta]
+News = tuple[int, TextDelta | Progress]
 
 
 class Generation:
@@ -67,7 +68,7 @@ class Generation:
         await _abort(self._readers)
 
     async def __aiter__(self) -> AsyncGenerator[News, None]:
-        """Yield (candidate, news) as they come.
+        """Yield (candidate, news) as they come; progress belongs to its prompt's first candidate.
 
         Raises:
             EngineError: if the engine fails before the end.
@@ -117,6 +118,9 @@ class Generation:
         async with aclosing(aiter(reader)) as source:
             async for choice, news in source:
                 start = number * num_candidates + choice * num_copies
+                if isinstance(news, Progress):
+                    yield start, news
+                    continue
                 for index in range(start, start + num_copies):
                     self._num_sampled[index] += len(news.token_ids)
                     yield index, news

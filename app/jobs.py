@@ -10,7 +10,7 @@ from app.sampling import BadWords, is_ranked, sampling_params, scoring_params
 from app.text.choice_text import TextOptions
 from app.text.prompt_text import PromptOptions
 from engine.errors import PromptTooLong
-from engine.types import IntColumn, SamplingParams
+from engine.types import IntColumn, SamplingParams, StopPattern
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +59,7 @@ class _Plan:
     bad_words: BadWords
     prompt_text: PromptOptions
     starts_text: bool
+    stop_pattern: StopPattern | None
 
     @property
     def is_scoring(self) -> bool:
@@ -68,7 +69,7 @@ class _Plan:
         request, num_scored = self.request, self.prompt_text.num_scored
         if max_tokens > 0:
             sampling = sampling_params(request, max_tokens, self.bad_words)
-            return replace(sampling, prompt_logprobs=num_scored)
+            return replace(sampling, prompt_logprobs=num_scored, stop_pattern=self.stop_pattern)
         if num_scored is None or len(ids) == 1:
             return None
         return scoring_params(ids[-1], num_scored, deterministic=request.deterministic)
@@ -149,6 +150,11 @@ class JobMaker:
             bad_words=await self._encoder.encode_bad_words(request.bad_words),
             prompt_text=prompt_text,
             starts_text=starts_text,
+            stop_pattern=self._encoder.stop_pattern(
+                request.stop, skip_special=request.skip_special_tokens
+            )
+            if request.use_beam_search and request.stop
+            else None,
         )
 
     def _prompt(self, plan: _Plan, name: str, ids: IntColumn, text: str | None) -> Prompt:

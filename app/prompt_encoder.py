@@ -6,9 +6,10 @@ from typing import TypeVar
 
 from app.protocol.chat_request import Message
 from app.protocol.settings import ApiSettings
+from app.text.stop_pattern import StopPatternMaker
 from app.text.tokenizer import Tokenizer
 from engine.errors import InvalidRequest, PromptTooLong
-from engine.types import IntColumn, int32
+from engine.types import IntColumn, StopPattern, int32
 
 # beyond this many characters, tokenising takes much longer than handing the work to a thread
 _MAX_INLINE_LEN = 4096
@@ -23,6 +24,7 @@ class PromptEncoder:
 
     def __init__(self, tokenizer: Tokenizer, settings: ApiSettings) -> None:
         self._tokenizer = tokenizer
+        self._patterns = StopPatternMaker(tokenizer.vocabulary)
         self._max_model_len = settings.max_model_len
         self._vocab_size = settings.vocab_size
         # the embedding may have rows that no token of the tokenizer has; they are never chosen
@@ -56,6 +58,10 @@ class PromptEncoder:
             num_characters,
             lambda: [self._encode(*prompt, add_special_tokens, min_output) for prompt in prompts],
         )
+
+    def stop_pattern(self, stops: Sequence[str], *, skip_special: bool) -> StopPattern:
+        """Return what the engine must know of stop strings to end beams at them."""
+        return self._patterns.make(stops, skip_special=skip_special)
 
     async def tokenize(self, text: str, *, add_special_tokens: bool) -> IntColumn:
         """Encode a text for its own sake; it may be empty or fill the context.

@@ -18,6 +18,14 @@ else:
 
 # the choice that entries about the prompt itself have
 PROMPT_CHOICE = -1
+# what an abort of the whole request has in the place of a choice
+ALL_CHOICES = -2
+# the choice that news of open beams have
+BEAM_CHOICE = -3
+# what beams that have ended have in the place of an index
+ENDED_BY_TOKEN, ENDED_BY_PATTERN = -1, -2
+# where a stop pattern leads when it is met
+PATTERN_MET = -1
 
 
 def int32(values: "list[int] | tuple[int, ...] | bytes" = ()) -> IntColumn:
@@ -36,13 +44,32 @@ def float32(values: "list[float] | tuple[float, ...] | bytes" = ()) -> FloatColu
 
 
 class FinishReason(IntEnum):
-    """Why a sequence ended; NONE while it goes on."""
+    """Why a sequence ended; NONE while it goes on, PATTERN by a `StopPattern`."""
 
     NONE = 0
     STOP = 1
     LENGTH = 2
     ABORT = 3
     ERROR = 4
+    PATTERN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopPattern:
+    """What ends a hypothesis of a beam search beside stop ids: an automaton over tokens.
+
+    Every sequence is in state 0, and in the states that its last token has led to. A token without
+    an edge from any of them leads to none.
+
+    Attributes:
+        sources, tokens, targets: int32 edges; `PATTERN_MET` as a target ends the sequence.
+        silent: int32 tokens that change no state.
+    """
+
+    sources: IntColumn
+    tokens: IntColumn
+    targets: IntColumn
+    silent: IntColumn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +88,8 @@ class SamplingParams:
         n: sequences to return; they share the prompt.
         beam_width: beams to keep open, at least n; 0 samples instead of searching.
         length_penalty, early_stopping: beam search only, as in transformers' `generate`.
+        stop_pattern: beam search only: what else ends a hypothesis, with the token that meets it.
+        tell_beams: beam search only: tell of the open beams after each step.
         min_tokens: tokens before which no stop id can be chosen.
         presence_penalty, frequency_penalty: subtracted from the logits of output tokens, once and
             per occurrence, in [-2, 2].
@@ -88,6 +117,8 @@ class SamplingParams:
     beam_width: int = 0
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
+    stop_pattern: StopPattern | None = None
+    tell_beams: bool = False
     min_tokens: int = 0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
@@ -384,6 +415,12 @@ class StepOutput:
             each request, with one of its entries; empty when no entry tells any.
         pinned: all pinned prefixes, where that has changed since the last output.
         refusals: request ids that were refused after all, and why; their choices end by ERROR.
+        beam_requests: int64, one entry per beam of the searches that tell of them, all beams of one
+            step of a search together.
+        beam_indices, beam_parents, beam_tokens: int32; the beam with an index, or `ENDED_BY_TOKEN`
+            or `ENDED_BY_PATTERN`, adds a token to what the parent was before the step. Beams that
+            are not named are gone; the first parent is 0.
+        beam_logprobs: float32 of the tokens.
     """
 
     step: int
@@ -399,6 +436,11 @@ class StepOutput:
     cached_tokens: IntColumn = field(default_factory=int32)
     pinned: tuple[PinnedPrefix, ...] | None = None
     refusals: tuple[tuple[int, Refusal], ...] = ()
+    beam_requests: IntColumn = field(default_factory=int64)
+    beam_indices: IntColumn = field(default_factory=int32)
+    beam_parents: IntColumn = field(default_factory=int32)
+    beam_tokens: IntColumn = field(default_factory=int32)
+    beam_logprobs: FloatColumn = field(default_factory=float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ import msgspec
 
 from app.protocol.fields import GenerationFields
 from app.protocol.logprobs import LogprobWriter
+from app.text.beam_text import Progress
 from app.text.choice_text import TextDelta
 from app.text.vocabulary import Vocabulary
 from engine.types import IntColumn
@@ -111,6 +112,24 @@ class AnswerWriter(ABC):
             end = delta if not delta.text else _without_text(delta)
             chunks.append(self._last_chunk(index, end, usage))
         return chunks
+
+    def progress(self, first: int, progress: Progress) -> bytes:
+        """Return a chunk without choices that shows how far a beam search has come.
+
+        Args:
+            first: index of the prompt's first choice; a beam has that of the choice it may become.
+        """
+        beams = [
+            {
+                "index": index,
+                "text": beam.text,
+                "cumulative_logprob": beam.cumulative_logprob,
+                "finish_reason": "stop" if beam.is_finished else None,
+            }
+            for index, beam in enumerate(progress.beams, start=first)
+        ]
+        usage = {"usage": None} if self._include_usage else {}
+        return self._join([], {"beams": beams, **usage})
 
     def closing(self, usage: Usage) -> list[bytes]:
         """Return the chunks after the end of every choice."""

@@ -92,10 +92,6 @@ class ChatRequest(GenerationFields):
         return self.top_logprobs if self.logprobs else None
 
     @property
-    def num_logprobs_name(self) -> str:
-        return "top_logprobs"
-
-    @property
     def output_limit(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
 

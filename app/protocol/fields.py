@@ -58,11 +58,6 @@ class GenerationFields(SamplingFields):
         return None
 
     @property
-    def num_logprobs_name(self) -> str:
-        """The field that `num_logprobs` comes from."""
-        return "logprobs"
-
-    @property
     def output_limit(self) -> int | None:
         """Most tokens to generate, or None for the room that is left; see the routes."""
         return self.max_tokens
@@ -83,14 +78,6 @@ class GenerationFields(SamplingFields):
     def _check_min_tokens(self) -> Self:
         if self.output_limit is not None and self.min_tokens > self.output_limit:
             raise PydanticCustomError("min_tokens", "it is above the most tokens to generate")
-        return self
-
-    @model_validator(mode="after")
-    def _check_beam_logprobs(self) -> Self:
-        if self.use_beam_search and self.num_logprobs:
-            raise PydanticCustomError(
-                self.num_logprobs_name, "beam search keeps no alternatives; send 0"
-            )
         return self
 
 

@@ -92,7 +92,7 @@ def join(deltas: Sequence[TextDelta]) -> TextDelta:
 
 def check_alive(delta: Delta) -> None:
     """Raise EngineError if the engine gave the sequence up."""
-    if delta.finish_reason >= FinishReason.ABORT:
+    if delta.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
         raise EngineError("the engine gave the request up")
 
 
@@ -219,6 +219,8 @@ class ChoiceText:
             # a beam search may end with fewer hypotheses than choices; the others have no token
             last = delta.tokens[-1] if delta.tokens else None
             return "stop", last if last in self._options.stop_token_ids else None
+        if delta.finish_reason is FinishReason.PATTERN:
+            return "stop", None
         return ("length", None) if delta.finish_reason is FinishReason.LENGTH else (None, None)
 
 

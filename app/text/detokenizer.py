@@ -1,6 +1,7 @@
 """Turns a stream of tokens into text that never shows half a character."""
 
 import codecs
+import copy
 
 from app.text.vocabulary import Vocabulary
 
@@ -28,6 +29,13 @@ class Detokenizer:
         if token in self._skipped or token >= len(self._pieces):
             return ""
         return self._emit(self._decoder.decode(self._pieces[token]))
+
+    def fork(self) -> "Detokenizer":
+        """Return another one that goes on from the same text."""
+        twin = copy.copy(self)
+        twin._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        twin._decoder.setstate(self._decoder.getstate())
+        return twin
 
     @property
     def is_complete(self) -> bool:

@@ -10,7 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from engine.core.stop_pattern import NO_STATES, States, StopPatternMatcher
+from engine.types import ENDED_BY_PATTERN, ENDED_BY_TOKEN, StopPattern
+
 EarlyStopping = bool | Literal["never"]
+# (token, log-probability), most likely first
+Candidates = Sequence[tuple[int, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +24,18 @@ class Hypothesis:
 
     Attributes:
         tokens, logprobs: generated tokens, the stop token included.
+        alternatives: for each token the most likely ones at its place, as many as asked for.
         score: length-penalised cumulative log-probability.
-        is_stopped: whether a stop token ended it, rather than the length.
+        is_stopped: whether a stop token ended it.
+        is_matched: whether its last token met the stop pattern.
     """
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
+    alternatives: tuple[Candidates, ...]
     score: float
     is_stopped: bool
+    is_matched: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +56,33 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class _Beam:
-    tokens: tuple[int, ...] = ()
-    logprobs: tuple[float, ...] = ()
+    """The last token of a beam, and the beam before it, which its siblings share."""
+
+    parent: "_Beam | None" = None
+    token: int = -1
+    logprob: float = 0.0
+    alternatives: Candidates = ()
     cumulative: float = 0.0
+    states: States = NO_STATES
 
-
-Candidates = Sequence[tuple[int, float]]
+    def path(self) -> "list[_Beam]":
+        """Beams from the first token to this one."""
+        path, beam = [], self
+        while beam.parent is not None:
+            path.append(beam)
+            beam = beam.parent
+        return path[::-1]
 
 
 class BeamSearch:
     """The open beams and finished hypotheses of one request.
 
     Beams are known by index, 0 to width - 1; before the first step there is only beam 0.
+
+    Attributes:
+        finished: hypotheses, best first.
+        just_ended: hypotheses of the last step, each with how it ended, as `StepOutput` has it.
+        is_done: whether no better hypothesis is to be found.
     """
 
     def __init__(
@@ -69,29 +93,39 @@ class BeamSearch:
         stop_ids: frozenset[int],
         length_penalty: float = 1.0,
         early_stopping: EarlyStopping = False,
+        stop_pattern: StopPattern | None = None,
     ) -> None:
+        """Args: stop_pattern: ends hypotheses as stop ids do."""
         self.width = width
         self.finished: list[Hypothesis] = []
+        self.just_ended: list[tuple[int, Child]] = []
         self.is_done = False
         self._max_tokens = max_tokens
         self._stop_ids = stop_ids
         self._length_penalty = length_penalty
         self._early_stopping = early_stopping
+        self._pattern = None if stop_pattern is None else StopPatternMatcher(stop_pattern)
+        self._length = 0
         self._beams: dict[int, _Beam] = {0: _Beam()}
         self._offered: dict[int, Candidates] = {}
+        self._alternatives: dict[int, Candidates] = {}
 
     @property
     def num_candidates(self) -> int:
         """Most likely tokens to offer for each beam: enough that `width` of them go on."""
         return (1 + max(1, len(self._stop_ids))) * self.width
 
-    def offer(self, beam: int, candidates: Candidates) -> bool:
+    def offer(self, beam: int, candidates: Candidates, alternatives: Candidates = ()) -> bool:
         """Hand in the most likely (token, logprob) pairs of one beam.
+
+        Args:
+            alternatives: what hypotheses shall keep of them for this place.
 
         Returns:
             Whether every open beam has been offered some, so that `advance` may be called.
         """
         self._offered[beam] = candidates
+        self._alternatives[beam] = alternatives
         return len(self._offered) == len(self._beams)
 
     def withdraw_offers(self) -> None:
@@ -107,22 +141,20 @@ class BeamSearch:
         Returns:
             The new beams by index; empty when the search is done.
         """
-        ranked = self._rank()
-        self._offered = {}
-        length = 1 + len(next(iter(self._beams.values())).tokens)
-        is_last = length == self._max_tokens
+        self._length += 1
+        self.just_ended = []
+        is_last = self._length == self._max_tokens
         going_on = []
-        for rank, child in enumerate(ranked):
-            if not is_last and child.token not in self._stop_ids:
+        for rank, child in enumerate(self._rank()):
+            if not is_last and self._goes_on(child):
                 going_on.append(child)
             elif rank < self.width:
-                self._finish(child, length)
+                self._finish(child)
         chosen = going_on[: self.width]
-        self._check_done(chosen, length)
-        if self.is_done:
-            return {}
-        placed = self._place(chosen)
+        self._check_done(chosen)
+        placed = {} if self.is_done else self._place(chosen)
         self._beams = {index: self._extend(child) for index, child in placed.items()}
+        self._offered = {}
         return placed
 
     def _rank(self) -> list[Child]:
@@ -136,26 +168,38 @@ class BeamSearch:
         children.sort(key=lambda child: -child.cumulative)
         return children[: self.num_candidates]
 
-    def _finish(self, child: Child, length: int) -> None:
-        beam = self._extend(child)
+    def _goes_on(self, child: Child) -> bool:
+        return child.token not in self._stop_ids and self._states_after(child) is not None
+
+    def _states_after(self, child: Child) -> States | None:
+        if self._pattern is None:
+            return NO_STATES
+        return self._pattern.advance(self._beams[child.parent].states, child.token)
+
+    def _finish(self, child: Child) -> None:
+        is_stopped = child.token in self._stop_ids
+        self.just_ended.append((ENDED_BY_TOKEN if is_stopped else ENDED_BY_PATTERN, child))
+        path = self._extend(child).path()
         hypothesis = Hypothesis(
-            tokens=beam.tokens,
-            logprobs=beam.logprobs,
-            score=child.cumulative / length**self._length_penalty,
-            is_stopped=child.token in self._stop_ids,
+            tokens=tuple(beam.token for beam in path),
+            logprobs=tuple(beam.logprob for beam in path),
+            alternatives=tuple(beam.alternatives for beam in path),
+            score=child.cumulative / self._length**self._length_penalty,
+            is_stopped=is_stopped,
+            is_matched=not is_stopped and self._states_after(child) is None,
         )
         self.finished.append(hypothesis)
         # stable: of equal scores the earlier one stays ahead
         self.finished.sort(key=lambda finished: -finished.score)
         del self.finished[self.width :]
 
-    def _check_done(self, chosen: list[Child], length: int) -> None:
+    def _check_done(self, chosen: list[Child]) -> None:
         is_full = len(self.finished) == self.width
         if not chosen or (is_full and self._early_stopping is True):
             self.is_done = True
         elif is_full:
             # with "never" the best that an open beam can reach is at full length
-            at_best = length
+            at_best = self._length
             if self._early_stopping == "never" and self._length_penalty > 0:
                 at_best = self._max_tokens
             best = chosen[0].cumulative / at_best**self._length_penalty
@@ -174,7 +218,11 @@ class BeamSearch:
         return placed
 
     def _extend(self, child: Child) -> _Beam:
-        parent = self._beams[child.parent]
         return _Beam(
-            (*parent.tokens, child.token), (*parent.logprobs, child.logprob), child.cumulative
+            parent=self._beams[child.parent],
+            token=child.token,
+            logprob=child.logprob,
+            alternatives=self._alternatives[child.parent],
+            cumulative=child.cumulative,
+            states=self._states_after(child) or NO_STATES,
         )

@@ -3,8 +3,10 @@
 Both are built from three operations on sequences: fork, append and free (paper, section 5.2).
 """
 
+import math
 from dataclasses import dataclass
 
+from engine.core.beam_search import Hypothesis
 from engine.core.memory import Growth, Memory
 from engine.core.output import OutputBuilder
 from engine.core.sequence import UNFINISHED, Sequence, SequenceGroup
@@ -41,6 +43,8 @@ class Decoding:
         self, group: SequenceGroup, sequence: Sequence, result: StepResult, position: int
     ) -> Outcome:
         """Take in the entry of a result that belongs to a sequence."""
+        if sequence.choice in group.unwanted:
+            return self.give_up(group, sequence.choice)
         if result.tokens[position] < 0:
             return self.end(group, FinishReason.ERROR)
         if group.beam is not None:
@@ -68,13 +72,37 @@ class Decoding:
                 self._output.end(group, choice, reason)
         return Outcome(live)
 
+    def give_up(self, group: SequenceGroup, choice: int) -> Outcome:
+        """End one live choice of a group without a token; nothing for a beam search.
+
+        While the group is prefilled its sequences are born from each other and read each other's
+        blocks: then the choice ends in place of its next token.
+        """
+        if group.beam is not None:
+            return _GOES_ON
+        if group.num_unborn or group.is_prefilling:
+            group.unwanted.add(choice)
+            return _GOES_ON
+        group.unwanted.discard(choice)
+        ended = tuple(sequence for sequence in group.live if sequence.choice == choice)
+        for sequence in ended:
+            sequence.finish_reason = FinishReason.ABORT
+            self._output.end(group, choice, FinishReason.ABORT)
+        return Outcome(ended)
+
     def _search(
         self, group: SequenceGroup, sequence: Sequence, result: StepResult, position: int
     ) -> Outcome:
         beam = group.beam
         assert beam is not None
         candidates = self._output.alternatives(position)
-        if not beam.offer(sequence.choice, candidates):
+        # what the rules leave out has no probability
+        alternatives = [
+            pair
+            for pair in candidates[: group.request.sampling.num_logprobs or 0]
+            if pair[1] > -math.inf
+        ]
+        if not beam.offer(sequence.choice, candidates, alternatives):
             return _GOES_ON
         children = beam.advance()
         parents = {index: group.sequences[child.parent] for index, child in children.items()}
@@ -92,6 +120,8 @@ class Decoding:
         if beam.is_done:
             self._tell_hypotheses(group)
             return Outcome(ended=dead)
+        if group.request.sampling.tell_beams:
+            self._output.beams(group, children, beam.just_ended)
         return Outcome(forked=forked)
 
     def _fork(self, group: SequenceGroup, parent: Sequence, index: int) -> Fork:
@@ -107,7 +137,7 @@ class Decoding:
         best = group.beam.finished[: group.request.sampling.n]
         for rank, hypothesis in enumerate(best):
             last = len(hypothesis.tokens) - 1
-            reason = FinishReason.STOP if hypothesis.is_stopped else FinishReason.LENGTH
+            reason = _end_of(hypothesis)
             for index, token in enumerate(hypothesis.tokens):
                 self._output.append(
                     group,
@@ -115,9 +145,16 @@ class Decoding:
                     token,
                     hypothesis.logprobs[index],
                     reason if index == last else FinishReason.NONE,
+                    hypothesis.alternatives[index],
                 )
         for rank in range(len(best), group.request.sampling.n):
             self._output.end(group, rank, FinishReason.STOP)
+
+
+def _end_of(hypothesis: Hypothesis) -> FinishReason:
+    if hypothesis.is_stopped:
+        return FinishReason.STOP
+    return FinishReason.PATTERN if hypothesis.is_matched else FinishReason.LENGTH
 
 
 def _finish_reason(group: SequenceGroup, sequence: Sequence, token: int) -> FinishReason:

@@ -7,7 +7,7 @@ from engine.core.policies import make_gate, make_memory, make_preemption
 from engine.core.preemption import Preemption
 from engine.core.protocols import Executor
 from engine.core.scheduler import Scheduler
-from engine.types import Request, StepOutput
+from engine.types import ALL_CHOICES, Request, StepOutput
 
 
 class Engine:
@@ -46,9 +46,9 @@ class Engine:
         """
         self._scheduler.add(request)
 
-    def abort(self, request_id: int) -> None:
-        """End a request wherever it is; unknown ids are ignored."""
-        self._scheduler.abort(request_id)
+    def abort(self, request_id: int, choice: int = ALL_CHOICES) -> None:
+        """End a request or one of its choices; see `Scheduler.abort`."""
+        self._scheduler.abort(request_id, choice)
 
     def reserve_prefix(self, request: Request) -> None:
         """Queue a request whose prompt stays in the pool once it is computed.

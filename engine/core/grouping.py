@@ -35,9 +35,11 @@ def make_group(
             stop_ids=stop_ids,
             length_penalty=sampling.length_penalty,
             early_stopping=sampling.early_stopping,
+            stop_pattern=sampling.stop_pattern,
         )
         # the rows report candidates; which of them is chosen is decided here
-        sampling = replace(sampling, temperature=0.0, num_logprobs=beam.num_candidates)
+        num_logprobs = max(beam.num_candidates, sampling.num_logprobs or 0)
+        sampling = replace(sampling, temperature=0.0, num_logprobs=num_logprobs, stop_pattern=None)
     return SequenceGroup(
         request=request,
         sequences=[Sequence(sequence_id=first_id, choice=0, prompt=request.prompt)],

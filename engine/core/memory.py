@@ -128,7 +128,7 @@ class Memory(Protocol):
         ...
 
     def discard(self, group: SequenceGroup) -> None:
-        """Give back the swap space of a group; a no-op for one that holds none."""
+        """Give back swap space that only ended sequences of a group hold, if there is any."""
         ...
 
     def usage(self) -> MemoryUsage:

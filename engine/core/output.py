@@ -1,8 +1,10 @@
 """Collects the news for the ingresses, one entry per new token or ended sequence."""
 
 from array import array
+from collections.abc import Mapping
 from itertools import accumulate
 
+from engine.core.beam_search import Candidates, Child
 from engine.core.sequence import Sequence, SequenceGroup
 from engine.types import (
     PROMPT_CHOICE,
@@ -56,8 +58,9 @@ class OutputBuilder:
         token: int,
         logprob: float,
         reason: FinishReason,
+        alternatives: Candidates = (),
     ) -> None:
-        """Tell one token of a choice."""
+        """Tell one token of a choice, and the most likely ones at its place."""
         if group.num_cached_tokens > 0 and not group.is_cache_told:
             group.is_cache_told = True
             # entries that tell nothing are filled in only where some entry does
@@ -68,10 +71,25 @@ class OutputBuilder:
         self._tokens.append(token)
         self._logprobs.append(logprob)
         self._finish_reasons.append(reason)
+        if alternatives:
+            self._begin_alternatives(len(alternatives))
+            self._top_tokens.extend(token for token, _ in alternatives)
+            self._top_logprobs.extend(logprob for _, logprob in alternatives)
 
     def end(self, group: SequenceGroup, choice: int, reason: FinishReason) -> None:
         """Tell that a choice ended without a token."""
         self.append(group, choice, -1, _NO_LOGPROB, reason)
+
+    def beams(
+        self, group: SequenceGroup, open_: Mapping[int, Child], ended: list[tuple[int, Child]]
+    ) -> None:
+        """Tell one step of a search that goes on: its beams by index, and what it has ended."""
+        for index, child in (*ended, *open_.items()):
+            self._beam_requests.append(group.request.request_id)
+            self._beam_indices.append(index)
+            self._beam_parents.append(child.parent)
+            self._beam_tokens.append(child.token)
+            self._beam_logprobs.append(child.logprob)
 
     def build(
         self, step: int, stats: StepStats, pinned: tuple[PinnedPrefix, ...] | None = None
@@ -94,6 +112,11 @@ class OutputBuilder:
             stats=stats,
             cached_tokens=self._cached_tokens,
             pinned=pinned,
+            beam_requests=self._beam_requests,
+            beam_indices=self._beam_indices,
+            beam_parents=self._beam_parents,
+            beam_tokens=self._beam_tokens,
+            beam_logprobs=self._beam_logprobs,
         )
         self._clear()
         return output
@@ -108,11 +131,14 @@ class OutputBuilder:
             return
         count = result.top_counts[position]
         end = self._top_ends[position]
+        self._begin_alternatives(count)
+        self._top_tokens += result.top_tokens[end - count : end]
+        self._top_logprobs += result.top_logprobs[end - count : end]
+
+    def _begin_alternatives(self, count: int) -> None:
         # earlier entries without alternatives are filled in only once somebody has some
         self._top_counts.extend([0] * (len(self._tokens) - 1 - len(self._top_counts)))
         self._top_counts.append(count)
-        self._top_tokens += result.top_tokens[end - count : end]
-        self._top_logprobs += result.top_logprobs[end - count : end]
 
     def _clear(self) -> None:
         self._request_ids = int64()
@@ -124,3 +150,8 @@ class OutputBuilder:
         self._top_tokens = int32()
         self._top_logprobs = float32()
         self._cached_tokens = int32()
+        self._beam_requests = int64()
+        self._beam_indices = int32()
+        self._beam_parents = int32()
+        self._beam_tokens = int32()
+        self._beam_logprobs = float32()

@@ -12,7 +12,7 @@ from engine.core.headroom import WATERMARK_ONLY, Headroom
 from engine.core.memory import NO_GROWTH, Admission, Admitted, Growth
 from engine.core.pinned_prefixes import PinnedPrefixes
 from engine.core.prefix_cache import PrefixCache, PrefixChain
-from engine.core.sequence import Sequence, SequenceGroup
+from engine.core.sequence import UNFINISHED, Sequence, SequenceGroup
 from engine.core.swap_space import SwapSpace
 from engine.types import MemoryUsage
 
@@ -231,12 +231,12 @@ class PagedMemory:
             self._tables[sequence.sequence_id] = table
             self._fill(table, sequence.num_scheduled)
             admitted.append(_admitted(sequence, table, sequence.num_scheduled))
-        self.discard(group)
+        self._swap.discard(group.sequences)
         return list(blocks.items()), admitted
 
     def discard(self, group: SequenceGroup) -> None:
         """See `Memory.discard`."""
-        self._swap.discard(group)
+        self._swap.discard([s for s in group.sequences if s.finish_reason is not UNFINISHED])
 
     def _has_room(self, num_blocks: int) -> bool:
         """Whether newcomers can have blocks; nothing is kept free in an empty pool."""

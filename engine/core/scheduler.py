@@ -23,6 +23,7 @@ from engine.core.rows import Rows
 from engine.core.sequence import UNFINISHED, Sequence, SequenceGroup, Status
 from engine.errors import InvalidRequest
 from engine.types import (
+    ALL_CHOICES,
     Capacity,
     FinishReason,
     Request,
@@ -100,11 +101,20 @@ class Scheduler:
         self._groups[request.request_id] = group
         self._queues.add(group)
 
-    def abort(self, request_id: int) -> None:
-        """End a request wherever it is; unknown ids are ignored."""
+    def abort(self, request_id: int, choice: int = ALL_CHOICES) -> None:
+        """End a request wherever it is, or one choice of it; what is not open is ignored.
+
+        The blocks of a choice that nobody shares come back as soon as no plan in flight touches
+        them. A beam search has choices only when it has ended: one of them alone is never aborted.
+        """
         group = self._groups.get(request_id)
-        if group is not None:
+        if group is None:
+            return
+        if choice == ALL_CHOICES:
             outcome = self._decoding.end(group, FinishReason.ABORT)
+        else:
+            outcome = self._decoding.give_up(group, choice)
+        if outcome.ended:
             self._settle(group, outcome.ended)
 
     def release_prefix(self, salt: bytes, name: str) -> None:
@@ -197,10 +207,10 @@ class Scheduler:
     def _settle(self, group: SequenceGroup, ended: tuple[Sequence, ...]) -> None:
         """Take ended sequences out; the group with its last one."""
         is_over = not group.live
+        self._memory.discard(group)
         if is_over:
             del self._groups[group.request.request_id]
             self._queues.remove(group)
-            self._memory.discard(group)
             self._retirement.give_back_spares(group)
             if group.request.pin is not None:
                 self._settle_prefix(group)

@@ -117,6 +117,7 @@ class SequenceGroup:
         num_cached_tokens: prompt tokens that the prefix cache had when it was admitted first; -1
             before.
         is_cache_told: whether that has been told.
+        unwanted: choices that end in place of their next token.
     """
 
     request: Request
@@ -132,6 +133,7 @@ class SequenceGroup:
     num_prompt_told: int = 0
     num_cached_tokens: int = -1
     is_cache_told: bool = False
+    unwanted: set[int] = field(default_factory=set)
 
     @property
     def num_prompt_entries(self) -> int:

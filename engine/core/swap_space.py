@@ -1,6 +1,8 @@
 """Which slot of the CPU block pool holds which block of a swapped group (paper, section 4.5)."""
 
-from engine.core.sequence import SequenceGroup
+from collections.abc import Iterable
+
+from engine.core.sequence import Sequence
 
 
 class SwapSpace:
@@ -29,13 +31,10 @@ class SwapSpace:
         """Assign a slot to each of the distinct blocks."""
         return {block: self._free.pop() for block in blocks}
 
-    def distinct_slots(self, group: SequenceGroup) -> list[int]:
-        """Slots that a group holds, shared ones once."""
-        tables = (self.tables.get(sequence.sequence_id, ()) for sequence in group.sequences)
-        return list(dict.fromkeys(slot for table in tables for slot in table))
-
-    def discard(self, group: SequenceGroup) -> None:
-        """Give back the slots of a group; a no-op for one that holds none."""
-        self._free += self.distinct_slots(group)
-        for sequence in group.sequences:
-            self.tables.pop(sequence.sequence_id, None)
+    def discard(self, sequences: Iterable[Sequence]) -> None:
+        """Give back the slots that no other sequence holds; a no-op for those that hold none."""
+        tables = [self.tables.pop(s.sequence_id) for s in sequences if s.sequence_id in self.tables]
+        if tables:
+            kept = {slot for table in self.tables.values() for slot in table}
+            given_up = dict.fromkeys(slot for table in tables for slot in table)
+            self._free += [slot for slot in given_up if slot not in kept]

@@ -23,7 +23,7 @@ from engine.runtime.messages import (
     error_of,
 )
 from engine.runtime.token_stream import RemoteTokenStream
-from engine.types import FinishReason, Pin, Request, SamplingParams
+from engine.types import ALL_CHOICES, FinishReason, Pin, Request, SamplingParams
 
 RENEW_PERIOD_S = 1.5
 READY_TIMEOUT_S = 5.0
@@ -36,8 +36,10 @@ class EngineHandle(Protocol):
         """Hand an encoded `Request` to a replica of the handle's choice; returns a `Verdict`."""
         ...
 
-    async def abort(self, replica: str, request_ids: tuple[int, ...]) -> None:
-        """End requests of one replica."""
+    async def abort(
+        self, replica: str, request_ids: tuple[int, ...], choice: int = ALL_CHOICES
+    ) -> None:
+        """End requests of one replica, or one choice of each."""
         ...
 
     async def renew(self, replica: str, client: int, received_bytes: int) -> None:
@@ -112,7 +114,7 @@ class RemoteEngineClient:
 
     async def _submit(self, request: Request) -> RemoteTokenStream:
         request_id = request.request_id
-        stream = RemoteTokenStream(request_id, request.sampling.n, self.abort)
+        stream = RemoteTokenStream(request_id, request.sampling.n, self)
         self._streams[request_id] = stream
         call = self._spawn(self._handle.submit(self._client, REQUESTS.encode(request)))
         try:
@@ -140,6 +142,11 @@ class RemoteEngineClient:
         if stream.replica is not None:
             # the shield lets the call go on when the caller is cancelled
             await asyncio.shield(self._spawn(self._tell_abort(stream)))
+
+    async def abort_choice(self, stream: RemoteTokenStream, choice: int) -> None:
+        """See `TokenStream.abort_choice`."""
+        if stream.replica is not None:
+            await asyncio.shield(self._spawn(self._tell_abort(stream, choice)))
 
     async def is_ready(self) -> bool:
         """See `EngineClient.is_ready`."""
@@ -170,14 +177,15 @@ class RemoteEngineClient:
             if verdict.refusal is None:
                 await self._handle.abort(verdict.replica, (request_id,))
 
-    async def _tell_abort(self, stream: RemoteTokenStream) -> None:
+    async def _tell_abort(self, stream: RemoteTokenStream, choice: int = ALL_CHOICES) -> None:
         assert stream.replica is not None
         try:
-            await self._handle.abort(stream.replica, (stream.request_id,))
+            await self._handle.abort(stream.replica, (stream.request_id,), choice)
         except EngineError:
             # a replica that is gone has ended its requests; one that is not will tell more of it,
-            # and that has it aborted again
-            self._streams.pop(stream.request_id, None)
+            # and that has it aborted again; one choice goes on unheard
+            if stream.has_ended:
+                self._streams.pop(stream.request_id, None)
 
     def _ensure_followed(self, replica: str) -> None:
         if replica not in self._followed:
@@ -224,7 +232,7 @@ class RemoteEngineClient:
 
     def _disown(self, replica: str, request_id: int) -> None:
         """Abort a request that nobody here waits for: its verdict was lost, or an abort."""
-        stream = RemoteTokenStream(request_id, 0, self.abort, replica)
+        stream = RemoteTokenStream(request_id, 0, self, replica)
         self._streams[request_id] = stream
         self._spawn(self._tell_abort(stream))
 

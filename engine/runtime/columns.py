@@ -3,12 +3,13 @@
 from array import array
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import TypeVar
 
 from engine.runtime.messages import OUTPUTS
-from engine.runtime.protocol import Delta
+from engine.runtime.protocol import BeamStep, Delta
 from engine.types import (
+    BEAM_CHOICE,
     Capacity,
     FinishReason,
     FloatColumn,
@@ -34,16 +35,17 @@ def part_by_owner(
         encoded: the output itself, passed on when all rows are of one owner.
         owners: by request id; rows of others are left out.
     """
-    rows: dict[Owner, list[int]] = {}
-    for row, request_id in enumerate(output.request_ids):
-        owner = owners.get(request_id)
-        if owner is not None:
-            rows.setdefault(owner, []).append(row)
-    is_of_one = len(rows) == 1 and len(next(iter(rows.values()))) == len(output.request_ids)
+    rows, beams = _rows_of(output.request_ids, owners), _rows_of(output.beam_requests, owners)
+    found = dict.fromkeys((*rows, *beams))
+    num_owned = sum(map(len, (*rows.values(), *beams.values())))
+    is_of_one = num_owned == len(output.request_ids) + len(output.beam_requests)
     # what is pinned is nobody's but the replica's
-    if is_of_one and output.pinned is None:
-        return dict.fromkeys(rows, encoded)
-    return {owner: OUTPUTS.encode(_select(output, chosen)) for owner, chosen in rows.items()}
+    if len(found) == 1 and is_of_one and output.pinned is None:
+        return dict.fromkeys(found, encoded)
+    return {
+        owner: OUTPUTS.encode(_select(output, rows.get(owner, []), beams.get(owner, [])))
+        for owner in found
+    }
 
 
 def ended_choices(output: StepOutput) -> Iterator[tuple[int, int]]:
@@ -56,6 +58,7 @@ def deltas(outputs: Iterable[StepOutput]) -> Iterator[tuple[int, Delta]]:
     """Gather the tokens of several outputs: one delta per request and choice, with its id."""
     gathered: dict[tuple[int, int], _Gathered] = {}
     for output in outputs:
+        _gather_beams(output, gathered)
         _gather(output, gathered)
     for (request_id, choice), news in gathered.items():
         yield (
@@ -68,6 +71,7 @@ def deltas(outputs: Iterable[StepOutput]) -> Iterator[tuple[int, Delta]]:
                 top_logprobs=tuple(news.top_logprobs),
                 finish_reason=news.finish_reason,
                 num_cached=news.num_cached,
+                beam_steps=tuple(news.beam_steps),
             ),
         )
 
@@ -111,6 +115,30 @@ class _Gathered:
     top_logprobs: list[FloatColumn] = field(default_factory=list)
     finish_reason: FinishReason = FinishReason.NONE
     num_cached: int = 0
+    beam_steps: list[BeamStep] = field(default_factory=list)
+
+
+def _rows_of(requests: IntColumn, owners: Mapping[int, Owner]) -> dict[Owner, list[int]]:
+    rows: dict[Owner, list[int]] = {}
+    for row, request_id in enumerate(requests):
+        owner = owners.get(request_id)
+        if owner is not None:
+            rows.setdefault(owner, []).append(row)
+    return rows
+
+
+def _gather_beams(output: StepOutput, gathered: dict[tuple[int, int], _Gathered]) -> None:
+    start = 0
+    for request_id, run in groupby(output.beam_requests):
+        end = start + sum(1 for _ in run)
+        step = BeamStep(
+            indices=output.beam_indices[start:end],
+            parents=output.beam_parents[start:end],
+            tokens=output.beam_tokens[start:end],
+            logprobs=output.beam_logprobs[start:end],
+        )
+        gathered.setdefault((request_id, BEAM_CHOICE), _Gathered()).beam_steps.append(step)
+        start = end
 
 
 def _gather(output: StepOutput, gathered: dict[tuple[int, int], _Gathered]) -> None:
@@ -132,7 +160,7 @@ def _gather(output: StepOutput, gathered: dict[tuple[int, int], _Gathered]) -> N
             news.top_logprobs.append(output.top_logprobs[start : ends[row]])
 
 
-def _select(output: StepOutput, rows: Sequence[int]) -> StepOutput:
+def _select(output: StepOutput, rows: Sequence[int], beams: Sequence[int]) -> StepOutput:
     top_counts, top_tokens, top_logprobs = int32(), int32(), float32()
     if output.top_counts:
         ends = list(accumulate(output.top_counts))
@@ -156,4 +184,9 @@ def _select(output: StepOutput, rows: Sequence[int]) -> StepOutput:
         stats=output.stats,
         cached_tokens=int32([cached[row] for row in rows]) if cached else int32(),
         refusals=tuple(entry for entry in output.refusals if entry[0] in request_ids),
+        beam_requests=int64([output.beam_requests[row] for row in beams]),
+        beam_indices=int32([output.beam_indices[row] for row in beams]),
+        beam_parents=int32([output.beam_parents[row] for row in beams]),
+        beam_tokens=int32([output.beam_tokens[row] for row in beams]),
+        beam_logprobs=float32([output.beam_logprobs[row] for row in beams]),
     )

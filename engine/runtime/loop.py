@@ -48,8 +48,8 @@ class EngineLoop:
             message = self._channel.try_recv()
 
     def _obey(self, command: Command) -> None:
-        for request_id in command.aborts:
-            self._engine.abort(request_id)
+        for request_id, choice in zip(command.aborts, command.abort_choices, strict=True):
+            self._engine.abort(request_id, choice)
         for salt, name in command.releases:
             self._engine.release_prefix(salt, name)
         if command.request is not None:

@@ -7,7 +7,7 @@ import msgspec
 
 from engine.errors import InvalidRequest, Overloaded, PromptTooLong, RequestError
 from engine.executor.codec import Codec
-from engine.types import IntColumn, Refusal, Request, StepOutput, int64
+from engine.types import IntColumn, Refusal, Request, StepOutput, int32, int64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,11 +17,13 @@ class Command:
     Attributes:
         request: to be added, if any; with a `Pin`, a prefix to be pinned.
         aborts: int64 ids of requests to be ended.
+        abort_choices: int32, for each of them the choice that alone is to be ended, or ALL_CHOICES.
         releases: (salt, name) of pinned prefixes to be given up.
     """
 
     request: Request | None = None
     aborts: IntColumn = field(default_factory=int64)
+    abort_choices: IntColumn = field(default_factory=int32)
     releases: tuple[tuple[bytes, str], ...] = ()
 
 

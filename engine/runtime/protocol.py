@@ -10,12 +10,23 @@ from engine.types import FinishReason, Pin, SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BeamStep:
+    """One step of a beam search; see the columns of `engine.types.StepOutput`."""
+
+    indices: "array[int]"
+    parents: "array[int]"
+    tokens: "array[int]"
+    logprobs: "array[float]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
     """New tokens of one choice of a request.
 
     Attributes:
         choice: index of the sequence inside its request; PROMPT_CHOICE for the tokens of the
-            prompt from the second on, which end before the last choice does.
+            prompt from the second on, which end before the last choice does; BEAM_CHOICE for the
+            steps of a search.
         tokens: int32, may be empty when a choice ends.
         logprobs: float32, one per token; NaN where none was asked for.
         top_tokens, top_logprobs: one column per token, most likely first; empty when none was asked
@@ -23,6 +34,7 @@ class Delta:
         finish_reason: NONE while the choice goes on.
         num_cached: tokens of the prompt that were found in the prefix cache, told with one delta of
             a request.
+        beam_steps: in order, with BEAM_CHOICE alone.
     """
 
     choice: int
@@ -32,6 +44,7 @@ class Delta:
     top_logprobs: tuple["array[float]", ...] = ()
     finish_reason: FinishReason = FinishReason.NONE
     num_cached: int = 0
+    beam_steps: tuple[BeamStep, ...] = ()
 
 
 class TokenStream(Protocol):
@@ -47,6 +60,13 @@ class TokenStream(Protocol):
 
     async def abort(self) -> None:
         """Stop the request and free what it holds, also while being cancelled.
+
+        A no-op once it has ended.
+        """
+        ...
+
+    async def abort_choice(self, choice: int) -> None:
+        """Stop one choice and free what it alone holds; nothing more is told of it.
 
         A no-op once it has ended.
         """

@@ -27,7 +27,7 @@ from engine.runtime.messages import (
     refusal_of,
 )
 from engine.runtime.preemption_log import PreemptionLog
-from engine.types import PinnedPrefix, Request, StepStats, int64
+from engine.types import ALL_CHOICES, PinnedPrefix, Request, StepStats, int32, int64
 
 logger = logging.getLogger(__name__)
 
@@ -135,9 +135,11 @@ class Supervisor:
             verdict = Verdict(replica=self._replica)
         return VERDICTS.encode(verdict)
 
-    def abort(self, request_ids: Iterable[int]) -> None:
-        """End requests; unknown ones are ignored."""
-        self._channel.send(COMMANDS.encode(Command(aborts=int64(list(request_ids)))))
+    def abort(self, request_ids: Iterable[int], choice: int = ALL_CHOICES) -> None:
+        """End requests, or one choice of each; unknown ones are ignored."""
+        ids = int64(list(request_ids))
+        command = Command(aborts=ids, abort_choices=int32([choice] * len(ids)))
+        self._channel.send(COMMANDS.encode(command))
 
     def release_prefix(self, salt: bytes, name: str) -> None:
         """Give up a tenant's pinned prefix; unknown ones are ignored."""

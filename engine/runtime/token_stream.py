@@ -1,11 +1,24 @@
 """The ingress's end of one request."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
+from typing import Protocol
 
 from engine.errors import ServeError
 from engine.runtime.protocol import Delta
-from engine.types import PROMPT_CHOICE, FinishReason, float32, int32
+from engine.types import BEAM_CHOICE, PROMPT_CHOICE, FinishReason, float32, int32
+
+
+class Aborter(Protocol):
+    """Who can have the engine end what a stream tells of."""
+
+    async def abort(self, stream: "RemoteTokenStream") -> None:
+        """End the stream and its request."""
+        ...
+
+    async def abort_choice(self, stream: "RemoteTokenStream", choice: int) -> None:
+        """End one choice of the request."""
+        ...
 
 
 class RemoteTokenStream:
@@ -19,12 +32,12 @@ class RemoteTokenStream:
         self,
         request_id: int,
         num_choices: int,
-        abort: Callable[["RemoteTokenStream"], Awaitable[None]],
+        aborter: Aborter,
         replica: str | None = None,
     ) -> None:
         self.request_id = request_id
         self.replica = replica
-        self._abort = abort
+        self._aborter = aborter
         self._open = set(range(num_choices))
         self._news: asyncio.Queue[Delta | ServeError] = asyncio.Queue()
 
@@ -37,7 +50,13 @@ class RemoteTokenStream:
 
     async def abort(self) -> None:
         """See `TokenStream.abort`."""
-        await self._abort(self)
+        await self._aborter.abort(self)
+
+    async def abort_choice(self, choice: int) -> None:
+        """See `TokenStream.abort_choice`."""
+        if choice in self._open:
+            self._open.remove(choice)
+            await self._aborter.abort_choice(self, choice)
 
     @property
     def has_ended(self) -> bool:
@@ -46,7 +65,7 @@ class RemoteTokenStream:
 
     def put(self, delta: Delta) -> None:
         """Queue news for the reader; those of a choice that has ended are dropped."""
-        if delta.choice != PROMPT_CHOICE and delta.choice not in self._open:
+        if delta.choice not in (PROMPT_CHOICE, BEAM_CHOICE) and delta.choice not in self._open:
             return
         if delta.finish_reason is not FinishReason.NONE:
             self._open.discard(delta.choice)

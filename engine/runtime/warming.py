@@ -8,7 +8,7 @@ from engine.config import PrefixConfig
 from engine.errors import ConfigError, RequestError
 from engine.runtime.client import RemoteEngineClient
 from engine.runtime.supervisor import Supervisor
-from engine.types import FinishReason, Pin, int32
+from engine.types import ALL_CHOICES, FinishReason, Pin, int32
 
 logger = logging.getLogger(__name__)
 
@@ -23,9 +23,11 @@ class LocalEngineHandle:
         """See `EngineHandle.submit`."""
         return self._supervisor.submit(client, request)
 
-    async def abort(self, replica: str, request_ids: tuple[int, ...]) -> None:
+    async def abort(
+        self, replica: str, request_ids: tuple[int, ...], choice: int = ALL_CHOICES
+    ) -> None:
         """See `EngineHandle.abort`."""
-        self._supervisor.abort(request_ids)
+        self._supervisor.abort(request_ids, choice)
 
     async def renew(self, replica: str, client: int, received_bytes: int) -> None:
         """See `EngineHandle.renew`."""

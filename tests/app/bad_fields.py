@@ -216,7 +216,5 @@ TOGETHER = [
     (COMPLETIONS, {"prompt": ["a"] * 64, "best_of": 5}, "best_of"),
     (COMPLETIONS, {"max_tokens": 0, "echo": False}, "max_tokens"),
     (COMPLETIONS, {"max_tokens": 0, "echo": True, "min_tokens": 1}, "min_tokens"),
-    (COMPLETIONS, {"use_beam_search": True, "n": 2, "logprobs": 1}, "logprobs"),
-    (CHAT, {"use_beam_search": True, "logprobs": True, "top_logprobs": 1}, "top_logprobs"),
     (CHAT, {"max_completion_tokens": 3, "max_tokens": 9, "min_tokens": 4}, "min_tokens"),
 ]

@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from engine.runtime.messages import PrefixInfo
-from engine.runtime.protocol import Delta, TokenStream
+from engine.runtime.protocol import BeamStep, Delta, TokenStream
 from engine.types import (
+    BEAM_CHOICE,
     PROMPT_CHOICE,
     FinishReason,
     IntColumn,
@@ -38,6 +39,7 @@ class Script:
         draw: what it would say instead with a seed, to which a choice adds its index.
         logprob_of: log-probability of a sampled token; its alternatives are the ids after it.
         hypotheses: what a beam search finds, best first; told at the end.
+        beam_steps: what it tells before.
         finish: why it ends when the tokens are used up before `max_tokens`.
         group: tokens per delta; choices take turns.
         error_at: raise `error` instead of the deltas that start at this token.
@@ -49,6 +51,7 @@ class Script:
     draw: Callable[[int], Sequence[int]] | None = None
     logprob_of: Callable[[int], float] = lambda token: -0.5
     hypotheses: Sequence[Hypothesis] = ()
+    beam_steps: Sequence[BeamStep] = ()
     finish: FinishReason = FinishReason.STOP
     group: int = 1
     error: Exception | None = None
@@ -69,6 +72,7 @@ class FakeEngineClient:
     salts: list[bytes] = field(default_factory=list)
     prefixes_of: dict[bytes, dict[str, PrefixInfo]] = field(default_factory=dict)
     aborted: list[int] = field(default_factory=list)
+    aborted_choices: list[tuple[int, int]] = field(default_factory=list)
     paused: asyncio.Event = field(default_factory=asyncio.Event)
     resume: asyncio.Event = field(default_factory=asyncio.Event)
     abort_seen: asyncio.Event = field(default_factory=asyncio.Event)
@@ -133,6 +137,9 @@ class FakeStream:
         self._client.aborted.append(self.request_id)
         self._client.abort_seen.set()
 
+    async def abort_choice(self, choice: int) -> None:
+        self._client.aborted_choices.append((self.request_id, choice))
+
     async def _wait(self, start: int) -> None:
         script = self._script
         if script.pause_at == start:
@@ -185,8 +192,13 @@ class FakeStream:
     def _found(self) -> list[tuple[int, Delta]]:
         found = list(self._script.hypotheses[: self._sampling.n])
         found += [Hypothesis((), ())] * (self._sampling.n - len(found))
+        count = self._sampling.num_logprobs
+        steps = self._script.beam_steps if self._sampling.tell_beams else ()
         return [
-            (0, _delta(rank, list(best.tokens), list(best.logprobs), None, best.finish))
+            (0, replace(_delta(BEAM_CHOICE, [], [], None, FinishReason.NONE), beam_steps=(step,)))
+            for step in steps
+        ] + [
+            (0, _delta(rank, list(best.tokens), list(best.logprobs), count, best.finish))
             for rank, best in enumerate(found)
         ]
 

@@ -10,7 +10,15 @@ from engine.executor.inline import InlineExecutor
 from engine.runtime.columns import deltas
 from engine.runtime.messages import PrefixInfo
 from engine.runtime.protocol import Delta
-from engine.types import FinishReason, IntColumn, Pin, PinnedPrefix, Request, SamplingParams
+from engine.types import (
+    ALL_CHOICES,
+    FinishReason,
+    IntColumn,
+    Pin,
+    PinnedPrefix,
+    Request,
+    SamplingParams,
+)
 from engine.worker.worker import load_worker
 
 
@@ -70,8 +78,8 @@ class InlineEngineClient:
             for request_id, delta in deltas([output]):
                 self._streams[request_id].news.append(delta)
 
-    def abort(self, request_id: int) -> None:
-        self._engine.abort(request_id)
+    def abort(self, request_id: int, choice: int = ALL_CHOICES) -> None:
+        self._engine.abort(request_id, choice)
 
     def _open(self, request_id: int, num_choices: int) -> "InlineStream":
         self._streams[request_id] = InlineStream(self, request_id, num_choices)
@@ -95,3 +103,6 @@ class InlineStream:
 
     async def abort(self) -> None:
         self._client.abort(self.request_id)
+
+    async def abort_choice(self, choice: int) -> None:
+        self._client.abort(self.request_id, choice)

@@ -115,6 +115,8 @@ async def test_a_stop_string_ends_its_choice_alone(path: str) -> None:
         assert [text_of(choice) for choice in choices] == [VOICES[0], "The "]
         assert [choice["stop_reason"] for choice in choices] == [None, "lazy"]
         assert client.aborted == []
+        # at once, while the other one goes on
+        assert client.aborted_choices == [(0, 1)]
 
 
 async def test_the_engine_is_stopped_when_every_choice_has_met_a_stop_string() -> None:

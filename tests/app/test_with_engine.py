@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, StoppingCriteria
 
 from engine.config import EngineConfig
 from engine.model_config import read_model_config
@@ -178,3 +178,136 @@ async def test_a_prefix_that_fills_no_block_is_refused(client: InlineEngineClien
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "name"
     assert "whole blocks of 16" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_alternatives_of_beams_are_those_of_a_forward_pass(
+    stream: bool, client: InlineEngineClient, reference: Any
+) -> None:
+    fields = {"n": 3, "use_beam_search": True, "max_tokens": 6, "ignore_eos": True}
+    fields |= {"return_token_ids": True, "return_tokens_as_token_ids": True, "stream": stream}
+    body = completion_body(prompt=PROMPT, logprobs=3, **fields)
+    answer = await post(client, COMPLETIONS, body)
+    for choice in summed(answer) if stream else answer["choices"]:
+        ids, found = choice["token_ids"], choice["logprobs"]
+        for at, expected in enumerate(_forward(reference, PROMPT, ids)):
+            assert found["token_logprobs"][at] == pytest.approx(float(expected[ids[at]]), abs=1e-4)
+            top = {f"token_id:{token}": float(expected[token]) for token in expected.topk(3)[1]}
+            top.setdefault(f"token_id:{ids[at]}", float(expected[ids[at]]))
+            assert found["top_logprobs"][at] == pytest.approx(top, abs=1e-4)
+    answer = await post(client, CHAT, chat_body(logprobs=True, top_logprobs=3, **fields))
+    prompt = _prompt_ids(answer) if stream else answer["prompt_token_ids"]
+    for choice in summed(answer) if stream else answer["choices"]:
+        ids, content = choice["token_ids"], choice["logprobs"]["content"]
+        for at, expected in enumerate(_forward(reference, prompt, ids)):
+            assert content[at]["logprob"] == pytest.approx(float(expected[ids[at]]), abs=1e-4)
+            values = [entry["logprob"] for entry in content[at]["top_logprobs"]]
+            assert values == pytest.approx(expected.topk(3)[0].tolist(), abs=1e-4)
+
+
+def _prompt_ids(chunks: list[dict[str, Any]]) -> list[int]:
+    [ids] = [chunk["prompt_token_ids"] for chunk in chunks if "prompt_token_ids" in chunk]
+    return list(ids)
+
+
+@torch.inference_mode()
+def _forward(reference: Any, prompt: list[int], ids: list[int]) -> Any:
+    """Raw log-probabilities [len(ids), vocab_size] of a continuation."""
+    logits = reference(torch.tensor([prompt + ids[:-1]])).logits
+    return logits[0, len(prompt) - 1 :].log_softmax(-1)
+
+
+class _StopString(StoppingCriteria):
+    """Ends a beam whose text after the prompt holds a string, as told by the vocabulary."""
+
+    def __init__(self, stop: str) -> None:
+        self._stop = stop
+        self._pieces = chatml_tokenizer().vocabulary.pieces
+
+    def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
+        texts = (b"".join(self._pieces[i] for i in row[len(PROMPT) :]) for row in input_ids)
+        return torch.tensor([self._stop.encode() in text for text in texts])
+
+
+@pytest.mark.parametrize("early_stopping", [True, False, "never"])
+@pytest.mark.parametrize("at", [0.1, 0.3])
+async def test_a_beam_ends_at_a_stop_string_as_in_transformers(
+    at: float, early_stopping: Any, client: InlineEngineClient, reference: Any
+) -> None:
+    fields = {"n": 4, "use_beam_search": True, "max_tokens": 12, "early_stopping": early_stopping}
+    fields |= {"prompt": PROMPT, "ignore_eos": True, "logprobs": 0, "return_token_ids": True}
+    [free, *_] = (await post(client, COMPLETIONS, completion_body(**fields)))["choices"]
+    text = free["text"]
+    pairs = (text[i : i + 2] for i in range(int(len(text) * at), len(text) - 1))
+    stop = next(pair for pair in pairs if pair.isascii())
+    with torch.inference_mode():
+        expected = reference.generate(
+            torch.tensor([PROMPT]),
+            attention_mask=torch.ones(1, len(PROMPT), dtype=torch.int64),
+            num_beams=4,
+            num_return_sequences=4,
+            max_new_tokens=12,
+            do_sample=False,
+            early_stopping=early_stopping,
+            eos_token_id=None,
+            pad_token_id=0,
+            output_scores=True,
+            return_dict_in_generate=True,
+            stopping_criteria=[_StopString(stop)],
+        )
+    for stream in (False, True):
+        body = completion_body(stop=stop, stream=stream, **fields)
+        answer = await post(client, COMPLETIONS, body)
+        choices = summed(answer) if stream else answer["choices"]
+        assert stop in {choice["stop_reason"] for choice in choices}
+        for choice, row in zip(choices, expected.sequences, strict=True):
+            ids = choice["token_ids"]
+            assert ids == row[len(PROMPT) : len(PROMPT) + len(ids)].tolist()
+            is_met = choice["stop_reason"] == stop
+            assert choice["finish_reason"] == ("stop" if is_met else "length")
+            assert is_met or len(ids) == 12
+            assert stop not in choice["text"]
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+async def test_a_streamed_search_shows_how_far_it_is(
+    path: str, client: InlineEngineClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.prompt_reader.PROGRESS_PERIOD_S", 0.0)
+    fields = {"n": 4, "use_beam_search": True, "max_tokens": 12, "length_penalty": 0.5}
+    plain = (await post(client, path, BODIES[path](**fields)))["choices"]
+    chunks = await post(client, path, BODIES[path](stream=True, **fields))
+    progress = [chunk for chunk in chunks if "beams" in chunk]
+    # one for each step but the last, before any choice
+    assert 3 < len(progress) < 12
+    assert chunks[: len(progress)] == progress
+    assert all(chunk["choices"] == [] for chunk in progress)
+    assert [choice["text"] for choice in summed(chunks)] == [text_of(c) for c in plain]
+    for chunk in progress:
+        assert [beam["index"] for beam in chunk["beams"]] == [0, 1, 2, 3][: len(chunk["beams"])]
+        assert all(set(beam) == BEAM_FIELDS for beam in chunk["beams"])
+    last = progress[-1]["beams"]
+    for choice in plain:
+        assert any(_may_become(beam, choice) for beam in last)
+
+
+BEAM_FIELDS = {"index", "text", "cumulative_logprob", "finish_reason"}
+
+
+def _may_become(beam: dict[str, Any], choice: dict[str, Any]) -> bool:
+    if beam["finish_reason"] is not None:
+        return bool(beam["text"] == text_of(choice))
+    return text_of(choice).startswith(beam["text"].rstrip("\ufffd"))
+
+
+async def test_progress_is_not_told_more_often_than_it_can_be_read(
+    client: InlineEngineClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.prompt_reader.PROGRESS_PERIOD_S", 1e6)
+    body = completion_body(n=2, use_beam_search=True, max_tokens=12, stream=True)
+    body["stream_options"] = {"include_usage": True}
+    first, *rest = await post(client, COMPLETIONS, body)
+    assert [beam["index"] for beam in first["beams"]] == [0, 1]
+    assert first["usage"] is None
+    assert not any("beams" in chunk for chunk in rest)
+    assert len(summed(rest)) == 2

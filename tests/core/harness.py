@@ -37,6 +37,7 @@ class Harness:
         self.requests: list[Request] = []
         self.answers: list[list[Answer]] = []
         self.aborted: set[int] = set()
+        self.aborted_choices: set[tuple[int, int]] = set()
         self.stats = StepStats(usage=_empty(setting))
         self.pins = ModelledPins(setting.capacity.block_size, setting.pinned_blocks)
         self._now_s = 0
@@ -118,6 +119,20 @@ class Harness:
             self.aborted.add(request_id)
             self._settle_pin(request_id, is_computed=False)
         self.engine.abort(request_id)
+
+    def abort_choice(self, request_id: int, choice: int) -> None:
+        """End one choice of a request that has others, as a stop string does."""
+        answers = self.answers[request_id] if 0 <= request_id < len(self.answers) else []
+        going_on = {
+            number
+            for number, answer in enumerate(answers)
+            if answer.reason is NONE and (request_id, number) not in self.aborted_choices
+        }
+        if going_on <= {choice} or request_id in self.aborted:
+            return
+        if not self.requests[request_id].sampling.beam_width:
+            self.aborted_choices.add((request_id, choice))
+        self.engine.abort(request_id, choice)
 
     def step(self) -> StepOutput | None:
         """One step of the engine."""
@@ -229,12 +244,13 @@ class Harness:
         if any(answer.reason is ERROR for answer in expected):
             # an error of one choice ends the others wherever they are
             allowed.add(ERROR)
-        for answer, right in zip(answers, expected, strict=True):
-            if answer.reason in allowed:
+        for choice, (answer, right) in enumerate(zip(answers, expected, strict=True)):
+            is_given_up = (request.request_id, choice) in self.aborted_choices
+            if answer.reason in allowed or (is_given_up and answer.reason is ABORT):
                 assert answer.tokens == right.tokens[: len(answer.tokens)]
             else:
                 assert answer == right, f"request {request.request_id}"
-        if allowed:
+        if allowed and not self.aborted_choices:
             assert allowed.intersection(answer.reason for answer in answers)
 
     def _check_waste(self) -> None:
@@ -248,6 +264,8 @@ class Harness:
                 allowed += len(answer.tokens) + is_untold
                 if answer.reason is not FinishReason.LENGTH:
                     allowed += self.setting.run_ahead - 1
+            # given up while it was prefilled, a choice ends in place of a token
+            allowed += sum(owner == request.request_id for owner, _ in self.aborted_choices)
         assert self.executor.num_sampled <= allowed, "samples beyond the end of their sequence"
 
 

@@ -193,6 +193,12 @@ class EngineMachine(RuleBasedStateMachine):
     def abort(self, data: st.DataObject) -> None:
         self.harness.abort(data.draw(st.sampled_from(self.harness.open_requests)))
 
+    @precondition(lambda self: self.harness.open_requests)
+    @rule(data=st.data(), choice=st.integers(0, 3))
+    def abort_a_choice(self, data: st.DataObject, choice: int) -> None:
+        request_id = data.draw(st.sampled_from(self.harness.open_requests))
+        self.harness.abort_choice(request_id, choice)
+
     @rule(request_id=st.integers(-1, 40))
     def abort_whatever_it_is(self, request_id: int) -> None:
         self.harness.abort(request_id)

@@ -161,6 +161,8 @@ class PagedMemoryMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def discard(self, data: st.DataObject) -> None:
         group = data.draw(st.sampled_from(self.where(Status.SWAPPED)))
+        for sequence in group.sequences:
+            sequence.finish_reason = FinishReason.ABORT
         self.memory.discard(group)
         self.groups.remove(group)
 

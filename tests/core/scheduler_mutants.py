@@ -195,6 +195,13 @@ DECODING_MUTANTS = [
         "range(group.num_sequences)",
     ),
     mutant(
+        "a choice that is given up is told of without an end",
+        Decoding,
+        Decoding.give_up,
+        "self._output.end(group, choice, FinishReason.ABORT)",
+        "pass",
+    ),
+    mutant(
         "a beam continues the wrong parent",
         Decoding,
         Decoding._search,

@@ -237,7 +237,7 @@ SWAPPED_MUTANTS = [
         "swap slots are kept after the swap-in",
         PagedMemory,
         PagedMemory.swap_in,
-        "self.discard(group)",
+        "self._swap.discard(group.sequences)",
         "pass",
     ),
     mutant(

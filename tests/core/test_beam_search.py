@@ -8,6 +8,7 @@ import pytest
 
 from engine.core.beam_search import BeamSearch, EarlyStopping
 from engine.executor.symbolic import EMPTY_PREFIX, SymbolicModel, extend_hash
+from engine.types import ENDED_BY_PATTERN, PATTERN_MET, StopPattern, int32
 
 Found = list[tuple[tuple[int, ...], float]]
 
@@ -188,4 +189,44 @@ def test_hypotheses_say_whether_a_stop_token_ended_them() -> None:
     assert {found.tokens: found.is_stopped for found in beam.finished} == {
         (9,): True,
         (6, 1): False,
+    }
+
+
+def test_a_hypothesis_keeps_what_was_likely_where_its_beams_went_through() -> None:
+    beam = make(width=2, max_tokens=2)
+    first = [(5, -1.0), (6, -2.0), (7, -3.0), (8, -4.0)]
+    second = [(1, -0.1), (2, -0.2), (3, -0.3)]
+    beam.offer(0, first, first[:2])
+    beam.advance()
+    beam.offer(0, [(4, -9.0)], [(4, -9.0)])
+    beam.offer(1, second, second[:1])
+    beam.advance()
+    assert [found.tokens for found in beam.finished] == [(6, 1), (6, 2)]
+    for found in beam.finished:
+        assert found.alternatives == (first[:2], second[:1])
+
+
+def test_a_met_pattern_ends_a_hypothesis_as_a_stop_token_does() -> None:
+    # 5, whatever is silent, then 6; or 7 at once
+    pattern = StopPattern(
+        sources=int32([0, 1, 0]),
+        tokens=int32([5, 6, 7]),
+        targets=int32([1, PATTERN_MET, PATTERN_MET]),
+        silent=int32([8]),
+    )
+    beam = BeamSearch(width=2, max_tokens=9, stop_ids=frozenset({9}), stop_pattern=pattern)
+    beam.offer(0, [(5, -1.0), (7, -1.5), (6, -2.0), (4, -3.0)])
+    assert {child.token for child in beam.advance().values()} == {5, 6}
+    assert [how for how, _ in beam.just_ended] == [ENDED_BY_PATTERN]
+    beam.offer(0, [(8, -0.1)])
+    beam.offer(1, [(6, -0.2)])
+    beam.advance()
+    assert beam.just_ended == []
+    beam.offer(0, [(6, -0.1), (9, -0.2)])
+    beam.offer(1, [(6, -0.3)])
+    beam.advance()
+    assert beam.is_done
+    assert {found.tokens: (found.is_stopped, found.is_matched) for found in beam.finished} == {
+        (5, 8, 6): (False, True),
+        (5, 8, 9): (True, False),
     }

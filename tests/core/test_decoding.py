@@ -1,5 +1,7 @@
 """What a result means for a group: tokens, ends, forks."""
 
+import math
+
 from engine.core.decoding import Decoding
 from engine.core.output import OutputBuilder
 from engine.core.paged_memory import PagedMemory
@@ -158,3 +160,38 @@ def test_an_error_of_a_beam_ends_the_search() -> None:
     table.accept(1, (5, -1.0), token=-1)
     assert table.news() == [(0, -1, ERROR), (1, -1, ERROR)]
     assert not table.group.live
+
+
+def test_alternatives_are_as_many_as_asked_for_without_what_is_ruled_out() -> None:
+    sampling = SamplingParams(max_tokens=1, beam_width=2, n=2, num_logprobs=3)
+    table = Table(group_of([1] * 6, sampling=sampling))
+    ruled_out = -math.inf
+    table.accept(0, (5, -1.0), (6, -2.0), (7, ruled_out), (8, ruled_out))
+    told = table.output.build(0, STATS)
+    assert list(told.top_counts) == [2, 2]
+    assert list(told.top_tokens) == [5, 6, 5, 6]
+
+
+def test_a_search_tells_its_steps_where_that_is_asked_for() -> None:
+    for tells in (False, True):
+        sampling = SamplingParams(
+            max_tokens=5, beam_width=2, n=2, stop_token_ids=(9,), tell_beams=tells
+        )
+        table = Table(group_of([1] * 6, sampling=sampling))
+        table.accept(0, (5, -1.0), (9, -1.5), (6, -2.0), (7, -3.0))
+        table.accept(0, (1, -9.0))
+        table.accept(1, (2, -0.5), (3, -0.75))
+        told = table.output.build(0, STATS)
+        rows = zip(told.beam_indices, told.beam_parents, told.beam_tokens, strict=True)
+        # the beam that is continued keeps its index
+        steps = [(0, 0, 5), (-1, 0, 9), (1, 0, 6), (0, 1, 3), (1, 1, 2)]
+        assert sorted(rows) == (sorted(steps) if tells else [])
+        assert list(told.beam_requests) == [0] * len(told.beam_indices)
+
+
+def test_one_choice_of_a_search_is_never_given_up() -> None:
+    table = beam_table(2, n=2)
+    table.accept(0, (5, -1.0), (6, -2.0))
+    assert not table.decoding.give_up(table.group, 0).ended
+    assert table.news() == []
+    assert table.outputs == [[5], [6]]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.types import FinishReason
+from engine.types import FinishReason, StepOutput
 from tests.core.desk import Desk, news
 
 NONE, STOP, LENGTH = FinishReason.NONE, FinishReason.STOP, FinishReason.LENGTH
@@ -194,4 +194,49 @@ def test_the_id_of_an_ended_request_can_be_used_again() -> None:
     desk.scheduler.abort(1)
     desk.add(1, prompt_len=2, max_tokens=1)
     assert desk.finish_all() == {1: (7, LENGTH)}
+    assert all_is_free(desk)
+
+
+def choices(output: StepOutput) -> list[tuple[int, FinishReason]]:
+    """Choice and finish reason of all news."""
+    rows = zip(output.choices, output.finish_reasons, strict=True)
+    return [(choice, FinishReason(reason)) for choice, reason in rows]
+
+
+def test_a_choice_ends_alone_and_gives_back_what_only_it_held() -> None:
+    desk = Desk()
+    desk.add(1, prompt_len=5, n=3)
+    desk.step()
+    desk.step()
+    assert desk.step()[1].stats.usage.free == 64 - 4 * 4
+    desk.scheduler.abort(1, 1)
+    plan, output = desk.step()
+    assert len(plan.decode_rows) == 2
+    assert choices(output)[0] == (1, ABORT)
+    assert output.stats.usage.free == 64 - 3 * 4
+    last = desk.step()[1]
+    assert {choice for choice, _ in choices(last)} == {0, 2}
+    assert all_is_free(desk) is False
+    desk.finish_all()
+    assert all_is_free(desk)
+
+
+def test_a_choice_given_up_before_its_birth_ends_in_place_of_its_first_token() -> None:
+    desk = Desk(budget=4)
+    desk.add(1, prompt_len=6, n=2)
+    desk.step()
+    desk.scheduler.abort(1, 0)
+    assert choices(desk.step()[1]) == [(0, ABORT), (1, NONE)]
+    desk.finish_all()
+    assert all_is_free(desk)
+
+
+def test_the_last_choice_takes_the_request_with_it() -> None:
+    desk = Desk()
+    desk.add(1, prompt_len=5, n=2)
+    desk.step()
+    for choice in (1, 0, 0, 7):
+        desk.scheduler.abort(1, choice)
+    assert choices(desk.scheduler.take_output(0.0)) == [(1, ABORT), (0, ABORT)]
+    assert not desk.scheduler.has_work
     assert all_is_free(desk)

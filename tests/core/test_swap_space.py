@@ -30,8 +30,10 @@ def test_slots_are_handed_out_once_and_come_back_once() -> None:
     space.tables[0] = [slots[7], slots[8]]
     space.tables[1] = [slots[7]]
     assert (space.num_free, space.num_used) == (1, 2)
-    space.discard(group)
-    space.discard(group)
+    space.discard(group.sequences[:1])
+    assert (space.num_free, space.num_used) == (2, 1)
+    space.discard(group.sequences)
+    space.discard(group.sequences)
     assert (space.num_free, space.num_used) == (3, 0)
 
 

@@ -45,7 +45,7 @@ def run_workload(seed: int, *, may_pin: bool = True, **options: Any) -> Harness:
     }
     config = replace(setting.config, **(drawn | options))
     harness = Harness(replace(setting, config=config))
-    _Traffic(rng, pins, harness).run()
+    _Traffic(rng, pins, harness, Random(f"choices {seed}")).run()
     harness.check_pins()
     harness.check_rows()
     return harness
@@ -113,12 +113,14 @@ class _Traffic:
     rng: Random
     pins: Random
     harness: Harness
+    choice_rng: Random
 
     def run(self) -> None:
         rng, harness = self.rng, self.harness
         num_requests = rng.randint(4, 20)
         arrival_rate = rng.choice((0.2, 1.0, 1.0))
         abort_rate = rng.choice((0.0, 0.0, 0.02, 0.2))
+        choice_abort_rate = self.choice_rng.choice((0.0, 0.0, 0.0, 0.2))
         while num_requests or harness.engine.has_work:
             while num_requests and (arrival_rate == 1.0 or rng.random() < arrival_rate):
                 self._add()
@@ -128,6 +130,9 @@ class _Traffic:
                 harness.abort(rng.randint(0, len(harness.requests)))
             if harness.setting.pinned_blocks and self.pins.random() < 0.2:
                 self._change_pins()
+            if self.choice_rng.random() < choice_abort_rate:
+                request_id = self.choice_rng.randint(0, len(harness.requests))
+                harness.abort_choice(request_id, self.choice_rng.randint(0, 3))
             harness.step()
         harness.drain()
 

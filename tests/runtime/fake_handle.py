@@ -17,6 +17,7 @@ from engine.runtime.messages import (
     encode_batch,
 )
 from engine.types import (
+    ALL_CHOICES,
     Capacity,
     FinishReason,
     Refusal,
@@ -66,6 +67,7 @@ class FakeEngineHandle:
         self.may_answer.set()
         self.requests: list[Request] = []
         self.aborted: list[tuple[str, int]] = []
+        self.aborted_choices: list[int] = []
         self.was_aborted = asyncio.Event()
         self.renewed: list[tuple[str, int]] = []
         self.was_renewed = asyncio.Event()
@@ -84,8 +86,11 @@ class FakeEngineHandle:
             raise EngineError("no answer in time")
         return VERDICTS.encode(Verdict(replica=self.replica, refusal=self.refusal))
 
-    async def abort(self, replica: str, request_ids: tuple[int, ...]) -> None:
+    async def abort(
+        self, replica: str, request_ids: tuple[int, ...], choice: int = ALL_CHOICES
+    ) -> None:
         self._check_up()
+        self.aborted_choices.append(choice)
         self.aborted += [(replica, request_id) for request_id in request_ids]
         self.was_aborted.set()
         if self.loses_aborts:

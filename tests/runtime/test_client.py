@@ -166,6 +166,28 @@ async def test_abort_ends_the_stream_and_tells_its_replica(
     assert handle.aborted == [("a", stream.request_id)]
 
 
+async def test_a_choice_is_aborted_alone(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    stream = await submit(client, n=2)
+    await stream.abort_choice(1)
+    await stream.abort_choice(1)
+    assert (handle.aborted, handle.aborted_choices) == ([("a", stream.request_id)], [1])
+    abort = FinishReason.ABORT
+    handle.tell((stream.request_id, -1, abort, 1), (stream.request_id, 5, LENGTH, 0))
+    assert [delta.choice async for delta in stream] == [0]
+
+
+async def test_a_lost_abort_of_a_choice_leaves_the_others_alone(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    stream = await submit(client, n=2)
+    handle.loses_aborts = True
+    await stream.abort_choice(0)
+    handle.tell((stream.request_id, 4, NONE, 0), (stream.request_id, 5, LENGTH, 1))
+    assert await read(stream) == [5]
+
+
 async def test_abort_reaches_the_replica_when_the_caller_is_cancelled(
     client: RemoteEngineClient, handle: FakeEngineHandle
 ) -> None:

@@ -15,6 +15,7 @@ from engine.runtime.columns import (
 from engine.runtime.messages import OUTPUTS
 from engine.runtime.protocol import Delta
 from engine.types import (
+    BEAM_CHOICE,
     PROMPT_CHOICE,
     Capacity,
     FinishReason,
@@ -24,6 +25,7 @@ from engine.types import (
     int32,
     int64,
 )
+from tests.runtime.fake_handle import tokens_output
 
 STATS = idle_stats(Capacity(num_blocks=2, block_size=4, num_rows=1))
 # (request, choice, token, finish reason, alternatives)
@@ -119,3 +121,28 @@ def test_a_failure_ends_choices_without_a_token() -> None:
     assert {delta.finish_reason for delta in told.values()} == {FinishReason.ERROR}
     assert not told[3, 1].tokens
     assert math.isnan(failure([(3, 0)], STATS).logprobs[0])
+
+
+def test_steps_of_searches_go_to_their_owners_and_stay_apart() -> None:
+    told = replace(
+        tokens_output([(1, 5, FinishReason.NONE)]),
+        beam_requests=int64([2, 2, 3]),
+        beam_indices=int32([0, -1, 0]),
+        beam_parents=int32([0, 1, 2]),
+        beam_tokens=int32([7, 8, 9]),
+        beam_logprobs=float32([-1.0, -2.0, -3.0]),
+    )
+    encoded = OUTPUTS.encode(told)
+    whole = part_by_owner(told, encoded, dict.fromkeys((1, 2, 3), "a"))
+    assert whole == {"a": encoded}
+    parts = part_by_owner(told, encoded, {2: "a", 3: "b"})
+    steps = {}
+    for part in parts.values():
+        output = OUTPUTS.decode(part)
+        for request_id, delta in deltas([output, output]):
+            assert delta.choice == BEAM_CHOICE
+            steps[request_id] = [
+                list(zip(s.indices, s.parents, s.tokens, s.logprobs, strict=True))
+                for s in delta.beam_steps
+            ]
+    assert steps == {2: [[(0, 0, 7, -1.0), (-1, 1, 8, -2.0)]] * 2, 3: [[(0, 2, 9, -3.0)]] * 2}

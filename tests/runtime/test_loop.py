@@ -10,6 +10,7 @@ from engine.runtime.columns import deltas
 from engine.runtime.loop import EngineLoop
 from engine.runtime.messages import COMMANDS, OUTPUTS, Command
 from engine.types import (
+    ALL_CHOICES,
     Capacity,
     FinishReason,
     Pin,
@@ -85,7 +86,9 @@ def test_tokens_of_a_request_come_back_in_order(replica: Replica) -> None:
 
 def test_an_abort_ends_a_request_and_frees_its_blocks(replica: Replica) -> None:
     replica.submit(7, [1, 2, 3], 190)
-    replica.channel.send(COMMANDS.encode(Command(aborts=int64([7, 99]))))
+    replica.channel.send(
+        COMMANDS.encode(Command(aborts=int64([7, 99]), abort_choices=int32([ALL_CHOICES] * 2)))
+    )
     replica.read_until(has_reason(FinishReason.ABORT))
     replica.submit(8, [1], 1)
     last = replica.read_until(has_reason(FinishReason.LENGTH))[-1]

@@ -103,3 +103,41 @@ def test_sampling_beside_a_search_is_unchanged(tiny: TinyModel) -> None:
         assert {(index, choice): ids for (_, choice), ids in alone.items()} == {
             key: ids for key, ids in together.items() if key[0] == index
         }
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("mode", ["quiet", "recompute", "swap"])
+def test_log_probabilities_follow_the_hypothesis(tiny: TinyModel, mode: str, width: int) -> None:
+    sampling = _search(width, num_logprobs=4)
+    pressure: dict[str, Any] = {"preemption": SWAP, "swap_bytes": SWAP_BYTES}
+    if mode == "recompute":
+        pressure = {"preemption": RECOMPUTE}
+    num_blocks = 128 if mode == "quiet" else 10 + 7 * width
+    engine = run(tiny, _PROMPTS, sampling, **_settings(tiny, 4, num_blocks, **pressure))
+    assert (sum(engine.num_preempted) > 0) == (mode != "quiet")
+    for (index, _), told in engine.told.items():
+        expected = _raw_logprobs(tiny, _PROMPTS[index], told.tokens)
+        for place, token in enumerate(told.tokens):
+            assert told.logprobs[place] == pytest.approx(float(expected[place, token]), abs=1e-3)
+            tokens, values = zip(*told.tops[place], strict=True)
+            top = expected[place].topk(4)
+            assert list(tokens) == top.indices.tolist()
+            assert list(values) == pytest.approx(top.values.tolist(), abs=1e-3)
+
+
+@torch.inference_mode()
+def _raw_logprobs(tiny: TinyModel, prompt: list[int], tokens: list[int]) -> torch.Tensor:
+    """Log-probabilities [len(tokens), vocab_size] from one forward pass over a hypothesis."""
+    logits: torch.Tensor = tiny.reference(torch.tensor([prompt + tokens[:-1]])).logits
+    return logits[0, len(prompt) - 1 :].log_softmax(-1)
+
+
+@pytest.mark.parametrize("width", [40, 128])
+def test_a_width_may_exceed_half_the_vocabulary(tiny: TinyModel, width: int) -> None:
+    settings = _settings(tiny, 4, 128 * 4, max_num_seqs=128)
+    sampling = SamplingParams(max_tokens=4, beam_width=width, n=width, num_logprobs=1)
+    engine = run(tiny, [_PROMPTS[0]], sampling, **settings)
+    found = [engine.told[0, choice] for choice in range(width)]
+    assert len({tuple(told.tokens) for told in found}) == width
+    scores = [sum(told.logprobs) / len(told.tokens) for told in found]
+    assert scores == sorted(scores, reverse=True)

@@ -1,0 +1,106 @@
+"""The texts of a beam search while it runs."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from app.text.choice_text import TextOptions
+from app.text.detokenizer import Detokenizer
+from app.text.stop_matcher import StopMatcher
+from app.text.vocabulary import Vocabulary
+from engine.runtime.protocol import BeamStep
+from engine.types import ENDED_BY_PATTERN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeamText:
+    """What one hypothesis says so far.
+
+    Attributes:
+        text: whole characters only, up to the first stop string.
+        cumulative_logprob: sum of the log-probabilities of its tokens.
+        is_finished: whether a stop token or a stop string has ended it.
+    """
+
+    text: str
+    cumulative_logprob: float
+    is_finished: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """The best hypotheses of one prompt so far, best first; later ones replace earlier ones."""
+
+    beams: tuple[BeamText, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    detokenizer: Detokenizer
+    text: str = ""
+    cumulative: float = 0.0
+    length: int = 0
+    is_finished: bool = False
+
+    def extend(self, token: int, logprob: float) -> "_Node":
+        detokenizer = self.detokenizer.fork()
+        text = self.text + detokenizer.push(token)
+        return _Node(detokenizer, text, self.cumulative + logprob, self.length + 1)
+
+    def end(self, token: int, logprob: float, *, include_stop: bool) -> "_Node":
+        """Add the token that ends it, whose text is left out unless it is to be included."""
+        said = self.extend(token, logprob)
+        last = said if include_stop else self
+        text = last.text + last.detokenizer.fork().finish()
+        return _Node(said.detokenizer, text, said.cumulative, said.length, is_finished=True)
+
+
+class BeamTexts:
+    """Follows the beams of one search. A step costs one token of text per beam."""
+
+    def __init__(
+        self, vocabulary: Vocabulary, options: TextOptions, *, num_shown: int, length_penalty: float
+    ) -> None:
+        """Args: num_shown: hypotheses that `best` returns at most."""
+        self._options = options
+        self._num_shown = num_shown
+        self._length_penalty = length_penalty
+        start = Detokenizer(
+            vocabulary, skip_special=options.skip_special, starts_text=options.starts_text
+        )
+        self._open = {0: _Node(start)}
+        self._finished: list[_Node] = []
+
+    def push(self, steps: Iterable[BeamStep]) -> None:
+        """Take in what the engine has told."""
+        for step in steps:
+            self._take(step)
+
+    def best(self) -> Progress:
+        """Return the best hypotheses, finished or not, by their length-penalised scores."""
+        nodes = sorted((*self._finished, *self._open.values()), key=self._score, reverse=True)
+        return Progress(beams=tuple(map(self._show, nodes[: self._num_shown])))
+
+    def _take(self, step: BeamStep) -> None:
+        going_on: dict[int, _Node] = {}
+        entries = zip(step.indices, step.parents, step.tokens, step.logprobs, strict=True)
+        for index, parent, token, logprob in entries:
+            before = self._open[parent]
+            if index >= 0:
+                going_on[index] = before.extend(token, logprob)
+            else:
+                # what a stop string leaves of the last token is cut when it is shown
+                include_stop = self._options.include_stop or index == ENDED_BY_PATTERN
+                self._finished.append(before.end(token, logprob, include_stop=include_stop))
+        self._open = going_on
+        self._finished.sort(key=self._score, reverse=True)
+        del self._finished[self._num_shown :]
+
+    def _score(self, node: _Node) -> float:
+        return node.cumulative / float(max(1, node.length) ** self._length_penalty)
+
+    def _show(self, node: _Node) -> BeamText:
+        matcher = StopMatcher(self._options.stops, include_stop=self._options.include_stop)
+        text = matcher.push(node.text)
+        if matcher.matched is None:
+            text += matcher.flush()
+        return BeamText(text=text, cumulative_logprob=node.cumulative, is_finished=node.is_finished)

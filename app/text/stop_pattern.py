@@ -1,0 +1,88 @@
+"""Stop strings as the engine can follow them: an automaton over tokens.
+
+A beam search must end a hypothesis the moment its text holds a stop string, or it would rank and
+extend what is over. The engine knows no text: it is told which tokens lead towards a stop string.
+Bytes are enough: in UTF-8 the bytes of a string are found only where its characters are.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+from app.text.vocabulary import Vocabulary
+from engine.types import PATTERN_MET, StopPattern, int32
+
+Edge = tuple[int, int, int]
+
+
+class StopPatternMaker:
+    """Makes patterns for one vocabulary, which is sorted at the first use."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+
+    def make(self, stops: Sequence[str], *, skip_special: bool) -> StopPattern:
+        """Return the pattern that is met by the token that completes any of the stop strings.
+
+        A space that the tokenizer makes up before a first word counts as text here.
+
+        Args:
+            skip_special: whether control tokens say nothing.
+        """
+        vocabulary = self._vocabulary
+        skipped = vocabulary.special_ids if skip_special else frozenset()
+        edges: list[Edge] = []
+        first_state = 0
+        for stop in stops:
+            data = stop.encode()
+            edges += self._edges(data, first_state)
+            first_state += len(data)
+        edges = [edge for edge in edges if edge[1] not in skipped]
+        silent = [
+            token for token, piece in enumerate(vocabulary.pieces) if not piece or token in skipped
+        ]
+        return StopPattern(
+            sources=int32([source for source, _, _ in edges]),
+            tokens=int32([token for _, token, _ in edges]),
+            targets=int32([target for _, _, target in edges]),
+            silent=int32(silent),
+        )
+
+    def _edges(self, stop: bytes, first: int) -> Iterator[Edge]:
+        """Yield (state, token, next state); in state first + k the last k bytes begin the stop."""
+        for token, piece in enumerate(self._vocabulary.pieces):
+            if stop in piece:
+                yield 0, token, PATTERN_MET
+        for length in range(1, len(stop)):
+            state, rest = first + length, stop[length:]
+            for token in _in_range(self._backward, stop[:length][::-1]):
+                yield 0, token, state
+            for token in _in_range(self._forward, rest):
+                yield state, token, PATTERN_MET
+            for more in range(1, min(len(rest), self._vocabulary.longest_piece + 1)):
+                for token in self._by_piece.get(rest[:more], ()):
+                    yield state, token, state + more
+
+    @cached_property
+    def _forward(self) -> list[tuple[bytes, int]]:
+        return sorted((piece, token) for token, piece in enumerate(self._vocabulary.pieces))
+
+    @cached_property
+    def _backward(self) -> list[tuple[bytes, int]]:
+        return sorted((piece[::-1], token) for token, piece in enumerate(self._vocabulary.pieces))
+
+    @cached_property
+    def _by_piece(self) -> dict[bytes, list[int]]:
+        found: dict[bytes, list[int]] = {}
+        for token, piece in enumerate(self._vocabulary.pieces):
+            found.setdefault(piece, []).append(token)
+        return found
+
+
+def _in_range(pieces: Sequence[tuple[bytes, int]], beginning: bytes) -> Iterator[int]:
+    """Yield the tokens of sorted pieces that begin so."""
+    for index in range(bisect_left(pieces, (beginning, -1)), len(pieces)):
+        piece, token = pieces[index]
+        if not piece.startswith(beginning):
+            return
+        yield token
