@@ -84,6 +84,10 @@ class ReferenceBackend:
         kv_layer[blocks, 1, :, offsets] = heads[written, num_heads + num_kv_heads :]
         return rotated[:, :num_heads].contiguous()
 
+    def prepare(self, layout: BatchLayout) -> BatchLayout:
+        """Return the layout as it is: the reference needs no plan."""
+        return layout
+
     def attention(self, q: Tensor, kv_layer: Tensor, layout: BatchLayout, scale: float) -> Tensor:
         """Gather the blocks of each sequence; decoding rows together, prefill one by one."""
         starts = layout.query_starts.tolist()
