@@ -33,12 +33,15 @@ class RopeConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """Shape of a decoder-only transformer of the LLaMA family.
+    """Shape of a decoder-only transformer, see `engine.architectures`.
 
     Attributes:
         hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim: as published.
         vocab_size: rows of the embedding.
         max_position: longest context in tokens that the weights were made for.
+        embedding_size: columns of the embedding, projected to `hidden_size` where they differ; 0
+            for `hidden_size` itself.
+        norm_first: whether norms come before attention and feed-forward network, not after them.
         attention_bias: whether query, key and value projections have a bias (Qwen2).
         output_bias: whether the attention's output projection has one too.
         tie_embeddings: whether the output layer is the embedding.
@@ -58,6 +61,8 @@ class ModelConfig:
     max_position: int
     norm_eps: float
     rope: RopeConfig = RopeConfig()
+    embedding_size: int = 0
+    norm_first: bool = True
     attention_bias: bool = False
     output_bias: bool = False
     tie_embeddings: bool = False
@@ -68,6 +73,11 @@ class ModelConfig:
     def num_choices(self) -> int:
         """Columns of the logits."""
         return min(self.num_token_ids or self.vocab_size, self.vocab_size)
+
+    @property
+    def embedding_width(self) -> int:
+        """Columns of the embedding."""
+        return self.embedding_size or self.hidden_size
 
     def kv_bytes_per_token(self, bytes_per_value: int, tensor_parallel_size: int = 1) -> int:
         """Bytes that the keys and values of one token take on one rank."""

@@ -130,6 +130,16 @@ class KernelBackend(Protocol):
         """Add x to `residual` IN PLACE, both [T, hidden], and return the norm of the sum."""
         ...
 
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        """Norm of mean and variance of x [T, hidden], statistics in float32 (arXiv:1607.06450)."""
+        ...
+
+    def add_layer_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
+    ) -> Tensor:
+        """Add x to `residual` IN PLACE, both [T, hidden], and return the layer norm of the sum."""
+        ...
+
     def rope_write(
         self, qkv: Tensor, cos_sin: Tensor, kv_layer: Tensor, layout: BatchLayout
     ) -> Tensor:
@@ -143,6 +153,18 @@ class KernelBackend(Protocol):
 
         Returns:
             [T, num_heads, head_dim] rotated queries.
+        """
+        ...
+
+    def kv_write(self, qkv: Tensor, kv_layer: Tensor, layout: BatchLayout) -> Tensor:
+        """Write keys and values into their slots IN PLACE, for models that rotate nothing.
+
+        Args:
+            qkv: [T, (num_heads + 2 * num_kv_heads) * head_dim], heads of q, then k, then v.
+            kv_layer: [num_blocks, 2, num_kv_heads, block_size, head_dim].
+
+        Returns:
+            [T, num_heads, head_dim] queries.
         """
         ...
 
@@ -169,6 +191,14 @@ class KernelBackend(Protocol):
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """silu(gate) * up for gate_up [T, 2 * intermediate] -> [T, intermediate]."""
+        ...
+
+    def relu(self, x: Tensor) -> Tensor:
+        """max(x, 0) of x [T, n]."""
+        ...
+
+    def gelu(self, x: Tensor) -> Tensor:
+        """GELU of x [T, n] in its tanh form, GPT-2's `gelu_new` (arXiv:1606.08415)."""
         ...
 
     def copy_blocks(self, kv: Tensor, sources: Tensor, destinations: Tensor) -> None:

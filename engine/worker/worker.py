@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from engine.config import EngineConfig
-from engine.model.llama import Llama
 from engine.model.loader import load_model
+from engine.model.model import Model
 from engine.model.parallel import TensorParallel, connect, local_device
 from engine.model.safetensors_folder import Progress
 from engine.types import Capacity, StepPlan, StepResult
@@ -36,7 +36,7 @@ class Worker:
         config: EngineConfig,
         backend: KernelBackend,
         parallel: TensorParallel,
-        model: Llama,
+        model: Model,
         pool: KVPool,
     ) -> None:
         self.capacity = Capacity(
