@@ -13,9 +13,15 @@ def select_backend(device: str, dtype: torch.dtype, *, compiled: bool) -> Kernel
     Args:
         device: "cpu", "cuda" or "cuda:N".
         dtype: of weights, activations and the KV pool.
-        compiled: whether C kernels may be compiled on a CPU; without it everything is torch.
+        compiled: whether kernels may be compiled, in C for a CPU and in Triton for CUDA; without
+            it everything is torch.
     """
     place = torch.device(device)
+    if place.type == "cuda" and compiled:
+        # Triton exists for Linux alone, and a machine without a GPU has no use for it
+        from kernels.triton.backend import TritonBackend
+
+        return TritonBackend(place, dtype)
     if place.type != "cpu":
         return ReferenceBackend(place, dtype)
     if compiled and dtype in (torch.bfloat16, torch.float32):
