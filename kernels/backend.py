@@ -33,6 +33,8 @@ class BatchLayout:
         logit_indices: [S] int64 tokens of the batch whose logits are needed.
         is_deterministic: whether a token's result may depend on its own sequence alone, bit for
             bit; such sequences have one token each, and `num_decodes` is 0.
+        attention_work: how the backend splits attention, private to it; None before
+            `KernelBackend.prepare`, and for backends that need none.
     """
 
     num_decodes: int
@@ -45,6 +47,7 @@ class BatchLayout:
     max_query_len: int
     logit_indices: Tensor
     is_deterministic: bool = False
+    attention_work: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +165,14 @@ class KernelBackend(Protocol):
 
         Returns:
             [T, num_heads, head_dim] queries.
+        """
+        ...
+
+    def prepare(self, layout: BatchLayout) -> BatchLayout:
+        """Plan the step's attention; once per step, before the first `attention`.
+
+        The plan is made on the device and its grids depend on shapes alone, so a captured graph
+        replays with other lengths.
         """
         ...
 

@@ -93,6 +93,10 @@ class ReferenceBackend:
         _write(kv_layer, rotated[:, num_heads:], heads[:, num_rotated:], layout.slots)
         return rotated[:, :num_heads].contiguous()
 
+    def prepare(self, layout: BatchLayout) -> BatchLayout:
+        """Return the layout as it is: the reference needs no plan."""
+        return layout
+
     def kv_write(self, qkv: Tensor, kv_layer: Tensor, layout: BatchLayout) -> Tensor:
         """Write as it is; tokens with slot -1 are not written."""
         num_kv_heads, head_dim = kv_layer.shape[2], kv_layer.shape[4]
