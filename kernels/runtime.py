@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 
-
 @dataclass(frozen=True, slots=True)
 class Fetched:
     """What came back from a device.

@@ -94,8 +94,9 @@ async def _run(
 
 
 async def _warm_up(side: Side, first: Measure) -> None:
-    """Let everything be compiled and captured that is not yet."""
-    works = [Work(prompt=_prompt(-1, index, 64), output_len=16) for index in range(32)]
+    """Let everything be compiled and captured that is not yet, for short and for long prompts."""
+    lengths = [64] * 32 + [900] * 4
+    works = [Work(prompt=_prompt(-1, i, n), output_len=16) for i, n in enumerate(lengths)]
     if isinstance(first, Online):
         await side.serve(works)
     else:

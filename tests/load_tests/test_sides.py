@@ -53,7 +53,7 @@ def knobs(model: Path) -> Knobs:
         num_blocks=256,
         max_num_seqs=8,
         max_num_batched_tokens=64,
-        max_model_len=512,
+        max_model_len=1024,
     )
 
 
