@@ -14,6 +14,10 @@ COMMANDS = {
     "cpu_peers": "compare the engine with transformers on the CPU: same work, one thread",
     "figure2": "simulate the paper's figures 2 and 13: waste and batch sizes of four systems",
     "scheduler": "time the scheduler for a full batch in the steady state",
+    "offline": "run a thousand requests at once, in process, beside a peer: tokens per second",
+    "online": "serve Poisson arrivals in process, beside a peer: latencies",
+    "beam": "run many beam searches at once, in process, beside a peer: tokens per second",
+    "all_beside": "`offline`, `online` and `beam` with one start of each side",
     "startup": "time the start and the end of `serve run`, and weigh its processes",
 }
 

@@ -8,7 +8,7 @@ Source: https://huggingface.co/docs/transformers/main/en/generation_strategies#b
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 EarlyStopping = bool | Literal["never"]
 
@@ -29,9 +29,8 @@ class Hypothesis:
     is_stopped: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Child:
-    """One beam of the next step.
+class Child(NamedTuple):
+    """One beam of the next step; a tuple, since a batch makes hundreds of them in a step.
 
     Attributes:
         parent: index of the beam that it continues.
@@ -45,11 +44,23 @@ class Child:
     cumulative: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Beam:
-    tokens: tuple[int, ...] = ()
-    logprobs: tuple[float, ...] = ()
+class _Beam(NamedTuple):
+    """The last token of an open beam; what came before it is shared with the beam's siblings."""
+
+    parent: "_Beam | None" = None
+    token: int = -1
+    logprob: float = 0.0
     cumulative: float = 0.0
+
+    def path(self) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Tokens and their log-probabilities from the first to this one."""
+        tokens, logprobs = [], []
+        beam = self
+        while beam.parent is not None:
+            tokens.append(beam.token)
+            logprobs.append(beam.logprob)
+            beam = beam.parent
+        return tuple(reversed(tokens)), tuple(reversed(logprobs))
 
 
 Candidates = Sequence[tuple[int, float]]
@@ -77,6 +88,7 @@ class BeamSearch:
         self._stop_ids = stop_ids
         self._length_penalty = length_penalty
         self._early_stopping = early_stopping
+        self._length = 0
         self._beams: dict[int, _Beam] = {0: _Beam()}
         self._offered: dict[int, Candidates] = {}
 
@@ -109,16 +121,16 @@ class BeamSearch:
         """
         ranked = self._rank()
         self._offered = {}
-        length = 1 + len(next(iter(self._beams.values())).tokens)
-        is_last = length == self._max_tokens
-        going_on = []
+        self._length += 1
+        is_last = self._length == self._max_tokens
+        going_on: list[Child] = []
         for rank, child in enumerate(ranked):
             if not is_last and child.token not in self._stop_ids:
                 going_on.append(child)
             elif rank < self.width:
-                self._finish(child, length)
+                self._finish(child)
         chosen = going_on[: self.width]
-        self._check_done(chosen, length)
+        self._check_done(chosen)
         if self.is_done:
             return {}
         placed = self._place(chosen)
@@ -126,22 +138,28 @@ class BeamSearch:
         return placed
 
     def _rank(self) -> list[Child]:
-        children = [
-            Child(index, token, logprob, self._beams[index].cumulative + logprob)
-            for index, candidates in sorted(self._offered.items())
-            for token, logprob in candidates
-            # what is not allowed comes with probability 0
-            if logprob > -math.inf
+        """The best candidates of all beams; of equal ones the first beam's, then the first."""
+        scored: list[tuple[float, int, int, int, float]] = []
+        for index, candidates in sorted(self._offered.items()):
+            cumulative = self._beams[index].cumulative
+            scored += [
+                (-cumulative - logprob, index, rank, token, logprob)
+                for rank, (token, logprob) in enumerate(candidates)
+                # what is not allowed comes with probability 0
+                if logprob > -math.inf
+            ]
+        scored.sort()
+        return [
+            Child(index, token, logprob, -negated)
+            for negated, index, _, token, logprob in scored[: self.num_candidates]
         ]
-        children.sort(key=lambda child: -child.cumulative)
-        return children[: self.num_candidates]
 
-    def _finish(self, child: Child, length: int) -> None:
-        beam = self._extend(child)
+    def _finish(self, child: Child) -> None:
+        tokens, logprobs = self._extend(child).path()
         hypothesis = Hypothesis(
-            tokens=beam.tokens,
-            logprobs=beam.logprobs,
-            score=child.cumulative / length**self._length_penalty,
+            tokens=tokens,
+            logprobs=logprobs,
+            score=child.cumulative / self._length**self._length_penalty,
             is_stopped=child.token in self._stop_ids,
         )
         self.finished.append(hypothesis)
@@ -149,13 +167,13 @@ class BeamSearch:
         self.finished.sort(key=lambda finished: -finished.score)
         del self.finished[self.width :]
 
-    def _check_done(self, chosen: list[Child], length: int) -> None:
+    def _check_done(self, chosen: list[Child]) -> None:
         is_full = len(self.finished) == self.width
         if not chosen or (is_full and self._early_stopping is True):
             self.is_done = True
         elif is_full:
             # with "never" the best that an open beam can reach is at full length
-            at_best = length
+            at_best = self._length
             if self._early_stopping == "never" and self._length_penalty > 0:
                 at_best = self._max_tokens
             best = chosen[0].cumulative / at_best**self._length_penalty
@@ -175,6 +193,4 @@ class BeamSearch:
 
     def _extend(self, child: Child) -> _Beam:
         parent = self._beams[child.parent]
-        return _Beam(
-            (*parent.tokens, child.token), (*parent.logprobs, child.logprob), child.cumulative
-        )
+        return _Beam(parent, child.token, child.logprob, child.cumulative)
