@@ -134,7 +134,8 @@ class EngineConfig:
         num_threads: compute threads of a CPU worker.
         run_ahead: plans in flight; 1 waits for each result.
         memory_policy, preemption, prefix_cache: see `SchedulerConfig`.
-        compiled_kernels: whether a CPU worker may compile and use the C kernels.
+        compiled_kernels: whether a worker may compile kernels, in C for CPUs and Triton for GPUs.
+        graphs: whether decode steps are captured and replayed, where the device can.
     """
 
     model_path: str
@@ -154,6 +155,7 @@ class EngineConfig:
     num_threads: int = 1
     run_ahead: int = 2
     compiled_kernels: bool = True
+    graphs: bool = True
     memory_policy: MemoryPolicy = "paged"
     preemption: PreemptionPolicy = "auto"
     prefix_cache: bool = True

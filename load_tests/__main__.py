@@ -13,6 +13,7 @@ COMMANDS = {
     "http": "send requests to a server at given times and measure what its clients see",
     "cpu_peers": "compare the engine with transformers on the CPU: same work, one thread",
     "figure2": "simulate the paper's figures 2 and 13: waste and batch sizes of four systems",
+    "kernels": "race our GPU kernels against the best known ones, as shares of the card's limits",
     "scheduler": "time the scheduler for a full batch in the steady state",
     "offline": "run a thousand requests at once, in process, beside a peer: tokens per second",
     "online": "serve Poisson arrivals in process, beside a peer: latencies",

@@ -100,8 +100,8 @@ def decode_attention(
         q.stride(0),
         block_tables.stride(0),
         max_chunks,
+        kv_layer.stride(0),
         scale * _LOG2_E,
-        BLOCK_STRIDE=kv_layer.stride(0),
         HEADS=num_kv_heads,
         GROUP=group,
         BLOCK_SIZE=block_size,
@@ -138,8 +138,8 @@ def _attend_chunk(
     table,
     start,
     end,
+    block_stride,
     scale,
-    BLOCK_STRIDE: tl.constexpr,
     HEADS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     DIM: tl.constexpr,
@@ -165,7 +165,7 @@ def _attend_chunk(
     attended = tl.zeros([ROWS, COLUMNS], tl.float32)
     blocks = tl.load(table + tokens // BLOCK_SIZE, tokens < end, other=0)
     for _ in tl.range(start, end, TILE, num_stages=STAGES):
-        places = blocks.to(tl.int64) * BLOCK_STRIDE + (tokens % BLOCK_SIZE) * DIM
+        places = blocks.to(tl.int64) * block_stride + (tokens % BLOCK_SIZE) * DIM
         pointers = keys + places[:, None] + dims[None, :]
         # a value that is not there must be 0: its weight is 0, and 0 * NaN is NaN
         is_there = (tokens < end)[:, None] & (dims < DIM)[None, :]
@@ -236,8 +236,8 @@ def _decode_kernel(
     q_stride,
     table_stride,
     max_chunks,
+    block_stride,
     scale,
-    BLOCK_STRIDE: tl.constexpr,
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
@@ -269,8 +269,8 @@ def _decode_kernel(
             block_tables + row.to(tl.int64) * table_stride,
             chunk * chunk_len,
             tl.minimum(context_len, (chunk + 1) * chunk_len),
+            block_stride,
             scale,
-            BLOCK_STRIDE,
             HEADS,
             BLOCK_SIZE,
             DIM,

@@ -20,8 +20,6 @@ from kernels.triton.launch import overlap, wait_for_inputs
 # stands for minus infinity: differences of it are 0, not NaN
 _LOWEST = tl.constexpr(-1e30)
 _LOG2_E = 1.4426950408889634
-# rows of the matrix products: query tokens, or query tokens times heads
-_ROWS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +27,13 @@ class Tuning:
     """How the kernel is compiled.
 
     Attributes:
+        num_rows: of the matrix products: query tokens, or query tokens times heads; a power of
+            two up to TILE_LEN.
         tile_len: keys of a tile; part of the result's bits.
         is_packed: whether the heads that share a key head are rows of one product.
     """
 
+    num_rows: int = 128
     tile_len: int = 64
     num_stages: int = 3
     num_warps: int = 8
@@ -76,10 +77,11 @@ def prefill_attention(
         return out
     tuning = tuning or _tuning(q.device, head_dim * q.element_size())
     # a power of two divides the rows without rest
-    is_packed = tuning.is_packed and group & (group - 1) == 0 and group <= _ROWS
+    is_packed = tuning.is_packed and group & (group - 1) == 0 and group <= tuning.num_rows
     packed = group if is_packed else 1
     num_tiles = max_prefill_tiles(num_tokens, num_rows)
-    _prefill_kernel[(num_tiles * num_heads,)](
+    num_parts = TILE_LEN * packed // tuning.num_rows
+    _prefill_kernel[(num_tiles * (num_heads // packed) * num_parts,)](
         out,
         q,
         kv_layer,
@@ -87,15 +89,15 @@ def prefill_attention(
         prefill_tiles(work, num_tokens, num_rows),
         q.stride(0),
         block_tables.stride(0),
+        kv_layer.stride(0),
         scale * _LOG2_E,
-        BLOCK_STRIDE=kv_layer.stride(0),
         HEADS=num_heads,
         KV_HEADS=num_kv_heads,
         BLOCK_SIZE=block_size,
         DIM=head_dim,
         PACKED=packed,
-        TILE_LEN=TILE_LEN,
-        ROWS=_ROWS,
+        PARTS=num_parts,
+        ROWS=tuning.num_rows,
         COLUMNS=max(16, triton.next_power_of_2(head_dim)),
         TILE=tuning.tile_len,
         STAGES=tuning.num_stages,
@@ -120,9 +122,9 @@ def _attend_tiles(
     table,
     start,
     end,
+    block_stride,
     scale,
     MASKED: tl.constexpr,
-    BLOCK_STRIDE: tl.constexpr,
     VALUES: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     DIM: tl.constexpr,
@@ -140,7 +142,7 @@ def _attend_tiles(
     tokens = start + tl.arange(0, TILE)
     blocks = tl.load(table + tokens // BLOCK_SIZE, tokens < end, other=0)
     for _ in tl.range(start, end, TILE, num_stages=STAGES):
-        places = blocks.to(tl.int64) * BLOCK_STRIDE + (tokens % BLOCK_SIZE) * DIM
+        places = blocks.to(tl.int64) * block_stride + (tokens % BLOCK_SIZE) * DIM
         pointers = keys + places[:, None] + dims[None, :]
         is_there = (dims < DIM)[None, :]
         if MASKED:
@@ -173,25 +175,25 @@ def _prefill_kernel(
     tiles,
     q_stride,
     table_stride,
+    block_stride,
     scale,
-    BLOCK_STRIDE: tl.constexpr,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     DIM: tl.constexpr,
     PACKED: tl.constexpr,
-    TILE_LEN: tl.constexpr,
+    PARTS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
     OVERLAPPED: tl.constexpr,
 ):
-    # a tile has HEADS programs: one per head, or KV_HEADS * PACKED with a part of its tokens each;
-    # the longest context first
-    tile = tl.program_id(0) // HEADS
-    first_head = (tl.program_id(0) % HEADS) // PACKED * PACKED
-    part = PACKED - 1 - tl.program_id(0) % PACKED
+    # a tile has a program for each PACKED heads and each part of its tokens, the last part first
+    PROGRAMS: tl.constexpr = HEADS // PACKED * PARTS
+    tile, program = tl.program_id(0) // PROGRAMS, tl.program_id(0) % PROGRAMS
+    part = PARTS - 1 - program % PARTS
+    first_head = program // PARTS * PACKED
     kv_head = first_head // (HEADS // KV_HEADS)
     wait_for_inputs(OVERLAPPED)
     row = tl.load(tiles + tile * 4).to(tl.int64)
@@ -227,9 +229,9 @@ def _prefill_kernel(
         table,
         0,
         num_seen_by_all,
+        block_stride,
         scale,
         False,
-        BLOCK_STRIDE,
         KV_HEADS * BLOCK_SIZE * DIM,
         BLOCK_SIZE,
         DIM,
@@ -245,9 +247,9 @@ def _prefill_kernel(
         table,
         num_seen_by_all,
         end,
+        block_stride,
         scale,
         True,
-        BLOCK_STRIDE,
         KV_HEADS * BLOCK_SIZE * DIM,
         BLOCK_SIZE,
         DIM,
