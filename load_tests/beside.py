@@ -15,11 +15,12 @@ from engine.architectures.registry import ARCHITECTURES
 from engine.config import ModelConfig
 from engine.model_config import read_model_config
 from load_tests import machine, report
+from load_tests.card import Ceilings
 from load_tests.options import at_least
-from load_tests.roofline import Limits, datasheet, least_seconds
+from load_tests.roofline import least_seconds
 from load_tests.shapes import SHAPES, dtype_of, model_folder
 from load_tests.sides.job import Decode, Knobs, Measure
-from load_tests.sides.launch import MODULES, Turn, measure_ceilings, take_turn
+from load_tests.sides.launch import MODULES, Turn, find_ceilings, take_turn
 from load_tests.sides.side import Figures
 
 OURS = "pagoda"
@@ -77,7 +78,7 @@ def run(
         folder = model_folder(args.model, Path(name))
         model = read_model_config(folder)
         knobs = _knobs(args, folder, model)
-        limits = _limits(args.device)
+        limits = {} if args.device == "cpu" else find_ceilings()
         turns = []
         for side in _order(args):
             own = _peers_own(knobs) if args.peer_defaults and side != OURS else knobs
@@ -135,20 +136,10 @@ def _blocks_that_fit(args: argparse.Namespace, model: ModelConfig) -> int:
     return int(free_bytes // (args.block_size * model.kv_bytes_per_token(2)))
 
 
-def _limits(device: str) -> dict[str, Limits]:
-    """The card by its data sheet and as measured; nothing is known of a CPU."""
-    if device == "cpu":
-        return {}
-    ceilings = measure_ceilings()
-    known = {"measured": Limits(**ceilings)}
-    sheet = datasheet(machine.name())
-    return {"datasheet": sheet, **known} if sheet else known
-
-
 class _Shares:
     """Says what share of the least possible time a figure is."""
 
-    def __init__(self, model: ModelConfig, knobs: Knobs, limits: dict[str, Limits]) -> None:
+    def __init__(self, model: ModelConfig, knobs: Knobs, limits: dict[str, Ceilings]) -> None:
         self._model, self._knobs, self._limits = model, knobs, limits
         self._least: dict[tuple[Measure, str], float | None] = {}
 
@@ -222,7 +213,7 @@ def _ratio(turns: Sequence[Turn], index: int, column: Column) -> str:
 
 
 def _document(
-    knobs: Knobs, measures: Sequence[Measure], turns: Sequence[Turn], limits: dict[str, Limits]
+    knobs: Knobs, measures: Sequence[Measure], turns: Sequence[Turn], limits: dict[str, Ceilings]
 ) -> dict[str, object]:
     return {
         "knobs": asdict(knobs),

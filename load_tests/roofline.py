@@ -1,10 +1,9 @@
 """The least time a card could take for a measure: every phase of every step at a limit of it."""
 
-from dataclasses import dataclass
-
 from engine.config import ModelConfig, SchedulerConfig
 from engine.executor.step_time import RooflineStepTime, StepWork
 from engine.types import Capacity
+from load_tests.card import Ceilings
 from load_tests.sides.job import Beam, Decode, Knobs, Measure, Offline
 from load_tests.simulation import Setup, replay
 from load_tests.traffic.lognormal import draw_pairs
@@ -13,35 +12,14 @@ from load_tests.traffic.schedule import Schedule, TimedRequest
 _VALUE_BYTES = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Bytes and floating-point operations per second."""
-
-    bandwidth: float
-    compute: float
-
-
-# data sheets, dense 16-bit: https://www.nvidia.com/en-us/data-center/{h100,h200,a100}
-DATASHEETS = {
-    "H100": Limits(bandwidth=3.35e12, compute=989e12),
-    "H200": Limits(bandwidth=4.8e12, compute=989e12),
-    "A100": Limits(bandwidth=2.039e12, compute=312e12),
-}
-
-
-def datasheet(card: str) -> Limits | None:
-    """Find the limits of a card by its name; None if it is not known."""
-    return next((limits for name, limits in DATASHEETS.items() if name in card), None)
-
-
 def least_seconds(
-    measure: Measure, model: ModelConfig, knobs: Knobs, limits: Limits
+    measure: Measure, model: ModelConfig, knobs: Knobs, ceilings: Ceilings
 ) -> float | None:
     """Time of a step for `Decode`, of everything for batches; None where arrivals set the pace.
 
     Batches are replayed through the scheduler, so what waits for a place waits here too.
     """
-    step_time = _step_time(model, limits)
+    step_time = _step_time(model, ceilings)
     match measure:
         case Decode():
             # the average of the steps
@@ -62,7 +40,7 @@ def least_seconds(
     return None
 
 
-def _step_time(model: ModelConfig, limits: Limits) -> RooflineStepTime:
+def _step_time(model: ModelConfig, ceilings: Ceilings) -> RooflineStepTime:
     q_size, kv_size = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
     # a gated network has three matrices
     num_feed = 3 if "OPT" not in model.architecture and "GPT2" not in model.architecture else 2
@@ -72,8 +50,8 @@ def _step_time(model: ModelConfig, limits: Limits) -> RooflineStepTime:
         head_params=model.vocab_size * model.embedding_width,
         kv_bytes=model.kv_bytes_per_token(_VALUE_BYTES),
         attention_flop=4 * model.num_layers * q_size,
-        bandwidth=limits.bandwidth,
-        compute=limits.compute,
+        bandwidth=ceilings.bytes_per_s,
+        compute=ceilings.flops,
     )
 
 

@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from load_tests.card import Ceilings
 from load_tests.sides.job import Job, Knobs, Measure, Online
 from load_tests.sides.side import Figures
 
@@ -48,12 +49,12 @@ def take_turn(side: str, knobs: Knobs, measures: Sequence[Measure]) -> Turn:
     return Turn(side=side, facts=facts, figures=tuple(figures), errors=tuple(errors))
 
 
-def measure_ceilings() -> dict[str, float]:
-    """Measure the card; see `load_tests.sides.ceilings`."""
+def find_ceilings() -> dict[str, Ceilings]:
+    """The card by its datasheet, if it is known, and as measured."""
     command = [sys.executable, "-m", "load_tests.sides.ceilings"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=_ROOT)
-    ceilings: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return ceilings
+    found = json.loads(done.stdout.splitlines()[-1])
+    return {name: Ceilings(**rates) for name, rates in sorted(found.items())}
 
 
 def _run(module: str, job: Job) -> tuple[list[dict[str, Any]], str]:

@@ -3,12 +3,13 @@ from pathlib import Path
 import pytest
 
 from engine.model_config import read_model_config
-from load_tests.roofline import DATASHEETS, datasheet, least_seconds
+from load_tests.card import datasheet
+from load_tests.roofline import least_seconds
 from load_tests.shapes import model_folder
 from load_tests.sides.job import Beam, Decode, Knobs, Measure, Offline, Online
 from load_tests.traffic.lognormal import draw_pairs
 
-H100 = DATASHEETS["H100"]
+H100 = datasheet("NVIDIA H100 80GB HBM3")
 
 
 def least_ms(name: str, measure: Measure, folder: Path) -> float | None:
@@ -55,8 +56,3 @@ def test_batches_are_replayed_step_by_step(tmp_path: Path) -> None:
 def test_arrivals_set_their_own_pace(tmp_path: Path) -> None:
     online = Online(trace="alpaca", rate_per_s=1.0, duration_s=1.0, seed=0)
     assert least_ms("llama3-8b", online, tmp_path) is None
-
-
-def test_cards_are_known_by_name() -> None:
-    assert datasheet("NVIDIA H100 80GB HBM3") == H100
-    assert datasheet("AMD EPYC, 2 cores") is None
