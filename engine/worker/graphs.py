@@ -75,7 +75,9 @@ class DecodeGraphs:
         self._sizes = bucket_sizes(max_num_rows)
         self._graphs: dict[Variant, Callable[[], Tensor]] = {}
         device = self._runtime.device
-        self._staging = torch.zeros(_NUM_COLUMNS * self._sizes[-1], dtype=torch.int64, device=device)
+        self._staging = torch.zeros(
+            _NUM_COLUMNS * self._sizes[-1], dtype=torch.int64, device=device
+        )
         self._indices = torch.arange(self._sizes[-1] + 1, dtype=torch.int64, device=device)
         self._query_starts = self._indices.int()
 
@@ -83,7 +85,9 @@ class DecodeGraphs:
         """Capture the graphs that most steps need, the largest first; others come when needed."""
         started_s = time.perf_counter()
         variants = [
-            Variant(size, is_random) for size in reversed(self._sizes) for is_random in (False, True)
+            Variant(size, is_random)
+            for size in reversed(self._sizes)
+            for is_random in (False, True)
         ]
         for done, variant in enumerate(variants, start=1):
             self._capture(variant)

@@ -36,7 +36,13 @@ def test_pool_too_small_for_one_sequence_is_refused(tiny: TinyModel) -> None:
     config = tiny.config(num_blocks=3, block_size=4, max_model_len=13)
     with pytest.raises(ConfigError, match=f"12 tokens.*max_model_len=13.*{4 * _BLOCK_BYTES}"):
         KVPool(config, TensorParallel(), _BACKEND, HostRuntime(), config.kv_cache_bytes)
-    KVPool(tiny.config(num_blocks=4, block_size=4, max_model_len=13), TensorParallel(), _BACKEND, HostRuntime(), config.kv_cache_bytes)
+    KVPool(
+        tiny.config(num_blocks=4, block_size=4, max_model_len=13),
+        TensorParallel(),
+        _BACKEND,
+        HostRuntime(),
+        config.kv_cache_bytes,
+    )
 
 
 def test_pool_larger_than_the_memory_is_refused(tiny: TinyModel) -> None:
