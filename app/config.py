@@ -47,7 +47,9 @@ class AppConfig(BaseModel):
         tensor_parallel_size: ranks that share every layer.
         block_size: tokens per block of the KV pool.
         num_blocks: blocks of the KV pool on each rank; null derives it from `kv_cache_gib`.
-        kv_cache_gib: memory of the KV pool on each rank in GiB.
+        kv_cache_gib: memory of the KV pool on each rank in GiB; null takes what
+            `gpu_memory_fraction` leaves of a GPU, and 0.5 on a CPU.
+        gpu_memory_fraction: share of a GPU's memory for weights, steps and KV pool together.
         swap_gib: CPU memory for preempted sequences on each rank in GiB; 0 never swaps.
         preemption: how a preempted request comes back: from the swap space, by recomputation, or
             by what is cheaper for it.
@@ -57,7 +59,7 @@ class AppConfig(BaseModel):
         max_model_len: longest prompt plus output in tokens; null takes the model's.
         max_num_waiting: requests that may wait for a place in the batch.
         num_threads: compute threads of a CPU worker.
-        compiled_kernels: whether a CPU worker may compile and use the C kernels.
+        compiled_kernels: whether kernels may be compiled, in C for a CPU and in Triton for a GPU.
         cache_folder: where the embedded model is kept.
         unknown_parameters: whether a request field that the API does not know is an error.
         api_keys_file: file with one accepted API key per line; null accepts every caller.
@@ -73,7 +75,8 @@ class AppConfig(BaseModel):
     tensor_parallel_size: int = Field(default=1, ge=1, le=64)
     block_size: int = Field(default=16, ge=1, le=256)
     num_blocks: int | None = Field(default=None, ge=1, lt=1 << 31)
-    kv_cache_gib: float = Field(default=0.5, gt=0, le=1024, allow_inf_nan=False)
+    kv_cache_gib: float | None = Field(default=None, gt=0, le=1024, allow_inf_nan=False)
+    gpu_memory_fraction: float = Field(default=0.9, gt=0, le=1, allow_inf_nan=False)
     swap_gib: float = Field(default=0.0, ge=0, le=1024, allow_inf_nan=False)
     preemption: PreemptionPolicy = "auto"
     prefix_cache: bool = True

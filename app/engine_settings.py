@@ -10,6 +10,9 @@ from engine.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
+# of KV pool where neither the configuration nor a GPU says how much
+_CPU_POOL_BYTES = 512 << 20
+
 DTYPE_BYTES: dict[DType, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 # how Linux names the instructions on x86 and on Arm
@@ -32,7 +35,7 @@ def to_engine_config(config: AppConfig, folder: Path, model: ModelConfig) -> Eng
     device = _device(config)
     dtype = _dtype(config, device)
     _check_swap(config, model, DTYPE_BYTES[dtype])
-    num_blocks = _num_blocks(config, model, DTYPE_BYTES[dtype])
+    num_blocks = _num_blocks(config, model, device, DTYPE_BYTES[dtype])
     return EngineConfig(
         model_path=str(folder),
         model=model,
@@ -42,13 +45,14 @@ def to_engine_config(config: AppConfig, folder: Path, model: ModelConfig) -> Eng
         tensor_parallel_size=config.tensor_parallel_size,
         block_size=config.block_size,
         num_blocks=num_blocks,
-        kv_cache_bytes=_kv_cache_bytes(config),
+        kv_cache_bytes=_kv_cache_bytes(config, device),
+        gpu_memory_fraction=config.gpu_memory_fraction,
         swap_bytes=_swap_bytes(config),
         preemption=config.preemption,
         prefix_cache=config.prefix_cache,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
-        max_model_len=_max_model_len(config, model, num_blocks * config.block_size),
+        max_model_len=_max_model_len(config, model, num_blocks),
         max_num_waiting=config.max_num_waiting,
         num_threads=config.num_threads,
         compiled_kernels=config.compiled_kernels,
@@ -110,7 +114,10 @@ def _block_bytes(config: AppConfig, model: ModelConfig, bytes_per_value: int) ->
     return token_bytes * config.block_size
 
 
-def _kv_cache_bytes(config: AppConfig) -> int:
+def _kv_cache_bytes(config: AppConfig, device: Device) -> int:
+    """Memory of the pool; 0 where the worker measures what the GPU has left."""
+    if config.kv_cache_gib is None:
+        return 0 if device == "cuda" else _CPU_POOL_BYTES
     return int(config.kv_cache_gib * (1 << 30))
 
 
@@ -118,20 +125,24 @@ def _swap_bytes(config: AppConfig) -> int:
     return int(config.swap_gib * (1 << 30))
 
 
-def _num_blocks(config: AppConfig, model: ModelConfig, bytes_per_value: int) -> int:
+def _num_blocks(config: AppConfig, model: ModelConfig, device: Device, bytes_per_value: int) -> int:
+    """Blocks of the pool; 0 where only the worker will know."""
     if config.num_blocks is not None:
         return config.num_blocks
+    pool_bytes = _kv_cache_bytes(config, device)
     block_bytes = _block_bytes(config, model, bytes_per_value)
-    num_blocks = _kv_cache_bytes(config) // block_bytes
-    if num_blocks < 1:
+    num_blocks = pool_bytes // block_bytes
+    if pool_bytes and num_blocks < 1:
         raise ConfigError(
-            f"kv_cache_gib {config.kv_cache_gib} does not hold one block: {config.block_size} "
+            f"kv_cache_gib {pool_bytes / (1 << 30):g} does not hold one block: {config.block_size} "
             f"tokens of this model take {block_bytes / (1 << 30):.4g} GiB; raise it"
         )
     return num_blocks
 
 
-def _max_model_len(config: AppConfig, model: ModelConfig, num_slots: int) -> int:
+def _max_model_len(config: AppConfig, model: ModelConfig, num_blocks: int) -> int:
+    """Longest sequence; a pool of unknown size is checked when it is known."""
+    num_slots = num_blocks * config.block_size or model.max_position
     if config.max_model_len is None:
         if num_slots < model.max_position:
             logger.warning(
@@ -157,7 +168,7 @@ def _pool_too_small(config: AppConfig, num_slots: int) -> str:
         option, needed = "num_blocks", str(-(-config.max_model_len // config.block_size))
     else:
         # as many blocks as the longest sequence needs, in GiB rounded up to a hundredth
-        bytes_per_block = _kv_cache_bytes(config) / num_blocks
+        bytes_per_block = _kv_cache_bytes(config, "cpu") / num_blocks
         blocks = -(-config.max_model_len // config.block_size)
         option, needed = "kv_cache_gib", f"{blocks * bytes_per_block / (1 << 30) + 0.01:.2f}"
     return (

@@ -125,7 +125,9 @@ class EngineConfig:
         model_path: folder with config.json and safetensors.
         tensor_parallel_size: ranks that share every layer.
         num_blocks: blocks of the KV pool on each rank; 0 derives it from `kv_cache_bytes`.
-        kv_cache_bytes: memory of the KV pool on each rank.
+        kv_cache_bytes: memory of the KV pool on each rank; 0 takes what `gpu_memory_fraction`
+            leaves, on a CPU half a GiB.
+        gpu_memory_fraction: share of a GPU's memory that everything together may take.
         swap_bytes: CPU memory for preempted sequences on each rank.
         max_num_seqs: sequences in the batch at once.
         max_num_batched_tokens: token budget of one step.
@@ -146,7 +148,8 @@ class EngineConfig:
     tensor_parallel_size: int = 1
     block_size: int = 16
     num_blocks: int = 0
-    kv_cache_bytes: int = 512 << 20
+    kv_cache_bytes: int = 0
+    gpu_memory_fraction: float = 0.9
     swap_bytes: int = 0
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 256

@@ -19,6 +19,7 @@ COMMANDS = {
     "online": "serve Poisson arrivals in process, beside a peer: latencies",
     "beam": "run many beam searches at once, in process, beside a peer: tokens per second",
     "all_beside": "`offline`, `online` and `beam` with one start of each side",
+    "step": "time single steps in process: decodes by batch and context, and mixed steps",
     "startup": "time the start and the end of `serve run`, and weigh its processes",
 }
 

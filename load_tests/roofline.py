@@ -19,7 +19,7 @@ def least_seconds(
 
     Batches are replayed through the scheduler, so what waits for a place waits here too.
     """
-    step_time = _step_time(model, ceilings)
+    step_time = roofline_of(model, ceilings)
     match measure:
         case Decode():
             # the average of the steps
@@ -40,7 +40,8 @@ def least_seconds(
     return None
 
 
-def _step_time(model: ModelConfig, ceilings: Ceilings) -> RooflineStepTime:
+def roofline_of(model: ModelConfig, ceilings: Ceilings) -> RooflineStepTime:
+    """The least time of any step of a model whose values have 16 bits."""
     q_size, kv_size = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
     # a gated network has three matrices
     num_feed = 3 if "OPT" not in model.architecture and "GPT2" not in model.architecture else 2

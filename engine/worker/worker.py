@@ -1,5 +1,7 @@
 """One rank: its share of the model, its KV pool and its row table, driven by plans."""
 
+import logging
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,6 +15,7 @@ from engine.types import Capacity, StepPlan, StepResult
 from engine.worker.graphs import DecodeGraphs
 from engine.worker.inputs import build_inputs
 from engine.worker.kv_pool import KVPool
+from engine.worker.memory_budget import share_out
 from engine.worker.plan_check import PlanLimits, check_plan
 from engine.worker.report import Part, PendingStep
 from engine.worker.row_table import RowTable
@@ -22,6 +25,8 @@ from engine.worker.staging import stage
 from kernels.backend import BatchLayout, KernelBackend, Sampled, SamplingColumns
 from kernels.runtime import Runtime
 from kernels.select import select_backend, select_runtime
+
+logger = logging.getLogger(__name__)
 
 
 class Worker:
@@ -197,9 +202,18 @@ def load_worker(
     runtime = select_runtime(str(device), compiled=config.compiled_kernels)
     parallel = connect(rank, config.tensor_parallel_size, rendezvous, device)
     try:
+        before = runtime.memory()
         model = load_model(config, backend, parallel, on_progress)
-        pool = KVPool(config, parallel, backend, runtime, config.kv_cache_bytes)
+        loaded = runtime.memory()
+        weight_bytes = loaded.used - before.used if loaded and before else 0
+        budget = share_out(config, runtime, backend, model, weight_bytes)
+        pool = KVPool(config, parallel, backend, runtime, budget.blocks)
     except BaseException:
         parallel.close()
         raise
+    if budget.total:
+        value_bytes = backend.dtype.itemsize
+        token_bytes = config.model.kv_bytes_per_token(value_bytes, parallel.size)
+        for line in budget.lines(token_bytes, config.max_model_len):
+            logger.info("memory %s", line)
     return Worker(config, runtime, backend, parallel, model, pool)
