@@ -29,7 +29,7 @@ def _silu_mul_kernel(
     tl.store(out + row * num_columns + columns, product.to(out.dtype.element_ty), is_column)
 
 
-@triton.jit(do_not_specialize=["size"])
+@triton.jit
 def _activate_kernel(
     out, x, size, NAME: tl.constexpr, BLOCK: tl.constexpr, OVERLAPPED: tl.constexpr
 ):

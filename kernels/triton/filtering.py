@@ -3,11 +3,13 @@
 The draw is the argmax of scores over the tokens that the filters keep. Take the argmax over all
 tokens first. If it is kept it is the answer, since it wins among more. If not, no token ranked
 after it is kept either, so the next argmax is taken among those ranked before. A draw is kept with
-a probability near top_p, so few rounds are needed however many tokens are kept; for top-k the
-rounds start from the k-th largest logit, which is found digit by digit.
+a probability near top_p, so few rounds are needed however many tokens are kept. For the next argmax
+only those chunks are read again whose winner is ruled out and was ahead of all others.
 
 Tokens are ranked by logit, equal ones by token id. Twin: `kernels.sampling.mask_unlikely`.
 """
+
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -16,7 +18,8 @@ from torch import Tensor
 
 from kernels.backend import SamplingColumns
 from kernels.triton.launch import overlap, wait_for_inputs
-from kernels.triton.noise import best_draw, draw_keys
+from kernels.triton.noise import best_draw, draw_keys, first_token, score
+from kernels.triton.selection import CAPACITY, kth_of_chunks, kth_of_row, load_block
 
 _BLOCK = 8192
 # a row is one program's work, and 16 warps hide the latency of its loads
@@ -25,11 +28,29 @@ _NUM_WARPS = 16
 _KEY_BYTES = {torch.bfloat16: 2, torch.float16: 3, torch.float32: 4}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowStats:
+    """What is known of rows of logits before their filters.
+
+    Attributes:
+        largest: [S] float32.
+        scaled_sums: [S] float32 sum of exp((logit - largest) / temperature).
+        chunk_largest, chunk_tokens: [S, num_chunks] float32 and int32, the maximum of each chunk
+            and the token that wins it.
+        chunk_len: tokens of a chunk.
+    """
+
+    largest: Tensor
+    scaled_sums: Tensor
+    chunk_largest: Tensor
+    chunk_tokens: Tensor
+    chunk_len: int
+
+
 @triton.jit
-def _load_block(row, start, vocab_size, BLOCK: tl.constexpr):
-    tokens = start + tl.arange(0, BLOCK)
-    values = tl.load(row + tokens, tokens < vocab_size, other=-float("inf"))
-    return values.to(tl.float32), tokens
+def _is_before(values, tokens, value, token):
+    """Whether tokens are ranked before (value, token)."""
+    return (values > value) | ((values == value) & (tokens < token))
 
 
 @triton.jit
@@ -39,65 +60,54 @@ def _rank(row, vocab_size, value, token, largest, temperature, BLOCK: tl.constex
     counts = tl.zeros([BLOCK], tl.int32)
     masses = tl.zeros([BLOCK], tl.float32)
     for start in range(0, vocab_size, BLOCK):
-        values, tokens = _load_block(row, start, vocab_size, BLOCK)
-        is_before = (values > value) | ((values == value) & (tokens < token))
+        values, tokens = load_block(row, start, vocab_size, BLOCK)
+        is_before = _is_before(values, tokens, value, token)
         counts += is_before.to(tl.int32)
         masses += tl.where(is_before, tl.exp((values - largest) * inverse), 0.0)
     return tl.sum(counts, axis=0), tl.sum(masses, axis=0)
 
 
 @triton.jit
-def _draw_before(
-    row, vocab_size, value, token, floor, temperature, first_key, second_key, BLOCK: tl.constexpr
+def _next_draw(
+    row,
+    vocab_size,
+    scores,
+    winners,
+    floor,
+    value,
+    token,
+    temperature,
+    first_key,
+    second_key,
+    CHUNK: tl.constexpr,
 ):
-    """The best token before (value, token) whose logit is at least `floor`."""
-    best, drawn = -float("inf"), token
-    for start in range(0, vocab_size, BLOCK):
-        values, tokens = _load_block(row, start, vocab_size, BLOCK)
-        is_before = (values > value) | ((values == value) & (tokens < token))
-        is_open = is_before & (values >= floor)
-        if tl.max(is_open.to(tl.int32), axis=0) > 0:
-            open_values = tl.where(is_open, values, -float("inf"))
-            scored, winner = best_draw(open_values, tokens, temperature, first_key, second_key)
-            # blocks come in the order of tokens, so of equal scores the lower token stays
-            drawn = tl.where(scored > best, winner, drawn)
-            best = tl.maximum(scored, best)
-    return drawn
+    """The best token before (value, token) whose logit is at least `floor`; there must be one.
 
+    Args:
+        scores, winners: [CHUNKS] of each chunk, for the tokens that were open so far.
 
-@triton.jit
-def _ordered(values):
-    """Map float32 to uint32 in the same order; both zeros to one number."""
-    bits = (values + 0.0).to(tl.int32, bitcast=True)
-    return (bits ^ ((bits >> 31) | -(2**31))).to(tl.uint32, bitcast=True)
-
-
-@triton.jit
-def _kth_largest(row, vocab_size, k, KEY_BYTES: tl.constexpr, BLOCK: tl.constexpr):
-    """The k-th largest logit, and how many of those equal to it are among the k largest."""
-    digits = tl.arange(0, 256)
-    prefix = 0
-    rest = k
-    for byte in tl.static_range(KEY_BYTES):
-        counts = tl.zeros([256], tl.int32)
-        for start in range(0, vocab_size, BLOCK):
-            values, tokens = _load_block(row, start, vocab_size, BLOCK)
-            keys = _ordered(values)
-            is_open = tokens < vocab_size
-            if byte > 0:
-                is_open = is_open & ((keys >> (32 - 8 * byte)) == prefix)
-            digit = ((keys >> (24 - 8 * byte)) & 255).to(tl.int32)
-            counts += tl.histogram(digit, 256, mask=is_open)
-        # tokens with a larger digit
-        above = tl.sum(counts, axis=0) - tl.cumsum(counts, axis=0)
-        chosen = tl.max(tl.where(above + counts >= rest, digits, 0), axis=0)
-        rest -= tl.sum(tl.where(digits == chosen, above, 0), axis=0)
-        prefix = (prefix << 8) | chosen.to(tl.uint32)
-    num_low_bits: tl.constexpr = 32 - 8 * KEY_BYTES
-    key = (prefix << num_low_bits).to(tl.int32, bitcast=True)
-    # the low bits of every logit are 0
-    bits = tl.where(key < 0, key ^ -(2**31), ~key) & -(1 << num_low_bits)
-    return bits.to(tl.float32, bitcast=True), rest
+    Returns:
+        The token, its logit, and the scores and winners of chunks that were read again.
+    """
+    chunks = tl.arange(0, scores.shape[0])
+    drawn, logit = token, value
+    is_open = token < 0
+    while not is_open:
+        best = tl.max(scores, axis=0)
+        chunk = first_token(scores == best, chunks)
+        drawn = tl.max(tl.where(chunks == chunk, winners, 0), axis=0)
+        logit = tl.load(row + drawn).to(tl.float32)
+        is_open = (logit >= floor) & _is_before(logit, drawn, value, token)
+        if not is_open:
+            values, tokens = load_block(row, chunk * CHUNK, vocab_size, CHUNK)
+            is_left = (values >= floor) & _is_before(values, tokens, value, token)
+            values = tl.where(is_left, values, -float("inf"))
+            scored, winner = best_draw(values, tokens, temperature, first_key, second_key)
+            scores = tl.where(chunks == chunk, scored, scores)
+            winners = tl.where(chunks == chunk, winner, winners)
+            # cannot be, but a program that never ends would take the device with it
+            is_open = best == -float("inf")
+    return drawn, logit, scores, winners
 
 
 @triton.jit
@@ -112,76 +122,85 @@ def _filter_kernel(
     positions,
     all_largest,
     scaled_sums,
+    chunk_largest,
+    chunk_tokens,
+    candidates,
     row_stride,
     vocab_size,
+    num_chunks,
     KEY_BYTES: tl.constexpr,
     BLOCK: tl.constexpr,
+    CHUNK: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    CAPACITY: tl.constexpr,
     OVERLAPPED: tl.constexpr,
 ):
     index = tl.program_id(0).to(tl.int64)
     wait_for_inputs(OVERLAPPED)
-    token = tl.load(tokens_out + index).to(tl.int32)
     temperature = tl.load(temperatures + index)
     top_k = tl.load(top_ks + index)
     top_p = tl.load(top_ps + index)
     min_p = tl.load(min_ps + index)
     is_top_k = (top_k > 0) & (top_k < vocab_size)
-    if (token >= 0) & (temperature > 0) & (is_top_k | (top_p < 1) | (min_p > 0)):
+    is_filtered = (temperature > 0) & (is_top_k | (top_p < 1) | (min_p > 0))
+    if is_filtered & (tl.load(tokens_out + index) >= 0):
         row = logits + index * row_stride
         first_key, second_key = draw_keys(tl.load(seeds + index), tl.load(positions + index))
         largest = tl.load(all_largest + index)
         total = tl.load(scaled_sums + index)
+        chunks = tl.arange(0, CHUNKS)
+        is_chunk = chunks < num_chunks
+        winners = tl.load(chunk_tokens + index * num_chunks + chunks, is_chunk, other=0)
+        winner_logits = tl.load(row + winners).to(tl.float32)
+        scores = score(winner_logits, winners, temperature, first_key, second_key)
+        scores = tl.where(is_chunk, scores, -float("inf"))
         floor = -float("inf")
         if is_top_k:
-            floor, num_equal = _kth_largest(row, vocab_size, top_k, KEY_BYTES, BLOCK)
+            floor = kth_of_chunks(chunk_largest + index * num_chunks, num_chunks, top_k, CHUNKS)
             if top_p < 1:
-                _, above = _rank(row, vocab_size, floor, -1, largest, temperature, BLOCK)
-                total = above + num_equal * tl.exp((floor - largest) / temperature)
+                own = candidates + index * CAPACITY
+                floor = kth_of_row(row, vocab_size, top_k, floor, own, KEY_BYTES, BLOCK, CAPACITY)
+                count, mass = _rank(row, vocab_size, floor, -1, largest, temperature, BLOCK)
+                total = mass + (top_k - count) * tl.exp((floor - largest) / temperature)
         if min_p > 0:
             # a token less than this far below the largest passes, up to rounding
-            floor = tl.maximum(floor, largest + temperature * tl.log(min_p) * 1.000001)
-        value = tl.load(row + token).to(tl.float32)
-        if value < floor:
-            # before the last possible token lie all of them
-            token = _draw_before(
+            lowest = largest + temperature * tl.log(min_p) * 1.000001
+            floor = tl.maximum(floor, tl.minimum(lowest, largest))
+        # all tokens come before this one
+        value, token = -float("inf"), vocab_size
+        is_kept = top_k < -1
+        while not is_kept:
+            token, value, scores, winners = _next_draw(
                 row,
                 vocab_size,
-                -float("inf"),
-                vocab_size,
+                scores,
+                winners,
                 floor,
+                value,
+                token,
                 temperature,
                 first_key,
                 second_key,
-                BLOCK,
+                CHUNK,
             )
-        is_kept = token < 0
-        while not is_kept:
-            value = tl.load(row + token).to(tl.float32)
             count, mass = _rank(row, vocab_size, value, token, largest, temperature, BLOCK)
             is_kept = (top_k <= 0) | (count < top_k)
             is_kept &= (top_p >= 1) | (mass < top_p * total)
             is_kept &= tl.exp((value - largest) / temperature) >= min_p
             # the most likely token stays whatever the filters say
             is_kept |= count == 0
-            if not is_kept:
-                token = _draw_before(
-                    row, vocab_size, value, token, floor, temperature, first_key, second_key, BLOCK
-                )
         tl.store(tokens_out + index, token.to(tl.int64))
 
 
-def filter_rows(
-    tokens: Tensor, logits: Tensor, columns: SamplingColumns, largest: Tensor, scaled_sums: Tensor
-) -> None:
+def filter_rows(tokens: Tensor, logits: Tensor, columns: SamplingColumns, stats: RowStats) -> None:
     """Replace, IN PLACE, drawn tokens that a row's filters exclude.
 
     Args:
         tokens: [S] int64, the draws without filters; -1 where there is none.
         logits: [S, vocab], float32, float16 or bfloat16, rows contiguous.
-        largest: [S] float32 maximum of each row.
-        scaled_sums: [S] float32 sum of exp((logit - largest) / temperature) of each row.
     """
     assert columns.top_k.dtype == torch.int32
+    num_chunks = stats.chunk_largest.shape[1]
     _filter_kernel[(len(logits),)](
         tokens,
         logits,
@@ -191,12 +210,19 @@ def filter_rows(
         columns.min_p,
         columns.seeds,
         columns.positions,
-        largest,
-        scaled_sums,
+        stats.largest,
+        stats.scaled_sums,
+        stats.chunk_largest,
+        stats.chunk_tokens,
+        stats.largest.new_empty(len(logits), CAPACITY),
         logits.stride(0),
         logits.shape[1],
+        num_chunks,
         KEY_BYTES=_KEY_BYTES[logits.dtype],
         BLOCK=_BLOCK,
+        CHUNK=stats.chunk_len,
+        CHUNKS=triton.next_power_of_2(num_chunks),
+        CAPACITY=CAPACITY,
         num_warps=_NUM_WARPS,
         **overlap(logits.device),
     )

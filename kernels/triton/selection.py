@@ -1,0 +1,109 @@
+"""The k-th largest logit of a row, without sorting the row."""
+
+import triton
+import triton.language as tl
+
+# candidates that are kept at once; the bound from chunks lets about k logits pass
+CAPACITY = 2048
+
+
+@triton.jit
+def load_block(row, start, vocab_size, BLOCK: tl.constexpr):
+    """Logits [BLOCK] float32 of the tokens from `start` on, -inf beyond the end, and their ids."""
+    tokens = start + tl.arange(0, BLOCK)
+    values = tl.load(row + tokens, tokens < vocab_size, other=-float("inf"))
+    return values.to(tl.float32), tokens
+
+
+@triton.jit
+def kth_of_chunks(chunk_largest, num_chunks, k, CHUNKS: tl.constexpr):
+    """The k-th largest maximum of a row's chunks: at least k logits of the row are as large."""
+    chunks = tl.arange(0, CHUNKS)
+    maxima = tl.load(chunk_largest + chunks, chunks < num_chunks, other=-float("inf"))
+    ranked = tl.sort(maxima, descending=True)
+    return tl.max(tl.where(chunks == k - 1, ranked, -float("inf")), axis=0)
+
+
+@triton.jit
+def kth_of_row(
+    row,
+    vocab_size,
+    k,
+    floor,
+    candidates,
+    KEY_BYTES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    CAPACITY: tl.constexpr,
+):
+    """The k-th largest logit, given that at least k logits are as large as `floor`.
+
+    Args:
+        candidates: scratch of CAPACITY float32 that no other program uses.
+        KEY_BYTES: leading bytes of a float32 that tell apart all logits.
+    """
+    count = _collect(row, vocab_size, floor, candidates, BLOCK, CAPACITY)
+    if count <= CAPACITY:
+        tl.debug_barrier()
+        places = tl.arange(0, CAPACITY)
+        # written by other threads of this program
+        values = tl.load(candidates + places, places < count, other=-float("inf"))
+        keys = _ordered(values)
+        key = tl.zeros([], tl.uint32)
+        for step in range(32):
+            raised = key | (tl.full([], 1, tl.uint32) << (31 - step))
+            key = tl.where(tl.sum((keys >= raised).to(tl.int32), axis=0) >= k, raised, key)
+    else:
+        key = _kth_key(row, vocab_size, k, KEY_BYTES, BLOCK)
+    signed = key.to(tl.int32, bitcast=True)
+    bits = tl.where(signed < 0, signed ^ -(2**31), ~signed)
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _collect(row, vocab_size, floor, candidates, BLOCK: tl.constexpr, CAPACITY: tl.constexpr):
+    """Store the logits that are at least `floor` and return how many there are."""
+    count = 0
+    for start in range(0, vocab_size, BLOCK):
+        values, tokens = load_block(row, start, vocab_size, BLOCK)
+        is_candidate = (values >= floor) & (tokens < vocab_size)
+        found = tl.sum(is_candidate.to(tl.int32), axis=0)
+        if found > 0:
+            places = count + tl.cumsum(is_candidate.to(tl.int32), axis=0) - 1
+            tl.store(candidates + places, values, is_candidate & (places < CAPACITY))
+        count += found
+    return count
+
+
+@triton.jit
+def _ordered(values):
+    """Map float32 to uint32 in the same order; both zeros to one number."""
+    bits = (values + 0.0).to(tl.int32, bitcast=True)
+    return (bits ^ ((bits >> 31) | -(2**31))).to(tl.uint32, bitcast=True)
+
+
+@triton.jit
+def _kth_key(row, vocab_size, k, KEY_BYTES: tl.constexpr, BLOCK: tl.constexpr):
+    """The k-th largest key of a row by its digits, the most significant first."""
+    digits = tl.arange(0, 256)
+    prefix = 0
+    rest = k
+    for byte in tl.static_range(KEY_BYTES):
+        counts = tl.zeros([256], tl.int32)
+        for start in range(0, vocab_size, BLOCK):
+            values, tokens = load_block(row, start, vocab_size, BLOCK)
+            keys = _ordered(values)
+            is_open = tokens < vocab_size
+            if byte > 0:
+                is_open = is_open & ((keys >> (32 - 8 * byte)) == prefix)
+            digit = ((keys >> (24 - 8 * byte)) & 255).to(tl.int32)
+            counts += tl.histogram(digit, 256, mask=is_open)
+        # tokens with a larger digit
+        above = tl.sum(counts, axis=0) - tl.cumsum(counts, axis=0)
+        chosen = tl.max(tl.where(above + counts >= rest, digits, 0), axis=0)
+        rest -= tl.sum(tl.where(digits == chosen, above, 0), axis=0)
+        prefix = (prefix << 8) | chosen.to(tl.uint32)
+    num_low_bits: tl.constexpr = 32 - 8 * KEY_BYTES
+    key = prefix << num_low_bits
+    # the low bits of a logit are 0, so those of the key of a negative one are 1
+    low_bits = tl.full([], (1 << num_low_bits) - 1, tl.uint32)
+    return tl.where(key.to(tl.int32, bitcast=True) < 0, key, key | low_bits)
