@@ -56,6 +56,8 @@ class AppConfig(BaseModel):
         prefix_cache: whether the KV pool keeps blocks of earlier prompts and uses them again.
         max_num_seqs: sequences in the batch at once.
         max_num_batched_tokens: token budget of one step.
+        inter_token_latency_ms: milliseconds that a step may take while requests wait for their next
+            token, by which prompts beside them are cut; null does not care.
         max_model_len: longest prompt plus output in tokens; null takes the model's.
         max_num_waiting: requests that may wait for a place in the batch.
         num_threads: compute threads of a CPU worker.
@@ -82,6 +84,7 @@ class AppConfig(BaseModel):
     prefix_cache: bool = True
     max_num_seqs: int = Field(default=64, ge=1, le=4096)
     max_num_batched_tokens: int = Field(default=256, ge=1, le=1 << 20)
+    inter_token_latency_ms: float | None = Field(default=None, gt=0, le=60_000, allow_inf_nan=False)
     max_model_len: int | None = Field(default=None, ge=2, lt=1 << 31)
     max_num_waiting: int = Field(default=1024, ge=1, le=1 << 20)
     num_threads: int = Field(default=1, ge=1, le=1024)

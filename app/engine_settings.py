@@ -53,6 +53,7 @@ def to_engine_config(config: AppConfig, folder: Path, model: ModelConfig) -> Eng
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=_max_model_len(config, model, num_blocks),
+        inter_token_latency_s=(config.inter_token_latency_ms or 0.0) / 1e3,
         max_num_waiting=config.max_num_waiting,
         num_threads=config.num_threads,
         compiled_kernels=config.compiled_kernels,

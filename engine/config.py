@@ -105,6 +105,8 @@ class SchedulerConfig:
         watermark, growth_blocks: what newcomers leave free of the paged pool, as a share of it and
             in blocks per sequence that is in it; the larger counts.
         prefix_cache: whether full blocks are kept for later prompts.
+        inter_token_latency_s: seconds that a step may take where sequences decode beside prompts;
+            0 does not care.
     """
 
     max_num_batched_tokens: int
@@ -115,6 +117,7 @@ class SchedulerConfig:
     watermark: float = 0.01
     growth_blocks: float = 0.5
     prefix_cache: bool = True
+    inter_token_latency_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +138,7 @@ class EngineConfig:
         max_num_waiting: requests that may wait for a place in the batch.
         num_threads: compute threads of a CPU worker.
         run_ahead: plans in flight; 1 waits for each result.
-        memory_policy, preemption, prefix_cache: see `SchedulerConfig`.
+        memory_policy, preemption, prefix_cache, inter_token_latency_s: see `SchedulerConfig`.
         compiled_kernels: whether a worker may compile kernels, in C for CPUs and Triton for GPUs.
         graphs: whether decode steps are captured and replayed, where the device can.
     """
@@ -162,6 +165,7 @@ class EngineConfig:
     memory_policy: MemoryPolicy = "paged"
     preemption: PreemptionPolicy = "auto"
     prefix_cache: bool = True
+    inter_token_latency_s: float = 0.0
 
     @property
     def scheduler(self) -> SchedulerConfig:
@@ -173,4 +177,5 @@ class EngineConfig:
             memory_policy=self.memory_policy,
             preemption=self.preemption,
             prefix_cache=self.prefix_cache,
+            inter_token_latency_s=self.inter_token_latency_s,
         )

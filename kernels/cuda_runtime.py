@@ -23,8 +23,8 @@ class CudaRuntime:
         """Args: captures: whether the backend's operations can be captured."""
         self.device = device
         self.captures = captures
-        self._capture_stream = torch.cuda.Stream(device)
-        self._move_stream = torch.cuda.Stream(device)
+        self._capture_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._move_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._graph_memory = torch.cuda.graph_pool_handle()
 
     def to_device(self, values: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ class CudaRuntime:
 
     def mark(self) -> object:
         """Record an event."""
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
 
@@ -45,10 +45,10 @@ class CudaRuntime:
         """Copy into pinned memory behind the step's own work."""
         assert isinstance(since, torch.cuda.Event)
         # a waiting thread sleeps on a blocking event instead of spinning
-        done = torch.cuda.Event(enable_timing=True, blocking=True)
+        done = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
         copies = [None if tensor is None else _pinned_copy(tensor) for tensor in tensors]
         done.record()
-        moved = torch.cuda.Event(blocking=True)
+        moved = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         moved.record(self._move_stream)
         return _CudaFetch(copies, since, done, moved)
 

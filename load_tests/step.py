@@ -7,6 +7,7 @@ what its own clock does not account for.
 
 import argparse
 import gc
+import logging
 import random
 import tempfile
 import time
@@ -112,6 +113,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Time all steps, then print, write and draw them."""
+    # what the worker has to say about memory and graphs
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)
     files = report.start(args, "step")
     ceilings = {} if args.device == "cpu" else find_ceilings()
     with tempfile.TemporaryDirectory() as name:
@@ -174,7 +178,7 @@ class Bench:
         # the first sequences go on while the last ones are still prefilled
         num_prefills = -(-batch * input_len // (self._budget - batch + 1))
         self._add(batch, input_len, num_prefills + num_steps + 2 * _NUM_SKIPPED)
-        steps = []
+        steps: list[_Step] = []
         while self._engine.has_work:
             steps += self._step()
         decodes = [step for step in steps if step.stats.num_tokens == batch]
@@ -184,7 +188,7 @@ class Bench:
         """Time steps of a batch that decodes, each of which prefills another prompt too."""
         num_prefills = -(-batch * input_len // (self._budget - batch + 1))
         self._add(batch, input_len, num_prefills + num_steps + 2 * _NUM_SKIPPED)
-        steps = []
+        steps: list[_Step] = []
         while not steps or steps[-1].stats.num_tokens != batch:
             steps += self._step()
         steps.clear()

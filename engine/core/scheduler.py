@@ -21,6 +21,7 @@ from engine.core.queues import Queues
 from engine.core.retirement import Retirement
 from engine.core.rows import Rows
 from engine.core.sequence import UNFINISHED, Sequence, SequenceGroup, Status
+from engine.core.token_budget import TokenBudget
 from engine.errors import InvalidRequest
 from engine.types import (
     Capacity,
@@ -62,6 +63,7 @@ class Scheduler:
         self._planner = Planner(
             memory, self._queues, self._rows, self._retirement, preemption=preemption, gate=gate
         )
+        self._budget = TokenBudget(config)
         self._next_sequence_id = 0
         self._next_step = 0
         self._output = OutputBuilder()
@@ -103,7 +105,8 @@ class Scheduler:
 
     def schedule(self) -> StepPlan | None:
         """Plan the next step; None when no sequence can move before the next result."""
-        builder = PlanBuilder(self._next_step, self._config.max_num_batched_tokens)
+        num_decodes = sum(len(group.ready) for group in self._queues.running)
+        builder = PlanBuilder(self._next_step, self._budget.num_tokens(num_decodes))
         self._planner.plan(builder)
         if builder.is_empty:
             return None
@@ -116,6 +119,8 @@ class Scheduler:
         """Take in the result of the oldest plan in flight."""
         done = self._in_flight.popleft()
         assert result.step == done.plan.step
+        plan = done.plan
+        self._budget.observe(len(plan.decode_rows), len(plan.prefill_tokens), result.elapsed_s)
         self._output.begin(result)
         self._tell_prompts(done, result)
         for position, (group, sequence) in enumerate(done.sampled):

@@ -90,7 +90,7 @@ def decoding_lengths(plan: StepPlan, table: RowTable) -> Int32Array:
     Raises:
         InvariantViolated: if a row is free, has no token to go on from, or no room to go on.
     """
-    lengths = table.lengths[np.asarray(plan.decode_rows)]
+    lengths: Int32Array = table.lengths[np.asarray(plan.decode_rows)]
     if (lengths < 1).any() or (lengths >= table.num_positions).any():
         raise InvariantViolated(f"step {plan.step}: rows of lengths {lengths.tolist()} decode")
     return lengths

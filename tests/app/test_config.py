@@ -53,6 +53,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_known_one(
         ("prefix_cache", ["yes", 1]),
         ("max_num_seqs", [0, 4097]),
         ("max_num_batched_tokens", [0, (1 << 20) + 1]),
+        ("inter_token_latency_ms", [0, -1, float("nan"), 60_001, "1"]),
         ("max_model_len", [1, -5, "8k"]),
         ("max_num_waiting", [0, (1 << 20) + 1]),
         ("num_threads", [0, 1025]),
