@@ -18,7 +18,8 @@ class BatchLayout:
 
     The batch holds the new tokens of R sequences: first `num_decodes` sequences with one token
     each, then the prefill chunks. Sequence r has tokens [query_starts[r], query_starts[r + 1]) of
-    the batch, at positions [context_lens[r] - its count, context_lens[r]).
+    the batch, at positions [context_lens[r] - its count, context_lens[r]). Prefill chunks may be
+    empty, and what is attended for tokens behind the last chunk means nothing.
 
     Attributes:
         num_decodes: leading sequences with exactly one new token.

@@ -112,6 +112,8 @@ class ReferenceBackend:
         out = torch.empty_like(q)
         for rows in _row_groups(context_lens, layout.num_decodes):
             tokens = slice(starts[rows.start], starts[rows.stop])
+            if tokens.start == tokens.stop:
+                continue
             queries = q[tokens].view(rows.stop - rows.start, -1, *q.shape[1:])
             keys, values = _gather(kv_layer, layout.block_tables[rows], max(context_lens[rows]))
             attended = _attend(queries, keys, values, layout.context_lens[rows], scale)

@@ -8,7 +8,7 @@ import torch
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.model.model import Model
-from engine.worker.graphs import bucket_sizes
+from engine.worker.graphs import common_variants
 from kernels.backend import BatchLayout, KernelBackend, SamplingColumns
 from kernels.runtime import Runtime
 
@@ -77,8 +77,10 @@ def share_out(
     activations = runtime.peak_bytes(probe.prefill)
     graphs = 0
     if config.graphs and runtime.captures:
-        num_graphs = 2 * len(bucket_sizes(config.max_num_seqs))
-        graphs = runtime.peak_bytes(probe.decode) + num_graphs * _GRAPH_BYTES
+        variants = common_variants(config.max_num_seqs, config.max_num_batched_tokens)
+        # all share the memory of the largest one
+        largest = max(activations, runtime.peak_bytes(probe.decode))
+        graphs = largest + len(variants) * _GRAPH_BYTES
     allowed = int(memory.total * config.gpu_memory_fraction)
     blocks = allowed - memory.used - activations - graphs
     if blocks <= 0:

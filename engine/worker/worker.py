@@ -12,7 +12,7 @@ from engine.model.model import Model
 from engine.model.parallel import TensorParallel, connect, local_device
 from engine.model.safetensors_folder import Progress
 from engine.types import Capacity, StepPlan, StepResult
-from engine.worker.graphs import DecodeGraphs
+from engine.worker.graphs import Graphs
 from engine.worker.inputs import build_inputs
 from engine.worker.kv_pool import KVPool
 from engine.worker.memory_budget import share_out
@@ -20,7 +20,7 @@ from engine.worker.plan_check import PlanLimits, check_plan
 from engine.worker.report import Part, PendingStep
 from engine.worker.row_table import RowTable
 from engine.worker.sampler import choose, look_up
-from engine.worker.spans import decoding_lengths
+from engine.worker.spans import make_spans
 from engine.worker.staging import stage
 from kernels.backend import BatchLayout, KernelBackend, Sampled, SamplingColumns
 from kernels.runtime import Runtime
@@ -73,10 +73,10 @@ class Worker:
             max_blocks=self._table.block_tables.shape[1],
             vocab_size=config.model.vocab_size,
         )
-        self._graphs: DecodeGraphs | None = None
+        self._graphs: Graphs | None = None
         # ranks that wait for each other inside a graph need more care than this
         if config.graphs and runtime.captures and parallel.size == 1:
-            self._graphs = self._capture_graphs(config.max_num_seqs)
+            self._graphs = self._capture_graphs(config)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Carry out one plan and wait for its result, see `enqueue`."""
@@ -127,16 +127,25 @@ class Worker:
 
     def _run(self, plan: StepPlan) -> list[Part]:
         """Write the block tables and feed the batch, by a graph where one fits."""
-        variant = self._graphs.find(plan) if self._graphs else None
-        if variant is None:
+        graphs = self._graphs
+        variant = graphs.find(plan) if graphs else None
+        if graphs is None or variant is None:
             self._append(plan)
             return self._forward(plan) if plan.num_tokens else []
-        assert self._graphs is not None
-        table, rows = self._table, np.asarray(plan.decode_rows)
-        lengths = decoding_lengths(plan, table)
-        tokens = self._graphs.replay(variant, plan, lengths)
-        table.lengths[rows] = lengths + 1
-        return [Part(Sampled(tokens=tokens), rows, table.parameters.num_logprobs[rows])]
+        if not graphs.holds_appends(variant, plan):
+            self._append(plan)
+        table = self._table
+        spans = make_spans(plan, table)
+        tokens = graphs.replay(variant, plan, spans)
+        table.lengths[spans.rows] = spans.ends
+        num_decodes, sampled_rows = len(plan.decode_rows), np.asarray(plan.sampled_rows)
+        return [
+            Part(Sampled(tokens=chosen), rows, table.parameters.num_logprobs[rows])
+            for chosen, rows in zip(
+                tokens, (sampled_rows[:num_decodes], sampled_rows[num_decodes:]), strict=True
+            )
+            if len(rows)
+        ]
 
     def _append(self, plan: StepPlan) -> None:
         if plan.append_rows:
@@ -166,14 +175,18 @@ class Worker:
     def _logits(self, tokens: Tensor, layout: BatchLayout) -> Tensor:
         return self._model.forward(tokens, self.pool.kv, self._backend.prepare(layout))
 
-    def _decode(self, tokens: Tensor, layout: BatchLayout, columns: SamplingColumns) -> Sampled:
+    def _feed(self, tokens: Tensor, layout: BatchLayout, columns: SamplingColumns) -> Sampled:
         """See `engine.worker.graphs.Step`."""
         return self._backend.sample(self._logits(tokens, layout), columns)
 
     @torch.inference_mode()
-    def _capture_graphs(self, max_num_rows: int) -> DecodeGraphs:
-        graphs = DecodeGraphs(
-            self._table, self._decode, max_num_rows=max_num_rows, block_size=self.pool.block_size
+    def _capture_graphs(self, config: EngineConfig) -> Graphs:
+        graphs = Graphs(
+            self._table,
+            self._feed,
+            max_num_rows=config.max_num_seqs,
+            max_num_tokens=config.max_num_batched_tokens,
+            block_size=self.pool.block_size,
         )
         graphs.capture_common()
         return graphs
