@@ -57,7 +57,7 @@ class Runtime(Protocol):
     captures: bool
 
     def to_device(self, values: Tensor) -> Tensor:
-        """Copy a host tensor; it may be changed as soon as this returns."""
+        """Bring a host tensor to the device; the caller does not use it any more."""
         ...
 
     def refill(self, target: Tensor, values: Tensor) -> None:
@@ -115,7 +115,7 @@ class HostRuntime:
         self.captures = captures
 
     def to_device(self, values: Tensor) -> Tensor:
-        """Copy nothing, unless the caller could see the difference."""
+        """Hand it out as it is."""
         return values
 
     def refill(self, target: Tensor, values: Tensor) -> None:
