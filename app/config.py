@@ -54,8 +54,9 @@ class AppConfig(BaseModel):
         preemption: how a preempted request comes back: from the swap space, by recomputation, or
             by what is cheaper for it.
         prefix_cache: whether the KV pool keeps blocks of earlier prompts and uses them again.
-        max_num_seqs: sequences in the batch at once.
-        max_num_batched_tokens: token budget of one step.
+        max_num_seqs: sequences in the batch at once; null takes 64 on a CPU and 256 on a GPU.
+        max_num_batched_tokens: token budget of one step; null takes 256 on a CPU and 2048 on a
+            GPU, or as many as there are sequences.
         inter_token_latency_ms: milliseconds that a step may take while requests wait for their next
             token, by which prompts beside them are cut; null does not care.
         max_model_len: longest prompt plus output in tokens; null takes the model's.
@@ -82,8 +83,8 @@ class AppConfig(BaseModel):
     swap_gib: float = Field(default=0.0, ge=0, le=1024, allow_inf_nan=False)
     preemption: PreemptionPolicy = "auto"
     prefix_cache: bool = True
-    max_num_seqs: int = Field(default=64, ge=1, le=4096)
-    max_num_batched_tokens: int = Field(default=256, ge=1, le=1 << 20)
+    max_num_seqs: int | None = Field(default=None, ge=1, le=4096)
+    max_num_batched_tokens: int | None = Field(default=None, ge=1, le=1 << 20)
     inter_token_latency_ms: float | None = Field(default=None, gt=0, le=60_000, allow_inf_nan=False)
     max_model_len: int | None = Field(default=None, ge=2, lt=1 << 31)
     max_num_waiting: int = Field(default=1024, ge=1, le=1 << 20)

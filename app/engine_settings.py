@@ -13,6 +13,9 @@ logger = logging.getLogger(__name__)
 # of KV pool where neither the configuration nor a GPU says how much
 _CPU_POOL_BYTES = 512 << 20
 
+# sequences of the batch and tokens of a step: a GPU is idle for less
+_BATCH_LIMITS: dict[Device, tuple[int, int]] = {"cpu": (64, 256), "cuda": (256, 2048)}
+
 DTYPE_BYTES: dict[DType, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 # how Linux names the instructions on x86 and on Arm
@@ -26,13 +29,8 @@ def to_engine_config(config: AppConfig, folder: Path, model: ModelConfig) -> Eng
         ConfigError: naming the two values that contradict each other and what to change.
     """
     _check_split(model, config.tensor_parallel_size)
-    if config.max_num_batched_tokens < config.max_num_seqs:
-        raise ConfigError(
-            f"max_num_batched_tokens {config.max_num_batched_tokens} is below max_num_seqs "
-            f"{config.max_num_seqs}: a step takes one token of every sequence; raise the one or "
-            "lower the other"
-        )
     device = _device(config)
+    max_num_seqs, max_num_batched_tokens = _batch_limits(config, device)
     dtype = _dtype(config, device)
     _check_swap(config, model, DTYPE_BYTES[dtype])
     num_blocks = _num_blocks(config, model, device, DTYPE_BYTES[dtype])
@@ -50,14 +48,27 @@ def to_engine_config(config: AppConfig, folder: Path, model: ModelConfig) -> Eng
         swap_bytes=_swap_bytes(config),
         preemption=config.preemption,
         prefix_cache=config.prefix_cache,
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
         max_model_len=_max_model_len(config, model, num_blocks),
         inter_token_latency_s=(config.inter_token_latency_ms or 0.0) / 1e3,
         max_num_waiting=config.max_num_waiting,
         num_threads=config.num_threads,
         compiled_kernels=config.compiled_kernels,
     )
+
+
+def _batch_limits(config: AppConfig, device: Device) -> tuple[int, int]:
+    """Sequences of the batch and tokens of a step; what is not set fits what is."""
+    num_seqs, num_tokens = _BATCH_LIMITS[device]
+    given_seqs, given_tokens = config.max_num_seqs, config.max_num_batched_tokens
+    if given_seqs is not None and given_tokens is not None and given_tokens < given_seqs:
+        raise ConfigError(
+            f"max_num_batched_tokens {given_tokens} is below max_num_seqs {given_seqs}: a step "
+            "takes one token of every sequence; raise the one or lower the other"
+        )
+    num_seqs = given_seqs or min(num_seqs, given_tokens or num_seqs)
+    return num_seqs, given_tokens or max(num_tokens, num_seqs)
 
 
 def _check_split(model: ModelConfig, size: int) -> None:

@@ -91,6 +91,17 @@ def test_a_gpu_is_measured_before_it_is_shared_out() -> None:
     assert settings(device="cuda", kv_cache_gib=gib(1024)).num_blocks == 64
 
 
+def test_limits_of_the_batch_follow_the_device_and_each_other() -> None:
+    def limits(**options: Any) -> tuple[int, int]:
+        engine = settings(num_blocks=64, **options)
+        return engine.max_num_seqs, engine.max_num_batched_tokens
+
+    assert limits() == (64, 256)
+    assert limits(device="cuda") == (256, 2048)
+    assert limits(max_num_seqs=300) == (300, 300)
+    assert limits(max_num_batched_tokens=9) == (9, 9)
+
+
 def test_a_latency_target_reaches_the_scheduler() -> None:
     engine = settings(num_blocks=64, inter_token_latency_ms=25.0)
     assert engine.scheduler.inter_token_latency_s == 0.025
