@@ -20,6 +20,7 @@ from kernels.runtime import HostRuntime
 from kernels.select import select_backend
 from tests.model.tiny import TinyModel
 from tests.worker.engine_run import RECOMPUTE, SWAP, SWAP_BYTES, Run, run, tokens_of
+from tests.worker.plans import Driver
 
 _GREEDY = SamplingParams(max_tokens=24, temperature=0.0)
 _DRAWING = SamplingParams(max_tokens=17, temperature=1.2, seed=9)
@@ -109,6 +110,20 @@ def test_a_row_that_wants_more_than_its_token_is_not_replayed(
     graphed, runtime = _graphed(tiny, samplings)
     assert tokens_of(graphed) == tokens_of(run(tiny, _PROMPTS, samplings))
     assert runtime.num_replays < len(graphed.plans) / 4
+
+
+def test_a_chunk_that_goes_on_may_come_before_one_that_ends(tiny: TinyModel) -> None:
+    runtime = _Replayer()
+    driver = Driver(_loader(runtime)(tiny.config(block_size=4)))
+    decoding, ending, going_on = (driver.admit(prompt) for prompt in _PROMPTS)
+    driver.prefill(decoding, 64)
+    result = driver.step([decoding], [(going_on, 7), (ending, 16)])
+    assert list(result.rows) == [decoding.row, ending.row]
+    driver.step([decoding, ending], [(going_on, 16)])
+    assert runtime.num_replays == 3
+    for row in (decoding, ending, going_on):
+        driver.generate(row, 8)
+        assert row.output[:8] == tiny.greedy(row.tokens[: row.prompt_len], 8)
 
 
 def test_filtered_draws_are_recorded_when_they_come(tiny: TinyModel) -> None:
