@@ -36,6 +36,9 @@ _NUM_WARPS = 16
 # leading bytes of a float32 that tell apart all values of the dtype it came from
 _KEY_BYTES = {torch.bfloat16: 2, torch.float16: 3, torch.float32: 4}
 
+# of the largest probability; 2048 of them stay below 2**63
+_MASS_UNIT = tl.constexpr(2.0**40)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowStats:
@@ -103,14 +106,15 @@ def _draw_collected(
     """Draw from tokens [CAPACITY] that hold the top_k largest logits of a row.
 
     Args:
-        values, tokens: -inf and a number beyond the vocabulary in unused places.
+        values, tokens: in any order; -inf and a number beyond the vocabulary in unused places.
     """
-    masses = tl.exp((values - largest) / temperature)
+    # whole numbers, because their sum does not depend on the order
+    masses = (tl.exp((values - largest) / temperature) * _MASS_UNIT).to(tl.int64)
     floor = kth_of_block(values, top_k)
     above = values > floor
     num_equal = top_k - tl.sum(above.to(tl.int32), axis=0)
-    total = tl.sum(tl.where(above, masses, 0.0), axis=0)
-    total += num_equal * tl.exp((floor - largest) / temperature)
+    total = tl.sum(tl.where(above, masses, 0), axis=0).to(tl.float32)
+    total += num_equal * tl.exp((floor - largest) / temperature) * _MASS_UNIT
     floor = _raise_floor(floor, largest, temperature, min_p)
     value, token = -float("inf"), tl.max(tokens, axis=0) + 1
     is_kept = token < 0
@@ -121,7 +125,7 @@ def _draw_collected(
         value = tl.max(tl.where(tokens == token, values, -float("inf")), axis=0)
         is_before = _is_before(values, tokens, value, token)
         count = tl.sum(is_before.to(tl.int32), axis=0)
-        mass = tl.sum(tl.where(is_before, masses, 0.0), axis=0)
+        mass = tl.sum(tl.where(is_before, masses, 0), axis=0).to(tl.float32)
         is_kept = _is_kept(count, mass, value, largest, total, temperature, top_k, top_p, min_p)
     return token
 
@@ -232,6 +236,7 @@ def _filter_kernel(
     chunk_tokens,
     collected_values,
     collected_tokens,
+    counters,
     row_stride,
     vocab_size,
     num_chunks,
@@ -257,9 +262,11 @@ def _filter_kernel(
         num_collected = CAPACITY + 1
         own_values = collected_values + index * CAPACITY
         own_tokens = collected_tokens + index * CAPACITY
-        if is_top_k & (top_k <= CAPACITY):
+        if is_top_k & (top_k <= num_chunks):
             floor = kth_of_chunks(chunk_largest + index * num_chunks, num_chunks, top_k, CHUNKS)
-            num_collected = collect(own_values, own_tokens, row, vocab_size, floor, BLOCK, CAPACITY)
+            num_collected = collect(
+                own_values, own_tokens, counters + index, row, vocab_size, floor, BLOCK, CAPACITY
+            )
         if num_collected <= CAPACITY:
             places = tl.arange(0, CAPACITY)
             is_place = places < num_collected
@@ -318,6 +325,7 @@ def filter_rows(tokens: Tensor, logits: Tensor, columns: SamplingColumns, stats:
         stats.chunk_tokens,
         stats.largest.new_empty(len(logits), CAPACITY),
         stats.chunk_tokens.new_empty(len(logits), CAPACITY),
+        stats.chunk_tokens.new_empty(len(logits)),
         logits.stride(0),
         logits.shape[1],
         num_chunks,

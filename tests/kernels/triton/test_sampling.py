@@ -52,9 +52,9 @@ def test_draws_equal_the_twin(vocab_size: int, dtype: torch.dtype, device: torch
         ({"top_k": [1, 2, 3, 50, 1999, 9999]}, 2000, torch.float32),
         ({"top_k": [1, 2, 3, 50, 1999, 9999]}, 2000, torch.bfloat16),
         ({"top_k": [0, 5, 40, 700, 1, 3000], "top_p": 0.9}, 2000, torch.float16),
-        # more than the kernel collects
-        ({"top_k": [2100, 4000, 2500, 3000, 2049, 4999], "top_p": 0.9}, 5000, torch.bfloat16),
-        ({"top_k": [2100, 4000, 2500, 3000, 2049, 4999]}, 5000, torch.float32),
+        # no more than there are chunks, so that candidates are collected
+        ({"top_k": [1, 5, 16, 17, 9, 3], "top_p": 0.9}, 17000, torch.bfloat16),
+        ({"top_k": [1, 5, 16, 17, 9, 3], "min_p": 0.3}, 17000, torch.float32),
         ({"top_p": 0.6}, 9000, torch.float32),
         ({"top_p": 1e-9}, 500, torch.bfloat16),
         ({"min_p": 0.2}, 2000, torch.float32),
