@@ -124,7 +124,7 @@ class EngineConfig:
         num_threads: compute threads of a CPU worker.
         run_ahead: plans in flight; 1 waits for each result.
         memory_policy, preemption, prefix_cache: see `SchedulerConfig`.
-        compiled_kernels: whether kernels may be compiled and used: in C for CPUs, in Triton for GPUs.
+        compiled_kernels: whether kernels may be compiled, in C for CPUs and Triton for GPUs.
     """
 
     model_path: str
