@@ -62,7 +62,7 @@ class AppConfig(BaseModel):
         max_model_len: longest prompt plus output in tokens; null takes the model's.
         max_num_waiting: requests that may wait for a place in the batch.
         num_threads: compute threads of a CPU worker.
-        compiled_kernels: whether kernels may be compiled, in C for a CPU and in Triton for a GPU.
+        compiled_kernels: whether kernels may be compiled, in C for CPUs and Triton for GPUs.
         cache_folder: where the embedded model is kept.
         unknown_parameters: whether a request field that the API does not know is an error.
         api_keys_file: file with one accepted API key per line; null accepts every caller.

@@ -139,8 +139,8 @@ class EngineConfig:
         num_threads: compute threads of a CPU worker.
         run_ahead: plans in flight; 1 waits for each result.
         memory_policy, preemption, prefix_cache, inter_token_latency_s: see `SchedulerConfig`.
-        compiled_kernels: whether a worker may compile kernels, in C for CPUs and Triton for GPUs.
-        graphs: whether decode steps are captured and replayed, where the device can.
+        compiled_kernels: whether kernels may be compiled, in C for CPUs and Triton for GPUs.
+        graphs: whether small steps are captured and replayed, where the device can.
     """
 
     model_path: str

@@ -6,7 +6,9 @@ after it is kept either, so the next argmax is taken among those ranked before. 
 a probability near top_p, so few rounds are needed however many tokens are kept. For the next argmax
 only those chunks are read again whose winner is ruled out and was ahead of all others.
 
-Tokens are ranked by logit, equal ones by token id. Twin: `kernels.sampling.mask_unlikely`.
+With top-k the logits that may be among the k largest are collected first, as far as they fit, and
+the rounds read nothing else. Tokens are ranked by logit, equal ones by token id. Twin:
+`kernels.sampling.mask_unlikely`.
 """
 
 from dataclasses import dataclass
@@ -19,13 +21,23 @@ from torch import Tensor
 from kernels.backend import SamplingColumns
 from kernels.triton.launch import overlap, wait_for_inputs
 from kernels.triton.noise import best_draw, draw_keys, first_token, score
-from kernels.triton.selection import CAPACITY, kth_of_chunks, kth_of_row, load_block
+from kernels.triton.selection import (
+    CAPACITY,
+    collect,
+    kth_of_block,
+    kth_of_chunks,
+    kth_of_row,
+    load_block,
+)
 
 _BLOCK = 8192
 # a row is one program's work, and 16 warps hide the latency of its loads
 _NUM_WARPS = 16
 # leading bytes of a float32 that tell apart all values of the dtype it came from
 _KEY_BYTES = {torch.bfloat16: 2, torch.float16: 3, torch.float32: 4}
+
+# of the largest probability; 2048 of them stay below 2**63
+_MASS_UNIT = tl.constexpr(2.0**40)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +66,26 @@ def _is_before(values, tokens, value, token):
 
 
 @triton.jit
+def _is_kept(count, mass, value, largest, total, temperature, top_k, top_p, min_p):
+    """Whether the filters keep a token that `count` tokens of `mass` are ranked before."""
+    is_kept = (top_k <= 0) | (count < top_k)
+    is_kept &= (top_p >= 1) | (mass < top_p * total)
+    is_kept &= tl.exp((value - largest) / temperature) >= min_p
+    # the most likely token stays whatever the filters say
+    return is_kept | (count == 0)
+
+
+@triton.jit
+def _raise_floor(floor, largest, temperature, min_p):
+    """The least logit that min-p may keep, or `floor` if that is larger."""
+    if min_p > 0:
+        # a little lower, because of rounding; the check is `_is_kept`
+        lowest = largest + temperature * tl.log(min_p) * 1.000001
+        floor = tl.maximum(floor, tl.minimum(lowest, largest))
+    return floor
+
+
+@triton.jit
 def _rank(row, vocab_size, value, token, largest, temperature, BLOCK: tl.constexpr):
     """How many tokens come before (value, token), and their sum of exp((logit - largest) / t)."""
     inverse = 1.0 / temperature
@@ -65,6 +97,37 @@ def _rank(row, vocab_size, value, token, largest, temperature, BLOCK: tl.constex
         counts += is_before.to(tl.int32)
         masses += tl.where(is_before, tl.exp((values - largest) * inverse), 0.0)
     return tl.sum(counts, axis=0), tl.sum(masses, axis=0)
+
+
+@triton.jit
+def _draw_collected(
+    values, tokens, largest, temperature, top_k, top_p, min_p, first_key, second_key
+):
+    """Draw from tokens [CAPACITY] that hold the top_k largest logits of a row.
+
+    Args:
+        values, tokens: in any order; -inf and a number beyond the vocabulary in unused places.
+    """
+    # whole numbers, because their sum does not depend on the order
+    masses = (tl.exp((values - largest) / temperature) * _MASS_UNIT).to(tl.int64)
+    floor = kth_of_block(values, top_k)
+    above = values > floor
+    num_equal = top_k - tl.sum(above.to(tl.int32), axis=0)
+    total = tl.sum(tl.where(above, masses, 0), axis=0).to(tl.float32)
+    total += num_equal * tl.exp((floor - largest) / temperature) * _MASS_UNIT
+    floor = _raise_floor(floor, largest, temperature, min_p)
+    value, token = -float("inf"), tl.max(tokens, axis=0) + 1
+    is_kept = token < 0
+    while not is_kept:
+        is_open = (values >= floor) & _is_before(values, tokens, value, token)
+        open_values = tl.where(is_open, values, -float("inf"))
+        _, token = best_draw(open_values, tokens, temperature, first_key, second_key)
+        value = tl.max(tl.where(tokens == token, values, -float("inf")), axis=0)
+        is_before = _is_before(values, tokens, value, token)
+        count = tl.sum(is_before.to(tl.int32), axis=0)
+        mass = tl.sum(tl.where(is_before, masses, 0), axis=0).to(tl.float32)
+        is_kept = _is_kept(count, mass, value, largest, total, temperature, top_k, top_p, min_p)
+    return token
 
 
 @triton.jit
@@ -111,6 +174,53 @@ def _next_draw(
 
 
 @triton.jit
+def _draw_row(
+    row,
+    vocab_size,
+    scores,
+    winners,
+    largest,
+    total,
+    temperature,
+    top_k,
+    top_p,
+    min_p,
+    first_key,
+    second_key,
+    KEY_BYTES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    """Draw from a whole row, given its chunks' winners and their scores [CHUNKS]."""
+    floor = -float("inf")
+    if (top_k > 0) & (top_k < vocab_size):
+        floor = kth_of_row(row, vocab_size, top_k, KEY_BYTES, BLOCK)
+        count, mass = _rank(row, vocab_size, floor, -1, largest, temperature, BLOCK)
+        total = mass + (top_k - count) * tl.exp((floor - largest) / temperature)
+    floor = _raise_floor(floor, largest, temperature, min_p)
+    # all tokens come before this one
+    value, token = -float("inf"), vocab_size
+    is_kept = token < 0
+    while not is_kept:
+        token, value, scores, winners = _next_draw(
+            row,
+            vocab_size,
+            scores,
+            winners,
+            floor,
+            value,
+            token,
+            temperature,
+            first_key,
+            second_key,
+            CHUNK,
+        )
+        count, mass = _rank(row, vocab_size, value, token, largest, temperature, BLOCK)
+        is_kept = _is_kept(count, mass, value, largest, total, temperature, top_k, top_p, min_p)
+    return token
+
+
+@triton.jit
 def _filter_kernel(
     tokens_out,
     logits,
@@ -124,7 +234,9 @@ def _filter_kernel(
     scaled_sums,
     chunk_largest,
     chunk_tokens,
-    candidates,
+    collected_values,
+    collected_tokens,
+    counters,
     row_stride,
     vocab_size,
     num_chunks,
@@ -147,48 +259,45 @@ def _filter_kernel(
         row = logits + index * row_stride
         first_key, second_key = draw_keys(tl.load(seeds + index), tl.load(positions + index))
         largest = tl.load(all_largest + index)
-        total = tl.load(scaled_sums + index)
-        chunks = tl.arange(0, CHUNKS)
-        is_chunk = chunks < num_chunks
-        winners = tl.load(chunk_tokens + index * num_chunks + chunks, is_chunk, other=0)
-        winner_logits = tl.load(row + winners).to(tl.float32)
-        scores = score(winner_logits, winners, temperature, first_key, second_key)
-        scores = tl.where(is_chunk, scores, -float("inf"))
-        floor = -float("inf")
-        if is_top_k:
+        num_collected = CAPACITY + 1
+        own_values = collected_values + index * CAPACITY
+        own_tokens = collected_tokens + index * CAPACITY
+        if is_top_k & (top_k <= num_chunks):
             floor = kth_of_chunks(chunk_largest + index * num_chunks, num_chunks, top_k, CHUNKS)
-            if top_p < 1:
-                own = candidates + index * CAPACITY
-                floor = kth_of_row(row, vocab_size, top_k, floor, own, KEY_BYTES, BLOCK, CAPACITY)
-                count, mass = _rank(row, vocab_size, floor, -1, largest, temperature, BLOCK)
-                total = mass + (top_k - count) * tl.exp((floor - largest) / temperature)
-        if min_p > 0:
-            # a token less than this far below the largest passes, up to rounding
-            lowest = largest + temperature * tl.log(min_p) * 1.000001
-            floor = tl.maximum(floor, tl.minimum(lowest, largest))
-        # all tokens come before this one
-        value, token = -float("inf"), vocab_size
-        is_kept = top_k < -1
-        while not is_kept:
-            token, value, scores, winners = _next_draw(
+            num_collected = collect(
+                own_values, own_tokens, counters + index, row, vocab_size, floor, BLOCK, CAPACITY
+            )
+        if num_collected <= CAPACITY:
+            places = tl.arange(0, CAPACITY)
+            is_place = places < num_collected
+            values = tl.load(own_values + places, is_place, other=-float("inf"))
+            tokens = tl.load(own_tokens + places, is_place, other=vocab_size)
+            token = _draw_collected(
+                values, tokens, largest, temperature, top_k, top_p, min_p, first_key, second_key
+            )
+        else:
+            chunks = tl.arange(0, CHUNKS)
+            is_chunk = chunks < num_chunks
+            winners = tl.load(chunk_tokens + index * num_chunks + chunks, is_chunk, other=0)
+            winner_logits = tl.load(row + winners).to(tl.float32)
+            scores = score(winner_logits, winners, temperature, first_key, second_key)
+            token = _draw_row(
                 row,
                 vocab_size,
-                scores,
+                tl.where(is_chunk, scores, -float("inf")),
                 winners,
-                floor,
-                value,
-                token,
+                largest,
+                tl.load(scaled_sums + index),
                 temperature,
+                top_k,
+                top_p,
+                min_p,
                 first_key,
                 second_key,
+                KEY_BYTES,
+                BLOCK,
                 CHUNK,
             )
-            count, mass = _rank(row, vocab_size, value, token, largest, temperature, BLOCK)
-            is_kept = (top_k <= 0) | (count < top_k)
-            is_kept &= (top_p >= 1) | (mass < top_p * total)
-            is_kept &= tl.exp((value - largest) / temperature) >= min_p
-            # the most likely token stays whatever the filters say
-            is_kept |= count == 0
         tl.store(tokens_out + index, token.to(tl.int64))
 
 
@@ -215,6 +324,8 @@ def filter_rows(tokens: Tensor, logits: Tensor, columns: SamplingColumns, stats:
         stats.chunk_largest,
         stats.chunk_tokens,
         stats.largest.new_empty(len(logits), CAPACITY),
+        stats.chunk_tokens.new_empty(len(logits), CAPACITY),
+        stats.chunk_tokens.new_empty(len(logits)),
         logits.stride(0),
         logits.shape[1],
         num_chunks,

@@ -92,7 +92,7 @@ def _calls(backend: ReferenceBackend, model: _Model, num_rows: int) -> dict[str,
 
 
 def _race_copies(
-    ours: TritonBackend, torchs: ReferenceBackend, model: _Model, args: argparse.Namespace
+    ours: ReferenceBackend, torchs: ReferenceBackend, model: _Model, args: argparse.Namespace
 ) -> Iterator[Figure]:
     shape = (model.num_layers, 2, model.num_kv_heads, _BLOCK_SIZE, _HEAD_DIM)
     for num_blocks in (1, 8, 64):

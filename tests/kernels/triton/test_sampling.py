@@ -52,6 +52,9 @@ def test_draws_equal_the_twin(vocab_size: int, dtype: torch.dtype, device: torch
         ({"top_k": [1, 2, 3, 50, 1999, 9999]}, 2000, torch.float32),
         ({"top_k": [1, 2, 3, 50, 1999, 9999]}, 2000, torch.bfloat16),
         ({"top_k": [0, 5, 40, 700, 1, 3000], "top_p": 0.9}, 2000, torch.float16),
+        # no more than there are chunks, so that candidates are collected
+        ({"top_k": [1, 5, 16, 17, 9, 3], "top_p": 0.9}, 17000, torch.bfloat16),
+        ({"top_k": [1, 5, 16, 17, 9, 3], "min_p": 0.3}, 17000, torch.float32),
         ({"top_p": 0.6}, 9000, torch.float32),
         ({"top_p": 1e-9}, 500, torch.bfloat16),
         ({"min_p": 0.2}, 2000, torch.float32),
@@ -137,7 +140,16 @@ def test_no_logprobs_unless_a_row_wants_them(device: torch.device) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("spread", [1.0, 5.0])
 @pytest.mark.parametrize(
-    "filters", [{}, {"top_p": 0.9}, {"top_k": 50, "top_p": 0.9}, {"min_p": 0.1}], ids=str
+    "filters",
+    [
+        {},
+        {"top_p": 0.9},
+        {"top_k": 50},
+        {"top_k": 50, "top_p": 0.9},
+        {"top_k": 5000, "top_p": 0.9},
+        {"min_p": 0.1},
+    ],
+    ids=str,
 )
 def test_many_draws_of_a_large_vocabulary_equal_the_twin(
     filters: dict[str, float], spread: float, device: torch.device
