@@ -16,7 +16,7 @@ from engine.config import ModelConfig
 from engine.model_config import read_model_config
 from load_tests import machine, report
 from load_tests.card import Ceilings
-from load_tests.options import at_least
+from load_tests.options import at_least, not_negative
 from load_tests.roofline import least_seconds
 from load_tests.shapes import SHAPES, dtype_of, model_folder
 from load_tests.sides.job import Decode, Knobs, Measure
@@ -57,6 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-num-seqs", type=at_least(1), default=256, help="in the batch")
     parser.add_argument(
         "--max-num-batched-tokens", type=at_least(1), default=2048, help="token budget of a step"
+    )
+    parser.add_argument(
+        "--inter-token-latency-ms",
+        type=not_negative,
+        default=0.0,
+        help="what a step should take beside prompts; 0: no target (the peers know none)",
     )
     parser.add_argument("--max-model-len", type=at_least(64), default=2048, help="tokens")
     parser.add_argument(
@@ -118,6 +124,7 @@ def _knobs(args: argparse.Namespace, folder: Path, model: ModelConfig) -> Knobs:
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
         max_model_len=args.max_model_len,
+        inter_token_latency_s=args.inter_token_latency_ms / 1e3,
     )
 
 
