@@ -90,11 +90,11 @@ def run(
             own = _peers_own(knobs) if args.peer_defaults and side != OURS else knobs
             turns.append(take_turn(side, own, measures))
             print(f"{side}: {turns[-1].facts}", *turns[-1].errors, sep="\n", flush=True)
-            files.write(_document(knobs, measures, turns, limits))
+            files.write(_document(args.model, knobs, measures, turns, limits))
     shares = _Shares(model, knobs, limits)
     for measure in _kinds(measures):
         _show(measure, measures, turns, columns(measure), shares)
-    path = files.write(_document(knobs, measures, turns, limits))
+    path = files.write(_document(args.model, knobs, measures, turns, limits))
     _plot(measures, turns, columns, files.path(".png"))
     print(f"wrote {path}")
     if args.log:
@@ -220,10 +220,15 @@ def _ratio(turns: Sequence[Turn], index: int, column: Column) -> str:
 
 
 def _document(
-    knobs: Knobs, measures: Sequence[Measure], turns: Sequence[Turn], limits: dict[str, Ceilings]
+    model: str,
+    knobs: Knobs,
+    measures: Sequence[Measure],
+    turns: Sequence[Turn],
+    limits: dict[str, Ceilings],
 ) -> dict[str, object]:
+    # the folder of a shape is gone when the document is read
     return {
-        "knobs": asdict(knobs),
+        "knobs": asdict(knobs) | {"model": model},
         "limits": {name: asdict(value) for name, value in limits.items()},
         "measures": [{"kind": type(m).__name__, **asdict(m)} for m in measures],
         "turns": [asdict(turn) for turn in turns],
