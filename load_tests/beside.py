@@ -16,7 +16,7 @@ from engine.config import ModelConfig
 from engine.model_config import read_model_config
 from load_tests import machine, report
 from load_tests.card import Ceilings
-from load_tests.options import at_least
+from load_tests.options import at_least, not_negative
 from load_tests.roofline import least_seconds
 from load_tests.shapes import SHAPES, dtype_of, model_folder
 from load_tests.sides.job import Decode, Knobs, Measure
@@ -58,6 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-num-batched-tokens", type=at_least(1), default=2048, help="token budget of a step"
     )
+    parser.add_argument(
+        "--inter-token-latency-ms",
+        type=not_negative,
+        default=0.0,
+        help="what a step should take beside prompts; 0: no target (the peers know none)",
+    )
     parser.add_argument("--max-model-len", type=at_least(64), default=2048, help="tokens")
     parser.add_argument(
         "--peer-defaults", action="store_true", help="leave the peer its own batch and budget"
@@ -84,11 +90,11 @@ def run(
             own = _peers_own(knobs) if args.peer_defaults and side != OURS else knobs
             turns.append(take_turn(side, own, measures))
             print(f"{side}: {turns[-1].facts}", *turns[-1].errors, sep="\n", flush=True)
-            files.write(_document(knobs, measures, turns, limits))
+            files.write(_document(args.model, knobs, measures, turns, limits))
     shares = _Shares(model, knobs, limits)
     for measure in _kinds(measures):
         _show(measure, measures, turns, columns(measure), shares)
-    path = files.write(_document(knobs, measures, turns, limits))
+    path = files.write(_document(args.model, knobs, measures, turns, limits))
     _plot(measures, turns, columns, files.path(".png"))
     print(f"wrote {path}")
     if args.log:
@@ -118,6 +124,7 @@ def _knobs(args: argparse.Namespace, folder: Path, model: ModelConfig) -> Knobs:
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
         max_model_len=args.max_model_len,
+        inter_token_latency_s=args.inter_token_latency_ms / 1e3,
     )
 
 
@@ -213,10 +220,15 @@ def _ratio(turns: Sequence[Turn], index: int, column: Column) -> str:
 
 
 def _document(
-    knobs: Knobs, measures: Sequence[Measure], turns: Sequence[Turn], limits: dict[str, Ceilings]
+    model: str,
+    knobs: Knobs,
+    measures: Sequence[Measure],
+    turns: Sequence[Turn],
+    limits: dict[str, Ceilings],
 ) -> dict[str, object]:
+    # the folder of a shape is gone when the document is read
     return {
-        "knobs": asdict(knobs),
+        "knobs": asdict(knobs) | {"model": model},
         "limits": {name: asdict(value) for name, value in limits.items()},
         "measures": [{"kind": type(m).__name__, **asdict(m)} for m in measures],
         "turns": [asdict(turn) for turn in turns],

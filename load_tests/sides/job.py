@@ -14,6 +14,8 @@ class Knobs:
         model: folder with config.json; weights are random.
         num_blocks: of the KV pool.
         max_num_batched_tokens: token budget of one step.
+        inter_token_latency_s: what a step should take at most beside prompts; 0 for no target, and
+            for sides that know none.
     """
 
     model: str
@@ -24,6 +26,7 @@ class Knobs:
     max_num_seqs: int
     max_num_batched_tokens: int
     max_model_len: int
+    inter_token_latency_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

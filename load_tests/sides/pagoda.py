@@ -32,6 +32,7 @@ class PagodaSide:
             "kv_blocks": self._executor.capacity.num_blocks,
             "max_num_seqs": config.max_num_seqs,
             "max_num_batched_tokens": config.max_num_batched_tokens,
+            "inter_token_latency_s": config.inter_token_latency_s,
         }
 
     def generate(self, works: Sequence[Work]) -> int:
@@ -102,6 +103,7 @@ def engine_config(knobs: Knobs) -> EngineConfig:
         max_num_batched_tokens=knobs.max_num_batched_tokens or _DEFAULT_BUDGET,
         max_model_len=knobs.max_model_len,
         prefix_cache=False,
+        inter_token_latency_s=knobs.inter_token_latency_s,
         **settings,
     )
 
