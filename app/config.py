@@ -76,7 +76,9 @@ class AppConfig(BaseModel):
         tensor_parallel_size: ranks that share every layer.
         block_size: tokens per block of the KV pool.
         num_blocks: blocks of the KV pool on each rank; null derives it from `kv_cache_gib`.
-        kv_cache_gib: memory of the KV pool on each rank in GiB.
+        kv_cache_gib: memory of the KV pool on each rank in GiB; null takes what
+            `gpu_memory_fraction` leaves of a GPU, and 0.5 on a CPU.
+        gpu_memory_fraction: share of a GPU's memory for weights, steps and KV pool together.
         swap_gib: CPU memory for preempted sequences on each rank in GiB; 0 never swaps.
         memory_policy: how KV memory is given out: paged, or as one of the systems that the paper
             compares with, which reserve it in advance.
@@ -89,14 +91,17 @@ class AppConfig(BaseModel):
         prefix_cache: whether the KV pool keeps blocks of earlier prompts and uses them again.
         pinned_prefix_share: share of the KV pool that pinned prefixes may hold.
         pinned_prefixes: prefixes that are pinned before the first request is served.
-        max_num_seqs: sequences in the batch at once.
-        max_num_batched_tokens: token budget of one step.
+        max_num_seqs: sequences in the batch at once; null takes 64 on a CPU and 256 on a GPU.
+        max_num_batched_tokens: token budget of one step; null takes 256 on a CPU and 2048 on a
+            GPU, or as many as there are sequences.
+        inter_token_latency_ms: milliseconds that a step may take while requests wait for their next
+            token, by which prompts beside them are cut; null does not care.
         max_model_len: longest prompt plus output in tokens; null takes the model's.
         max_num_waiting: requests that may wait for a place in the batch.
         stream_interval_ms: least time between two chunks of a stream, the first one excepted;
             null is 20, and 50 where the model runs on the CPU, which has no time to give away.
         num_threads: compute threads of a CPU worker.
-        compiled_kernels: whether a CPU worker may compile and use the C kernels.
+        compiled_kernels: whether kernels may be compiled, in C for CPUs and Triton for GPUs.
         cache_folder: where the embedded model is kept.
         unknown_parameters: whether a request field that the API does not know is an error.
         api_keys_file: file with one accepted API key per line; null accepts every caller.
@@ -112,7 +117,8 @@ class AppConfig(BaseModel):
     tensor_parallel_size: int = Field(default=1, ge=1, le=64)
     block_size: int = Field(default=16, ge=1, le=256)
     num_blocks: int | None = Field(default=None, ge=1, lt=1 << 31)
-    kv_cache_gib: float = Field(default=0.5, gt=0, le=1024, allow_inf_nan=False)
+    kv_cache_gib: float | None = Field(default=None, gt=0, le=1024, allow_inf_nan=False)
+    gpu_memory_fraction: float = Field(default=0.9, gt=0, le=1, allow_inf_nan=False)
     swap_gib: float = Field(default=0.0, ge=0, le=1024, allow_inf_nan=False)
     memory_policy: MemoryPolicy = "paged"
     preemption: PreemptionPolicy = "auto"
@@ -123,8 +129,9 @@ class AppConfig(BaseModel):
     prefix_cache: bool = True
     pinned_prefix_share: float = Field(default=0.0, ge=0, le=0.9)
     pinned_prefixes: tuple[PinnedPrefixOption, ...] = Field(default=(), strict=False)
-    max_num_seqs: int = Field(default=64, ge=1, le=4096)
-    max_num_batched_tokens: int = Field(default=256, ge=1, le=1 << 20)
+    max_num_seqs: int | None = Field(default=None, ge=1, le=4096)
+    max_num_batched_tokens: int | None = Field(default=None, ge=1, le=1 << 20)
+    inter_token_latency_ms: float | None = Field(default=None, gt=0, le=60_000, allow_inf_nan=False)
     max_model_len: int | None = Field(default=None, ge=2, lt=1 << 31)
     max_num_waiting: int = Field(default=1024, ge=1, le=1 << 20)
     stream_interval_ms: float | None = Field(default=None, ge=0, le=10_000, allow_inf_nan=False)

@@ -37,12 +37,15 @@ class RopeConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """Shape of a decoder-only transformer of the LLaMA family.
+    """Shape of a decoder-only transformer, see `engine.architectures`.
 
     Attributes:
         hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim: as published.
         vocab_size: rows of the embedding.
         max_position: longest context in tokens that the weights were made for.
+        embedding_size: columns of the embedding, projected to `hidden_size` where they differ; 0
+            for `hidden_size` itself.
+        norm_first: whether norms come before attention and feed-forward network, not after them.
         attention_bias: whether query, key and value projections have a bias (Qwen2).
         output_bias: whether the attention's output projection has one too.
         tie_embeddings: whether the output layer is the embedding.
@@ -62,6 +65,8 @@ class ModelConfig:
     max_position: int
     norm_eps: float
     rope: RopeConfig = RopeConfig()
+    embedding_size: int = 0
+    norm_first: bool = True
     attention_bias: bool = False
     output_bias: bool = False
     tie_embeddings: bool = False
@@ -72,6 +77,11 @@ class ModelConfig:
     def num_choices(self) -> int:
         """Columns of the logits."""
         return min(self.num_token_ids or self.vocab_size, self.vocab_size)
+
+    @property
+    def embedding_width(self) -> int:
+        """Columns of the embedding."""
+        return self.embedding_size or self.hidden_size
 
     def kv_bytes_per_token(self, bytes_per_value: int, tensor_parallel_size: int = 1) -> int:
         """Bytes that the keys and values of one token take on one rank."""
@@ -102,6 +112,8 @@ class SchedulerConfig:
         prompt_share: share of the budget that one prompt takes of a step while another prompt
             could be prefilled too.
         prefix_cache: whether full blocks are kept for later prompts.
+        inter_token_latency_s: seconds that a step may take where sequences decode beside prompts;
+            0 does not care.
         pinned_prefix_share: share of the pool that pinned prefixes may hold; no request may need
             it, so the largest one that is served shrinks by as much.
     """
@@ -116,6 +128,7 @@ class SchedulerConfig:
     max_overtakes: int = 0
     prompt_share: float = 1.0
     prefix_cache: bool = True
+    inter_token_latency_s: float = 0.0
     pinned_prefix_share: float = 0.0
 
     @property
@@ -178,7 +191,9 @@ class EngineConfig:
         model_path: folder with config.json and safetensors.
         tensor_parallel_size: ranks that share every layer.
         num_blocks: blocks of the KV pool on each rank; 0 derives it from `kv_cache_bytes`.
-        kv_cache_bytes: memory of the KV pool on each rank.
+        kv_cache_bytes: memory of the KV pool on each rank; 0 takes what `gpu_memory_fraction`
+            leaves, on a CPU half a GiB.
+        gpu_memory_fraction: share of a GPU's memory that everything together may take.
         swap_bytes: CPU memory for preempted sequences on each rank.
         max_num_seqs: sequences in the batch at once.
         max_num_batched_tokens: token budget of one step.
@@ -187,9 +202,10 @@ class EngineConfig:
         num_threads: compute threads of a CPU worker.
         run_ahead: plans in flight; 1 waits for each result.
         memory_policy, preemption, watermark, growth_blocks, max_overtakes, prompt_share,
-            prefix_cache, pinned_prefix_share: see `SchedulerConfig`.
+            prefix_cache, pinned_prefix_share, inter_token_latency_s: see `SchedulerConfig`.
         pinned_prefixes: prefixes to be pinned before the first request.
-        compiled_kernels: whether a CPU worker may compile and use the C kernels.
+        compiled_kernels: whether kernels may be compiled, in C for CPUs and Triton for GPUs.
+        graphs: whether small steps are captured and replayed, where the device can.
     """
 
     model_path: str
@@ -200,7 +216,8 @@ class EngineConfig:
     tensor_parallel_size: int = 1
     block_size: int = 16
     num_blocks: int = 0
-    kv_cache_bytes: int = 512 << 20
+    kv_cache_bytes: int = 0
+    gpu_memory_fraction: float = 0.9
     swap_bytes: int = 0
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 256
@@ -209,6 +226,7 @@ class EngineConfig:
     num_threads: int = 1
     run_ahead: int = 2
     compiled_kernels: bool = True
+    graphs: bool = True
     memory_policy: MemoryPolicy = "paged"
     preemption: PreemptionPolicy = "auto"
     watermark: float = WATERMARK
@@ -218,6 +236,7 @@ class EngineConfig:
     prefix_cache: bool = True
     pinned_prefix_share: float = 0.0
     pinned_prefixes: tuple[PrefixConfig, ...] = ()
+    inter_token_latency_s: float = 0.0
 
     @property
     def scheduler(self) -> SchedulerConfig:
@@ -234,4 +253,5 @@ class EngineConfig:
             prompt_share=self.prompt_share,
             prefix_cache=self.prefix_cache,
             pinned_prefix_share=self.pinned_prefix_share,
+            inter_token_latency_s=self.inter_token_latency_s,
         )

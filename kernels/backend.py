@@ -18,7 +18,8 @@ class BatchLayout:
 
     The batch holds the new tokens of R sequences: first `num_decodes` sequences with one token
     each, then the prefill chunks. Sequence r has tokens [query_starts[r], query_starts[r + 1]) of
-    the batch, at positions [context_lens[r] - its count, context_lens[r]).
+    the batch, at positions [context_lens[r] - its count, context_lens[r]). Prefill chunks may be
+    empty, and what is attended for tokens behind the last chunk means nothing.
 
     Attributes:
         num_decodes: leading sequences with exactly one new token.
@@ -33,6 +34,8 @@ class BatchLayout:
         logit_indices: [S] int64 tokens of the batch whose logits are needed.
         is_deterministic: whether a token's result may depend on its own sequence alone, bit for
             bit; such sequences have one token each, and `num_decodes` is 0.
+        attention_work: how the backend splits attention, private to it; None before
+            `KernelBackend.prepare`, and for backends that need none.
     """
 
     num_decodes: int
@@ -45,6 +48,7 @@ class BatchLayout:
     max_query_len: int
     logit_indices: Tensor
     is_deterministic: bool = False
+    attention_work: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +131,16 @@ class KernelBackend(Protocol):
         """Add x to `residual` IN PLACE, both [T, hidden], and return the norm of the sum."""
         ...
 
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        """Norm of mean and variance of x [T, hidden], statistics in float32 (arXiv:1607.06450)."""
+        ...
+
+    def add_layer_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
+    ) -> Tensor:
+        """Add x to `residual` IN PLACE, both [T, hidden], and return the layer norm of the sum."""
+        ...
+
     def rope_write(
         self, qkv: Tensor, cos_sin: Tensor, kv_layer: Tensor, layout: BatchLayout
     ) -> Tensor:
@@ -140,6 +154,26 @@ class KernelBackend(Protocol):
 
         Returns:
             [T, num_heads, head_dim] rotated queries.
+        """
+        ...
+
+    def kv_write(self, qkv: Tensor, kv_layer: Tensor, layout: BatchLayout) -> Tensor:
+        """Write keys and values into their slots IN PLACE, for models that rotate nothing.
+
+        Args:
+            qkv: [T, (num_heads + 2 * num_kv_heads) * head_dim], heads of q, then k, then v.
+            kv_layer: [num_blocks, 2, num_kv_heads, block_size, head_dim].
+
+        Returns:
+            [T, num_heads, head_dim] queries.
+        """
+        ...
+
+    def prepare(self, layout: BatchLayout) -> BatchLayout:
+        """Plan the step's attention; once per step, before the first `attention`.
+
+        The plan is made on the device and its grids depend on shapes alone, so a captured graph
+        replays with other lengths.
         """
         ...
 
@@ -158,6 +192,14 @@ class KernelBackend(Protocol):
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """silu(gate) * up for gate_up [T, 2 * intermediate] -> [T, intermediate]."""
+        ...
+
+    def relu(self, x: Tensor) -> Tensor:
+        """max(x, 0) of x [T, n]."""
+        ...
+
+    def gelu(self, x: Tensor) -> Tensor:
+        """GELU of x [T, n] in its tanh form, GPT-2's `gelu_new` (arXiv:1606.08415)."""
         ...
 
     def copy_blocks(self, kv: Tensor, sources: Tensor, destinations: Tensor) -> None:

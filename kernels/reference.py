@@ -69,20 +69,41 @@ class ReferenceBackend:
         residual.add_(x)
         return self.rms_norm(residual, weight, eps)
 
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        """Normalise in float32 and round once."""
+        wide = functional.layer_norm(x.float(), x.shape[1:], weight.float(), bias.float(), eps)
+        return wide.to(x.dtype)
+
+    def add_layer_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
+    ) -> Tensor:
+        """Add to `residual` in place, round, normalise."""
+        residual.add_(x)
+        return self.layer_norm(residual, weight, bias, eps)
+
     def rope_write(
         self, qkv: Tensor, cos_sin: Tensor, kv_layer: Tensor, layout: BatchLayout
     ) -> Tensor:
         """Rotate in float32; tokens with slot -1 are not written."""
-        num_kv_heads, block_size, head_dim = kv_layer.shape[2:]
+        num_kv_heads, head_dim = kv_layer.shape[2], kv_layer.shape[4]
         heads = qkv.view(qkv.shape[0], -1, head_dim)
         num_heads = heads.shape[1] - 2 * num_kv_heads
-        rotated = _rotate(heads[:, : num_heads + num_kv_heads], cos_sin[layout.positions])
-        written = layout.slots >= 0
-        slots = layout.slots[written]
-        blocks, offsets = slots // block_size, slots % block_size
-        kv_layer[blocks, 0, :, offsets] = rotated[written, num_heads:]
-        kv_layer[blocks, 1, :, offsets] = heads[written, num_heads + num_kv_heads :]
+        num_rotated = num_heads + num_kv_heads
+        rotated = _rotate(heads[:, :num_rotated], cos_sin[layout.positions])
+        _write(kv_layer, rotated[:, num_heads:], heads[:, num_rotated:], layout.slots)
         return rotated[:, :num_heads].contiguous()
+
+    def prepare(self, layout: BatchLayout) -> BatchLayout:
+        """Return the layout as it is: the reference needs no plan."""
+        return layout
+
+    def kv_write(self, qkv: Tensor, kv_layer: Tensor, layout: BatchLayout) -> Tensor:
+        """Write as it is; tokens with slot -1 are not written."""
+        num_kv_heads, head_dim = kv_layer.shape[2], kv_layer.shape[4]
+        heads = qkv.view(qkv.shape[0], -1, head_dim)
+        keys, values = heads[:, -2 * num_kv_heads :].chunk(2, dim=1)
+        _write(kv_layer, keys, values, layout.slots)
+        return heads[:, : -2 * num_kv_heads].contiguous()
 
     def attention(self, q: Tensor, kv_layer: Tensor, layout: BatchLayout, scale: float) -> Tensor:
         """Gather the blocks of each sequence; decoding rows together, prefill one by one."""
@@ -91,6 +112,8 @@ class ReferenceBackend:
         out = torch.empty_like(q)
         for rows in _row_groups(context_lens, layout.num_decodes):
             tokens = slice(starts[rows.start], starts[rows.stop])
+            if tokens.start == tokens.stop:
+                continue
             queries = q[tokens].view(rows.stop - rows.start, -1, *q.shape[1:])
             keys, values = _gather(kv_layer, layout.block_tables[rows], max(context_lens[rows]))
             attended = _attend(queries, keys, values, layout.context_lens[rows], scale)
@@ -101,6 +124,14 @@ class ReferenceBackend:
         """Compute in float32 and round once."""
         gate, up = gate_up.float().chunk(2, dim=-1)
         return (functional.silu(gate) * up).to(gate_up.dtype)
+
+    def relu(self, x: Tensor) -> Tensor:
+        """Clamp at 0."""
+        return functional.relu(x)
+
+    def gelu(self, x: Tensor) -> Tensor:
+        """Compute in float32 and round once."""
+        return functional.gelu(x.float(), approximate="tanh").to(x.dtype)
 
     def copy_blocks(self, kv: Tensor, sources: Tensor, destinations: Tensor) -> None:
         """Copy through one gathered tensor, so a source is read before any block is written."""
@@ -117,6 +148,15 @@ def _rotate(heads: Tensor, cos_sin: Tensor) -> Tensor:
     first, second = heads.float().chunk(2, dim=-1)
     rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
     return rotated.to(heads.dtype)
+
+
+def _write(kv_layer: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
+    """Put keys and values [T, kv_heads, D] into their slots; -1 is skipped."""
+    block_size = kv_layer.shape[3]
+    written = slots >= 0
+    blocks, offsets = slots[written] // block_size, slots[written] % block_size
+    kv_layer[blocks, 0, :, offsets] = keys[written]
+    kv_layer[blocks, 1, :, offsets] = values[written]
 
 
 def _row_groups(context_lens: list[int], num_decodes: int) -> Iterator[slice]:

@@ -13,7 +13,13 @@ COMMANDS = {
     "http": "send requests to a server at given times and measure what its clients see",
     "cpu_peers": "compare the engine with transformers on the CPU: same work, one thread",
     "figure2": "simulate the paper's figures 2 and 13: waste and batch sizes of four systems",
+    "kernels": "race our GPU kernels against the best known ones, as shares of the card's limits",
     "scheduler": "time the scheduler for a full batch in the steady state",
+    "offline": "run a thousand requests at once, in process, beside a peer: tokens per second",
+    "online": "serve Poisson arrivals in process, beside a peer: latencies",
+    "beam": "run many beam searches at once, in process, beside a peer: tokens per second",
+    "all_beside": "`offline`, `online` and `beam` with one start of each side",
+    "step": "time single steps in process: decodes by batch and context, and mixed steps",
     "startup": "time the start and the end of `serve run`, and weigh its processes",
 }
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-PACKAGES = ("torch", "transformers", "ray", "triton", "aiohttp")
+PACKAGES = ("torch", "transformers", "ray", "triton", "vllm", "aiohttp")
 
 
 def describe() -> dict[str, object]:
@@ -44,6 +44,14 @@ def cards() -> list[str]:
     if shutil.which("nvidia-smi") is None:
         return []
     return _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines()
+
+
+def card_memory_bytes() -> int | None:
+    """Memory of the first NVIDIA GPU; None without one."""
+    if shutil.which("nvidia-smi") is None:
+        return None
+    lines = _output("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
+    return int(lines.splitlines()[0]) << 20 if lines else None
 
 
 def commit() -> str:

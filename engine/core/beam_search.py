@@ -8,7 +8,7 @@ Source: https://huggingface.co/docs/transformers/main/en/generation_strategies#b
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from engine.core.stop_pattern import NO_STATES, States, StopPatternMatcher
 from engine.types import ENDED_BY_PATTERN, ENDED_BY_TOKEN, StopPattern
@@ -38,9 +38,8 @@ class Hypothesis:
     is_matched: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Child:
-    """One beam of the next step.
+class Child(NamedTuple):
+    """One beam of the next step; a tuple, since a batch makes hundreds of them in a step.
 
     Attributes:
         parent: index of the beam that it continues.
@@ -54,8 +53,7 @@ class Child:
     cumulative: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Beam:
+class _Beam(NamedTuple):
     """The last token of a beam, and the beam before it, which its siblings share."""
 
     parent: "_Beam | None" = None
@@ -158,15 +156,21 @@ class BeamSearch:
         return placed
 
     def _rank(self) -> list[Child]:
-        children = [
-            Child(index, token, logprob, self._beams[index].cumulative + logprob)
-            for index, candidates in sorted(self._offered.items())
-            for token, logprob in candidates
-            # what is not allowed comes with probability 0
-            if logprob > -math.inf
+        """The best candidates of all beams; of equal ones the first beam's, then the first."""
+        scored: list[tuple[float, int, int, int, float]] = []
+        for index, candidates in sorted(self._offered.items()):
+            cumulative = self._beams[index].cumulative
+            scored += [
+                (-cumulative - logprob, index, rank, token, logprob)
+                for rank, (token, logprob) in enumerate(candidates)
+                # what is not allowed comes with probability 0
+                if logprob > -math.inf
+            ]
+        scored.sort()
+        return [
+            Child(index, token, logprob, -negated)
+            for negated, index, _, token, logprob in scored[: self.num_candidates]
         ]
-        children.sort(key=lambda child: -child.cumulative)
-        return children[: self.num_candidates]
 
     def _goes_on(self, child: Child) -> bool:
         return child.token not in self._stop_ids and self._states_after(child) is not None
@@ -219,10 +223,10 @@ class BeamSearch:
 
     def _extend(self, child: Child) -> _Beam:
         return _Beam(
-            parent=self._beams[child.parent],
-            token=child.token,
-            logprob=child.logprob,
-            alternatives=self._alternatives[child.parent],
-            cumulative=child.cumulative,
-            states=self._states_after(child) or NO_STATES,
+            self._beams[child.parent],
+            child.token,
+            child.logprob,
+            self._alternatives[child.parent],
+            child.cumulative,
+            self._states_after(child) or NO_STATES,
         )

@@ -21,6 +21,7 @@ from engine.core.queues import Queues
 from engine.core.retirement import Retirement
 from engine.core.rows import Rows
 from engine.core.sequence import UNFINISHED, Sequence, SequenceGroup, Status
+from engine.core.token_budget import TokenBudget
 from engine.errors import InvalidRequest
 from engine.types import (
     ALL_CHOICES,
@@ -65,6 +66,7 @@ class Scheduler:
         self._planner = Planner(
             memory, self._queues, self._rows, self._retirement, preemption=preemption, gate=gate
         )
+        self._budget = TokenBudget(config)
         self._next_sequence_id = 0
         self._next_step = 0
         self._output = OutputBuilder()
@@ -126,8 +128,9 @@ class Scheduler:
 
     def schedule(self) -> StepPlan | None:
         """Plan the next step; None when no sequence can move before the next result."""
-        config = self._config
-        builder = PlanBuilder(self._next_step, config.max_num_batched_tokens, config.max_chunk)
+        num_decodes = sum(len(group.ready) for group in self._queues.running)
+        num_tokens = self._budget.num_tokens(num_decodes)
+        builder = PlanBuilder(self._next_step, num_tokens, self._config.max_chunk)
         self._planner.plan(builder)
         if builder.is_empty:
             return None
@@ -140,7 +143,9 @@ class Scheduler:
         """Take in the result of the oldest plan in flight."""
         done = self._in_flight.popleft()
         assert result.step == done.plan.step
-        self._preemption.observe(done.plan, result.elapsed_s)
+        plan = done.plan
+        self._preemption.observe(plan, result.elapsed_s)
+        self._budget.observe(len(plan.decode_rows), len(plan.prefill_tokens), result.elapsed_s)
         self._output.begin(result)
         self._set_clock(now_s)
         self._tell_prompts(done, result)

@@ -3,28 +3,32 @@
 from collections import deque
 
 from engine.types import StepPlan, StepResult
+from engine.worker.report import PendingStep
 from engine.worker.worker import Worker
 
 
 class InlineExecutor:
-    """An `engine.core.protocols.Executor` whose plans are done as soon as they are submitted."""
+    """An `engine.core.protocols.Executor` that waits only for results that are asked for.
+
+    On a CPU a plan is done as soon as it is submitted; a GPU works on while the caller goes on.
+    """
 
     def __init__(self, worker: Worker, run_ahead: int = 1) -> None:
         """Take ownership of the worker."""
         self.capacity = worker.capacity
         self.run_ahead = run_ahead
         self._worker = worker
-        self._results: deque[StepResult] = deque()
+        self._pending: deque[PendingStep] = deque()
 
     def submit(self, plan: StepPlan) -> None:
-        """Execute the plan and keep its result."""
-        self._results.append(self._worker.execute(plan))
+        """Hand the plan to the device."""
+        self._pending.append(self._worker.enqueue(plan))
 
     def collect(self) -> StepResult:
-        """Hand out the oldest result."""
-        return self._results.popleft()
+        """Wait for the oldest result."""
+        return self._pending.popleft().result()
 
     def close(self) -> None:
         """Close the worker."""
-        self._results.clear()
+        self._pending.clear()
         self._worker.close()

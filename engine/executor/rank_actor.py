@@ -5,6 +5,8 @@ import importlib
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol, cast
 
 from engine.config import EngineConfig
@@ -18,12 +20,18 @@ logger = logging.getLogger(__name__)
 ACCEPT_TIMEOUT_S = 60.0
 
 
+class Pending(Protocol):
+    """A step that is under way, see `engine.worker.report.PendingStep`."""
+
+    def result(self) -> StepResult: ...
+
+
 class Worker(Protocol):
     """One rank's model and KV pool, see `engine.worker.worker.Worker`."""
 
     capacity: Capacity
 
-    def execute(self, plan: StepPlan) -> StepResult: ...
+    def enqueue(self, plan: StepPlan) -> Pending: ...
 
     def close(self) -> None: ...
 
@@ -97,15 +105,19 @@ class RankActor:
 def serve_plans(worker: Worker, channel: Channel, *, is_first: bool) -> None:
     """Execute plans in the order of arrival until the channel ends, then close both.
 
-    A failure is reported through the channel and ends the loop: after it, the rows and blocks of
-    this rank can no longer be trusted to match the scheduler's.
+    Results are awaited and sent by a thread of their own, so that the next plan reaches the device
+    while it still works on the one before. A failure is reported through the channel and ends it:
+    after it, the rows and blocks of this rank can no longer be trusted to match the scheduler's.
 
     Args:
         is_first: send results back; other ranks only acknowledge.
     """
     try:
-        while _serve_plan(worker, channel, is_first):
-            pass
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="answers") as answers:
+            while True:
+                plan = PLANS.decode(channel.recv())
+                # a plan that cannot be executed is answered after those before it, too
+                answers.submit(_answer, channel, plan.step, _enqueue(worker, plan), is_first)
     except ChannelClosed as closed:
         logger.info("channel_closed reason=%s", closed)
     except InvariantViolated as error:
@@ -116,14 +128,33 @@ def serve_plans(worker: Worker, channel: Channel, *, is_first: bool) -> None:
         worker.close()
 
 
-def _serve_plan(worker: Worker, channel: Channel, is_first: bool) -> bool:
-    plan = PLANS.decode(channel.recv())
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """A step that could not even begin."""
+
+    error: Exception
+
+    def result(self) -> StepResult:
+        raise self.error
+
+
+def _enqueue(worker: Worker, plan: StepPlan) -> Pending:
     try:
-        result = worker.execute(plan)
+        return worker.enqueue(plan)
     except Exception as error:  # the border of the process: the scheduler must hear of any failure
-        logger.exception("step_failed step=%d", plan.step)
-        text = f"{type(error).__name__}: {error}"
-        channel.send(REPLIES.encode(Reply(step=plan.step, error=text)))
-        return False
-    channel.send(REPLIES.encode(Reply(step=plan.step, result=result if is_first else None)))
-    return True
+        return _Failed(error)
+
+
+def _answer(channel: Channel, step: int, pending: Pending, is_first: bool) -> None:
+    """Send a result when it is there; after a failure there are no more."""
+    try:
+        result = pending.result()
+        reply = Reply(step=step, result=result if is_first else None)
+    except Exception as error:  # the border of the process: the scheduler must hear of any failure
+        logger.exception("step_failed step=%d", step)
+        reply = Reply(step=step, error=f"{type(error).__name__}: {error}")
+    # without a scheduler there is nobody to tell
+    with suppress(ChannelClosed):
+        channel.send(REPLIES.encode(reply))
+    if reply.error:
+        channel.close()

@@ -1,1 +1,1 @@
-"""Models of the LLaMA family and their weights."""
+"""Models, their layers and their weights."""

@@ -1,11 +1,13 @@
 """Random weights from the shape of a model alone, to run any model without its files."""
 
 import hashlib
+import re
 
 import torch
 from torch import Tensor
 
 _STD = 0.02
+_NORM = re.compile(r"(norm|ln_\w)\.weight$")
 
 
 class DummySource:
@@ -19,6 +21,6 @@ class DummySource:
         generator = torch.Generator(target.device).manual_seed(seed)
         whole = torch.randn(shape, generator=generator, dtype=target.dtype, device=target.device)
         whole.mul_(_STD)
-        if name.endswith("norm.weight"):
+        if _NORM.search(name):
             whole.add_(1.0)
         target.copy_(whole.narrow(dim, start, target.shape[dim]))

@@ -36,7 +36,7 @@ class Llama:
         self._backend = backend
         self._eps = config.norm_eps
         table = cos_sin_table(config.rope, config.head_dim, num_positions).to(backend.device)
-        self._embedding = VocabEmbedding(config, parameters, backend)
+        self._embedding = VocabEmbedding(config, parameters, backend, "model.embed_tokens.weight")
         self._layers = [
             _Layer(config, parameters, backend, table, f"model.layers.{index}")
             for index in range(config.num_layers)
@@ -51,15 +51,7 @@ class Llama:
         self._head = VocabHead(config, parameters, backend, tied)
 
     def forward(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
-        """Run one batch and write its keys and values into the pool.
-
-        Args:
-            tokens: [T] int64.
-            kv: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim], changed IN PLACE.
-
-        Returns:
-            [S, num_choices] logits of the tokens in `layout.logit_indices`, the same on every rank.
-        """
+        """Run one batch; see `engine.model.model.Model`."""
         residual = self._embedding(tokens)
         x = self._backend.rms_norm(residual, self._norms[0], self._eps)
         for index, (layer, norm) in enumerate(zip(self._layers, self._norms[1:], strict=True)):
@@ -132,9 +124,7 @@ def _output(
     weight = parameters.columns(f"{name}.weight", config.hidden_size, width)
     if not config.output_bias:
         return backend.make_linear(weight, None)
-    bias = parameters.whole(f"{name}.bias", config.hidden_size)
-    # the results of all ranks are summed, so only one of them may carry the bias
-    return backend.make_linear(weight, bias if parameters.parallel.rank == 0 else None)
+    return backend.make_linear(weight, parameters.summed_bias(f"{name}.bias", config.hidden_size))
 
 
 def _suffixed(rows: dict[str, int], suffix: str) -> dict[str, int]:

@@ -2,13 +2,25 @@
 
 from pathlib import Path
 
+from engine.architectures.registry import ARCHITECTURES
 from engine.config import EngineConfig
 from engine.model.dummy import DummySource
+from engine.model.gpt2 import Gpt2
 from engine.model.llama import Llama
+from engine.model.model import Model
+from engine.model.opt import Opt
 from engine.model.parallel import TensorParallel
 from engine.model.parameters import Parameters
 from engine.model.safetensors_folder import Progress, SafetensorsFolder
 from kernels.backend import KernelBackend
+
+_MODELS: dict[str, type[Llama] | type[Opt] | type[Gpt2]] = {
+    "LlamaForCausalLM": Llama,
+    "MistralForCausalLM": Llama,
+    "Qwen2ForCausalLM": Llama,
+    "OPTForCausalLM": Opt,
+    "GPT2LMHeadModel": Gpt2,
+}
 
 
 def load_model(
@@ -16,28 +28,26 @@ def load_model(
     backend: KernelBackend,
     parallel: TensorParallel,
     on_progress: Progress = lambda done, total: None,
-) -> Llama:
+) -> Model:
     """Load this rank's share of the model in the backend's dtype.
 
     Args:
         on_progress: told bytes done and bytes in total after each tensor.
 
     Raises:
-        ConfigError: if the folder does not hold exactly the tensors of the model.
+        ConfigError: if the folder does not hold exactly the tensors of the model, or the model
+            knows fewer positions than the longest sequence has.
     """
 
-    def build(source: DummySource | SafetensorsFolder) -> Llama:
+    def build(source: DummySource | SafetensorsFolder) -> Model:
         parameters = Parameters(source, parallel, backend.dtype, backend.device)
-        return Llama(config.model, parameters, backend, num_positions=config.max_model_len)
+        make = _MODELS[config.model.architecture]
+        return make(config.model, parameters, backend, num_positions=config.max_model_len)
 
     if config.load_format == "dummy":
         return build(DummySource())
-    folder = SafetensorsFolder(Path(config.model_path), on_progress)
+    architecture = ARCHITECTURES[config.model.architecture]
+    folder = SafetensorsFolder(Path(config.model_path), on_progress, architecture.canonical_name)
     model = build(folder)
-    folder.check_all_read(lambda name: _is_redundant(name, config.model.tie_embeddings))
+    folder.check_all_read(lambda name: architecture.is_redundant(config.model, name))
     return model
-
-
-def _is_redundant(name: str, tied: bool) -> bool:
-    """Whether a tensor repeats what is known: rope buffers, the copy of a tied embedding."""
-    return name.endswith("rotary_emb.inv_freq") or (tied and name == "lm_head.weight")

@@ -1,6 +1,6 @@
 """Reads the part of each parameter that one rank holds, fused as the layers want it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -70,6 +70,39 @@ class Parameters:
         start = self.parallel.rank * share
         self._source.fill(target, name, (num_rows, num_columns), dim=1, start=start)
         return target
+
+    def sections(self, name: str, counts: Sequence[int], *inputs: int) -> Tensor:
+        """Read this rank's part of each section of outputs of one parameter, stored inputs first.
+
+        Args:
+            counts: outputs of each section of the whole parameter.
+            inputs: the number of inputs; none for a bias.
+
+        Returns:
+            [sum(counts) / ranks, *inputs], rows of a column-parallel layer.
+        """
+        shares = [self.parallel.share(count, f"outputs of {name}") for count in counts]
+        fused = self._empty(sum(shares), *inputs)
+        shape, dim = (*inputs, sum(counts)), len(inputs)
+        section_start = 0
+        for target, count in zip(torch.split(fused, shares), counts, strict=True):
+            start = section_start + self.parallel.rank * target.shape[0]
+            self._source.fill(target.transpose(0, dim), name, shape, dim=dim, start=start)
+            section_start += count
+        return fused
+
+    def columns_of_transposed(self, name: str, num_rows: int, num_columns: int) -> Tensor:
+        """Read this rank's columns of a matrix that is stored transposed (row-parallel layers)."""
+        share = self.parallel.share(num_columns, f"inputs of {name}")
+        target = self._empty(num_rows, share)
+        start = self.parallel.rank * share
+        self._source.fill(target.T, name, (num_columns, num_rows), dim=0, start=start)
+        return target
+
+    def summed_bias(self, name: str, count: int) -> Tensor | None:
+        """Read the bias of a row-parallel layer, whose results are summed: one rank adds it."""
+        bias = self.whole(name, count)
+        return bias if self.parallel.rank == 0 else None
 
     def vocab_rows(self, name: str, vocab_size: int, hidden_size: int) -> Tensor:
         """Read this rank's rows of an embedding; the last rank's are padded with zeros."""

@@ -19,15 +19,29 @@ _INDEX = "model.safetensors.index.json"
 class SafetensorsFolder:
     """A `ParameterSource` over mapped files: only the slices that are asked for are read."""
 
-    def __init__(self, folder: Path, on_progress: Progress) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        on_progress: Progress,
+        canonical_name: Callable[[str], str] = str,
+    ) -> None:
         """Open the files named by the index, or else all there are.
+
+        Args:
+            on_progress: told bytes done and in total after each tensor.
+            canonical_name: how the model spells the name of a stored tensor.
 
         Raises:
             ConfigError: if there are none or one cannot be read.
         """
         self._folder = folder
         self._files = {path: _open(path) for path in _paths(folder)}
-        self._homes = {name: path for path, file in self._files.items() for name in _names(file)}
+        # canonical name -> where it lies, and under which name
+        self._homes = {
+            canonical_name(name): (path, name)
+            for path, file in self._files.items()
+            for name in _names(file)
+        }
         self._unread = set(self._homes)
         self._on_progress = on_progress
         self._done_bytes = 0
@@ -37,10 +51,10 @@ class SafetensorsFolder:
         self, target: Tensor, name: str, shape: tuple[int, ...], *, dim: int, start: int
     ) -> None:
         """See `ParameterSource`."""
-        path = self._homes.get(name)
-        if path is None:
+        if name not in self._homes:
             raise ConfigError(f"{self._folder / '*.safetensors'}: tensor {name!r} is missing")
-        stored = self._files[path].get_slice(name)  # type: ignore[no-untyped-call]
+        path, stored_name = self._homes[name]
+        stored = self._files[path].get_slice(stored_name)  # type: ignore[no-untyped-call]
         if (found := tuple(stored.get_shape())) != shape:
             raise ConfigError(
                 f"{path}: tensor {name!r} has shape {found}, config.json says {shape}"
@@ -48,9 +62,10 @@ class SafetensorsFolder:
         wanted = slice(start, start + target.shape[dim])
         part = stored[(slice(None),) * dim + (wanted,)]
         target.copy_(part)
-        self._unread.discard(name)
-        self._done_bytes += math.prod(shape) * part.element_size()
-        self._on_progress(self._done_bytes, self._total_bytes)
+        if name in self._unread:
+            self._unread.remove(name)
+            self._done_bytes += math.prod(shape) * part.element_size()
+            self._on_progress(self._done_bytes, self._total_bytes)
 
     def check_all_read(self, ignored: Callable[[str], bool]) -> None:
         """Make sure that the model used every tensor but the ignored ones.
@@ -61,7 +76,7 @@ class SafetensorsFolder:
         extra = sorted(name for name in self._unread if not ignored(name))
         if extra:
             raise ConfigError(
-                f"{self._homes[extra[0]]}: tensor {extra[0]!r} has no place in the model "
+                f"{self._homes[extra[0]][0]}: tensor {extra[0]!r} has no place in the model "
                 f"({len(extra)} such tensors); is config.json of another model?"
             )
         self._on_progress(self._total_bytes, self._total_bytes)

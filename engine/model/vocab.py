@@ -11,18 +11,19 @@ class VocabEmbedding:
     """Looks up tokens; a rank knows its own share of the vocabulary.
 
     Attributes:
-        weight: [vocab_size / ranks, hidden_size], rounded up.
+        weight: [vocab_size / ranks, embedding_width], rounded up.
     """
 
-    def __init__(self, config: ModelConfig, parameters: Parameters, backend: KernelBackend) -> None:
+    def __init__(
+        self, config: ModelConfig, parameters: Parameters, backend: KernelBackend, name: str
+    ) -> None:
+        """Args: name: of the parameter."""
         self._backend = backend
         self._parallel = parameters.parallel
-        self.weight = parameters.vocab_rows(
-            "model.embed_tokens.weight", config.vocab_size, config.hidden_size
-        )
+        self.weight = parameters.vocab_rows(name, config.vocab_size, config.embedding_width)
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        """Tokens [T] int64 -> [T, hidden_size], the same on every rank."""
+        """Tokens [T] int64 -> [T, embedding_width], the same on every rank."""
         if self._parallel.size == 1:
             return self._backend.embed(tokens, self.weight)
         local = tokens - self._parallel.rank * self.weight.shape[0]
@@ -46,12 +47,14 @@ class VocabHead:
         self._num_choices = config.num_choices
         weight = tied
         if weight is None:
-            weight = parameters.vocab_rows("lm_head.weight", config.vocab_size, config.hidden_size)
+            weight = parameters.vocab_rows(
+                "lm_head.weight", config.vocab_size, config.embedding_width
+            )
         if parameters.parallel.size == 1:
             weight = weight[: self._num_choices]
         self._linear = backend.make_linear(weight, None)
 
     def __call__(self, x: Tensor, *, is_deterministic: bool = False) -> Tensor:
-        """Hidden states [S, hidden_size] -> [S, num_choices], the same on every rank."""
+        """Hidden states [S, embedding_width] -> [S, num_choices], the same on every rank."""
         logits = self._linear(x, is_deterministic=is_deterministic)
         return self._parallel.all_gather(logits)[:, : self._num_choices].contiguous()

@@ -5,6 +5,7 @@ from statistics import median
 
 import torch
 
+from engine.types import IntColumn, int32
 from engine.worker.kv_pool import KVPool
 
 # enough to hide the cost of a call, little enough for a start-up: 8 copies of 32 MiB
@@ -23,13 +24,13 @@ def measure_block_copy_s(pool: KVPool) -> float:
     num_blocks = min(pool.num_blocks, pool.num_swap_slots, max(1, _MOST_BYTES // block_bytes))
     if not num_blocks:
         return 0.0
-    ids = torch.arange(num_blocks, device=pool.kv.device)
+    ids = int32(list(range(num_blocks)))
     # the first round makes the pages of both sides
     rounds_s = [_round_s(pool, ids) for _ in range(1 + _NUM_ROUNDS)][1:]
     return median(rounds_s) / (2 * num_blocks)
 
 
-def _round_s(pool: KVPool, ids: torch.Tensor) -> float:
+def _round_s(pool: KVPool, ids: IntColumn) -> float:
     start_s = time.perf_counter()
     pool.swap_out(ids, ids)
     pool.swap_in(ids, ids)

@@ -64,7 +64,7 @@ def build_inputs(plan: StepPlan, table: RowTable, block_size: int) -> StepInputs
     sampled_rows[len(sampled) - num_siblings :] = plan.sibling_rows
     sampled_ends = spans.ends[sampled]
     staged = stage(
-        table.device,
+        table.runtime,
         sequences.rows,
         sequences.ends,
         bounds,

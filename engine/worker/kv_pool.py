@@ -8,7 +8,9 @@ from torch import Tensor
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.model.parallel import TensorParallel
+from engine.types import IntColumn
 from kernels.backend import KernelBackend
+from kernels.runtime import Runtime
 
 
 class KVPool:
@@ -20,9 +22,17 @@ class KVPool:
     """
 
     def __init__(
-        self, config: EngineConfig, parallel: TensorParallel, backend: KernelBackend
+        self,
+        config: EngineConfig,
+        parallel: TensorParallel,
+        backend: KernelBackend,
+        runtime: Runtime,
+        num_bytes: int,
     ) -> None:
         """Allocate the pool.
+
+        Args:
+            num_bytes: memory of the pool, where the configuration does not say how many blocks.
 
         Raises:
             ConfigError: if memory is short, or one sequence of the longest length has no room.
@@ -31,13 +41,14 @@ class KVPool:
         num_kv_heads = parallel.share(model.num_kv_heads, "num_kv_heads")
         value_bytes = backend.dtype.itemsize
         block_bytes = config.block_size * model.kv_bytes_per_token(value_bytes, parallel.size)
-        num_blocks = config.num_blocks or config.kv_cache_bytes // block_bytes
+        num_blocks = config.num_blocks or num_bytes // block_bytes
         _check_room(config, num_blocks, block_bytes)
         block_shape = (model.num_layers, 2, num_kv_heads, config.block_size, model.head_dim)
         self._backend = backend
+        self._runtime = runtime
         self.kv = _allocate((num_blocks, *block_shape), backend)
         num_slots = config.swap_bytes // block_bytes
-        self._swap = torch.empty((num_slots, *block_shape), dtype=backend.dtype)
+        self._swap = runtime.host_blocks((num_slots, *block_shape), backend.dtype)
 
     @property
     def num_blocks(self) -> int:
@@ -58,13 +69,16 @@ class KVPool:
         """Copy whole blocks, both [N] int64 (copy-on-write; paper, section 4.4)."""
         self._backend.copy_blocks(self.kv, sources, destinations)
 
-    def swap_out(self, blocks: Tensor, slots: Tensor) -> None:
-        """Copy whole blocks to slots of the swap space, both [N] int64 (paper, section 4.5)."""
-        self._swap[slots.cpu()] = self.kv[blocks].cpu()
+    def swap_out(self, blocks: IntColumn, slots: IntColumn) -> None:
+        """Copy whole blocks to slots of the swap space (paper, section 4.5).
 
-    def swap_in(self, slots: Tensor, blocks: Tensor) -> None:
-        """Copy slots of the swap space back to blocks, both [N] int64."""
-        self.kv[blocks] = self._swap[slots.cpu()].to(self.kv.device)
+        The copies go on beside later steps; whatever is fetched next arrives after them.
+        """
+        self._runtime.move_out(self.kv, blocks.tolist(), self._swap, slots.tolist())
+
+    def swap_in(self, slots: IntColumn, blocks: IntColumn) -> None:
+        """Copy slots of the swap space back to blocks, before any later step."""
+        self._runtime.move_in(self._swap, slots.tolist(), self.kv, blocks.tolist())
 
 
 def _check_room(config: EngineConfig, num_blocks: int, block_bytes: int) -> None:

@@ -1,6 +1,7 @@
 """Brings what a step has chosen to the host, in columns."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 from engine.types import StepResult, float32, int32
 from engine.worker.staging import Int32Array
 from kernels.backend import Sampled
+from kernels.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +26,55 @@ class Part:
     num_logprobs: Int32Array
 
 
-def report(step: int, *parts: Part) -> StepResult:
-    """Make the result of a step from at least one part."""
+class PendingStep:
+    """A step that the device may still be working on."""
+
+    def __init__(self, step: int, parts: Sequence[Part], runtime: Runtime, mark: object) -> None:
+        """Send for the results of all work so far.
+
+        Args:
+            mark: see `Runtime.fetch`.
+        """
+        self._step = step
+        self._parts = parts
+        columns = [
+            column
+            for sampled in (part.sampled for part in parts)
+            for column in (
+                sampled.tokens,
+                sampled.logprobs,
+                sampled.top_tokens,
+                sampled.top_logprobs,
+            )
+        ]
+        self._fetch = runtime.fetch(columns, mark)
+
+    def result(self) -> StepResult:
+        """Wait until the device is done with the step and with the blocks that it swaps out."""
+        fetched = self._fetch.wait()
+        columns = iter(fetched.tensors)
+        parts = []
+        for part in self._parts:
+            tokens, logprobs, top_tokens, top_logprobs = (next(columns) for _ in range(4))
+            assert tokens is not None
+            sampled = Sampled(
+                tokens=tokens,
+                logprobs=logprobs,
+                top_tokens=top_tokens,
+                top_logprobs=top_logprobs,
+            )
+            parts.append(replace(part, sampled=sampled))
+        result = _report(self._step, parts) if parts else StepResult(step=self._step)
+        return replace(result, elapsed_s=fetched.elapsed_s)
+
+
+def _report(step: int, parts: Sequence[Part]) -> StepResult:
+    """Make the result of a step from at least one part on the host."""
     top_counts = np.concatenate([_top_counts(part) for part in parts])
     return StepResult(
         step=step,
         rows=int32(_bytes([part.rows for part in parts])),
-        tokens=int32(_bytes([part.sampled.tokens.int().cpu().numpy() for part in parts])),
+        tokens=int32(_bytes([part.sampled.tokens.int().numpy() for part in parts])),
         logprobs=float32(_bytes([_logprobs(part) for part in parts])),
         top_counts=int32(top_counts.tobytes() if top_counts.any() else b""),
         top_tokens=int32(b"".join(map(_top_tokens, parts))),
@@ -50,13 +94,13 @@ def _top_counts(part: Part) -> Int32Array:
 def _top_tokens(part: Part) -> bytes:
     if part.sampled.top_tokens is None:
         return b""
-    return part.sampled.top_tokens.int().cpu().numpy()[_is_wanted(part)].tobytes()
+    return part.sampled.top_tokens.int().numpy()[_is_wanted(part)].tobytes()
 
 
 def _top_logprobs(part: Part) -> bytes:
     if part.sampled.top_logprobs is None:
         return b""
-    return part.sampled.top_logprobs.cpu().numpy()[_is_wanted(part)].tobytes()
+    return part.sampled.top_logprobs.numpy()[_is_wanted(part)].tobytes()
 
 
 def _is_wanted(part: Part) -> NDArray[np.bool_]:
@@ -67,4 +111,4 @@ def _is_wanted(part: Part) -> NDArray[np.bool_]:
 def _logprobs(part: Part) -> NDArray[np.float32]:
     if part.sampled.logprobs is None:
         return np.full(len(part.rows), np.nan, np.float32)
-    return np.where(part.num_logprobs >= 0, part.sampled.logprobs.cpu().numpy(), np.float32(np.nan))
+    return np.where(part.num_logprobs >= 0, part.sampled.logprobs.numpy(), np.float32(np.nan))

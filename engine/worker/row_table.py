@@ -8,12 +8,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from engine.errors import InvariantViolated
-from engine.types import RowAdmission
+from engine.types import RowAdmission, SamplingParams
 from engine.worker.logit_rules import LogitRules
-from engine.worker.staging import Int32Array
+from engine.worker.staging import Int32Array, stage, stage_floats
 from engine.worker.token_history import TokenHistory
+from kernels.runtime import Runtime
 
 _FREE = -1
 
@@ -21,11 +23,14 @@ _FREE = -1
 class RowTable:
     """All rows; written in place.
 
+    On the device there is one row more, `padding_row`, which fills up batches and is never a
+    sequence's; its block table stays as it is.
+
     Attributes:
         num_positions: tokens of the longest sequence.
         lengths: host [num_rows] int32 tokens whose keys and values are written; -1 for a free row.
-        last_tokens: [num_rows] int64 token sampled last.
-        block_tables: [num_rows, max_blocks] int32; entries not in use hold some valid block id.
+        last_tokens: [num_rows + 1] int64 token sampled last.
+        block_tables: [num_rows + 1, max_blocks] int32; entries not in use hold some valid block id.
         parameters, rules: how each row's next token is chosen.
         history: tokens of the rows that need them.
     """
@@ -37,17 +42,20 @@ class RowTable:
         *,
         block_size: int,
         vocab_size: int,
-        device: torch.device,
+        runtime: Runtime,
     ) -> None:
         max_blocks = -(-num_positions // block_size)
-        self.device = device
+        device = runtime.device
+        self.runtime = runtime
         self.num_positions = num_positions
         self.lengths: Int32Array = np.full(num_rows, _FREE, np.int32)
-        self.last_tokens = torch.zeros(num_rows, dtype=torch.int64, device=device)
-        self.block_tables = torch.zeros((num_rows, max_blocks), dtype=torch.int32, device=device)
-        self.parameters = RowParameters(num_rows, device)
+        self.padding_row = num_rows
+        shape = (num_rows + 1, max_blocks)
+        self.last_tokens = torch.zeros(num_rows + 1, dtype=torch.int64, device=device)
+        self.block_tables = torch.zeros(shape, dtype=torch.int32, device=device)
+        self.parameters = RowParameters(num_rows, runtime)
         self.rules = LogitRules(num_rows, vocab_size, device)
-        self.history = TokenHistory(num_rows, num_positions, device)
+        self.history = TokenHistory(num_rows, num_positions, runtime)
 
     def release(self, rows: Int32Array) -> None:
         """Free rows.
@@ -76,7 +84,8 @@ class RowTable:
     def fork(self, parents: Int32Array, children: Int32Array) -> None:
         """Give children the lengths and block tables of their parents; no child is a parent."""
         self.lengths[children] = self.lengths[parents]
-        self.block_tables[children] = self.block_tables[parents]
+        to_rows, from_rows = stage(self.runtime, children, parents)
+        self.block_tables[to_rows] = self.block_tables[from_rows]
         self.history.fork(parents, children)
 
 
@@ -84,23 +93,26 @@ class RowParameters:
     """Sampling parameters of every row.
 
     Attributes:
-        temperature, top_p, min_p: [num_rows] float32.
-        top_k: [num_rows] int32.
-        seeds: [num_rows] int64.
+        temperature, top_p, min_p: [num_rows + 1] float32.
+        top_k: [num_rows + 1] int32.
+        seeds: [num_rows + 1] int64.
         is_random, is_filtered: host [num_rows] bool, whether a row draws its token, and from a part
             of the vocabulary.
         num_logprobs, num_prompt_logprobs: host [num_rows] int32 alternatives to report for sampled
             tokens and for those of the prompt; -1 for no log-probabilities.
         prompt_lens: host [num_rows] int32.
         is_search, is_deterministic: host [num_rows] bool, see `SamplingParams`.
+        is_plain: host [num_rows] bool, whether a decode of the row needs nothing but its token.
     """
 
-    def __init__(self, num_rows: int, device: torch.device) -> None:
-        self.temperature = torch.zeros(num_rows, dtype=torch.float32, device=device)
-        self.top_p = torch.ones(num_rows, dtype=torch.float32, device=device)
-        self.min_p = torch.zeros(num_rows, dtype=torch.float32, device=device)
-        self.top_k = torch.zeros(num_rows, dtype=torch.int32, device=device)
-        self.seeds = torch.zeros(num_rows, dtype=torch.int64, device=device)
+    def __init__(self, num_rows: int, runtime: Runtime) -> None:
+        device, num_device_rows = runtime.device, num_rows + 1
+        self._runtime = runtime
+        self.temperature = torch.zeros(num_device_rows, dtype=torch.float32, device=device)
+        self.top_p = torch.ones(num_device_rows, dtype=torch.float32, device=device)
+        self.min_p = torch.zeros(num_device_rows, dtype=torch.float32, device=device)
+        self.top_k = torch.zeros(num_device_rows, dtype=torch.int32, device=device)
+        self.seeds = torch.zeros(num_device_rows, dtype=torch.int64, device=device)
         self.is_random = np.zeros(num_rows, np.bool_)
         self.is_filtered = np.zeros(num_rows, np.bool_)
         self.num_logprobs: Int32Array = np.full(num_rows, -1, np.int32)
@@ -108,20 +120,25 @@ class RowParameters:
         self.prompt_lens: Int32Array = np.zeros(num_rows, np.int32)
         self.is_search = np.zeros(num_rows, np.bool_)
         self.is_deterministic = np.zeros(num_rows, np.bool_)
+        self.is_plain: NDArray[np.bool_] = np.zeros(num_rows, np.bool_)
 
     def set(self, rows: list[int], admissions: Sequence[RowAdmission]) -> None:
         """Overwrite the parameters of rows."""
-        device = self.seeds.device
         values = [admission.sampling for admission in admissions]
-        where = torch.tensor(rows, dtype=torch.int64, device=device)
-        for column, column_values in (
-            (self.temperature, [v.temperature for v in values]),
-            (self.top_p, [v.top_p for v in values]),
-            (self.min_p, [v.min_p for v in values]),
-            (self.top_k, [v.top_k for v in values]),
-            (self.seeds, [_signed(a.sampling.seed + a.choice) for a in admissions]),
-        ):
-            column[where] = torch.tensor(column_values, dtype=column.dtype, device=device)
+        where, top_k, seeds = stage(
+            self._runtime,
+            rows,
+            [v.top_k for v in values],
+            [_signed(a.sampling.seed + a.choice) for a in admissions],
+        )
+        temperature, top_p, min_p = stage_floats(
+            self._runtime,
+            [v.temperature for v in values],
+            [v.top_p for v in values],
+            [v.min_p for v in values],
+        )
+        self.temperature[where], self.top_p[where] = temperature, top_p
+        self.min_p[where], self.top_k[where], self.seeds[where] = min_p, top_k.int(), seeds
         self.is_random[rows] = [v.temperature > 0 for v in values]
         self.is_filtered[rows] = [v.top_k > 0 or v.top_p < 1 or v.min_p > 0 for v in values]
         self.num_logprobs[rows] = [_or_minus_one(v.num_logprobs) for v in values]
@@ -129,6 +146,16 @@ class RowParameters:
         self.prompt_lens[rows] = [admission.prompt_len for admission in admissions]
         self.is_search[rows] = [v.beam_width > 0 for v in values]
         self.is_deterministic[rows] = [v.deterministic for v in values]
+        self.is_plain[rows] = [_is_plain(v) for v in values]
+
+
+def _is_plain(sampling: SamplingParams) -> bool:
+    return not (
+        sampling.num_logprobs is not None
+        or sampling.beam_width
+        or sampling.deterministic
+        or sampling.needs_known_tokens
+    )
 
 
 def _or_minus_one(count: int | None) -> int:

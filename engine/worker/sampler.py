@@ -32,7 +32,7 @@ def choose(backend: KernelBackend, logits: Tensor, inputs: StepInputs, table: Ro
     drawing, searching = ruled[~is_search], ruled[is_search]
     tokens = backend.sample(logits, replace(columns, num_logprobs=-1)).tokens
     if len(drawing):
-        (where,) = stage(table.device, drawing)
+        (where,) = stage(table.runtime, drawing)
         scores = logits.index_select(0, where).float()
         _apply_rules(scores, drawing, inputs, table)
         own_columns = replace(take_rows(columns, where), num_logprobs=-1)
@@ -43,7 +43,7 @@ def choose(backend: KernelBackend, logits: Tensor, inputs: StepInputs, table: Ro
     if len(searching):
         assert sampled.top_tokens is not None
         assert sampled.top_logprobs is not None
-        (where,) = stage(table.device, searching)
+        (where,) = stage(table.runtime, searching)
         # as in transformers, whose beams lose the probability of what is ruled out
         scores = logits.index_select(0, where).float().log_softmax(dim=-1)
         _apply_rules(scores, searching, inputs, table)
@@ -55,7 +55,7 @@ def choose(backend: KernelBackend, logits: Tensor, inputs: StepInputs, table: Ro
 def look_up(logits: Tensor, inputs: StepInputs, table: RowTable) -> Sampled:
     """Log-probabilities of the prompt tokens that follow logits [P, vocab_size]."""
     prompt = inputs.prompt
-    rows, positions = stage(table.device, prompt.rows, prompt.positions)
+    rows, positions = stage(table.runtime, prompt.rows, prompt.positions)
     num_logprobs = int(table.parameters.num_prompt_logprobs[prompt.rows].max())
     return with_logprobs(table.history.tokens[rows, positions].long(), logits, num_logprobs)
 
@@ -66,7 +66,7 @@ def _apply_rules(scores: Tensor, indices: Indices, inputs: StepInputs, table: Ro
     lengths = inputs.host_sampled_positions[indices]
     tokens = table.history.tokens[:, : int(lengths.max())]
     context = Context(
-        tokens=tokens.index_select(0, *stage(table.device, rows)).long(),
+        tokens=tokens.index_select(0, *stage(table.runtime, rows)).long(),
         lengths=lengths,
         prompt_lens=table.parameters.prompt_lens[rows],
     )

@@ -72,9 +72,7 @@ def make_spans(plan: StepPlan, table: RowTable) -> Spans:
     decode_rows = np.asarray(plan.decode_rows)
     prefill_rows = np.asarray(plan.prefill_rows)
     prefill_starts = np.asarray(plan.prefill_starts)
-    lengths = table.lengths[decode_rows]
-    if (lengths < 1).any() or (lengths >= table.num_positions).any():
-        raise InvariantViolated(f"step {plan.step}: rows of lengths {lengths.tolist()} decode")
+    lengths = decoding_lengths(plan, table)
     if (table.lengths[prefill_rows] < 0).any():
         raise InvariantViolated(
             f"step {plan.step}: free rows among {prefill_rows.tolist()} prefill"
@@ -84,6 +82,18 @@ def make_spans(plan: StepPlan, table: RowTable) -> Spans:
         np.concatenate((lengths, prefill_starts)),
         np.concatenate((lengths + 1, prefill_starts + np.asarray(plan.prefill_counts))),
     )
+
+
+def decoding_lengths(plan: StepPlan, table: RowTable) -> Int32Array:
+    """Tokens of each row that decodes, before the step.
+
+    Raises:
+        InvariantViolated: if a row is free, has no token to go on from, or no room to go on.
+    """
+    lengths: Int32Array = table.lengths[np.asarray(plan.decode_rows)]
+    if (lengths < 1).any() or (lengths >= table.num_positions).any():
+        raise InvariantViolated(f"step {plan.step}: rows of lengths {lengths.tolist()} decode")
+    return lengths
 
 
 def sampled_spans(plan: StepPlan, spans: Spans) -> NDArray[np.int64]:

@@ -7,11 +7,25 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from kernels.runtime import Runtime
+
 Int32Array: TypeAlias = NDArray[np.int32]
 
 
-def stage(device: torch.device, *columns: ArrayLike) -> tuple[Tensor, ...]:
+def stage(runtime: Runtime, *columns: ArrayLike) -> tuple[Tensor, ...]:
     """Bring host integers to the device in one copy, each column as int64."""
+    return _stage(runtime, columns, np.int64)
+
+
+def stage_floats(runtime: Runtime, *columns: ArrayLike) -> tuple[Tensor, ...]:
+    """Bring host numbers to the device in one copy, each column as float32."""
+    return _stage(runtime, columns, np.float32)
+
+
+def _stage(
+    runtime: Runtime, columns: tuple[ArrayLike, ...], dtype: type[np.int64] | type[np.float32]
+) -> tuple[Tensor, ...]:
     arrays = [np.asarray(column) for column in columns]
-    staged = torch.from_numpy(np.concatenate(arrays, dtype=np.int64)).to(device)
-    return torch.split(staged, [len(array) for array in arrays])
+    # floats are rounded, integers fit
+    joined = np.concatenate(arrays, dtype=dtype, casting="same_kind")
+    return torch.split(runtime.to_device(torch.from_numpy(joined)), [len(a) for a in arrays])

@@ -12,14 +12,15 @@ from torch import Tensor
 
 from engine.types import RowAdmission
 from engine.worker.staging import Int32Array, stage
+from kernels.runtime import Runtime
 
 
 class TokenHistory:
     """Tokens [0, length) of each row that needs them; memory is taken when the first one comes."""
 
-    def __init__(self, num_rows: int, num_positions: int, device: torch.device) -> None:
+    def __init__(self, num_rows: int, num_positions: int, runtime: Runtime) -> None:
         self._shape = (num_rows, num_positions)
-        self._device = device
+        self._runtime = runtime
         self._is_kept = np.zeros(num_rows, np.bool_)
         self._tokens: Tensor | None = None
 
@@ -27,7 +28,7 @@ class TokenHistory:
     def tokens(self) -> Tensor:
         """[num_rows, num_positions] int32; beyond a row's length lies any token id."""
         if self._tokens is None:
-            self._tokens = torch.zeros(self._shape, dtype=torch.int32, device=self._device)
+            self._tokens = torch.zeros(self._shape, dtype=torch.int32, device=self._runtime.device)
         return self._tokens
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
@@ -36,12 +37,12 @@ class TokenHistory:
             self._is_kept[admission.row] = admission.sampling.needs_known_tokens
             if admission.known_tokens:
                 known = torch.tensor(admission.known_tokens, dtype=torch.int32)
-                self.tokens[admission.row, : len(known)] = known.to(self._device)
+                self.tokens[admission.row, : len(known)] = self._runtime.to_device(known)
 
     def fork(self, parents: Int32Array, children: Int32Array) -> None:
         """Give children the tokens of their parents; no child is a parent."""
         if self._is_kept[parents].any():
-            to_rows, from_rows = stage(self._device, children, parents)
+            to_rows, from_rows = stage(self._runtime, children, parents)
             self.tokens[to_rows] = self.tokens[from_rows]
 
     def note(self, rows: Int32Array, positions: Tensor, tokens: Tensor) -> None:
@@ -53,5 +54,5 @@ class TokenHistory:
         """
         indices = np.flatnonzero(self._is_kept[rows])
         if len(indices):
-            where, kept_rows = stage(self._device, indices, rows[indices])
+            where, kept_rows = stage(self._runtime, indices, rows[indices])
             self.tokens[kept_rows, positions[where]] = tokens[where].int()

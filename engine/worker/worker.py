@@ -1,27 +1,33 @@
 """One rank: its share of the model, its KV pool and its row table, driven by plans."""
 
-import time
-from dataclasses import replace
+import logging
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from engine.config import EngineConfig
-from engine.model.llama import Llama
 from engine.model.loader import load_model
+from engine.model.model import Model
 from engine.model.parallel import TensorParallel, connect, local_device
 from engine.model.safetensors_folder import Progress
 from engine.types import Capacity, StepPlan, StepResult
 from engine.worker.copy_rate import measure_block_copy_s
+from engine.worker.graphs import Graphs
 from engine.worker.inputs import build_inputs
 from engine.worker.kv_pool import KVPool
+from engine.worker.memory_budget import share_out
 from engine.worker.plan_check import PlanLimits, check_plan
-from engine.worker.report import Part, report
+from engine.worker.report import Part, PendingStep
 from engine.worker.row_table import RowTable
 from engine.worker.sampler import choose, look_up
+from engine.worker.spans import make_spans
 from engine.worker.staging import stage
-from kernels.backend import KernelBackend
-from kernels.select import select_backend
+from kernels.backend import BatchLayout, KernelBackend, Sampled, SamplingColumns
+from kernels.runtime import Runtime
+from kernels.select import select_backend, select_runtime
+
+logger = logging.getLogger(__name__)
 
 
 class Worker:
@@ -35,11 +41,13 @@ class Worker:
     def __init__(
         self,
         config: EngineConfig,
+        runtime: Runtime,
         backend: KernelBackend,
         parallel: TensorParallel,
-        model: Llama,
+        model: Model,
         pool: KVPool,
     ) -> None:
+        """Take over the parts; with a runtime that captures, record the common decode steps."""
         self.capacity = Capacity(
             num_blocks=pool.num_blocks,
             block_size=pool.block_size,
@@ -48,6 +56,7 @@ class Worker:
             block_copy_s=measure_block_copy_s(pool),
         )
         self.pool = pool
+        self._runtime = runtime
         self._backend = backend
         self._parallel = parallel
         self._model = model
@@ -56,7 +65,7 @@ class Worker:
             config.max_model_len,
             block_size=pool.block_size,
             vocab_size=config.model.num_choices,
-            device=backend.device,
+            runtime=runtime,
         )
         self._limits = PlanLimits(
             num_rows=config.max_num_seqs,
@@ -66,59 +75,90 @@ class Worker:
             max_blocks=self._table.block_tables.shape[1],
             vocab_size=config.model.vocab_size,
         )
+        self._graphs: Graphs | None = None
+        # ranks that wait for each other inside a graph need more care than this
+        if config.graphs and runtime.captures and parallel.size == 1:
+            self._graphs = self._capture_graphs(config)
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Carry out one plan and wait for its result, see `enqueue`."""
+        return self.enqueue(plan).result()
 
     @torch.inference_mode()
-    def execute(self, plan: StepPlan) -> StepResult:
+    def enqueue(self, plan: StepPlan) -> PendingStep:
         """Carry out one plan, see `StepPlan` for the order.
 
+        The device may still be at work when this returns, and later plans may follow at once.
+
         Returns:
-            One token per sampled row; -1 where the row's logits were not finite, which leaves all
-            other rows as they are.
+            What will be one token per sampled row; -1 where the row's logits were not finite, which
+            leaves all other rows as they are.
 
         Raises:
             InvariantViolated: if the plan breaks a promise; the worker must not be used any more.
         """
-        started_s = time.perf_counter()
+        mark = self._runtime.mark()
         check_plan(plan, self._limits)
         self._change_rows(plan)
         self._move_blocks(plan)
-        result = self._forward(plan) if plan.num_tokens else StepResult(step=plan.step)
-        return replace(result, elapsed_s=time.perf_counter() - started_s)
+        return PendingStep(plan.step, self._run(plan), self._runtime, mark)
 
     def close(self) -> None:
         """Leave the other ranks."""
         self._parallel.close()
 
     def _change_rows(self, plan: StepPlan) -> None:
-        table, device = self._table, self._backend.device
+        table = self._table
         if plan.releases:
             table.release(np.asarray(plan.releases))
         if plan.admissions:
             table.admit(plan.admissions)
         if plan.fork_parents:
             table.fork(np.asarray(plan.fork_parents), np.asarray(plan.fork_children))
-        if plan.append_rows:
-            rows, indices, blocks = stage(
-                device, plan.append_rows, plan.append_indices, plan.append_blocks
-            )
-            table.block_tables[rows, indices] = blocks.int()
         if plan.token_rows:
-            rows, tokens = stage(device, plan.token_rows, plan.token_values)
+            rows, tokens = stage(self._runtime, plan.token_rows, plan.token_values)
             table.last_tokens[rows] = tokens
 
     def _move_blocks(self, plan: StepPlan) -> None:
-        device = self._backend.device
         if plan.swap_out_blocks:
-            self.pool.swap_out(*stage(device, plan.swap_out_blocks, plan.swap_out_slots))
+            self.pool.swap_out(plan.swap_out_blocks, plan.swap_out_slots)
         if plan.swap_in_blocks:
-            self.pool.swap_in(*stage(device, plan.swap_in_slots, plan.swap_in_blocks))
+            self.pool.swap_in(plan.swap_in_slots, plan.swap_in_blocks)
         if plan.copy_sources:
-            self.pool.copy(*stage(device, plan.copy_sources, plan.copy_destinations))
+            self.pool.copy(*stage(self._runtime, plan.copy_sources, plan.copy_destinations))
 
-    def _forward(self, plan: StepPlan) -> StepResult:
+    def _run(self, plan: StepPlan) -> list[Part]:
+        """Write the block tables and feed the batch, by a graph where one fits."""
+        graphs = self._graphs
+        variant = graphs.find(plan) if graphs else None
+        if graphs is None or variant is None:
+            self._append(plan)
+            return self._forward(plan) if plan.num_tokens else []
+        if not graphs.holds_appends(variant, plan):
+            self._append(plan)
+        table = self._table
+        spans = make_spans(plan, table)
+        tokens = graphs.replay(variant, plan, spans)
+        table.lengths[spans.rows] = spans.ends
+        num_decodes, sampled_rows = len(plan.decode_rows), np.asarray(plan.sampled_rows)
+        return [
+            Part(Sampled(tokens=chosen), rows, table.parameters.num_logprobs[rows])
+            for chosen, rows in zip(
+                tokens, (sampled_rows[:num_decodes], sampled_rows[num_decodes:]), strict=True
+            )
+            if len(rows)
+        ]
+
+    def _append(self, plan: StepPlan) -> None:
+        if plan.append_rows:
+            columns = plan.append_rows, plan.append_indices, plan.append_blocks
+            rows, indices, blocks = stage(self._runtime, *columns)
+            self._table.block_tables[rows, indices] = blocks.int()
+
+    def _forward(self, plan: StepPlan) -> list[Part]:
         table = self._table
         inputs = build_inputs(plan, table, self.pool.block_size)
-        logits = self._model.forward(inputs.tokens, self.pool.kv, inputs.layout)
+        logits = self._logits(inputs.tokens, inputs.layout)
         table.lengths[inputs.rows] = inputs.ends
         table.history.note(inputs.token_rows, inputs.layout.positions, inputs.tokens)
         rows, prompt_rows = inputs.host_sampled_rows, inputs.prompt.rows
@@ -132,7 +172,26 @@ class Worker:
             known = look_up(logits[len(rows) :], inputs, table)
             num_logprobs = table.parameters.num_prompt_logprobs[prompt_rows]
             parts.append(Part(known, prompt_rows, num_logprobs))
-        return report(plan.step, *parts) if parts else StepResult(step=plan.step)
+        return parts
+
+    def _logits(self, tokens: Tensor, layout: BatchLayout) -> Tensor:
+        return self._model.forward(tokens, self.pool.kv, self._backend.prepare(layout))
+
+    def _feed(self, tokens: Tensor, layout: BatchLayout, columns: SamplingColumns) -> Sampled:
+        """See `engine.worker.graphs.Step`."""
+        return self._backend.sample(self._logits(tokens, layout), columns)
+
+    @torch.inference_mode()
+    def _capture_graphs(self, config: EngineConfig) -> Graphs:
+        graphs = Graphs(
+            self._table,
+            self._feed,
+            max_num_rows=config.max_num_seqs,
+            max_num_tokens=config.max_num_batched_tokens,
+            block_size=self.pool.block_size,
+        )
+        graphs.capture_common()
+        return graphs
 
 
 def load_worker(
@@ -155,11 +214,21 @@ def load_worker(
     device = local_device(config.device, rank)
     dtype: torch.dtype = getattr(torch, config.dtype)
     backend = select_backend(str(device), dtype, compiled=config.compiled_kernels)
+    runtime = select_runtime(str(device), compiled=config.compiled_kernels)
     parallel = connect(rank, config.tensor_parallel_size, rendezvous, device)
     try:
+        before = runtime.memory()
         model = load_model(config, backend, parallel, on_progress)
-        pool = KVPool(config, parallel, backend)
+        loaded = runtime.memory()
+        weight_bytes = loaded.used - before.used if loaded and before else 0
+        budget = share_out(config, runtime, backend, model, weight_bytes)
+        pool = KVPool(config, parallel, backend, runtime, budget.blocks)
     except BaseException:
         parallel.close()
         raise
-    return Worker(config, backend, parallel, model, pool)
+    if budget.total:
+        value_bytes = backend.dtype.itemsize
+        token_bytes = config.model.kv_bytes_per_token(value_bytes, parallel.size)
+        for line in budget.lines(token_bytes, config.max_model_len):
+            logger.info("memory %s", line)
+    return Worker(config, runtime, backend, parallel, model, pool)

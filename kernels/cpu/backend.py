@@ -68,6 +68,33 @@ class CpuBackend(PackedBackend):
         )
         return out
 
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        """Normalise in float32 and round once."""
+        assert x.is_contiguous()
+        out = torch.empty_like(x)
+        self._kernels.layer_norm(
+            out.data_ptr(), x.data_ptr(), weight.data_ptr(), bias.data_ptr(), *x.shape, eps
+        )
+        return out
+
+    def add_layer_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
+    ) -> Tensor:
+        """Add to `residual` in place, round, normalise."""
+        assert x.is_contiguous()
+        assert residual.is_contiguous()
+        out = torch.empty_like(x)
+        self._kernels.add_layer_norm(
+            out.data_ptr(),
+            residual.data_ptr(),
+            x.data_ptr(),
+            weight.data_ptr(),
+            bias.data_ptr(),
+            *x.shape,
+            eps,
+        )
+        return out
+
     def rope_write(
         self, qkv: Tensor, cos_sin: Tensor, kv_layer: Tensor, layout: BatchLayout
     ) -> Tensor:
@@ -86,6 +113,27 @@ class CpuBackend(PackedBackend):
             cos_sin.data_ptr(),
             addresses.positions,
             addresses.slots,
+            num_tokens,
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            block_size,
+            kv_layer.stride(0),
+        )
+        return q
+
+    def kv_write(self, qkv: Tensor, kv_layer: Tensor, layout: BatchLayout) -> Tensor:
+        """Write as it is; tokens with slot -1 are not written."""
+        _, _, num_kv_heads, block_size, head_dim = kv_layer.shape
+        num_tokens, width = qkv.shape
+        num_heads = width // head_dim - 2 * num_kv_heads
+        assert qkv.is_contiguous()
+        q = torch.empty(num_tokens, num_heads, head_dim, dtype=self.dtype)
+        self._kernels.kv_write(
+            q.data_ptr(),
+            kv_layer.data_ptr(),
+            qkv.data_ptr(),
+            self._addresses_of(layout).slots,
             num_tokens,
             num_heads,
             num_kv_heads,
@@ -129,6 +177,13 @@ class CpuBackend(PackedBackend):
         num_tokens, width = gate_up.shape
         out = torch.empty(num_tokens, width // 2, dtype=self.dtype)
         self._kernels.silu_mul(out.data_ptr(), gate_up.data_ptr(), num_tokens, width // 2)
+        return out
+
+    def gelu(self, x: Tensor) -> Tensor:
+        """Compute in float32 and round once."""
+        assert x.is_contiguous()
+        out = torch.empty_like(x)
+        self._kernels.gelu(out.data_ptr(), x.data_ptr(), x.numel())
         return out
 
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Sampled:

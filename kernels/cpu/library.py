@@ -22,6 +22,10 @@ class Library:
 
         self.rms_norm = bind("rms_norm", *[_POINTER] * 3, _INT, _INT, _FLOAT)
         self.add_rms_norm = bind("add_rms_norm", *[_POINTER] * 4, _INT, _INT, _FLOAT)
+        self.layer_norm = bind("layer_norm", *[_POINTER] * 4, _INT, _INT, _FLOAT)
+        self.add_layer_norm = bind("add_layer_norm", *[_POINTER] * 5, _INT, _INT, _FLOAT)
+        self.gelu = bind("gelu", *[_POINTER] * 2, _INT)
+        self.kv_write = bind("kv_write", *[_POINTER] * 4, *[_INT] * 6)
         self.silu_mul = bind("silu_mul", *[_POINTER] * 2, _INT, _INT)
         self.rope_write = bind("rope_write", *[_POINTER] * 6, *[_INT] * 6)
         self.attention = bind("attention", *[_POINTER] * 6, *[_INT] * 7, _FLOAT, _INT)

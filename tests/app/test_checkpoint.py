@@ -11,6 +11,15 @@ from engine.model_config import read_model_config
 from engine.model_files import SINGLE_FILE
 from tests.app.checkpoints import CONFIG, write_model, write_safetensors, write_sharded
 
+GPT2 = {
+    "model_type": "gpt2",
+    "architectures": ["GPT2LMHeadModel"],
+    "tie_word_embeddings": True,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+OPT = {"model_type": "opt", "architectures": ["OPTForCausalLM"], "tie_word_embeddings": True}
+
 
 @pytest.mark.parametrize(
     "changes",
@@ -19,6 +28,9 @@ from tests.app.checkpoints import CONFIG, write_model, write_safetensors, write_
         {"model_type": "llama", "tie_word_embeddings": True, "attention_bias": True, "head_dim": 6},
         {"model_type": "mistral", "architectures": ["MistralForCausalLM"]},
         {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]},
+        OPT,
+        OPT | {"do_layer_norm_before": False, "word_embed_proj_dim": 8},
+        GPT2,
     ],
 )
 def test_expected_tensors_are_those_of_transformers(

@@ -11,7 +11,7 @@ def test_no_option_is_needed() -> None:
     config = parse_config({})
     assert config == AppConfig()
     assert (config.model, config.dtype, config.device) == ("embedded", "auto", "auto")
-    assert (config.kv_cache_gib, config.max_model_len, config.num_blocks) == (0.5, None, None)
+    assert (config.kv_cache_gib, config.max_model_len, config.num_blocks) == (None, None, None)
     assert (config.swap_gib, config.preemption, config.prefix_cache) == (0, "auto", True)
     assert (config.memory_policy, config.watermark, config.growth_blocks) == ("paged", 0.01, 0.5)
     assert (config.max_overtakes, config.prompt_share) == (0, 0.5)
@@ -49,6 +49,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_known_one(
         ("block_size", [0, 257, "16", True]),
         ("num_blocks", [0, -1, 1 << 31]),
         ("kv_cache_gib", [0, -1, float("nan"), float("inf"), "1", 1025]),
+        ("gpu_memory_fraction", [0, -1, float("nan"), 1.01, "1"]),
         ("swap_gib", [-1, float("nan"), float("inf"), "1", True, 1025]),
         ("memory_policy", ["pages", True, None]),
         ("preemption", ["kill", True, None]),
@@ -59,6 +60,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_known_one(
         ("prefix_cache", ["yes", 1]),
         ("max_num_seqs", [0, 4097]),
         ("max_num_batched_tokens", [0, (1 << 20) + 1]),
+        ("inter_token_latency_ms", [0, -1, float("nan"), 60_001, "1"]),
         ("max_model_len", [1, -5, "8k"]),
         ("max_num_waiting", [0, (1 << 20) + 1]),
         ("num_threads", [0, 1025]),

@@ -98,6 +98,7 @@ def test_options_reach_the_engine() -> None:
         dtype="float32",
         device="cpu",
         num_blocks=64,
+        kv_cache_bytes=512 << 20,
         max_num_seqs=3,
         max_num_batched_tokens=9,
         max_model_len=1024,
@@ -112,6 +113,29 @@ def test_the_pool_takes_as_many_whole_blocks_as_fit() -> None:
     assert settings(kv_cache_gib=gib(1039.9)).num_blocks == 64
     assert settings(kv_cache_gib=gib(1024), dtype="bfloat16").num_blocks == 128
     assert settings(kv_cache_gib=gib(1024), tensor_parallel_size=2).num_blocks == 128
+
+
+def test_a_gpu_is_measured_before_it_is_shared_out() -> None:
+    on_gpu = settings(device="cuda", gpu_memory_fraction=0.5)
+    assert (on_gpu.num_blocks, on_gpu.kv_cache_bytes) == (0, 0)
+    assert (on_gpu.gpu_memory_fraction, on_gpu.max_model_len) == (0.5, 1024)
+    assert settings(device="cuda", kv_cache_gib=gib(1024)).num_blocks == 64
+
+
+def test_limits_of_the_batch_follow_the_device_and_each_other() -> None:
+    def limits(**options: Any) -> tuple[int, int]:
+        engine = settings(num_blocks=64, **options)
+        return engine.max_num_seqs, engine.max_num_batched_tokens
+
+    assert limits() == (64, 256)
+    assert limits(device="cuda") == (256, 2048)
+    assert limits(max_num_seqs=300) == (300, 300)
+    assert limits(max_num_batched_tokens=9) == (9, 9)
+
+
+def test_a_latency_target_reaches_the_scheduler() -> None:
+    engine = settings(num_blocks=64, inter_token_latency_ms=25.0)
+    assert engine.scheduler.inter_token_latency_s == 0.025
 
 
 def test_automatic_context_is_the_models_or_what_the_pool_holds(

@@ -121,7 +121,7 @@ def test_the_architecture_may_be_named_by_the_model_type_alone(tmp_path: Path) -
     ("changes", "message"),
     [
         ({"auto_map": {"AutoModel": "evil.Model"}}, "never run; supported are LlamaForCausalLM"),
-        ({"architectures": ["GPT2LMHeadModel"]}, "'GPT2LMHeadModel' is not supported"),
+        ({"architectures": ["BertModel"]}, "'BertModel' is not supported"),
         ({"architectures": "Llama"}, "not supported"),
         ({"architectures": [], "model_type": "bert"}, "'bert' is not supported"),
         ({"quantization_config": {"bits": 4}}, "quantised"),
@@ -149,6 +149,66 @@ def test_what_cannot_be_served_is_refused_by_name(
     with pytest.raises(ConfigError, match=r"config\.json: ") as caught:
         read(tmp_path, LLAMA | changes)
     assert message in str(caught.value)
+
+
+OPT = {"architectures": ["OPTForCausalLM"], "model_type": "opt"}
+OPT_350M = OPT | {"hidden_size": 64, "ffn_dim": 96, "word_embed_proj_dim": 32, "vocab_size": 50272}
+GPT2 = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}
+GPT3_XL = GPT2 | {"n_embd": 2048, "n_head": 16, "n_layer": 24, "n_positions": 2048}
+
+
+@pytest.mark.parametrize(
+    "config", [OPT, OPT_350M | {"do_layer_norm_before": False, "num_attention_heads": 4}]
+)
+def test_opt_fields_mean_what_they_mean_in_transformers(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    ours = read(tmp_path, config)
+    theirs = AutoConfig.from_pretrained(tmp_path)
+    assert ours.vocab_size == theirs.vocab_size
+    assert (ours.hidden_size, ours.intermediate_size) == (theirs.hidden_size, theirs.ffn_dim)
+    assert ours.embedding_width == theirs.word_embed_proj_dim
+    assert (ours.num_layers, ours.num_heads) == (
+        theirs.num_hidden_layers,
+        theirs.num_attention_heads,
+    )
+    assert ours.max_position == theirs.max_position_embeddings
+    assert ours.norm_first == theirs.do_layer_norm_before
+    assert ours.eos_token_ids == (theirs.eos_token_id,)
+
+
+@pytest.mark.parametrize("config", [GPT2, GPT3_XL, GPT2 | {"n_inner": 99, "eos_token_id": 5}])
+def test_gpt2_fields_mean_what_they_mean_in_transformers(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    ours = read(tmp_path, config)
+    theirs = AutoConfig.from_pretrained(tmp_path)
+    assert ours.vocab_size == theirs.vocab_size
+    assert (ours.hidden_size, ours.num_layers) == (theirs.n_embd, theirs.n_layer)
+    assert ours.intermediate_size == (theirs.n_inner or 4 * theirs.n_embd)
+    assert ours.head_dim * ours.num_heads == theirs.n_embd
+    assert ours.max_position == theirs.n_positions
+    assert ours.norm_eps == theirs.layer_norm_epsilon
+    assert ours.eos_token_ids == (theirs.eos_token_id,)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (OPT | {"activation_function": "gelu"}, "activation_function 'gelu' is not supported"),
+        (OPT | {"enable_bias": False}, "enable_bias False is not supported, only True"),
+        (OPT | {"_remove_final_layer_norm": True}, "_remove_final_layer_norm"),
+        (OPT | {"hidden_size": 65}, "65 is not a multiple of 12 heads"),
+        (GPT2 | {"activation_function": "relu"}, "activation_function 'relu' is not supported"),
+        (GPT2 | {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
+        (GPT2 | {"n_positions": 0}, "n_positions is 0"),
+    ],
+)
+def test_unsupported_variants_are_refused_by_name(
+    config: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read(tmp_path, config)
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", "\xff", "[" * 100000])

@@ -3,6 +3,7 @@ import signal
 import threading
 from array import array
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,49 @@ def test_a_failed_step_is_reported_and_ends_the_rank() -> None:
     thread.join(10)
     assert not thread.is_alive()
     executor.close()
+
+
+class _WaitingWorker:
+    """Finishes a step only when the next one has come."""
+
+    capacity = CAPACITY
+
+    def __init__(self) -> None:
+        self._enqueued = [threading.Event() for _ in range(3)]
+
+    def enqueue(self, plan: StepPlan) -> "_Waiting":
+        self._enqueued[plan.step].set()
+        # nobody follows the last one
+        return _Waiting(plan.step, self._enqueued[min(plan.step + 1, 2)])
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class _Waiting:
+    step: int
+    follower: threading.Event
+
+    def result(self) -> StepResult:
+        assert self.follower.wait(10)
+        return StepResult(step=self.step)
+
+
+def test_a_rank_takes_the_next_plan_while_it_waits_for_a_result() -> None:
+    near, far = channel_pair()
+    arguments = {"is_first": True}
+    thread = threading.Thread(target=serve_plans, args=(_WaitingWorker(), far), kwargs=arguments)
+    thread.start()
+    executor = GangExecutor([near], CAPACITY, run_ahead=2)
+    for step in range(2):
+        executor.submit(prefill(step))
+    assert executor.collect().step == 0
+    executor.submit(prefill(2))
+    assert executor.collect().step == 1
+    executor.close()
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 def test_junk_from_a_rank_is_an_error_of_the_engine(ranks: Ranks) -> None:

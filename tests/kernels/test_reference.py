@@ -108,6 +108,41 @@ def test_norms_equal_torch(backend: ReferenceBackend) -> None:
     )
 
 
+def test_layer_norms_equal_torch(backend: ReferenceBackend) -> None:
+    x, residual = torch.randn(2, 7, 96)
+    weight, bias = torch.randn(2, 96)
+    total = x + residual
+
+    normed = backend.add_layer_norm(x, residual, weight, bias, 1e-5)
+
+    assert torch.equal(residual, total)
+    torch.testing.assert_close(normed, functional.layer_norm(total, (96,), weight, bias, 1e-5))
+    torch.testing.assert_close(
+        backend.layer_norm(x, weight, bias, 1e-5),
+        functional.layer_norm(x, (96,), weight, bias, 1e-5),
+    )
+
+
+def test_activations_equal_their_formulas(backend: ReferenceBackend) -> None:
+    x = 4 * torch.randn(5, 34)
+    inner = (2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)
+    torch.testing.assert_close(backend.gelu(x), 0.5 * x * (1 + inner.tanh()))
+    assert torch.equal(backend.relu(x), x * (x > 0))
+
+
+def test_kv_write_is_rope_write_without_rotation(backend: ReferenceBackend) -> None:
+    batch = make_batch(Shape(), ROWS)
+    batch.layout.slots[::5] = -1
+    qkv = torch.randn(len(batch.layout.positions), 10 * 64)
+    still = torch.cat((torch.ones(64, 32), torch.zeros(64, 32)), dim=1)
+    kv, expected_kv = (torch.full_like(batch.kv, torch.nan) for _ in range(2))
+
+    q = backend.kv_write(qkv, kv[:, 1], batch.layout)
+
+    assert torch.equal(q, backend.rope_write(qkv, still, expected_kv[:, 1], batch.layout))
+    torch.testing.assert_close(kv, expected_kv, rtol=0, atol=0, equal_nan=True)
+
+
 def test_silu_mul_gates_the_second_half(backend: ReferenceBackend) -> None:
     gate_up = torch.randn(5, 34)
     expected = gate_up[:, :17] * torch.sigmoid(gate_up[:, :17]) * gate_up[:, 17:]

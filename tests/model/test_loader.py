@@ -10,10 +10,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from app.checkpoint import check_weights
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from engine.model.llama import Llama
 from engine.model.loader import load_model
+from engine.model.model import Model
 from engine.model.parallel import TensorParallel
 from engine.model.safetensors_folder import SafetensorsFolder
 from kernels.reference import ReferenceBackend
@@ -29,7 +30,7 @@ def tiny(tmp_path: Path) -> TinyModel:
     return save_tiny("qwen2", tmp_path)
 
 
-def _load(config: EngineConfig, parallel: TensorParallel = TensorParallel()) -> Llama:  # noqa: B008
+def _load(config: EngineConfig, parallel: TensorParallel = TensorParallel()) -> Model:  # noqa: B008
     backend = ReferenceBackend(torch.device("cpu"), torch.float32)
     return load_model(config, backend, parallel)
 
@@ -153,3 +154,36 @@ def test_heads_that_cannot_be_split_are_refused(tiny: TinyModel) -> None:
     model = replace(tiny.config().model, num_kv_heads=1)
     with pytest.raises(ConfigError, match=r"num_kv_heads \(1\).*tensor_parallel_size=2"):
         _load(tiny.config(model=model, load_format="dummy"), TensorParallel(0, 2))
+
+
+# as the first checkpoints were published: the bare decoder, with its masks
+_OLD_NAMES = {"opt": "model.", "gpt2": "transformer."}
+
+
+@pytest.mark.parametrize("name", _OLD_NAMES)
+def test_both_spellings_of_names_are_read(name: str, tmp_path: Path) -> None:
+    tiny = save_tiny(name, tmp_path)
+    prefix = _OLD_NAMES[name]
+    weights = load_file(tiny.folder / _FILE)
+    assert all(stored.startswith((prefix, "lm_head.")) for stored in weights)
+    bare = {stored.removeprefix(prefix): weight for stored, weight in weights.items()}
+    if name == "gpt2":
+        bare |= {"h.0.attn.bias": torch.ones(1, 1, 4, 4), "h.0.attn.masked_bias": torch.ones(())}
+    save_file(bare, tiny.folder / _FILE)
+    check_weights(tiny.folder, tiny.config().model)
+    assert _load(tiny.config()).num_kv_heads == 4
+
+
+def test_progress_counts_a_tensor_in_sections_once(tmp_path: Path) -> None:
+    tiny = save_tiny("gpt2", tmp_path)
+    progress: list[tuple[int, int]] = []
+    backend = ReferenceBackend(torch.device("cpu"), torch.float32)
+    load_model(tiny.config(), backend, TensorParallel(), lambda *step: progress.append(step))
+    assert max(done for done, _ in progress) == progress[-1][1]
+
+
+@pytest.mark.parametrize("name", ["opt", "opt_norms_last", "gpt2"])
+def test_dummy_weights_need_the_shape_alone(name: str, tmp_path: Path) -> None:
+    tiny = save_tiny(name, tmp_path)
+    (tiny.folder / _FILE).unlink()
+    assert _load(tiny.config(load_format="dummy")).num_kv_heads == 4

@@ -1,4 +1,4 @@
-"""Tiny models of the LLaMA family, saved by transformers, and what transformers makes of them."""
+"""Tiny models of every family, saved by transformers, and what transformers makes of them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,10 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
 )
@@ -30,6 +34,8 @@ _LLAMA3_ROPE = {
 }
 _LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
 
+_OPT = {"ffn_dim": 96, "word_embed_proj_dim": 64, "tie_word_embeddings": True, "pad_token_id": 1}
+
 _FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "mha": (LlamaConfig, LlamaForCausalLM, {"num_key_value_heads": 4}),
     "tied_llama3": (
@@ -42,6 +48,13 @@ _FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "wide_heads": (LlamaConfig, LlamaForCausalLM, {"head_dim": 32}),
     "mistral": (MistralConfig, MistralForCausalLM, {"sliding_window": None}),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM, {"tie_word_embeddings": True}),
+    "opt": (OPTConfig, OPTForCausalLM, _OPT),
+    "opt_norms_last": (
+        OPTConfig,
+        OPTForCausalLM,
+        _OPT | {"do_layer_norm_before": False, "word_embed_proj_dim": 48},
+    ),
+    "gpt2": (GPT2Config, GPT2LMHeadModel, {"n_inner": 96, "tie_word_embeddings": True}),
 }
 NAMES = tuple(_FAMILIES)
 

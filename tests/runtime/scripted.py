@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from engine.config import Device, EngineConfig, ModelConfig
 from engine.errors import ConfigError
@@ -85,6 +86,16 @@ def engine_config(
     )
 
 
+@dataclass(frozen=True)
+class Done:
+    """A step whose result is there."""
+
+    step_result: StepResult
+
+    def result(self) -> StepResult:
+        return self.step_result
+
+
 class ScriptedWorker:
     """Checks every read of the KV pool by hash; see `SymbolicExecutor`."""
 
@@ -99,7 +110,7 @@ class ScriptedWorker:
         self._step_s = step_s
         self._executor = SymbolicExecutor(self.capacity, ScriptedModel())
 
-    def execute(self, plan: StepPlan) -> StepResult:
+    def enqueue(self, plan: StepPlan) -> Done:
         if CRASH in plan.prefill_tokens:
             os._exit(1)
         if FAIL in plan.prefill_tokens:
@@ -108,7 +119,7 @@ class ScriptedWorker:
             threading.Event().wait()
         time.sleep(self._step_s)
         self._executor.submit(plan)
-        return self._executor.collect()
+        return Done(self._executor.collect())
 
     def close(self) -> None:
         pass

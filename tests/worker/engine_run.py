@@ -1,7 +1,7 @@
 """Runs whole engines over the worker, under memory pressure or not, and gathers what they tell."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from engine.types import (
     StepStats,
     int32,
 )
-from engine.worker.worker import load_worker
+from engine.worker.worker import Worker, load_worker
 
 RECOMPUTE, SWAP = FixedPreemption(swap=False), FixedPreemption(swap=True)
 SWAP_BYTES = 1 << 22
@@ -72,10 +72,11 @@ class Run:
         *,
         preemption: Preemption = RECOMPUTE,
         run_ahead: int = 2,
+        load: Callable[[EngineConfig], Worker] = load_worker,
         **settings: Any,
     ) -> None:
         config = model.config(**settings)
-        executor = Recorder(load_worker(config), run_ahead)
+        executor = Recorder(load(config), run_ahead)
         self.plans = executor.plans
         self.told: dict[tuple[int, int], Told] = defaultdict(Told)
         self.stats: StepStats | None = None
@@ -131,7 +132,7 @@ class Run:
 class Recorder(InlineExecutor):
     """Keeps the plans."""
 
-    def __init__(self, worker: Any, run_ahead: int) -> None:
+    def __init__(self, worker: Worker, run_ahead: int) -> None:
         super().__init__(worker, run_ahead)
         self.plans: list[StepPlan] = []
 

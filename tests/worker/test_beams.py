@@ -1,13 +1,14 @@
 """Beam search through the whole engine against transformers."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 import torch
 
 from engine.types import SamplingParams
-from tests.model.tiny import TinyModel
+from tests.model.tiny import TinyModel, save_tiny
 from tests.worker.engine_run import RECOMPUTE, SWAP, SWAP_BYTES, Alternating, Run, run, tokens_of
 
 _EOS = 5
@@ -78,6 +79,13 @@ def test_hypotheses_equal_those_of_transformers(
     engine = run(tiny, _PROMPTS, sampling, **_settings(tiny, 16, 128))
     _check(engine, tiny, width, length_penalty, early_stopping=early_stopping)
     assert engine.num_preempted == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["opt", "opt_norms_last", "gpt2"])
+def test_other_families_search_alike(name: str, tmp_path: Path) -> None:
+    model = save_tiny(name, tmp_path)
+    engine = run(model, _PROMPTS, _search(4), **_settings(model, 4, 256))
+    _check(engine, model, 4, 1.0)
 
 
 @pytest.mark.parametrize("mode", ["recompute", "swap", "mixed"])

@@ -8,19 +8,20 @@ from engine.types import RowAdmission, SamplingParams, StepPlan, int32
 from engine.worker.inputs import StepInputs, build_inputs
 from engine.worker.row_table import RowTable
 from engine.worker.staging import stage
+from kernels.runtime import HostRuntime
 
-_CPU = torch.device("cpu")
+_CPU = HostRuntime()
 _BLOCK_SIZE = 4
 
 
 def _mixed() -> StepInputs:
     """Row 2 decodes at position 5, row 0 prefills [3, 6) of more, row 1 ends its prompt [0, 2)."""
-    table = RowTable(3, 64, block_size=_BLOCK_SIZE, vocab_size=100, device=_CPU)
+    table = RowTable(3, 64, block_size=_BLOCK_SIZE, vocab_size=100, runtime=_CPU)
     sampling = SamplingParams(max_tokens=1)
     table.admit([RowAdmission(row=row, sampling=sampling) for row in range(3)])
     table.lengths[:] = [3, 0, 5]
     table.last_tokens[2] = 77
-    table.block_tables[:, :2] = torch.tensor([[10, 11], [20, 0], [30, 31]])
+    table.block_tables[:3, :2] = torch.tensor([[10, 11], [20, 0], [30, 31]])
     plan = StepPlan(
         step=0,
         decode_rows=int32([2]),
@@ -57,7 +58,7 @@ def test_tokens_are_sampled_after_decodes_and_ended_prompts() -> None:
 
 
 def test_slots_are_64_bits_wide() -> None:
-    table = RowTable(1, 4, block_size=_BLOCK_SIZE, vocab_size=100, device=_CPU)
+    table = RowTable(1, 4, block_size=_BLOCK_SIZE, vocab_size=100, runtime=_CPU)
     table.admit([RowAdmission(row=0, sampling=SamplingParams(max_tokens=1))])
     table.block_tables[0, 0] = (1 << 31) - 1
     plan = StepPlan(

@@ -156,6 +156,48 @@ def test_norms(
     assert_near(backend.rms_norm(x, weight, 1e-5), reference.rms_norm(x, weight, 1e-5))
 
 
+@pytest.mark.parametrize("num_tokens", [1, 15, 17])
+@pytest.mark.parametrize("hidden", [1, 63, 576, 1000])
+def test_layer_norms(
+    backend: CpuBackend, reference: ReferenceBackend, num_tokens: int, hidden: int
+) -> None:
+    # far from zero, where a variance from sums of squares would lose its digits
+    x, residual = (torch.randn(2, num_tokens, hidden) + 30).to(backend.dtype)
+    weight, bias = torch.randn(2, hidden).to(backend.dtype)
+    expected_residual = residual.clone()
+
+    normed = backend.add_layer_norm(x, residual, weight, bias, 1e-5)
+
+    expected = reference.add_layer_norm(x, expected_residual, weight, bias, 1e-5)
+    torch.testing.assert_close(normed, expected, rtol=2e-2, atol=1e-3)
+    assert torch.equal(residual, expected_residual)
+    expected = reference.layer_norm(x, weight, bias, 1e-5)
+    torch.testing.assert_close(
+        backend.layer_norm(x, weight, bias, 1e-5), expected, rtol=2e-2, atol=1e-3
+    )
+
+
+@pytest.mark.parametrize("block_size", [1, 16, 64])
+def test_kv_write(backend: CpuBackend, reference: ReferenceBackend, block_size: int) -> None:
+    batch = make_batch(Shape(block_size=block_size, dtype=backend.dtype), CHUNKS)
+    batch.layout.slots[::5] = -1
+    qkv = torch.randn(len(batch.layout.positions), 10 * 64).to(backend.dtype)
+    expected_kv = torch.full_like(batch.kv, torch.nan)
+    kv = expected_kv.clone()
+
+    q = backend.kv_write(qkv, kv[:, 1], batch.layout)
+
+    assert torch.equal(q, reference.kv_write(qkv, expected_kv[:, 1], batch.layout))
+    torch.testing.assert_close(kv, expected_kv, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("width", [1, 17, 1536])
+def test_gelu(backend: CpuBackend, reference: ReferenceBackend, width: int) -> None:
+    x = (4 * torch.randn(5, width)).to(backend.dtype)
+    x[0, 0] = -200
+    assert_near(backend.gelu(x), reference.gelu(x))
+
+
 @pytest.mark.parametrize("width", [1, 17, 1536])
 def test_silu_mul(backend: CpuBackend, reference: ReferenceBackend, width: int) -> None:
     gate_up = (4 * torch.randn(5, 2 * width)).to(backend.dtype)

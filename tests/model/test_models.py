@@ -1,8 +1,9 @@
-"""The model against transformers: same weights, same tokens, same log-probabilities."""
+"""The models against transformers: same weights, same tokens, same log-probabilities."""
 
 import math
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,9 +12,11 @@ from transformers import AutoModelForCausalLM
 
 from app import embedded
 from app.config import default_cache
+from engine.errors import ConfigError
 from engine.types import StepResult
 from engine.worker.worker import Worker, load_worker
 from tests.model.tiny import NAMES, VOCAB_SIZE, TinyModel, save_tiny
+from tests.worker.engine_run import RECOMPUTE, SWAP, SWAP_BYTES, run
 from tests.worker.plans import GREEDY, Driver
 
 # every logit can be read through the log-probabilities of all tokens
@@ -69,6 +72,50 @@ def test_greedy_ids_do_not_depend_on_chunks_and_blocks(
     row = driver.admit(_prompt(70))
     driver.prefill(row, chunk)
     assert driver.generate(row, _NUM_TOKENS) == gqa.greedy(_prompt(70), _NUM_TOKENS)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+@pytest.mark.parametrize("name", ["opt", "opt_norms_last", "gpt2"])
+def test_learned_positions_do_not_depend_on_chunks(name: str, chunk: int, tmp_path: Path) -> None:
+    model = save_tiny(name, tmp_path)
+    driver = Driver(_load(model, block_size=4))
+    row = driver.admit(_prompt(70))
+    driver.prefill(row, chunk)
+    assert driver.generate(row, _NUM_TOKENS) == model.greedy(_prompt(70), _NUM_TOKENS)
+
+
+@pytest.mark.parametrize("mode", ["recompute", "swap"])
+@pytest.mark.parametrize("budget", [4, 7, 64])
+@pytest.mark.parametrize("name", ["opt", "opt_norms_last", "gpt2"])
+def test_preempted_requests_generate_what_transformers_does(
+    name: str, budget: int, mode: str, tmp_path: Path
+) -> None:
+    model = save_tiny(name, tmp_path)
+    prompts = [_prompt(length, length) for length in (3, 16, 29)]
+    # the three grow to 240 tokens in all, the pool holds 136
+    engine = run(
+        model,
+        prompts,
+        replace(GREEDY, max_tokens=_NUM_TOKENS),
+        block_size=4,
+        num_blocks=34,
+        max_model_len=136,
+        max_num_batched_tokens=budget,
+        preemption=SWAP if mode == "swap" else RECOMPUTE,
+        swap_bytes=SWAP_BYTES,
+    )
+    num_recomputed, num_swapped = engine.num_preempted
+    assert (num_swapped if mode == "swap" else num_recomputed) > 0
+    for index, prompt in enumerate(prompts):
+        assert engine.told[index, 0].tokens == model.greedy(prompt, _NUM_TOKENS)
+
+
+@pytest.mark.parametrize("name", ["opt", "gpt2"])
+def test_more_positions_than_the_model_has_learned_are_refused(name: str, tmp_path: Path) -> None:
+    model = save_tiny(name, tmp_path)
+    load_worker(model.config(max_model_len=256))
+    with pytest.raises(ConfigError, match=r"max_model_len 257 is above the 256 positions.* to 256"):
+        load_worker(model.config(max_model_len=257))
 
 
 def test_rows_of_a_mixed_batch_equal_each_alone(tiny: TinyModel) -> None:

@@ -1,0 +1,1 @@
+"""What is published of each kind of model: fields of config.json, names and shapes of tensors."""

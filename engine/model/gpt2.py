@@ -1,0 +1,74 @@
+"""GPT-2, and GPT-3's shapes in its form; matrices are stored inputs first (Conv1D)."""
+
+from torch import Tensor
+
+from engine.config import ModelConfig
+from engine.model.learned import Layer, LayerNorm, LayerStack, LearnedPositions
+from engine.model.parameters import Parameters
+from engine.model.vocab import VocabEmbedding, VocabHead
+from kernels.backend import BatchLayout, KernelBackend, Linear
+
+_ROOT = "transformer"
+
+
+class Gpt2:
+    """One rank's share; see `engine.model.model.Model`."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        parameters: Parameters,
+        backend: KernelBackend,
+        *,
+        num_positions: int,
+    ) -> None:
+        """Read all parameters.
+
+        Args:
+            num_positions: tokens of the longest sequence that will be run.
+
+        Raises:
+            ConfigError: if a parameter is missing or misshapen, a dimension cannot be split, or
+                the model knows fewer positions.
+        """
+        hidden = config.hidden_size
+        self.num_kv_heads = parameters.parallel.share(config.num_kv_heads, "num_kv_heads")
+        self._embedding = VocabEmbedding(config, parameters, backend, f"{_ROOT}.wte.weight")
+        table = parameters.whole(f"{_ROOT}.wpe.weight", config.max_position, hidden)
+        self._positions = LearnedPositions(table, backend, num_positions)
+        layers = [
+            _read_layer(config, parameters, backend, f"{_ROOT}.h.{index}")
+            for index in range(config.num_layers)
+        ]
+        last = LayerNorm.read(parameters, f"{_ROOT}.ln_f", hidden)
+        self._stack = LayerStack(config, layers, last, parameters.parallel, backend, backend.gelu)
+        self._head = VocabHead(config, parameters, backend, self._embedding.weight)
+
+    def forward(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
+        """Run one batch; see `engine.model.model.Model`."""
+        x = self._positions(self._embedding(tokens), layout)
+        x = self._stack(x, kv, layout).index_select(0, layout.logit_indices)
+        return self._head(x, is_deterministic=layout.is_deterministic)
+
+
+def _read_layer(
+    config: ModelConfig, parameters: Parameters, backend: KernelBackend, prefix: str
+) -> Layer:
+    hidden, inner = config.hidden_size, config.intermediate_size
+
+    def split_by_outputs(name: str, counts: tuple[int, ...]) -> Linear:
+        weight = parameters.sections(f"{prefix}.{name}.weight", counts, hidden)
+        return backend.make_linear(weight, parameters.sections(f"{prefix}.{name}.bias", counts))
+
+    def split_by_inputs(name: str, count: int) -> Linear:
+        weight = parameters.columns_of_transposed(f"{prefix}.{name}.weight", hidden, count)
+        return backend.make_linear(weight, parameters.summed_bias(f"{prefix}.{name}.bias", hidden))
+
+    return Layer(
+        attention_norm=LayerNorm.read(parameters, f"{prefix}.ln_1", hidden),
+        qkv=split_by_outputs("attn.c_attn", (hidden, hidden, hidden)),
+        out=split_by_inputs("attn.c_proj", hidden),
+        feed_norm=LayerNorm.read(parameters, f"{prefix}.ln_2", hidden),
+        feed_in=split_by_outputs("mlp.c_fc", (inner,)),
+        feed_out=split_by_inputs("mlp.c_proj", inner),
+    )

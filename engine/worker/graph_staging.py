@@ -1,0 +1,195 @@
+"""What differs between two replays of a graph, packed on the host into one buffer."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.types import StepPlan
+from engine.worker.row_table import RowTable
+from engine.worker.spans import Spans, count_up
+from engine.worker.staging import Int32Array
+
+# chunks of prompts that a graph has room for
+MAX_CHUNKS = 32
+_MIXED_DECODES = (8, 16, 32, 64, 96, 128, 192, 256)
+_MIXED_PROMPT_TOKENS = (64, 128, 192, 256, 384, 512, 768)
+
+Int64Array = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What a graph is made for: sizes, padding included, and flags.
+
+    Attributes:
+        num_decodes: rows that decode.
+        num_prompt_tokens: tokens of up to `MAX_CHUNKS` chunks of prompts; 0 for decodes alone.
+        is_random, is_filtered: see `RowParameters`.
+    """
+
+    num_decodes: int
+    num_prompt_tokens: int = 0
+    is_random: bool = False
+    is_filtered: bool = False
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the batch, each of which gets a token."""
+        return self.num_decodes + (MAX_CHUNKS if self.num_prompt_tokens else 0)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the batch."""
+        return self.num_decodes + self.num_prompt_tokens
+
+    @property
+    def sections(self) -> list[int]:
+        """Lengths of the columns of `Columns`."""
+        rows, tokens, decodes = self.num_rows, self.num_tokens, self.num_decodes
+        return [
+            rows,
+            rows,
+            rows + 1,
+            tokens,
+            tokens,
+            tokens,
+            self.num_prompt_tokens,
+            decodes,
+            decodes,
+        ]
+
+
+def decode_sizes(max_num_rows: int) -> list[int]:
+    """Sizes of batches that only decode, ascending, that graphs are made for."""
+    sizes = [1, 2, 4, 8, 12, 16, *range(24, 129, 8), *range(144, 257, 16)]
+    sizes += range(288, max_num_rows, 32)
+    return _capped(sizes, max_num_rows)
+
+
+def mixed_variants(max_num_rows: int, max_num_tokens: int) -> list[Variant]:
+    """Sizes of batches that prefill too, the smallest first, within the token budget.
+
+    Each draws, which greedy rows do not mind: the fewer variants the better.
+    """
+    prompt_sizes = [size for size in _MIXED_PROMPT_TOKENS if size <= max_num_tokens]
+    return [
+        Variant(num_decodes, size, is_random=True)
+        for size in prompt_sizes
+        for num_decodes in _capped(_MIXED_DECODES, max_num_rows)
+    ]
+
+
+def _capped(sizes: Sequence[int], most: int) -> list[int]:
+    """The sizes below `most`, and `most`."""
+    return [*sizes[: bisect_left(sizes, most)], most]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """One buffer of int64, cut into columns; on the host while it is filled, then on the device.
+
+    Attributes:
+        rows, context_lens: of each row of the batch.
+        starts: first token of each row, and the end of the last one.
+        positions, entries, offsets: of each token; entries index the flat block tables.
+        prompt_tokens: ids of the tokens behind the decodes.
+        places, blocks: appends to the flat block tables.
+    """
+
+    rows: Tensor
+    context_lens: Tensor
+    starts: Tensor
+    positions: Tensor
+    entries: Tensor
+    offsets: Tensor
+    prompt_tokens: Tensor
+    places: Tensor
+    blocks: Tensor
+
+
+class Packer:
+    """Fills buffers for plans."""
+
+    def __init__(self, table: RowTable, block_size: int) -> None:
+        self._padding_row = table.padding_row
+        self._width = table.block_tables.shape[1]
+        self._block_size = block_size
+
+    def padding(self, variant: Variant) -> dict[str, Int64Array]:
+        """Columns of a batch without anything.
+
+        Decodes have an empty context, and their slot is -1 since the padding row's block is 0.
+        """
+        names = [field.name for field in fields(Columns)]
+        columns = {
+            name: np.zeros(size, np.int64)
+            for name, size in zip(names, variant.sections, strict=True)
+        }
+        columns["rows"][:] = self._padding_row
+        columns["entries"][:] = columns["places"][:] = self._padding_row * self._width
+        columns["offsets"][:] = -1
+        starts = np.arange(len(columns["starts"]))
+        columns["starts"][:] = np.minimum(starts, variant.num_decodes)
+        return columns
+
+    def pack(self, variant: Variant, plan: StepPlan, spans: Spans) -> Int64Array:
+        """The buffer for a plan, whose chunks that sample come before the others.
+
+        Args:
+            spans: of the plan.
+        """
+        columns = self.padding(variant)
+        num_decodes = len(plan.decode_rows)
+        decodes = Spans(*(part[:num_decodes] for part in (spans.rows, spans.starts, spans.ends)))
+        self._place(columns, decodes, first_row=0)
+        if plan.prefill_rows:
+            order = _sampling_first(plan)
+            parts = (spans.rows, spans.starts, spans.ends)
+            chunks = Spans(*(part[num_decodes:][order] for part in parts))
+            self._place(columns, chunks, first_row=variant.num_decodes)
+            columns["starts"][variant.num_decodes + len(order) :] = (
+                variant.num_decodes + chunks.bounds[-1]
+            )
+            tokens = _tokens_in_order(plan, order)
+            columns["prompt_tokens"][: len(tokens)] = tokens
+        if self.holds_appends(variant, plan):
+            num_appends = len(plan.append_rows)
+            entries = np.asarray(plan.append_rows) * np.int64(self._width)
+            columns["places"][:num_appends] = entries + np.asarray(plan.append_indices)
+            columns["blocks"][:num_appends] = plan.append_blocks
+        return np.concatenate(list(columns.values()))
+
+    def _place(self, columns: dict[str, Int64Array], spans: Spans, *, first_row: int) -> None:
+        """Write rows and their tokens; all rows before `first_row` have one token."""
+        counts, bounds = spans.counts, spans.bounds
+        last_row, last_token = first_row + len(counts), first_row + bounds[-1]
+        columns["rows"][first_row:last_row] = spans.rows
+        columns["context_lens"][first_row:last_row] = spans.ends
+        columns["starts"][first_row:last_row] = first_row + bounds[:-1]
+        positions = spans.starts.repeat(counts) + count_up(counts)
+        entries = spans.rows.repeat(counts) * np.int64(self._width) + positions // self._block_size
+        columns["positions"][first_row:last_token] = positions
+        columns["entries"][first_row:last_token] = entries
+        columns["offsets"][first_row:last_token] = positions % self._block_size
+
+    def holds_appends(self, variant: Variant, plan: StepPlan) -> bool:
+        """Whether the buffer has room for a plan's appends; others come before the replay."""
+        return len(plan.append_rows) <= variant.num_decodes
+
+
+def _sampling_first(plan: StepPlan) -> NDArray[np.int64]:
+    """The order of the plan's chunks with those that sample in front."""
+    return np.argsort(1 - np.asarray(plan.prefill_samples), kind="stable")
+
+
+def _tokens_in_order(plan: StepPlan, order: NDArray[np.int64]) -> Int32Array:
+    """Tokens of the plan's chunks in another order."""
+    counts = np.asarray(plan.prefill_counts)
+    firsts = counts.cumsum() - counts
+    indices = firsts[order].repeat(counts[order]) + count_up(counts[order])
+    tokens: Int32Array = np.asarray(plan.prefill_tokens)[indices]
+    return tokens

@@ -1,0 +1,185 @@
+"""Steps as captured graphs: one copy to the device and one launch each.
+
+Launching the hundreds of kernels of a step takes the host longer than the device needs for a small
+one. Such steps are recorded once per size of batch and replayed; what is missing to the size is
+filled up with a row that belongs to nobody and has no context.
+"""
+
+import logging
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.types import StepPlan
+from engine.worker.graph_staging import (
+    MAX_CHUNKS,
+    Columns,
+    Packer,
+    Variant,
+    decode_sizes,
+    mixed_variants,
+)
+from engine.worker.row_table import RowTable
+from engine.worker.spans import Spans
+from kernels.backend import BatchLayout, Sampled, SamplingColumns
+
+logger = logging.getLogger(__name__)
+
+
+class Step(Protocol):
+    """The model and the choice of tokens behind it."""
+
+    def __call__(self, tokens: Tensor, layout: BatchLayout, columns: SamplingColumns) -> Sampled:
+        """Feed tokens [T] int64 and choose the next ones."""
+        ...
+
+
+def common_variants(max_num_rows: int, max_num_tokens: int) -> list[Variant]:
+    """What most steps need, the largest first."""
+    decodes = [
+        Variant(size, is_random=is_random)
+        for size in decode_sizes(max_num_rows)
+        for is_random in (True, False)
+    ]
+    variants = decodes + mixed_variants(max_num_rows, max_num_tokens)
+    return sorted(variants, key=lambda variant: -variant.num_tokens)
+
+
+class Graphs:
+    """All graphs of a worker."""
+
+    def __init__(
+        self,
+        table: RowTable,
+        step: Step,
+        *,
+        max_num_rows: int,
+        max_num_tokens: int,
+        block_size: int,
+    ) -> None:
+        """Capture nothing yet.
+
+        Args:
+            step: how a batch is computed; it may only use tensors that stay where they are.
+            max_num_rows, max_num_tokens: of a step.
+        """
+        self._table = table
+        self._runtime = table.runtime
+        self._step = step
+        self._block_size = block_size
+        self._packer = Packer(table, block_size)
+        self._common = common_variants(max_num_rows, max_num_tokens)
+        self._decode_sizes = decode_sizes(max_num_rows)
+        self._mixed = mixed_variants(max_num_rows, max_num_tokens)
+        self._graphs: dict[Variant, Callable[[], Tensor]] = {}
+        size = max(sum(variant.sections) for variant in self._common)
+        self._staging = torch.zeros(size, dtype=torch.int64, device=self._runtime.device)
+
+    def capture_common(self) -> None:
+        """Capture the graphs that most steps need; others come when they are needed."""
+        started_s = time.perf_counter()
+        for done, variant in enumerate(self._common, start=1):
+            self._capture(variant)
+            if done % 20 == 0 or done == len(self._common):
+                seconds = time.perf_counter() - started_s
+                logger.info(
+                    "graphs_captured done=%d of=%d s=%.1f", done, len(self._common), seconds
+                )
+
+    def find(self, plan: StepPlan) -> Variant | None:
+        """The smallest variant that a plan's forward pass fits.
+
+        None if it is too large, or a row wants more than its next token.
+        """
+        parameters = self._table.parameters
+        rows = np.asarray(plan.decode_rows + plan.prefill_rows)
+        if plan.sibling_rows or not len(rows) or not parameters.is_plain[rows].all():
+            return None
+        is_random = parameters.is_random[rows]
+        is_filtered = bool((is_random & parameters.is_filtered[rows]).any())
+        num_decodes, num_prompt_tokens = len(plan.decode_rows), len(plan.prefill_tokens)
+        if not num_prompt_tokens:
+            size = self._decode_sizes[bisect_left(self._decode_sizes, num_decodes)]
+            return Variant(size, 0, bool(is_random.any()), is_filtered)
+        if is_filtered or len(plan.prefill_rows) > MAX_CHUNKS:
+            return None
+        fitting = (
+            variant
+            for variant in self._mixed
+            if num_decodes <= variant.num_decodes and num_prompt_tokens <= variant.num_prompt_tokens
+        )
+        return min(fitting, key=lambda variant: variant.num_tokens, default=None)
+
+    def holds_appends(self, variant: Variant, plan: StepPlan) -> bool:
+        """Whether `replay` writes the plan's appends, too."""
+        return self._packer.holds_appends(variant, plan)
+
+    def replay(self, variant: Variant, plan: StepPlan, spans: Spans) -> tuple[Tensor, Tensor]:
+        """Enqueue a plan's forward pass.
+
+        Returns:
+            Chosen tokens of the decodes and of the chunks that sample, both int64 and valid until
+            the next replay.
+        """
+        graph = self._graphs.get(variant) or self._capture(variant)
+        packed = self._packer.pack(variant, plan, spans)
+        self._runtime.refill(self._staging[: len(packed)], torch.from_numpy(packed))
+        tokens = graph()
+        num_ended = sum(plan.prefill_samples)
+        chunks = tokens[variant.num_decodes : variant.num_decodes + num_ended]
+        return tokens[: len(plan.decode_rows)], chunks
+
+    def _capture(self, variant: Variant) -> Callable[[], Tensor]:
+        # whatever runs while it is captured is padding
+        padding = torch.from_numpy(np.concatenate(list(self._packer.padding(variant).values())))
+        self._runtime.refill(self._staging[: len(padding)], padding)
+        graph = self._runtime.capture(lambda: self._forward(variant))
+        self._graphs[variant] = graph
+        return graph
+
+    def _forward(self, variant: Variant) -> Tensor:
+        """Write the appends, feed the tokens that the buffer tells, and note the chosen ones."""
+        table, sections = self._table, variant.sections
+        columns = Columns(*torch.split(self._staging[: sum(sections)], sections))
+        entries = table.block_tables.view(-1)
+        entries.index_copy_(0, columns.places, columns.blocks.int())
+        blocks = entries.index_select(0, columns.entries)
+        layout = BatchLayout(
+            num_decodes=variant.num_decodes,
+            positions=columns.positions,
+            slots=torch.add(columns.offsets, blocks, alpha=self._block_size),
+            block_tables=table.block_tables.index_select(0, columns.rows),
+            context_lens=columns.context_lens.int(),
+            query_starts=columns.starts.int(),
+            max_context_len=table.num_positions,
+            max_query_len=max(1, variant.num_prompt_tokens),
+            logit_indices=columns.starts[1:] - 1,
+        )
+        decoding = columns.rows[: variant.num_decodes]
+        tokens = table.last_tokens.index_select(0, decoding)
+        if variant.num_prompt_tokens:
+            tokens = torch.cat((tokens, columns.prompt_tokens))
+        sampled = self._step(tokens, layout, self._sampling_columns(variant, columns))
+        # a chunk that does not end its prompt is overwritten by the one that does
+        table.last_tokens.index_copy_(0, columns.rows, sampled.tokens.clamp(min=0))
+        return sampled.tokens
+
+    def _sampling_columns(self, variant: Variant, columns: Columns) -> SamplingColumns:
+        parameters = self._table.parameters
+        rows = columns.rows
+        return SamplingColumns(
+            temperature=parameters.temperature.index_select(0, rows),
+            top_p=parameters.top_p.index_select(0, rows),
+            min_p=parameters.min_p.index_select(0, rows),
+            top_k=parameters.top_k.index_select(0, rows),
+            seeds=parameters.seeds.index_select(0, rows),
+            positions=columns.context_lens,
+            num_logprobs=-1,
+            all_greedy=not variant.is_random,
+            any_filter=variant.is_filtered,
+        )

@@ -1,0 +1,165 @@
+"""How work reaches a device and comes back: staging, results, graphs and whole-block moves.
+
+A backend computes, a runtime says when. Where the device works beside the host nothing here waits
+for it but `Fetch.wait`, so that the host can prepare the next step meanwhile.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What came back from a device.
+
+    Attributes:
+        tensors: on the host, None where None was asked for.
+        elapsed_s: seconds that the device spent since the mark.
+    """
+
+    tensors: list[Tensor | None]
+    elapsed_s: float
+
+
+class Fetch(Protocol):
+    """Tensors on their way to the host."""
+
+    def wait(self) -> Fetched:
+        """Sleep until all have arrived; other threads of the process go on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Bytes of a device.
+
+    Attributes:
+        used: by this process and all others.
+    """
+
+    total: int
+    used: int
+
+
+class Runtime(Protocol):
+    """One device, fed from one thread.
+
+    Attributes:
+        captures: whether `capture` makes a later replay cheaper than the work itself.
+    """
+
+    device: torch.device
+    captures: bool
+
+    def to_device(self, values: Tensor) -> Tensor:
+        """Bring a host tensor to the device; the caller does not use it any more."""
+        ...
+
+    def refill(self, target: Tensor, values: Tensor) -> None:
+        """Overwrite a device tensor IN PLACE with a host tensor of its shape and dtype."""
+        ...
+
+    def mark(self) -> object:
+        """Note that the work of a step begins here, for `fetch`."""
+        ...
+
+    def fetch(self, tensors: Sequence[Tensor | None], since: object) -> Fetch:
+        """Bring tensors to the host, once all work so far is done, `move_out` included.
+
+        Args:
+            since: the mark from which on time is measured.
+        """
+        ...
+
+    def capture(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """Record device work that always uses the same tensors.
+
+        `work` may be run before it is recorded, and on the device in any number of times.
+
+        Returns:
+            A function that does it again and returns the same tensor, overwritten.
+        """
+        ...
+
+    def host_blocks(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Allocate host memory that blocks can be moved to at full speed."""
+        ...
+
+    def move_out(self, kv: Tensor, blocks: list[int], host: Tensor, slots: list[int]) -> None:
+        """Copy kv[blocks] to host[slots], beside later work; see `fetch` for its end."""
+        ...
+
+    def move_in(self, host: Tensor, slots: list[int], kv: Tensor, blocks: list[int]) -> None:
+        """Copy host[slots] to kv[blocks], before any later work."""
+        ...
+
+    def memory(self) -> DeviceMemory | None:
+        """What of the device's memory is used; None where it is not ours alone to share out."""
+        ...
+
+    def peak_bytes(self, work: Callable[[], object]) -> int:
+        """Do some work and return the most memory that it took beyond what was taken before."""
+        ...
+
+
+class HostRuntime:
+    """A `Runtime` for a CPU: all is done when it returns."""
+
+    def __init__(self, *, captures: bool = False) -> None:
+        self.device = torch.device("cpu")
+        self.captures = captures
+
+    def to_device(self, values: Tensor) -> Tensor:
+        """Hand it out as it is."""
+        return values
+
+    def refill(self, target: Tensor, values: Tensor) -> None:
+        """Copy."""
+        target.copy_(values)
+
+    def mark(self) -> object:
+        """Read the clock."""
+        return time.perf_counter()
+
+    def fetch(self, tensors: Sequence[Tensor | None], since: object) -> Fetch:
+        """Hand them out as they are."""
+        assert isinstance(since, float)
+        return _Arrived(Fetched(list(tensors), time.perf_counter() - since))
+
+    def capture(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """Keep the work itself."""
+        return work
+
+    def host_blocks(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Allocate as usual."""
+        return torch.empty(shape, dtype=dtype)
+
+    def move_out(self, kv: Tensor, blocks: list[int], host: Tensor, slots: list[int]) -> None:
+        """Copy."""
+        host[slots] = kv[blocks]
+
+    def move_in(self, host: Tensor, slots: list[int], kv: Tensor, blocks: list[int]) -> None:
+        """Copy."""
+        kv[blocks] = host[slots]
+
+    def memory(self) -> DeviceMemory | None:
+        """The memory of a CPU belongs to all processes."""
+        return None
+
+    def peak_bytes(self, work: Callable[[], object]) -> int:
+        """Nothing is known."""
+        work()
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrived:
+    fetched: Fetched
+
+    def wait(self) -> Fetched:
+        return self.fetched

@@ -1,0 +1,37 @@
+"""Attention of a mixed batch: one launch for the rows that decode, one for those that prefill."""
+
+import torch
+from torch import Tensor
+
+from kernels.backend import BatchLayout
+from kernels.triton.decode_attention import decode_attention
+from kernels.triton.prefill_attention import prefill_attention
+
+
+def attention(q: Tensor, kv_layer: Tensor, layout: BatchLayout, scale: float) -> Tensor:
+    """Compute `kernels.backend.KernelBackend.attention` for a layout that was prepared.
+
+    Raises:
+        ValueError: the layout has no work list.
+    """
+    if layout.attention_work is None:
+        raise ValueError("call the backend's `prepare` once per step, before attention")
+    decodes, prefills = slice(layout.num_decodes), slice(layout.num_decodes, None)
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    decode_attention(
+        q[decodes],
+        kv_layer,
+        layout.block_tables[decodes],
+        layout.attention_work,
+        scale,
+        out=out[decodes],
+    )
+    prefill_attention(
+        q[prefills],
+        kv_layer,
+        layout.block_tables[prefills],
+        layout.attention_work,
+        scale,
+        out=out[prefills],
+    )
+    return out.flatten(1)

@@ -1,0 +1,80 @@
+"""The backend of NVIDIA GPUs: Triton kernels, and cuBLAS where it is faster."""
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from kernels.backend import BatchLayout, Linear, Sampled, SamplingColumns
+from kernels.reference import ReferenceBackend
+from kernels.triton import activation, copy, norm, rope, sampling
+from kernels.triton.attention import attention
+from kernels.triton.attention_work import plan_attention
+from kernels.triton.linear import TritonLinear
+
+
+class TritonBackend(ReferenceBackend):
+    """`kernels.backend.KernelBackend` in Triton; contracts are documented there.
+
+    Everything may be captured in a CUDA graph: no operation waits for the device, and which kernels
+    run depends on shapes and host flags alone.
+    """
+
+    def make_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        """Keep the weight as it is."""
+        return TritonLinear(weight, bias)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Normalise in float32 and round once."""
+        return norm.rms_norm(x, weight, eps)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Add to `residual` in place, round, normalise."""
+        return norm.add_rms_norm(x, residual, weight, eps)
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        """Normalise in float32 and round once."""
+        return norm.layer_norm(x, weight, bias, eps)
+
+    def add_layer_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
+    ) -> Tensor:
+        """Add to `residual` in place, round, normalise."""
+        return norm.add_layer_norm(x, residual, weight, bias, eps)
+
+    def rope_write(
+        self, qkv: Tensor, cos_sin: Tensor, kv_layer: Tensor, layout: BatchLayout
+    ) -> Tensor:
+        """Rotate in float32; tokens with slot -1 are not written."""
+        return rope.rope_write(qkv, cos_sin, layout.positions, layout.slots, kv_layer)
+
+    def kv_write(self, qkv: Tensor, kv_layer: Tensor, layout: BatchLayout) -> Tensor:
+        """Write without rotating; tokens with slot -1 are not written."""
+        return rope.kv_write(qkv, layout.slots, kv_layer)
+
+    def prepare(self, layout: BatchLayout) -> BatchLayout:
+        """Split the attention of the step; see `kernels.triton.attention_work`."""
+        return replace(layout, attention_work=plan_attention(layout))
+
+    def attention(self, q: Tensor, kv_layer: Tensor, layout: BatchLayout, scale: float) -> Tensor:
+        """One launch for the rows that decode, one for those that prefill."""
+        return attention(q, kv_layer, layout, scale)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """Compute in float32 and round once."""
+        return activation.silu_mul(gate_up)
+
+    def relu(self, x: Tensor) -> Tensor:
+        """One pass."""
+        return activation.relu(x)
+
+    def gelu(self, x: Tensor) -> Tensor:
+        """Compute in float32 and round once."""
+        return activation.gelu(x)
+
+    def copy_blocks(self, kv: Tensor, sources: Tensor, destinations: Tensor) -> None:
+        """Copy all blocks at once; no destination may be a source too."""
+        copy.copy_blocks(kv, sources, destinations)
+
+    def sample(self, logits: Tensor, columns: SamplingColumns) -> Sampled:
+        """Choose tokens; see `kernels.triton.sampling`."""
+        return sampling.sample(logits, columns)

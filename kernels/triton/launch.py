@@ -1,0 +1,30 @@
+"""How kernels are launched: what all launchers have in common."""
+
+import functools
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
+
+
+@functools.cache
+def overlap(device: torch.device) -> dict[str, bool]:
+    """Launch options for programmatic dependent launch, where the device has it (Hopper on).
+
+    A kernel launched so may start before its predecessor has ended, so it must call
+    `wait_for_inputs` before it touches memory.
+
+    Returns:
+        Keyword arguments of a launch, the kernel's own constant OVERLAPPED among them.
+    """
+    if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9:
+        return {"OVERLAPPED": True, "launch_pdl": True}
+    return {"OVERLAPPED": False}
+
+
+@triton.jit
+def wait_for_inputs(OVERLAPPED: tl.constexpr):
+    """Wait until all that earlier kernels wrote is visible."""
+    if OVERLAPPED:
+        gdc_wait()

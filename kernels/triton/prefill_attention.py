@@ -1,0 +1,263 @@
+"""PagedAttention for chunks of prompts: causal, over cached prefix and new tokens alike.
+
+The chunk's keys and values are in the pool before, so there is one path for both. Programs take the
+tiles of `attention_work`, the longest contexts first. The online softmax is FlashAttention-2's
+(arXiv:2307.08691). Tiles of keys begin at position 0 and have one size, so the bits of a token
+depend neither on where chunks begin nor on the batch. Twin: `kernels.reference`.
+"""
+
+import functools
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.triton.attention_work import TILE_LEN, max_prefill_tiles, prefill_tiles
+from kernels.triton.launch import overlap, wait_for_inputs
+
+# stands for minus infinity: differences of it are 0, not NaN
+_LOWEST = tl.constexpr(-1e30)
+_LOG2_E = 1.4426950408889634
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """How the kernel is compiled.
+
+    Attributes:
+        num_rows: of the matrix products: query tokens, or query tokens times heads; a power of
+            two up to TILE_LEN.
+        tile_len: keys of a tile; part of the result's bits.
+        is_packed: whether the heads that share a key head are rows of one product.
+    """
+
+    num_rows: int = 128
+    tile_len: int = 64
+    num_stages: int = 3
+    num_warps: int = 8
+    is_packed: bool = True
+
+
+def prefill_attention(
+    q: Tensor,
+    kv_layer: Tensor,
+    block_tables: Tensor,
+    work: Tensor,
+    scale: float,
+    out: Tensor | None = None,
+    tuning: Tuning | None = None,
+) -> Tensor:
+    """Attend with several query tokens per row, each to itself and what comes before it.
+
+    Args:
+        q: [T, num_heads, head_dim], float16, bfloat16 or float32, each token contiguous: the last
+            T tokens of the batch that `work` was planned for.
+        kv_layer: [num_blocks, 2, num_kv_heads, block_size, head_dim], the dtype of q, blocks
+            contiguous. Slots behind a context may hold anything.
+        block_tables: [R, max_blocks] int32, the rows of these tokens.
+        work: the buffer of `plan_attention`.
+        scale: factor of the scores, positive.
+        out: where the result goes, contiguous; None makes a new tensor.
+        tuning: None takes the fastest known for the device.
+
+    Returns:
+        [T, num_heads, head_dim]; tokens that belong to no row are not written.
+    """
+    num_tokens, num_heads, head_dim = q.shape
+    num_kv_heads, block_size = kv_layer.shape[2:4]
+    group = num_heads // num_kv_heads
+    assert group * num_kv_heads == num_heads
+    assert q.stride()[1:] == (head_dim, 1)
+    assert kv_layer[0].is_contiguous()
+    out = torch.empty_like(q) if out is None else out
+    num_rows = block_tables.shape[0]
+    if num_tokens == 0:
+        return out
+    tuning = tuning or _tuning(q.device, head_dim * q.element_size())
+    # a power of two divides the rows without rest
+    is_packed = tuning.is_packed and group & (group - 1) == 0 and group <= tuning.num_rows
+    packed = group if is_packed else 1
+    num_tiles = max_prefill_tiles(num_tokens, num_rows)
+    num_parts = TILE_LEN * packed // tuning.num_rows
+    _prefill_kernel[(num_tiles * (num_heads // packed) * num_parts,)](
+        out,
+        q,
+        kv_layer,
+        block_tables,
+        prefill_tiles(work, num_tokens, num_rows),
+        q.stride(0),
+        block_tables.stride(0),
+        kv_layer.stride(0),
+        scale * _LOG2_E,
+        HEADS=num_heads,
+        KV_HEADS=num_kv_heads,
+        BLOCK_SIZE=block_size,
+        DIM=head_dim,
+        PACKED=packed,
+        PARTS=num_parts,
+        ROWS=tuning.num_rows,
+        COLUMNS=max(16, triton.next_power_of_2(head_dim)),
+        TILE=tuning.tile_len,
+        STAGES=tuning.num_stages,
+        num_warps=tuning.num_warps,
+        **overlap(q.device),
+    )
+    return out
+
+
+@functools.cache
+def _tuning(device: torch.device, row_bytes: int) -> Tuning:
+    """The fastest known for the device and the bytes of one head's key."""
+    return Tuning()
+
+
+@triton.jit
+def _attend_tiles(
+    state,
+    queries,
+    positions,
+    keys,
+    table,
+    start,
+    end,
+    block_stride,
+    scale,
+    MASKED: tl.constexpr,
+    VALUES: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    DIM: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    TILE: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Attend to tokens [start, end), of which all are visible to all rows unless MASKED.
+
+    Block ids of the next tile are loaded before this tile's keys are needed, so that STAGES - 1
+    tiles are in flight.
+    """
+    highest, total, attended = state
+    dims = tl.arange(0, COLUMNS)
+    tokens = start + tl.arange(0, TILE)
+    blocks = tl.load(table + tokens // BLOCK_SIZE, tokens < end, other=0)
+    for _ in tl.range(start, end, TILE, num_stages=STAGES):
+        places = blocks.to(tl.int64) * block_stride + (tokens % BLOCK_SIZE) * DIM
+        pointers = keys + places[:, None] + dims[None, :]
+        is_there = (dims < DIM)[None, :]
+        if MASKED:
+            # a value that is not there must be 0: its weight is 0, and 0 * NaN is NaN
+            is_there = is_there & (tokens < end)[:, None]
+        following = tokens + TILE
+        blocks = tl.load(table + following // BLOCK_SIZE, following < end, other=0)
+        key = tl.load(pointers, is_there, other=0.0)
+        scores = tl.dot(queries, tl.trans(key), input_precision="ieee")
+        if MASKED:
+            scores = tl.where(tokens[None, :] <= positions[:, None], scores, _LOWEST)
+        new_highest = tl.maximum(highest, tl.max(scores, 1) * scale)
+        weights = tl.exp2(scores * scale - new_highest[:, None])
+        shrink = tl.exp2(highest - new_highest)
+        total = total * shrink + tl.sum(weights, 1)
+        attended *= shrink[:, None]
+        value = tl.load(pointers + VALUES, is_there, other=0.0)
+        attended = tl.dot(weights.to(value.dtype), value, attended, input_precision="ieee")
+        highest = new_highest
+        tokens = following
+    return highest, total, attended
+
+
+@triton.jit(do_not_specialize=["q_stride", "table_stride"])
+def _prefill_kernel(
+    out,
+    q,
+    kv_layer,
+    block_tables,
+    tiles,
+    q_stride,
+    table_stride,
+    block_stride,
+    scale,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    DIM: tl.constexpr,
+    PACKED: tl.constexpr,
+    PARTS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    TILE: tl.constexpr,
+    STAGES: tl.constexpr,
+    OVERLAPPED: tl.constexpr,
+):
+    # a tile has a program for each PACKED heads and each part of its tokens, the last part first
+    PROGRAMS: tl.constexpr = HEADS // PACKED * PARTS
+    tile, program = tl.program_id(0) // PROGRAMS, tl.program_id(0) % PROGRAMS
+    part = PARTS - 1 - program % PARTS
+    first_head = program // PARTS * PACKED
+    kv_head = first_head // (HEADS // KV_HEADS)
+    wait_for_inputs(OVERLAPPED)
+    row = tl.load(tiles + tile * 4).to(tl.int64)
+    first_token = tl.load(tiles + tile * 4 + 1).to(tl.int64)
+    num_tokens = tl.load(tiles + tile * 4 + 2)
+    first_position = tl.load(tiles + tile * 4 + 3)
+    first = part * (ROWS // PACKED)
+    if first >= num_tokens:
+        return
+    rows, dims = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    indices = first + rows // PACKED
+    positions = first_position + indices
+    heads = first_head + rows % PACKED
+    is_element = (indices < num_tokens)[:, None] & (dims < DIM)[None, :]
+    place = q + (first_token + indices)[:, None] * q_stride
+    place += heads[:, None] * DIM + dims[None, :]
+    queries = tl.load(place, is_element, other=0.0)
+    keys = kv_layer + kv_head * (BLOCK_SIZE * DIM)
+    table = block_tables + row * table_stride
+    end = first_position + tl.minimum(first + ROWS // PACKED, num_tokens)
+    # every row sees the tokens up to the first position
+    num_seen_by_all = (first_position + first + 1) // TILE * TILE
+    state = (
+        tl.full([ROWS], _LOWEST, tl.float32),
+        tl.zeros([ROWS], tl.float32),
+        tl.zeros([ROWS, COLUMNS], tl.float32),
+    )
+    state = _attend_tiles(
+        state,
+        queries,
+        positions,
+        keys,
+        table,
+        0,
+        num_seen_by_all,
+        block_stride,
+        scale,
+        False,
+        KV_HEADS * BLOCK_SIZE * DIM,
+        BLOCK_SIZE,
+        DIM,
+        COLUMNS,
+        TILE,
+        STAGES,
+    )
+    _, total, attended = _attend_tiles(
+        state,
+        queries,
+        positions,
+        keys,
+        table,
+        num_seen_by_all,
+        end,
+        block_stride,
+        scale,
+        True,
+        KV_HEADS * BLOCK_SIZE * DIM,
+        BLOCK_SIZE,
+        DIM,
+        COLUMNS,
+        TILE,
+        STAGES,
+    )
+    result = attended / total[:, None]
+    place = out + (first_token + indices)[:, None] * (HEADS * DIM)
+    place += heads[:, None] * DIM + dims[None, :]
+    tl.store(place, result.to(out.dtype.element_ty), is_element)

@@ -1,0 +1,79 @@
+"""What a card can do at most: by its datasheet, and as measured in this process."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+
+# name -> memory in bytes/s and dense 16-bit matrix products in FLOP/s; NVIDIA's datasheets (SXM)
+_DATASHEETS = {
+    "H100": (3.35e12, 989e12),
+    "H200": (4.8e12, 989e12),
+    "A100": (2.039e12, 312e12),
+}
+_COPY_BYTES = 2 << 30
+_GEMM_SIZE = 8192
+_REPEATS = 15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ceilings:
+    """Rates that no kernel exceeds.
+
+    Attributes:
+        bytes_per_s: of device memory, read and written.
+        flops: FLOP/s of 16-bit matrix products.
+    """
+
+    bytes_per_s: float
+    flops: float
+
+    def floor_s(self, num_bytes: float, num_flops: float) -> float:
+        """The least time for work that can overlap its bytes and its arithmetic."""
+        return max(num_bytes / self.bytes_per_s, num_flops / self.flops)
+
+
+def datasheet(name: str) -> Ceilings:
+    """Look up a card by the name that torch gives it.
+
+    Raises:
+        ValueError: the card is not in the table.
+    """
+    for known, (bytes_per_s, flops) in _DATASHEETS.items():
+        if known in name:
+            return Ceilings(bytes_per_s=bytes_per_s, flops=flops)
+    raise ValueError(f"no datasheet for {name}: add it to load_tests/card.py")
+
+
+def measure_ceilings() -> Ceilings:
+    """Time a large copy and a large matrix product on random data (zeros run faster)."""
+    return Ceilings(
+        bytes_per_s=2 * _COPY_BYTES / _copy_s(), flops=2 * _GEMM_SIZE**3 / _matrix_product_s()
+    )
+
+
+def _copy_s() -> float:
+    source = torch.randint(0, 1 << 30, (_COPY_BYTES // 8,), device="cuda")
+    target = torch.empty_like(source)
+    return _median_s(lambda: target.copy_(source))
+
+
+def _matrix_product_s() -> float:
+    shape = (_GEMM_SIZE, _GEMM_SIZE)
+    a, b = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    product = torch.empty_like(a)
+    return _median_s(lambda: torch.mm(a, b, out=product))
+
+
+def _median_s(work: Callable[[], object]) -> float:
+    times: list[float] = []
+    for _ in range(_REPEATS):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        work()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / 1e3)
+    # the first ones load libraries and raise clocks
+    return median(times[3:])

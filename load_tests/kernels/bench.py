@@ -1,0 +1,91 @@
+"""Kernels raced against each other: CUDA-graph replays in turn, medians with their spread."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
+
+import torch
+
+Call = Callable[[], object]
+
+# read this much before an input is used again, so that none is found in a cache (L2: 40-60 MB)
+ROTATED_BYTES = 256 << 20
+# enough work per replay that the two events around it do not count
+_MIN_CALLS = 12
+_WARM_UPS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Microseconds of one call: median, and the 10th and 90th percentile of the replays."""
+
+    us: float
+    low_us: float
+    high_us: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One system at one case.
+
+    Attributes:
+        group: cases with the same columns, a table's title.
+        num_bytes: least that must cross device memory.
+        num_flops: least arithmetic.
+    """
+
+    group: str
+    case: str
+    system: str
+    timing: Timing
+    num_bytes: float
+    num_flops: float
+
+
+def num_rotations(num_bytes: float) -> int:
+    """How many inputs of so many bytes a system must cycle through."""
+    return max(2, -(-ROTATED_BYTES // max(1, int(num_bytes))))
+
+
+def race(systems: Mapping[str, Sequence[Call]], *, repeats: int) -> dict[str, Timing]:
+    """Time calls that run back to back in one graph per system; graphs are replayed in turn.
+
+    Args:
+        systems: the calls of each, which cycle through inputs.
+        repeats: replays per system that count.
+    """
+    graphs = {name: _capture(calls) for name, calls in systems.items()}
+    times: dict[str, list[float]] = {name: [] for name in systems}
+    for repeat in range(_WARM_UPS + repeats):
+        for name, (graph, num_calls) in graphs.items():
+            elapsed_us = _replay_us(graph) / num_calls
+            if repeat >= _WARM_UPS:
+                times[name].append(elapsed_us)
+    return {name: _timing(values) for name, values in times.items()}
+
+
+def _capture(calls: Sequence[Call]) -> tuple[torch.cuda.CUDAGraph, int]:
+    calls = list(calls) * -(-_MIN_CALLS // len(calls))
+    calls[0]()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    return graph, len(calls)
+
+
+def _replay_us(graph: torch.cuda.CUDAGraph) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    start.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1e3
+
+
+def _timing(times_us: list[float]) -> Timing:
+    if len(times_us) < 2:
+        return Timing(us=times_us[0], low_us=times_us[0], high_us=times_us[0])
+    deciles = quantiles(times_us, n=10, method="inclusive")
+    return Timing(us=median(times_us), low_us=deciles[0], high_us=deciles[-1])

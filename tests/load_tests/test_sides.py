@@ -1,0 +1,166 @@
+"""The jobs of sides, the arithmetic that all share, and our side on a tiny model."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from engine.model_config import read_model_config
+from load_tests.__main__ import main
+from load_tests.shapes import SHAPES, dtype_of, model_folder
+from load_tests.sides.job import Beam, Decode, Job, Knobs, Measure, Offline, Online
+from load_tests.sides.launch import MODULES, take_turn
+from load_tests.sides.side import Timeline, Work, arrivals, percentile, take
+from load_tests.traffic.lognormal import TRACES, draw_pairs
+
+OFFLINE = Offline(trace="alpaca", num_requests=5, seed=0)
+DECODE = Decode(batch=2, input_len=8, output_len=4, seed=0)
+BEAM = Beam(width=3, num_prompts=2, input_len=8, output_len=4, seed=0)
+ONLINE = Online(trace="alpaca", rate_per_s=20.0, duration_s=0.5, seed=0)
+
+
+class FakeSide:
+    """Answers at once, a token every 10 ms on a clock of its own."""
+
+    def __init__(self, num_missing: int = 0) -> None:
+        self.facts: dict[str, object] = {"name": "fake"}
+        self.works: list[Work] = []
+        self._num_missing = num_missing
+
+    def generate(self, works: Sequence[Work]) -> int:
+        self.works += works
+        return sum(work.output_len for work in works) - self._num_missing
+
+    def search(self, prompts: Sequence[list[int]], width: int, output_len: int) -> int:
+        return len(prompts) * width * output_len
+
+    async def serve(self, works: Sequence[Work]) -> list[Timeline]:
+        return [Timeline(w, [w.due_s + 0.5 + 0.01 * i for i in range(w.output_len)]) for w in works]
+
+    def close(self) -> None:
+        pass
+
+
+def knobs(model: Path) -> Knobs:
+    return Knobs(
+        model=str(model),
+        dtype="float32",
+        device="cpu",
+        block_size=16,
+        num_blocks=256,
+        max_num_seqs=8,
+        max_num_batched_tokens=64,
+        max_model_len=1024,
+    )
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_traces_have_the_means_of_the_paper(name: str) -> None:
+    pairs = draw_pairs(name, 1000, 0)
+    shape = TRACES[name]
+    assert fmean(i for i, _ in pairs) == pytest.approx(shape.input_mean, rel=0.05)
+    assert fmean(o for _, o in pairs) == pytest.approx(shape.output_mean, rel=0.05)
+    assert max(i + o for i, o in pairs) <= 2048
+    assert pairs == draw_pairs(name, 1000, 0) != draw_pairs(name, 1000, 1)
+
+
+def test_unknown_traces_are_refused() -> None:
+    with pytest.raises(ValueError, match="'x' is not one of sharegpt, alpaca"):
+        draw_pairs("x", 1, 0)
+
+
+def test_jobs_survive_the_way(tmp_path: Path) -> None:
+    job = Job(knobs=knobs(tmp_path), measures=(OFFLINE, DECODE, BEAM, ONLINE))
+    job.write(tmp_path / "job.json")
+    assert Job.read(tmp_path / "job.json") == job
+
+
+def test_every_request_of_a_trace_is_asked_for_its_own_length() -> None:
+    side = FakeSide()
+    figures = asyncio.run(take(side, OFFLINE))
+    pairs = draw_pairs("alpaca", 5, 0)
+    assert [(len(work.prompt), work.output_len) for work in side.works] == pairs
+    assert len({tuple(work.prompt[:4]) for work in side.works}) == 5
+    num_tokens = sum(output for _, output in pairs)
+    assert figures["output_tokens_per_s"] == pytest.approx(num_tokens / figures["wall_s"])
+
+
+@pytest.mark.parametrize("num_missing", [1, -1])
+def test_a_side_that_does_other_work_is_not_measured(num_missing: int) -> None:
+    with pytest.raises(ValueError, match="tokens, not"):
+        asyncio.run(take(FakeSide(num_missing), OFFLINE))
+
+
+def test_latencies_count_from_the_due_time_and_between_tokens() -> None:
+    figures = asyncio.run(take(FakeSide(), ONLINE))
+    assert figures["ttft_p50_s"] == pytest.approx(0.5)
+    assert figures["itl_p99_s"] == pytest.approx(0.01)
+    works = arrivals(ONLINE)
+    expected = fmean((0.5 + 0.01 * (w.output_len - 1)) / w.output_len for w in works)
+    assert figures["normalized_latency_s"] == pytest.approx(expected)
+    assert all(0 < work.due_s < 0.5 for work in works)
+
+
+def test_percentiles_lie_between_neighbours() -> None:
+    assert percentile([1.0, 2.0, 4.0], 50) == 2.0
+    assert percentile([1.0, 2.0, 4.0], 75) == 3.0
+    assert percentile([], 99) == 0.0
+
+
+def test_our_side_takes_every_measure(tmp_path: Path) -> None:
+    folder = model_folder("tiny", tmp_path)
+    measures: list[Measure] = [OFFLINE, DECODE, BEAM, ONLINE]
+    turn = take_turn("pagoda", knobs(folder), measures)
+    assert turn.errors == ()
+    assert turn.facts["kv_blocks"] == 256
+    assert [bool(figures) for figures in turn.figures] == [True] * 4
+
+
+def test_a_side_that_fails_tells_why_and_loses_only_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MODULES, "broken", "load_tests.sides.no_such_module")
+    turn = take_turn("broken", knobs(tmp_path), [OFFLINE, ONLINE])
+    assert turn.figures == ({}, {})
+    assert all("No module named" in error for error in turn.errors)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes_are_those_of_supported_models(name: str, tmp_path: Path) -> None:
+    folder = model_folder(name, tmp_path)
+    assert read_model_config(folder).max_position >= 2048
+    assert dtype_of(folder) == SHAPES[name]["torch_dtype"]
+
+
+def test_a_command_prints_writes_and_draws(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["offline", "--traces", "alpaca", "--requests", "3", "--decode", "1"]
+    words += ["--decode-input", "4", "--decode-output", "2", "--output", str(tmp_path), "--log"]
+    assert main(words) == 0
+    (written,) = tmp_path.glob("offline_*.json")
+    document = json.loads(written.read_text())
+    assert [measure["kind"] for measure in document["measures"]] == ["Offline", "Decode"]
+    assert document["turns"][0]["figures"][0]["output_tokens_per_s"] > 0
+    assert written.with_suffix(".png").stat().st_size > 1000
+    assert "batch 1" in capsys.readouterr().out
+    assert "alpaca: " in (tmp_path / "LOG.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--model", "nowhere"], "neither a model folder nor one of"),
+        (["--order", "pagoda,x"], "--order names 'x'"),
+        (["--peer", "vllm"], "the peer vllm cannot be imported here"),
+    ],
+)
+def test_wrong_use_is_refused_before_anything_runs(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["beam", *words, "--output", str(tmp_path)])
+    assert message in capsys.readouterr().err

@@ -1,0 +1,146 @@
+"""Decode steps that are replayed, on a CPU whose recordings are the work itself."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.config import EngineConfig
+from engine.core.preemption import Preemption
+from engine.model.loader import load_model
+from engine.model.parallel import TensorParallel
+from engine.types import SamplingParams
+from engine.worker.graph_staging import decode_sizes
+from engine.worker.kv_pool import KVPool
+from engine.worker.worker import Worker
+from kernels.runtime import HostRuntime
+from kernels.select import select_backend
+from tests.model.tiny import TinyModel
+from tests.worker.engine_run import RECOMPUTE, SWAP, SWAP_BYTES, Run, run, tokens_of
+from tests.worker.plans import Driver
+
+_GREEDY = SamplingParams(max_tokens=24, temperature=0.0)
+_DRAWING = SamplingParams(max_tokens=17, temperature=1.2, seed=9)
+_PROMPTS = [list(range(start, start + length)) for start, length in ((3, 5), (60, 16), (90, 23))]
+
+
+class _Replayer(HostRuntime):
+    """Counts what is recorded and replayed."""
+
+    def __init__(self) -> None:
+        super().__init__(captures=True)
+        self.num_captures = 0
+        self.num_replays = 0
+
+    def capture(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        self.num_captures += 1
+        # padding alone must be harmless
+        work()
+
+        def replay() -> Tensor:
+            self.num_replays += 1
+            return work()
+
+        return replay
+
+
+def _loader(runtime: HostRuntime) -> Callable[[EngineConfig], Worker]:
+    """Loads workers with a runtime of one's own."""
+
+    def load(config: EngineConfig) -> Worker:
+        backend = select_backend("cpu", torch.float32, compiled=config.compiled_kernels)
+        model = load_model(config, backend, TensorParallel())
+        pool = KVPool(config, TensorParallel(), backend, runtime, 0)
+        return Worker(config, runtime, backend, TensorParallel(), model, pool)
+
+    return load
+
+
+def _graphed(
+    tiny: TinyModel, samplings: list[SamplingParams], **settings: Any
+) -> tuple[Run, _Replayer]:
+    runtime = _Replayer()
+    return run(tiny, _PROMPTS, samplings, load=_loader(runtime), **settings), runtime
+
+
+@pytest.mark.parametrize("compiled_kernels", [False, True])
+def test_replayed_decodes_give_the_same_tokens(tiny: TinyModel, compiled_kernels: bool) -> None:
+    samplings = [_GREEDY, _DRAWING, replace(_DRAWING, top_k=5, top_p=0.9)]
+    settings = {"block_size": 4, "compiled_kernels": compiled_kernels}
+    graphed, runtime = _graphed(tiny, samplings, **settings)
+    assert tokens_of(graphed) == tokens_of(run(tiny, _PROMPTS, samplings, **settings))
+    # filtered draws beside prompts have no graph
+    assert runtime.num_replays > len(graphed.plans) / 2
+
+
+@pytest.mark.parametrize("preemption", [RECOMPUTE, SWAP])
+def test_replayed_decodes_survive_preemptions(tiny: TinyModel, preemption: Preemption) -> None:
+    settings = {
+        "block_size": 4,
+        "num_blocks": 24,
+        "max_model_len": 96,
+        "swap_bytes": SWAP_BYTES,
+        "preemption": preemption,
+    }
+    graphed, runtime = _graphed(tiny, [replace(_GREEDY, max_tokens=40)] * 3, **settings)
+    calm = run(tiny, _PROMPTS, replace(_GREEDY, max_tokens=40))
+    assert sum(graphed.num_preempted) > 0
+    assert tokens_of(graphed) == tokens_of(calm)
+    assert runtime.num_replays > 0
+
+
+def test_choices_that_fork_replay_after_their_copies(tiny: TinyModel) -> None:
+    samplings = [replace(_DRAWING, n=3)] * 3
+    settings = {"block_size": 4, "max_num_seqs": 12}
+    graphed, _ = _graphed(tiny, samplings, **settings)
+    assert tokens_of(graphed) == tokens_of(run(tiny, _PROMPTS, samplings, **settings))
+
+
+@pytest.mark.parametrize(
+    "special",
+    [{"num_logprobs": 1}, {"presence_penalty": 0.5}, {"deterministic": True}, {"min_tokens": 3}],
+)
+def test_a_row_that_wants_more_than_its_token_is_not_replayed(
+    tiny: TinyModel, special: dict[str, Any]
+) -> None:
+    samplings = [_GREEDY, replace(_GREEDY, **special), replace(_GREEDY, max_tokens=4)]
+    graphed, runtime = _graphed(tiny, samplings)
+    assert tokens_of(graphed) == tokens_of(run(tiny, _PROMPTS, samplings))
+    assert runtime.num_replays < len(graphed.plans) / 4
+
+
+def test_a_chunk_that_goes_on_may_come_before_one_that_ends(tiny: TinyModel) -> None:
+    runtime = _Replayer()
+    driver = Driver(_loader(runtime)(tiny.config(block_size=4)))
+    decoding, ending, going_on = (driver.admit(prompt) for prompt in _PROMPTS)
+    driver.prefill(decoding, 64)
+    result = driver.step([decoding], [(going_on, 7), (ending, 16)])
+    assert list(result.rows) == [decoding.row, ending.row]
+    driver.step([decoding, ending], [(going_on, 16)])
+    assert runtime.num_replays == 3
+    for row in (decoding, ending, going_on):
+        driver.generate(row, 8)
+        assert row.output[:8] == tiny.greedy(row.tokens[: row.prompt_len], 8)
+
+
+def test_filtered_draws_are_recorded_when_they_come(tiny: TinyModel) -> None:
+    runtime = _Replayer()
+    engine = Run(tiny, load=_loader(runtime))
+    num_common = runtime.num_captures
+    engine.add(0, _PROMPTS[0], _DRAWING)
+    engine.drain()
+    assert runtime.num_captures == num_common
+    engine.add(1, _PROMPTS[1], replace(_DRAWING, top_p=0.5))
+    engine.drain()
+    assert runtime.num_captures == num_common + 1
+
+
+def test_buckets_end_with_the_largest_batch() -> None:
+    assert decode_sizes(1) == [1]
+    assert decode_sizes(5) == [1, 2, 4, 5]
+    assert decode_sizes(64) == [1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64]
+    assert decode_sizes(256)[-3:] == [224, 240, 256]
+    assert decode_sizes(300)[-3:] == [256, 288, 300]
