@@ -12,7 +12,8 @@ from engine.errors import ServeError
 COMMANDS = {
     "http": "send requests to a server at given times and measure what its clients see",
     "cpu_peers": "compare the engine with transformers on the CPU: same work, one thread",
-    "figure2": "simulate the paper's figures 2 and 13: waste and batch sizes of four systems",
+    "figures": "repeat the paper's evaluation in virtual time: every figure beside its numbers",
+    "lengths": "condense recorded pairs of lengths into a small table to draw from",
     "scheduler": "time the scheduler for a full batch in the steady state",
     "startup": "time the start and the end of `serve run`, and weigh its processes",
 }
