@@ -10,6 +10,7 @@ from engine.errors import ServeError
 
 # one module per command; only the one that is asked for is imported
 COMMANDS = {
+    "calibrate": "measure how long steps take on this machine, for the simulator",
     "http": "send requests to a server at given times and measure what its clients see",
     "cpu_peers": "compare the engine with transformers on the CPU: same work, one thread",
     "figures": "repeat the paper's evaluation in virtual time: every figure beside its numbers",
