@@ -81,7 +81,15 @@ def measure(engine: "InProcessEngine", config: EngineConfig, args: argparse.Name
 
     decode_s = tuple(
         tuple(
-            point(_decodes(engine, prompt, (batch, context), args.repeats))
+            point(
+                _decodes(
+                    engine,
+                    prompt,
+                    (batch, context),
+                    repeats=args.repeats,
+                    budget=config.max_num_batched_tokens,
+                )
+            )
             for context in args.contexts
         )
         for batch in args.batches
@@ -112,16 +120,17 @@ def _config(folder: Path, args: argparse.Namespace) -> EngineConfig:
         axis = getattr(args, name)
         if axis != sorted(set(axis)):
             raise ValueError(f"--{name.replace('_', '-')} must increase, got {axis}")
-    num_tokens = max(args.prompt_lens)
-    longest = max(num_tokens, args.contexts[-1] + args.repeats + WARM_UP_STEPS) + 1
+    budget = max(*args.prompt_lens, 2 * max(args.batches))
+    context = max(args.contexts)
+    num_steps = _num_prefill_steps(max(args.batches), context, budget) + WARM_UP_STEPS
+    longest = max(budget, context + num_steps + args.repeats) + 1
     config = cpu_config(
-        folder, dtype=args.dtype, max_num_seqs=args.batches[-1], max_model_len=longest
+        folder, dtype=args.dtype, max_num_seqs=max(args.batches), max_model_len=longest
     )
     if longest > config.model.max_position:
         raise ValueError(
             f"{longest} positions are more than the model's {config.model.max_position}"
         )
-    budget = max(num_tokens, args.batches[-1], config.max_num_batched_tokens)
     return replace(config, max_num_batched_tokens=budget, prefix_cache=False)
 
 
@@ -129,13 +138,17 @@ def _decodes(
     engine: "InProcessEngine",
     prompt: Callable[[int], list[int]],
     point: tuple[int, int],
+    *,
     repeats: int,
+    budget: int,
 ) -> list[float]:
     """Seconds of steps that decode a whole batch around a context."""
     batch, context = point
-    num_steps = repeats + WARM_UP_STEPS
-    # the middle of the timed steps has the context
-    prompt_len = max(1, context - num_steps // 2)
+    # the first sequence must not end before the prompt of the last has been computed
+    num_wait = _num_prefill_steps(batch, context, budget)
+    num_steps = num_wait + WARM_UP_STEPS + repeats
+    # the mean of the sequences has the context in the middle of the timed steps
+    prompt_len = max(1, context - (num_wait + repeats) // 2 - WARM_UP_STEPS)
     prompts = [prompt(prompt_len) for _ in range(batch)]
     times_s = [
         seconds
@@ -143,7 +156,12 @@ def _decodes(
         # steps with a chunk of a prompt have more tokens or fewer sequences
         if step.stats.num_tokens == len(step.tokens) == batch
     ]
-    return times_s[-repeats:]
+    return times_s[WARM_UP_STEPS : WARM_UP_STEPS + repeats]
+
+
+def _num_prefill_steps(batch: int, context: int, budget: int) -> int:
+    """Steps until a batch decodes, at most: its decodes leave at least half of the budget."""
+    return -(-2 * batch * context // budget)
 
 
 def _prefill(engine: "InProcessEngine", prompt: list[int]) -> float:

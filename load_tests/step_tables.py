@@ -73,6 +73,7 @@ def read_table(path: Path) -> StepTable:
         table.step_time()
     except (KeyError, TypeError, ValueError, ConfigError) as error:
         raise ValueError(
-            f"{path} is no table of step times; `python -m load_tests calibrate` makes one ({error})"
+            f"{path} is no table of step times ({error}); make one with "
+            "`python -m load_tests calibrate`"
         ) from None
     return table

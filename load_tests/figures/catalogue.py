@@ -91,11 +91,11 @@ def _several(scale: Scale) -> Iterable[Panel]:
 
 def _saving(scale: Scale) -> Iterable[Panel]:
     """Figure 15, and the same with ShareGPT, of which the paper tells in the text."""
-    duration_s = scale.duration_s(QUARTER, is_dense=True)
     rates: dict[Workload, float] = {"alpaca": 20.0, "sharegpt": 2.0}
     for letter, title in (("a", "parallel sampling"), ("b", "beam search")):
         curves = []
         for workload, rate in rates.items():
+            duration_s = scale.duration_s(QUARTER, is_dense=workload == "alpaca")
             cells = [
                 Cell(
                     workload=workload,
