@@ -41,10 +41,7 @@ def _memory(scale: Scale) -> Iterable[Panel]:
         ("13", "b", "alpaca", 30.0, "num_sequences"),
     )
     for figure, letter, workload, rate, y in choices:
-        # overload: as long as in the paper, since the batch fills up slowly
-        duration_s = scale.duration_s(QUARTER, is_dense=False) * (
-            1.5 if scale.name == "quick" else 1
-        )
+        duration_s = min(QUARTER, scale.longest_window_s)
         cell = Cell(
             workload=workload,
             rate_per_s=rate,
@@ -95,7 +92,9 @@ def _saving(scale: Scale) -> Iterable[Panel]:
     for letter, title in (("a", "parallel sampling"), ("b", "beam search")):
         curves = []
         for workload, rate in rates.items():
-            duration_s = scale.duration_s(QUARTER, is_dense=workload == "alpaca")
+            duration_s = min(QUARTER, scale.longest_window_s)
+            if workload == "alpaca":
+                duration_s = min(QUARTER, scale.longest_alpaca_s)
             cells = [
                 Cell(
                     workload=workload,

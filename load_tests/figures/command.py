@@ -116,6 +116,6 @@ def _tell(num_done: int, num_all: int, cell: Cell, seconds: float) -> None:
 
 
 def _show(title: str, rows: Sequence[Check]) -> None:
-    columns = ("quantity", "panel", "paper", "ours", "band", "verdict")
+    columns = ("quantity", "panel", "paper", "band", "ours", "verdict")
     table = [tuple(str(getattr(row, column)) for column in columns) for row in rows]
     reports.print_table(title, columns, table)

@@ -94,6 +94,8 @@ class Scale:
     Attributes:
         longest_s, longest_alpaca_s: arrivals are cut to these; requests of Alpaca, translation and
             several sequences come at higher rates, so that shorter traces hold as many.
+        longest_window_s: the same for experiments that leave out the first third, while the pool
+            fills up.
         least_requests: expected; traces at low rates are longer for it.
         only_ends: whether curves keep only their first and last point.
     """
@@ -101,6 +103,7 @@ class Scale:
     name: str
     longest_s: float
     longest_alpaca_s: float
+    longest_window_s: float
     least_requests: int
     only_ends: bool = False
 
@@ -109,10 +112,27 @@ class Scale:
         return min(paper_s, self.longest_alpaca_s if is_dense else self.longest_s)
 
 
-QUICK = Scale(name="quick", longest_s=600.0, longest_alpaca_s=240.0, least_requests=30)
-FULL = Scale(name="full", longest_s=3600.0, longest_alpaca_s=3600.0, least_requests=30)
+QUICK = Scale(
+    name="quick",
+    longest_s=600.0,
+    longest_alpaca_s=240.0,
+    longest_window_s=900.0,
+    least_requests=30,
+)
+FULL = Scale(
+    name="full",
+    longest_s=3600.0,
+    longest_alpaca_s=3600.0,
+    longest_window_s=3600.0,
+    least_requests=30,
+)
 MINIATURE = Scale(
-    name="miniature", longest_s=6.0, longest_alpaca_s=1.0, least_requests=5, only_ends=True
+    name="miniature",
+    longest_s=3.0,
+    longest_alpaca_s=0.5,
+    longest_window_s=3.0,
+    least_requests=4,
+    only_ends=True,
 )
 SCALES = {scale.name: scale for scale in (QUICK, FULL, MINIATURE)}
 

@@ -30,7 +30,8 @@ METHOD = (
     "OPT-13B on one card, and two terms for the software of 2023 that were fitted to figure 13, so "
     "the paged rows of figure 13 are partly calibration and the beams of figure 15b are fitted. "
     "All else is prediction. Normalized latency is the mean over all requests of (end - arrival) / "
-    f"output tokens; a system sustains a rate up to {SUSTAINED_S:g} s per token."
+    f"output tokens; a system sustains a rate up to {SUSTAINED_S:g} s per token. Several numbers "
+    "in a cell stand for the systems in the order of the legend, from paged to FasterTransformer."
 )
 STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem}"
