@@ -93,6 +93,7 @@ def _stacked(axes: Axes, panel: Panel, measured: Measured) -> None:
         axes.bar(labels, values, bottom=bottom, label=use)
         bottom = [low + value for low, value in zip(bottom, values, strict=True)]
     axes.plot(labels, SHARES, "k_", markersize=24, label="filled, paper")
+    axes.tick_params(axis="x", labelsize=7)
     axes.set(ylabel="KV slots (%)")
     axes.legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
 

@@ -12,7 +12,7 @@ Rates = dict[System, tuple[float, ...]]
 BASIC: dict[Workload, tuple[Rates, Rates, Rates]] = {
     "sharegpt": (
         {
-            "paged": (1.0, 1.25, 1.5, 1.75, 1.9, 2.0, 2.25),
+            "paged": (1.0, 1.25, 1.5, 1.75, 1.9, 2.0, 2.25, 2.5),
             "orca_oracle": (0.5, 0.75, 1.0, 1.25, 1.5),
             "orca_pow2": (0.25, 0.5, 0.75, 0.9, 1.05),
             "orca_max": (0.2, 0.4, 0.5, 0.75, 0.9),
@@ -103,7 +103,7 @@ PREFIX: dict[Workload, Rates] = {
         "orca_oracle": (16.0, 20.0, 24.0, 28.0, 32.0),
     },
     "translation_5": {
-        "paged": (24.0, 32.0, 36.0, 40.0, 44.0, 48.0),
+        "paged": (16.0, 24.0, 28.0, 32.0, 36.0, 40.0, 44.0, 48.0),
         "orca_oracle": (4.0, 6.0, 8.0, 10.0, 13.0),
     },
 }
