@@ -13,8 +13,8 @@ from random import Random
 from engine.executor.step_time import StepTime, StepWork
 from engine.types import Capacity, SamplingParams, StepPlan, StepResult, float32, int32
 
-# what prompts must consist of, and what is sampled: so a chunk's last token tells whether it ends
-# a prompt or what had been generated before a preemption
+# what prompts of beam searches must consist of, and what is sampled: so a chunk's last token tells
+# whether it ends a prompt or what had been generated before a preemption
 PROMPT_TOKEN = 0
 OUTPUT_TOKEN = 1
 

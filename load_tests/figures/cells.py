@@ -23,7 +23,11 @@ MAX_NUM_BATCHED_TOKENS = 2560
 SOURCE_PATHS = (
     *(Path(engine.__file__).parent / name for name in ("core", "executor/simulated.py")),
     Path(engine.__file__).parent / "executor/step_time.py",
-    *(Path(load_tests.__file__).parent / name for name in ("simulation.py", "traffic")),
+    Path(load_tests.__file__).parent / "simulation.py",
+    *(
+        Path(load_tests.__file__).parent / "traffic" / f"{name}.py"
+        for name in ("lengths", "schedule", "tables")
+    ),
     *(Path(__file__).parent / name for name in ("cells.py", "models.py", "workloads.py")),
 )
 USES = ("filled", "reserved", "internal", "external", "free")

@@ -27,7 +27,8 @@ NOTES: dict[str, tuple[str, ...]] = {
         "step is: its software part, 0.27 ms per sequence, was fitted to requests of one sequence "
         "and makes up half of a step with 250 beams, so that a larger batch gains little. With "
         "that time charged once per request (traces of 120 s) the gain grows from 1.55 at width 2 "
-        "to at least 1.95 at width 6, where Orca's curve has not turned yet.",
+        "to at least 1.95 at width 6, where Orca's curve has not turned yet. Orca's "
+        "sequences copy the prompt of their request here; the paper's compute it once for each.",
     ),
     "15": (
         "The share of beams that are replaced in a step, 0.10 for Alpaca and 0.01 for ShareGPT, is "
@@ -42,7 +43,7 @@ NOTES: dict[str, tuple[str, ...]] = {
     ),
     "17": (
         "Lengths are those of another tokenizer's ShareGPT rounds, of which 64 % have prompts cut "
-        "to 1024 tokens; shorter ones leave the Orcas 14 % apart and let Orca (Oracle) hold 7.7 "
+        "to 1024 tokens; shorter ones leave the Orcas 10 % apart and let Orca (Oracle) hold 7.7 "
         "requests at once instead of 7. The paged system holds 13, 1.7 times as many, and prefills "
         "again what it preempts.",
     ),
