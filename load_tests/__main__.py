@@ -10,10 +10,12 @@ from engine.errors import ServeError
 
 # one module per command; only the one that is asked for is imported
 COMMANDS = {
+    "calibrate": "measure how long steps take on this machine, for the simulator",
     "http": "send requests to a server at given times and measure what its clients see",
     "cpu_peers": "compare the engine with transformers on the CPU: same work, one thread",
-    "figure2": "simulate the paper's figures 2 and 13: waste and batch sizes of four systems",
+    "figures": "repeat the paper's evaluation in virtual time: every figure beside its numbers",
     "kernels": "race our GPU kernels against the best known ones, as shares of the card's limits",
+    "lengths": "condense recorded pairs of lengths into a small table to draw from",
     "scheduler": "time the scheduler for a full batch in the steady state",
     "offline": "run a thousand requests at once, in process, beside a peer: tokens per second",
     "online": "serve Poisson arrivals in process, beside a peer: latencies",

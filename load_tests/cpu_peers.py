@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure ours, the peers, ours again; 1 if the greedy ids were checked and differ."""
-    _with_one_thread()
+    with_one_thread()
     from engine.model_config import read_model_config
     from load_tests.inprocess import embedded_model
 
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     return int(checked is not None and checked.equal != checked.compared)
 
 
-def _with_one_thread() -> None:
+def with_one_thread() -> None:
     """Start again with one OpenMP thread: libraries read the number when they are loaded."""
     if os.environ.get("OMP_NUM_THREADS") != "1":
         command = [sys.executable, "-m", "load_tests", *sys.argv[1:]]

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     size.add_argument(
         "--lengths",
         default="fixed:128:64",
-        help="fixed:INPUT:OUTPUT, sharegpt, alpaca, or a CSV or JSONL file with length pairs",
+        help="fixed:INPUT:OUTPUT, sharegpt, alpaca, chat, or a CSV or JSONL file with length pairs",
     )
     size.add_argument(
         "--max-total-len",

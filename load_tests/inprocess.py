@@ -4,13 +4,14 @@ import subprocess
 import sys
 import time
 from array import array
+from collections.abc import Iterator
 from pathlib import Path
 
 from engine.config import DType, EngineConfig
 from engine.core.engine import Engine
 from engine.executor.inline import InlineExecutor
 from engine.model_config import read_model_config
-from engine.types import Request, SamplingParams
+from engine.types import Request, SamplingParams, StepOutput
 from engine.worker.worker import load_worker
 
 BLOCK_SIZE = 16
@@ -69,18 +70,27 @@ class InProcessEngine:
     def generate(self, prompts: list[list[int]], output_len: int) -> list[list[int]]:
         """Continue all prompts at once by `output_len` tokens each, greedily, past end tokens."""
         first_id = self._next_id
+        outputs: list[list[int]] = [[] for _ in prompts]
+        for step, _ in self.steps(prompts, output_len):
+            for request_id, token in zip(step.request_ids, step.tokens, strict=True):
+                outputs[request_id - first_id].append(token)
+        return outputs
+
+    def steps(
+        self, prompts: list[list[int]], output_len: int
+    ) -> Iterator[tuple[StepOutput, float]]:
+        """Do what `generate` does, and yield the news and the wall-clock seconds of each step."""
+        first_id = self._next_id
         self._next_id += len(prompts)
         sampling = SamplingParams(max_tokens=output_len, temperature=0.0, ignore_eos=True)
         for request_id, prompt in enumerate(prompts, start=first_id):
             request = Request(request_id=request_id, prompt=array("i", prompt), sampling=sampling)
             self._engine.add(request)
-        outputs: list[list[int]] = [[] for _ in prompts]
         while self._engine.has_work:
-            step = self._engine.step(time.perf_counter())
+            start_s = time.perf_counter()
+            step = self._engine.step(start_s)
             if step is not None:
-                for request_id, token in zip(step.request_ids, step.tokens, strict=True):
-                    outputs[request_id - first_id].append(token)
-        return outputs
+                yield step, time.perf_counter() - start_s
 
     def close(self) -> None:
         """Give the memory back."""

@@ -7,11 +7,12 @@ from engine.config import SchedulerConfig
 from engine.core.engine import Engine
 from engine.core.memory import Memory
 from engine.core.policies import make_memory
-from engine.executor.simulated import PROMPT_TOKEN, BeamAncestry, SimulatedExecutor
+from engine.executor.simulated import OUTPUT_TOKEN, PROMPT_TOKEN, BeamAncestry, SimulatedExecutor
 from engine.executor.step_time import PaddedBatches, StepTime
 from engine.types import (
     Capacity,
     FinishReason,
+    IntColumn,
     MemoryUsage,
     Request,
     SamplingParams,
@@ -53,12 +54,14 @@ class Sample:
     Attributes:
         end_s: when it ended.
         num_sequences: computed in it.
+        num_logical_blocks: blocks that its sequences would hold if they shared none.
         usage: while it ran, between the admissions before it and the ends after it.
         stats: counts after it.
     """
 
     end_s: float
     num_sequences: int
+    num_logical_blocks: int
     usage: MemoryUsage
     stats: StepStats
 
@@ -89,6 +92,8 @@ class Setup:
     Attributes:
         n, beam_width: how every request decodes, see `SamplingParams`.
         replacement: see `BeamAncestry`.
+        shared_prefix_len: tokens that all prompts begin with; the rest of each is its own. 0 makes
+            all tokens of all prompts alike.
     """
 
     config: SchedulerConfig
@@ -97,6 +102,7 @@ class Setup:
     n: int = 1
     beam_width: int = 0
     replacement: float = 0.0
+    shared_prefix_len: int = 0
 
     @property
     def in_batches(self) -> bool:
@@ -122,10 +128,17 @@ class Setup:
         )
         return Request(
             request_id=request_id,
-            prompt=int32([PROMPT_TOKEN]) * timed.input_len,
+            prompt=self._prompt(request_id, timed.input_len),
             sampling=sampling,
             arrival_s=timed.due_s,
         )
+
+    def _prompt(self, request_id: int, input_len: int) -> IntColumn:
+        if not self.shared_prefix_len:
+            return int32([PROMPT_TOKEN]) * input_len
+        own_len = max(0, input_len - self.shared_prefix_len)
+        own = int32([OUTPUT_TOKEN + 1 + request_id]) * own_len
+        return int32([PROMPT_TOKEN]) * (input_len - own_len) + own
 
 
 def replay(setup: Setup, schedule: Schedule, *, until_s: float = float("inf")) -> Replay:
@@ -146,6 +159,7 @@ class _ObservedExecutor:
         self.capacity = executor.capacity
         self.run_ahead = 1
         self.num_sequences = 0
+        self.num_logical_blocks = 0
         self.usage = memory.usage()
         self._executor = executor
         self._memory = memory
@@ -153,6 +167,9 @@ class _ObservedExecutor:
     def submit(self, plan: StepPlan) -> None:
         self._executor.submit(plan)
         self.num_sequences = len(plan.decode_rows) + len(plan.prefill_rows)
+        size = self.capacity.block_size
+        lens = self._executor.context_lens(plan)
+        self.num_logical_blocks = sum([-(-length // size) for length in lens])
         self.usage = self._memory.usage()
 
     def collect(self) -> StepResult:
@@ -186,6 +203,7 @@ class _Simulation:
                 yield Sample(
                     end_s=now_s,
                     num_sequences=self._executor.num_sequences,
+                    num_logical_blocks=self._executor.num_logical_blocks,
                     usage=self._executor.usage,
                     stats=output.stats,
                 )

@@ -7,13 +7,14 @@ The real scheduler and memory run under a virtual clock: whoever drives the engi
 from array import array
 from collections import deque
 from dataclasses import dataclass
+from functools import lru_cache
 from random import Random
 
 from engine.executor.step_time import StepTime, StepWork
 from engine.types import Capacity, SamplingParams, StepPlan, StepResult, float32, int32
 
-# what prompts must consist of, and what is sampled: so a chunk's last token tells whether it ends
-# a prompt or what had been generated before a preemption
+# what prompts of beam searches must consist of, and what is sampled: so a chunk's last token tells
+# whether it ends a prompt or what had been generated before a preemption
 PROMPT_TOKEN = 0
 OUTPUT_TOKEN = 1
 
@@ -29,16 +30,22 @@ class BeamAncestry:
     replacement: float
     seed: int = 0
 
-    def num_children(self, request_seed: int, length: int, width: int) -> list[int]:
+    def num_children(self, request_seed: int, length: int, width: int) -> tuple[int, ...]:
         """Children of each of `width` beams of a request when they are `length` tokens long."""
-        random = Random(f"{self.seed} {request_seed} {length}")
-        children = [1] * width
-        for beam in range(width):
-            if width > 1 and random.random() < self.replacement:
-                parent = (beam + 1 + int(random.random() * (width - 1))) % width
-                children[beam] -= 1
-                children[parent] += 1
-        return children
+        return _moran_step(f"{self.seed} {request_seed} {length}", self.replacement, width)
+
+
+# every beam of a request asks for the children of all
+@lru_cache(maxsize=1024)
+def _moran_step(seed: str, replacement: float, width: int) -> tuple[int, ...]:
+    random = Random(seed)
+    children = [1] * width
+    for beam in range(width):
+        if width > 1 and random.random() < replacement:
+            parent = (beam + 1 + int(random.random() * (width - 1))) % width
+            children[beam] -= 1
+            children[parent] += 1
+    return tuple(children)
 
 
 class SimulatedExecutor:
@@ -91,6 +98,11 @@ class SimulatedExecutor:
     def close(self) -> None:
         """See `Executor.close`."""
         self._results.clear()
+
+    def context_lens(self, plan: StepPlan) -> list[int]:
+        """Positions of every sequence that the plan submitted last computes or gives birth to."""
+        rows = plan.decode_rows + plan.prefill_rows + plan.sibling_rows
+        return [self._lengths[row] for row in rows]
 
     def _apply_rows(self, plan: StepPlan) -> None:
         for row in plan.releases:

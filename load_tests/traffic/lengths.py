@@ -1,6 +1,8 @@
-"""Lengths of requests: fixed, the paper's data sets as quantiles, or pairs from a file."""
+"""Lengths of requests: fixed, the paper's data sets as joint quantiles, or pairs from a file."""
 
 import bisect
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -11,33 +13,13 @@ from load_tests.traffic.tables import integer, read_rows
 # the longest context of the paper's models; its traces keep input + output below this
 MAX_TOTAL_LEN = 2048
 
-PERCENTILES = (
-    *(0, 0.5, 1, 2.5, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55),
-    *(60, 65, 70, 75, 80, 85, 90, 92.5, 95, 97.5, 99, 99.5, 99.9, 100),
-)
-
-# ShareGPT: first human turn and first answer, OPT's tokenizer, start token counted; percentiles of
-# the 79,731 length pairs with a sum of at most 2048 that the paper's authors published
-# (https://github.com/sosp-ae-39/sosp-ae-astra). Means 161.3 and 338.0, as in the paper's figure 11.
-SHAREGPT_INPUT = (
-    *(1, 2, 2, 4, 7, 9, 11, 13, 15, 18, 21, 24, 29, 35, 44),
-    *(55, 71, 94, 133, 203, 324, 507, 655, 864, 1147, 1464, 1639, 1873, 2028),
-)
-SHAREGPT_OUTPUT = (
-    *(1, 2, 4, 10, 22, 45, 75, 101, 128, 157, 188, 216, 244, 271, 300),
-    *(330, 364, 405, 458, 525, 619, 754, 799, 899, 1092, 1280, 1443, 1706, 2009),
-)
-# Alpaca: percentiles of 9,229 rows drawn evenly from its 52,002 (https://github.com/gpt4life/alpagasus),
-# prompt = instruction and input, GPT-2's tokenizer, one start token added on both sides.
-# Means 18.95 and 58.92; the paper prints 19.31 and 58.45.
-ALPACA_INPUT = (
-    *(5, 6, 7, 8, 8, 10, 10, 11, 12, 12, 13, 14, 15, 15, 16),
-    *(17, 19, 20, 22, 24, 27, 31, 34, 40, 52, 72, 87, 128, 314),
-)
-ALPACA_OUTPUT = (
-    *(1, 2, 2, 3, 4, 7, 10, 12, 14, 17, 21, 27, 34, 43, 52),
-    *(61, 69, 78, 87, 97, 109, 127, 140, 160, 207, 274, 315, 510, 931),
-)
+# what the name of a table that `python -m load_tests lengths` writes ends with
+TABLE_SUFFIX = ".quantiles.json"
+# data sets that are shipped, as joint quantiles; each file names its source
+DATA_SETS = {
+    path.name.removesuffix(TABLE_SUFFIX): path
+    for path in sorted((Path(__file__).parent / "data").glob(f"*{TABLE_SUFFIX}"))
+}
 
 
 class Lengths(Protocol):
@@ -60,24 +42,40 @@ class FixedLengths:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuantileLengths:
-    """Input and output drawn independently by the inverse distribution, linear between quantiles.
+class JointLengths:
+    """Input by its quantiles, output by its quantiles among inputs of about that length.
+
+    A compact form of recorded pairs that keeps both distributions and most of their correlation;
+    `python -m load_tests lengths` makes one. Linear between quantiles.
 
     Attributes:
-        input_quantiles, output_quantiles: lengths at `PERCENTILES`.
+        percentiles: of the columns below, from 0 to 100.
+        input_quantiles: lengths at `percentiles`.
+        groups: percentiles of the input at which the groups of inputs begin, from 0 on.
+        output_quantiles: for each group, lengths at `percentiles`.
         max_total_len: pairs that sum to this or more are drawn again.
     """
 
+    percentiles: tuple[float, ...]
     input_quantiles: tuple[int, ...]
-    output_quantiles: tuple[int, ...]
+    groups: tuple[float, ...]
+    output_quantiles: tuple[tuple[int, ...], ...]
     max_total_len: int = MAX_TOTAL_LEN
 
     def draw(self, random: Random) -> tuple[int, int]:
         while True:
-            input_len = quantile(self.input_quantiles, 100 * random.random())
-            output_len = quantile(self.output_quantiles, 100 * random.random())
+            rank = 100 * random.random()
+            input_len = self._quantile(self.input_quantiles, rank)
+            outputs = self.output_quantiles[bisect.bisect_right(self.groups, rank) - 1]
+            output_len = self._quantile(outputs, 100 * random.random())
             if input_len + output_len < self.max_total_len:
                 return input_len, output_len
+
+    def _quantile(self, lengths: tuple[int, ...], percentile: float) -> int:
+        right = bisect.bisect_right(self.percentiles, percentile)
+        low, high = self.percentiles[right - 1 : right + 1]
+        share = (percentile - low) / (high - low)
+        return round(lengths[right - 1] + share * (lengths[right] - lengths[right - 1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +88,10 @@ class PairLengths:
         return self.pairs[int(random.random() * len(self.pairs))]
 
 
-def quantile(lengths: tuple[int, ...], percentile: float) -> int:
-    """Length at a percentile in [0, 100], linear between the tabulated `PERCENTILES`, rounded."""
-    right = bisect.bisect_right(PERCENTILES, percentile)
-    if right == len(PERCENTILES):
-        return lengths[-1]
-    share = (percentile - PERCENTILES[right - 1]) / (PERCENTILES[right] - PERCENTILES[right - 1])
-    return round(lengths[right - 1] + share * (lengths[right] - lengths[right - 1]))
-
-
 def parse_lengths(text: str, max_total_len: int = MAX_TOTAL_LEN) -> Lengths:
-    """Read `fixed:INPUT:OUTPUT`, `sharegpt`, `alpaca`, or the path of a CSV or JSONL file of pairs.
+    """Read `fixed:INPUT:OUTPUT`, one of `DATA_SETS`, or the path of a file.
+
+    A file is a table for `JointLengths` (.quantiles.json) or holds pairs (.csv, .jsonl).
 
     Args:
         text: the specification.
@@ -113,19 +104,33 @@ def parse_lengths(text: str, max_total_len: int = MAX_TOTAL_LEN) -> Lengths:
         return _fixed(text)
     if max_total_len < 64:
         raise ValueError(f"a total length below {max_total_len} tokens leaves nothing to draw from")
-    if text == "sharegpt":
-        return QuantileLengths(
-            input_quantiles=SHAREGPT_INPUT,
-            output_quantiles=SHAREGPT_OUTPUT,
+    if text in DATA_SETS:
+        return read_joint_lengths(DATA_SETS[text], max_total_len)
+    path = Path(text)
+    if path.name.endswith(TABLE_SUFFIX) and path.is_file():
+        return read_joint_lengths(path, max_total_len)
+    return _pairs(path, max_total_len)
+
+
+def read_joint_lengths(path: Path, max_total_len: int) -> JointLengths:
+    """Read a table that `python -m load_tests lengths` wrote.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+        return JointLengths(
+            percentiles=tuple(table["percentiles"]),
+            input_quantiles=tuple(table["input"]),
+            groups=tuple(table["groups"]),
+            output_quantiles=tuple(tuple(column) for column in table["output"]),
             max_total_len=max_total_len,
         )
-    if text == "alpaca":
-        return QuantileLengths(
-            input_quantiles=ALPACA_INPUT,
-            output_quantiles=ALPACA_OUTPUT,
-            max_total_len=max_total_len,
-        )
-    return _pairs(Path(text), max_total_len)
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(
+            f"{path} is no table of lengths; `python -m load_tests lengths` makes one"
+        ) from None
 
 
 def _fixed(text: str) -> FixedLengths:
@@ -137,11 +142,19 @@ def _fixed(text: str) -> FixedLengths:
 
 def _pairs(path: Path, max_total_len: int) -> PairLengths:
     if not path.is_file():
-        raise ValueError(f"lengths {str(path)!r}: not fixed:I:O, sharegpt, alpaca or a file")
-    pairs = [
-        (integer(row, "input_length"), integer(row, "output_length")) for row in read_rows(path)
-    ]
-    kept = tuple(pair for pair in pairs if sum(pair) < max_total_len)
+        names = ", ".join(DATA_SETS)
+        raise ValueError(f"lengths {str(path)!r}: not fixed:I:O, {names} or a file")
+    kept = tuple(pair for pair in read_pairs(path) if sum(pair) < max_total_len)
     if not kept:
         raise ValueError(f"{path} has no pair of lengths below {max_total_len} tokens in all")
     return PairLengths(kept)
+
+
+def read_pairs(path: Path) -> Iterator[tuple[int, int]]:
+    """Yield the (input, output) lengths of a CSV or JSONL file.
+
+    Raises:
+        ValueError: if a row cannot be used; names the line.
+    """
+    for row in read_rows(path):
+        yield integer(row, "input_length"), integer(row, "output_length")

@@ -197,6 +197,12 @@ def test_overtaking_and_shares_change_no_answer() -> None:
         run_workload(seed, max_overtakes=3, prompt_share=0.4)
 
 
+def test_siblings_that_come_back_wait_for_the_head_of_their_prompt() -> None:
+    # of 150 workloads those in which a sibling could run ahead of what it shares
+    for seed in (26, 104, 107, 137):
+        run_workload(seed, may_pin=False, prompt_share=0.3)
+
+
 def test_a_beam_rewound_by_a_swap_decodes() -> None:
     group = group_of([1] * 4, (5,), (6,))
     for sequence in group.sequences:

@@ -83,7 +83,7 @@ def test_every_beam_has_a_parent_and_the_rate_is_kept() -> None:
     # a replaced beam has no child, unless it became the parent of another one in the same step
     childless = sum(children.count(0) for children in steps) / (4 * len(steps))
     assert 0.085 < childless < 0.105
-    assert BeamAncestry(replacement=1.0).num_children(7, 5, 1) == [1]
+    assert BeamAncestry(replacement=1.0).num_children(7, 5, 1) == (1,)
 
 
 def test_beams_survive_preemption() -> None:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from engine.config import MemoryPolicy, SchedulerConfig
@@ -64,3 +66,20 @@ def test_batches_are_answered_whole() -> None:
     schedule = (_timed(0.0, 4, 2), _timed(0.0, 4, 5), _timed(1.5, 4, 1))
     done = replay(_setup("faster_transformer"), schedule)
     assert [s.finish_s for s in done.requests] == [5.0, 5.0, 6.0]
+
+
+def test_a_shared_prefix_is_computed_once_and_nothing_else_is_shared() -> None:
+    config = SchedulerConfig(max_num_batched_tokens=64, max_model_len=64, prefix_cache=True)
+    setup = replace(_setup(), config=config, shared_prefix_len=8)
+    first, second = _timed(0.0, 16, 9), _timed(1.0, 16, 9)
+    samples = replay(setup, (first, second)).samples
+    assert samples[-1].stats.num_cached_tokens == 8
+    # two blocks of 4 tokens are held by both
+    assert samples[1].usage.shared_saving == 8
+
+
+def test_siblings_count_for_the_blocks_that_they_would_hold_by_themselves() -> None:
+    samples = replay(_setup(n=3), (_timed(0.0, 4, 5),)).samples
+    # the prompt fills one block, the first token of the output begins the second
+    assert [step.num_logical_blocks for step in samples] == [3, 6, 6, 6, 6]
+    assert [step.num_sequences for step in samples] == [1, 3, 3, 3, 3]

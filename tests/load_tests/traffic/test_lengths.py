@@ -3,24 +3,32 @@ from random import Random
 
 import pytest
 
-from load_tests.traffic.lengths import (
-    PERCENTILES,
-    SHAREGPT_OUTPUT,
-    FixedLengths,
-    parse_lengths,
-    quantile,
+from load_tests.traffic.lengths import FixedLengths, JointLengths, parse_lengths
+
+# outputs of short inputs are short
+JOINT = JointLengths(
+    percentiles=(0, 50, 100),
+    input_quantiles=(1, 5, 9),
+    groups=(0, 50),
+    output_quantiles=((1, 2, 3), (10, 20, 30)),
+    max_total_len=39,
 )
 
 
-def test_quantile_returns_tabulated_lengths_and_interpolates_between() -> None:
-    assert [quantile(SHAREGPT_OUTPUT, p) for p in PERCENTILES] == list(SHAREGPT_OUTPUT)
-    assert quantile(SHAREGPT_OUTPUT, 52.5) == round((271 + 300) / 2)
+def test_outputs_are_drawn_from_the_group_of_the_input() -> None:
+    random = Random(0)
+    pairs = [JOINT.draw(random) for _ in range(2000)]
+    assert {o for i, o in pairs if i < 5} == {1, 2, 3}
+    assert {o for i, o in pairs if i > 5} == set(range(10, 31))
+    assert {i for i, _ in pairs} == set(range(1, 10))
+    assert (9, 30) not in pairs
 
 
 @pytest.mark.parametrize(
-    ("name", "input_mean", "output_mean"), [("sharegpt", 153.5, 336.7), ("alpaca", 19.1, 59.5)]
+    ("name", "input_mean", "output_mean"),
+    [("sharegpt", 161.3, 338.0), ("alpaca", 18.95, 58.92), ("chat", 790.1, 438.7)],
 )
-def test_data_sets_have_the_means_of_their_tables(
+def test_data_sets_have_the_means_of_the_recorded_pairs(
     name: str, input_mean: float, output_mean: float
 ) -> None:
     lengths, random = parse_lengths(name), Random(0)
@@ -55,3 +63,10 @@ def test_unusable_lengths_are_named(text: str) -> None:
 def test_a_limit_too_small_to_draw_below_is_refused() -> None:
     with pytest.raises(ValueError, match="nothing to draw"):
         parse_lengths("alpaca", 5)
+
+
+def test_a_table_that_is_none_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.quantiles.json"
+    path.write_text('{"input": [1, 2]}')
+    with pytest.raises(ValueError, match="no table of lengths"):
+        parse_lengths(str(path))

@@ -1,0 +1,79 @@
+"""Tables of measured step times: a JSON file with the card, the versions and the commit."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from engine.errors import ConfigError
+from engine.executor.step_time import MeasuredStepTime
+
+# tables that are shipped
+FOLDER = Path(__file__).parent / "step_times"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTable:
+    """Wall-clock seconds of steps of the engine in one process, scheduler included.
+
+    Attributes:
+        model, device, dtype: what was measured.
+        block_size: tokens per block.
+        machine: see `machine.describe`: card or processor, versions, commit, date.
+        batches: sequences of the decode steps.
+        contexts: positions of each of their sequences.
+        decode_s: median seconds by batch, then by context.
+        prompt_lens: tokens of steps that prefill one prompt.
+        prefill_s: median seconds for each.
+        spread: largest over all points of the ninth decile over the first.
+    """
+
+    model: str
+    device: str
+    dtype: str
+    block_size: int
+    machine: dict[str, object]
+    batches: tuple[int, ...]
+    contexts: tuple[int, ...]
+    decode_s: tuple[tuple[float, ...], ...]
+    prompt_lens: tuple[int, ...]
+    prefill_s: tuple[float, ...]
+    spread: float
+
+    def step_time(self) -> MeasuredStepTime:
+        """Make the model that interpolates."""
+        return MeasuredStepTime(
+            batches=self.batches,
+            contexts=self.contexts,
+            decode_s=self.decode_s,
+            prompt_lens=self.prompt_lens,
+            prefill_s=self.prefill_s,
+        )
+
+
+def write_table(path: Path, table: StepTable) -> None:
+    """Write a table."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(asdict(table), indent=1) + "\n", encoding="utf-8")
+
+
+def read_table(path: Path) -> StepTable:
+    """Read a table.
+
+    Raises:
+        ValueError: if the file is none.
+        OSError: if it cannot be read.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        values["decode_s"] = tuple(map(tuple, values["decode_s"]))
+        for name in ("batches", "contexts", "prompt_lens", "prefill_s"):
+            values[name] = tuple(values[name])
+        table = StepTable(**values)
+        # axes and numbers are checked where they are used
+        table.step_time()
+    except (KeyError, TypeError, ValueError, ConfigError) as error:
+        raise ValueError(
+            f"{path} is no table of step times ({error}); make one with "
+            "`python -m load_tests calibrate`"
+        ) from None
+    return table
