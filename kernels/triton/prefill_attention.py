@@ -75,7 +75,7 @@ def prefill_attention(
     num_rows = block_tables.shape[0]
     if num_tokens == 0:
         return out
-    tuning = tuning or _tuning(q.device, head_dim * q.element_size())
+    tuning = tuning or Tuning()
     # a power of two divides the rows without rest
     is_packed = tuning.is_packed and group & (group - 1) == 0 and group <= tuning.num_rows
     packed = group if is_packed else 1
@@ -108,11 +108,6 @@ def prefill_attention(
 
 
 @functools.cache
-def _tuning(device: torch.device, row_bytes: int) -> Tuning:
-    """The fastest known for the device and the bytes of one head's key."""
-    return Tuning()
-
-
 @triton.jit
 def _attend_tiles(
     state,
