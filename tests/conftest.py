@@ -1,10 +1,11 @@
-"""One Ray cluster for all tests that start processes; started by the first that asks for it."""
+"""What tests share: the environment, and one Ray cluster, started by the first that asks for it."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parent.parent
 
@@ -16,6 +17,9 @@ os.environ |= {
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.02",
     "RAY_SERVE_PROXY_MIN_DRAINING_PERIOD_S": "0.1",
 }
+if not torch.cuda.is_available():
+    # read by Triton when it is imported and when a kernel is defined, by whichever test comes first
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(scope="session")

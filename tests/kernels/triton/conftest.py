@@ -1,15 +1,11 @@
 """Kernels run compiled where there is a GPU, and in Triton's interpreter elsewhere."""
 
-import os
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 HAS_GPU = torch.cuda.is_available()
-if not HAS_GPU:
-    # read when a kernel is defined, and the tests of this folder import kernels after this file
-    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture
