@@ -13,7 +13,7 @@ COMMANDS = {
     "http": "send requests to a server at given times and measure what its clients see",
     "cpu_peers": "compare the engine with transformers on the CPU: same work, one thread",
     "figure2": "simulate the paper's figures 2 and 13: waste and batch sizes of four systems",
-    "kernels": "race our GPU kernels against the best known ones, as shares of the card's limits",
+    "kernels": "race our kernels against the best known ones, as shares of what the card can do",
     "scheduler": "time the scheduler for a full batch in the steady state",
     "startup": "time the start and the end of `serve run`, and weigh its processes",
 }

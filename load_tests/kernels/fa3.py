@@ -22,7 +22,7 @@ def load(path: Path) -> None:
         ValueError: it does not exist, or was built for another torch.
     """
     try:
-        torch.ops.load_library(str(path))
+        torch.ops.load_library(str(path))  # type: ignore[no-untyped-call]
     except OSError as error:
         raise ValueError(f"cannot load {path} into torch {torch.__version__}: {error}") from error
 

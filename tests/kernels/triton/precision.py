@@ -1,0 +1,18 @@
+"""The dtypes that kernels are tested in, and how near their results must come."""
+
+import torch
+from torch import Tensor
+
+# the interpreter multiplies bfloat16 matrices wrongly, so it is left to the GPU
+DTYPES = [torch.float32, torch.float16]
+if torch.cuda.is_available():
+    DTYPES.append(torch.bfloat16)
+
+# the spacing of numbers near 1, of float32 that of sums of a thousand terms
+_ROUNDING = {torch.float32: 2.0**-18, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
+
+
+def assert_near(actual: Tensor, expected: Tensor) -> None:
+    """Both of one dtype, and at most two roundings apart."""
+    rounding = _ROUNDING[expected.dtype]
+    torch.testing.assert_close(actual, expected, rtol=rounding, atol=rounding)
