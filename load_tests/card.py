@@ -66,14 +66,16 @@ def _matrix_product_s() -> float:
     return _median_s(lambda: torch.mm(a, b, out=product))
 
 
+def device_s(work: Callable[[], object]) -> float:
+    """Seconds that the device takes for what `work` enqueues, between two events."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    start.record()
+    work()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1e3
+
+
 def _median_s(work: Callable[[], object]) -> float:
-    times: list[float] = []
-    for _ in range(_REPEATS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        start.record()
-        work()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / 1e3)
     # the first ones load libraries and raise clocks
-    return median(times[3:])
+    return median([device_s(work) for _ in range(_REPEATS)][3:])

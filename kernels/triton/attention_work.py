@@ -4,9 +4,9 @@ One small kernel per step reads the lengths and writes what every layer's attent
 in it depends on heads or block size, and grids depend on the shapes of the batch alone.
 
 The buffer is int32. From its front: the number of decode items, padded to four; an arrival counter
-per (decode row, key head); decode items (row, chunk, context_len, chunk_len), a row's chunks side
-by side. At its back: prefill tiles (row, first token, tokens, position of the first token), the
-longest contexts first; a tile without tokens is unused.
+per (decode row, key head); decode items (row, chunk, context_len, chunk_len). At its back: prefill
+tiles (row, first token, tokens, position of the first token); one without tokens is unused. Both
+are in the order of falling cost, so that processors that take them in turn finish together.
 """
 
 import torch
@@ -99,6 +99,12 @@ def _chunk_lens(context_lens, CHUNK_LEN: tl.constexpr, MAX_CHUNKS: tl.constexpr)
 
 
 @triton.jit
+def _pick(values, is_picked):
+    """Sum of some values: the one of a row, or of all rows before it."""
+    return tl.sum(tl.where(is_picked, values, 0))
+
+
+@triton.jit
 def _store_record(place, first, second, third, fourth, mask):
     tl.store(place, first, mask)
     tl.store(place + 1, second, mask)
@@ -118,21 +124,29 @@ def _plan_decode(
     NUM_COUNTERS: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """Write the items of one row behind those of the rows before it; row 0 writes their number."""
+    """Write the items of one row: whole chunks in the order of rows, before what is left over.
+
+    The leftovers of all rows are in the order of falling length. Row 0 writes the number of items.
+    """
     rows = tl.arange(0, ROWS)
-    lens = tl.load(context_lens + rows, rows < num_decodes, other=0)
+    is_row = rows < num_decodes
+    lens = tl.load(context_lens + rows, is_row, other=0)
     chunk_lens = _chunk_lens(lens, CHUNK_LEN, MAX_CHUNKS)
+    wholes = lens // chunk_lens
     # a row without tokens has one item, which writes zeros
-    counts = tl.where(rows < num_decodes, tl.maximum(tl.cdiv(lens, chunk_lens), 1), 0)
+    rests = tl.where(lens == 0, 1, lens % chunk_lens)
+    num_wholes, has_rest = tl.sum(wholes), (rests > 0) & is_row
     if row == 0:
-        tl.store(work, tl.sum(counts))
-    is_mine = rows == row
+        tl.store(work, num_wholes + tl.sum(has_rest.to(tl.int32)))
+    is_mine, is_before = rows == row, rows < row
+    context_len, chunk_len = _pick(lens, is_mine), _pick(chunk_lens, is_mine)
+    my_wholes, my_rest = _pick(wholes, is_mine), _pick(rests, is_mine)
+    comes_first = has_rest & ((rests > my_rest) | ((rests == my_rest) & is_before))
+    rest_rank = num_wholes + tl.sum(comes_first.to(tl.int32))
     chunks = tl.arange(0, MAX_CHUNKS)
-    place = work + items_start + (tl.sum(tl.where(rows < row, counts, 0)) + chunks) * 4
-    context_len = tl.sum(tl.where(is_mine, lens, 0)) + tl.zeros_like(chunks)
-    chunk_len = tl.sum(tl.where(is_mine, chunk_lens, 0)) + tl.zeros_like(chunks)
-    exists = chunks < tl.sum(tl.where(is_mine, counts, 0))
-    _store_record(place, row + tl.zeros_like(chunks), chunks, context_len, chunk_len, exists)
+    ranks = tl.where(chunks < my_wholes, _pick(wholes, is_before) + chunks, rest_rank)
+    exists = (chunks < my_wholes) | ((chunks == my_wholes) & (my_rest > 0))
+    _store_record(work + items_start + ranks * 4, row, chunks, context_len, chunk_len, exists)
     counters = tl.arange(0, NUM_COUNTERS)
     tl.store(work + 4 + row * NUM_COUNTERS + counters, tl.zeros_like(counters))
 

@@ -23,7 +23,7 @@ from load_tests.options import at_least, several
 
 EXAMPLE = "python -m load_tests kernels --parts attention --fa3 _vllm_fa3_C.abi3.so"
 
-PARTS = ("attention",)
+PARTS = ("attention", "linears", "elementwise", "sampling")
 
 _COLUMNS = ("case", "system", "us", "p10", "p90", "TB/s", "TFLOP/s", "% sheet", "% card", "speed")
 

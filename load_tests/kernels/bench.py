@@ -6,6 +6,8 @@ from statistics import median, quantiles
 
 import torch
 
+from load_tests.card import device_s
+
 Call = Callable[[], object]
 
 # read this much before an input is used again, so that none is found in a cache (L2: 40-60 MB)
@@ -58,7 +60,7 @@ def race(systems: Mapping[str, Sequence[Call]], *, repeats: int) -> dict[str, Ti
     times: dict[str, list[float]] = {name: [] for name in systems}
     for repeat in range(_WARM_UPS + repeats):
         for name, (graph, num_calls) in graphs.items():
-            elapsed_us = _replay_us(graph) / num_calls
+            elapsed_us = 1e6 * device_s(graph.replay) / num_calls
             if repeat >= _WARM_UPS:
                 times[name].append(elapsed_us)
     return {name: _timing(values) for name, values in times.items()}
@@ -73,15 +75,6 @@ def _capture(calls: Sequence[Call]) -> tuple[torch.cuda.CUDAGraph, int]:
         for call in calls:
             call()
     return graph, len(calls)
-
-
-def _replay_us(graph: torch.cuda.CUDAGraph) -> float:
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    start.record()
-    graph.replay()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end)) * 1e3
 
 
 def _timing(times_us: list[float]) -> Timing:
