@@ -104,7 +104,7 @@ class Linear(Protocol):
             is_deterministic: whether the bits of a row may not depend on the other rows.
 
         Returns:
-            [T, out_features], the same dtype.
+            [T, out_features], the same dtype, or float32 from a head.
         """
         ...
 
@@ -117,6 +117,14 @@ class KernelBackend(Protocol):
 
     def make_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
         """Take ownership of weight [out_features, in_features] and bias [out_features]."""
+        ...
+
+    def make_head(self, weight: Tensor) -> Linear:
+        """Make a linear layer of weight [num_choices, in_features] that computes logits.
+
+        They are float32 where the backend can have that cheaply: bfloat16 has steps of 0.125 from
+        16 on, so that likely tokens tie.
+        """
         ...
 
     def embed(self, tokens: Tensor, weight: Tensor) -> Tensor:

@@ -73,6 +73,10 @@ class CudaRuntime:
 
         return replay
 
+    def device_blocks(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Allocate as usual."""
+        return torch.zeros(shape, dtype=dtype, device=self.device)
+
     def host_blocks(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Allocate pinned memory."""
         return torch.empty(shape, dtype=dtype, pin_memory=True)

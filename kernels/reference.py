@@ -43,6 +43,18 @@ class DenseLinear:
         return functional.linear(x, self._weight, self._bias)
 
 
+class WideLinear:
+    """A linear layer in float32 for inputs of a narrower dtype."""
+
+    def __init__(self, linear: Linear) -> None:
+        """Args: linear: of a float32 weight."""
+        self._linear = linear
+
+    def __call__(self, x: Tensor, *, is_deterministic: bool = False) -> Tensor:
+        """Compute x @ weight.T + bias; see `kernels.backend.Linear`."""
+        return self._linear(x.float(), is_deterministic=is_deterministic)
+
+
 class ReferenceBackend:
     """`kernels.backend.KernelBackend` in plain torch; contracts are documented there."""
 
@@ -53,6 +65,10 @@ class ReferenceBackend:
     def make_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
         """Keep the weight as it is."""
         return DenseLinear(weight, bias)
+
+    def make_head(self, weight: Tensor) -> Linear:
+        """Widen the weight, too."""
+        return WideLinear(self.make_linear(weight.float(), None))
 
     def embed(self, tokens: Tensor, weight: Tensor) -> Tensor:
         """Look up rows of `weight`."""

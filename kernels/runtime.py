@@ -12,6 +12,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from kernels.huge_pages import use_huge_pages
+
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
@@ -86,6 +88,10 @@ class Runtime(Protocol):
         """
         ...
 
+    def device_blocks(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Allocate a pool of zeros on the device."""
+        ...
+
     def host_blocks(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Allocate host memory that blocks can be moved to at full speed."""
         ...
@@ -134,6 +140,12 @@ class HostRuntime:
     def capture(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
         """Keep the work itself."""
         return work
+
+    def device_blocks(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Allocate huge pages, each when it is touched first."""
+        blocks = torch.zeros(shape, dtype=dtype)
+        use_huge_pages(blocks)
+        return blocks
 
     def host_blocks(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Allocate as usual."""

@@ -52,7 +52,7 @@ class VocabHead:
             )
         if parameters.parallel.size == 1:
             weight = weight[: self._num_choices]
-        self._linear = backend.make_linear(weight, None)
+        self._linear = backend.make_head(weight)
 
     def __call__(self, x: Tensor, *, is_deterministic: bool = False) -> Tensor:
         """Hidden states [S, embedding_width] -> [S, num_choices], the same on every rank."""

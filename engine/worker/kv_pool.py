@@ -46,7 +46,7 @@ class KVPool:
         block_shape = (model.num_layers, 2, num_kv_heads, config.block_size, model.head_dim)
         self._backend = backend
         self._runtime = runtime
-        self.kv = _allocate((num_blocks, *block_shape), backend)
+        self.kv = _allocate((num_blocks, *block_shape), backend.dtype, runtime)
         num_slots = config.swap_bytes // block_bytes
         self._swap = runtime.host_blocks((num_slots, *block_shape), backend.dtype)
 
@@ -93,12 +93,12 @@ def _check_room(config: EngineConfig, num_blocks: int, block_bytes: int) -> None
     )
 
 
-def _allocate(shape: tuple[int, ...], backend: KernelBackend) -> Tensor:
+def _allocate(shape: tuple[int, ...], dtype: torch.dtype, runtime: Runtime) -> Tensor:
     try:
-        return torch.zeros(shape, dtype=backend.dtype, device=backend.device)
+        return runtime.device_blocks(shape, dtype)
     except RuntimeError as error:
-        num_bytes = math.prod(shape) * backend.dtype.itemsize
+        num_bytes = math.prod(shape) * dtype.itemsize
         raise ConfigError(
-            f"{num_bytes} bytes of KV pool do not fit the memory of {backend.device}; lower "
+            f"{num_bytes} bytes of KV pool do not fit the memory of {runtime.device}; lower "
             "kv_cache_bytes or num_blocks"
         ) from error

@@ -13,7 +13,8 @@ from torch import Tensor
 from kernels import sampling
 from kernels.backend import BatchLayout, Linear, Sampled, SamplingColumns
 from kernels.cpu.library import Library, load_kernels
-from kernels.cpu.linear import make_cpu_linear
+from kernels.cpu.linear import PackedLinear, can_pack, make_cpu_linear
+from kernels.huge_pages import Arena
 from kernels.reference import ReferenceBackend
 
 
@@ -39,12 +40,19 @@ class CpuBackend(PackedBackend):
         super().__init__(dtype)
         self._all_kernels = kernels
         self._kernels = kernels[dtype]
+        self._arena = Arena()
         self._layout: BatchLayout | None = None
         self._addresses = _LayoutAddresses(0, 0, 0, 0, 0, 0, 0)
 
     def make_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
         """Pack the weight; the packed copy is the only one kept."""
-        return make_cpu_linear(weight, bias, self._kernels)
+        return make_cpu_linear(weight, bias, self._kernels, self._arena)
+
+    def make_head(self, weight: Tensor) -> Linear:
+        """Pack the weight as it is, where sums in float32 can be had."""
+        if can_pack(weight, self._kernels):
+            return PackedLinear(weight, None, self._kernels, self._arena, out_dtype=torch.float32)
+        return super().make_head(weight)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """Normalise in float32 and round once."""

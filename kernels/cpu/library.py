@@ -33,7 +33,8 @@ class Library:
         self.draw = bind("draw", *[_POINTER] * 5, *[_INT] * 2)
         self.filter = bind("filter", *[_POINTER] * 4, *[_INT] * 2)
         self.linear_pack = bind("linear_pack", *[_POINTER] * 2, *[_INT] * 2)
-        self.linear = bind("linear", *[_POINTER] * 4, *[_INT] * 3)
+        self.linear = bind("linear", *[_POINTER] * 4, *[_INT] * 5)
+        self.has_pairs = bind("has_pairs")() == 1
         self.has_tiles = bind("tiles_init")() == 0
 
 

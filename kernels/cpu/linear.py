@@ -1,33 +1,33 @@
 """Linear layers whose weight is packed once for this CPU."""
 
-import ctypes
-import mmap
-
 import torch
 from torch import Tensor
 
 from kernels.backend import Linear
 from kernels.cpu.library import Library
+from kernels.huge_pages import Arena
 from kernels.reference import DenseLinear, in_tiles
 
-_MADV_HUGEPAGE = 14
-_TILE_K = 32
+# inputs of a step and outputs of a block, see `source/linear.h`
+_STEP_K = 32
 _BLOCK_N = 32
 # rows that the packed layout of oneDNN is chosen for: a decode batch
 _ONEDNN_ROWS = 16
 
 
-def make_cpu_linear(weight: Tensor, bias: Tensor | None, library: Library | None) -> Linear:
-    """Pack a weight for AMX tiles, else for oneDNN, else keep it.
+def make_cpu_linear(
+    weight: Tensor, bias: Tensor | None, library: Library | None, arena: Arena | None = None
+) -> Linear:
+    """Pack a weight for our own product, else for oneDNN, else keep it.
 
-    Measured on one core of an Emerald Rapids with 30 layers of SmolLM2-135M in bfloat16, 32 tokens:
-    our tiles 18 ms, oneDNN packed 60 ms; at 1 token 20 and 24 ms. In float32 oneDNN packed takes
-    0.55 of the time of torch at 8 tokens, 0.9 at 32 and 128, 1.2 at 1.
+    Measured on one core with 30 layers of SmolLM2-135M in bfloat16: AMX tiles (Emerald Rapids) 18
+    ms for 32 tokens and 20 for 1, oneDNN 60 and 24. AVX512-BF16 (EPYC Genoa), with the head, 46 ms
+    for 32 tokens, 14 for 8 and 18 for 1, oneDNN 61, 29 and 25. In float32 oneDNN takes 0.55 of the
+    time of torch at 8 tokens, 0.9 at 32 and 128, 1.2 at 1.
     """
+    if library is not None and can_pack(weight, library):
+        return PackedLinear(weight, bias, library, arena or Arena())
     in_bfloat16 = weight.dtype == torch.bfloat16
-    fits_tiles = in_bfloat16 and weight.shape[1] % _TILE_K == 0
-    if library is not None and library.has_tiles and fits_tiles:
-        return TileLinear(weight, bias, library)
     if in_bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return OneDnnLinear(weight, bias)
     if weight.dtype == torch.float32 and _has_onednn():
@@ -35,14 +35,33 @@ def make_cpu_linear(weight: Tensor, bias: Tensor | None, library: Library | None
     return DenseLinear(weight, bias)
 
 
-class TileLinear:
-    """bfloat16 weight in AMX tiles; a row's result does not depend on the other rows."""
+def can_pack(weight: Tensor, library: Library) -> bool:
+    """Whether the weight's dtype and shape suit `PackedLinear` on this CPU."""
+    is_bfloat16 = weight.dtype == torch.bfloat16
+    return library.has_pairs and is_bfloat16 and weight.shape[1] % _STEP_K == 0
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, library: Library) -> None:
+
+class PackedLinear:
+    """bfloat16 weight for AMX tiles or AVX512-BF16; a row does not depend on the others."""
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        library: Library,
+        arena: Arena,
+        *,
+        out_dtype: torch.dtype = torch.bfloat16,
+    ) -> None:
+        """Pack.
+
+        Args:
+            arena: where the packed weight is kept.
+            out_dtype: bfloat16 or float32. Sums are in float32 either way.
+        """
         self._out_features, self._in_features = weight.shape
         padded = -(-self._out_features // _BLOCK_N) * _BLOCK_N
-        self._packed = torch.empty(padded * self._in_features, dtype=weight.dtype)
-        _use_huge_pages(self._packed)
+        self._packed = arena.empty(padded * self._in_features, weight.dtype)
         source = weight.contiguous()
         library.linear_pack(
             self._packed.data_ptr(), source.data_ptr(), self._out_features, self._in_features
@@ -52,6 +71,8 @@ class TileLinear:
             self._packed.data_ptr(),
             None if self._bias is None else self._bias.data_ptr(),
         )
+        self._out_dtype = out_dtype
+        self._options = out_dtype == torch.float32, library.has_tiles
         self._linear = library.linear
 
     def __call__(self, x: Tensor, *, is_deterministic: bool = False) -> Tensor:
@@ -61,11 +82,9 @@ class TileLinear:
         assert x.dtype == torch.bfloat16
         num_tokens, in_features = x.shape
         assert in_features == self._in_features
-        out = torch.empty(num_tokens, self._out_features, dtype=torch.bfloat16)
-        packed, bias = self._addresses
-        self._linear(
-            out.data_ptr(), x.data_ptr(), packed, bias, num_tokens, self._out_features, in_features
-        )
+        out = torch.empty(num_tokens, self._out_features, dtype=self._out_dtype)
+        shape = num_tokens, self._out_features, in_features
+        self._linear(out.data_ptr(), x.data_ptr(), *self._addresses, *shape, *self._options)
         return out
 
 
@@ -90,14 +109,3 @@ class OneDnnLinear:
 def _has_onednn() -> bool:
     available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     return available
-
-
-def _use_huge_pages(tensor: Tensor) -> None:
-    """Ask for large pages inside a tensor's memory: 8 % more bandwidth; harmless where unknown."""
-    page = mmap.PAGESIZE
-    start = -(-tensor.data_ptr() // page) * page
-    length = (tensor.data_ptr() + tensor.nbytes - start) // page * page
-    if length > 0:
-        ctypes.CDLL(None).madvise(
-            ctypes.c_void_p(start), ctypes.c_size_t(length), ctypes.c_int(_MADV_HUGEPAGE)
-        )

@@ -23,6 +23,10 @@ class TritonBackend(ReferenceBackend):
         """Keep the weight as it is."""
         return TritonLinear(weight, bias)
 
+    def make_head(self, weight: Tensor) -> Linear:
+        """Leave logits in the backend's dtype: float32 would double what sampling reads."""
+        return self.make_linear(weight, None)
+
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """Normalise in float32 and round once."""
         return norm.rms_norm(x, weight, eps)

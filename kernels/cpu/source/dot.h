@@ -13,7 +13,8 @@ struct rows {
     int64_t shift, ahead;
 };
 
-INLINE void prefetch(const element *x) { __builtin_prefetch(x); }
+// into the second level: what is asked for ahead does not fit the first beside what is read now
+INLINE void prefetch(const element *x) { __builtin_prefetch(x, 0, 2); }
 
 #if defined(ELEMENT_BF16) && defined(__AVX512BF16__) && !defined(PORTABLE)
 #include <immintrin.h>
