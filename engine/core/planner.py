@@ -47,10 +47,10 @@ class Planner:
         self._copies: list[tuple[int, int]] = []
         self._prefilling: list[SequenceGroup] = []
 
-    def plan(self, builder: PlanBuilder) -> None:
-        """Plan one step."""
+    def plan(self, builder: PlanBuilder, ready: list[tuple[SequenceGroup, Sequence]]) -> None:
+        """Plan one step, given `Queues.ready`."""
         self._plan_forks(builder)
-        had_room = self._plan_decodes(builder)
+        had_room = self._plan_decodes(builder, ready)
         self._plan_prefills(builder)
         if had_room:
             self._plan_entries(builder)
@@ -67,9 +67,10 @@ class Planner:
         builder.copy(self._copies)
         self._copies = []
 
-    def _plan_decodes(self, builder: PlanBuilder) -> bool:
+    def _plan_decodes(
+        self, builder: PlanBuilder, ready: list[tuple[SequenceGroup, Sequence]]
+    ) -> bool:
         """Returns whether every group found the blocks it needed, so that others may enter."""
-        ready = [(group, sequence) for group in self._queues.running for sequence in group.ready]
         # one question for the whole batch, as long as nothing is short
         if len(ready) > builder.num_left or not self._can_append([s for _, s in ready]):
             return self._plan_decodes_in_turn(builder)

@@ -8,7 +8,7 @@ are swapped out: first come, first served.
 from bisect import insort
 from collections import deque
 
-from engine.core.sequence import SequenceGroup, Status
+from engine.core.sequence import Sequence, SequenceGroup, Status
 
 
 class Queues:
@@ -24,6 +24,10 @@ class Queues:
         """The earliest group that does not run."""
         heads = [queue[0] for queue in (self.swapped, self.waiting) if queue]
         return min(heads, key=_arrival, default=None)
+
+    def ready(self) -> list[tuple[SequenceGroup, Sequence]]:
+        """Sequences whose next token can be planned, with their groups, in order of arrival."""
+        return [(group, sequence) for group in self.running for sequence in group.ready]
 
     def add(self, group: SequenceGroup) -> None:
         """Queue a new group."""

@@ -128,10 +128,10 @@ class Scheduler:
 
     def schedule(self) -> StepPlan | None:
         """Plan the next step; None when no sequence can move before the next result."""
-        num_decodes = sum(len(group.ready) for group in self._queues.running)
-        num_tokens = self._budget.num_tokens(num_decodes)
+        ready = self._queues.ready()
+        num_tokens = self._budget.num_tokens(len(ready))
         builder = PlanBuilder(self._next_step, num_tokens, self._config.max_chunk)
-        self._planner.plan(builder)
+        self._planner.plan(builder, ready)
         if builder.is_empty:
             return None
         self._next_step += 1

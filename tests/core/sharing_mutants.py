@@ -12,7 +12,7 @@ FORK_MUTANTS = [
         "a shared block is written without a copy",
         PagedMemory,
         PagedMemory.append,
-        "self._pool.references(table.blocks[-1]) > 1",
+        "self._pool.references(blocks[index]) > 1",
         "False",
     ),
     mutant(
@@ -33,7 +33,7 @@ FORK_MUTANTS = [
         "the workers are not told that a table has a copy in it",
         PagedMemory,
         PagedMemory.append,
-        "Growth(entries=((len(table.blocks) - 1, copy[1]),), copies=(copy,))",
+        "Growth(entries=((index, copy[1]),), copies=(copy,))",
         "Growth(copies=(copy,))",
     ),
     mutant(
