@@ -6,6 +6,7 @@ from array import array
 from collections.abc import AsyncIterator
 
 from engine.errors import EngineError
+from engine.runtime.client import RemoteEngineClient
 from engine.runtime.columns import idle_stats
 from engine.runtime.messages import (
     OUTPUTS,
@@ -16,12 +17,14 @@ from engine.runtime.messages import (
     Verdict,
     encode_batch,
 )
+from engine.runtime.token_stream import RemoteTokenStream
 from engine.types import (
     ALL_CHOICES,
     Capacity,
     FinishReason,
     Refusal,
     Request,
+    SamplingParams,
     StepOutput,
     float32,
     int32,
@@ -142,3 +145,15 @@ class FakeEngineHandle:
         self.contexts.add(REQUEST_CONTEXT.get())
         if not self.is_up:
             raise EngineError("no engine replica")
+
+
+async def submit(client: RemoteEngineClient, n: int = 1) -> RemoteTokenStream:
+    return await client.submit(int32([1, 2]), SamplingParams(max_tokens=5, n=n))
+
+
+async def read(stream: RemoteTokenStream) -> list[int]:
+    return [token async for delta in stream for token in delta.tokens]
+
+
+async def read_choices(stream: RemoteTokenStream) -> list[tuple[int, list[int], FinishReason]]:
+    return [(delta.choice, delta.tokens.tolist(), delta.finish_reason) async for delta in stream]

@@ -8,13 +8,7 @@ import torch
 
 from tests.app.answers import BODIES, post, summed, text_of
 from tests.app.inline_engine import InlineEngineClient
-from tests.app.server import (
-    CHAT,
-    COMPLETIONS,
-    MAX_MODEL_LEN,
-    chat_body,
-    completion_body,
-)
+from tests.app.server import CHAT, COMPLETIONS, MAX_MODEL_LEN, chat_body, completion_body
 from tests.app.with_engine.reference import PROMPT
 
 
