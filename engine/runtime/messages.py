@@ -1,10 +1,12 @@
 """What travels between ingress, engine replica and scheduler, beside `Request` and `StepOutput`."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import msgspec
 
+from engine.config import PrefixConfig
 from engine.errors import InvalidRequest, Overloaded, PromptTooLong, RequestError
 from engine.executor.codec import Codec
 from engine.types import IntColumn, Refusal, Request, StepOutput, int32, int64
@@ -29,7 +31,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixInfo:
-    """One pinned prefix, as told to the ingress of its tenant; see `PinnedPrefix`.
+    """A pinned prefix of one replica, as told to the ingress of its tenant; see `PinnedPrefix`.
 
     Attributes:
         ttl_s: seconds left; None for as long as the engine lives.
@@ -60,8 +62,20 @@ OUTPUTS = Codec(StepOutput)
 COMMANDS = Codec(Command)
 VERDICTS = Codec(Verdict)
 PREFIXES = Codec(list[PrefixInfo])
+PINS = Codec(list[PrefixConfig])
 _BATCHES = Codec(list[StepOutput])
 _FRAME = msgspec.msgpack.Encoder()
+
+
+def merge_prefixes(lists: Iterable[list[PrefixInfo]]) -> list[PrefixInfo]:
+    """What all replicas hold: warm where all that know a prefix are, gone when the first is."""
+    merged: dict[str, PrefixInfo] = {}
+    for info in chain.from_iterable(lists):
+        other = merged.get(info.name, info)
+        ends = [ttl_s for ttl_s in (info.ttl_s, other.ttl_s) if ttl_s is not None]
+        is_warm = info.is_warm and other.is_warm
+        merged[info.name] = replace(info, is_warm=is_warm, ttl_s=min(ends, default=None))
+    return list(merged.values())
 
 
 def refusal_of(error: RequestError) -> Refusal:

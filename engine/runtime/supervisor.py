@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 from ray.exceptions import RayActorError
 
-from engine.config import EngineConfig
+from engine.config import EngineConfig, PrefixConfig
 from engine.errors import EngineError, InvalidRequest, RequestError
 from engine.runtime.admission import Admission
 from engine.runtime.async_channel import AsyncChannel
@@ -18,6 +18,7 @@ from engine.runtime.mailbox import SLOW, Mailbox
 from engine.runtime.messages import (
     COMMANDS,
     OUTPUTS,
+    PINS,
     PREFIXES,
     REQUESTS,
     VERDICTS,
@@ -87,6 +88,11 @@ class Supervisor:
         )
 
     @property
+    def replica(self) -> str:
+        """Tag of this replica."""
+        return self._replica
+
+    @property
     def stats(self) -> StepStats:
         """Counts after the latest step."""
         return self._stats
@@ -147,21 +153,31 @@ class Supervisor:
 
     def prefixes(self, salt: bytes) -> bytes:
         """A tenant's pinned prefixes, encoded by `PREFIXES`."""
-        # the scheduler's clock is this one: both are the machine's
-        now_s = self._loop.time()
-        mine = (prefix for prefix in self._pinned if prefix.salt == salt)
         return PREFIXES.encode(
             [
                 PrefixInfo(
                     name=prefix.name,
-                    num_tokens=prefix.num_tokens,
+                    num_tokens=len(prefix.tokens),
                     num_blocks=prefix.num_blocks,
                     is_warm=prefix.is_warm,
-                    ttl_s=None if prefix.expires_s is None else prefix.expires_s - now_s,
+                    ttl_s=ttl_s,
                 )
-                for prefix in mine
-                # an idle scheduler does not look at its clock
-                if prefix.expires_s is None or prefix.expires_s > now_s
+                for prefix, ttl_s in self._living_prefixes()
+                if prefix.salt == salt
+            ]
+        )
+
+    def pins(self) -> bytes:
+        """The pinned prefixes of all tenants, for another replica to pin; encoded by `PINS`."""
+        return PINS.encode(
+            [
+                PrefixConfig(
+                    name=prefix.name,
+                    token_ids=tuple(prefix.tokens),
+                    ttl_s=ttl_s,
+                    salt=prefix.salt,
+                )
+                for prefix, ttl_s in self._living_prefixes()
             ]
         )
 
@@ -205,6 +221,17 @@ class Supervisor:
         self._mailboxes.clear()
         self._owners.clear()
         self._gang.close()
+
+    def _living_prefixes(self) -> Iterator[tuple[PinnedPrefix, float | None]]:
+        """Prefixes and the seconds that they have left."""
+        # the scheduler's clock is this one: both are the machine's
+        now_s = self._loop.time()
+        for prefix in self._pinned:
+            if prefix.expires_s is None:
+                yield prefix, None
+            # an idle scheduler does not look at its clock
+            elif prefix.expires_s > now_s:
+                yield prefix, prefix.expires_s - now_s
 
     def _check(self, request: Request) -> None:
         if request.request_id in self._owners:

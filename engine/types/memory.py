@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from engine.types.columns import IntColumn
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
@@ -69,7 +71,7 @@ class PinnedPrefix:
 
     Attributes:
         salt, name: see `Request` and `Pin`.
-        num_tokens: tokens of its full blocks; those of a last block that is not full are computed
+        tokens: int32 tokens of its full blocks; those of a last block that is not full are computed
             again by each request.
         num_blocks: blocks that it holds, some of them perhaps together with other prefixes.
         is_warm: whether they are computed.
@@ -78,7 +80,7 @@ class PinnedPrefix:
 
     salt: bytes
     name: str
-    num_tokens: int
+    tokens: IntColumn
     num_blocks: int
     is_warm: bool
     expires_s: float | None

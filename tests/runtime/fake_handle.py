@@ -62,6 +62,8 @@ class FakeEngineHandle:
 
     def __init__(self) -> None:
         self.replica = "a"
+        self.all_replicas = ["a"]
+        self.lost_replicas: set[str] = set()
         self.refusal: Refusal | None = None
         self.is_up = True
         self.loses_verdicts = False
@@ -69,25 +71,34 @@ class FakeEngineHandle:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.requests: list[Request] = []
+        self.submitted: asyncio.Queue[Request] = asyncio.Queue()
         self.aborted: list[tuple[str, int]] = []
         self.aborted_choices: list[int] = []
         self.was_aborted = asyncio.Event()
         self.renewed: list[tuple[str, int]] = []
         self.was_renewed = asyncio.Event()
         self.released: list[tuple[bytes, str]] = []
-        self.pinned: list[PrefixInfo] = []
+        # what each replica says
+        self.pinned: list[list[PrefixInfo]] = []
         self.attached: list[str] = []
         self.was_attached = asyncio.Event()
         self.contexts: set[str] = set()
         self._streams: dict[str, asyncio.Queue[bytes | EngineError | None]] = {}
 
-    async def submit(self, client: int, request: bytes) -> bytes:
+    async def replicas(self) -> list[str]:
         self._check_up()
+        return self.all_replicas
+
+    async def submit(self, client: int, request: bytes, replica: str | None = None) -> bytes:
+        self._check_up()
+        if replica in self.lost_replicas:
+            raise EngineError(f"replica {replica} is gone")
         await self.may_answer.wait()
         self.requests.append(REQUESTS.decode(request))
+        self.submitted.put_nowait(self.requests[-1])
         if self.loses_verdicts:
             raise EngineError("no answer in time")
-        return VERDICTS.encode(Verdict(replica=self.replica, refusal=self.refusal))
+        return VERDICTS.encode(Verdict(replica=replica or self.replica, refusal=self.refusal))
 
     async def abort(
         self, replica: str, request_ids: tuple[int, ...], choice: int = ALL_CHOICES
@@ -118,9 +129,9 @@ class FakeEngineHandle:
         self._check_up()
         self.released.append((salt, name))
 
-    async def prefixes(self, salt: bytes) -> bytes:
+    async def prefixes(self, salt: bytes) -> list[bytes]:
         self._check_up()
-        return PREFIXES.encode(self.pinned)
+        return [PREFIXES.encode(pinned) for pinned in self.pinned]
 
     async def is_ready(self) -> bool:
         self._check_up()

@@ -5,9 +5,9 @@ import pytest
 from engine.errors import EngineError, InvalidRequest, Overloaded
 from engine.runtime.client import RemoteEngineClient
 from engine.runtime.columns import failure
-from engine.runtime.messages import OUTPUTS, PrefixInfo, encode_batch
+from engine.runtime.messages import OUTPUTS, encode_batch
 from engine.runtime.token_stream import RemoteTokenStream
-from engine.types import PROMPT_CHOICE, FinishReason, Pin, Refusal, SamplingParams, int32
+from engine.types import PROMPT_CHOICE, FinishReason, Refusal, SamplingParams, int32
 from tests.runtime.fake_handle import (
     REQUEST_CONTEXT,
     STATS,
@@ -196,21 +196,6 @@ async def test_bytes_that_are_no_outputs_fail_the_requests_of_their_replica(
     handle.send(b"junk")
     with pytest.raises(EngineError, match="not a"):
         await read(stream)
-
-
-async def test_a_prefix_is_a_request_without_output(
-    client: RemoteEngineClient, handle: FakeEngineHandle
-) -> None:
-    stream = await client.reserve_prefix(int32([1, 2]), Pin(name="a", ttl_s=2.0), salt=b"tenant")
-    [request] = handle.requests
-    assert (request.pin, request.salt) == (Pin(name="a", ttl_s=2.0), b"tenant")
-    assert (request.sampling.max_tokens, request.sampling.n) == (1, 1)
-    handle.tell((stream.request_id, -1, LENGTH))
-    assert await read(stream) == []
-    handle.pinned = [PrefixInfo(name="a", num_tokens=4, num_blocks=1, is_warm=True, ttl_s=None)]
-    assert await client.prefixes(salt=b"tenant") == handle.pinned
-    await client.release_prefix("a", salt=b"tenant")
-    assert handle.released == [(b"tenant", "a")]
 
 
 async def test_a_request_that_is_refused_after_all_fails_with_the_reason(

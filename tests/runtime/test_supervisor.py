@@ -4,6 +4,7 @@ import random
 import signal
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ import pytest
 from engine.config import PrefixConfig
 from engine.errors import ConfigError, EngineError, Overloaded, PromptTooLong
 from engine.runtime.client import RemoteEngineClient
-from engine.runtime.messages import REQUESTS, VERDICTS
+from engine.runtime.messages import PINS, REQUESTS, VERDICTS
 from engine.runtime.supervisor import ClientLimits, Supervisor
-from engine.runtime.warming import LocalEngineHandle, warm
+from engine.runtime.warming import LocalEngineHandle, adopt, warm
 from engine.types import FinishReason, Request, SamplingParams, int32
 from tests.runtime import scripted
 from tests.runtime.serving import client_of, death_of, generate, params, serving, until_empty
@@ -25,8 +26,8 @@ pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 class LosingHandle(LocalEngineHandle):
     """Every verdict is lost on its way."""
 
-    async def submit(self, client: int, request: bytes) -> bytes:
-        await super().submit(client, request)
+    async def submit(self, client: int, request: bytes, replica: str | None = None) -> bytes:
+        await super().submit(client, request, replica)
         raise EngineError("no answer in time")
 
 
@@ -243,3 +244,16 @@ async def test_prefixes_are_pinned_before_the_first_request_and_listed_by_tenant
         assert sum([delta.num_cached async for delta in stream]) == 8
         with pytest.raises(ConfigError, match=r"'a' cannot be pinned.*other tokens"):
             await warm(supervisor, [PrefixConfig(name="a", token_ids=(2,) * 9, salt=b"one")])
+        told = PINS.decode(supervisor.pins())
+        assert [(pin.name, pin.token_ids, pin.salt) for pin in told] == [
+            (name, (1,) * 8, b"one") for name in "ab"
+        ]
+        # what is held already is left alone, and what has no room is left out
+        peers = [replace(told[0], token_ids=(3,) * 8), replace(told[1], name="c", ttl_s=5.0)]
+        await adopt(supervisor, [*peers, PrefixConfig(name="d", token_ids=tuple(range(80)))])
+        *held, adopted = await client.prefixes(salt=b"one")
+        assert [info.name for info in held] == ["a", "b"]
+        assert adopted.name == "c"
+        assert adopted.ttl_s is not None
+        assert 0 < adopted.ttl_s <= 5
+        assert await client.prefixes() == []
