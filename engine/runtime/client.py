@@ -21,9 +21,9 @@ from engine.runtime.messages import (
     Verdict,
     decode_batch,
     error_of,
-    merge_prefixes,
 )
 from engine.runtime.token_stream import RemoteTokenStream
+from engine.runtime.told_prefixes import merge_prefixes
 from engine.types import ALL_CHOICES, FinishReason, Pin, Request, SamplingParams
 
 RENEW_PERIOD_S = 1.5

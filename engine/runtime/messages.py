@@ -1,8 +1,7 @@
 """What travels between ingress, engine replica and scheduler, beside `Request` and `StepOutput`."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -65,17 +64,6 @@ PREFIXES = Codec(list[PrefixInfo])
 PINS = Codec(list[PrefixConfig])
 _BATCHES = Codec(list[StepOutput])
 _FRAME = msgspec.msgpack.Encoder()
-
-
-def merge_prefixes(lists: Iterable[list[PrefixInfo]]) -> list[PrefixInfo]:
-    """What all replicas hold: warm where all that know a prefix are, gone when the first is."""
-    merged: dict[str, PrefixInfo] = {}
-    for info in chain.from_iterable(lists):
-        other = merged.get(info.name, info)
-        ends = [ttl_s for ttl_s in (info.ttl_s, other.ttl_s) if ttl_s is not None]
-        is_warm = info.is_warm and other.is_warm
-        merged[info.name] = replace(info, is_warm=is_warm, ttl_s=min(ends, default=None))
-    return list(merged.values())
 
 
 def refusal_of(error: RequestError) -> Refusal:

@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from functools import partial
 
 from ray.exceptions import RayActorError
 
-from engine.config import EngineConfig, PrefixConfig
+from engine.config import EngineConfig
 from engine.errors import EngineError, InvalidRequest, RequestError
 from engine.runtime.admission import Admission
 from engine.runtime.async_channel import AsyncChannel
@@ -23,11 +23,11 @@ from engine.runtime.messages import (
     REQUESTS,
     VERDICTS,
     Command,
-    PrefixInfo,
     Verdict,
     refusal_of,
 )
 from engine.runtime.preemption_log import PreemptionLog
+from engine.runtime.told_prefixes import list_pins, list_prefixes
 from engine.types import ALL_CHOICES, PinnedPrefix, Request, StepStats, int32, int64
 
 logger = logging.getLogger(__name__)
@@ -153,33 +153,12 @@ class Supervisor:
 
     def prefixes(self, salt: bytes) -> bytes:
         """A tenant's pinned prefixes, encoded by `PREFIXES`."""
-        return PREFIXES.encode(
-            [
-                PrefixInfo(
-                    name=prefix.name,
-                    num_tokens=len(prefix.tokens),
-                    num_blocks=prefix.num_blocks,
-                    is_warm=prefix.is_warm,
-                    ttl_s=ttl_s,
-                )
-                for prefix, ttl_s in self._living_prefixes()
-                if prefix.salt == salt
-            ]
-        )
+        # the scheduler's clock is this one: both are the machine's
+        return PREFIXES.encode(list_prefixes(self._pinned, salt, self._loop.time()))
 
     def pins(self) -> bytes:
         """The pinned prefixes of all tenants, for another replica to pin; encoded by `PINS`."""
-        return PINS.encode(
-            [
-                PrefixConfig(
-                    name=prefix.name,
-                    token_ids=tuple(prefix.tokens),
-                    ttl_s=ttl_s,
-                    salt=prefix.salt,
-                )
-                for prefix, ttl_s in self._living_prefixes()
-            ]
-        )
+        return PINS.encode(list_pins(self._pinned, self._loop.time()))
 
     def renew(self, client: int, received_bytes: int) -> None:
         """Note that a client lives and how much of its stream it has read."""
@@ -221,17 +200,6 @@ class Supervisor:
         self._mailboxes.clear()
         self._owners.clear()
         self._gang.close()
-
-    def _living_prefixes(self) -> Iterator[tuple[PinnedPrefix, float | None]]:
-        """Prefixes and the seconds that they have left."""
-        # the scheduler's clock is this one: both are the machine's
-        now_s = self._loop.time()
-        for prefix in self._pinned:
-            if prefix.expires_s is None:
-                yield prefix, None
-            # an idle scheduler does not look at its clock
-            elif prefix.expires_s > now_s:
-                yield prefix, prefix.expires_s - now_s
 
     def _check(self, request: Request) -> None:
         if request.request_id in self._owners:
