@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, mode
 from pydantic_core import PydanticCustomError
 
 from app import embedded
-from app.model_store import EMBEDDED
+from app.embedded import EMBEDDED
 from app.protocol.chat_request import Message
 from app.protocol.prefix_request import PREFIX_NAME
 from engine.config import LoadFormat, MemoryPolicy, PreemptionPolicy

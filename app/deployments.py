@@ -10,14 +10,17 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
-from app.engine_handle import ServeEngineHandle
-from engine.config import EngineConfig
+from app.engine_handle import ServeEngineHandle, ask_all
+from engine.config import EngineConfig, PrefixConfig
 from engine.errors import EngineError
 from engine.runtime.client import RemoteEngineClient
 from engine.runtime.gang import GangOptions, start_gang
+from engine.runtime.messages import PINS
 from engine.runtime.protocol import EngineClient
 from engine.runtime.supervisor import CLIENT_LIMITS, ClientLimits, Supervisor
-from engine.runtime.warming import warm
+from engine.runtime.warming import adopt, warm
+
+logger = logging.getLogger(__name__)
 
 
 @serve.deployment(
@@ -90,12 +93,20 @@ class Engine:
         )
         try:
             await warm(self._supervisor, config.pinned_prefixes)
+            if config.pinned_prefix_share:
+                await adopt(self._supervisor, await _pins_of_peers())
         except BaseException:
             self._supervisor.close()
             raise
 
-    async def submit(self, client: int, request: bytes) -> bytes:
+    async def tag(self) -> str:
+        """Which replica this is."""
+        return self._replica
+
+    async def submit(self, client: int, request: bytes, replica: str | None = None) -> bytes:
         """Accept or refuse a client's encoded `Request`."""
+        if replica is not None:
+            self._check_addressee(replica)
         return self._running.submit(client, request)
 
     async def abort(self, replica: str, request_ids: tuple[int, ...], choice: int) -> None:
@@ -121,6 +132,10 @@ class Engine:
     async def prefixes(self, salt: bytes) -> bytes:
         """List a tenant's pinned prefixes."""
         return self._running.prefixes(salt)
+
+    async def pins(self) -> bytes:
+        """All that is pinned here, for a replica that joins."""
+        return self._running.pins()
 
     async def is_ready(self) -> bool:
         """Whether steps are made."""
@@ -158,6 +173,18 @@ class Engine:
     def _check_addressee(self, replica: str) -> None:
         if replica != self._replica:
             raise EngineError(f"replica {replica} is gone")
+
+
+async def _pins_of_peers() -> list[PrefixConfig]:
+    """What the replicas that run have pinned; nothing where none does."""
+    context = serve.get_replica_context()
+    handle = serve.get_deployment_handle(context.deployment, context.app_name)
+    try:
+        answers = await ask_all(handle, "pins")
+    except EngineError as error:
+        logger.info("no_pins_of_peers reason=%s", error)
+        return []
+    return [pin for answer in answers for pin in PINS.decode(answer)]
 
 
 def resources(config: EngineConfig) -> dict[str, Any]:

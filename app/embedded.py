@@ -19,6 +19,9 @@ from app.gguf_model import convert
 from app.manifest import damaged_files, file_sha256, write_manifest
 from engine.errors import ConfigError
 
+# what the option `model` calls it
+EMBEDDED = "embedded"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackagedModel:

@@ -23,9 +23,14 @@ class ServeEngineHandle:
     def __init__(self, engine: DeploymentHandle[Any]) -> None:
         self._engine = engine
 
-    async def submit(self, client: int, request: bytes) -> bytes:
+    async def replicas(self) -> list[str]:
+        """See `EngineHandle.replicas`."""
+        return await ask_all(self._engine, "tag")
+
+    async def submit(self, client: int, request: bytes, replica: str | None = None) -> bytes:
         """See `EngineHandle.submit`."""
-        verdict: bytes = await _answer(self._engine.submit.remote(client, request))
+        engine = self._engine if replica is None else self._pinned(replica)
+        verdict: bytes = await _answer(engine.submit.remote(client, request, replica))
         return verdict
 
     async def abort(
@@ -47,12 +52,11 @@ class ServeEngineHandle:
 
     async def release_prefix(self, salt: bytes, name: str) -> None:
         """See `EngineHandle.release_prefix`."""
-        await _answer(self._engine.release_prefix.remote(salt, name))
+        await ask_all(self._engine, "release_prefix", salt, name)
 
-    async def prefixes(self, salt: bytes) -> bytes:
+    async def prefixes(self, salt: bytes) -> list[bytes]:
         """See `EngineHandle.prefixes`."""
-        found: bytes = await _answer(self._engine.prefixes.remote(salt))
-        return found
+        return await ask_all(self._engine, "prefixes", salt)
 
     async def is_ready(self) -> bool:
         """See `EngineHandle.is_ready`."""
@@ -60,6 +64,22 @@ class ServeEngineHandle:
 
     def _pinned(self, replica: str) -> DeploymentHandle[Any]:
         return self._engine.options(session_id=session_of(replica))
+
+
+async def ask_all(engine: DeploymentHandle[Any], method: str, *args: Any) -> list[Any]:
+    """Call every engine replica; those that do not answer are passed over.
+
+    Raises:
+        EngineError: if none answers.
+    """
+    with _engine_errors():
+        answers = await engine.broadcast(method, *args).results_async(
+            timeout_s=CALL_TIMEOUT_S, return_exceptions=True
+        )
+    answered = [answer for answer in answers if not isinstance(answer, BaseException)]
+    if not answered:
+        raise EngineError(f"no engine replica can be reached: {answers}")
+    return answered
 
 
 async def _answer(call: Any) -> Any:

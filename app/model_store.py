@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 from app import embedded
+from app.config import default_cache
+from app.embedded import EMBEDDED
 from app.manifest import FILE_NAME, damaged_files
 from engine.errors import ConfigError
-
-EMBEDDED = "embedded"
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 # never pickled weights, never code
@@ -71,8 +71,6 @@ def _fetch_from_hub(repo_id: str) -> Path:
 
 def main() -> int:
     """Print the folder of the model named on the command line."""
-    from app.config import default_cache
-
     parser = argparse.ArgumentParser(prog="python -m app.model_store", description=__doc__)
     parser.add_argument("model", help="'embedded', a local folder or a hub id")
     parser.add_argument("--cache", type=Path, default=default_cache(), help="cache folder")

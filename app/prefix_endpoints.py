@@ -36,13 +36,7 @@ class PrefixEndpoints:
             check_model(body.model, self._settings)
         salt = tenant_salt(request.state.key_sha256, body.cache_salt)
         pin = Pin(name=body.name, ttl_s=body.ttl_s)
-        stream = await self._client.reserve_prefix(await self._encode(body), pin, salt=salt)
-        reason = FinishReason.NONE
-        try:
-            async for delta in stream:
-                reason = delta.finish_reason
-        finally:
-            await stream.abort()
+        reason = await self._client.pin_prefix(await self._encode(body), pin, salt=salt)
         if reason is not FinishReason.LENGTH:
             raise EngineError(f"the engine ended a prefix by {reason.name}")
         return _as_json(await self._find(body.name, salt))

@@ -169,11 +169,11 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixConfig:
-    """A prefix that is pinned from the start.
+    """A prefix that is pinned from the start of a replica.
 
     Attributes:
         token_ids: its tokens; those of its full blocks are kept.
-        ttl_s: seconds from the start; None for as long as the engine lives.
+        ttl_s: seconds from then on; None for as long as the engine lives.
         salt: the tenant that it is for.
     """
 

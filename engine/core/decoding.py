@@ -75,20 +75,20 @@ class Decoding:
     def give_up(self, group: SequenceGroup, choice: int) -> Outcome:
         """End one live choice of a group without a token; nothing for a beam search.
 
-        While the group is prefilled its sequences are born from each other and read each other's
-        blocks: then the choice ends in place of its next token.
+        While it is prefilled others are to be born from it, or to read what it has yet to write:
+        then it ends in place of its next token.
         """
         if group.beam is not None:
             return _GOES_ON
-        if group.num_unborn or group.is_prefilling:
+        own = tuple(sequence for sequence in group.live if sequence.choice == choice)
+        if group.num_unborn or any(sequence.is_prefilling for sequence in own):
             group.unwanted.add(choice)
             return _GOES_ON
         group.unwanted.discard(choice)
-        ended = tuple(sequence for sequence in group.live if sequence.choice == choice)
-        for sequence in ended:
+        for sequence in own:
             sequence.finish_reason = FinishReason.ABORT
             self._output.end(group, choice, FinishReason.ABORT)
-        return Outcome(ended)
+        return Outcome(own)
 
     def _search(
         self, group: SequenceGroup, sequence: Sequence, result: StepResult, position: int

@@ -1,6 +1,7 @@
 """What can never be served, decided before a request is queued."""
 
 from engine.config import SchedulerConfig
+from engine.core.reservation import reserved_blocks
 from engine.errors import InvalidRequest, PromptTooLong
 from engine.types import Capacity, SamplingParams
 
@@ -11,9 +12,9 @@ def clip_max_tokens(
     """Tokens that each sequence may generate: what is asked for, clipped to the context left.
 
     Raises:
-        InvalidRequest: if the prompt is empty or no token is asked for.
-        PromptTooLong: if the prompt leaves no room for one token, or the request could outgrow the
-            whole KV pool.
+        InvalidRequest: if the prompt is empty, no token is asked for, or too many sequences are.
+        PromptTooLong: if the prompt leaves no room for one token, or the memory policy could never
+            give the request what it may need.
     """
     if prompt_len < 1:
         raise InvalidRequest("the prompt is empty", param="prompt")
@@ -37,7 +38,7 @@ def clip_max_tokens(
             got=prompt_len,
         )
     clipped = min(sampling.max_tokens, limit - prompt_len)
-    needed = blocks_needed(prompt_len, clipped, num_sequences(sampling), capacity.block_size)
+    needed = _most_blocks(prompt_len, clipped, num_sequences(sampling), config, capacity)
     num_usable = capacity.num_blocks - config.num_pinnable(capacity.num_blocks)
     if needed > num_usable:
         raise PromptTooLong(
@@ -81,3 +82,12 @@ def outgrown(
         limit=capacity.num_slots,
         got=num_sequences * needed,
     )
+
+
+def _most_blocks(
+    prompt_len: int, max_tokens: int, count: int, config: SchedulerConfig, capacity: Capacity
+) -> int:
+    """Blocks that the memory policy can come to give a request of `count` sequences."""
+    if config.memory_policy == "paged":
+        return blocks_needed(prompt_len, max_tokens, count, capacity.block_size)
+    return reserved_blocks(prompt_len, max_tokens, count, config, capacity.block_size)

@@ -11,7 +11,7 @@ from math import inf
 from engine.core.block_pool import BlockPool
 from engine.core.prefix_cache import Link, PrefixCache, PrefixChain
 from engine.errors import InvalidRequest
-from engine.types import PinnedPrefix, Request
+from engine.types import PinnedPrefix, Request, int32
 
 
 @dataclass(slots=True, kw_only=True)
@@ -131,7 +131,7 @@ class PinnedPrefixes:
             PinnedPrefix(
                 salt=salt,
                 name=name,
-                num_tokens=len(prefix.links) * self._block_size,
+                tokens=int32(b"".join(link.tokens for link in prefix.links)),
                 num_blocks=len(prefix.links),
                 is_warm=bool(prefix.blocks),
                 expires_s=None if prefix.expires_s == inf else prefix.expires_s,

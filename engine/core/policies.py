@@ -12,7 +12,8 @@ from engine.core.preemption import (
     Preemption,
     SharedPreemption,
 )
-from engine.core.reserved_memory import OutputEstimate, ReservedMemory, oracle, pow2
+from engine.core.reservation import output_estimate
+from engine.core.reserved_memory import ReservedMemory
 from engine.types import Capacity
 
 
@@ -39,7 +40,7 @@ def make_memory(config: SchedulerConfig, capacity: Capacity) -> Memory:
         capacity.num_blocks,
         capacity.block_size,
         max_len=config.max_model_len,
-        estimate=_estimate(config),
+        estimate=output_estimate(config),
     )
 
 
@@ -64,11 +65,3 @@ def _preemption(config: SchedulerConfig, capacity: Capacity) -> Preemption:
     if capacity.block_copy_s:
         return CheapestPreemption(block_copy_s=capacity.block_copy_s)
     return SharedPreemption()
-
-
-def _estimate(config: SchedulerConfig) -> OutputEstimate:
-    if config.memory_policy == "reserved_oracle":
-        return oracle
-    if config.memory_policy == "reserved_pow2":
-        return pow2
-    return lambda max_tokens: config.max_model_len

@@ -1,29 +1,14 @@
 """Contiguous KV memory reserved in advance, as in Orca: the paper's baselines (section 6.1)."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from engine.core.buddy import BuddyAllocator, chunk_size
 from engine.core.limits import max_positions
 from engine.core.memory import NO_GROWTH, Admission, Admitted, Growth
 from engine.core.pinned_prefixes import PinnedPrefixes
+from engine.core.reservation import OutputEstimate, reserved_slots
 from engine.core.sequence import Sequence, SequenceGroup
 from engine.types import MemoryUsage
-
-OutputEstimate = Callable[[int], int]
-
-
-def oracle(max_tokens: int) -> int:
-    """Know the output length: the system of the paper that cannot be built.
-
-    The true length is `max_tokens` where requests ignore end tokens, as in recorded traces.
-    """
-    return max_tokens
-
-
-def pow2(max_tokens: int) -> int:
-    """Overestimate the output by less than two times: the next power of two."""
-    return 1 << (max_tokens - 1).bit_length()
 
 
 @dataclass(slots=True)
@@ -95,10 +80,7 @@ class ReservedMemory:
 
     def can_admit(self, group: SequenceGroup) -> Admission:
         """See `Memory.can_admit`; there must be room for all siblings at once."""
-        num_blocks = self._size(group).num_blocks
-        if group.num_sequences * chunk_size(num_blocks) > self._buddy.num_blocks:
-            return Admission.NEVER
-        fits = self._buddy.can_allocate(group.num_sequences, num_blocks)
+        fits = self._buddy.can_allocate(group.num_sequences, self._size(group).num_blocks)
         return Admission.NOW if fits else Admission.LATER
 
     def admit(self, group: SequenceGroup) -> list[Admitted]:
@@ -207,7 +189,9 @@ class ReservedMemory:
 
     def _size(self, group: SequenceGroup) -> _Size:
         prompt_len = len(group.request.prompt)
-        num_slots = min(prompt_len + self._estimate(group.max_tokens), self._max_len)
+        num_slots = reserved_slots(
+            prompt_len, group.max_tokens, max_len=self._max_len, estimate=self._estimate
+        )
         return _Size(
             needed=max_positions(prompt_len, group.max_tokens),
             num_slots=num_slots,

@@ -10,11 +10,7 @@ from kernels.backend import BatchLayout, KernelBackend, Linear
 
 
 class Llama:
-    """One rank's share of a decoder-only transformer.
-
-    Attributes:
-        num_kv_heads: key-value heads that this rank holds.
-    """
+    """One rank's share; see `engine.model.model.Model`."""
 
     def __init__(
         self,
@@ -24,14 +20,7 @@ class Llama:
         *,
         num_positions: int,
     ) -> None:
-        """Read all parameters.
-
-        Args:
-            num_positions: tokens of the longest sequence that will be run.
-
-        Raises:
-            ConfigError: if a parameter is missing or misshapen, or a dimension cannot be split.
-        """
+        """Read all parameters; see `engine.model.model.MakeModel`."""
         self.num_kv_heads = parameters.parallel.share(config.num_kv_heads, "num_kv_heads")
         self._backend = backend
         self._eps = config.norm_eps

@@ -7,14 +7,14 @@ from engine.config import EngineConfig
 from engine.model.dummy import DummySource
 from engine.model.gpt2 import Gpt2
 from engine.model.llama import Llama
-from engine.model.model import Model
+from engine.model.model import MakeModel, Model
 from engine.model.opt import Opt
 from engine.model.parallel import TensorParallel
 from engine.model.parameters import Parameters
 from engine.model.safetensors_folder import Progress, SafetensorsFolder
 from kernels.backend import KernelBackend
 
-_MODELS: dict[str, type[Llama] | type[Opt] | type[Gpt2]] = {
+_MODELS: dict[str, MakeModel] = {
     "LlamaForCausalLM": Llama,
     "MistralForCausalLM": Llama,
     "Qwen2ForCausalLM": Llama,

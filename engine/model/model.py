@@ -4,7 +4,9 @@ from typing import Protocol
 
 from torch import Tensor
 
-from kernels.backend import BatchLayout
+from engine.config import ModelConfig
+from engine.model.parameters import Parameters
+from kernels.backend import BatchLayout, KernelBackend
 
 
 class Model(Protocol):
@@ -24,5 +26,28 @@ class Model(Protocol):
 
         Returns:
             [S, num_choices] logits of the tokens in `layout.logit_indices`, the same on every rank.
+        """
+        ...
+
+
+class MakeModel(Protocol):
+    """The class of a model."""
+
+    def __call__(
+        self,
+        config: ModelConfig,
+        parameters: Parameters,
+        backend: KernelBackend,
+        *,
+        num_positions: int,
+    ) -> Model:
+        """Read all parameters.
+
+        Args:
+            num_positions: tokens of the longest sequence that will be run.
+
+        Raises:
+            ConfigError: if a parameter is missing or misshapen, a dimension cannot be split, or
+                the model knows fewer positions.
         """
         ...

@@ -23,15 +23,7 @@ class Opt:
         *,
         num_positions: int,
     ) -> None:
-        """Read all parameters.
-
-        Args:
-            num_positions: tokens of the longest sequence that will be run.
-
-        Raises:
-            ConfigError: if a parameter is missing or misshapen, a dimension cannot be split, or
-                the model knows fewer positions.
-        """
+        """Read all parameters; see `engine.model.model.MakeModel`."""
         self.num_kv_heads = parameters.parallel.share(config.num_kv_heads, "num_kv_heads")
         self._embedding = VocabEmbedding(
             config, parameters, backend, f"{_ROOT}.embed_tokens.weight"

@@ -23,6 +23,7 @@ from engine.runtime.messages import (
     error_of,
 )
 from engine.runtime.token_stream import RemoteTokenStream
+from engine.runtime.told_prefixes import merge_prefixes
 from engine.types import ALL_CHOICES, FinishReason, Pin, Request, SamplingParams
 
 RENEW_PERIOD_S = 1.5
@@ -32,8 +33,16 @@ READY_TIMEOUT_S = 5.0
 class EngineHandle(Protocol):
     """A way to the engine replicas. Every method raises EngineError when a replica is gone."""
 
-    async def submit(self, client: int, request: bytes) -> bytes:
-        """Hand an encoded `Request` to a replica of the handle's choice; returns a `Verdict`."""
+    async def replicas(self) -> list[str]:
+        """Tags of the replicas that run."""
+        ...
+
+    async def submit(self, client: int, request: bytes, replica: str | None = None) -> bytes:
+        """Hand an encoded `Request` to a replica; returns a `Verdict`.
+
+        Args:
+            replica: tag; None leaves the choice to the handle.
+        """
         ...
 
     async def abort(
@@ -51,11 +60,11 @@ class EngineHandle(Protocol):
         ...
 
     async def release_prefix(self, salt: bytes, name: str) -> None:
-        """Give up a pinned prefix of a replica of the handle's choice."""
+        """Give up a pinned prefix on every replica."""
         ...
 
-    async def prefixes(self, salt: bytes) -> bytes:
-        """List a tenant's pinned prefixes of a replica of the handle's choice, see `PREFIXES`."""
+    async def prefixes(self, salt: bytes) -> list[bytes]:
+        """List a tenant's pinned prefixes, for each replica by itself, see `PREFIXES`."""
         ...
 
     async def is_ready(self) -> bool:
@@ -90,19 +99,25 @@ class RemoteEngineClient:
             Request(request_id=next(self._request_ids), prompt=prompt, sampling=sampling, salt=salt)
         )
 
-    async def reserve_prefix(
+    async def pin_prefix(
         self, prompt: "array[int]", pin: Pin, *, salt: bytes = b""
-    ) -> RemoteTokenStream:
-        """See `EngineClient.reserve_prefix`."""
-        return await self._submit(
-            Request(
-                request_id=next(self._request_ids),
-                prompt=prompt,
-                sampling=SamplingParams(max_tokens=1, temperature=0.0),
-                salt=salt,
-                pin=pin,
-            )
-        )
+    ) -> FinishReason:
+        """See `EngineClient.pin_prefix`."""
+        reason, lost = FinishReason.NONE, EngineError("no engine replica runs")
+        # in turn and in one order for everybody, so that of two who want a name the same one gets
+        # it everywhere
+        for replica in sorted(await asyncio.shield(self._spawn(self._handle.replicas()))):
+            try:
+                reason = await self._pin_on(replica, prompt, pin, salt)
+            except EngineError as error:
+                # whoever takes its place will ask the others
+                lost = error
+            else:
+                if reason is not FinishReason.LENGTH:
+                    break
+        if reason is FinishReason.NONE:
+            raise lost
+        return reason
 
     async def release_prefix(self, name: str, *, salt: bytes = b"") -> None:
         """See `EngineClient.release_prefix`."""
@@ -110,13 +125,32 @@ class RemoteEngineClient:
 
     async def prefixes(self, *, salt: bytes = b"") -> list[PrefixInfo]:
         """See `EngineClient.prefixes`."""
-        return PREFIXES.decode(await asyncio.shield(self._spawn(self._handle.prefixes(salt))))
+        lists = await asyncio.shield(self._spawn(self._handle.prefixes(salt)))
+        return merge_prefixes(PREFIXES.decode(data) for data in lists)
 
-    async def _submit(self, request: Request) -> RemoteTokenStream:
+    async def _pin_on(
+        self, replica: str, prompt: "array[int]", pin: Pin, salt: bytes
+    ) -> FinishReason:
+        request = Request(
+            request_id=next(self._request_ids),
+            prompt=prompt,
+            sampling=SamplingParams(max_tokens=1, temperature=0.0),
+            salt=salt,
+            pin=pin,
+        )
+        stream, reason = await self._submit(request, replica), FinishReason.NONE
+        try:
+            async for delta in stream:
+                reason = delta.finish_reason
+        finally:
+            await stream.abort()
+        return reason
+
+    async def _submit(self, request: Request, replica: str | None = None) -> RemoteTokenStream:
         request_id = request.request_id
         stream = RemoteTokenStream(request_id, request.sampling.n, self)
         self._streams[request_id] = stream
-        call = self._spawn(self._handle.submit(self._client, REQUESTS.encode(request)))
+        call = self._spawn(self._handle.submit(self._client, REQUESTS.encode(request), replica))
         try:
             verdict = VERDICTS.decode(await asyncio.shield(call))
             if verdict.refusal is not None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from engine.config import PrefixConfig
 from engine.errors import InvalidRequest, Overloaded, PromptTooLong, RequestError
 from engine.executor.codec import Codec
 from engine.types import IntColumn, Refusal, Request, StepOutput, int32, int64
@@ -29,7 +30,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixInfo:
-    """One pinned prefix, as told to the ingress of its tenant; see `PinnedPrefix`.
+    """A pinned prefix of one replica, as told to the ingress of its tenant; see `PinnedPrefix`.
 
     Attributes:
         ttl_s: seconds left; None for as long as the engine lives.
@@ -60,6 +61,7 @@ OUTPUTS = Codec(StepOutput)
 COMMANDS = Codec(Command)
 VERDICTS = Codec(Verdict)
 PREFIXES = Codec(list[PrefixInfo])
+PINS = Codec(list[PrefixConfig])
 _BATCHES = Codec(list[StepOutput])
 _FRAME = msgspec.msgpack.Encoder()
 

@@ -93,22 +93,25 @@ class EngineClient(Protocol):
         """
         ...
 
-    async def reserve_prefix(
+    async def pin_prefix(
         self, prompt: "array[int]", pin: Pin, *, salt: bytes = b""
-    ) -> TokenStream:
-        """Have the full blocks of a prompt pinned, see `engine.core.pinned_prefixes`.
+    ) -> FinishReason:
+        """Have the full blocks of a prompt pinned on every engine replica, and wait for it.
+
+        See `engine.core.pinned_prefixes`. If a replica refuses, those before it keep what they have
+        pinned.
 
         Returns:
-            A stream without tokens: it ends by LENGTH when the prefix is pinned; iterating raises
-            InvalidRequest if it cannot be.
+            LENGTH when the prefix is pinned, else why its computation ended.
 
         Raises:
+            InvalidRequest: if it cannot be pinned.
             See `submit`.
         """
         ...
 
     async def release_prefix(self, name: str, *, salt: bytes = b"") -> None:
-        """Give up a pinned prefix of a tenant; unknown ones are ignored.
+        """Give up a pinned prefix of a tenant on every replica; unknown ones are ignored.
 
         Raises:
             EngineError: if no engine replica can be reached.
@@ -116,7 +119,7 @@ class EngineClient(Protocol):
         ...
 
     async def prefixes(self, *, salt: bytes = b"") -> list[PrefixInfo]:
-        """Return the pinned prefixes of a tenant.
+        """Return the pinned prefixes of a tenant; warm ones are computed on every replica.
 
         Raises:
             EngineError: if no engine replica can be reached.

@@ -18,15 +18,16 @@ from engine.runtime.mailbox import SLOW, Mailbox
 from engine.runtime.messages import (
     COMMANDS,
     OUTPUTS,
+    PINS,
     PREFIXES,
     REQUESTS,
     VERDICTS,
     Command,
-    PrefixInfo,
     Verdict,
     refusal_of,
 )
 from engine.runtime.preemption_log import PreemptionLog
+from engine.runtime.told_prefixes import list_pins, list_prefixes
 from engine.types import ALL_CHOICES, PinnedPrefix, Request, StepStats, int32, int64
 
 logger = logging.getLogger(__name__)
@@ -85,6 +86,11 @@ class Supervisor:
         self._channel = AsyncChannel(
             gang.channel, on_message=self._deliver, on_closed=self._lose_gang
         )
+
+    @property
+    def replica(self) -> str:
+        """Tag of this replica."""
+        return self._replica
 
     @property
     def stats(self) -> StepStats:
@@ -148,22 +154,11 @@ class Supervisor:
     def prefixes(self, salt: bytes) -> bytes:
         """A tenant's pinned prefixes, encoded by `PREFIXES`."""
         # the scheduler's clock is this one: both are the machine's
-        now_s = self._loop.time()
-        mine = (prefix for prefix in self._pinned if prefix.salt == salt)
-        return PREFIXES.encode(
-            [
-                PrefixInfo(
-                    name=prefix.name,
-                    num_tokens=prefix.num_tokens,
-                    num_blocks=prefix.num_blocks,
-                    is_warm=prefix.is_warm,
-                    ttl_s=None if prefix.expires_s is None else prefix.expires_s - now_s,
-                )
-                for prefix in mine
-                # an idle scheduler does not look at its clock
-                if prefix.expires_s is None or prefix.expires_s > now_s
-            ]
-        )
+        return PREFIXES.encode(list_prefixes(self._pinned, salt, self._loop.time()))
+
+    def pins(self) -> bytes:
+        """The pinned prefixes of all tenants, for another replica to pin; encoded by `PINS`."""
+        return PINS.encode(list_pins(self._pinned, self._loop.time()))
 
     def renew(self, client: int, received_bytes: int) -> None:
         """Note that a client lives and how much of its stream it has read."""

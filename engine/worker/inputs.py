@@ -5,13 +5,22 @@ device adds what only it knows, the last tokens and the block tables.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, cat
 
 from engine.types import StepPlan
 from engine.worker.row_table import RowTable
-from engine.worker.spans import PromptTokens, make_spans, prompt_tokens, sampled_spans
+from engine.worker.spans import (
+    NextTokens,
+    Spans,
+    count_up,
+    make_spans,
+    prompt_tokens,
+    sampled_tokens,
+)
 from engine.worker.staging import Int32Array, stage
 from kernels.backend import BatchLayout
 
@@ -39,7 +48,30 @@ class StepInputs:
     sampled_positions: Tensor
     host_sampled_rows: Int32Array
     host_sampled_positions: Int32Array
-    prompt: PromptTokens
+    prompt: NextTokens
+
+
+class _Staged(NamedTuple):
+    """What follows from the plan and the rows' lengths, on the device; all int64.
+
+    Attributes:
+        rows, ends, bounds: of each sequence, see `Spans`.
+        positions, entries, offsets: of each token; entries index the sequences' flat block tables,
+            offsets are slots of a block.
+        logit_indices, sampled_rows, sampled_positions: see `BatchLayout` and `StepInputs`.
+        prefill_tokens: ids of the tokens behind the decodes.
+    """
+
+    rows: Tensor
+    ends: Tensor
+    bounds: Tensor
+    positions: Tensor
+    entries: Tensor
+    offsets: Tensor
+    logit_indices: Tensor
+    sampled_rows: Tensor
+    sampled_positions: Tensor
+    prefill_tokens: Tensor
 
 
 def build_inputs(plan: StepPlan, table: RowTable, block_size: int) -> StepInputs:
@@ -49,60 +81,80 @@ def build_inputs(plan: StepPlan, table: RowTable, block_size: int) -> StepInputs
         InvariantViolated: if a row is free, has no token to go on from, or no room to go on.
     """
     spans = make_spans(plan, table)
-    num_decodes, num_siblings = len(plan.decode_rows), len(plan.sibling_rows)
     is_alone = table.parameters.is_deterministic[spans.rows]
     is_deterministic = bool(is_alone.any())
     # attention to a token of such a row is the same operation whether it is prefilled or decoded
     sequences = spans.split(is_alone) if is_deterministic else spans
-    counts, bounds = sequences.counts, sequences.bounds
-    positions = np.arange(bounds[-1]) + (sequences.starts - bounds[:-1]).repeat(counts)
-    max_context_len = int(spans.ends.max())
-    num_table_columns = -(-max_context_len // block_size)
-    first_entries = np.arange(len(counts)) * num_table_columns
-    sampled, prompt = sampled_spans(plan, spans), prompt_tokens(spans, table.parameters)
-    sampled_rows = spans.rows[sampled]
-    sampled_rows[len(sampled) - num_siblings :] = plan.sibling_rows
-    sampled_ends = spans.ends[sampled]
-    staged = stage(
-        table.runtime,
-        sequences.rows,
-        sequences.ends,
-        bounds,
-        positions,
-        first_entries.repeat(counts) + positions // block_size,
-        positions % block_size,
-        np.concatenate((spans.bounds[1:][sampled] - 1, prompt.indices)),
-        sampled_rows,
-        sampled_ends,
-        plan.prefill_tokens,
+    sampled, prompt = sampled_tokens(plan, spans), prompt_tokens(spans, table.parameters)
+    num_table_columns = -(-int(spans.ends.max()) // block_size)
+    staged = _Staged(
+        *stage(
+            table.runtime,
+            sequences.rows,
+            sequences.ends,
+            sequences.bounds,
+            *_places(sequences, num_table_columns, block_size),
+            np.concatenate((sampled.indices, prompt.indices)),
+            sampled.rows,
+            sampled.positions,
+            plan.prefill_tokens,
+        )
     )
-    device_rows, context_lens, query_starts, device_positions, entries, offsets = staged[:6]
-    logit_indices, device_sampled_rows, sampled_positions, prefill_tokens = staged[6:]
-    block_tables = table.block_tables[:, :num_table_columns].index_select(0, device_rows)
-    blocks = block_tables.flatten().index_select(0, entries)
-    last_tokens = table.last_tokens.index_select(0, device_rows[:num_decodes])
-    layout = BatchLayout(
-        num_decodes=0 if is_deterministic else num_decodes,
-        positions=device_positions,
-        # 64 bits wide, since a pool may have more than 2**31 slots
-        slots=offsets.add(blocks, alpha=block_size),
-        block_tables=block_tables,
-        context_lens=context_lens.int(),
-        query_starts=query_starts.int(),
-        max_context_len=max_context_len,
-        max_query_len=int(counts.max()),
-        logit_indices=logit_indices,
-        is_deterministic=is_deterministic,
-    )
+    last_tokens = table.last_tokens.index_select(0, staged.rows[: len(plan.decode_rows)])
+    block_tables = table.block_tables[:, :num_table_columns].index_select(0, staged.rows)
+    first_sibling = len(sampled.rows) - len(plan.sibling_rows)
     return StepInputs(
-        tokens=cat((last_tokens, prefill_tokens)),
-        layout=layout,
-        token_rows=sequences.rows.repeat(counts),
-        rows=np.concatenate((spans.rows, np.asarray(plan.sibling_rows))),
-        ends=np.concatenate((spans.ends, sampled_ends[len(sampled) - num_siblings :])),
-        sampled_rows=device_sampled_rows,
-        sampled_positions=sampled_positions,
-        host_sampled_rows=sampled_rows,
-        host_sampled_positions=sampled_ends,
+        tokens=cat((last_tokens, staged.prefill_tokens)),
+        layout=_lay_out(
+            sequences,
+            staged,
+            block_tables,
+            block_size,
+            num_decodes=0 if is_deterministic else len(plan.decode_rows),
+            is_deterministic=is_deterministic,
+        ),
+        token_rows=sequences.rows.repeat(sequences.counts),
+        rows=np.concatenate((spans.rows, sampled.rows[first_sibling:])),
+        ends=np.concatenate((spans.ends, sampled.positions[first_sibling:])),
+        sampled_rows=staged.sampled_rows,
+        sampled_positions=staged.sampled_positions,
+        host_sampled_rows=sampled.rows,
+        host_sampled_positions=sampled.positions,
         prompt=prompt,
+    )
+
+
+def _places(
+    sequences: Spans, num_table_columns: int, block_size: int
+) -> tuple[Int32Array, NDArray[np.int64], Int32Array]:
+    """Position of each token, and the entry and offset that it has in the block tables."""
+    counts = sequences.counts
+    positions = sequences.starts.repeat(counts) + count_up(counts)
+    first_entries = np.arange(len(counts)) * num_table_columns
+    entries = first_entries.repeat(counts) + positions // block_size
+    return positions, entries, positions % block_size
+
+
+def _lay_out(
+    sequences: Spans,
+    staged: _Staged,
+    block_tables: Tensor,
+    block_size: int,
+    *,
+    num_decodes: int,
+    is_deterministic: bool,
+) -> BatchLayout:
+    blocks = block_tables.flatten().index_select(0, staged.entries)
+    return BatchLayout(
+        num_decodes=num_decodes,
+        positions=staged.positions,
+        # 64 bits wide, since a pool may have more than 2**31 slots
+        slots=staged.offsets.add(blocks, alpha=block_size),
+        block_tables=block_tables,
+        context_lens=staged.ends.int(),
+        query_starts=staged.bounds.int(),
+        max_context_len=int(sequences.ends.max()),
+        max_query_len=int(sequences.counts.max()),
+        logit_indices=staged.logit_indices,
+        is_deterministic=is_deterministic,
     )

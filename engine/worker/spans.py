@@ -40,11 +40,11 @@ class Spans:
 
 
 @dataclass(frozen=True, slots=True)
-class PromptTokens:
-    """Tokens of prompts whose log-probability is wanted, host int32.
+class NextTokens:
+    """Tokens that follow tokens of the batch, host int32.
 
     Attributes:
-        rows, positions: of each token.
+        rows, positions: of each token in its sequence.
         indices: token of the batch that it follows.
     """
 
@@ -54,7 +54,7 @@ class PromptTokens:
 
 
 _EMPTY = np.zeros(0, np.int32)
-_NO_PROMPT_TOKENS = PromptTokens(_EMPTY, _EMPTY, _EMPTY)
+_NO_PROMPT_TOKENS = NextTokens(_EMPTY, _EMPTY, _EMPTY)
 
 
 def count_up(counts: Int32Array) -> Int32Array:
@@ -96,7 +96,34 @@ def decoding_lengths(plan: StepPlan, table: RowTable) -> Int32Array:
     return lengths
 
 
-def sampled_spans(plan: StepPlan, spans: Spans) -> NDArray[np.int64]:
+def sampled_tokens(plan: StepPlan, spans: Spans) -> NextTokens:
+    """The tokens that will be sampled, in the order of `StepPlan.sampled_rows`.
+
+    Raises:
+        InvariantViolated: if the parent of a sibling samples nothing.
+    """
+    parents = _sampled_spans(plan, spans)
+    rows = spans.rows[parents]
+    rows[len(rows) - len(plan.sibling_rows) :] = plan.sibling_rows
+    return NextTokens(rows, spans.ends[parents], spans.bounds[1:][parents] - 1)
+
+
+def prompt_tokens(spans: Spans, parameters: RowParameters) -> NextTokens:
+    """The prompt tokens whose log-probabilities the rows asked for."""
+    is_asked = parameters.num_prompt_logprobs[spans.rows] >= 0
+    if not is_asked.any():
+        return _NO_PROMPT_TOKENS
+    ends = np.minimum(spans.ends, parameters.prompt_lens[spans.rows] - 1)
+    counts = np.where(is_asked, (ends - spans.starts).clip(0), 0)
+    offsets = count_up(counts)
+    return NextTokens(
+        rows=spans.rows.repeat(counts),
+        positions=spans.starts.repeat(counts) + offsets + 1,
+        indices=spans.bounds[:-1].repeat(counts) + offsets,
+    )
+
+
+def _sampled_spans(plan: StepPlan, spans: Spans) -> NDArray[np.int64]:
     """Index of the span that each sampled row takes its logits from.
 
     Raises:
@@ -112,18 +139,3 @@ def sampled_spans(plan: StepPlan, spans: Spans) -> NDArray[np.int64]:
     if missing:
         raise InvariantViolated(f"step {plan.step}: siblings of {missing}, which sample nothing")
     return np.concatenate((own, [index_of[row] for row in plan.sibling_parents]))
-
-
-def prompt_tokens(spans: Spans, parameters: RowParameters) -> PromptTokens:
-    """The prompt tokens that follow positions of the spans, where a row asked for them."""
-    is_asked = parameters.num_prompt_logprobs[spans.rows] >= 0
-    if not is_asked.any():
-        return _NO_PROMPT_TOKENS
-    ends = np.minimum(spans.ends, parameters.prompt_lens[spans.rows] - 1)
-    counts = np.where(is_asked, (ends - spans.starts).clip(0), 0)
-    offsets = count_up(counts)
-    return PromptTokens(
-        rows=spans.rows.repeat(counts),
-        positions=spans.starts.repeat(counts) + offsets + 1,
-        indices=spans.bounds[:-1].repeat(counts) + offsets,
-    )

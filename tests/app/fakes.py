@@ -70,6 +70,7 @@ class FakeEngineClient:
     prompts: list[list[int]] = field(default_factory=list)
     samplings: list[SamplingParams] = field(default_factory=list)
     salts: list[bytes] = field(default_factory=list)
+    pin_reason: FinishReason = FinishReason.LENGTH
     prefixes_of: dict[bytes, dict[str, PrefixInfo]] = field(default_factory=dict)
     aborted: list[int] = field(default_factory=list)
     aborted_choices: list[tuple[int, int]] = field(default_factory=list)
@@ -90,9 +91,7 @@ class FakeEngineClient:
         script = self.scripts[min(number, len(self.scripts) - 1)]
         return FakeStream(self, number, script, sampling)
 
-    async def reserve_prefix(
-        self, prompt: IntColumn, pin: Pin, *, salt: bytes = b""
-    ) -> TokenStream:
+    async def pin_prefix(self, prompt: IntColumn, pin: Pin, *, salt: bytes = b"") -> FinishReason:
         self.prefixes_of.setdefault(salt, {})[pin.name] = PrefixInfo(
             name=pin.name,
             num_tokens=len(prompt),
@@ -100,7 +99,9 @@ class FakeEngineClient:
             is_warm=True,
             ttl_s=pin.ttl_s,
         )
-        return await self.submit(prompt, SamplingParams(max_tokens=1), salt=salt)
+        async for _ in await self.submit(prompt, SamplingParams(max_tokens=1), salt=salt):
+            pass
+        return self.pin_reason
 
     async def release_prefix(self, name: str, *, salt: bytes = b"") -> None:
         del self.prefixes_of[salt][name]

@@ -40,15 +40,14 @@ class InlineEngineClient:
         )
         return self._open(request_id, sampling.n)
 
-    async def reserve_prefix(
-        self, prompt: IntColumn, pin: Pin, *, salt: bytes = b""
-    ) -> "InlineStream":
+    async def pin_prefix(self, prompt: IntColumn, pin: Pin, *, salt: bytes = b"") -> FinishReason:
         request_id = next(self._request_ids)
         sampling = SamplingParams(max_tokens=1)
         self._engine.reserve_prefix(
             Request(request_id=request_id, prompt=prompt, sampling=sampling, salt=salt, pin=pin)
         )
-        return self._open(request_id, 1)
+        *_, last = [delta async for delta in self._open(request_id, 1)]
+        return last.finish_reason
 
     async def release_prefix(self, name: str, *, salt: bytes = b"") -> None:
         self._engine.release_prefix(salt, name)
@@ -59,7 +58,7 @@ class InlineEngineClient:
         return [
             PrefixInfo(
                 name=prefix.name,
-                num_tokens=prefix.num_tokens,
+                num_tokens=len(prefix.tokens),
                 num_blocks=prefix.num_blocks,
                 is_warm=prefix.is_warm,
                 ttl_s=prefix.expires_s,

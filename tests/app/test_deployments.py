@@ -1,6 +1,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,12 @@ from ray import serve
 
 from app.deployments import Engine, Ingress
 from app.engine_handle import ServeEngineHandle
+from engine.config import PrefixConfig
 from engine.errors import EngineError
+from engine.runtime.client import RemoteEngineClient
 from engine.runtime.gang import GangOptions
+from engine.runtime.messages import PREFIXES
+from engine.types import Pin, int32
 from tests.app.scripted_app import make_app
 from tests.runtime import scripted
 
@@ -20,6 +25,10 @@ pytestmark = pytest.mark.ray
 
 NAME = "scripted"
 WORKERS = "tests.runtime.scripted:load_slow_worker"
+CONFIG = replace(
+    scripted.engine_config(ranks=1, pinned_prefix_share=0.2),
+    pinned_prefixes=(PrefixConfig(name="configured", token_ids=(1,) * 8),),
+)
 
 
 def free_port() -> int:
@@ -29,16 +38,17 @@ def free_port() -> int:
     return port
 
 
-def make_application(worker: str) -> serve.Application:
+def make_application(worker: str, num_replicas: int = 1) -> serve.Application:
     quick = {"graceful_shutdown_timeout_s": 20, "graceful_shutdown_wait_loop_s": 0.05}
     engine = Engine.options(  # type: ignore[attr-defined]
         **quick,
+        num_replicas=num_replicas,
         health_check_period_s=0.2,
         ray_actor_options={"num_cpus": 0.1},
-        placement_group_bundles=[{"CPU": 0.1}, {"CPU": 0.1}, {"CPU": 0.1}],
+        placement_group_bundles=[{"CPU": 0.1}, {"CPU": 0.1}],
         placement_group_strategy="STRICT_PACK",
     ).bind(
-        scripted.engine_config(),
+        CONFIG,
         GangOptions(num_cpus_per_rank=0.1, worker_factory=worker),
         Path,
     )
@@ -53,7 +63,7 @@ def make_application(worker: str) -> serve.Application:
 def url(ray_cluster: None) -> Iterator[str]:
     port = free_port()
     serve.start(http_options={"host": "127.0.0.1", "port": port})
-    serve.run(make_application(WORKERS), name=NAME, route_prefix="/")
+    serve.run(make_application(WORKERS, num_replicas=2), name=NAME, route_prefix="/")
     yield f"http://127.0.0.1:{port}"
     serve.shutdown()  # type: ignore[no-untyped-call]
 
@@ -76,6 +86,16 @@ def expected(prompt: list[int], count: int) -> list[str]:
 
 def engine_handle() -> Any:
     return serve.get_deployment_handle("Engine", NAME)
+
+
+async def pins() -> list[list[str]]:
+    """Names of the prefixes that are computed, for each replica."""
+    lists = map(PREFIXES.decode, await ServeEngineHandle(engine_handle()).prefixes(b""))
+    return [[prefix.name for prefix in listed if prefix.is_warm] for listed in lists]
+
+
+async def test_a_replica_that_is_ready_has_pinned_the_configured_prefixes(url: str) -> None:
+    assert await pins() == [["configured"]] * 2
 
 
 async def test_concurrent_requests_get_their_own_tokens(http: httpx.AsyncClient) -> None:
@@ -101,10 +121,26 @@ async def num_open() -> int:
     return round(stats["pressure"] * scripted.engine_config().max_num_seqs)
 
 
-def rank_processes() -> list[psutil.Process]:
-    """This cluster's rank actors, by the title that Ray gives their processes."""
+def actor_processes(kind: str) -> list[psutil.Process]:
+    """This cluster's actors of a kind, by the title that Ray gives their processes."""
     children = psutil.Process().children(recursive=True)
-    return [child for child in children if child.cmdline()[0].startswith("ray::RankActor")]
+    return [child for child in children if child.cmdline()[0].startswith(f"ray::{kind}")]
+
+
+async def test_pins_reach_every_replica_and_those_that_join(url: str) -> None:
+    client = RemoteEngineClient(ServeEngineHandle(engine_handle()))
+    try:
+        await client.pin_prefix(int32([2] * 8), Pin(name="first"))
+        await client.pin_prefix(int32([3] * 8), Pin(name="second"))
+        assert await pins() == [["configured", "first", "second"]] * 2
+        await client.release_prefix("first")
+        replica, _ = actor_processes(f"ServeReplica:{NAME}:Engine")
+        replica.kill()
+        async with asyncio.timeout(60):
+            while await pins() != [["configured", "second"]] * 2 or replica.is_running():
+                pass
+    finally:
+        await client.close()
 
 
 def test_what_a_rank_refuses_ends_the_deployment_at_once(url: str) -> None:
@@ -136,9 +172,11 @@ async def test_a_killed_rank_fails_its_requests_and_the_replica_is_replaced(
     async with http.stream("GET", "/generate", params={"prompt": "1", "max_tokens": "190"}) as it:
         lines = it.aiter_lines()
         await anext(lines)
-        ranks = rank_processes()
+        ranks = actor_processes("RankActor")
         assert len(ranks) == 2
-        ranks[1].kill()
+        # one of the replicas has the request
+        for rank in ranks:
+            rank.kill()
         async with asyncio.timeout(20):
             assert len([line async for line in lines]) < 190
     async with asyncio.timeout(60):

@@ -11,6 +11,7 @@ from app.pinned_prefixes import encode_prefixes
 from app.tenancy import tenant_salt
 from engine.config import EngineConfig, PrefixConfig
 from engine.errors import ConfigError, InvalidRequest
+from engine.types import FinishReason
 from tests.app.fakes import FakeEngineClient, Script
 from tests.app.server import MAX_MODEL_LEN, MODEL, encode, in_process, make_app
 from tests.runtime import scripted
@@ -106,6 +107,13 @@ async def test_what_the_engine_refuses_is_the_callers_error() -> None:
             answer = await http.post(URL, json={"name": "a", "prompt": TEXT})
         assert answer.status_code == 400
         assert "needs 3 more blocks" in answer.json()["error"]["message"]
+
+
+async def test_a_prefix_that_is_not_computed_is_the_engines_error() -> None:
+    client = engine_client(pin_reason=FinishReason.ABORT)
+    async with in_process(make_app(client)) as http:
+        answer = await http.post(URL, json={"name": "a", "prompt": TEXT})
+    assert answer.status_code == 503
 
 
 def encoded(entries: list[dict[str, Any]], *, keys: tuple[bytes, ...] = ()) -> list[PrefixConfig]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
-from engine.types import PinnedPrefix, Request
+from engine.types import PinnedPrefix, Request, int32
 
 Key = tuple[bytes, str]
 
@@ -72,7 +72,7 @@ class ModelledPins:
             PinnedPrefix(
                 salt=salt,
                 name=name,
-                num_tokens=len(pin.tokens),
+                tokens=int32(pin.tokens),
                 num_blocks=len(pin.tokens) // size,
                 is_warm=pin.is_warm,
                 expires_s=None if pin.expires_s == inf else pin.expires_s,

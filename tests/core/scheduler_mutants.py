@@ -202,6 +202,20 @@ DECODING_MUTANTS = [
         "pass",
     ),
     mutant(
+        "a choice that is given up ends before its siblings can do without",
+        Decoding,
+        Decoding.give_up,
+        "any(sequence.is_prefilling for sequence in own)",
+        "False",
+    ),
+    mutant(
+        "a choice that is given up goes on while its siblings are prefilled",
+        Decoding,
+        Decoding.give_up,
+        "any(sequence.is_prefilling for sequence in own)",
+        "group.is_prefilling",
+    ),
+    mutant(
         "a beam continues the wrong parent",
         Decoding,
         Decoding._search,

@@ -56,6 +56,7 @@ RULES: list[Callable[[], None]] = [
     scheduler.test_a_request_is_not_admitted_in_the_step_that_preempts_it,
     preemption.test_a_beam_rewound_by_a_swap_decodes,
     preemption.test_siblings_that_come_back_wait_for_the_head_of_their_prompt,
+    preemption.test_a_choice_given_up_while_it_comes_back_ends_once_its_sibling_can_do_without,
     preemption.test_as_many_as_configured_overtake_a_swapped_group,
     queues.test_an_overtaken_group_is_preempted_after_those_that_overtook_it,
     limits.test_a_group_with_more_sequences_than_rows_is_refused,

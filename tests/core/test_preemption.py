@@ -203,6 +203,31 @@ def test_siblings_that_come_back_wait_for_the_head_of_their_prompt() -> None:
         run_workload(seed, may_pin=False, prompt_share=0.3)
 
 
+def test_a_choice_given_up_while_it_comes_back_ends_once_its_sibling_can_do_without() -> None:
+    """Its sibling reads blocks that it has yet to write; after that it takes no further token."""
+    setting = Setting(
+        capacity=Capacity(num_blocks=10, block_size=4, num_rows=4),
+        config=SchedulerConfig(max_num_batched_tokens=8, max_model_len=40, prefix_cache=False),
+        preemption=RECOMPUTE,
+        prefix_cache=False,
+    )
+    harness = Harness(setting)
+    harness.add([1] * 4, harness.sampling(20, ignore_eos=True))
+    preempted = harness.add([2] * 18, harness.sampling(10, n=2, ignore_eos=True))
+    assert preempted is not None
+    while not harness.stats.num_recomputed:
+        harness.step()
+    while not harness.executor.last_plan.prefill_rows:
+        harness.step()
+    # the first of several chunks of the first sibling; the other has a chunk of its own to follow
+    assert not any(harness.executor.last_plan.prefill_samples)
+    assert all(answer.tokens for answer in harness.answers[preempted])
+    harness.abort_choice(preempted, 0)
+    harness.drain()
+    first, second = harness.answers[preempted]
+    assert (first.reason, len(second.tokens)) == (FinishReason.ABORT, 10)
+
+
 def test_a_beam_rewound_by_a_swap_decodes() -> None:
     group = group_of([1] * 4, (5,), (6,))
     for sequence in group.sequences:

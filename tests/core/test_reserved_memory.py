@@ -1,3 +1,5 @@
+from dataclasses import replace
+from itertools import product
 from random import Random
 
 import pytest
@@ -5,9 +7,11 @@ import pytest
 from engine.config import MemoryPolicy, SchedulerConfig
 from engine.core.engine import Engine
 from engine.core.grouping import make_group
+from engine.core.limits import clip_max_tokens
 from engine.core.memory import Admission
 from engine.core.policies import make_memory
-from engine.core.reserved_memory import ReservedMemory, oracle, pow2
+from engine.core.reservation import oracle, pow2
+from engine.core.reserved_memory import ReservedMemory
 from engine.core.sequence import SequenceGroup
 from engine.errors import PromptTooLong
 from engine.executor.symbolic import SymbolicExecutor
@@ -101,8 +105,30 @@ def test_what_never_fits_is_refused_with_both_numbers() -> None:
     )
     with pytest.raises(PromptTooLong) as raised:
         engine.add(request)
-    assert (raised.value.limit, raised.value.got) == (160, 36)
+    assert (raised.value.limit, raised.value.got) == (160, 192)
     assert not engine.has_work
+
+
+@pytest.mark.parametrize("policy", RESERVED)
+@pytest.mark.parametrize("num_blocks", [16, 23, 40])
+def test_whatever_is_accepted_has_room_in_an_empty_pool(
+    policy: MemoryPolicy, num_blocks: int
+) -> None:
+    config, pool = _config(policy), replace(CAPACITY, num_blocks=num_blocks)
+    plenty = replace(CAPACITY, num_blocks=1000)
+    seen = set()
+    for prompt_len, max_tokens, n in product(range(1, 60, 7), range(1, 60, 7), (1, 2, 3, 5)):
+        sampling = SamplingParams(max_tokens=max_tokens, n=n)
+        request = Request(request_id=0, prompt=int32([0] * prompt_len), sampling=sampling)
+        group = make_group(request, 0, config, plenty)
+        has_room = make_memory(config, pool).can_admit(group) is Admission.NOW
+        try:
+            is_accepted = bool(clip_max_tokens(prompt_len, sampling, config, pool))
+        except PromptTooLong:
+            is_accepted = False
+        assert is_accepted == has_room, (prompt_len, max_tokens, n)
+        seen.add(has_room)
+    assert seen == {True, False}
 
 
 def test_tables_are_contiguous_and_known_from_the_start() -> None:

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import AsyncIterator
 
 from engine.errors import EngineError
+from engine.runtime.client import RemoteEngineClient
 from engine.runtime.columns import idle_stats
 from engine.runtime.messages import (
     OUTPUTS,
@@ -16,12 +17,14 @@ from engine.runtime.messages import (
     Verdict,
     encode_batch,
 )
+from engine.runtime.token_stream import RemoteTokenStream
 from engine.types import (
     ALL_CHOICES,
     Capacity,
     FinishReason,
     Refusal,
     Request,
+    SamplingParams,
     StepOutput,
     float32,
     int32,
@@ -59,6 +62,8 @@ class FakeEngineHandle:
 
     def __init__(self) -> None:
         self.replica = "a"
+        self.all_replicas = ["a"]
+        self.lost_replicas: set[str] = set()
         self.refusal: Refusal | None = None
         self.is_up = True
         self.loses_verdicts = False
@@ -66,25 +71,34 @@ class FakeEngineHandle:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.requests: list[Request] = []
+        self.submitted: asyncio.Queue[Request] = asyncio.Queue()
         self.aborted: list[tuple[str, int]] = []
         self.aborted_choices: list[int] = []
         self.was_aborted = asyncio.Event()
         self.renewed: list[tuple[str, int]] = []
         self.was_renewed = asyncio.Event()
         self.released: list[tuple[bytes, str]] = []
-        self.pinned: list[PrefixInfo] = []
+        # what each replica says
+        self.pinned: list[list[PrefixInfo]] = []
         self.attached: list[str] = []
         self.was_attached = asyncio.Event()
         self.contexts: set[str] = set()
         self._streams: dict[str, asyncio.Queue[bytes | EngineError | None]] = {}
 
-    async def submit(self, client: int, request: bytes) -> bytes:
+    async def replicas(self) -> list[str]:
         self._check_up()
+        return self.all_replicas
+
+    async def submit(self, client: int, request: bytes, replica: str | None = None) -> bytes:
+        self._check_up()
+        if replica in self.lost_replicas:
+            raise EngineError(f"replica {replica} is gone")
         await self.may_answer.wait()
         self.requests.append(REQUESTS.decode(request))
+        self.submitted.put_nowait(self.requests[-1])
         if self.loses_verdicts:
             raise EngineError("no answer in time")
-        return VERDICTS.encode(Verdict(replica=self.replica, refusal=self.refusal))
+        return VERDICTS.encode(Verdict(replica=replica or self.replica, refusal=self.refusal))
 
     async def abort(
         self, replica: str, request_ids: tuple[int, ...], choice: int = ALL_CHOICES
@@ -115,9 +129,9 @@ class FakeEngineHandle:
         self._check_up()
         self.released.append((salt, name))
 
-    async def prefixes(self, salt: bytes) -> bytes:
+    async def prefixes(self, salt: bytes) -> list[bytes]:
         self._check_up()
-        return PREFIXES.encode(self.pinned)
+        return [PREFIXES.encode(pinned) for pinned in self.pinned]
 
     async def is_ready(self) -> bool:
         self._check_up()
@@ -142,3 +156,15 @@ class FakeEngineHandle:
         self.contexts.add(REQUEST_CONTEXT.get())
         if not self.is_up:
             raise EngineError("no engine replica")
+
+
+async def submit(client: RemoteEngineClient, n: int = 1) -> RemoteTokenStream:
+    return await client.submit(int32([1, 2]), SamplingParams(max_tokens=5, n=n))
+
+
+async def read(stream: RemoteTokenStream) -> list[int]:
+    return [token async for delta in stream for token in delta.tokens]
+
+
+async def read_choices(stream: RemoteTokenStream) -> list[tuple[int, list[int], FinishReason]]:
+    return [(delta.choice, delta.tokens.tolist(), delta.finish_reason) async for delta in stream]

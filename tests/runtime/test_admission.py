@@ -46,6 +46,17 @@ def test_every_choice_counts_against_the_pool_and_the_rows(admission: Admission)
         admission.check(request(n=5), num_waiting=0, now_s=0.0)
 
 
+def test_what_a_baseline_can_never_reserve_is_refused_before_it_is_queued() -> None:
+    config = replace(engine_config(max_num_waiting=4), memory_policy="reserved_pow2")
+    admission = Admission(config, CAPACITY)
+    # each of two sequences takes a chunk of 4 of the 10 blocks
+    admission.check(request(8, 8, n=2), num_waiting=0, now_s=0.0)
+    # the output counts as 16 tokens, and 6 blocks come in a chunk of 8
+    with pytest.raises(PromptTooLong) as caught:
+        admission.check(request(8, 9, n=2), num_waiting=0, now_s=0.0)
+    assert (caught.value.limit, caught.value.got) == (40, 64)
+
+
 def test_an_empty_prompt_is_refused(admission: Admission) -> None:
     with pytest.raises(InvalidRequest):
         admission.check(replace(request(), prompt=int32()), num_waiting=0, now_s=0.0)

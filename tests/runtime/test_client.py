@@ -1,39 +1,23 @@
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
 from engine.errors import EngineError, InvalidRequest, Overloaded
 from engine.runtime.client import RemoteEngineClient
 from engine.runtime.columns import failure
-from engine.runtime.messages import OUTPUTS, PrefixInfo, encode_batch
+from engine.runtime.messages import OUTPUTS, encode_batch
 from engine.runtime.token_stream import RemoteTokenStream
-from engine.types import PROMPT_CHOICE, FinishReason, Pin, Refusal, SamplingParams, int32
-from tests.runtime.fake_handle import REQUEST_CONTEXT, STATS, FakeEngineHandle
+from engine.types import PROMPT_CHOICE, FinishReason, Refusal, SamplingParams, int32
+from tests.runtime.fake_handle import (
+    REQUEST_CONTEXT,
+    STATS,
+    FakeEngineHandle,
+    read,
+    read_choices,
+    submit,
+)
 
 NONE, LENGTH = FinishReason.NONE, FinishReason.LENGTH
-
-
-@pytest.fixture
-async def handle() -> FakeEngineHandle:
-    return FakeEngineHandle()
-
-
-@pytest.fixture
-async def client(handle: FakeEngineHandle) -> AsyncIterator[RemoteEngineClient]:
-    before = asyncio.all_tasks()
-    client = RemoteEngineClient(handle, renew_period_s=0.01)
-    yield client
-    await client.close()
-    assert asyncio.all_tasks() <= before | {asyncio.current_task()}
-
-
-async def submit(client: RemoteEngineClient, n: int = 1) -> RemoteTokenStream:
-    return await client.submit(int32([1, 2]), SamplingParams(max_tokens=5, n=n))
-
-
-async def read(stream: RemoteTokenStream) -> list[int]:
-    return [token async for delta in stream for token in delta.tokens]
 
 
 async def test_each_stream_gets_its_own_tokens(
@@ -156,72 +140,6 @@ async def test_a_replica_that_forgets_a_request_fails_it(
         await read(stream)
 
 
-async def test_abort_ends_the_stream_and_tells_its_replica(
-    client: RemoteEngineClient, handle: FakeEngineHandle
-) -> None:
-    stream = await submit(client)
-    await stream.abort()
-    await stream.abort()
-    assert [delta.finish_reason async for delta in stream] == [FinishReason.ABORT]
-    assert handle.aborted == [("a", stream.request_id)]
-
-
-async def test_a_choice_is_aborted_alone(
-    client: RemoteEngineClient, handle: FakeEngineHandle
-) -> None:
-    stream = await submit(client, n=2)
-    await stream.abort_choice(1)
-    await stream.abort_choice(1)
-    assert (handle.aborted, handle.aborted_choices) == ([("a", stream.request_id)], [1])
-    abort = FinishReason.ABORT
-    handle.tell((stream.request_id, -1, abort, 1), (stream.request_id, 5, LENGTH, 0))
-    assert [delta.choice async for delta in stream] == [0]
-
-
-async def test_a_lost_abort_of_a_choice_leaves_the_others_alone(
-    client: RemoteEngineClient, handle: FakeEngineHandle
-) -> None:
-    stream = await submit(client, n=2)
-    handle.loses_aborts = True
-    await stream.abort_choice(0)
-    handle.tell((stream.request_id, 4, NONE, 0), (stream.request_id, 5, LENGTH, 1))
-    assert await read(stream) == [5]
-
-
-async def test_abort_reaches_the_replica_when_the_caller_is_cancelled(
-    client: RemoteEngineClient, handle: FakeEngineHandle
-) -> None:
-    stream = await submit(client)
-
-    async def request() -> None:
-        try:
-            await read(stream)
-        finally:
-            await stream.abort()
-
-    task = asyncio.create_task(request())
-    await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.wait_for(handle.was_aborted.wait(), 10)
-    assert handle.aborted == [("a", stream.request_id)]
-    await asyncio.wait([task])
-
-
-async def test_a_submission_cancelled_before_its_verdict_is_aborted(
-    client: RemoteEngineClient, handle: FakeEngineHandle
-) -> None:
-    handle.may_answer.clear()
-    task = asyncio.create_task(submit(client))
-    await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.wait([task])
-    handle.may_answer.set()
-    await asyncio.wait_for(handle.was_aborted.wait(), 10)
-    assert handle.aborted == [("a", handle.requests[0].request_id)]
-
-
 async def test_the_lease_is_renewed_while_requests_are_open(
     client: RemoteEngineClient, handle: FakeEngineHandle
 ) -> None:
@@ -237,10 +155,6 @@ async def test_close_fails_what_is_open(
     await client.close()
     with pytest.raises(EngineError, match="closed"):
         await read(stream)
-
-
-async def read_choices(stream: RemoteTokenStream) -> list[tuple[int, list[int], FinishReason]]:
-    return [(delta.choice, delta.tokens.tolist(), delta.finish_reason) async for delta in stream]
 
 
 async def test_a_stream_ends_with_its_last_choice(
@@ -263,48 +177,6 @@ async def test_news_of_the_prompt_are_passed_on_and_end_nothing(
     assert await read_choices(stream) == [(PROMPT_CHOICE, [1], LENGTH), (0, [2], LENGTH)]
 
 
-async def test_abort_ends_every_choice_that_goes_on(
-    client: RemoteEngineClient, handle: FakeEngineHandle
-) -> None:
-    stream = await submit(client, n=3)
-    other = await submit(client)
-    handle.tell((stream.request_id, 5, LENGTH, 1), (other.request_id, 1, LENGTH))
-    assert await read(other) == [1]
-    await stream.abort()
-    abort = FinishReason.ABORT
-    assert await read_choices(stream) == [(1, [5], LENGTH), (0, [], abort), (2, [], abort)]
-
-
-async def test_a_request_whose_verdict_was_lost_is_aborted_at_its_first_news(
-    client: RemoteEngineClient, handle: FakeEngineHandle
-) -> None:
-    known = await submit(client)
-    handle.loses_verdicts = True
-    with pytest.raises(EngineError, match="no answer"):
-        await submit(client)
-    unseen = handle.requests[1].request_id
-    handle.tell((unseen, 1, NONE))
-    await asyncio.wait_for(handle.was_aborted.wait(), 10)
-    # what was sent before the abort came is no reason for another one
-    handle.tell((unseen, 1, NONE))
-    handle.tell((unseen, -1, FinishReason.ABORT), (known.request_id, 1, LENGTH))
-    assert await read(known) == [1]
-    assert handle.aborted == [("a", unseen)]
-
-
-async def test_a_lost_abort_is_repeated_when_the_replica_goes_on(
-    client: RemoteEngineClient, handle: FakeEngineHandle
-) -> None:
-    stream = await submit(client)
-    handle.loses_aborts = True
-    await stream.abort()
-    handle.loses_aborts = False
-    handle.was_aborted.clear()
-    handle.tell((stream.request_id, 1, NONE))
-    await asyncio.wait_for(handle.was_aborted.wait(), 10)
-    assert handle.aborted == [("a", stream.request_id)] * 2
-
-
 async def test_the_replica_is_told_how_much_has_been_read(
     client: RemoteEngineClient, handle: FakeEngineHandle
 ) -> None:
@@ -324,21 +196,6 @@ async def test_bytes_that_are_no_outputs_fail_the_requests_of_their_replica(
     handle.send(b"junk")
     with pytest.raises(EngineError, match="not a"):
         await read(stream)
-
-
-async def test_a_prefix_is_a_request_without_output(
-    client: RemoteEngineClient, handle: FakeEngineHandle
-) -> None:
-    stream = await client.reserve_prefix(int32([1, 2]), Pin(name="a", ttl_s=2.0), salt=b"tenant")
-    [request] = handle.requests
-    assert (request.pin, request.salt) == (Pin(name="a", ttl_s=2.0), b"tenant")
-    assert (request.sampling.max_tokens, request.sampling.n) == (1, 1)
-    handle.tell((stream.request_id, -1, LENGTH))
-    assert await read(stream) == []
-    handle.pinned = [PrefixInfo(name="a", num_tokens=4, num_blocks=1, is_warm=True, ttl_s=None)]
-    assert await client.prefixes(salt=b"tenant") == handle.pinned
-    await client.release_prefix("a", salt=b"tenant")
-    assert handle.released == [(b"tenant", "a")]
 
 
 async def test_a_request_that_is_refused_after_all_fails_with_the_reason(

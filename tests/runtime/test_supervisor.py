@@ -4,111 +4,31 @@ import random
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
 
 from engine.config import PrefixConfig
 from engine.errors import ConfigError, EngineError, Overloaded, PromptTooLong
 from engine.runtime.client import RemoteEngineClient
-from engine.runtime.gang import GangOptions, start_gang
-from engine.runtime.messages import REQUESTS, VERDICTS
+from engine.runtime.messages import PINS, REQUESTS, VERDICTS
 from engine.runtime.supervisor import ClientLimits, Supervisor
-from engine.runtime.warming import LocalEngineHandle, warm
+from engine.runtime.warming import LocalEngineHandle, adopt, warm
 from engine.types import FinishReason, Request, SamplingParams, int32
 from tests.runtime import scripted
+from tests.runtime.serving import client_of, death_of, generate, params, serving, until_empty
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
-
-
-IMPATIENT = ClientLimits(idle_s=0.1)
 
 
 class LosingHandle(LocalEngineHandle):
     """Every verdict is lost on its way."""
 
-    async def submit(self, client: int, request: bytes) -> bytes:
-        await super().submit(client, request)
+    async def submit(self, client: int, request: bytes, replica: str | None = None) -> bytes:
+        await super().submit(client, request, replica)
         raise EngineError("no answer in time")
-
-
-@asynccontextmanager
-async def serving(
-    worker: str = "load_worker",
-    *,
-    step_deadline_s: float = 30.0,
-    limits: ClientLimits = IMPATIENT,
-    **settings: Any,
-) -> AsyncIterator[Supervisor]:
-    before = asyncio.all_tasks()
-    config = scripted.engine_config(**settings)
-    gang = await start_gang(
-        config,
-        GangOptions(
-            num_cpus_per_rank=0.1,
-            worker_factory=f"tests.runtime.scripted:{worker}",
-            step_deadline_s=step_deadline_s,
-        ),
-    )
-    supervisor = Supervisor(
-        gang, config, replica="a", step_deadline_s=step_deadline_s, limits=limits
-    )
-    try:
-        yield supervisor
-    finally:
-        supervisor.close()
-    assert asyncio.all_tasks() <= before
-    assert not gang._folder.path.exists()
-    for actor in gang._actors:
-        await death_of(actor.ping.remote)
-
-
-async def death_of(ask: Callable[[], Awaitable[Any]]) -> None:
-    """Ask until the answer is that an actor is dead: killing takes effect a little later."""
-
-    async def ask_for_ever() -> None:
-        while True:
-            with suppress(EngineError):
-                await ask()
-
-    with pytest.raises(ray.exceptions.RayActorError):
-        await asyncio.wait_for(ask_for_ever(), 10)
-
-
-@asynccontextmanager
-async def client_of(
-    supervisor: Supervisor, handle: type[LocalEngineHandle] = LocalEngineHandle
-) -> AsyncIterator[RemoteEngineClient]:
-    client = RemoteEngineClient(handle(supervisor), renew_period_s=0.02)
-    try:
-        yield client
-    finally:
-        await client.close()
-
-
-def params(max_tokens: int, n: int = 1) -> SamplingParams:
-    return SamplingParams(max_tokens=max_tokens, n=n)
-
-
-def is_empty(supervisor: Supervisor) -> bool:
-    usage = supervisor.stats.usage
-    return usage.free + usage.cached == usage.total and not usage.swapped
-
-
-async def until_empty(supervisor: Supervisor, client: RemoteEngineClient) -> None:
-    """Wait until no request is open and every block has come back."""
-    async with asyncio.timeout(20):
-        while supervisor.num_open or not is_empty(supervisor):
-            await generate(client, [5], 2)
-
-
-async def generate(client: RemoteEngineClient, prompt: list[int], max_tokens: int) -> list[int]:
-    stream = await client.submit(int32(prompt), params(max_tokens))
-    return [token async for delta in stream for token in delta.tokens]
 
 
 async def pid_of(actor: Any) -> int:
@@ -324,3 +244,16 @@ async def test_prefixes_are_pinned_before_the_first_request_and_listed_by_tenant
         assert sum([delta.num_cached async for delta in stream]) == 8
         with pytest.raises(ConfigError, match=r"'a' cannot be pinned.*other tokens"):
             await warm(supervisor, [PrefixConfig(name="a", token_ids=(2,) * 9, salt=b"one")])
+        told = PINS.decode(supervisor.pins())
+        assert [(pin.name, pin.token_ids, pin.salt) for pin in told] == [
+            (name, (1,) * 8, b"one") for name in "ab"
+        ]
+        # what is held already is left alone, and what has no room is left out
+        peers = [replace(told[0], token_ids=(3,) * 8), replace(told[1], name="c", ttl_s=5.0)]
+        await adopt(supervisor, [*peers, PrefixConfig(name="d", token_ids=tuple(range(80)))])
+        *held, adopted = await client.prefixes(salt=b"one")
+        assert [info.name for info in held] == ["a", "b"]
+        assert adopted.name == "c"
+        assert adopted.ttl_s is not None
+        assert 0 < adopted.ttl_s <= 5
+        assert await client.prefixes() == []

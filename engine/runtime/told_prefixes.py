@@ -1,0 +1,57 @@
+"""What a replica says of the prefixes that its scheduler has told of."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
+
+from engine.config import PrefixConfig
+from engine.runtime.messages import PrefixInfo
+from engine.types import PinnedPrefix
+
+
+def list_prefixes(told: Iterable[PinnedPrefix], salt: bytes, now_s: float) -> list[PrefixInfo]:
+    """A tenant's prefixes, for itself."""
+    return [
+        PrefixInfo(
+            name=prefix.name,
+            num_tokens=len(prefix.tokens),
+            num_blocks=prefix.num_blocks,
+            is_warm=prefix.is_warm,
+            ttl_s=ttl_s,
+        )
+        for prefix, ttl_s in _living(told, now_s)
+        if prefix.salt == salt
+    ]
+
+
+def list_pins(told: Iterable[PinnedPrefix], now_s: float) -> list[PrefixConfig]:
+    """The prefixes of all tenants, for another replica to pin."""
+    return [
+        PrefixConfig(
+            name=prefix.name, token_ids=tuple(prefix.tokens), ttl_s=ttl_s, salt=prefix.salt
+        )
+        for prefix, ttl_s in _living(told, now_s)
+    ]
+
+
+def merge_prefixes(lists: Iterable[list[PrefixInfo]]) -> list[PrefixInfo]:
+    """What all replicas hold: warm where all that know a prefix are, gone when the first is."""
+    merged: dict[str, PrefixInfo] = {}
+    for info in chain.from_iterable(lists):
+        other = merged.get(info.name, info)
+        ends = [ttl_s for ttl_s in (info.ttl_s, other.ttl_s) if ttl_s is not None]
+        is_warm = info.is_warm and other.is_warm
+        merged[info.name] = replace(info, is_warm=is_warm, ttl_s=min(ends, default=None))
+    return list(merged.values())
+
+
+def _living(
+    told: Iterable[PinnedPrefix], now_s: float
+) -> Iterator[tuple[PinnedPrefix, float | None]]:
+    """Prefixes and the seconds that they have left."""
+    for prefix in told:
+        if prefix.expires_s is None:
+            yield prefix, None
+        # an idle scheduler does not look at its clock
+        elif prefix.expires_s > now_s:
+            yield prefix, prefix.expires_s - now_s

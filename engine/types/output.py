@@ -1,0 +1,108 @@
+"""The news of a step for the ingresses."""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from engine.types.columns import FloatColumn, IntColumn, float32, int32, int64
+from engine.types.memory import MemoryUsage, PinnedPrefix
+
+# the choice that entries about the prompt itself have
+PROMPT_CHOICE = -1
+# the choice that news of open beams have
+BEAM_CHOICE = -3
+# what beams that have ended have in the place of an index
+ENDED_BY_TOKEN, ENDED_BY_PATTERN = -1, -2
+
+
+class FinishReason(IntEnum):
+    """Why a sequence ended; NONE while it goes on, PATTERN by a `StopPattern`."""
+
+    NONE = 0
+    STOP = 1
+    LENGTH = 2
+    ABORT = 3
+    ERROR = 4
+    PATTERN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A `RequestError` on its way to the ingress; `code` says which one."""
+
+    code: str
+    message: str
+    param: str | None = None
+    limit: int = 0
+    got: int = 0
+    retry_after_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStats:
+    """Counts right after a step.
+
+    Attributes:
+        num_running, num_waiting, num_swapped: requests by where they are.
+        oldest_waiting_s, oldest_swapped_s: seconds since the arrival of the earliest request that
+            waits or is swapped out; 0 when there is none.
+        num_recomputed, num_swapped_out: preemptions of groups since the start, by kind.
+        num_cached_tokens: prompt tokens found in the prefix cache since the start.
+        num_tokens: tokens of the step's forward pass.
+        elapsed_s: seconds the workers spent on it.
+    """
+
+    usage: MemoryUsage
+    num_running: int = 0
+    num_waiting: int = 0
+    num_swapped: int = 0
+    oldest_waiting_s: float = 0.0
+    oldest_swapped_s: float = 0.0
+    num_recomputed: int = 0
+    num_swapped_out: int = 0
+    num_cached_tokens: int = 0
+    num_tokens: int = 0
+    elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutput:
+    """The news of one step for the ingresses: one entry per new token or ended sequence.
+
+    Attributes:
+        request_ids: int64.
+        choices: int32 index of the sequence inside its request.
+        tokens: int32; -1 where a sequence ended without a token (abort, error).
+        logprobs: float32, see `StepResult`.
+        finish_reasons: int8 `FinishReason`.
+        top_counts, top_tokens, top_logprobs: see `StepResult`.
+        stats: counts after the step.
+        cached_tokens: int32 tokens of the prompt that were found in the prefix cache, told once for
+            each request, with one of its entries; empty when no entry tells any.
+        pinned: all pinned prefixes, where that has changed since the last output.
+        refusals: request ids that were refused after all, and why; their choices end by ERROR.
+        beam_requests: int64, one entry per beam of the searches that tell of them, all beams of one
+            step of a search together.
+        beam_indices, beam_parents, beam_tokens: int32; the beam with an index, or `ENDED_BY_TOKEN`
+            or `ENDED_BY_PATTERN`, adds a token to what the parent was before the step. Beams that
+            are not named are gone; the first parent is 0.
+        beam_logprobs: float32 of the tokens.
+    """
+
+    step: int
+    request_ids: IntColumn
+    choices: IntColumn
+    tokens: IntColumn
+    logprobs: FloatColumn
+    finish_reasons: IntColumn
+    top_counts: IntColumn
+    top_tokens: IntColumn
+    top_logprobs: FloatColumn
+    stats: StepStats
+    cached_tokens: IntColumn = field(default_factory=int32)
+    pinned: tuple[PinnedPrefix, ...] | None = None
+    refusals: tuple[tuple[int, Refusal], ...] = ()
+    beam_requests: IntColumn = field(default_factory=int64)
+    beam_indices: IntColumn = field(default_factory=int32)
+    beam_parents: IntColumn = field(default_factory=int32)
+    beam_tokens: IntColumn = field(default_factory=int32)
+    beam_logprobs: FloatColumn = field(default_factory=float32)

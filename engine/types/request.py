@@ -1,0 +1,143 @@
+"""What the ingress asks of the engine: a prompt, how to continue it, what to keep of it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.types.columns import IntColumn
+
+# what an abort of the whole request has in the place of a choice
+ALL_CHOICES = -2
+# where a stop pattern leads when it is met
+PATTERN_MET = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopPattern:
+    """What ends a hypothesis of a beam search beside stop ids: an automaton over tokens.
+
+    Every sequence is in state 0, and in the states that its last token has led to. A token without
+    an edge from any of them leads to none.
+
+    Attributes:
+        sources, tokens, targets: int32 edges; `PATTERN_MET` as a target ends the sequence.
+        silent: int32 tokens that change no state.
+    """
+
+    sources: IntColumn
+    tokens: IntColumn
+    targets: IntColumn
+    silent: IntColumn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How the next token of one request is chosen and when it stops.
+
+    Attributes:
+        max_tokens: most tokens to generate, at least 1.
+        temperature: divides the logits; 0 takes the most likely token.
+        top_k: keep this many most likely tokens; 0 keeps all.
+        top_p: keep the smallest set of tokens whose probability reaches this, in (0, 1].
+        min_p: drop tokens below this share of the most likely token's probability, in [0, 1].
+        seed: 64-bit; with the position it fixes every draw, whatever else is in the batch.
+        stop_token_ids: ids that end the sequence beside the model's own end ids.
+        ignore_eos: go on after the model's end ids (`stop_token_ids` still end it).
+        n: sequences to return; they share the prompt.
+        beam_width: beams to keep open, at least n; 0 samples instead of searching.
+        length_penalty, early_stopping: beam search only, as in transformers' `generate`.
+        stop_pattern: beam search only: what else ends a hypothesis, with the token that meets it.
+        tell_beams: beam search only: tell of the open beams after each step.
+        min_tokens: tokens before which no stop id can be chosen.
+        presence_penalty, frequency_penalty: subtracted from the logits of output tokens, once and
+            per occurrence, in [-2, 2].
+        repetition_penalty: divides positive and multiplies negative logits of prompt and output
+            tokens, above 0; 1 changes nothing (arXiv:1909.05858).
+        logit_bias: (token id, value added to its logit).
+        allowed_token_ids: the only ids that can be chosen; empty allows all.
+        bad_words: token sequences whose last token cannot follow the others.
+        deterministic: the same bits alone, in a batch, after a swap and after recomputation.
+        prompt_logprobs: None for none, else log-probabilities of the prompt's tokens and of this
+            many most likely tokens at each place, told under `PROMPT_CHOICE`.
+        num_logprobs: None for none, else log-probabilities of the chosen token and of this many
+            most likely tokens, from the raw distribution (before temperature and filters).
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    n: int = 1
+    beam_width: int = 0
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+    stop_pattern: StopPattern | None = None
+    tell_beams: bool = False
+    min_tokens: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    deterministic: bool = False
+    prompt_logprobs: int | None = None
+    num_logprobs: int | None = None
+
+    @property
+    def changes_logits(self) -> bool:
+        """Whether anything but temperature and filters bears on the choice."""
+        return (
+            self.presence_penalty != 0
+            or self.frequency_penalty != 0
+            or self.repetition_penalty != 1
+            or self.min_tokens > 0
+            or bool(self.logit_bias or self.allowed_token_ids or self.bad_words)
+        )
+
+    @property
+    def needs_known_tokens(self) -> bool:
+        """Whether the workers must know the tokens of its rows."""
+        return self.changes_logits or self.prompt_logprobs is not None
+
+    @property
+    def may_read_cache(self) -> bool:
+        """Whether keys and values that another request has computed will do."""
+        return self.prompt_logprobs is None and not self.deterministic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """A wish that the blocks of a prompt stay in the pool for later prompts that begin with it.
+
+    Attributes:
+        name: unique among the prefixes of a tenant.
+        ttl_s: seconds from the end of its prefill; None for as long as the engine lives.
+    """
+
+    name: str
+    ttl_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One prompt to continue, made by the ingress.
+
+    Attributes:
+        request_id: 63-bit, unique in the engine.
+        prompt: int32 token ids, at least one.
+        salt: the tenant; requests of other tenants never share blocks with this one.
+        arrival_s: seconds on the clock of whoever drives the engine.
+        pin: keep the full blocks of the prompt. Such a request has one sequence of one token, which
+            is not told: it ends without output once the prompt is computed.
+    """
+
+    request_id: int
+    prompt: IntColumn
+    sampling: SamplingParams
+    arrival_s: float = 0.0
+    salt: bytes = b""
+    pin: Pin | None = None

@@ -1,0 +1,127 @@
+"""What the scheduler asks of the workers in one step, and what they answer."""
+
+from array import array
+from dataclasses import dataclass, field
+
+from engine.types.columns import FloatColumn, IntColumn, float32, int32
+from engine.types.request import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowAdmission:
+    """A sequence that enters the workers' row table.
+
+    Attributes:
+        choice: index of the sequence inside its request; added to the seed.
+        length: positions that were computed before it was swapped out; a prefill sets its own.
+        prompt_len: tokens of the prompt, which penalties and `min_tokens` tell from the output.
+        known_tokens: int32 prompt and output tokens so far, where `sampling.needs_known_tokens`;
+            otherwise empty.
+    """
+
+    row: int
+    sampling: SamplingParams
+    choice: int = 0
+    length: int = 0
+    prompt_len: int = 0
+    known_tokens: IntColumn = field(default_factory=int32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    """Everything that the workers must do in one step.
+
+    A plan is self-contained, so plans can be logged and replayed. Workers apply it in field order:
+    releases, admissions, forks, table entries, last tokens, swap out, swap in, copies, then one
+    forward pass over `decode_rows` (one token each, the row's last one) followed by the prefill
+    chunks, and one sampled token per entry of `sampled_rows`. A row's length, last token and block
+    table live with the workers, so a plan carries only what changed.
+
+    Attributes:
+        releases: int32 rows that are free from now on.
+        fork_parents, fork_children: int32 row pairs: the child's length and table become those of
+            the parent. No child is a parent.
+        append_rows, append_indices, append_blocks: int32 writes table[row][index] = block.
+        token_rows, token_values: int32 writes last_token[row] = value, where it is not the token
+            that the row sampled last.
+        swap_out_blocks, swap_out_slots: int32 pairs, GPU block -> CPU slot.
+        swap_in_slots, swap_in_blocks: int32 pairs, CPU slot -> GPU block.
+        copy_sources, copy_destinations: int32 block pairs (copy-on-write).
+        decode_rows: int32 rows that grow by one token.
+        prefill_rows, prefill_starts, prefill_counts: int32, one entry per chunk: tokens
+            [start, start + count) of the row's sequence.
+        prefill_samples: int8, 1 where the chunk ends the known tokens, so that a token is sampled.
+        prefill_tokens: int32 token ids of all chunks, one after the other.
+        sibling_rows, sibling_parents: int32 rows that sample, each for itself, from the logits of a
+            parent whose prefill ends in this step; their length becomes the parent's.
+    """
+
+    step: int
+    releases: IntColumn = field(default_factory=int32)
+    admissions: tuple[RowAdmission, ...] = ()
+    fork_parents: IntColumn = field(default_factory=int32)
+    fork_children: IntColumn = field(default_factory=int32)
+    append_rows: IntColumn = field(default_factory=int32)
+    append_indices: IntColumn = field(default_factory=int32)
+    append_blocks: IntColumn = field(default_factory=int32)
+    token_rows: IntColumn = field(default_factory=int32)
+    token_values: IntColumn = field(default_factory=int32)
+    swap_out_blocks: IntColumn = field(default_factory=int32)
+    swap_out_slots: IntColumn = field(default_factory=int32)
+    swap_in_slots: IntColumn = field(default_factory=int32)
+    swap_in_blocks: IntColumn = field(default_factory=int32)
+    copy_sources: IntColumn = field(default_factory=int32)
+    copy_destinations: IntColumn = field(default_factory=int32)
+    decode_rows: IntColumn = field(default_factory=int32)
+    prefill_rows: IntColumn = field(default_factory=int32)
+    prefill_starts: IntColumn = field(default_factory=int32)
+    prefill_counts: IntColumn = field(default_factory=int32)
+    prefill_samples: IntColumn = field(default_factory=lambda: array("b"))
+    prefill_tokens: IntColumn = field(default_factory=int32)
+    sibling_rows: IntColumn = field(default_factory=int32)
+    sibling_parents: IntColumn = field(default_factory=int32)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the forward pass."""
+        return len(self.decode_rows) + len(self.prefill_tokens)
+
+    @property
+    def sampled_rows(self) -> IntColumn:
+        """Rows that get a token, in the order of the result.
+
+        Decodes, then prefills that end, then their siblings.
+        """
+        ended = [
+            row
+            for row, samples in zip(self.prefill_rows, self.prefill_samples, strict=True)
+            if samples
+        ]
+        return self.decode_rows + int32(ended) + self.sibling_rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What the workers computed for one plan, in the order of `StepPlan.sampled_rows`.
+
+    After the sampled rows come the prompt's log-probabilities where a row asked for them: for every
+    prefilled position of the prompt but its last, the token that follows it there.
+
+    Attributes:
+        rows, tokens: int32, one entry per sampled row or prompt position.
+        logprobs: float32 log-probability of each token in the raw distribution; NaN where the row
+            asked for none.
+        top_counts: int32 number of alternatives per entry; empty when no row asked for any.
+        top_tokens, top_logprobs: int32 and float32, the alternatives of all entries, most likely
+            first.
+        elapsed_s: seconds the workers spent on the step.
+    """
+
+    step: int
+    rows: IntColumn = field(default_factory=int32)
+    tokens: IntColumn = field(default_factory=int32)
+    logprobs: FloatColumn = field(default_factory=float32)
+    top_counts: IntColumn = field(default_factory=int32)
+    top_tokens: IntColumn = field(default_factory=int32)
+    top_logprobs: FloatColumn = field(default_factory=float32)
+    elapsed_s: float = 0.0

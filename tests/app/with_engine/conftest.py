@@ -1,0 +1,32 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.config import EngineConfig
+from engine.model_config import read_model_config
+from tests.app.inline_engine import InlineEngineClient
+from tests.app.server import MAX_MODEL_LEN
+from tests.app.with_engine.reference import make_model
+
+
+@pytest.fixture(scope="package")
+def reference() -> Any:
+    return make_model()
+
+
+@pytest.fixture(scope="package")
+def client(reference: Any, tmp_path_factory: pytest.TempPathFactory) -> InlineEngineClient:
+    folder: Path = tmp_path_factory.mktemp("model")
+    reference.save_pretrained(folder)
+    config = EngineConfig(
+        model_path=str(folder),
+        model=read_model_config(folder),
+        dtype="float32",
+        device="cpu",
+        num_blocks=512,
+        max_num_seqs=16,
+        max_model_len=MAX_MODEL_LEN,
+        pinned_prefix_share=0.1,
+    )
+    return InlineEngineClient(config)
