@@ -16,6 +16,7 @@ from app.checkpoint import check_weights, expected_tensors
 from app.config import AppConfig, parse_config
 from app.engine_settings import DTYPE_BYTES, to_engine_config
 from app.model_store import resolve
+from app.trace_file import check_folder
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.model_config import read_model_config
@@ -29,6 +30,8 @@ def check(config: AppConfig) -> EngineConfig:
     Raises:
         ConfigError: with one message that says what to change.
     """
+    if config.flight_recorder.folder is not None:
+        check_folder(config.flight_recorder.folder.expanduser())
     folder = resolve(config.model, config.cache_folder)
     model = read_model_config(folder)
     engine = to_engine_config(config, folder, model)
