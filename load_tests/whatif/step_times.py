@@ -1,0 +1,134 @@
+"""The model of the workers' speed: measured, or the paper's card; beyond the measured, linear."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from engine.config import EngineConfig
+from engine.executor.step_time import A100_OPT_13B, StepTime, StepWork
+from load_tests.step_tables import FOLDER, StepTable, read_table
+
+A100 = "a100_opt_13b"
+DEFAULT = "cpu_smollm2_135m"
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """A model of a step's time and what is to be said of it.
+
+    Attributes:
+        name: of the model or card.
+        step_time: takes work of any size.
+        notes: for the report, for example what had to be extrapolated.
+    """
+
+    name: str
+    step_time: StepTime
+    notes: tuple[str, ...] = ()
+
+
+def shipped() -> tuple[str, ...]:
+    """Names that `read_speed` knows."""
+    return (A100, *sorted(path.stem for path in FOLDER.glob("*.json")))
+
+
+def read_speed(name: str, config: EngineConfig) -> Speed:
+    """Find a shipped model, or read a table that `calibrate` wrote.
+
+    Args:
+        name: one of `shipped`, or a file.
+        config: the largest steps that will be asked for.
+
+    Raises:
+        ValueError: if it is neither.
+    """
+    if name == A100:
+        return Speed("OPT-13B on an A100 of the paper, fitted", A100_OPT_13B)
+    path = FOLDER / f"{name}.json" if name in shipped() else Path(name)
+    if not path.is_file():
+        raise ValueError(
+            f"step times {name!r}: no file and none of {', '.join(shipped())}; make a table with "
+            "`python -m load_tests calibrate`"
+        )
+    table = read_table(path)
+    return Speed(
+        f"{table.model}, {table.device}, {table.dtype}",
+        Extrapolated.beyond(table),
+        _notes(table, config),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extrapolated:
+    """Goes on where a table ends, along the line through its largest step and one of half the size.
+
+    Attributes:
+        inside: knows work up to the limits.
+        max_decodes, max_context, max_prompt_tokens: sequences that decode, their mean positions,
+            and tokens of prompts.
+    """
+
+    inside: StepTime
+    max_decodes: int
+    max_context: int
+    max_prompt_tokens: int
+
+    @classmethod
+    def beyond(cls, table: StepTable) -> "Extrapolated":
+        """Continue a table at the ends of its axes."""
+        return cls(
+            inside=table.step_time(),
+            max_decodes=table.batches[-1],
+            max_context=table.contexts[-1],
+            max_prompt_tokens=table.prompt_lens[-1],
+        )
+
+    def seconds(self, work: StepWork) -> float:
+        """See `StepTime.seconds`."""
+        num_decodes = work.num_decodes
+        context = sum(work.contexts[:num_decodes]) / max(1, num_decodes)
+        num_prompt_tokens = sum(work.new_tokens[num_decodes:])
+        sizes = (num_decodes, context, num_prompt_tokens)
+        limits = (self.max_decodes, self.max_context, self.max_prompt_tokens)
+        if all(size <= limit for size, limit in zip(sizes, limits, strict=True)):
+            return self.inside.seconds(work)
+        clipped = [min(size, limit) for size, limit in zip(sizes, limits, strict=True)]
+        base_s = self._seconds(work, clipped)
+        more_s = 0.0
+        for axis, (size, limit) in enumerate(zip(sizes, limits, strict=True)):
+            if size > limit:
+                halved = [*clipped[:axis], limit / 2, *clipped[axis + 1 :]]
+                slope_s = (base_s - self._seconds(work, halved)) / (limit - limit / 2)
+                more_s += max(0.0, slope_s) * (size - limit)
+        return base_s + more_s
+
+    def _seconds(self, work: StepWork, sizes: list[float]) -> float:
+        """Time of a step with other sizes: decodes, context of each, tokens of one prompt."""
+        num_decodes, context, num_prompt_tokens = (int(size) for size in sizes)
+        prompts = (num_prompt_tokens,) if num_prompt_tokens else ()
+        resized = replace(
+            work,
+            new_tokens=(1,) * num_decodes + prompts,
+            contexts=(context,) * num_decodes + prompts,
+            num_decodes=num_decodes,
+        )
+        return self.inside.seconds(resized)
+
+
+def _notes(table: StepTable, config: EngineConfig) -> tuple[str, ...]:
+    """Say where the table ends before the largest steps that the settings allow."""
+    ends = (
+        ("sequences", table.batches[-1], config.max_num_seqs),
+        ("positions", table.contexts[-1], config.max_model_len),
+        ("prompt tokens", table.prompt_lens[-1], config.max_num_batched_tokens),
+    )
+    notes = [
+        f"step times are measured up to {end} {what}, and linear beyond (settings allow {largest})"
+        for what, end, largest in ends
+        if end < largest
+    ]
+    if table.block_size != config.block_size:
+        notes.append(
+            f"step times are measured with blocks of {table.block_size}, not {config.block_size}: "
+            "what another size does to the kernels is not in the figures"
+        )
+    return tuple(notes)
