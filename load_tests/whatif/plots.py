@@ -51,6 +51,22 @@ def plot_tornado(path: Path, bars: Sequence[Bar], base_s: float) -> None:
     _save(figure, path)
 
 
+def plot_rates(path: Path, rates: Mapping[str, Mapping[str, float]]) -> None:
+    """Draw the rates of each workload's systems, as multiples of the first system's."""
+    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    axes = figure.subplots()
+    names = list(next(iter(rates.values())))
+    width = 0.8 / len(names)
+    for place, name in enumerate(names):
+        heights = [by_system[name] / (by_system[names[0]] or 1.0) for by_system in rates.values()]
+        axes.bar([x + place * width for x in range(len(rates))], heights, width, label=name)
+    axes.set_xticks([x + 0.4 - width / 2 for x in range(len(rates))], list(rates), fontsize=7)
+    axes.set(ylabel=f"rate, as a share of {names[0]}'s")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8)
+    _save(figure, path)
+
+
 def _save(figure: Figure, path: Path) -> None:
     # ids and the date would differ from run to run
     with matplotlib.rc_context({"svg.hashsalt": path.stem, "svg.fonttype": "none"}):

@@ -4,11 +4,52 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.config import EngineConfig
-from engine.executor.step_time import A100_OPT_13B, StepTime, StepWork
+from engine.executor.step_time import A100_OPT_13B, LinearStepTime, StepTime, StepWork
 from load_tests.step_tables import FOLDER, StepTable, read_table
 
-A100 = "a100_opt_13b"
+A100, H100 = "a100_opt_13b", "h100_llama3_8b"
 DEFAULT = "cpu_smollm2_135m"
+
+
+@dataclass(frozen=True, slots=True)
+class WithLongPrompts:
+    """Adds the attention of prompts, whose work grows with the square of their length.
+
+    Attributes:
+        inside: knows all else.
+        pair_s: seconds per pair of a prompt's token and a position before it.
+    """
+
+    inside: StepTime
+    pair_s: float
+
+    def seconds(self, work: StepWork) -> float:
+        """See `StepTime.seconds`."""
+        first = work.num_decodes
+        # the j-th of q new tokens attends to context - q + j positions
+        num_pairs = sum(
+            new * (context - (new - 1) / 2)
+            for new, context in zip(work.new_tokens[first:], work.contexts[first:], strict=True)
+        )
+        return self.inside.seconds(work) + self.pair_s * num_pairs
+
+
+# LLaMA-3-8B in bfloat16 on an H100 80 GB, fitted by hand to eleven steps that were measured there
+# (results/step_20261128_055719.json): decodes of 1 to 256 sequences within 2 %, 128 decodes beside
+# 64 to 1024 prompt tokens within 8 %. context_token_s is 128 KiB at 2.5 TB/s; a pair of a prompt's
+# token and a position takes 0.52 MFLOP at 60 % of the data sheet, an estimate.
+H100_LLAMA3_8B = WithLongPrompts(
+    LinearStepTime(
+        weights_s=5.6e-3,
+        token_s=24e-6,
+        context_token_s=0.052e-6,
+        step_s=0.45e-3,
+        sequence_s=8e-6,
+        copied_block_s=1.5e-6,
+        swapped_block_s=42e-6,
+    ),
+    pair_s=0.9e-9,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +69,7 @@ class Speed:
 
 def shipped() -> tuple[str, ...]:
     """Names that `read_speed` knows."""
-    return (A100, *sorted(path.stem for path in FOLDER.glob("*.json")))
+    return (A100, H100, *sorted(path.stem for path in FOLDER.glob("*.json")))
 
 
 def read_speed(name: str, config: EngineConfig) -> Speed:
@@ -43,6 +84,8 @@ def read_speed(name: str, config: EngineConfig) -> Speed:
     """
     if name == A100:
         return Speed("OPT-13B on an A100 of the paper, fitted", A100_OPT_13B)
+    if name == H100:
+        return Speed("LLaMA-3-8B on an H100, fitted to measured steps", H100_LLAMA3_8B)
     path = FOLDER / f"{name}.json" if name in shipped() else Path(name)
     if not path.is_file():
         raise ValueError(
