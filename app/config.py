@@ -39,6 +39,20 @@ class Limits(BaseModel):
     max_body_mib: float = Field(default=4.0, gt=0, le=64)
 
 
+class FlightRecorderOption(BaseModel):
+    """Traces of what was asked and what became of it, without texts and tokens.
+
+    Attributes:
+        folder: where each ingress replica writes its own; null records nothing.
+        max_mib: what a replica keeps there in MiB; the oldest goes first.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    folder: _FolderOption | None = None
+    max_mib: float = Field(default=256.0, ge=1, le=1 << 20, allow_inf_nan=False)
+
+
 class PinnedPrefixOption(BaseModel):
     """A text with which many prompts begin, kept in the KV pool from the start.
 
@@ -104,6 +118,7 @@ class AppConfig(BaseModel):
         compiled_kernels: whether kernels may be compiled, in C for CPUs and Triton for GPUs.
         cache_folder: where the embedded model is kept.
         unknown_parameters: whether a request field that the API does not know is an error.
+        flight_recorder: traces for `python -m load_tests whatif`.
         api_keys_file: file with one accepted API key per line; null accepts every caller.
     """
 
@@ -140,6 +155,7 @@ class AppConfig(BaseModel):
     cache_folder: _FolderOption = Field(default_factory=default_cache)
     unknown_parameters: Literal["reject", "ignore"] = "reject"
     api_keys_file: _FolderOption | None = None
+    flight_recorder: FlightRecorderOption = FlightRecorderOption()
     limits: Limits = Limits()
 
     @property
@@ -186,5 +202,8 @@ def _nearest_choice(item: Any) -> str:
 
 def _known_options() -> dict[str, str]:
     """Last part of an option's name -> its whole name."""
-    nested = {name: f"limits.{name}" for name in Limits.model_fields}
-    return {name: name for name in AppConfig.model_fields} | nested
+    nested: dict[str, type[BaseModel]] = {"limits": Limits, "flight_recorder": FlightRecorderOption}
+    parts = {
+        name: f"{part}.{name}" for part, model in nested.items() for name in model.model_fields
+    }
+    return {name: name for name in AppConfig.model_fields} | parts

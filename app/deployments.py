@@ -1,5 +1,6 @@
 """The two Serve deployments: `Ingress` answers HTTP, `Engine` generates tokens."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -11,6 +12,7 @@ from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
 from app.engine_handle import ServeEngineHandle, ask_all
+from app.flight_recorder import FlightRecorder, RecorderOptions
 from engine.config import EngineConfig, PrefixConfig
 from engine.errors import EngineError
 from engine.runtime.client import RemoteEngineClient
@@ -37,19 +39,25 @@ class Ingress:
     """Serves the HTTP application. Its health does not depend on the engine's."""
 
     def __init__(
-        self, engine: DeploymentHandle[Any], make_app: Callable[[EngineClient], ASGIApp]
+        self,
+        engine: DeploymentHandle[Any],
+        make_app: Callable[[EngineClient], ASGIApp],
+        recorder: RecorderOptions | None = None,
     ) -> None:
         _log_like_serve()
         self._client = RemoteEngineClient(ServeEngineHandle(engine))
+        self._recorder = FlightRecorder(self._client, recorder) if recorder else None
         self._make_app = make_app
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         """Called by Serve once the replica's loop runs."""
-        return self._make_app(self._client)
+        return self._make_app(self._recorder or self._client)
 
     async def __del__(self) -> None:
         """Called by Serve when the replica stops."""
         await self._client.close()
+        if self._recorder is not None:
+            await asyncio.to_thread(self._recorder.close)
 
 
 @serve.deployment(

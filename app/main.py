@@ -1,6 +1,7 @@
 """The application of serve_config.yaml: `import_path: app.main:build`."""
 
 import hashlib
+import secrets
 import time
 from dataclasses import replace
 from functools import partial
@@ -12,6 +13,7 @@ from starlette.types import ASGIApp
 
 from app.config import AppConfig, parse_config
 from app.deployments import Engine, Ingress, gang_options, resources
+from app.flight_recorder import RecorderOptions
 from app.ingress import build_app
 from app.model_store import resolve
 from app.pinned_prefixes import encode_prefixes
@@ -46,7 +48,8 @@ def build(args: dict[str, Any]) -> Application:
         engine_config, gang_options(engine_config), locate, limits
     )
     make_app = partial(make_http_app, locate=locate, settings=settings)
-    return Ingress.bind(engine, make_app)  # type: ignore[attr-defined,no-any-return]
+    recorder = recorder_options(config)
+    return Ingress.bind(engine, make_app, recorder)  # type: ignore[attr-defined,no-any-return]
 
 
 def with_known_ids_only(config: EngineConfig) -> EngineConfig:
@@ -76,6 +79,18 @@ def stream_interval_s(config: AppConfig, engine: EngineConfig) -> float:
     if config.stream_interval_ms is None:
         return 0.05 if engine.device == "cpu" else 0.02
     return config.stream_interval_ms / 1e3
+
+
+def recorder_options(config: AppConfig) -> RecorderOptions | None:
+    """Where requests are recorded, with a new secret; None where they are not."""
+    option = config.flight_recorder
+    if option.folder is None:
+        return None
+    return RecorderOptions(
+        folder=option.folder.expanduser(),
+        max_bytes=int(option.max_mib * (1 << 20)),
+        hash_key=secrets.token_bytes(32),
+    )
 
 
 def api_settings(config: AppConfig, engine: EngineConfig) -> ApiSettings:

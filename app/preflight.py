@@ -16,6 +16,7 @@ from app.checkpoint import check_weights, expected_tensors
 from app.config import AppConfig, parse_config
 from app.engine_settings import DTYPE_BYTES, to_engine_config
 from app.model_store import resolve
+from app.trace_file import check_folder
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.model_config import read_model_config
@@ -29,6 +30,8 @@ def check(config: AppConfig) -> EngineConfig:
     Raises:
         ConfigError: with one message that says what to change.
     """
+    if config.flight_recorder.folder is not None:
+        check_folder(config.flight_recorder.folder.expanduser())
     folder = resolve(config.model, config.cache_folder)
     model = read_model_config(folder)
     engine = to_engine_config(config, folder, model)
@@ -47,18 +50,29 @@ def check_file(path: Path) -> None:
     Raises:
         ConfigError: naming the file or the application.
     """
-    try:
-        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-        applications = [(app["name"], app.get("args") or {}) for app in content["applications"]]
-    except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist") from None
-    except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
-        raise ConfigError(f"{path} is not a Serve configuration file: {error!r:.300}") from error
-    for name, args in applications:
+    for name, args in applications(path):
         try:
             check(parse_config(args))
         except ConfigError as error:
             raise ConfigError(f"{path}, application {name!r}: {error}") from error
+
+
+def applications(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Name and `args` of each application in a Serve configuration file; there is at least one.
+
+    Raises:
+        ConfigError: if it is none.
+    """
+    try:
+        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = [(app["name"], app.get("args") or {}) for app in content["applications"]]
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist") from None
+    except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(f"{path} is not a Serve configuration file: {error!r:.300}") from error
+    if not found:
+        raise ConfigError(f"{path} has no application")
+    return found
 
 
 def _check_memory(engine: EngineConfig) -> None:

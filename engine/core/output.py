@@ -9,6 +9,7 @@ from engine.core.sequence import Sequence, SequenceGroup
 from engine.types import (
     PROMPT_CHOICE,
     FinishReason,
+    IntColumn,
     PinnedPrefix,
     StepOutput,
     StepResult,
@@ -63,9 +64,12 @@ class OutputBuilder:
         """Tell one token of a choice, and the most likely ones at its place."""
         if group.num_cached_tokens > 0 and not group.is_cache_told:
             group.is_cache_told = True
-            # entries that tell nothing are filled in only where some entry does
-            self._cached_tokens.extend([0] * (len(self._tokens) - len(self._cached_tokens)))
+            self._extend_to_here(self._cached_tokens)
             self._cached_tokens.append(group.num_cached_tokens)
+        if group.num_untold_preemptions:
+            self._extend_to_here(self._preemptions)
+            self._preemptions.append(group.num_untold_preemptions)
+            group.num_untold_preemptions = 0
         self._request_ids.append(group.request.request_id)
         self._choices.append(choice)
         self._tokens.append(token)
@@ -95,10 +99,10 @@ class OutputBuilder:
         self, step: int, stats: StepStats, pinned: tuple[PinnedPrefix, ...] | None = None
     ) -> StepOutput:
         """Hand out the columns and start anew."""
-        if self._cached_tokens:
-            self._cached_tokens.extend([0] * (len(self._tokens) - len(self._cached_tokens)))
-        if self._top_counts:
-            self._top_counts.extend([0] * (len(self._tokens) - len(self._top_counts)))
+        # entries that tell nothing are filled in only where some entry does
+        for column in (self._cached_tokens, self._preemptions, self._top_counts):
+            if column:
+                self._extend_to_here(column)
         output = StepOutput(
             step=step,
             request_ids=self._request_ids,
@@ -111,6 +115,7 @@ class OutputBuilder:
             top_logprobs=self._top_logprobs,
             stats=stats,
             cached_tokens=self._cached_tokens,
+            preemptions=self._preemptions,
             pinned=pinned,
             beam_requests=self._beam_requests,
             beam_indices=self._beam_indices,
@@ -135,6 +140,10 @@ class OutputBuilder:
         self._top_tokens += result.top_tokens[end - count : end]
         self._top_logprobs += result.top_logprobs[end - count : end]
 
+    def _extend_to_here(self, column: IntColumn) -> None:
+        """Fill in zeros for the entries before the next one."""
+        column.extend([0] * (len(self._tokens) - len(column)))
+
     def _begin_alternatives(self, count: int) -> None:
         # earlier entries without alternatives are filled in only once somebody has some
         self._top_counts.extend([0] * (len(self._tokens) - 1 - len(self._top_counts)))
@@ -150,6 +159,7 @@ class OutputBuilder:
         self._top_tokens = int32()
         self._top_logprobs = float32()
         self._cached_tokens = int32()
+        self._preemptions = int32()
         self._beam_requests = int64()
         self._beam_indices = int32()
         self._beam_parents = int32()

@@ -234,6 +234,7 @@ class Planner:
         if group.beam is not None:
             group.beam.withdraw_offers()
         swap = self._prefers_swap(group)
+        group.num_untold_preemptions += 1
         self._queues.preempt(group, swap=swap)
         if swap:
             self.num_swapped_out += 1

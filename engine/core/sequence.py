@@ -117,6 +117,7 @@ class SequenceGroup:
         num_cached_tokens: prompt tokens that the prefix cache had when it was admitted first; -1
             before.
         is_cache_told: whether that has been told.
+        num_untold_preemptions: times that it was preempted since its last news.
         unwanted: choices that end in place of their next token.
     """
 
@@ -133,6 +134,7 @@ class SequenceGroup:
     num_prompt_told: int = 0
     num_cached_tokens: int = -1
     is_cache_told: bool = False
+    num_untold_preemptions: int = 0
     unwanted: set[int] = field(default_factory=set)
 
     @property

@@ -71,6 +71,7 @@ def deltas(outputs: Iterable[StepOutput]) -> Iterator[tuple[int, Delta]]:
                 top_logprobs=tuple(news.top_logprobs),
                 finish_reason=news.finish_reason,
                 num_cached=news.num_cached,
+                num_preemptions=news.num_preemptions,
                 beam_steps=tuple(news.beam_steps),
             ),
         )
@@ -115,6 +116,7 @@ class _Gathered:
     top_logprobs: list[FloatColumn] = field(default_factory=list)
     finish_reason: FinishReason = FinishReason.NONE
     num_cached: int = 0
+    num_preemptions: int = 0
     beam_steps: list[BeamStep] = field(default_factory=list)
 
 
@@ -150,6 +152,8 @@ def _gather(output: StepOutput, gathered: dict[tuple[int, int], _Gathered]) -> N
             news.finish_reason = FinishReason(output.finish_reasons[row])
         if output.cached_tokens:
             news.num_cached += output.cached_tokens[row]
+        if output.preemptions:
+            news.num_preemptions += output.preemptions[row]
         if token < 0:
             continue
         news.tokens.append(token)
@@ -170,7 +174,7 @@ def _select(output: StepOutput, rows: Sequence[int], beams: Sequence[int]) -> St
             top_tokens += output.top_tokens[start : ends[row]]
             top_logprobs += output.top_logprobs[start : ends[row]]
     request_ids = int64([output.request_ids[row] for row in rows])
-    cached = output.cached_tokens
+    cached, preemptions = output.cached_tokens, output.preemptions
     return StepOutput(
         step=output.step,
         request_ids=request_ids,
@@ -183,6 +187,7 @@ def _select(output: StepOutput, rows: Sequence[int], beams: Sequence[int]) -> St
         top_logprobs=top_logprobs,
         stats=output.stats,
         cached_tokens=int32([cached[row] for row in rows]) if cached else int32(),
+        preemptions=int32([preemptions[row] for row in rows]) if preemptions else int32(),
         refusals=tuple(entry for entry in output.refusals if entry[0] in request_ids),
         beam_requests=int64([output.beam_requests[row] for row in beams]),
         beam_indices=int32([output.beam_indices[row] for row in beams]),

@@ -34,6 +34,7 @@ class Delta:
         finish_reason: NONE while the choice goes on.
         num_cached: tokens of the prompt that were found in the prefix cache, told with one delta of
             a request.
+        num_preemptions: times that the request was preempted since its last delta.
         beam_steps: in order, with BEAM_CHOICE alone.
     """
 
@@ -44,6 +45,7 @@ class Delta:
     top_logprobs: tuple["array[float]", ...] = ()
     finish_reason: FinishReason = FinishReason.NONE
     num_cached: int = 0
+    num_preemptions: int = 0
     beam_steps: tuple[BeamStep, ...] = ()
 
 

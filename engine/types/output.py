@@ -78,6 +78,8 @@ class StepOutput:
         stats: counts after the step.
         cached_tokens: int32 tokens of the prompt that were found in the prefix cache, told once for
             each request, with one of its entries; empty when no entry tells any.
+        preemptions: int32 times that the request was preempted since its last entry; empty when no
+            entry tells any.
         pinned: all pinned prefixes, where that has changed since the last output.
         refusals: request ids that were refused after all, and why; their choices end by ERROR.
         beam_requests: int64, one entry per beam of the searches that tell of them, all beams of one
@@ -99,6 +101,7 @@ class StepOutput:
     top_logprobs: FloatColumn
     stats: StepStats
     cached_tokens: IntColumn = field(default_factory=int32)
+    preemptions: IntColumn = field(default_factory=int32)
     pinned: tuple[PinnedPrefix, ...] | None = None
     refusals: tuple[tuple[int, Refusal], ...] = ()
     beam_requests: IntColumn = field(default_factory=int64)

@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 from load_tests.traffic.lengths import Lengths
-from load_tests.traffic.tables import integer, number, read_rows
+from load_tests.traffic.tables import integer, read_rows, stamp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,12 +104,12 @@ def read_trace(path: Path, extent: Extent, seconds_per_unit: float = 1.0) -> Sch
     requests: list[TimedRequest] = []
     first = last = None
     for index, row in enumerate(read_rows(path)):
-        stamp = number(row, "timestamp")
-        first = stamp if first is None else first
-        if last is not None and stamp < last:
-            raise ValueError(f"{row.place}: timestamp {stamp} is before the previous one ({last})")
-        last = stamp
-        due_s = (stamp - first) * seconds_per_unit
+        at = stamp(row)
+        first = at if first is None else first
+        if last is not None and at < last:
+            raise ValueError(f"{row.place}: timestamp {at} is before the previous one ({last})")
+        last = at
+        due_s = (at - first) * seconds_per_unit
         if not extent.holds(index, due_s):
             break
         sizes = integer(row, "input_length"), integer(row, "output_length")

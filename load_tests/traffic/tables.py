@@ -4,13 +4,14 @@ import csv
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 # the same column under the names that published traces use
 ALIASES = {
-    "timestamp": ("timestamp", "arrival_s"),
-    "input_length": ("input_length", "input_len"),
-    "output_length": ("output_length", "output_len"),
+    "timestamp": ("timestamp", "arrival_s", "TIMESTAMP"),
+    "input_length": ("input_length", "input_len", "ContextTokens"),
+    "output_length": ("output_length", "output_len", "GeneratedTokens"),
 }
 
 
@@ -53,16 +54,29 @@ def integer(row: Row, column: str) -> int:
     return int(value)
 
 
+def stamp(row: Row) -> float:
+    """Read a time: a number, or a date with a time of day, which counts in seconds.
+
+    Raises:
+        ValueError: if the column is missing or holds something else.
+    """
+    text = str(_text(row, "timestamp"))
+    if "-" not in text.strip()[1:] or "e-" in text:
+        return number(row, "timestamp")
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{row.place}: timestamp is {text!r}, no number and no date") from None
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+
 def number(row: Row, column: str) -> float:
     """Read a finite number.
 
     Raises:
         ValueError: if the column is missing or holds something else.
     """
-    names = ALIASES[column]
-    text = next((row.values[name] for name in names if row.values.get(name) is not None), None)
-    if text is None:
-        raise ValueError(f"{row.place}: no column {' or '.join(names)}")
+    text = _text(row, column)
     try:
         value = float(str(text))
     except ValueError:
@@ -70,6 +84,14 @@ def number(row: Row, column: str) -> float:
     if value - value != 0:
         raise ValueError(f"{row.place}: {column} is {text!r}, not finite")
     return value
+
+
+def _text(row: Row, column: str) -> object:
+    names = ALIASES[column]
+    text = next((row.values[name] for name in names if row.values.get(name) is not None), None)
+    if text is None:
+        raise ValueError(f"{row.place}: no column {' or '.join(names)}")
+    return text
 
 
 def _json_object(place: str, line: str) -> dict[str, object]:

@@ -25,6 +25,7 @@ def test_no_option_is_needed() -> None:
         ({"max_model_length": 16}, "did you mean 'max_model_len'?"),
         ({"max_body_mib": 1}, "did you mean 'limits.max_body_mib'?"),
         ({"limits": {"body_mib": 1}}, "'limits.body_mib'; did you mean 'limits.max_body_mib'?"),
+        ({"max_mib": 1}, "did you mean 'flight_recorder.max_mib'?"),
         ({"x y": 1}, "unknown option 'x y'; known are model, "),
         ({"zebra": 1}, "unknown option 'zebra'; known are model, "),
     ],
@@ -68,12 +69,13 @@ def test_an_unknown_option_is_refused_with_the_nearest_known_one(
         ("cache_folder", [3]),
         ("unknown_parameters", ["maybe"]),
         ("api_keys_file", [3]),
+        ("flight_recorder", [3, {"max_mib": 0}, {"max_mib": float("inf")}, {"folder": 3}]),
         ("limits", [3, {"max_body_mib": 0}, {"max_body_mib": 65}]),
     ],
 )
 def test_a_bad_value_is_refused_by_name(name: str, values: list[Any]) -> None:
     for value in values:
-        bad = value["max_body_mib"] if isinstance(value, dict) else value
+        [bad] = value.values() if isinstance(value, dict) else [value]
         with pytest.raises(ConfigError) as caught:
             parse_config({name: value})
         assert str(caught.value).startswith(name), value

@@ -1,4 +1,5 @@
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -12,6 +13,7 @@ from ray import serve
 
 from app.deployments import Engine, Ingress
 from app.engine_handle import ServeEngineHandle
+from app.flight_recorder import RecorderOptions
 from engine.config import PrefixConfig
 from engine.errors import EngineError
 from engine.runtime.client import RemoteEngineClient
@@ -38,7 +40,9 @@ def free_port() -> int:
     return port
 
 
-def make_application(worker: str, num_replicas: int = 1) -> serve.Application:
+def make_application(
+    worker: str, traces: Path | None = None, num_replicas: int = 1
+) -> serve.Application:
     quick = {"graceful_shutdown_timeout_s": 20, "graceful_shutdown_wait_loop_s": 0.05}
     engine = Engine.options(  # type: ignore[attr-defined]
         **quick,
@@ -55,15 +59,23 @@ def make_application(worker: str, num_replicas: int = 1) -> serve.Application:
     ingress = Ingress.options(  # type: ignore[attr-defined]
         **quick, ray_actor_options={"num_cpus": 0.1}
     )
-    application: serve.Application = ingress.bind(engine, make_app)
+    recorder = None
+    if traces is not None:
+        recorder = RecorderOptions(folder=traces, max_bytes=1 << 20, hash_key=b"secret")
+    application: serve.Application = ingress.bind(engine, make_app, recorder)
     return application
 
 
 @pytest.fixture(scope="module")
-def url(ray_cluster: None) -> Iterator[str]:
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("traces")
+
+
+@pytest.fixture(scope="module")
+def url(ray_cluster: None, traces: Path) -> Iterator[str]:
     port = free_port()
     serve.start(http_options={"host": "127.0.0.1", "port": port})
-    serve.run(make_application(WORKERS, num_replicas=2), name=NAME, route_prefix="/")
+    serve.run(make_application(WORKERS, traces, num_replicas=2), name=NAME, route_prefix="/")
     yield f"http://127.0.0.1:{port}"
     serve.shutdown()  # type: ignore[no-untyped-call]
 
@@ -102,6 +114,22 @@ async def test_concurrent_requests_get_their_own_tokens(http: httpx.AsyncClient)
     prompts = [[1, 2, 3], [9]]
     answers = await asyncio.gather(*(generate(http, prompt, 20) for prompt in prompts))
     assert answers == [expected(prompt, 20) for prompt in prompts]
+
+
+async def test_a_replica_records_its_requests(http: httpx.AsyncClient, traces: Path) -> None:
+    await generate(http, [1, 2, 3], 7)
+    lengths: set[tuple[int, int]] = set()
+    async with asyncio.timeout(20):
+        # a line is written soon after its answer
+        while (3, 7) not in lengths:
+            await generate(http, [9], 1)
+            lengths = recorded_lengths(traces)
+
+
+def recorded_lengths(traces: Path) -> set[tuple[int, int]]:
+    texts = [path.read_text() for path in traces.iterdir()]
+    rows = [json.loads(line) for text in texts for line in text.splitlines()]
+    return {(row["input_length"], row["output_length"]) for row in rows}
 
 
 async def test_a_disconnect_aborts_its_request_and_no_other(http: httpx.AsyncClient) -> None:

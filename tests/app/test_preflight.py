@@ -49,6 +49,14 @@ def test_what_is_wrong_with_a_folder_is_found(spoil: Any, message: str, tmp_path
     assert message in str(caught.value)
 
 
+def test_traces_must_be_writable_before_anything_starts(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "m")
+    checked(model, flight_recorder={"folder": str(tmp_path / "new" / "traces")})
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"flight_recorder\.folder .*/file/traces cannot be made"):
+        checked(model, flight_recorder={"folder": str(tmp_path / "file" / "traces")})
+
+
 def test_dummy_weights_need_no_files(tmp_path: Path) -> None:
     (write_model(tmp_path) / SINGLE_FILE).unlink()
     assert checked(tmp_path, load_format="dummy").load_format == "dummy"

@@ -116,3 +116,16 @@ def test_what_a_preempted_request_finds_of_itself_is_not_told() -> None:
         told += sum(output.cached_tokens)
     assert count_preemptions(harness.stats) > 0
     assert told == 0
+
+
+def test_a_request_learns_how_often_it_was_preempted() -> None:
+    harness = make_harness(num_blocks=6)
+    for first in (1, 2):
+        harness.add([first] * 8, harness.sampling(12, ignore_eos=True))
+    told = [0, 0]
+    while (output := harness.step()) is not None:
+        for request_id, count in zip(output.request_ids, output.preemptions, strict=False):
+            told[request_id] += count
+    # the first came first: it is never preempted for the second
+    assert told == [0, count_preemptions(harness.stats)]
+    assert told[1] > 0

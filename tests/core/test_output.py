@@ -129,3 +129,17 @@ def test_cached_tokens_of_a_request_are_told_once_beside_an_entry() -> None:
     news.builder.begin(RESULT)
     news.token(1)
     assert not news.builder.build(5, STATS).cached_tokens
+
+
+def test_preemptions_are_told_once_with_the_next_news() -> None:
+    news = News(RESULT)
+    news.groups[2].num_untold_preemptions = 2
+    for position in (0, 1, 2):
+        news.token(position)
+    assert list(news.builder.build(4, STATS).preemptions) == [0, 0, 2]
+    news.groups[1].num_untold_preemptions = 1
+    news.end(1)
+    news.end(2)
+    assert list(news.builder.build(5, STATS).preemptions) == [1, 0]
+    news.end(0)
+    assert not news.builder.build(6, STATS).preemptions

@@ -86,10 +86,16 @@ def test_owners_are_told_what_concerns_their_requests_and_nothing_of_pins() -> N
     rows: list[Row] = [(2, 0, 7, 0, []), (3, 0, 8, 0, []), (2, 1, 9, 0, [])]
     why = Refusal(code="invalid_value", message="no")
     output = replace(
-        output_of(rows), cached_tokens=int32([0, 5, 3]), refusals=((3, why),), pinned=()
+        output_of(rows),
+        cached_tokens=int32([0, 5, 3]),
+        preemptions=int32([1, 0, 2]),
+        refusals=((3, why),),
+        pinned=(),
     )
     parts = {o: OUTPUTS.decode(p) for o, p in part_by_owner(output, b"", OWNERS).items()}
     assert list(parts["a"].cached_tokens) == [0, 3]
+    assert list(parts["a"].preemptions) == [1, 2]
+    assert [delta.num_preemptions for delta in by_choice(output).values()] == [1, 0, 2]
     assert (parts["a"].refusals, parts["b"].refusals) == ((), ((3, why),))
     assert parts["a"].pinned is parts["b"].pinned is None
     assert {key: delta.num_cached for key, delta in by_choice(output).items()} == {

@@ -1,0 +1,37 @@
+import pytest
+
+from engine.executor.step_time import LinearStepTime, StepWork
+from load_tests.whatif.step_times import Extrapolated
+
+# linear in everything, so that a line through two points is exact
+LINEAR = LinearStepTime(
+    weights_s=0.0, token_s=1e-3, context_token_s=1e-6, step_s=5e-3, sequence_s=1e-4
+)
+
+
+class Limited:
+    """Knows no step beyond 8 decodes, 64 positions of each and 32 prompt tokens."""
+
+    def seconds(self, work: StepWork) -> float:
+        decodes = work.contexts[: work.num_decodes]
+        assert len(decodes) <= 8
+        assert sum(decodes) <= 64 * len(decodes)
+        assert sum(work.new_tokens[len(decodes) :]) <= 32
+        return LINEAR.seconds(work)
+
+
+def work(num_decodes: int, context: int, *prompts: int) -> StepWork:
+    return StepWork(
+        new_tokens=(1,) * num_decodes + prompts,
+        contexts=(context,) * num_decodes + prompts,
+        num_decodes=num_decodes,
+    )
+
+
+@pytest.mark.parametrize(
+    "step",
+    [work(8, 64, 32), work(20, 10), work(4, 200), work(0, 0, 100), work(20, 10, 100)],
+)
+def test_beyond_a_table_time_goes_on_along_a_line(step: StepWork) -> None:
+    model = Extrapolated(inside=Limited(), max_decodes=8, max_context=64, max_prompt_tokens=32)
+    assert model.seconds(step) == pytest.approx(LINEAR.seconds(step))
