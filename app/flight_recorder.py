@@ -80,11 +80,11 @@ class FlightRecorder:
         """Have the line of a request that is over written; returns at once."""
         self._file.put(lambda num_lost: flight.line(self._hash_key, num_lost))
 
-    async def reserve_prefix(
+    async def pin_prefix(
         self, prompt: "array[int]", pin: Pin, *, salt: bytes = b""
-    ) -> TokenStream:
-        """See `EngineClient.reserve_prefix`; not recorded."""
-        return await self._client.reserve_prefix(prompt, pin, salt=salt)
+    ) -> FinishReason:
+        """See `EngineClient.pin_prefix`; not recorded."""
+        return await self._client.pin_prefix(prompt, pin, salt=salt)
 
     async def release_prefix(self, name: str, *, salt: bytes = b"") -> None:
         """See `EngineClient.release_prefix`."""
