@@ -25,6 +25,17 @@ def test_float32_is_exact_to_float32(device: torch.device) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("num_rows", [33, 64, 128, 129])
+def test_long_sums_take_another_library_and_leave_the_setting_as_it_was(
+    num_rows: int, device: torch.device
+) -> None:
+    weight, bias, x = make(4096, 14336, num_rows, device)
+    before = torch.backends.cuda.preferred_blas_library()
+    assert_near(TritonLinear(weight, None)(x), expected(x, weight, torch.zeros_like(bias)))
+    assert torch.backends.cuda.preferred_blas_library() == before
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
     "shape",
