@@ -127,6 +127,15 @@ class KernelBackend(Protocol):
         """
         ...
 
+    def make_gated_linear(self, weight: Tensor) -> Linear:
+        """Make a layer that computes silu(x @ gate.T) * (x @ up.T) (SwiGLU, arXiv:2002.05202).
+
+        Args:
+            weight: [2 * intermediate, in_features], the rows of the gate before those of the up
+                matrix; the layer takes ownership and returns [T, intermediate].
+        """
+        ...
+
     def embed(self, tokens: Tensor, weight: Tensor) -> Tensor:
         """Look up tokens [T] int64 in weight [vocab, hidden] -> [T, hidden]."""
         ...

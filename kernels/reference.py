@@ -55,6 +55,18 @@ class WideLinear:
         return self._linear(x.float(), is_deterministic=is_deterministic)
 
 
+class GatedLinear:
+    """A linear layer whose first half of outputs gates the second one."""
+
+    def __init__(self, linear: Linear, silu_mul: Callable[[Tensor], Tensor]) -> None:
+        self._linear = linear
+        self._silu_mul = silu_mul
+
+    def __call__(self, x: Tensor, *, is_deterministic: bool = False) -> Tensor:
+        """Compute silu(x @ gate.T) * (x @ up.T); see `kernels.backend.Linear`."""
+        return self._silu_mul(self._linear(x, is_deterministic=is_deterministic))
+
+
 class ReferenceBackend:
     """`kernels.backend.KernelBackend` in plain torch; contracts are documented there."""
 
@@ -69,6 +81,10 @@ class ReferenceBackend:
     def make_head(self, weight: Tensor) -> Linear:
         """Widen the weight, too."""
         return WideLinear(self.make_linear(weight.float(), None))
+
+    def make_gated_linear(self, weight: Tensor) -> Linear:
+        """Multiply, then gate, both by operations of this backend."""
+        return GatedLinear(self.make_linear(weight, None), self.silu_mul)
 
     def embed(self, tokens: Tensor, weight: Tensor) -> Tensor:
         """Look up rows of `weight`."""

@@ -74,7 +74,7 @@ class _Layer:
         gate_up = {
             f"{prefix}.mlp.{part}_proj.weight": config.intermediate_size for part in ("gate", "up")
         }
-        self._gate_up = backend.make_linear(parameters.rows(gate_up, config.hidden_size), None)
+        self._gate_up = backend.make_gated_linear(parameters.rows(gate_up, config.hidden_size))
         down = parameters.columns(
             f"{prefix}.mlp.down_proj.weight", config.hidden_size, config.intermediate_size
         )
@@ -90,7 +90,7 @@ class _Layer:
         attended = backend.attention(q, kv_layer, layout, self._scale)
         x = parallel.all_reduce(self._out(attended, is_deterministic=alone), is_deterministic=alone)
         x = backend.add_rms_norm(x, residual, self._norm, self._eps)
-        x = backend.silu_mul(self._gate_up(x, is_deterministic=alone))
+        x = self._gate_up(x, is_deterministic=alone)
         return parallel.all_reduce(self._down(x, is_deterministic=alone), is_deterministic=alone)
 
 

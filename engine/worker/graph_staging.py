@@ -15,7 +15,8 @@ from engine.worker.staging import Int32Array
 
 # chunks of prompts that a graph has room for
 MAX_CHUNKS = 32
-_MIXED_DECODES = (8, 16, 32, 64, 96, 128, 192, 256)
+# with more decodes a step is longer than it takes to launch
+_MIXED_DECODES = (8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 512)
 _MIXED_PROMPT_TOKENS = (64, 128, 192, 256, 384, 512, 768)
 
 Int64Array = NDArray[np.int64]
@@ -79,7 +80,7 @@ def mixed_variants(max_num_rows: int, max_num_tokens: int) -> list[Variant]:
     return [
         Variant(num_decodes, size, is_random=True)
         for size in prompt_sizes
-        for num_decodes in _capped(_MIXED_DECODES, max_num_rows)
+        for num_decodes in _capped(_MIXED_DECODES, min(max_num_rows, _MIXED_DECODES[-1]))
     ]
 
 

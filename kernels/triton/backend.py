@@ -9,6 +9,7 @@ from kernels.reference import ReferenceBackend
 from kernels.triton import activation, copy, norm, rope, sampling
 from kernels.triton.attention import attention
 from kernels.triton.attention_work import plan_attention
+from kernels.triton.gated_linear import TritonGatedLinear
 from kernels.triton.linear import TritonLinear
 
 
@@ -26,6 +27,10 @@ class TritonBackend(ReferenceBackend):
     def make_head(self, weight: Tensor) -> Linear:
         """Leave logits in the backend's dtype: float32 would double what sampling reads."""
         return self.make_linear(weight, None)
+
+    def make_gated_linear(self, weight: Tensor) -> Linear:
+        """Keep the weight as it is."""
+        return TritonGatedLinear(weight)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """Normalise in float32 and round once."""

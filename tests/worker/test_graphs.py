@@ -13,7 +13,7 @@ from engine.core.preemption import Preemption
 from engine.model.loader import load_model
 from engine.model.parallel import TensorParallel
 from engine.types import SamplingParams
-from engine.worker.graph_staging import decode_sizes
+from engine.worker.graph_staging import decode_sizes, mixed_variants
 from engine.worker.kv_pool import KVPool
 from engine.worker.worker import Worker
 from kernels.runtime import HostRuntime
@@ -144,3 +144,9 @@ def test_buckets_end_with_the_largest_batch() -> None:
     assert decode_sizes(64) == [1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64]
     assert decode_sizes(256)[-3:] == [224, 240, 256]
     assert decode_sizes(300)[-3:] == [256, 288, 300]
+
+
+def test_graphs_of_mixed_steps_end_where_launching_is_no_longer_slower() -> None:
+    for max_num_rows, most in ((5, 5), (256, 256), (300, 300), (1024, 512)):
+        sizes = {variant.num_decodes for variant in mixed_variants(max_num_rows, 8192)}
+        assert max(sizes) == most
