@@ -3,10 +3,11 @@
 One small kernel per step reads the lengths and writes what every layer's attention reads. Nothing
 in it depends on heads or block size, and grids depend on the shapes of the batch alone.
 
-The buffer is int32. From its front: the number of decode items, padded to four; an arrival counter
-per (decode row, key head); decode items (row, chunk, context_len, chunk_len). At its back: prefill
-tiles (row, first token, tokens, position of the first token); one without tokens is unused. Both
-are in the order of falling cost, so that processors that take them in turn finish together.
+The buffer is int32. From its front: arrival counters; a record for each decode row (number of its
+first piece in the batch, context_len, chunk_len, 0), and one that ends the count. Kernels give each
+of their programs an equal share of the pieces. At the buffer's back: prefill tiles (row, first
+token, tokens, position of the first token) in the order of falling cost, so that processors that
+take them in turn finish together; one without tokens is unused.
 """
 
 import torch
@@ -17,21 +18,21 @@ from torch import Tensor
 from kernels.backend import BatchLayout
 from kernels.triton.launch import overlap, wait_for_inputs
 
-# Tokens of a decode item. A row that would need more than MAX_CHUNKS of them has longer ones,
-# which bounds the memory of partial results; length and bits depend on the row alone.
-CHUNK_LEN = 256
-MAX_CHUNKS = 64
+# tokens of a piece of a decode row, the least that one program attends to
+PIECE_LEN = 64
+# A row is merged from chunks of one piece or, where those would be more than MAX_CHUNKS, of a power
+# of two of pieces. Its length alone decides, so its bits depend on nothing else.
+MAX_CHUNKS = 32
 # query tokens of a prefill tile
 TILE_LEN = 128
-# arrival counters of a row
-MAX_KV_HEADS = 128
+# arrival counters: programs that may share the decode rows
+MAX_PROGRAMS = 2048
 
-_HEADER = 4
-_ITEM = 4
+_RECORD = 4
 
 
 def plan_attention(layout: BatchLayout) -> Tensor:
-    """Split the attention of a step into items for decode rows and tiles for prefill rows.
+    """Split the attention of a step into pieces of decode rows and tiles of prefill rows.
 
     Returns:
         The work buffer on the layout's device, to be read through the functions below.
@@ -40,8 +41,8 @@ def plan_attention(layout: BatchLayout) -> Tensor:
     num_rows, num_decodes = layout.context_lens.shape[0], layout.num_decodes
     num_prefill_tokens = layout.positions.shape[0] - num_decodes
     num_tiles = max_prefill_tiles(num_prefill_tokens, num_rows - num_decodes)
-    decode_len = _items_start(num_decodes) + num_decodes * MAX_CHUNKS * _ITEM
-    work = torch.empty(decode_len + num_tiles * _ITEM, dtype=torch.int32, device=device)
+    decode_len = MAX_PROGRAMS + (num_decodes + 1) * _RECORD
+    work = torch.empty(decode_len + num_tiles * _RECORD, dtype=torch.int32, device=device)
     if num_rows == 0:
         return work
     _plan_kernel[(num_rows,)](
@@ -50,12 +51,11 @@ def plan_attention(layout: BatchLayout) -> Tensor:
         layout.query_starts,
         num_rows,
         num_decodes,
-        _items_start(num_decodes),
         decode_len,
         num_tiles,
-        CHUNK_LEN=CHUNK_LEN,
+        PIECE_LEN=PIECE_LEN,
         MAX_CHUNKS=MAX_CHUNKS,
-        NUM_COUNTERS=MAX_KV_HEADS,
+        NUM_COUNTERS=MAX_PROGRAMS,
         TILE_LEN=TILE_LEN,
         ROWS=max(16, triton.next_power_of_2(num_rows)),
         **overlap(device),
@@ -69,39 +69,55 @@ def max_prefill_tiles(num_tokens: int, num_rows: int) -> int:
 
 
 def decode_counters(work: Tensor) -> Tensor:
-    """[rows, MAX_KV_HEADS] flat: arrivals, zero before and after every call."""
-    return work[_HEADER:]
+    """[MAX_PROGRAMS]: arrivals, zero before and after every call."""
+    return work[:MAX_PROGRAMS]
 
 
-def decode_items(work: Tensor, num_rows: int) -> Tensor:
-    """[rows * MAX_CHUNKS, 4] flat: items, the first work[0] of them valid."""
-    return work[_items_start(num_rows) :]
+def decode_rows(work: Tensor) -> Tensor:
+    """[rows + 1, 4] flat: records of the rows that decode."""
+    return work[MAX_PROGRAMS:]
 
 
 def prefill_tiles(work: Tensor, num_tokens: int, num_rows: int) -> Tensor:
     """[max_prefill_tiles, 4] flat."""
-    return work[work.shape[0] - max_prefill_tiles(num_tokens, num_rows) * _ITEM :]
-
-
-def _items_start(num_rows: int) -> int:
-    return _HEADER + num_rows * MAX_KV_HEADS
+    return work[work.shape[0] - max_prefill_tiles(num_tokens, num_rows) * _RECORD :]
 
 
 @triton.jit
-def _chunk_lens(context_lens, CHUNK_LEN: tl.constexpr, MAX_CHUNKS: tl.constexpr):
-    """Tokens of each row's items: CHUNK_LEN, doubled until MAX_CHUNKS items are enough."""
-    chunk_lens = tl.zeros_like(context_lens) + CHUNK_LEN
-    # nine times reaches contexts of 8 million tokens
-    for _ in tl.static_range(9):
-        is_short = chunk_lens * MAX_CHUNKS < context_lens
-        chunk_lens = tl.where(is_short, chunk_lens * 2, chunk_lens)
-    return chunk_lens
+def share_start(share, num_pieces, num_shares):
+    """First piece of a share; shares differ by one piece at most."""
+    return num_pieces // num_shares * share + tl.minimum(share, num_pieces % num_shares)
 
 
 @triton.jit
-def _pick(values, is_picked):
-    """Sum of some values: the one of a row, or of all rows before it."""
-    return tl.sum(tl.where(is_picked, values, 0))
+def share_of(piece, num_pieces, num_shares):
+    """The share that a piece is in."""
+    least, num_larger = num_pieces // num_shares, num_pieces % num_shares
+    end_of_larger = num_larger * (least + 1)
+    behind = num_larger + (piece - end_of_larger) // tl.maximum(least, 1)
+    return tl.where(piece < end_of_larger, piece // (least + 1), behind)
+
+
+@triton.jit
+def find_row(records, num_rows, share, num_shares):
+    """The number of pieces of all rows, and the row that a share begins in."""
+    # what is loaded at once: together with the number of pieces, not after it
+    ROWS: tl.constexpr = 256
+    rows = tl.arange(0, ROWS)
+    num_pieces = tl.load(records + num_rows * 4)
+    starts = tl.load(records + rows * 4, rows < num_rows, other=2**31 - 1)
+    piece = share_start(share, num_pieces, num_shares)
+    row = tl.sum((starts <= piece).to(tl.int32)) - 1
+    for first in range(ROWS, num_rows, ROWS):
+        starts = tl.load(records + (first + rows) * 4, first + rows < num_rows, other=2**31 - 1)
+        row += tl.sum((starts <= piece).to(tl.int32))
+    return num_pieces, row
+
+
+@triton.jit
+def num_pieces_of(context_lens, PIECE_LEN: tl.constexpr):
+    """One for a row without tokens too, which writes zeros."""
+    return tl.maximum(tl.cdiv(context_lens, PIECE_LEN), 1)
 
 
 @triton.jit
@@ -118,37 +134,26 @@ def _plan_decode(
     context_lens,
     row,
     num_decodes,
-    items_start,
-    CHUNK_LEN: tl.constexpr,
+    PIECE_LEN: tl.constexpr,
     MAX_CHUNKS: tl.constexpr,
     NUM_COUNTERS: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """Write the items of one row: whole chunks in the order of rows, before what is left over.
-
-    The leftovers of all rows are in the order of falling length. Row 0 writes the number of items.
-    """
+    """Write the record of one row; the last one's program ends the count and clears counters."""
     rows = tl.arange(0, ROWS)
-    is_row = rows < num_decodes
-    lens = tl.load(context_lens + rows, is_row, other=0)
-    chunk_lens = _chunk_lens(lens, CHUNK_LEN, MAX_CHUNKS)
-    wholes = lens // chunk_lens
-    # a row without tokens has one item, which writes zeros
-    rests = tl.where(lens == 0, 1, lens % chunk_lens)
-    num_wholes, has_rest = tl.sum(wholes), (rests > 0) & is_row
-    if row == 0:
-        tl.store(work, num_wholes + tl.sum(has_rest.to(tl.int32)))
-    is_mine, is_before = rows == row, rows < row
-    context_len, chunk_len = _pick(lens, is_mine), _pick(chunk_lens, is_mine)
-    my_wholes, my_rest = _pick(wholes, is_mine), _pick(rests, is_mine)
-    comes_first = has_rest & ((rests > my_rest) | ((rests == my_rest) & is_before))
-    rest_rank = num_wholes + tl.sum(comes_first.to(tl.int32))
-    chunks = tl.arange(0, MAX_CHUNKS)
-    ranks = tl.where(chunks < my_wholes, _pick(wholes, is_before) + chunks, rest_rank)
-    exists = (chunks < my_wholes) | ((chunks == my_wholes) & (my_rest > 0))
-    _store_record(work + items_start + ranks * 4, row, chunks, context_len, chunk_len, exists)
-    counters = tl.arange(0, NUM_COUNTERS)
-    tl.store(work + 4 + row * NUM_COUNTERS + counters, tl.zeros_like(counters))
+    lens = tl.load(context_lens + rows, rows < row, other=0)
+    first = tl.sum(tl.where(rows < row, num_pieces_of(lens, PIECE_LEN), 0))
+    context_len = tl.load(context_lens + row)
+    num_pieces = num_pieces_of(context_len, PIECE_LEN)
+    chunk_len = PIECE_LEN
+    while chunk_len * MAX_CHUNKS < context_len:
+        chunk_len *= 2
+    record = work + NUM_COUNTERS + row * 4
+    _store_record(record, first, context_len, chunk_len, 0, None)
+    if row == num_decodes - 1:
+        _store_record(record + 4, first + num_pieces, 0, 0, 0, None)
+        counters = tl.arange(0, NUM_COUNTERS)
+        tl.store(work + counters, tl.zeros_like(counters))
 
 
 @triton.jit
@@ -192,19 +197,16 @@ def _plan_prefill(
             _store_record(tiles + unused * 4, 0, 0, 0, 0, None)
 
 
-@triton.jit(
-    do_not_specialize=["num_rows", "num_decodes", "items_start", "tiles_start", "num_tiles"]
-)
+@triton.jit(do_not_specialize=["num_rows", "num_decodes", "tiles_start", "num_tiles"])
 def _plan_kernel(
     work,
     context_lens,
     query_starts,
     num_rows,
     num_decodes,
-    items_start,
     tiles_start,
     num_tiles,
-    CHUNK_LEN: tl.constexpr,
+    PIECE_LEN: tl.constexpr,
     MAX_CHUNKS: tl.constexpr,
     NUM_COUNTERS: tl.constexpr,
     TILE_LEN: tl.constexpr,
@@ -219,8 +221,7 @@ def _plan_kernel(
             context_lens,
             row,
             num_decodes,
-            items_start,
-            CHUNK_LEN,
+            PIECE_LEN,
             MAX_CHUNKS,
             NUM_COUNTERS,
             ROWS,

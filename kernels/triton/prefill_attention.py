@@ -16,9 +16,9 @@ from torch import Tensor
 
 from kernels.triton.attention_work import TILE_LEN, max_prefill_tiles, prefill_tiles
 from kernels.triton.launch import overlap, wait_for_inputs
+from kernels.triton.paging import group_size, load_block_ids, token_offsets
+from kernels.triton.partial_softmax import LOWEST, no_tokens
 
-# stands for minus infinity: differences of it are 0, not NaN
-_LOWEST = tl.constexpr(-1e30)
 _LOG2_E = 1.4426950408889634
 
 
@@ -33,10 +33,10 @@ class Tuning:
         is_packed: whether the heads that share a key head are rows of one product.
     """
 
-    num_rows: int = 128
+    num_rows: int = 64
     tile_len: int = 64
     num_stages: int = 3
-    num_warps: int = 8
+    num_warps: int = 4
     is_packed: bool = True
 
 
@@ -67,10 +67,7 @@ def prefill_attention(
     """
     num_tokens, num_heads, head_dim = q.shape
     num_kv_heads, block_size = kv_layer.shape[2:4]
-    group = num_heads // num_kv_heads
-    assert group * num_kv_heads == num_heads
-    assert q.stride()[1:] == (head_dim, 1)
-    assert kv_layer[0].is_contiguous()
+    group = group_size(q, kv_layer)
     out = torch.empty_like(q) if out is None else out
     num_rows = block_tables.shape[0]
     if num_tokens == 0:
@@ -112,18 +109,18 @@ def prefill_attention(
 def _tuning(device: torch.device, row_bytes: int) -> Tuning:
     """Choose by the bytes of one key and by the matrix unit.
 
-    For keys of 256 bytes the fastest of 11 in the geometric mean of 4 shapes on an H100: 264, 382
-    and 391 TFLOP/s for 1k, 4k and 8k tokens of 32 heads over 8, 360 for 4k of 40 heads, where
-    FlashAttention-3 has 318, 583, 638 and 547. Tiles of 128 keys: 253, 390, 398, 338; the next
-    tile's scores before this one's softmax: 239, 372, 429, 335. The others are what the compiler
-    keeps in registers.
+    For keys of 256 bytes, on two H100: 272 and 283, 413 and 392, 450 and 409 TFLOP/s for 1k, 4k and
+    8k tokens of 32 heads over 8, 389 and 366 for 4k of 40 heads, where FlashAttention-3 has 312 and
+    314, 575 and 556, 619 and 617, 539 and 507. Of 14 others, products of 128 rows in 128 registers
+    have 216, 408, 428, 368, good for long prompts alone; as many rows without that limit 269, 401,
+    401, 337; tiles of 128 keys 237, 365, 398, 338; of 32 keys 271, 378, 394, 352. Matrix units
+    before Hopper's prefer what the compiler keeps in registers.
     """
-    if row_bytes <= 256 and device.type == "cuda":
-        has_warpgroups = torch.cuda.get_device_capability(device)[0] == 9
-        return Tuning() if has_warpgroups else Tuning(tile_len=32)
-    if row_bytes <= 256:
-        return Tuning()
-    return Tuning(num_rows=32, tile_len=32, num_stages=2, num_warps=4)
+    if row_bytes > 256:
+        return Tuning(num_rows=32, tile_len=32, num_stages=2)
+    if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] != 9:
+        return Tuning(num_rows=128, tile_len=32, num_warps=8)
+    return Tuning()
 
 
 @triton.jit
@@ -147,47 +144,85 @@ def _attend_tiles(
     positions,
     keys,
     table,
+    block_stride,
     start,
     end,
-    block_stride,
     scale,
     MASKED: tl.constexpr,
     VALUES: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     DIM: tl.constexpr,
-    COLUMNS: tl.constexpr,
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Attend to tokens [start, end), of which all are visible to all rows unless MASKED.
-
-    Block ids of the next tile are loaded before this tile's keys are needed, so that STAGES - 1
-    tiles are in flight.
-    """
+    """Attend to tokens [start, end), of which all are visible to all rows unless MASKED."""
+    COLUMNS: tl.constexpr = queries.shape[1]
     highest, total, attended = state
-    dims = tl.arange(0, COLUMNS)
-    tokens = start + tl.arange(0, TILE)
-    blocks = tl.load(table + tokens // BLOCK_SIZE, tokens < end, other=0)
-    for _ in tl.range(start, end, TILE, num_stages=STAGES):
-        places = blocks.to(tl.int64) * block_stride + (tokens % BLOCK_SIZE) * DIM
-        pointers = keys + places[:, None] + dims[None, :]
+    dims = tl.arange(0, COLUMNS)[None, :]
+    blocks = load_block_ids(table, start, end, BLOCK_SIZE, TILE)
+    for first in tl.range(start, end, TILE, num_stages=STAGES):
+        offsets = token_offsets(blocks, first, block_stride, BLOCK_SIZE, DIM, TILE)
+        pointers = keys + offsets[:, None] + dims
+        blocks = load_block_ids(table, first + TILE, end, BLOCK_SIZE, TILE)
+        tokens = first + tl.arange(0, TILE)
         is_token = (tokens < end)[:, None]
-        following = tokens + TILE
-        blocks = tl.load(table + following // BLOCK_SIZE, following < end, other=0)
-        key = _load_tile(pointers, is_token, dims[None, :], DIM, COLUMNS, MASKED)
+        key = _load_tile(pointers, is_token, dims, DIM, COLUMNS, False)
         scores = tl.dot(queries, tl.trans(key), input_precision="ieee")
         if MASKED:
-            scores = tl.where(tokens[None, :] <= positions[:, None], scores, _LOWEST)
+            scores = tl.where(tokens[None, :] <= positions[:, None], scores, LOWEST)
         new_highest = tl.maximum(highest, tl.max(scores, 1) * scale)
         weights = tl.exp2(scores * scale - new_highest[:, None])
         shrink = tl.exp2(highest - new_highest)
         total = total * shrink + tl.sum(weights, 1)
         attended *= shrink[:, None]
-        value = _load_tile(pointers + VALUES, is_token, dims[None, :], DIM, COLUMNS, MASKED)
+        value = _load_tile(pointers + VALUES, is_token, dims, DIM, COLUMNS, MASKED)
         attended = tl.dot(weights.to(value.dtype), value, attended, input_precision="ieee")
         highest = new_highest
-        tokens = following
     return highest, total, attended
+
+
+@triton.jit
+def _attend(
+    queries,
+    positions,
+    keys,
+    table,
+    block_stride,
+    first_position,
+    end,
+    scale,
+    VALUES: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    DIM: tl.constexpr,
+    TILE: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Attend to tokens [0, end); all rows see those up to `first_position`.
+
+    Returns:
+        Sum [ROWS] of the weights, and the weighted sum of values [ROWS, COLUMNS] before division.
+    """
+    seen_by_all = (first_position + 1) // TILE * TILE
+    state = no_tokens(queries.shape[0], queries.shape[1])
+    for is_masked in tl.static_range(2):
+        state = _attend_tiles(
+            state,
+            queries,
+            positions,
+            keys,
+            table,
+            block_stride,
+            seen_by_all if is_masked else 0,
+            end if is_masked else seen_by_all,
+            scale,
+            is_masked,
+            VALUES,
+            BLOCK_SIZE,
+            DIM,
+            TILE,
+            STAGES,
+        )
+    return state[1], state[2]
 
 
 @triton.jit(do_not_specialize=["q_stride", "table_stride"])
@@ -216,7 +251,7 @@ def _prefill_kernel(
     # a tile has a program for each PACKED heads and each part of its tokens, the last part first
     PROGRAMS: tl.constexpr = HEADS // PACKED * PARTS
     tile, program = tl.program_id(0) // PROGRAMS, tl.program_id(0) % PROGRAMS
-    part = PARTS - 1 - program % PARTS
+    first = (PARTS - 1 - program % PARTS) * (ROWS // PACKED)
     first_head = program // PARTS * PACKED
     kv_head = first_head // (HEADS // KV_HEADS)
     wait_for_inputs(OVERLAPPED)
@@ -224,64 +259,27 @@ def _prefill_kernel(
     first_token = tl.load(tiles + tile * 4 + 1).to(tl.int64)
     num_tokens = tl.load(tiles + tile * 4 + 2)
     first_position = tl.load(tiles + tile * 4 + 3)
-    first = part * (ROWS // PACKED)
     if first >= num_tokens:
         return
-    rows, dims = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    rows, dims = tl.arange(0, ROWS), tl.arange(0, COLUMNS)[None, :]
     indices = first + rows // PACKED
-    positions = first_position + indices
-    heads = first_head + rows % PACKED
-    is_element = (indices < num_tokens)[:, None] & (dims < DIM)[None, :]
-    place = q + (first_token + indices)[:, None] * q_stride
-    place += heads[:, None] * DIM + dims[None, :]
-    queries = tl.load(place, is_element, other=0.0)
-    keys = kv_layer + kv_head * (BLOCK_SIZE * DIM)
-    table = block_tables + row * table_stride
-    end = first_position + tl.minimum(first + ROWS // PACKED, num_tokens)
-    # every row sees the tokens up to the first position
-    num_seen_by_all = (first_position + first + 1) // TILE * TILE
-    state = (
-        tl.full([ROWS], _LOWEST, tl.float32),
-        tl.zeros([ROWS], tl.float32),
-        tl.zeros([ROWS, COLUMNS], tl.float32),
-    )
-    state = _attend_tiles(
-        state,
-        queries,
-        positions,
-        keys,
-        table,
-        0,
-        num_seen_by_all,
+    is_element = (indices < num_tokens)[:, None] & (dims < DIM)
+    elements = (first_head + rows % PACKED)[:, None] * DIM + dims
+    tokens = (first_token + indices)[:, None]
+    total, attended = _attend(
+        tl.load(q + tokens * q_stride + elements, is_element, other=0.0),
+        first_position + indices,
+        kv_layer + kv_head * (BLOCK_SIZE * DIM),
+        block_tables + row * table_stride,
         block_stride,
+        first_position + first,
+        first_position + tl.minimum(first + ROWS // PACKED, num_tokens),
         scale,
-        False,
         KV_HEADS * BLOCK_SIZE * DIM,
         BLOCK_SIZE,
         DIM,
-        COLUMNS,
         TILE,
         STAGES,
     )
-    _, total, attended = _attend_tiles(
-        state,
-        queries,
-        positions,
-        keys,
-        table,
-        num_seen_by_all,
-        end,
-        block_stride,
-        scale,
-        True,
-        KV_HEADS * BLOCK_SIZE * DIM,
-        BLOCK_SIZE,
-        DIM,
-        COLUMNS,
-        TILE,
-        STAGES,
-    )
-    result = attended / total[:, None]
-    place = out + (first_token + indices)[:, None] * (HEADS * DIM)
-    place += heads[:, None] * DIM + dims[None, :]
-    tl.store(place, result.to(out.dtype.element_ty), is_element)
+    result = (attended / total[:, None]).to(out.dtype.element_ty)
+    tl.store(out + tokens * (HEADS * DIM) + elements, result, is_element)

@@ -2,13 +2,14 @@
 
 Keys and values lie scattered in blocks of 16 over a pool of many layers, and each call reads
 another layer, as in a model. SDPA reads contiguous ones; FA3 reads blocks of its own layout. The
-price of paging (paper, figure 18a) is our kernel's time beside its time on a pool whose blocks each
-hold a whole sequence.
+price of paging (paper, figure 18a) is our kernel's time beside its time on blocks that lie in the
+order of the sequences, on blocks of 256, and on blocks that each hold a whole sequence.
 """
 
 import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,9 +23,11 @@ from kernels.triton.prefill_attention import prefill_attention
 from load_tests.kernels import fa3
 from load_tests.kernels.bench import Call, Figure, num_rotations, race
 
-OURS, FA3, SDPA, CONTIGUOUS = "pagoda", "FA3", "SDPA contiguous", "pagoda contiguous"
+OURS, FA3, SDPA = "pagoda", "FA3", "SDPA contiguous"
+IN_ORDER, LARGE_BLOCKS, CONTIGUOUS = "pagoda in order", "pagoda blocks of 256", "pagoda contiguous"
 _HEAD_DIM = 128
 _BLOCK_SIZE = 16
+_LARGE_BLOCK_SIZE = 256
 _SCALE = _HEAD_DIM**-0.5
 _PREFILL_CALLS = 4
 
@@ -91,9 +94,14 @@ def _race_decode(
     rotations = num_rotations(num_bytes)
     q = _random(batch, heads.num_heads, _HEAD_DIM)
     context_lens = torch.full((batch,), context_len, dtype=torch.int32, device="cuda")
+    our_decode = partial(_our_decode, heads, q, context_lens, rotations=rotations)
     systems = {
-        OURS: _our_decode(heads, q, context_lens, context_len, _BLOCK_SIZE, rotations),
-        CONTIGUOUS: _our_decode(heads, q, context_lens, context_len, context_len, rotations),
+        OURS: our_decode(_scattered_tables(batch, context_len, _BLOCK_SIZE), _BLOCK_SIZE),
+        IN_ORDER: our_decode(_ordered_tables(batch, context_len, _BLOCK_SIZE), _BLOCK_SIZE),
+        LARGE_BLOCKS: our_decode(
+            _scattered_tables(batch, context_len, _LARGE_BLOCK_SIZE), _LARGE_BLOCK_SIZE
+        ),
+        CONTIGUOUS: our_decode(_scattered_tables(batch, context_len, context_len), context_len),
         SDPA: _sdpa_decode(heads, q, context_len, rotations),
     }
     if args.fa3:
@@ -133,10 +141,15 @@ def _race_prefill(heads: Heads, length: int, args: argparse.Namespace) -> Iterat
 
 
 def _our_decode(
-    heads: Heads, q: Tensor, context_lens: Tensor, context_len: int, block_size: int, rotations: int
+    heads: Heads,
+    q: Tensor,
+    context_lens: Tensor,
+    tables: Tensor,
+    block_size: int,
+    *,
+    rotations: int,
 ) -> list[Call]:
     batch = q.shape[0]
-    tables = _scattered_tables(batch, context_len, block_size)
     kv = _random(tables.numel(), rotations, 2, heads.num_kv_heads, block_size, _HEAD_DIM)
     layout = _layout(tables, context_lens, torch.arange(batch + 1), num_decodes=batch)
     work = plan_attention(layout)
@@ -202,8 +215,13 @@ def _attend(plan: fa3.Plan, keys: Tensor, values: Tensor) -> Call:
 
 def _scattered_tables(batch: int, context_len: int, block_size: int) -> Tensor:
     """Block tables [batch, blocks] of a pool without other sequences, in random order."""
+    tables = _ordered_tables(batch, context_len, block_size)
+    return tables.flatten()[torch.randperm(tables.numel(), device="cuda")].view_as(tables)
+
+
+def _ordered_tables(batch: int, context_len: int, block_size: int) -> Tensor:
     num_blocks = batch * -(-context_len // block_size)
-    return torch.randperm(num_blocks, device="cuda", dtype=torch.int32).view(batch, -1)
+    return torch.arange(num_blocks, device="cuda", dtype=torch.int32).view(batch, -1)
 
 
 def _layout(

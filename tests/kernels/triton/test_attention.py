@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels.triton.attention_work import MAX_CHUNKS, PIECE_LEN
 from tests.kernels.batches import Batch, Shape, make_batch, make_layout
 from tests.kernels.triton.attention_batches import (
     assert_attends,
@@ -18,8 +19,8 @@ from tests.kernels.triton.attention_batches import (
 )
 from tests.kernels.triton.precision import DTYPES
 
-# decodes within one chunk, at its border and over several; prefills over prefixes
-ROWS = [(1, 1), (17, 1), (256, 1), (601, 1), (16, 16), (190, 150), (40, 2)]
+# decodes within one piece, at its border and over several; prefills over prefixes
+ROWS = [(1, 1), (17, 1), (64, 1), (601, 1), (16, 16), (190, 150), (40, 2)]
 
 
 def case(shape: Shape, rows: list[tuple[int, int]], device: torch.device) -> tuple[Tensor, Batch]:
@@ -54,6 +55,13 @@ def test_any_head_dim(head_dim: int, dtype: torch.dtype, device: torch.device) -
 
 def test_more_heads_in_a_group_than_rows_of_a_matrix_unit(device: torch.device) -> None:
     assert_attends(*case(Shape(num_heads=20, num_kv_heads=1), [(300, 1), (60, 33)], device))
+
+
+@pytest.mark.usefixtures("poisoned_outputs")
+def test_a_row_of_more_pieces_than_it_may_have_chunks(device: torch.device) -> None:
+    shape = Shape(num_heads=2, num_kv_heads=1, head_dim=16, block_size=64)
+    rows = [(PIECE_LEN * MAX_CHUNKS + 70, 1), (PIECE_LEN * MAX_CHUNKS, 1)]
+    assert_attends(*case(shape, rows, device))
 
 
 def test_padding_rows_give_zeros_and_disturb_nobody(device: torch.device) -> None:

@@ -1,16 +1,15 @@
-"""The plan covers every token once, and the costliest work comes first."""
+"""The plan covers every token once, and the costliest prefill tiles come first."""
 
 import pytest
 import torch
 
 from kernels.backend import BatchLayout
 from kernels.triton.attention_work import (
-    CHUNK_LEN,
     MAX_CHUNKS,
-    MAX_KV_HEADS,
+    PIECE_LEN,
     TILE_LEN,
     decode_counters,
-    decode_items,
+    decode_rows,
     plan_attention,
     prefill_tiles,
 )
@@ -24,49 +23,47 @@ def layout_of(rows: list[tuple[int, int]], device: torch.device) -> BatchLayout:
     return layout_on(layout, device)
 
 
-def items_of(work: torch.Tensor, num_rows: int) -> list[tuple[int, ...]]:
-    count = int(work[0])
-    return [tuple(item) for item in decode_items(work, num_rows)[: count * 4].view(-1, 4).tolist()]
+def records_of(work: torch.Tensor, num_rows: int) -> list[list[int]]:
+    """Records of the rows that decode, and the one that ends the count."""
+    records: list[list[int]] = decode_rows(work)[: (num_rows + 1) * 4].view(-1, 4).tolist()
+    return records
 
 
 @pytest.mark.usefixtures("poisoned_outputs")
 @pytest.mark.parametrize(
-    "context_lens", [[1], [256, 257, 255], [700, 3, 512, 1024, 3], list(range(1, 900, 29))]
+    "context_lens", [[1], [64, 65, 63], [700, 3, 512, 1024, 3], list(range(1, 900, 29))]
 )
-def test_decode_items_cover_each_row_once(context_lens: list[int], device: torch.device) -> None:
+def test_pieces_of_decode_rows_are_counted(context_lens: list[int], device: torch.device) -> None:
     work = plan_attention(layout_of([(context, 1) for context in context_lens], device))
 
-    items = items_of(work, len(context_lens))
+    *records, end = records_of(work, len(context_lens))
 
-    chunks = [(row, chunk) for row, chunk, _, _ in items]
-    assert sorted(chunks) == [
-        (row, chunk)
-        for row, context in enumerate(context_lens)
-        for chunk in range(-(-context // CHUNK_LEN))
-    ]
-    assert all(item[2:] == (context_lens[item[0]], CHUNK_LEN) for item in items)
-    costs = [min(CHUNK_LEN, context - chunk * CHUNK_LEN) for _, chunk, context, _ in items]
-    assert costs == sorted(costs, reverse=True)
-    assert not decode_counters(work)[: len(context_lens) * MAX_KV_HEADS].any()
+    counts = [-(-context // PIECE_LEN) for context in context_lens]
+    assert [record[0] for record in records] == [sum(counts[:row]) for row in range(len(counts))]
+    assert [record[1] for record in records] == context_lens
+    assert end[0] == sum(counts)
+    assert not decode_counters(work).any()
 
 
-def test_a_row_without_tokens_has_an_item(device: torch.device) -> None:
+def test_a_row_without_tokens_has_a_piece(device: torch.device) -> None:
     layout = layout_of([(5, 1), (6, 1)], device)
-    layout.context_lens[1] = 0
-    assert (1, 0, 0, CHUNK_LEN) in items_of(plan_attention(layout), 2)
+    layout.context_lens[0] = 0
+    assert records_of(plan_attention(layout), 2)[1][0] == 1
 
 
-@pytest.mark.parametrize("context_len", [CHUNK_LEN * MAX_CHUNKS, 16385, 100_000, 1_000_000])
+@pytest.mark.parametrize(
+    "context_len", [1, PIECE_LEN * MAX_CHUNKS, PIECE_LEN * MAX_CHUNKS + 1, 16385, 1_000_000]
+)
 def test_long_rows_have_longer_chunks(context_len: int, device: torch.device) -> None:
     layout = layout_of([(9, 1), (9, 1)], device)
     layout.context_lens[1] = context_len
 
-    items = [item for item in items_of(plan_attention(layout), 2) if item[0] == 1]
+    chunk_len = records_of(plan_attention(layout), 2)[1][2]
 
-    chunk_len = items[0][3]
-    assert len(items) == -(-context_len // chunk_len)
-    assert MAX_CHUNKS // 2 < len(items) <= MAX_CHUNKS
-    assert chunk_len % CHUNK_LEN == 0
+    num_chunks = -(-context_len // chunk_len)
+    assert num_chunks <= MAX_CHUNKS
+    assert chunk_len == PIECE_LEN or num_chunks > MAX_CHUNKS // 2
+    assert (chunk_len // PIECE_LEN).bit_count() == 1
 
 
 @pytest.mark.usefixtures("poisoned_outputs")
