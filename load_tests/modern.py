@@ -34,7 +34,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "Orca (Max)": {"memory_policy": "reserved_max", "prefix_cache": False},
 }
 # a rate is found to this precision, from this one on, in this range
-PRECISION, FIRST_RATE, LAST_RATE = 1.06, 4.0, 1024.0
+PRECISION, FIRST_RATE, LOWEST_RATE, HIGHEST_RATE = 1.06, 4.0, 1 / 16, 1024.0
 # however low the rate
 MIN_REQUESTS = 20
 
@@ -43,7 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `modern`."""
     parser.add_argument("--duration-s", type=positive, default=60.0, help="of the arrivals")
     parser.add_argument(
-        "--slo", type=parse_slo, default="ttft=2,tpot=0.1", help="limits of a good request"
+        "--slo",
+        type=parse_slo,
+        metavar="ttft=S,tpot=S",
+        help="limits of a good request, instead of 2 s (Mooncake: 30 s) and 0.1 s",
     )
     parser.add_argument(
         "--slo-share", type=positive, default=0.99, help="of the requests that are to be good"
@@ -72,6 +75,7 @@ class Search:
 
     Attributes:
         duration_s: of the arrivals.
+        objective: what counts as a good request.
         share: of the requests that must be good.
     """
 
@@ -101,6 +105,7 @@ class Sustained:
     """What a search found.
 
     Attributes:
+        objective: what counts as good.
         rate_per_s: highest rate at which enough requests are good; 0 if there is none.
         figures: at that rate, or at the lowest that was tried.
     """
@@ -108,6 +113,7 @@ class Sustained:
     workload: str
     system: str
     rate_per_s: float
+    objective: Objective
     figures: Figures
 
 
@@ -137,10 +143,10 @@ def sustain(search: Search) -> Sustained:
 
     low = high = FIRST_RATE
     if is_enough(FIRST_RATE):
-        while high < LAST_RATE and is_enough(high := 2 * low):
+        while high < HIGHEST_RATE and is_enough(high := 2 * low):
             low = high
     else:
-        while low > 1 / LAST_RATE and not is_enough(low := high / 2):
+        while low > LOWEST_RATE and not is_enough(low := high / 2):
             high = low
     while PRECISION * low < high and tried[low].good_share >= search.share:
         middle = (low * high) ** 0.5
@@ -149,6 +155,7 @@ def sustain(search: Search) -> Sustained:
     return Sustained(
         workload=search.workload,
         system=search.system,
+        objective=search.objective,
         rate_per_s=low if is_good else 0.0,
         figures=tried[low],
     )
@@ -178,7 +185,7 @@ def _searches(args: argparse.Namespace) -> list[Search]:
                     source=source,
                     config=config,
                     duration_s=args.duration_s,
-                    objective=args.slo,
+                    objective=args.slo or workload.objective,
                     share=args.slo_share,
                     seed=args.seed,
                 )
@@ -237,12 +244,11 @@ def _show(found: Sequence[Sustained]) -> None:
 
 
 def _write(args: argparse.Namespace, found: Sequence[Sustained]) -> Path:
-    limits = {name: value for name, value in asdict(args.slo).items() if value < float("inf")}
     document = {
         "seed": args.seed,
         "duration_s": args.duration_s,
-        "slo": limits | {"share": args.slo_share},
-        "sustained": [asdict(each) for each in found],
+        "share": args.slo_share,
+        "sustained": [_as_json(each) for each in found],
     }
     args.output.mkdir(parents=True, exist_ok=True)
     path: Path = args.output / "modern.json"
@@ -256,3 +262,10 @@ def _write(args: argparse.Namespace, found: Sequence[Sustained]) -> Path:
     }
     plot_rates(args.output / "modern.svg", rates)
     return path
+
+
+def _as_json(found: Sustained) -> dict[str, object]:
+    """Give a result as JSON values: a limit that does not bind is null."""
+    limits = asdict(found.objective).items()
+    bound = {name: value if value < float("inf") else None for name, value in limits}
+    return asdict(found) | {"objective": bound}

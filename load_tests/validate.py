@@ -21,6 +21,7 @@ from load_tests.whatif.command import parse_changes, resolve
 from load_tests.whatif.figures import e2e_s, tpot_s, ttft_s
 from load_tests.whatif.fleet import fly
 from load_tests.whatif.replica import Served
+from load_tests.whatif.step_times import Scaled
 from load_tests.whatif.trace import Trace, from_schedule
 
 if TYPE_CHECKING:
@@ -96,6 +97,8 @@ class Comparison:
     Attributes:
         load, rate_per_s: share of the capacity, and requests per second.
         actual, predicted: seconds, by latency and percentile.
+        rescaled: as predicted with steps that take as long as they did, all together: what is left
+            is no fault of the step times.
         step_ratios: actual over expected seconds of steps, by kind: median, and ninth decile of the
             distance from 1.
         step_bias: actual over expected seconds of all steps together.
@@ -105,6 +108,7 @@ class Comparison:
     rate_per_s: float
     actual: dict[str, float]
     predicted: dict[str, float]
+    rescaled: dict[str, float]
     step_ratios: dict[str, tuple[float, float]]
     step_bias: float
 
@@ -145,17 +149,19 @@ def compare(config: EngineConfig, table: Path, args: argparse.Namespace) -> list
             print(f"load {load:g}: {trace.duration_s:.0f} s of arrivals", flush=True)
             predicted = latencies(_predict(config, table, trace))
             live = engine.serve(trace)
+            bias = _bias(live.steps)
             comparisons.append(
                 Comparison(
                     load=load,
                     rate_per_s=load * capacity,
                     actual=latencies(live.served),
                     predicted=predicted,
+                    rescaled=latencies(_predict(config, table, trace, factor=bias)),
                     step_ratios={
                         "decode only": _ratios(live.steps, has_prompts=False),
                         "with prompts": _ratios(live.steps, has_prompts=True),
                     },
-                    step_bias=_bias(live.steps),
+                    step_bias=bias,
                 )
             )
     finally:
@@ -174,8 +180,11 @@ def _bench(table: Path, trace: Trace) -> Bench:
     return Bench(trace=trace, step_times=str(table), objective=DEFAULT_OBJECTIVE)
 
 
-def _predict(config: EngineConfig, table: Path, trace: Trace) -> tuple[Served, ...]:
-    return fly(_bench(table, trace).job(config).machine, trace).served
+def _predict(
+    config: EngineConfig, table: Path, trace: Trace, *, factor: float = 1.0
+) -> tuple[Served, ...]:
+    machine = _bench(table, trace).job(config).machine
+    return fly(replace(machine, step_time=Scaled(machine.step_time, factor)), trace).served
 
 
 def latencies(served: Sequence[Served]) -> dict[str, float]:
@@ -253,11 +262,14 @@ def _show(comparison: Comparison) -> None:
             f"{actual:.4g}",
             f"{comparison.predicted[name]:.4g}",
             f"{comparison.errors[name]:+.1%}",
+            f"{comparison.rescaled[name] / actual - 1:+.1%}",
         )
         for name, actual in comparison.actual.items()
     ]
     title = f"Load {comparison.load:g}: {comparison.rate_per_s:.3g} requests per second"
-    report.print_table(title, ("", "actual (s)", "predicted (s)", "error"), rows)
+    report.print_table(
+        title, ("", "actual (s)", "predicted (s)", "error", "error, steps rescaled"), rows
+    )
     for kind, (middle, deviation) in comparison.step_ratios.items():
         print(f"steps {kind}: {middle:.3f} of the expected time, 90 % within {deviation:.1%}")
     print(f"all steps together: {comparison.step_bias:.3f}")

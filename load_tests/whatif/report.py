@@ -75,6 +75,9 @@ def show(answer: Answer) -> None:
     columns = ("", *answer.outcomes)
     figures = [outcome.figures for outcome in answer.outcomes.values()]
     print_table(f"{answer.bench.num_replicas} replicas", columns, rows(figures, answer.slo))
+    if recorded := trace.recorded():
+        latencies = [(LATENCIES[name], _percentiles(found)) for name, found in recorded.items()]
+        print_table("As recorded", ("", "p50 / p90 / p99 (s)"), latencies)
     for name, sizing in answer.sizings.items():
         print(f"{name}: {_told(sizing, answer.slo)}")
     if answer.bars:
@@ -133,6 +136,7 @@ def as_json(answer: Answer) -> dict[str, object]:
             "duration_s": trace.duration_s,
             "num_skipped": trace.num_skipped,
             "num_lost": trace.num_lost,
+            "recorded": {name: asdict(found) for name, found in trace.recorded().items()},
         },
         "seed": bench.seed,
         "num_replicas": bench.num_replicas,

@@ -34,6 +34,18 @@ class WithLongPrompts:
         return self.inside.seconds(work) + self.pair_s * num_pairs
 
 
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """Every step takes so many times as long."""
+
+    inside: StepTime
+    factor: float
+
+    def seconds(self, work: StepWork) -> float:
+        """See `StepTime.seconds`."""
+        return self.factor * self.inside.seconds(work)
+
+
 # LLaMA-3-8B in bfloat16 on an H100 80 GB, fitted by hand to eleven steps that were measured there
 # (results/step_20261128_055719.json): decodes of 1 to 256 sequences within 2 %, 128 decodes beside
 # 64 to 1024 prompt tokens within 8 %. context_token_s is 128 KiB at 2.5 TB/s; a pair of a prompt's

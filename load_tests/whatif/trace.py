@@ -8,6 +8,7 @@ from itertools import groupby, pairwise
 from operator import attrgetter
 from pathlib import Path
 
+from load_tests.traffic.metrics import Summary, summarise
 from load_tests.traffic.schedule import Extent, Schedule, TimedRequest
 from load_tests.traffic.tables import Row, integer, read_rows, stamp
 
@@ -24,12 +25,22 @@ class TracedRequest(TimedRequest):
             what they do not cover is the request's own.
         hash_block: tokens of such a block.
         n, beam_width: see `SamplingParams`.
+        ttft_s, e2e_s: seconds to the first and to the last token, as recorded; None if not.
     """
 
     hash_ids: tuple[int, ...] = ()
     hash_block: int = MOONCAKE_BLOCK
     n: int = 1
     beam_width: int = 0
+    ttft_s: float | None = None
+    e2e_s: float | None = None
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Recorded mean seconds per token after the first; None for a single token."""
+        if self.ttft_s is None or self.e2e_s is None or self.output_len < 2:
+            return None
+        return (self.e2e_s - self.ttft_s) / (self.output_len - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +61,14 @@ class Trace:
     def duration_s(self) -> float:
         """Seconds from the start to the last arrival."""
         return self.requests[-1].due_s
+
+    def recorded(self) -> dict[str, Summary]:
+        """Sum up the latencies that were recorded; empty where none were."""
+        latencies = {
+            name: summarise([s for r in self.requests if (s := getattr(r, name)) is not None])
+            for name in ("ttft_s", "tpot_s", "e2e_s")
+        }
+        return {name: found for name, found in latencies.items() if found is not None}
 
     def digest(self) -> str:
         """Name the requests by their content."""
@@ -128,6 +147,8 @@ def _request(row: Row, seconds_per_unit: float) -> TracedRequest:
         hash_block=max(1, _count(row, "hash_block_size", MOONCAKE_BLOCK)),
         n=max(1, _length_of(row, "output_lengths")),
         beam_width=_count(row, "beam_width", 0),
+        ttft_s=_seconds(row, "ttft_s"),
+        e2e_s=_seconds(row, "e2e_s"),
     )
 
 
@@ -147,6 +168,13 @@ def _count(row: Row, column: str, default: int) -> int:
     value = row.values.get(column, default)
     if type(value) is not int or value < 0:
         raise ValueError(f"{row.place}: {column} is {value!r}, not a whole number")
+    return value
+
+
+def _seconds(row: Row, column: str) -> float | None:
+    value = row.values.get(column)
+    if value is not None and not (isinstance(value, int | float) and value >= 0):
+        raise ValueError(f"{row.place}: {column} is {value!r}, not seconds")
     return value
 
 

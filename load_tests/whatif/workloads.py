@@ -8,6 +8,7 @@ from typing import Protocol
 
 from load_tests.figures.workloads import PREFIX_LENS, Translations
 from load_tests.traffic.lengths import DATA_SETS, Lengths, read_joint_lengths
+from load_tests.traffic.metrics import Objective
 from load_tests.traffic.schedule import Extent, poisson
 from load_tests.whatif.trace import Trace, TracedRequest, read_traces
 
@@ -20,6 +21,9 @@ NUM_SYSTEM_PROMPTS, SYSTEM_PROMPT_LEN = 4, 1024
 # turns of a conversation, and seconds between them: reading, thinking and typing
 MAX_TURNS, THINK_S = 8, 30.0
 BEAM_WIDTH = 4
+# prompts of 100,000 tokens take seconds alone; the limits are those of Mooncake's authors
+# (https://arxiv.org/abs/2407.00079)
+LEVEL, LONG_LEVEL = Objective(ttft_s=2.0, tpot_s=0.1), Objective(ttft_s=30.0, tpot_s=0.1)
 
 
 class Source(Protocol):
@@ -135,12 +139,14 @@ class Workload:
         drawn: where there is no file; None if there must be one.
         option: of the command that names a file to replay; empty for none.
         max_model_len: that the requests need.
+        objective: what counts as a good request, unless another is asked for.
     """
 
     title: str
     drawn: Source | None
     option: str = ""
     max_model_len: int = MAX_TOTAL_LEN
+    objective: Objective = LEVEL
 
     def source(self, files: Mapping[str, Path]) -> Source | None:
         """The workload's file, or what is drawn; None if there is neither."""
@@ -186,6 +192,7 @@ def workloads() -> tuple[Workload, ...]:
             drawn=None,
             option="mooncake",
             max_model_len=131_072,
+            objective=LONG_LEVEL,
         ),
     )
 

@@ -15,6 +15,8 @@ from engine.errors import EngineError, Overloaded
 from engine.model_config import read_model_config
 from engine.runtime.protocol import EngineClient
 from engine.types import SamplingParams, int32
+from load_tests.traffic.schedule import Extent
+from load_tests.whatif.trace import read_traces
 from tests.app.answers import post
 from tests.app.fakes import FakeEngineClient, Hypothesis, Script
 from tests.app.inline_engine import InlineEngineClient
@@ -181,3 +183,20 @@ async def test_a_real_engine_tells_of_preemptions_and_of_its_cache(
     again = lines[2]
     assert again["cached_tokens"] == 32
     assert again["hash_ids"][:2] in [line["hash_ids"] for line in lines[:2]]
+
+
+async def test_a_trace_can_be_replayed(tmp_path: Path) -> None:
+    script = Script(draw=lambda seed: [5, 6, 7, 8][: 2 + seed])
+    recorded = Recorded(FakeEngineClient([script]), tmp_path)
+    prompt = list(range(3, 3 + HASH_BLOCK))
+    await status(recorded, prompt=[prompt, [*prompt, 9]], n=2, seed=0, max_tokens=4)
+    await status(recorded, prompt=prompt, seed=1, max_tokens=4)
+    recorded.client.close()
+    trace = read_traces([tmp_path], Extent())
+    assert [(r.input_len, r.output_len, r.n) for r in trace.requests] == [
+        (HASH_BLOCK, 3, 2),
+        (HASH_BLOCK + 1, 3, 2),
+        (HASH_BLOCK, 3, 1),
+    ]
+    assert len({request.hash_ids for request in trace.requests}) == 1
+    assert trace.recorded().keys() == {"ttft_s", "tpot_s", "e2e_s"}

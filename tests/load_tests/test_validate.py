@@ -47,7 +47,7 @@ def test_the_same_requests_are_predicted_and_served(
     # 6 prompts of 20 tokens in steps of 32, and 5 more tokens for each: 4 sequences at a time
     assert high["rate_per_s"] / low["rate_per_s"] + 1e-9 >= 4
     for load in found["loads"]:
-        assert load["actual"].keys() == load["predicted"].keys()
+        assert load["actual"].keys() == load["predicted"].keys() == load["rescaled"].keys()
         assert all(seconds > 0 for seconds in load["actual"].values())
         assert load["step_bias"] > 0
         assert load["step_ratios"].keys() == {"decode only", "with prompts"}
@@ -75,6 +75,7 @@ def test_only_what_is_checked_decides() -> None:
         rate_per_s=1.0,
         actual=actual,
         predicted={"E2E p50": 1.09, "E2E p99": 1.82, "TTFT p99": 3.0},
+        rescaled={},
         step_ratios={},
         step_bias=1.0,
     )
@@ -85,6 +86,7 @@ def test_only_what_is_checked_decides() -> None:
         rate_per_s=1.0,
         actual=actual,
         predicted={"E2E p50": 1.0, "E2E p99": 2.3, "TTFT p99": 1.0},
+        rescaled={},
         step_ratios={},
         step_bias=1.0,
     )

@@ -18,6 +18,8 @@ OWN: dict[str, Any] = {
     "output_lengths": [9, 3],
     "finish_reasons": ["length", "stop"],
     "beam_width": 0,
+    "ttft_s": 0.5,
+    "e2e_s": 2.5,
 }
 
 
@@ -41,7 +43,14 @@ def test_our_recorders_files_are_one_trace_in_the_order_of_arrival(tmp_path: Pat
         hash_ids=(71, 72),
         hash_block=16,
         n=2,
+        ttft_s=0.5,
+        e2e_s=2.5,
     )
+    assert {name: found.max for name, found in trace.recorded().items()} == {
+        "ttft_s": 0.5,
+        "tpot_s": 0.25,
+        "e2e_s": 2.5,
+    }
     assert (trace.num_skipped, trace.num_lost) == (1, 3)
 
 
@@ -90,6 +99,7 @@ def test_other_formats_have_a_unit_of_their_own(tmp_path: Path) -> None:
         (json.dumps(OWN | {"hash_ids": 3}), r":2: hash_ids is no list"),
         (json.dumps(OWN | {"hash_block_size": "16"}), r":2: hash_block_size is '16'"),
         (json.dumps(OWN | {"output_lengths": 9}), r":2: output_lengths is no list"),
+        (json.dumps(OWN | {"e2e_s": "long"}), r":2: e2e_s is 'long', not seconds"),
         (json.dumps(OWN | {"beam_width": -1}), r":2: beam_width is -1"),
     ],
 )
