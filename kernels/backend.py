@@ -92,6 +92,19 @@ class Sampled:
     top_tokens: Tensor | None = None
     top_logprobs: Tensor | None = None
 
+    def part(self, start: int, end: int) -> "Sampled":
+        """Rows [start, end)."""
+
+        def cut(column: Tensor | None) -> Tensor | None:
+            return None if column is None else column[start:end]
+
+        return Sampled(
+            tokens=self.tokens[start:end],
+            logprobs=cut(self.logprobs),
+            top_tokens=cut(self.top_tokens),
+            top_logprobs=cut(self.top_logprobs),
+        )
+
 
 class Linear(Protocol):
     """A weight matrix (and bias) in the device's preferred form."""

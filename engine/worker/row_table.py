@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from engine.errors import InvariantViolated
-from engine.types import RowAdmission, SamplingParams
+from engine.types import RowAdmission
 from engine.worker.logit_rules import LogitRules
 from engine.worker.staging import Int32Array, stage, stage_floats
 from engine.worker.token_history import TokenHistory
@@ -102,7 +102,8 @@ class RowParameters:
             tokens and for those of the prompt; -1 for no log-probabilities.
         prompt_lens: host [num_rows] int32.
         is_search, is_deterministic: host [num_rows] bool, see `SamplingParams`.
-        is_plain: host [num_rows] bool, whether a decode of the row needs nothing but its token.
+        is_capturable: host [num_rows] bool, whether the row's next token follows from its logits
+            and the columns above, so that a graph can choose it.
     """
 
     def __init__(self, num_rows: int, runtime: Runtime) -> None:
@@ -120,7 +121,7 @@ class RowParameters:
         self.prompt_lens: Int32Array = np.zeros(num_rows, np.int32)
         self.is_search = np.zeros(num_rows, np.bool_)
         self.is_deterministic = np.zeros(num_rows, np.bool_)
-        self.is_plain: NDArray[np.bool_] = np.zeros(num_rows, np.bool_)
+        self.is_capturable: NDArray[np.bool_] = np.zeros(num_rows, np.bool_)
 
     def set(self, rows: list[int], admissions: Sequence[RowAdmission]) -> None:
         """Overwrite the parameters of rows."""
@@ -146,16 +147,7 @@ class RowParameters:
         self.prompt_lens[rows] = [admission.prompt_len for admission in admissions]
         self.is_search[rows] = [v.beam_width > 0 for v in values]
         self.is_deterministic[rows] = [v.deterministic for v in values]
-        self.is_plain[rows] = [_is_plain(v) for v in values]
-
-
-def _is_plain(sampling: SamplingParams) -> bool:
-    return not (
-        sampling.num_logprobs is not None
-        or sampling.beam_width
-        or sampling.deterministic
-        or sampling.needs_known_tokens
-    )
+        self.is_capturable[rows] = [not v.needs_known_tokens for v in values]
 
 
 def _or_minus_one(count: int | None) -> int:

@@ -138,13 +138,13 @@ class Worker:
             self._append(plan)
         table = self._table
         spans = make_spans(plan, table)
-        tokens = graphs.replay(variant, plan, spans)
+        chosen = graphs.replay(variant, plan, spans)
         table.lengths[spans.rows] = spans.ends
         num_decodes, sampled_rows = len(plan.decode_rows), np.asarray(plan.sampled_rows)
         return [
-            Part(Sampled(tokens=chosen), rows, table.parameters.num_logprobs[rows])
-            for chosen, rows in zip(
-                tokens, (sampled_rows[:num_decodes], sampled_rows[num_decodes:]), strict=True
+            Part(sampled, rows, table.parameters.num_logprobs[rows])
+            for sampled, rows in zip(
+                chosen, (sampled_rows[:num_decodes], sampled_rows[num_decodes:]), strict=True
             )
             if len(rows)
         ]
