@@ -123,10 +123,16 @@ class Linear(Protocol):
 
 
 class KernelBackend(Protocol):
-    """The operations of one device. Outputs are new tensors unless a docstring says otherwise."""
+    """The operations of one device. Outputs are new tensors unless a docstring says otherwise.
+
+    Attributes:
+        is_chunked_alike: whether a token that attends behind `BatchLayout.num_decodes` gets the
+            same bits in every chunk, also alone in one.
+    """
 
     device: torch.device
     dtype: torch.dtype
+    is_chunked_alike: bool
 
     def make_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
         """Take ownership of weight [out_features, in_features] and bias [out_features]."""

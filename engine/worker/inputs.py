@@ -7,12 +7,13 @@ device adds what only it knows, the last tokens and the block tables.
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor, cat
 
 from engine.types import StepPlan
 from engine.worker.row_table import RowTable
 from engine.worker.spans import PromptTokens, make_spans, prompt_tokens, sampled_spans
-from engine.worker.staging import Int32Array, stage
+from engine.worker.staging import ALIGNMENT_BYTES, Int32Array, stage
 from kernels.backend import BatchLayout
 
 
@@ -42,8 +43,13 @@ class StepInputs:
     prompt: PromptTokens
 
 
-def build_inputs(plan: StepPlan, table: RowTable, block_size: int) -> StepInputs:
+def build_inputs(
+    plan: StepPlan, table: RowTable, block_size: int, *, is_chunked_alike: bool = False
+) -> StepInputs:
     """Lay out the batch of a plan with at least one token; the table is only read.
+
+    Args:
+        is_chunked_alike: see `KernelBackend`.
 
     Raises:
         InvariantViolated: if a row is free, has no token to go on from, or no room to go on.
@@ -53,11 +59,12 @@ def build_inputs(plan: StepPlan, table: RowTable, block_size: int) -> StepInputs
     is_alone = table.parameters.is_deterministic[spans.rows]
     is_deterministic = bool(is_alone.any())
     # attention to a token of such a row is the same operation whether it is prefilled or decoded
-    sequences = spans.split(is_alone) if is_deterministic else spans
+    is_split = is_deterministic and not is_chunked_alike
+    sequences = spans.split(is_alone) if is_split else spans
     counts, bounds = sequences.counts, sequences.bounds
     positions = np.arange(bounds[-1]) + (sequences.starts - bounds[:-1]).repeat(counts)
     max_context_len = int(spans.ends.max())
-    num_table_columns = -(-max_context_len // block_size)
+    num_table_columns = _num_table_columns(max_context_len, block_size)
     first_entries = np.arange(len(counts)) * num_table_columns
     sampled, prompt = sampled_spans(plan, spans), prompt_tokens(spans, table.parameters)
     sampled_rows = spans.rows[sampled]
@@ -106,3 +113,9 @@ def build_inputs(plan: StepPlan, table: RowTable, block_size: int) -> StepInputs
         host_sampled_positions=sampled_ends,
         prompt=prompt,
     )
+
+
+def _num_table_columns(max_context_len: int, block_size: int) -> int:
+    """Columns of the block tables that are in use, rounded up so that rows are aligned."""
+    unit = ALIGNMENT_BYTES // torch.int32.itemsize
+    return -(-max_context_len // (block_size * unit)) * unit

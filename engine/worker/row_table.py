@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from engine.errors import InvariantViolated
 from engine.types import RowAdmission
 from engine.worker.logit_rules import LogitRules
-from engine.worker.staging import Int32Array, stage, stage_floats
+from engine.worker.staging import ALIGNMENT_BYTES, Int32Array, stage, stage_floats
 from engine.worker.token_history import TokenHistory
 from kernels.runtime import Runtime
 
@@ -30,7 +30,8 @@ class RowTable:
         num_positions: tokens of the longest sequence.
         lengths: host [num_rows] int32 tokens whose keys and values are written; -1 for a free row.
         last_tokens: [num_rows + 1] int64 token sampled last.
-        block_tables: [num_rows + 1, max_blocks] int32; entries not in use hold some valid block id.
+        block_tables: [num_rows + 1, max_blocks] int32, rows aligned; entries not in use hold some
+            valid block id.
         parameters, rules: how each row's next token is chosen.
         history: tokens of the rows that need them.
     """
@@ -44,7 +45,8 @@ class RowTable:
         vocab_size: int,
         runtime: Runtime,
     ) -> None:
-        max_blocks = -(-num_positions // block_size)
+        unit = ALIGNMENT_BYTES // torch.int32.itemsize
+        max_blocks = -(-num_positions // (block_size * unit)) * unit
         device = runtime.device
         self.runtime = runtime
         self.num_positions = num_positions
