@@ -197,12 +197,12 @@ def _show(
     )
     report.print_table(f"{machine.name()}, deterministic", columns, rows)
     plain_alone = plain["alone, default"]
-    rows = [
+    timed = [
         (name, f"{outcome.tokens_per_s:.0f}", _without(name, outcome, plain_alone))
         for name, outcome in plain.items()
     ]
     columns = ("arrangement", "tok/s", "other bits\nthan alone")
-    report.print_table("the price, in one run", columns, rows)
+    report.print_table("the price, in one run", columns, timed)
     print(f"price of the mode: {prices['batch']:.1%} of the throughput in a batch, "
           f"{prices['alone']:.1%} alone")  # fmt: skip
 

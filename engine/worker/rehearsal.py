@@ -45,14 +45,14 @@ class Rehearsal:
         for is_deterministic in (False, True):
             for num_tokens in _NUM_TOKENS:
                 counts = [1, *self._chunks(num_tokens - 1)]
-                self._step(counts, num_decodes=1, is_deterministic=is_deterministic)
+                logits = self._step(counts, num_decodes=1, is_deterministic=is_deterministic)
+                self._choose_in_every_way(logits[:1])
                 logger.info(
                     "kernels_compiled tokens=%d deterministic=%s s=%.1f",
                     num_tokens,
                     is_deterministic,
                     time.perf_counter() - started_s,
                 )
-        self._choose_in_every_way()
 
     def _chunks(self, num_tokens: int) -> list[int]:
         """Lengths of prompts, the longest that there can be and a shorter one."""
@@ -63,7 +63,7 @@ class Rehearsal:
     @torch.inference_mode()
     def _step(
         self, counts: list[int], *, num_decodes: int = 0, is_deterministic: bool = False
-    ) -> None:
+    ) -> Tensor:
         config, device = self._config, self._device
         num_tokens, num_logits = sum(counts), min(config.max_num_seqs, sum(counts))
         max_blocks = -(-config.max_model_len // config.block_size)
@@ -85,13 +85,12 @@ class Rehearsal:
         tokens = torch.zeros(num_tokens, dtype=torch.int64, device=device)
         logits = self._model.forward(tokens, self._kv, self._backend.prepare(layout))
         self._backend.sample(logits, _columns(num_logits, device))
+        return logits
 
     @torch.inference_mode()
-    def _choose_in_every_way(self) -> None:
+    def _choose_in_every_way(self, logits: Tensor) -> None:
         """Which kernels choose tokens depends on flags alone."""
-        vocab_size = self._config.model.num_choices
-        logits = torch.zeros(1, vocab_size, dtype=self._backend.dtype, device=self._device)
-        columns = _columns(1, self._device)
+        columns = _columns(len(logits), self._device)
         for num_logprobs in (-1, 0, 20):
             wanted = replace(columns, num_logprobs=num_logprobs)
             self._backend.sample(logits, wanted)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from engine.config import EngineConfig
 from engine.core.preemption import Preemption
@@ -16,7 +15,7 @@ from engine.types import SamplingParams
 from engine.worker.graph_staging import decode_sizes
 from engine.worker.kv_pool import KVPool
 from engine.worker.worker import Worker
-from kernels.runtime import HostRuntime
+from kernels.runtime import HostRuntime, T
 from kernels.select import select_backend
 from tests.model.tiny import TinyModel
 from tests.worker.engine_run import RECOMPUTE, SWAP, SWAP_BYTES, Run, run, tokens_of
@@ -35,12 +34,12 @@ class _Replayer(HostRuntime):
         self.num_captures = 0
         self.num_replays = 0
 
-    def capture(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    def capture(self, work: Callable[[], T]) -> Callable[[], T]:
         self.num_captures += 1
         # padding alone must be harmless
         work()
 
-        def replay() -> Tensor:
+        def replay() -> T:
             self.num_replays += 1
             return work()
 
