@@ -201,8 +201,8 @@ def _show(
         (name, f"{outcome.tokens_per_s:.0f}", _without(name, outcome, plain_alone))
         for name, outcome in plain.items()
     ]
-    columns = ("arrangement", "tok/s", "other bits\nthan alone")
-    report.print_table("the price, in one run", columns, timed)
+    titles = ("arrangement", "tok/s", "other bits\nthan alone")
+    report.print_table("the price, in one run", titles, timed)
     print(f"price of the mode: {prices['batch']:.1%} of the throughput in a batch, "
           f"{prices['alone']:.1%} alone")  # fmt: skip
 
