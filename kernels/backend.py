@@ -92,6 +92,19 @@ class Sampled:
     top_tokens: Tensor | None = None
     top_logprobs: Tensor | None = None
 
+    def part(self, start: int, end: int) -> "Sampled":
+        """Rows [start, end)."""
+
+        def cut(column: Tensor | None) -> Tensor | None:
+            return None if column is None else column[start:end]
+
+        return Sampled(
+            tokens=self.tokens[start:end],
+            logprobs=cut(self.logprobs),
+            top_tokens=cut(self.top_tokens),
+            top_logprobs=cut(self.top_logprobs),
+        )
+
 
 class Linear(Protocol):
     """A weight matrix (and bias) in the device's preferred form."""
@@ -110,10 +123,16 @@ class Linear(Protocol):
 
 
 class KernelBackend(Protocol):
-    """The operations of one device. Outputs are new tensors unless a docstring says otherwise."""
+    """The operations of one device. Outputs are new tensors unless a docstring says otherwise.
+
+    Attributes:
+        is_chunked_alike: whether a token that attends behind `BatchLayout.num_decodes` gets the
+            same bits in every chunk, also alone in one.
+    """
 
     device: torch.device
     dtype: torch.dtype
+    is_chunked_alike: bool
 
     def make_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
         """Take ownership of weight [out_features, in_features] and bias [out_features]."""

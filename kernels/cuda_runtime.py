@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.runtime import DeviceMemory, Fetch, Fetched
+from kernels.runtime import DeviceMemory, Fetch, Fetched, T
 
 
 class CudaRuntime:
@@ -52,7 +52,7 @@ class CudaRuntime:
         moved.record(self._move_stream)
         return _CudaFetch(copies, since, done, moved)
 
-    def capture(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    def capture(self, work: Callable[[], T]) -> Callable[[], T]:
         """Capture a CUDA graph; all graphs share their memory, so make the largest first."""
         graph = torch.cuda.CUDAGraph()
         current = torch.cuda.current_stream(self.device)
@@ -67,7 +67,7 @@ class CudaRuntime:
                 graph.capture_end()
         current.wait_stream(self._capture_stream)
 
-        def replay() -> Tensor:
+        def replay() -> T:
             graph.replay()
             return out
 

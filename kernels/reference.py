@@ -70,6 +70,8 @@ class GatedLinear:
 class ReferenceBackend:
     """`kernels.backend.KernelBackend` in plain torch; contracts are documented there."""
 
+    is_chunked_alike = False
+
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self.device = device
         self.dtype = dtype

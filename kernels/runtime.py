@@ -7,12 +7,14 @@ for it but `Fetch.wait`, so that the host can prepare the next step meanwhile.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from kernels.huge_pages import use_huge_pages
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +80,13 @@ class Runtime(Protocol):
         """
         ...
 
-    def capture(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    def capture(self, work: Callable[[], T]) -> Callable[[], T]:
         """Record device work that always uses the same tensors.
 
         `work` may be run before it is recorded, and on the device in any number of times.
 
         Returns:
-            A function that does it again and returns the same tensor, overwritten.
+            A function that does it again and returns the same tensors, overwritten.
         """
         ...
 
@@ -137,7 +139,7 @@ class HostRuntime:
         assert isinstance(since, float)
         return _Arrived(Fetched(list(tensors), time.perf_counter() - since))
 
-    def capture(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    def capture(self, work: Callable[[], T]) -> Callable[[], T]:
         """Keep the work itself."""
         return work
 

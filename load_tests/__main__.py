@@ -23,6 +23,7 @@ COMMANDS = {
     "offline": "run a thousand requests at once, in process, beside a peer: tokens per second",
     "online": "serve Poisson arrivals in process, beside a peer: latencies",
     "beam": "run many beam searches at once, in process, beside a peer: tokens per second",
+    "deterministic": "compare bits alone, in batches and after preemptions; time the mode",
     "all_beside": "`offline`, `online` and `beam` with one start of each side",
     "step": "time single steps in process: decodes by batch and context, and mixed steps",
     "startup": "time the start and the end of `serve run`, and weigh its processes",
@@ -81,7 +82,7 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
 
 
 def _overview() -> argparse.ArgumentParser:
-    names = "\n".join(f"  {name:12}{what}" for name, what in COMMANDS.items())
+    names = "\n".join(f"  {name:14}{what}" for name, what in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="python -m load_tests",
         description="Benchmarks and load generators.",

@@ -6,7 +6,7 @@ Source: https://huggingface.co/docs/transformers/main/en/generation_strategies#b
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -142,8 +142,10 @@ class BeamSearch:
         self._length += 1
         self.just_ended = []
         is_last = self._length == self._max_tokens
-        going_on = []
+        going_on: list[Child] = []
         for rank, child in enumerate(self._rank()):
+            if rank >= self.width and len(going_on) == self.width:
+                break
             if not is_last and self._goes_on(child):
                 going_on.append(child)
             elif rank < self.width:
@@ -155,25 +157,27 @@ class BeamSearch:
         self._offered = {}
         return placed
 
-    def _rank(self) -> list[Child]:
+    def _rank(self) -> Iterator[Child]:
         """The best candidates of all beams; of equal ones the first beam's, then the first."""
-        scored: list[tuple[float, int, int, int, float]] = []
-        for index, candidates in sorted(self._offered.items()):
+        scores: list[float] = []
+        parents: list[int] = []
+        candidates: list[tuple[int, float]] = []
+        for index, offered in sorted(self._offered.items()):
             cumulative = self._beams[index].cumulative
-            scored += [
-                (-cumulative - logprob, index, rank, token, logprob)
-                for rank, (token, logprob) in enumerate(candidates)
-                # what is not allowed comes with probability 0
-                if logprob > -math.inf
-            ]
-        scored.sort()
-        return [
-            Child(index, token, logprob, -negated)
-            for negated, index, _, token, logprob in scored[: self.num_candidates]
-        ]
+            scores += [cumulative + logprob for _, logprob in offered]
+            parents += [index] * len(offered)
+            candidates += offered
+        # stable also in reverse; plain floats are compared much faster than tuples
+        best = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
+        for place in best[: self.num_candidates]:
+            # what is not allowed comes with probability 0
+            if scores[place] > -math.inf:
+                yield Child(parents[place], *candidates[place], scores[place])
 
     def _goes_on(self, child: Child) -> bool:
-        return child.token not in self._stop_ids and self._states_after(child) is not None
+        if child.token in self._stop_ids:
+            return False
+        return self._pattern is None or self._states_after(child) is not None
 
     def _states_after(self, child: Child) -> States | None:
         if self._pattern is None:

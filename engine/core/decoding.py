@@ -96,12 +96,9 @@ class Decoding:
         beam = group.beam
         assert beam is not None
         candidates = self._output.alternatives(position)
+        alternatives = candidates[: group.request.sampling.num_logprobs or 0]
         # what the rules leave out has no probability
-        alternatives = [
-            pair
-            for pair in candidates[: group.request.sampling.num_logprobs or 0]
-            if pair[1] > -math.inf
-        ]
+        alternatives = [pair for pair in alternatives if pair[1] > -math.inf]
         if not beam.offer(sequence.choice, candidates, alternatives):
             return _GOES_ON
         children = beam.advance()

@@ -27,6 +27,9 @@ class _Table:
     num_indexed: int = 0
 
 
+_NO_TABLE = _Table([])
+
+
 class PagedMemory:
     """Blocks are allocated when the first token that needs them arrives, and are never contiguous.
 
@@ -129,11 +132,14 @@ class PagedMemory:
     def fork(self, parent_id: int, child_id: int) -> Growth:
         """See `Memory.fork`; the child shares all blocks and gives back what it held before."""
         parent = self._tables[parent_id]
-        for block in parent.blocks:
+        child = self._tables.get(child_id, _NO_TABLE)
+        # beams differ in their last blocks alone
+        num_common = _num_equal(parent.blocks, child.blocks)
+        for block in parent.blocks[num_common:]:
             self._pool.share(block)
-        self.free(child_id)
+        self._release(child.blocks[num_common:])
         self._tables[child_id] = _Table(list(parent.blocks), parent.length)
-        self._num_logical += parent.length
+        self._num_logical += parent.length - child.length
         return NO_GROWTH
 
     def commit(self, group: SequenceGroup, sequence: Sequence) -> None:
@@ -153,14 +159,9 @@ class PagedMemory:
 
     def free(self, sequence_id: int) -> None:
         """See `Memory.free`; later blocks first, so that the heads of prefixes are evicted last."""
-        table = self._tables.pop(sequence_id, None)
-        if table is None:
-            return
+        table = self._tables.pop(sequence_id, _NO_TABLE)
         self._num_logical -= table.length
-        for block in reversed(table.blocks):
-            if self._pool.release(block):
-                self._num_filled -= self._filled[block]
-                self._filled[block] = 0
+        self._release(table.blocks)
 
     def block_table(self, sequence_id: int) -> tuple[int, ...]:
         """See `Memory.block_table`."""
@@ -291,6 +292,12 @@ class PagedMemory:
         # the last of a block's users writes into the block itself
         return num_new + sum(min(num, users(block) - 1) for block, num in writers.items())
 
+    def _release(self, blocks: list[int]) -> None:
+        for block in reversed(blocks):
+            if self._pool.release(block):
+                self._num_filled -= self._filled[block]
+                self._filled[block] = 0
+
     def _is_full(self, table: _Table) -> bool:
         return table.length == len(table.blocks) * self._block_size
 
@@ -326,3 +333,13 @@ class PagedMemory:
 
 def _admitted(sequence: Sequence, table: _Table, num_cached: int) -> Admitted:
     return Admitted(sequence, Growth(tuple(enumerate(table.blocks))), num_cached)
+
+
+def _num_equal(some: list[int], others: list[int]) -> int:
+    """Leading entries that two lists have in common."""
+    num_equal = 0
+    for one, other in zip(some, others, strict=False):
+        if one != other:
+            break
+        num_equal += 1
+    return num_equal

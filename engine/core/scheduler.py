@@ -127,7 +127,9 @@ class Scheduler:
                 self.abort(warmer)
 
     def schedule(self) -> StepPlan | None:
-        """Plan the next step; None when no sequence can move before the next result."""
+        """Plan the next step; None when no sequence can or should move before the next result."""
+        if self._in_flight and self._planner.should_wait():
+            return None
         ready = self._queues.ready()
         num_tokens = self._budget.num_tokens(len(ready))
         builder = PlanBuilder(self._next_step, num_tokens, self._config.max_chunk)

@@ -160,7 +160,12 @@ class SequenceGroup:
             return []
         if self.beam is not None:
             # a beam learns its next token only when all beams have their candidates
-            return [s for s in self.live if s.prefill_end <= s.num_scheduled < s.num_known]
+            return [
+                s
+                for s in self.sequences
+                if s.prefill_end <= s.num_scheduled < len(s.prompt) + len(s.output)
+                and s.finish_reason is UNFINISHED
+            ]
         max_tokens = self.max_tokens
         return [
             s

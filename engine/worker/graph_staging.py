@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,10 @@ MAX_CHUNKS = 32
 # with more decodes a step is longer than it takes to launch
 _MIXED_DECODES = (8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 512)
 _MIXED_PROMPT_TOKENS = (64, 128, 192, 256, 384, 512, 768)
+# alternatives that a graph lists: beams of widths 4 and 8 have 8 and 16 candidates
+COMMON_LOGPROBS = (8, 16)
+_LOGPROBS = (*COMMON_LOGPROBS, 32, 64, 128, 256)
+_SPECIAL_DECODES = (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
 
 Int64Array = NDArray[np.int64]
 
@@ -29,13 +33,21 @@ class Variant:
     Attributes:
         num_decodes: rows that decode.
         num_prompt_tokens: tokens of up to `MAX_CHUNKS` chunks of prompts; 0 for decodes alone.
-        is_random, is_filtered: see `RowParameters`.
+        is_random, is_filtered, is_deterministic: see `RowParameters`.
+        num_logprobs: alternatives that it lists for each row; -1 for no log-probabilities.
     """
 
     num_decodes: int
     num_prompt_tokens: int = 0
     is_random: bool = False
     is_filtered: bool = False
+    is_deterministic: bool = False
+    num_logprobs: int = -1
+
+    @property
+    def is_special(self) -> bool:
+        """Whether its rows want more than their next token."""
+        return self.is_deterministic or self.num_logprobs >= 0
 
     @property
     def num_rows(self) -> int:
@@ -69,6 +81,30 @@ def decode_sizes(max_num_rows: int) -> list[int]:
     sizes = [1, 2, 4, 8, 12, 16, *range(24, 129, 8), *range(144, 257, 16)]
     sizes += range(288, max_num_rows, 32)
     return _capped(sizes, max_num_rows)
+
+
+def special_variant(wanted: Variant, max_num_rows: int) -> Variant | None:
+    """The smallest that decodes what is special; None if that lists too many alternatives.
+
+    Each draws, which greedy rows do not mind, and sizes are few: there are many kinds of them.
+    """
+    if wanted.num_logprobs > _LOGPROBS[-1]:
+        return None
+    sizes = _capped(_SPECIAL_DECODES, max_num_rows)
+    num_logprobs = -1
+    if wanted.num_logprobs >= 0:
+        num_logprobs = _LOGPROBS[bisect_left(_LOGPROBS, wanted.num_logprobs)]
+    size = sizes[bisect_left(sizes, wanted.num_decodes)]
+    return replace(wanted, num_decodes=size, is_random=True, num_logprobs=num_logprobs)
+
+
+def searching_variants(max_num_rows: int) -> list[Variant]:
+    """Decodes of beams of common widths."""
+    return [
+        Variant(size, is_random=True, num_logprobs=num_logprobs)
+        for size in _capped(_SPECIAL_DECODES, max_num_rows)
+        for num_logprobs in COMMON_LOGPROBS
+    ]
 
 
 def mixed_variants(max_num_rows: int, max_num_tokens: int) -> list[Variant]:
@@ -124,6 +160,7 @@ class Packer:
         """Columns of a batch without anything.
 
         Decodes have an empty context, and their slot is -1 since the padding row's block is 0.
+        Deterministic ones are chunks, which see at least themselves: what lies in that block.
         """
         names = [field.name for field in fields(Columns)]
         columns = {
@@ -133,6 +170,7 @@ class Packer:
         columns["rows"][:] = self._padding_row
         columns["entries"][:] = columns["places"][:] = self._padding_row * self._width
         columns["offsets"][:] = -1
+        columns["context_lens"][: variant.num_decodes] = variant.is_deterministic
         starts = np.arange(len(columns["starts"]))
         columns["starts"][:] = np.minimum(starts, variant.num_decodes)
         return columns

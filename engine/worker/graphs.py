@@ -9,6 +9,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -23,6 +24,8 @@ from engine.worker.graph_staging import (
     Variant,
     decode_sizes,
     mixed_variants,
+    searching_variants,
+    special_variant,
 )
 from engine.worker.row_table import RowTable
 from engine.worker.spans import Spans
@@ -46,7 +49,11 @@ def common_variants(max_num_rows: int, max_num_tokens: int) -> list[Variant]:
         for size in decode_sizes(max_num_rows)
         for is_random in (True, False)
     ]
-    variants = decodes + mixed_variants(max_num_rows, max_num_tokens)
+    variants = [
+        *decodes,
+        *searching_variants(max_num_rows),
+        *mixed_variants(max_num_rows, max_num_tokens),
+    ]
     return sorted(variants, key=lambda variant: -variant.num_tokens)
 
 
@@ -75,8 +82,9 @@ class Graphs:
         self._packer = Packer(table, block_size)
         self._common = common_variants(max_num_rows, max_num_tokens)
         self._decode_sizes = decode_sizes(max_num_rows)
+        self._max_num_rows = max_num_rows
         self._mixed = mixed_variants(max_num_rows, max_num_tokens)
-        self._graphs: dict[Variant, Callable[[], Tensor]] = {}
+        self._graphs: dict[Variant, Callable[[], Sampled]] = {}
         size = max(sum(variant.sections) for variant in self._common)
         self._staging = torch.zeros(size, dtype=torch.int64, device=self._runtime.device)
 
@@ -94,24 +102,37 @@ class Graphs:
     def find(self, plan: StepPlan) -> Variant | None:
         """The smallest variant that a plan's forward pass fits.
 
-        None if it is too large, or a row wants more than its next token.
+        None if it is too large, if a row's rules need its tokens, or if it prefills for a row that
+        wants more than its next token.
         """
         parameters = self._table.parameters
         rows = np.asarray(plan.decode_rows + plan.prefill_rows)
-        if plan.sibling_rows or not len(rows) or not parameters.is_plain[rows].all():
+        if plan.sibling_rows or not len(rows) or not parameters.is_capturable[rows].all():
             return None
         is_random = parameters.is_random[rows]
-        is_filtered = bool((is_random & parameters.is_filtered[rows]).any())
-        num_decodes, num_prompt_tokens = len(plan.decode_rows), len(plan.prefill_tokens)
-        if not num_prompt_tokens:
-            size = self._decode_sizes[bisect_left(self._decode_sizes, num_decodes)]
-            return Variant(size, 0, bool(is_random.any()), is_filtered)
-        if is_filtered or len(plan.prefill_rows) > MAX_CHUNKS:
+        wanted = Variant(
+            len(plan.decode_rows),
+            len(plan.prefill_tokens),
+            is_random=bool(is_random.any()),
+            is_filtered=bool((is_random & parameters.is_filtered[rows]).any()),
+            is_deterministic=bool(parameters.is_deterministic[rows].any()),
+            num_logprobs=int(parameters.num_logprobs[rows].max()),
+        )
+        if plan.prefill_rows:
+            return self._find_mixed(wanted, len(plan.prefill_rows))
+        if wanted.is_special:
+            return special_variant(wanted, self._max_num_rows)
+        size = self._decode_sizes[bisect_left(self._decode_sizes, wanted.num_decodes)]
+        return replace(wanted, num_decodes=size)
+
+    def _find_mixed(self, wanted: Variant, num_chunks: int) -> Variant | None:
+        if wanted.is_special or wanted.is_filtered or num_chunks > MAX_CHUNKS:
             return None
         fitting = (
             variant
             for variant in self._mixed
-            if num_decodes <= variant.num_decodes and num_prompt_tokens <= variant.num_prompt_tokens
+            if wanted.num_decodes <= variant.num_decodes
+            and wanted.num_prompt_tokens <= variant.num_prompt_tokens
         )
         return min(fitting, key=lambda variant: variant.num_tokens, default=None)
 
@@ -119,22 +140,24 @@ class Graphs:
         """Whether `replay` writes the plan's appends, too."""
         return self._packer.holds_appends(variant, plan)
 
-    def replay(self, variant: Variant, plan: StepPlan, spans: Spans) -> tuple[Tensor, Tensor]:
+    def replay(self, variant: Variant, plan: StepPlan, spans: Spans) -> tuple[Sampled, Sampled]:
         """Enqueue a plan's forward pass.
 
         Returns:
-            Chosen tokens of the decodes and of the chunks that sample, both int64 and valid until
-            the next replay.
+            What is chosen for the decodes and for the chunks that sample, valid until the next
+            replay.
         """
         graph = self._graphs.get(variant) or self._capture(variant)
         packed = self._packer.pack(variant, plan, spans)
         self._runtime.refill(self._staging[: len(packed)], torch.from_numpy(packed))
-        tokens = graph()
-        num_ended = sum(plan.prefill_samples)
-        chunks = tokens[variant.num_decodes : variant.num_decodes + num_ended]
-        return tokens[: len(plan.decode_rows)], chunks
+        sampled = graph()
+        first_chunk = variant.num_decodes
+        return (
+            sampled.part(0, len(plan.decode_rows)),
+            sampled.part(first_chunk, first_chunk + sum(plan.prefill_samples)),
+        )
 
-    def _capture(self, variant: Variant) -> Callable[[], Tensor]:
+    def _capture(self, variant: Variant) -> Callable[[], Sampled]:
         # whatever runs while it is captured is padding
         padding = torch.from_numpy(np.concatenate(list(self._packer.padding(variant).values())))
         self._runtime.refill(self._staging[: len(padding)], padding)
@@ -142,7 +165,7 @@ class Graphs:
         self._graphs[variant] = graph
         return graph
 
-    def _forward(self, variant: Variant) -> Tensor:
+    def _forward(self, variant: Variant) -> Sampled:
         """Write the appends, feed the tokens that the buffer tells, and note the chosen ones."""
         table, sections = self._table, variant.sections
         columns = Columns(*torch.split(self._staging[: sum(sections)], sections))
@@ -150,7 +173,7 @@ class Graphs:
         entries.index_copy_(0, columns.places, columns.blocks.int())
         blocks = entries.index_select(0, columns.entries)
         layout = BatchLayout(
-            num_decodes=variant.num_decodes,
+            num_decodes=0 if variant.is_deterministic else variant.num_decodes,
             positions=columns.positions,
             slots=torch.add(columns.offsets, blocks, alpha=self._block_size),
             block_tables=table.block_tables.index_select(0, columns.rows),
@@ -159,6 +182,7 @@ class Graphs:
             max_context_len=table.num_positions,
             max_query_len=max(1, variant.num_prompt_tokens),
             logit_indices=columns.starts[1:] - 1,
+            is_deterministic=variant.is_deterministic,
         )
         decoding = columns.rows[: variant.num_decodes]
         tokens = table.last_tokens.index_select(0, decoding)
@@ -167,7 +191,7 @@ class Graphs:
         sampled = self._step(tokens, layout, self._sampling_columns(variant, columns))
         # a chunk that does not end its prompt is overwritten by the one that does
         table.last_tokens.index_copy_(0, columns.rows, sampled.tokens.clamp(min=0))
-        return sampled.tokens
+        return sampled
 
     def _sampling_columns(self, variant: Variant, columns: Columns) -> SamplingColumns:
         parameters = self._table.parameters
@@ -179,7 +203,7 @@ class Graphs:
             top_k=parameters.top_k.index_select(0, rows),
             seeds=parameters.seeds.index_select(0, rows),
             positions=columns.context_lens,
-            num_logprobs=-1,
+            num_logprobs=variant.num_logprobs,
             all_greedy=not variant.is_random,
             any_filter=variant.is_filtered,
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, cat
 
@@ -21,7 +22,7 @@ from engine.worker.spans import (
     prompt_tokens,
     sampled_tokens,
 )
-from engine.worker.staging import Int32Array, stage
+from engine.worker.staging import ALIGNMENT_BYTES, Int32Array, stage
 from kernels.backend import BatchLayout
 
 
@@ -74,8 +75,13 @@ class _Staged(NamedTuple):
     prefill_tokens: Tensor
 
 
-def build_inputs(plan: StepPlan, table: RowTable, block_size: int) -> StepInputs:
+def build_inputs(
+    plan: StepPlan, table: RowTable, block_size: int, *, is_chunked_alike: bool = False
+) -> StepInputs:
     """Lay out the batch of a plan with at least one token; the table is only read.
+
+    Args:
+        is_chunked_alike: see `KernelBackend`.
 
     Raises:
         InvariantViolated: if a row is free, has no token to go on from, or no room to go on.
@@ -84,9 +90,10 @@ def build_inputs(plan: StepPlan, table: RowTable, block_size: int) -> StepInputs
     is_alone = table.parameters.is_deterministic[spans.rows]
     is_deterministic = bool(is_alone.any())
     # attention to a token of such a row is the same operation whether it is prefilled or decoded
-    sequences = spans.split(is_alone) if is_deterministic else spans
+    is_split = is_deterministic and not is_chunked_alike
+    sequences = spans.split(is_alone) if is_split else spans
     sampled, prompt = sampled_tokens(plan, spans), prompt_tokens(spans, table.parameters)
-    num_table_columns = -(-int(spans.ends.max()) // block_size)
+    num_table_columns = _num_table_columns(int(spans.ends.max()), block_size)
     staged = _Staged(
         *stage(
             table.runtime,
@@ -158,3 +165,9 @@ def _lay_out(
         logit_indices=staged.logit_indices,
         is_deterministic=is_deterministic,
     )
+
+
+def _num_table_columns(max_context_len: int, block_size: int) -> int:
+    """Columns of the block tables that are in use, rounded up so that rows are aligned."""
+    unit = ALIGNMENT_BYTES // torch.int32.itemsize
+    return -(-max_context_len // (block_size * unit)) * unit

@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
-
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.model.model import Model
 from engine.worker.graphs import common_variants
-from kernels.backend import BatchLayout, KernelBackend, SamplingColumns
+from engine.worker.rehearsal import Rehearsal
+from kernels.backend import KernelBackend
 from kernels.runtime import Runtime
 
 # of the KV pool, where the device's memory is not ours to share out
@@ -73,13 +72,13 @@ def share_out(
         return MemoryBudget(
             weights=weight_bytes, blocks=config.kv_cache_bytes or _DEFAULT_POOL_BYTES
         )
-    probe = _Probe(config, runtime, backend, model)
-    activations = runtime.peak_bytes(probe.prefill)
+    rehearsal = Rehearsal(config, backend, model)
+    activations = runtime.peak_bytes(rehearsal.prefill)
     graphs = 0
     if config.graphs and runtime.captures:
         variants = common_variants(config.max_num_seqs, config.max_num_batched_tokens)
         # all share the memory of the largest one
-        largest = max(activations, runtime.peak_bytes(probe.decode))
+        largest = max(activations, runtime.peak_bytes(rehearsal.decode))
         graphs = largest + len(variants) * _GRAPH_BYTES
     allowed = int(memory.total * config.gpu_memory_fraction)
     blocks = allowed - memory.used - activations - graphs
@@ -96,71 +95,4 @@ def share_out(
         activations=activations,
         graphs=graphs,
         blocks=blocks,
-    )
-
-
-class _Probe:
-    """The largest steps there are, over a pool of one block that they do not write."""
-
-    def __init__(
-        self, config: EngineConfig, runtime: Runtime, backend: KernelBackend, model: Model
-    ) -> None:
-        shape = config.model
-        self._config, self._backend, self._model = config, backend, model
-        self._device = runtime.device
-        self._kv = torch.zeros(
-            (1, shape.num_layers, 2, model.num_kv_heads, config.block_size, shape.head_dim),
-            dtype=backend.dtype,
-            device=self._device,
-        )
-
-    def prefill(self) -> None:
-        """Fill the token budget with prompts and choose a token for every row."""
-        config = self._config
-        chunk_len = min(config.max_model_len, config.max_num_batched_tokens)
-        num_chunks = config.max_num_batched_tokens // chunk_len
-        self._step([chunk_len] * num_chunks, num_decodes=0)
-
-    def decode(self) -> None:
-        """Decode with every row."""
-        num_rows = self._config.max_num_seqs
-        self._step([1] * num_rows, num_decodes=num_rows)
-
-    @torch.inference_mode()
-    def _step(self, counts: list[int], *, num_decodes: int) -> None:
-        config, device = self._config, self._device
-        num_tokens, num_logits = sum(counts), min(config.max_num_seqs, sum(counts))
-        max_blocks = -(-config.max_model_len // config.block_size)
-        context_lens = torch.tensor(counts, dtype=torch.int32, device=device)
-        starts = torch.tensor([0, *counts], dtype=torch.int32, device=device).cumsum(0).int()
-        positions = torch.cat([torch.arange(count, device=device) for count in counts])
-        layout = BatchLayout(
-            num_decodes=num_decodes,
-            positions=positions,
-            slots=torch.full((num_tokens,), -1, dtype=torch.int64, device=device),
-            block_tables=torch.zeros((len(counts), max_blocks), dtype=torch.int32, device=device),
-            context_lens=context_lens,
-            query_starts=starts,
-            max_context_len=max(counts),
-            max_query_len=max(counts),
-            logit_indices=torch.arange(num_logits, device=device),
-        )
-        tokens = torch.zeros(num_tokens, dtype=torch.int64, device=device)
-        logits = self._model.forward(tokens, self._kv, self._backend.prepare(layout))
-        self._backend.sample(logits, _columns(num_logits, device))
-
-
-def _columns(num_rows: int, device: torch.device) -> SamplingColumns:
-    """Rows that use everything there is."""
-    ones = torch.ones(num_rows, dtype=torch.float32, device=device)
-    return SamplingColumns(
-        temperature=ones,
-        top_p=0.9 * ones,
-        min_p=0.1 * ones,
-        top_k=ones.int() * 50,
-        seeds=ones.long(),
-        positions=ones.long(),
-        num_logprobs=20,
-        all_greedy=False,
-        any_filter=True,
     )

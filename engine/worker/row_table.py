@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from engine.errors import InvariantViolated
-from engine.types import RowAdmission, SamplingParams
+from engine.types import RowAdmission
 from engine.worker.logit_rules import LogitRules
-from engine.worker.staging import Int32Array, stage, stage_floats
+from engine.worker.staging import ALIGNMENT_BYTES, Int32Array, stage, stage_floats
 from engine.worker.token_history import TokenHistory
 from kernels.runtime import Runtime
 
@@ -30,7 +30,8 @@ class RowTable:
         num_positions: tokens of the longest sequence.
         lengths: host [num_rows] int32 tokens whose keys and values are written; -1 for a free row.
         last_tokens: [num_rows + 1] int64 token sampled last.
-        block_tables: [num_rows + 1, max_blocks] int32; entries not in use hold some valid block id.
+        block_tables: [num_rows + 1, max_blocks] int32, rows aligned; entries not in use hold some
+            valid block id.
         parameters, rules: how each row's next token is chosen.
         history: tokens of the rows that need them.
     """
@@ -44,7 +45,8 @@ class RowTable:
         vocab_size: int,
         runtime: Runtime,
     ) -> None:
-        max_blocks = -(-num_positions // block_size)
+        unit = ALIGNMENT_BYTES // torch.int32.itemsize
+        max_blocks = -(-num_positions // (block_size * unit)) * unit
         device = runtime.device
         self.runtime = runtime
         self.num_positions = num_positions
@@ -102,7 +104,8 @@ class RowParameters:
             tokens and for those of the prompt; -1 for no log-probabilities.
         prompt_lens: host [num_rows] int32.
         is_search, is_deterministic: host [num_rows] bool, see `SamplingParams`.
-        is_plain: host [num_rows] bool, whether a decode of the row needs nothing but its token.
+        is_capturable: host [num_rows] bool, whether the row's next token follows from its logits
+            and the columns above, so that a graph can choose it.
     """
 
     def __init__(self, num_rows: int, runtime: Runtime) -> None:
@@ -120,7 +123,7 @@ class RowParameters:
         self.prompt_lens: Int32Array = np.zeros(num_rows, np.int32)
         self.is_search = np.zeros(num_rows, np.bool_)
         self.is_deterministic = np.zeros(num_rows, np.bool_)
-        self.is_plain: NDArray[np.bool_] = np.zeros(num_rows, np.bool_)
+        self.is_capturable: NDArray[np.bool_] = np.zeros(num_rows, np.bool_)
 
     def set(self, rows: list[int], admissions: Sequence[RowAdmission]) -> None:
         """Overwrite the parameters of rows."""
@@ -146,16 +149,7 @@ class RowParameters:
         self.prompt_lens[rows] = [admission.prompt_len for admission in admissions]
         self.is_search[rows] = [v.beam_width > 0 for v in values]
         self.is_deterministic[rows] = [v.deterministic for v in values]
-        self.is_plain[rows] = [_is_plain(v) for v in values]
-
-
-def _is_plain(sampling: SamplingParams) -> bool:
-    return not (
-        sampling.num_logprobs is not None
-        or sampling.beam_width
-        or sampling.deterministic
-        or sampling.needs_known_tokens
-    )
+        self.is_capturable[rows] = [not v.needs_known_tokens for v in values]
 
 
 def _or_minus_one(count: int | None) -> int:

@@ -11,6 +11,9 @@ from kernels.runtime import Runtime
 
 Int32Array: TypeAlias = NDArray[np.int32]
 
+# kernels are compiled once more for tensors that begin elsewhere than at multiples of this
+ALIGNMENT_BYTES = 16
+
 
 def stage(runtime: Runtime, *columns: ArrayLike) -> tuple[Tensor, ...]:
     """Bring host integers to the device in one copy, each column as int64."""
@@ -26,6 +29,11 @@ def _stage(
     runtime: Runtime, columns: tuple[ArrayLike, ...], dtype: type[np.int64] | type[np.float32]
 ) -> tuple[Tensor, ...]:
     arrays = [np.asarray(column) for column in columns]
-    # floats are rounded, integers fit
-    joined = np.concatenate(arrays, dtype=dtype, casting="same_kind")
-    return torch.split(runtime.to_device(torch.from_numpy(joined)), [len(a) for a in arrays])
+    unit = ALIGNMENT_BYTES // np.dtype(dtype).itemsize
+    sizes = [-(-len(array) // unit) * unit for array in arrays]
+    joined = np.zeros(sum(sizes), dtype)
+    for array, end, size in zip(arrays, np.cumsum(sizes), sizes, strict=True):
+        # floats are rounded, integers fit
+        np.copyto(joined[end - size :][: len(array)], array, casting="same_kind")
+    parts = torch.split(runtime.to_device(torch.from_numpy(joined)), sizes)
+    return tuple(part[: len(array)] for part, array in zip(parts, arrays, strict=True))

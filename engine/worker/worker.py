@@ -18,6 +18,7 @@ from engine.worker.inputs import build_inputs
 from engine.worker.kv_pool import KVPool
 from engine.worker.memory_budget import share_out
 from engine.worker.plan_check import PlanLimits, check_plan
+from engine.worker.rehearsal import Rehearsal
 from engine.worker.report import Part, PendingStep
 from engine.worker.row_table import RowTable
 from engine.worker.sampler import choose, look_up
@@ -47,7 +48,7 @@ class Worker:
         model: Model,
         pool: KVPool,
     ) -> None:
-        """Take over the parts; with a runtime that captures, record the common decode steps."""
+        """Take over the parts; with a runtime that captures, compile kernels, capture steps."""
         self.capacity = Capacity(
             num_blocks=pool.num_blocks,
             block_size=pool.block_size,
@@ -75,6 +76,9 @@ class Worker:
             max_blocks=self._table.block_tables.shape[1],
             vocab_size=config.model.vocab_size,
         )
+        if runtime.captures:
+            Rehearsal(config, backend, model).compile_kernels()
+            self._rehearse_copy()
         self._graphs: Graphs | None = None
         # ranks that wait for each other inside a graph need more care than this
         if config.graphs and runtime.captures and parallel.size == 1:
@@ -138,13 +142,13 @@ class Worker:
             self._append(plan)
         table = self._table
         spans = make_spans(plan, table)
-        tokens = graphs.replay(variant, plan, spans)
+        chosen = graphs.replay(variant, plan, spans)
         table.lengths[spans.rows] = spans.ends
         num_decodes, sampled_rows = len(plan.decode_rows), np.asarray(plan.sampled_rows)
         return [
-            Part(Sampled(tokens=chosen), rows, table.parameters.num_logprobs[rows])
-            for chosen, rows in zip(
-                tokens, (sampled_rows[:num_decodes], sampled_rows[num_decodes:]), strict=True
+            Part(sampled, rows, table.parameters.num_logprobs[rows])
+            for sampled, rows in zip(
+                chosen, (sampled_rows[:num_decodes], sampled_rows[num_decodes:]), strict=True
             )
             if len(rows)
         ]
@@ -157,7 +161,12 @@ class Worker:
 
     def _forward(self, plan: StepPlan) -> list[Part]:
         table = self._table
-        inputs = build_inputs(plan, table, self.pool.block_size)
+        inputs = build_inputs(
+            plan,
+            table,
+            self.pool.block_size,
+            is_chunked_alike=self._backend.is_chunked_alike,
+        )
         logits = self._logits(inputs.tokens, inputs.layout)
         table.lengths[inputs.rows] = inputs.ends
         table.history.note(inputs.token_rows, inputs.layout.positions, inputs.tokens)
@@ -180,6 +189,11 @@ class Worker:
     def _feed(self, tokens: Tensor, layout: BatchLayout, columns: SamplingColumns) -> Sampled:
         """See `engine.worker.graphs.Step`."""
         return self._backend.sample(self._logits(tokens, layout), columns)
+
+    def _rehearse_copy(self) -> None:
+        """Copy a block while nobody has any."""
+        if self.pool.num_blocks > 1:
+            self.pool.copy(*stage(self._runtime, [0], [1]))
 
     @torch.inference_mode()
     def _capture_graphs(self, config: EngineConfig) -> Graphs:

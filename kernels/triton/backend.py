@@ -20,6 +20,8 @@ class TritonBackend(ReferenceBackend):
     run depends on shapes and host flags alone.
     """
 
+    is_chunked_alike = True
+
     def make_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
         """Keep the weight as it is."""
         return TritonLinear(weight, bias)

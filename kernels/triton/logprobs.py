@@ -14,7 +14,7 @@ from kernels.triton.launch import overlap, wait_for_inputs
 from kernels.triton.noise import first_token
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _chosen_kernel(
     logprobs_out,
     tokens,
@@ -34,7 +34,7 @@ def _chosen_kernel(
     tl.store(logprobs_out + rows, values - tl.load(logsumexps + rows, is_row), is_row)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_top"])
 def _top_kernel(
     top_tokens_out,
     top_logprobs_out,

@@ -163,8 +163,7 @@ def sample(logits: Tensor, columns: SamplingColumns) -> Sampled:
         "HAS_RAW_SUMS": wants_logprobs,
         "HAS_SCALED_SUMS": columns.any_filter,
     }
-    floats = torch.empty(3, num_rows, dtype=torch.float32, device=logits.device)
-    logsumexps, largest, scaled_sums = floats
+    logsumexps, largest, scaled_sums = _floats(3, (num_rows,), logits.device)
     stats = _chunk(logits, columns, flags)
     _merge_kernel[(num_rows,)](
         tokens,
@@ -203,11 +202,11 @@ def sample(logits: Tensor, columns: SamplingColumns) -> Sampled:
 def _chunk(logits: Tensor, columns: SamplingColumns, flags: dict[str, bool]) -> ChunkStats:
     num_rows, vocab_size = logits.shape
     num_chunks = triton.cdiv(vocab_size, CHUNK)
-    floats = torch.empty(3, num_rows, num_chunks, dtype=torch.float32, device=logits.device)
+    largest, raw_sums, scaled_sums = _floats(3, (num_rows, num_chunks), logits.device)
     stats = ChunkStats(
-        largest=floats[0],
-        raw_sums=floats[1],
-        scaled_sums=floats[2],
+        largest=largest,
+        raw_sums=raw_sums,
+        scaled_sums=scaled_sums,
         tokens=torch.empty(num_rows, num_chunks, dtype=torch.int32, device=logits.device),
     )
     _chunk_kernel[(num_chunks, num_rows)](
@@ -228,3 +227,8 @@ def _chunk(logits: Tensor, columns: SamplingColumns, flags: dict[str, bool]) -> 
         **overlap(logits.device),
     )
     return stats
+
+
+def _floats(count: int, shape: tuple[int, ...], device: torch.device) -> list[Tensor]:
+    """Separate tensors, since a part of one may begin where no kernel has been compiled for."""
+    return [torch.empty(shape, dtype=torch.float32, device=device) for _ in range(count)]

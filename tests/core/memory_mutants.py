@@ -162,9 +162,9 @@ MEMORY_MUTANTS = [
     mutant(
         "the first block of a freed sequence is never given back",
         PagedMemory,
-        PagedMemory.free,
-        "reversed(table.blocks)",
-        "table.blocks[1:]",
+        PagedMemory._release,
+        "reversed(blocks)",
+        "blocks[1:]",
     ),
     mutant(
         "growth is counted as one token",
@@ -176,7 +176,7 @@ MEMORY_MUTANTS = [
     mutant(
         "freed tokens are still counted",
         PagedMemory,
-        PagedMemory.free,
+        PagedMemory._release,
         "self._num_filled -= ",
         "_ = ",
     ),

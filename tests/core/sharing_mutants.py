@@ -68,7 +68,7 @@ FORK_MUTANTS = [
         "a fork keeps what it held before",
         PagedMemory,
         PagedMemory.fork,
-        "self.free(child_id)",
+        "self._release(child.blocks[num_common:])",
         "pass",
     ),
     mutant(

@@ -113,6 +113,15 @@ def test_sampling_beside_a_search_is_unchanged(tiny: TinyModel) -> None:
         }
 
 
+def test_searches_that_began_apart_go_on_together(tiny: TinyModel) -> None:
+    settings = _settings(tiny, 16, 128) | {"max_num_batched_tokens": 20}
+    prompts = [_PROMPTS[0], list(range(90))]
+    engine = run(tiny, prompts, _search(4, ignore_eos=True), **settings)
+    num_decodes = [len(plan.decode_rows) for plan in engine.plans]
+    assert 4 in num_decodes
+    assert num_decodes[6:23] == [8] * 17
+
+
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("mode", ["quiet", "recompute", "swap"])
 def test_log_probabilities_follow_the_hypothesis(tiny: TinyModel, mode: str, width: int) -> None:

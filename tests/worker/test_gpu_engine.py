@@ -10,7 +10,7 @@ import torch
 
 from engine.types import SamplingParams
 from tests.model.tiny import TinyModel, save_tiny
-from tests.worker.engine_run import RECOMPUTE, SWAP, SWAP_BYTES, run, tokens_of
+from tests.worker.engine_run import RECOMPUTE, SWAP, SWAP_BYTES, Run, run, tokens_of
 
 pytestmark = pytest.mark.gpu
 
@@ -67,6 +67,7 @@ _KINDS = {
     "filtered": replace(_GREEDY, temperature=1.1, seed=5, top_k=40, top_p=0.9, min_p=0.01),
     "choices": replace(_GREEDY, max_tokens=24, temperature=1.1, seed=5, n=3),
     "beams": replace(_GREEDY, max_tokens=24, beam_width=3, n=3),
+    "wide beams": replace(_GREEDY, max_tokens=24, beam_width=8, n=8),
     "penalties": replace(_GREEDY, max_tokens=24, repetition_penalty=1.3, frequency_penalty=0.2),
     "logprobs": replace(_GREEDY, max_tokens=24, num_logprobs=2),
 }
@@ -82,3 +83,25 @@ def test_every_kind_of_request_gives_what_the_cpu_gives(
     on_gpu = run(tiny, _PROMPTS, sampling, device="cuda", **settings)
     on_cpu = run(tiny, _PROMPTS, sampling, max_num_seqs=16)
     assert tokens_of(on_gpu) == tokens_of(on_cpu)
+
+
+def test_no_request_waits_for_a_compiler(saved: Callable[[str], TinyModel]) -> None:
+    knobs = pytest.importorskip("triton").knobs.runtime
+    engine = Run(saved("tied_llama3"), device="cuda", dtype="bfloat16", max_num_seqs=16)
+    compiled: list[str] = []
+
+    def note(*, repr: str, **_: Any) -> None:
+        compiled.append(repr)
+
+    before, knobs.jit_post_compile_hook = knobs.jit_post_compile_hook, note
+    try:
+        more = [replace(_KINDS["logprobs"], deterministic=True), replace(_GREEDY, top_p=0.5)]
+        for index, kind in enumerate([_GREEDY, *_KINDS.values(), *more]):
+            for place, prompt in enumerate(_PROMPTS):
+                engine.add(4 * index + place, prompt, kind)
+                # some come while others decode
+                engine.step()
+        engine.drain()
+    finally:
+        knobs.jit_post_compile_hook = before
+    assert compiled == []

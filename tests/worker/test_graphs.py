@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from engine.config import EngineConfig
 from engine.core.preemption import Preemption
@@ -16,7 +15,7 @@ from engine.types import SamplingParams
 from engine.worker.graph_staging import decode_sizes, mixed_variants
 from engine.worker.kv_pool import KVPool
 from engine.worker.worker import Worker
-from kernels.runtime import HostRuntime
+from kernels.runtime import HostRuntime, T
 from kernels.select import select_backend
 from tests.model.tiny import TinyModel
 from tests.worker.engine_run import RECOMPUTE, SWAP, SWAP_BYTES, Run, run, tokens_of
@@ -35,12 +34,12 @@ class _Replayer(HostRuntime):
         self.num_captures = 0
         self.num_replays = 0
 
-    def capture(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    def capture(self, work: Callable[[], T]) -> Callable[[], T]:
         self.num_captures += 1
         # padding alone must be harmless
         work()
 
-        def replay() -> Tensor:
+        def replay() -> T:
             self.num_replays += 1
             return work()
 
@@ -101,9 +100,51 @@ def test_choices_that_fork_replay_after_their_copies(tiny: TinyModel) -> None:
 
 @pytest.mark.parametrize(
     "special",
-    [{"num_logprobs": 1}, {"presence_penalty": 0.5}, {"deterministic": True}, {"min_tokens": 3}],
+    [
+        {"num_logprobs": 0},
+        {"num_logprobs": 9},
+        {"num_logprobs": 3, "deterministic": True},
+        {"beam_width": 3, "n": 3},
+        {"beam_width": 5, "n": 2, "num_logprobs": 12},
+    ],
 )
-def test_a_row_that_wants_more_than_its_token_is_not_replayed(
+@pytest.mark.parametrize("num_blocks", [256, 34])
+def test_searches_and_log_probabilities_are_replayed_beside_plain_rows(
+    tiny: TinyModel, special: dict[str, Any], num_blocks: int
+) -> None:
+    samplings = [_GREEDY, replace(_GREEDY, **special), replace(_DRAWING, top_k=5)]
+    settings = {
+        "block_size": 4,
+        "num_blocks": num_blocks,
+        "max_model_len": 96,
+        "swap_bytes": SWAP_BYTES,
+        "preemption": SWAP,
+    }
+    graphed, runtime = _graphed(tiny, samplings, **settings)
+    launched = run(tiny, _PROMPTS, samplings, **settings)
+    for key, told in launched.told.items():
+        assert graphed.told[key].tokens == told.tokens
+        assert graphed.told[key].logprobs == pytest.approx(told.logprobs, abs=1e-5, nan_ok=True)
+        ids = [[token for token, _ in top] for top in told.tops]
+        assert [[token for token, _ in top] for top in graphed.told[key].tops] == ids
+    assert runtime.num_replays > len(graphed.plans) / 2
+
+
+def test_common_searches_are_recorded_at_the_start(tiny: TinyModel) -> None:
+    runtime = _Replayer()
+    engine = Run(tiny, load=_loader(runtime), max_num_seqs=16)
+    num_common = runtime.num_captures
+    for index, width in enumerate((2, 4, 8)):
+        engine.add(index, _PROMPTS[0], replace(_GREEDY, beam_width=width, n=width))
+        engine.drain()
+    assert runtime.num_captures == num_common
+    engine.add(3, _PROMPTS[0], replace(_GREEDY, beam_width=10, n=1))
+    engine.drain()
+    assert runtime.num_captures == num_common + 1
+
+
+@pytest.mark.parametrize("special", [{"presence_penalty": 0.5}, {"min_tokens": 3}])
+def test_a_row_whose_rules_need_its_tokens_is_not_replayed(
     tiny: TinyModel, special: dict[str, Any]
 ) -> None:
     samplings = [_GREEDY, replace(_GREEDY, **special), replace(_GREEDY, max_tokens=4)]

@@ -47,7 +47,7 @@ def test_each_token_goes_to_the_slot_of_its_position() -> None:
     assert layout.positions.tolist() == [5, 3, 4, 5, 0, 1]
     assert layout.slots.tolist() == [31 * 4 + 1, 10 * 4 + 3, 11 * 4, 11 * 4 + 1, 20 * 4, 20 * 4 + 1]
     assert layout.context_lens.tolist() == [6, 6, 2]
-    assert layout.block_tables.tolist() == [[30, 31], [10, 11], [20, 0]]
+    assert layout.block_tables[:, :2].tolist() == [[30, 31], [10, 11], [20, 0]]
 
 
 def test_tokens_are_sampled_after_decodes_and_ended_prompts() -> None:
