@@ -98,7 +98,7 @@ def test_rules_or_workloads_notice(fault: str) -> None:
 @pytest.mark.parametrize("fault", memory_mutants.POOL_MUTANTS, indirect=True, ids=_name)
 def test_the_model_of_the_pool_notices(fault: str) -> None:
     quick = settings(
-        max_examples=100, deadline=None, database=None, phases=[Phase.generate], print_blob=False
+        max_examples=1000, deadline=None, database=None, phases=[Phase.generate], print_blob=False
     )
     with pytest.raises(FAILURES):
         run_state_machine_as_test(BlockPoolMachine, settings=quick)
