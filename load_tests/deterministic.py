@@ -95,8 +95,8 @@ def _arrangements(args: argparse.Namespace, requests: Sequence[Request]) -> list
     """Alone comes first; others are compared with it."""
     sizes = [-(-(len(r.prompt) + args.output_len) // BLOCK_SIZE) for r in requests]
     largest = sorted(sizes)[-args.batch :]
-    # a batch of average requests holds half of what it needs in the end
-    scarce = max(2 * largest[-1], sum(sizes) * min(args.batch, len(sizes)) // len(sizes) // 2)
+    # the largest request fits, and of a batch of average ones no more than half
+    scarce = max(largest[-1] + 2, sum(sizes) * min(args.batch, len(sizes)) // len(sizes) // 2)
     batch = Arrangement(
         name=f"batch of {args.batch}",
         num_rows=args.batch,
