@@ -1,7 +1,8 @@
 import pytest
 
 from engine.executor.step_time import LinearStepTime, StepWork
-from load_tests.whatif.step_times import Extrapolated
+from load_tests.step_tables import StepTable
+from load_tests.whatif.step_times import ByBatch, Extrapolated
 
 # linear in everything, so that a line through two points is exact
 LINEAR = LinearStepTime(
@@ -35,3 +36,17 @@ def work(num_decodes: int, context: int, *prompts: int) -> StepWork:
 def test_beyond_a_table_time_goes_on_along_a_line(step: StepWork) -> None:
     model = Extrapolated(inside=Limited(), max_decodes=8, max_context=64, max_prompt_tokens=32)
     assert model.seconds(step) == pytest.approx(LINEAR.seconds(step))
+
+
+def test_batches_keep_their_times_even_where_fewer_take_longer() -> None:
+    table = StepTable(
+        model="m", device="cpu", dtype="float32", block_size=16, machine={}, batches=(1, 2, 4),
+        contexts=(10, 30), decode_s=((3.0, 3.0), (5.0, 7.0), (4.0, 6.0)), prompt_lens=(4, 8),
+        prefill_s=(3.0, 6.0), spread=1.0,
+    )  # fmt: skip
+    model = ByBatch.of(table)
+    assert [model.seconds(work(n, 10)) for n in (1, 2, 3, 4)] == [3.0, 5.0, 4.5, 4.0]
+    assert model.seconds(work(3, 20)) == 5.5
+    assert model.seconds(work(0, 0, 6)) == 4.5
+    # beside decodes a prompt adds what it takes beyond the shortest step
+    assert model.seconds(work(4, 10, 8)) == pytest.approx(4.0 + 6.0 - 3.0)
