@@ -3,10 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import ConfigError
+from engine.executor.measured_step_time import MeasuredStepTime, MixedTimes
 from engine.executor.step_time import (
     A100_OPT_13B,
     LinearStepTime,
-    MeasuredStepTime,
     PaddedBatches,
     RooflineStepTime,
     StepWork,
