@@ -112,7 +112,7 @@ def _config(folder: Path, points: "Points", args: argparse.Namespace) -> EngineC
         # every batch at every context, whatever the memory
         num_blocks = -(-max(points.batches) * (longest + 32) // 16) + 64
     sizes = Sizes(
-        max_num_seqs=max(points.batches) + points.n,
+        max_num_seqs=points.num_rows,
         max_num_batched_tokens=points.budget,
         max_model_len=longest,
         num_blocks=num_blocks,

@@ -35,7 +35,8 @@ class Points:
     """What is measured; all axes increase.
 
     Attributes:
-        batches, contexts: of steps that only decode; a context is left out where the pool is full.
+        batches, contexts: of steps that only decode; a context is left out where the pool is full,
+            or the sequences would grow beyond the model's last position.
         prompt_lens: tokens of prompts, alone and beside `mixed_batches` decodes.
         mixed_batches: may be empty.
         padded_len: see `MixedTimes`.
@@ -57,6 +58,11 @@ class Points:
         """Tokens of the largest step."""
         return max(self.prompt_lens) + max(self.batches)
 
+    @property
+    def num_rows(self) -> int:
+        """Sequences of the largest step."""
+        return max(self.batches) + self.n * -(-max(self.prompt_lens) // _PIECE_LEN)
+
     def longest(self, max_position: int) -> int:
         """Positions of the longest sequence that is needed, as far as the model has them."""
         context = max(self.contexts)
@@ -77,7 +83,7 @@ DEFAULT_POINTS: dict[Device, Points] = {
     ),
     "cuda": Points(
         batches=(1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512),
-        contexts=(32, 128, 512, 1024, 2000),
+        contexts=(32, 128, 512, 1024, 1900, 2048),
         prompt_lens=(*_GPU_LENS, _GPU_LENS[-1] + 1, 1024, 1536, 2048, 2560),
         mixed_batches=(8, 32, 64, 128, _GPU_BATCH, _GPU_BATCH + 1, 512),
         padded_len=_GPU_LENS[-1],
@@ -181,7 +187,7 @@ class _Bench:
             step
             for step in run.steps()
             if _is_decode(step.work, batch)
-            and sum(step.work.contexts) >= batch * (context - repeats // 2)
+            and sum(step.work.contexts) >= batch * (context - WARM_UP_STEPS - repeats // 2)
         )
         times_s = [step.step_s for step in islice(decodes, WARM_UP_STEPS + repeats)]
         run.close()
@@ -195,7 +201,7 @@ class _Bench:
             pass
         alone_s, mixed_s = [], []
         # steps of both kinds alternate, so that the contexts are the same
-        for index in range(2 * (WARM_UP_STEPS + self._points.repeats)):
+        for index in range(2 * WARM_UP_STEPS + self._points.repeats):
             if index % 2:
                 run.prefill(prompt_len)
             step = next(steps)
@@ -223,7 +229,7 @@ class _Bench:
         return _Run(self._worker, self._points)
 
     def _median(self, times_s: list[float]) -> float:
-        if len(times_s) < self._points.repeats // 2:
+        if len(times_s) < 2:
             raise ValueError("the pool does not hold what is to be measured: raise --num-blocks")
         tenths = quantiles(times_s, n=10)
         self.spreads.append(tenths[-1] / tenths[0])

@@ -79,14 +79,20 @@ class LiveWorker:
         gc.collect()
         gc.freeze()
 
-    def turn(self, num_blocks: int = 0, ancestry: BeamAncestry | None = None) -> "Turn":
+    def turn(
+        self, *, num_blocks: int = 0, num_rows: int = 0, ancestry: BeamAncestry | None = None
+    ) -> "Turn":
         """Let another engine use the worker; the last one must have been closed.
 
         Args:
-            num_blocks: of the pool that it may use; 0 for all.
+            num_blocks, num_rows: that it may use; 0 for all.
             ancestry: of beams, whose choices then are simulated; None leaves them to the model.
         """
-        capacity = replace(self.capacity, num_blocks=num_blocks or self.capacity.num_blocks)
+        capacity = replace(
+            self.capacity,
+            num_blocks=num_blocks or self.capacity.num_blocks,
+            num_rows=num_rows or self.capacity.num_rows,
+        )
         return Turn(self._executor, capacity, ancestry)
 
     def block_copy_s(self, num_blocks: int = 64, repeats: int = 8) -> float:
@@ -162,7 +168,8 @@ class Turn:
     def close(self) -> None:
         """Drop what is open, so that the next engine finds an empty table."""
         while self._works.in_flight:
-            self.collect()
+            self._works.in_flight.popleft()
+            self._executor.collect()
         if self._rows:
             self._executor.submit(StepPlan(step=0, releases=int32(sorted(self._rows))))
             self._executor.collect()

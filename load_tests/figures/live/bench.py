@@ -1,0 +1,196 @@
+"""The engine that is measured: its workers, its step times, and its cells."""
+
+import gc
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from engine.config import Device, DType, EngineConfig
+from engine.executor.simulated import BeamAncestry
+from engine.types import Capacity
+from load_tests import machine
+from load_tests.calibration import DEFAULT_POINTS, Points, calibrate
+from load_tests.clocks import WallClock
+from load_tests.figures import cells
+from load_tests.figures.definitions import Cell
+from load_tests.figures.live.runs import Run, measured_steps, write_run
+from load_tests.figures.live.simulated import Card
+from load_tests.figures.models import BLOCK_SIZE, MAX_MODEL_LEN
+from load_tests.figures.workloads import Files
+from load_tests.live import LiveWorker, Sizes, Turn, live_config
+from load_tests.simulation import Replay, Setup, replay
+from load_tests.step_tables import read_table, write_table
+from load_tests.traffic.schedule import Schedule, TimedRequest
+
+KINDS = ("plain", "samples", "beams")
+# requests of one sequence, and of several, which the engine launches kernel by kernel where they
+# are born, or always if they are beams
+_PLAIN: dict[Device, Points] = {
+    "cuda": DEFAULT_POINTS["cuda"],
+    "cpu": Points(
+        batches=(1, 8, 64),
+        contexts=(32, 128, 1900, 2048),
+        prompt_lens=(16, 128, 2560),
+        mixed_batches=(8, 64),
+        repeats=6,
+    ),
+}
+_SEVERAL: dict[Device, Points] = {
+    "cuda": Points(
+        batches=(4, 16, 64, 128, 256, 384, 512),
+        contexts=(32, 128, 1900, 2048),
+        prompt_lens=(16, 64, 256, 2560),
+        mixed_batches=(16, 64, 256, 512),
+        n=4,
+        repeats=8,
+    ),
+    "cpu": Points(
+        batches=(4, 64),
+        contexts=(32, 128, 1900, 2048),
+        prompt_lens=(16, 2560),
+        mixed_batches=(4, 64),
+        n=4,
+        repeats=6,
+    ),
+}
+# warm-up: input and output of requests that come at once; every kind of step is among them
+_FIRST = tuple(
+    TimedRequest(due_s=0.0, input_len=input_len, output_len=8) for input_len in (*[8] * 8, 1100)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Which engine.
+
+    Attributes:
+        folder: of the model.
+        num_blocks: that cells may use, of 16 tokens.
+        most_blocks: of the pool while steps are calibrated; 0 for all that fit.
+        swap_bytes: for preempted requests.
+    """
+
+    folder: Path
+    device: Device
+    dtype: DType
+    num_blocks: int
+    most_blocks: int
+    swap_bytes: int
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Rows of a cell's batch: as many as there are step times for."""
+        return max(_PLAIN[self.device].batches)
+
+    @property
+    def points(self) -> tuple[Points, ...]:
+        """What is calibrated, in the order of `KINDS`."""
+        several = _SEVERAL[self.device]
+        return _PLAIN[self.device], several, replace(several, beam_width=several.n)
+
+    def blocks(self, block_size: int) -> int:
+        """How many blocks of a size make the same memory."""
+        return self.num_blocks * BLOCK_SIZE // block_size
+
+    def config(self, block_size: int) -> EngineConfig:
+        """Of a worker with blocks of a size."""
+        sizes = Sizes(
+            max_num_seqs=max(points.num_rows for points in self.points),
+            max_num_batched_tokens=max(points.budget for points in self.points),
+            max_model_len=MAX_MODEL_LEN,
+            num_blocks=(self.most_blocks if block_size == BLOCK_SIZE else self.blocks(block_size)),
+            block_size=block_size,
+            swap_bytes=self.swap_bytes,
+        )
+        return live_config(self.folder, self.device, self.dtype, sizes)
+
+
+class Bench:
+    """Makes workers when they are needed, one at a time."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._worker: LiveWorker | None = None
+        self._machine = machine.describe()
+
+    def calibrate(self, folder: Path, progress: Callable[[str], None]) -> None:
+        """Measure step times and write what `read_card` reads."""
+        worker = self._use(BLOCK_SIZE)
+        for kind, points in zip(KINDS, self.settings.points, strict=True):
+            progress(f"step times, {kind}")
+            table = calibrate(worker, points, progress)
+            write_table(folder / f"steps_{kind}.json", table)
+        settings = self.settings
+        capacity = replace(
+            worker.capacity, num_blocks=settings.num_blocks, num_rows=settings.max_num_seqs
+        )
+        document = {"capacity": asdict(capacity), "run_ahead": worker.config.run_ahead}
+        (folder / "card.json").write_text(json.dumps(document, indent=1) + "\n")
+
+    def measure(self, task: tuple[Cell, Path], files: Files) -> float:
+        """Run a cell, write its run, and return the seconds that it took."""
+        cell, path = task
+        worker = self._use(cell.block_size)
+        start_s = time.perf_counter()
+        setup = cells.setup(cell)
+        _replay(self._turn(worker, cell), setup, _FIRST)
+        turn = self._turn(worker, cell)
+        until_s = float("inf") if cell.window_from_s is None else cell.duration_s
+        done = _replay(turn, setup, cells.schedule_of(cell, files), until_s)
+        run = Run(
+            cell=cell,
+            requests=done.requests,
+            steps=measured_steps(done, turn.steps[: len(done.samples)]),
+            result=cells.result_of(cell, done),
+            machine=self._machine,
+        )
+        write_run(path, run)
+        return time.perf_counter() - start_s
+
+    def close(self) -> None:
+        """Give the memory back."""
+        if self._worker:
+            self._worker.close()
+            self._worker = None
+            # graphs and modules refer to each other
+            gc.collect()
+
+    def _turn(self, worker: LiveWorker, cell: Cell) -> Turn:
+        settings, replacement = self.settings, cells.setup(cell).replacement
+        return worker.turn(
+            num_blocks=settings.blocks(cell.block_size),
+            num_rows=settings.max_num_seqs,
+            ancestry=BeamAncestry(replacement=replacement) if cell.beam_width else None,
+        )
+
+    def _use(self, block_size: int) -> LiveWorker:
+        if self._worker and self._worker.capacity.block_size != block_size:
+            self.close()
+        self._worker = self._worker or LiveWorker(self.settings.config(block_size))
+        return self._worker
+
+
+def read_card(folder: Path) -> Card | None:
+    """Read what `Bench.calibrate` has written; None if it is not there."""
+    path = folder / "card.json"
+    if not path.exists():
+        return None
+    document = json.loads(path.read_text())
+    plain, samples, beams = (read_table(folder / f"steps_{kind}.json") for kind in KINDS)
+    return Card(
+        capacity=Capacity(**document["capacity"]),
+        run_ahead=document["run_ahead"],
+        plain=plain,
+        samples=samples,
+        beams=beams,
+    )
+
+
+def _replay(turn: Turn, setup: Setup, schedule: Schedule, until_s: float = float("inf")) -> Replay:
+    setup = replace(setup, capacity=turn.capacity)
+    try:
+        return replay(setup, schedule, until_s=until_s, executor=turn, clock=WallClock())
+    finally:
+        turn.close()
