@@ -7,12 +7,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from engine.executor.step_time import StepTime, StepWork
 from load_tests.figures.definitions import Cell, Result
-from load_tests.live import LiveStep
 from load_tests.simulation import Replay, Served
 from load_tests.traffic.schedule import TimedRequest
+
+if TYPE_CHECKING:
+    # processes that only simulate need no torch
+    from load_tests.live import LiveStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +86,7 @@ class Run:
         return num_tokens / seconds / (self.cell.n * output_len)
 
 
-def measured_steps(done: Replay, steps: Sequence[LiveStep]) -> tuple[RunStep, ...]:
+def measured_steps(done: Replay, steps: "Sequence[LiveStep]") -> tuple[RunStep, ...]:
     """Put together what the replay and the worker saw of each step."""
     return tuple(
         RunStep(

@@ -85,7 +85,8 @@ def saturating_rates(card: Card, files: Files, seconds: float, num_processes: in
         seconds: of virtual time; the first third is left out.
     """
     work = partial(_saturating_rate, card=card, files=files, seconds=seconds)
-    return dict(in_parallel(work, LOADS, num_processes))
+    found = dict(in_parallel(work, LOADS, num_processes))
+    return {load: found[load] for load in LOADS}
 
 
 def _saturating_rate(load: Load, card: Card, files: Files, seconds: float) -> float:
