@@ -72,8 +72,7 @@ class Points:
 
 
 # the sizes that the engine makes graphs for, and the first beyond, where each kernel is launched
-_GPU_LENS = tuple(sorted({v.num_prompt_tokens for v in mixed_variants(512, 2560)}))
-_GPU_BATCH = max(v.num_decodes for v in mixed_variants(512, 2560))
+_GPU_LENS = tuple(sorted({v.num_prompt_tokens for v in mixed_variants(256, 2560)}))
 DEFAULT_POINTS: dict[Device, Points] = {
     "cpu": Points(
         batches=(1, 4, 16, 32),
@@ -82,10 +81,10 @@ DEFAULT_POINTS: dict[Device, Points] = {
         mixed_batches=(4, 32),
     ),
     "cuda": Points(
-        batches=(1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512),
-        contexts=(32, 128, 512, 1024, 1900, 2048),
-        prompt_lens=(*_GPU_LENS, _GPU_LENS[-1] + 1, 1024, 1536, 2048, 2560),
-        mixed_batches=(8, 32, 64, 128, _GPU_BATCH, _GPU_BATCH + 1, 512),
+        batches=(1, 8, 32, 64, 128, 256),
+        contexts=(32, 128, 512, 1900, 2048),
+        prompt_lens=(*_GPU_LENS, _GPU_LENS[-1] + 1, 2560),
+        mixed_batches=(8, 64, 256),
         padded_len=_GPU_LENS[-1],
     ),
 }
@@ -199,19 +198,23 @@ class _Bench:
         steps = run.steps()
         while not _is_decode(next(steps).work, batch):
             pass
-        alone_s, mixed_s = [], []
-        # steps of both kinds alternate, so that the contexts are the same
-        for index in range(2 * WARM_UP_STEPS + self._points.repeats):
-            if index % 2:
-                run.prefill(prompt_len)
-            step = next(steps)
-            if _is_decode(step.work, batch):
-                alone_s.append(step.step_s)
-            elif sum(step.work.new_tokens) == batch + prompt_len:
-                mixed_s.append(step.step_s)
+        count = self._points.repeats // 2
+        before = [next(steps) for _ in range(WARM_UP_STEPS + count)][WARM_UP_STEPS:]
+        between = []
+        for _ in range(count):
+            run.prefill(prompt_len)
+            between += [next(steps), next(steps)]
+        num_prompt_tokens = sum(sum(s.work.new_tokens) - s.work.num_decodes for s in between)
+        after = [next(steps) for _ in range(WARM_UP_STEPS + count)][WARM_UP_STEPS:]
         run.close()
-        alone, mixed = (self._median(s[WARM_UP_STEPS:]) for s in (alone_s, mixed_s))
-        return max(0.0, mixed - alone)
+        alone_s = (self._mean(before) + self._mean(after)) / 2
+        # whoever launches a step kernel by kernel does so while the one before runs: only the sum
+        # over both tells what prompts add
+        added_s = sum(step.step_s for step in between) - alone_s * len(between)
+        return max(0.0, added_s) * prompt_len / num_prompt_tokens
+
+    def _mean(self, steps: list[LiveStep]) -> float:
+        return self._median([step.step_s for step in steps])
 
     def _fits(self, batch: int, context: int) -> bool:
         points = self._points

@@ -40,8 +40,8 @@ class MixedTimes:
 class MeasuredStepTime:
     """Interpolates between measured steps, linearly; larger work never takes less time.
 
-    A step that mixes decodes and prefills streams the weights once: without measurements it takes
-    the sum of both less the shortest step measured.
+    A step that mixes decodes and prefills streams the weights once: where it is not measured, it
+    takes the sum of both less the shortest step measured.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class MeasuredStepTime:
         decode_s = self._decode(work.num_decodes, sum(work.contexts[: work.num_decodes]))
         if not num_prompt_tokens:
             return decode_s
-        if self._mixed:
+        if self._mixed and num_prompt_tokens <= self._mixed.prompt_lens[-1]:
             return decode_s + self._mixed.seconds(work.num_decodes, num_prompt_tokens)
         shortest_s = min(self._decode_s[0][0], self._prefill_s[0])
         return decode_s + self._prefill(num_prompt_tokens) - shortest_s

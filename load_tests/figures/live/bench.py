@@ -3,9 +3,10 @@
 import gc
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 from engine.config import Device, DType, EngineConfig
 from engine.executor.simulated import BeamAncestry
@@ -15,6 +16,7 @@ from load_tests.calibration import DEFAULT_POINTS, Points, calibrate
 from load_tests.clocks import WallClock
 from load_tests.figures import cells
 from load_tests.figures.definitions import Cell
+from load_tests.figures.live.catalogue import Kind
 from load_tests.figures.live.runs import Run, measured_steps, write_run
 from load_tests.figures.live.simulated import Card
 from load_tests.figures.models import BLOCK_SIZE, MAX_MODEL_LEN
@@ -24,7 +26,6 @@ from load_tests.simulation import Replay, Setup, replay
 from load_tests.step_tables import read_table, write_table
 from load_tests.traffic.schedule import Schedule, TimedRequest
 
-KINDS = ("plain", "samples", "beams")
 # requests of one sequence, and of several, which the engine launches kernel by kernel where they
 # are born, or always if they are beams
 _PLAIN: dict[Device, Points] = {
@@ -39,10 +40,10 @@ _PLAIN: dict[Device, Points] = {
 }
 _SEVERAL: dict[Device, Points] = {
     "cuda": Points(
-        batches=(4, 16, 64, 128, 256, 384, 512),
+        batches=(4, 32, 128, 256),
         contexts=(32, 128, 1900, 2048),
-        prompt_lens=(16, 64, 256, 2560),
-        mixed_batches=(16, 64, 256, 512),
+        prompt_lens=(16, 128, 2560),
+        mixed_batches=(4, 64, 256),
         n=4,
         repeats=8,
     ),
@@ -85,10 +86,11 @@ class Settings:
         return max(_PLAIN[self.device].batches)
 
     @property
-    def points(self) -> tuple[Points, ...]:
-        """What is calibrated, in the order of `KINDS`."""
+    def points(self) -> dict[Kind, Points]:
+        """What is calibrated."""
         several = _SEVERAL[self.device]
-        return _PLAIN[self.device], several, replace(several, beam_width=several.n)
+        beams = replace(several, beam_width=several.n)
+        return {"plain": _PLAIN[self.device], "samples": several, "beams": beams}
 
     def blocks(self, block_size: int) -> int:
         """How many blocks of a size make the same memory."""
@@ -97,8 +99,8 @@ class Settings:
     def config(self, block_size: int) -> EngineConfig:
         """Of a worker with blocks of a size."""
         sizes = Sizes(
-            max_num_seqs=max(points.num_rows for points in self.points),
-            max_num_batched_tokens=max(points.budget for points in self.points),
+            max_num_seqs=max(points.num_rows for points in self.points.values()),
+            max_num_batched_tokens=max(points.budget for points in self.points.values()),
             max_model_len=MAX_MODEL_LEN,
             num_blocks=(self.most_blocks if block_size == BLOCK_SIZE else self.blocks(block_size)),
             block_size=block_size,
@@ -115,19 +117,23 @@ class Bench:
         self._worker: LiveWorker | None = None
         self._machine = machine.describe()
 
-    def calibrate(self, folder: Path, progress: Callable[[str], None]) -> None:
-        """Measure step times and write what `read_card` reads."""
-        worker = self._use(BLOCK_SIZE)
-        for kind, points in zip(KINDS, self.settings.points, strict=True):
-            progress(f"step times, {kind}")
-            table = calibrate(worker, points, progress)
-            write_table(folder / f"steps_{kind}.json", table)
+    def calibrate(
+        self, folder: Path, kinds: Sequence[Kind], progress: Callable[[str], None]
+    ) -> None:
+        """Measure step times that are missing and write what `read_card` reads."""
         settings = self.settings
-        capacity = replace(
-            worker.capacity, num_blocks=settings.num_blocks, num_rows=settings.max_num_seqs
-        )
-        document = {"capacity": asdict(capacity), "run_ahead": worker.config.run_ahead}
-        (folder / "card.json").write_text(json.dumps(document, indent=1) + "\n")
+        for kind in kinds:
+            if not (path := folder / f"steps_{kind}.json").exists():
+                progress(f"step times, {kind}")
+                worker = self._use(BLOCK_SIZE)
+                write_table(path, calibrate(worker, settings.points[kind], progress))
+        if not (path := folder / "card.json").exists():
+            worker = self._use(BLOCK_SIZE)
+            capacity = replace(
+                worker.capacity, num_blocks=settings.num_blocks, num_rows=settings.max_num_seqs
+            )
+            document = {"capacity": asdict(capacity), "run_ahead": worker.config.run_ahead}
+            path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
     def measure(self, task: tuple[Cell, Path], files: Files) -> float:
         """Run a cell, write its run, and return the seconds that it took."""
@@ -172,19 +178,14 @@ class Bench:
         return self._worker
 
 
-def read_card(folder: Path) -> Card | None:
-    """Read what `Bench.calibrate` has written; None if it is not there."""
-    path = folder / "card.json"
-    if not path.exists():
-        return None
-    document = json.loads(path.read_text())
-    plain, samples, beams = (read_table(folder / f"steps_{kind}.json") for kind in KINDS)
+def read_card(folder: Path) -> Card:
+    """Read what `Bench.calibrate` has written."""
+    document = json.loads((folder / "card.json").read_text(encoding="utf-8"))
+    paths = {kind: folder / f"steps_{kind}.json" for kind in get_args(Kind)}
     return Card(
         capacity=Capacity(**document["capacity"]),
         run_ahead=document["run_ahead"],
-        plain=plain,
-        samples=samples,
-        beams=beams,
+        tables={kind: read_table(path) for kind, path in paths.items() if path.exists()},
     )
 
 

@@ -6,6 +6,7 @@ are multiples of what the simulator says that the card can sustain.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from load_tests.figures.catalogue import ORCA_AND_PAGED, RATE
 from load_tests.figures.definitions import SYSTEMS, Cell, Curve, Panel, System, Workload
@@ -34,6 +35,8 @@ PREFIXES = (Load(workload="translation_1"), Load(workload="translation_5"))
 LOADS = (SHAREGPT, ORACLE, ALPACA, SAMPLES, BEAMS, *PREFIXES)
 # requests per second that saturate each
 Rates = Mapping[Load, float]
+# requests of one sequence, of several samples, and of several beams: their steps differ
+Kind = Literal["plain", "samples", "beams"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,7 @@ class Extents:
         window_s, dense_window_s: under overload, of ShareGPT and of all others, whose requests are
             shorter; the first third is left out.
         arrivals_s, dense_arrivals_s: of latency curves; all requests are served to their end.
-        shares: of the sustained rate, points of the latency curve.
+        shares: of the sustained rate, points of the latency curve, the most telling first.
         baseline_shares: the same for Orca (Oracle).
         block_sizes: of figure 18b.
     """
@@ -53,18 +56,19 @@ class Extents:
     dense_window_s: float
     arrivals_s: float
     dense_arrivals_s: float
-    shares: tuple[float, ...] = (0.5, 0.85, 1.05)
-    baseline_shares: tuple[float, ...] = (0.5, 1.05)
+    shares: tuple[float, ...] = (1.05, 0.85, 0.5)
+    baseline_shares: tuple[float, ...] = (1.05, 0.5)
     block_sizes: tuple[int, ...] = (16, 64, 256)
 
 
 EXTENTS = {
     "quick": Extents(
-        window_s=20.0,
-        dense_window_s=8.0,
-        arrivals_s=25.0,
-        dense_arrivals_s=8.0,
-        baseline_shares=(1.05,),
+        window_s=12.0,
+        dense_window_s=5.0,
+        arrivals_s=12.0,
+        dense_arrivals_s=5.0,
+        baseline_shares=(),
+        block_sizes=(16, 64),
     ),
     "full": Extents(window_s=75.0, dense_window_s=40.0, arrivals_s=75.0, dense_arrivals_s=40.0),
     "miniature": Extents(
@@ -78,11 +82,25 @@ EXTENTS = {
 }
 
 
+def kind_of(requests: Load | Cell) -> Kind:
+    """Which step times apply to requests."""
+    if requests.beam_width:
+        return "beams"
+    return "samples" if requests.n > 1 else "plain"
+
+
 def catalogue(extents: Extents, rates: Rates) -> tuple[Panel, ...]:
-    """Every panel that is measured, the most telling ones first."""
+    """Every panel that is measured, the most telling ones first.
+
+    Args:
+        rates: panels of several samples or beams are left out where theirs are not known.
+    """
+    overload, batches, alpaca = _memory(extents, rates)
     return (
-        *_memory(extents, rates),
+        overload,
+        batches,
         _latency(extents, rates),
+        alpaca,
         *_sharing(extents, rates),
         _block_sizes(extents, rates),
     )
@@ -105,7 +123,8 @@ def _latency(extents: Extents, rates: Rates) -> Panel:
         points = tuple(
             (share * rates[load], replace(cell, rate_per_s=share * rates[load])) for share in shares
         )
-        curves.append(Curve(label=SYSTEMS[load.system][0], points=points))
+        if points:
+            curves.append(Curve(label=SYSTEMS[load.system][0], points=points))
     return Panel(
         figure="12",
         letter="a",
@@ -124,6 +143,8 @@ def _sharing(extents: Extents, rates: Rates) -> Iterator[Panel]:
         ("16", "a", "1 example, 80 tokens", PREFIXES[0]),
         ("16", "b", "5 examples, 341 tokens", PREFIXES[1]),
     ):
+        if load not in rates:
+            continue
         cell = _window(load, SATURATING * rates[load], extents.dense_window_s)
         yield _by_system(figure, letter, title, SUSTAINED, cell, systems)
 

@@ -98,7 +98,7 @@ def _bars(axes: Axes, panel: Panel, measured: Measured) -> None:
 
 def _curves(axes: Axes, panel: Panel, measured: Measured) -> None:
     for index, label in enumerate(measured.labels(panel.name)):
-        points = measured.pairs(panel.name, label)
+        points = sorted(measured.pairs(panel.name, label), key=lambda point: point[0])
         for side, (style, word) in enumerate((("o-", "engine"), ("x--", "simulator"))):
             values = [1e3 * value(both(pair)[side], panel.y) for _, pair in points]
             xs = [x for x, _ in points]

@@ -1,5 +1,6 @@
 """The simulator with the step times of the card: cells, and the rates that saturate it."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -8,7 +9,7 @@ from statistics import fmean
 from engine.types import Capacity
 from load_tests.figures import cells, workloads
 from load_tests.figures.definitions import Cell
-from load_tests.figures.live.catalogue import LOADS, Load, Rates
+from load_tests.figures.live.catalogue import Kind, Load, Rates, kind_of
 from load_tests.figures.live.runs import Run, simulated_steps, write_run
 from load_tests.figures.runner import in_parallel
 from load_tests.figures.workloads import Files
@@ -26,20 +27,16 @@ class Card:
 
     Attributes:
         capacity: with blocks of 16 tokens.
-        plain, samples, beams: step times of requests of each kind.
+        tables: step times by kind of request, see `kind_of`.
     """
 
     capacity: Capacity
     run_ahead: int
-    plain: StepTable
-    samples: StepTable
-    beams: StepTable
+    tables: Mapping[Kind, StepTable]
 
     def table(self, cell: Cell) -> StepTable:
         """The step times for the requests of a cell."""
-        if cell.beam_width:
-            return self.beams
-        return self.samples if cell.n > 1 else self.plain
+        return self.tables[kind_of(cell)]
 
     def setup(self, cell: Cell) -> Setup:
         """The paper's experiment on this card."""
@@ -78,15 +75,17 @@ def simulate(task: tuple[Cell, Path], card: Card, files: Files) -> None:
     write_run(path, run)
 
 
-def saturating_rates(card: Card, files: Files, seconds: float, num_processes: int) -> Rates:
-    """Find what every load can sustain: tokens per second behind a queue that never empties.
+def saturating_rates(
+    card: Card, loads: Sequence[Load], files: Files, seconds: float, num_processes: int
+) -> Rates:
+    """Find what loads can sustain: tokens per second behind a queue that never empties.
 
     Args:
         seconds: of virtual time; the first third is left out.
     """
     work = partial(_saturating_rate, card=card, files=files, seconds=seconds)
-    found = dict(in_parallel(work, LOADS, num_processes))
-    return {load: found[load] for load in LOADS}
+    found = dict(in_parallel(work, loads, num_processes))
+    return {load: found[load] for load in loads}
 
 
 def _saturating_rate(load: Load, card: Card, files: Files, seconds: float) -> float:
