@@ -163,12 +163,12 @@ class _Bench:
         return tuple(self._decode(batch, context) for context in contexts)
 
     def prefill(self, prompt_len: int) -> float:
-        """Seconds of a step that computes one prompt and nothing else, by the device's clock."""
+        """Seconds of a step that computes prompts and nothing else."""
         times_s = []
         run = self._run()
         for _ in range(WARM_UP_STEPS + self._points.repeats):
             run.prefill(prompt_len)
-            times_s += [step.device_s for step in run.steps()]
+            times_s += [step.step_s for step in run.steps()]
         run.close()
         return self._median(times_s[WARM_UP_STEPS:])
 

@@ -1,7 +1,20 @@
 """The time of a replay: virtual where nothing is computed, the machine's where something is."""
 
 import time
+from collections.abc import Callable
 from typing import Protocol
+
+from engine.config import Device
+
+Timer = Callable[[], float]
+
+
+def timer_of(device: Device) -> Timer:
+    """What times the work of a device: on a CPU the seconds that this process computes.
+
+    So that a shared machine tells the same as one that is free; a GPU is not shared.
+    """
+    return time.process_time if device == "cpu" else time.perf_counter
 
 
 class Clock(Protocol):
@@ -39,15 +52,16 @@ class VirtualClock:
         self._now_s = at_s
 
 
-class WallClock:
-    """The machine's time, from which times without work are cut out instead of waited for."""
+class LiveClock:
+    """Time that passes by itself, from which times without work are cut out, not waited for."""
 
-    def __init__(self) -> None:
-        self._start_s = time.perf_counter()
+    def __init__(self, timer: Timer) -> None:
+        self._timer = timer
+        self._start_s = timer()
 
     def now_s(self) -> float:
         """See `Clock`."""
-        return time.perf_counter() - self._start_s
+        return self._timer() - self._start_s
 
     def spend(self, seconds: float) -> None:
         """See `Clock`; it has passed by itself."""

@@ -1,7 +1,6 @@
 """A worker of this machine that several engines use, one after the other."""
 
 import gc
-import time
 from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from engine.executor.step_time import StepWork
 from engine.model_config import read_model_config
 from engine.types import Capacity, StepPlan, StepResult, int32
 from engine.worker.worker import load_worker
+from load_tests.clocks import Timer, timer_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +21,12 @@ class LiveStep:
 
     Attributes:
         work: what was computed.
-        step_s: wall-clock seconds since the result before it: what the step takes wherever steps
-            follow each other, the scheduler included.
-        device_s: seconds by the device's own clock.
+        step_s: seconds since the result before it, see `timer_of`: what the step takes wherever
+            steps follow each other, the scheduler included.
     """
 
     work: StepWork
     step_s: float
-    device_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +66,14 @@ class LiveWorker:
 
     Attributes:
         capacity: of all that fits.
+        timer: of everything that is measured.
     """
 
     def __init__(self, config: EngineConfig) -> None:
         self._worker = load_worker(config)
         self.config = config
         self.capacity = self._worker.capacity
+        self.timer = timer_of(config.device)
         self._executor = InlineExecutor(self._worker, config.run_ahead)
         # the model's modules are no garbage, and looking at them takes longer than a step
         gc.collect()
@@ -93,7 +93,7 @@ class LiveWorker:
             num_blocks=num_blocks or self.capacity.num_blocks,
             num_rows=num_rows or self.capacity.num_rows,
         )
-        return Turn(self._executor, capacity, ancestry)
+        return Turn(self._executor, capacity, self.timer, ancestry)
 
     def block_copy_s(self, num_blocks: int = 64, repeats: int = 8) -> float:
         """Seconds to copy a block inside of the pool, whose contents are lost."""
@@ -121,10 +121,15 @@ class Turn:
 
     Attributes:
         steps: those whose results were collected.
+        timer: that times them.
     """
 
     def __init__(
-        self, executor: InlineExecutor, capacity: Capacity, ancestry: BeamAncestry | None
+        self,
+        executor: InlineExecutor,
+        capacity: Capacity,
+        timer: Timer,
+        ancestry: BeamAncestry | None,
     ) -> None:
         self.capacity = capacity
         self.run_ahead = executor.run_ahead
@@ -134,7 +139,8 @@ class Turn:
         self._shadow = SimulatedExecutor(capacity, self._works, ancestry=ancestry)
         self._chooses = ancestry is not None
         self._rows: set[int] = set()
-        self._last_s = time.perf_counter()
+        self.timer = timer
+        self._last_s = timer()
 
     def submit(self, plan: StepPlan) -> None:
         """See `Executor.submit`."""
@@ -147,9 +153,9 @@ class Turn:
     def collect(self) -> StepResult:
         """See `Executor.collect`."""
         result = self._executor.collect()
-        now_s = time.perf_counter()
+        now_s = self.timer()
         step_s, self._last_s = now_s - self._last_s, now_s
-        self.steps.append(LiveStep(self._works.in_flight.popleft(), step_s, result.elapsed_s))
+        self.steps.append(LiveStep(self._works.in_flight.popleft(), step_s))
         chosen = self._shadow.collect()
         if not self._chooses:
             return result

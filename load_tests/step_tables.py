@@ -26,9 +26,10 @@ class StepTable:
         decode_s: median seconds by batch, then by context.
         prompt_lens: tokens of steps that prefill one prompt.
         prefill_s: median seconds for each.
-        spread: largest over all points of the ninth decile over the first.
+        spread: largest over all points of the ninth decile over the first; None if not kept.
         mixed: seconds that prompts add to steps that decode; None if not measured.
-        copied_block_s, swapped_block_s: per block, inside of the pool and over the bus.
+        copied_block_s, swapped_block_s: per block, inside of the pool and over the bus; 0 if not
+            measured.
         n, beam_width: how the measured requests decode, see `SamplingParams`.
     """
 
@@ -42,7 +43,7 @@ class StepTable:
     decode_s: tuple[tuple[float, ...], ...]
     prompt_lens: tuple[int, ...]
     prefill_s: tuple[float, ...]
-    spread: float
+    spread: float | None
     mixed: MixedTimes | None = None
     copied_block_s: float = 0.0
     swapped_block_s: float = 0.0

@@ -1,9 +1,10 @@
+import time
 
 import pytest
 
 from engine.config import SchedulerConfig
 from engine.executor.simulated import BeamAncestry
-from load_tests.clocks import VirtualClock, WallClock
+from load_tests.clocks import LiveClock, VirtualClock
 from load_tests.live import LiveWorker, Sizes, live_config
 from load_tests.shapes import model_folder
 from load_tests.simulation import Replay, Setup, replay
@@ -34,7 +35,9 @@ def _serve(worker: LiveWorker, until_s: float, *, num_blocks: int = 0, width: in
     )
     timed = TimedRequest(due_s=0.0, input_len=9, output_len=20)
     try:
-        done = replay(setup, (timed,) * 6, until_s=until_s, executor=turn, clock=WallClock())
+        done = replay(
+            setup, (timed,) * 6, until_s=until_s, executor=turn, clock=LiveClock(turn.timer)
+        )
     finally:
         turn.close()
     assert len(turn.steps) == len(done.samples)
@@ -67,7 +70,7 @@ def test_a_copied_block_takes_time(worker: LiveWorker) -> None:
 
 
 def test_clocks_pass_over_times_without_work() -> None:
-    virtual, wall = VirtualClock(), WallClock()
+    virtual, wall = VirtualClock(), LiveClock(time.perf_counter)
     virtual.spend(2.0)
     virtual.skip_to(100.0)
     wall.spend(50.0)

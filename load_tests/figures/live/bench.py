@@ -13,7 +13,7 @@ from engine.executor.simulated import BeamAncestry
 from engine.types import Capacity
 from load_tests import machine
 from load_tests.calibration import DEFAULT_POINTS, Points, calibrate
-from load_tests.clocks import WallClock
+from load_tests.clocks import LiveClock
 from load_tests.figures import cells
 from load_tests.figures.definitions import Cell
 from load_tests.figures.live.catalogue import Kind
@@ -26,36 +26,32 @@ from load_tests.simulation import Replay, Setup, replay
 from load_tests.step_tables import read_table, write_table
 from load_tests.traffic.schedule import Schedule, TimedRequest
 
-# requests of one sequence, and of several, which the engine launches kernel by kernel where they
-# are born, or always if they are beams
-_PLAIN: dict[Device, Points] = {
-    "cuda": DEFAULT_POINTS["cuda"],
-    "cpu": Points(
-        batches=(1, 8, 64),
-        contexts=(32, 128, 1900, 2048),
-        prompt_lens=(16, 128, 2560),
-        mixed_batches=(8, 64),
-        repeats=6,
-    ),
-}
-_SEVERAL: dict[Device, Points] = {
-    "cuda": Points(
-        batches=(4, 32, 128, 256),
-        contexts=(32, 128, 1900, 2048),
-        prompt_lens=(16, 128, 2560),
-        mixed_batches=(4, 64, 256),
-        n=4,
-        repeats=8,
-    ),
-    "cpu": Points(
-        batches=(4, 64),
-        contexts=(32, 128, 1900, 2048),
-        prompt_lens=(16, 2560),
-        mixed_batches=(4, 64),
-        n=4,
-        repeats=6,
-    ),
-}
+# requests of several sequences, which a GPU gets kernel by kernel where they are born, or always if
+# they are beams
+_SEVERAL = Points(
+    batches=(4, 32, 128, 256),
+    contexts=(32, 128, 1900, 2048),
+    prompt_lens=(16, 128, 2560),
+    mixed_batches=(4, 64, 256),
+    n=4,
+    repeats=8,
+)
+_CPU_PLAIN = Points(
+    batches=(1, 4, 16, 64, 128, 256),
+    contexts=(32, 128, 512, 1900, 2048),
+    prompt_lens=(16, 64, 256, 1024, 2560),
+    mixed_batches=(4, 32, 256),
+)
+# for traces of a second
+_FEW = Points(
+    batches=(4, 64),
+    contexts=(32, 128, 1900, 2048),
+    prompt_lens=(16, 2560),
+    mixed_batches=(4, 64),
+    repeats=6,
+)
+
+
 # warm-up: input and output of requests that come at once; every kind of step is among them
 _FIRST = tuple(
     TimedRequest(due_s=0.0, input_len=input_len, output_len=8) for input_len in (*[8] * 8, 1100)
@@ -71,6 +67,7 @@ class Settings:
         num_blocks: that cells may use, of 16 tokens.
         most_blocks: of the pool while steps are calibrated; 0 for all that fit.
         swap_bytes: for preempted requests.
+        is_coarse: whether few step times do.
     """
 
     folder: Path
@@ -79,18 +76,26 @@ class Settings:
     num_blocks: int
     most_blocks: int
     swap_bytes: int
+    is_coarse: bool = False
 
     @property
     def max_num_seqs(self) -> int:
         """Rows of a cell's batch: as many as there are step times for."""
-        return max(_PLAIN[self.device].batches)
+        return max(self.points["plain"].batches)
 
     @property
     def points(self) -> dict[Kind, Points]:
         """What is calibrated."""
-        several = _SEVERAL[self.device]
-        beams = replace(several, beam_width=several.n)
-        return {"plain": _PLAIN[self.device], "samples": several, "beams": beams}
+        plain, several = _CPU_PLAIN, _SEVERAL
+        if self.is_coarse:
+            plain, several = _FEW, replace(_FEW, n=4)
+        elif self.device == "cuda":
+            plain = DEFAULT_POINTS["cuda"]
+        return {
+            "plain": plain,
+            "samples": several,
+            "beams": replace(several, beam_width=several.n),
+        }
 
     def blocks(self, block_size: int) -> int:
         """How many blocks of a size make the same memory."""
@@ -192,6 +197,6 @@ def read_card(folder: Path) -> Card:
 def _replay(turn: Turn, setup: Setup, schedule: Schedule, until_s: float = float("inf")) -> Replay:
     setup = replace(setup, capacity=turn.capacity)
     try:
-        return replay(setup, schedule, until_s=until_s, executor=turn, clock=WallClock())
+        return replay(setup, schedule, until_s=until_s, executor=turn, clock=LiveClock(turn.timer))
     finally:
         turn.close()

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _SWAP_BYTES = SWAP_BYTES // 10
 _CPU_SWAP_BYTES = 64 << 20
 # of a CPU's pool while steps are calibrated
-_CPU_BLOCKS = 2048
+_CPU_BLOCKS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +109,7 @@ def _bench(args: argparse.Namespace, temporary: Path) -> "Bench":
         num_blocks=OPT_13B.num_blocks,
         most_blocks=_CPU_BLOCKS if is_cpu else 0,
         swap_bytes=_CPU_SWAP_BYTES if is_cpu else _SWAP_BYTES,
+        is_coarse=args.scale == "miniature",
     )
     return Bench(settings)
 
