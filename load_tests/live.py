@@ -87,6 +87,8 @@ class LiveWorker:
         Args:
             num_blocks, num_rows: that it may use; 0 for all.
             ancestry: of beams, whose choices then are simulated; None leaves them to the model.
+                Searches are not planned ahead of their results, so that two plans in flight would
+                split them into halves that take turns: there is one.
         """
         capacity = replace(
             self.capacity,
@@ -132,7 +134,7 @@ class Turn:
         ancestry: BeamAncestry | None,
     ) -> None:
         self.capacity = capacity
-        self.run_ahead = executor.run_ahead
+        self.run_ahead = 1 if ancestry else executor.run_ahead
         self.steps: list[LiveStep] = []
         self._executor = executor
         self._works = _Works()

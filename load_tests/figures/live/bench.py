@@ -48,7 +48,7 @@ _FEW = Points(
     contexts=(32, 128, 1900, 2048),
     prompt_lens=(16, 2560),
     mixed_batches=(4, 64),
-    repeats=6,
+    repeats=4,
 )
 
 

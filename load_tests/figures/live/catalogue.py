@@ -72,9 +72,9 @@ EXTENTS = {
     ),
     "full": Extents(window_s=75.0, dense_window_s=40.0, arrivals_s=75.0, dense_arrivals_s=40.0),
     "miniature": Extents(
-        window_s=0.6,
-        dense_window_s=0.4,
-        arrivals_s=0.4,
+        window_s=0.4,
+        dense_window_s=0.3,
+        arrivals_s=0.3,
         dense_arrivals_s=0.2,
         baseline_shares=(1.05,),
         block_sizes=(16, 32),

@@ -44,7 +44,8 @@ class Card:
             cells.setup(cell),
             capacity=capacity_of(cell, self.capacity),
             step_time=self.table(cell).step_time(),
-            run_ahead=self.run_ahead,
+            # see `LiveWorker.turn`
+            run_ahead=1 if cell.beam_width else self.run_ahead,
         )
 
 
