@@ -13,7 +13,7 @@ COMMANDS = {
     "calibrate": "measure how long steps take on this machine, for the simulator",
     "http": "send requests to a server at given times and measure what its clients see",
     "cpu_peers": "compare the engine with transformers on the CPU: same work, one thread",
-    "figures": "repeat the paper's evaluation in virtual time: every figure beside its numbers",
+    "figures": "repeat the paper's evaluation in virtual time or on the engine, beside its numbers",
     "kernels": "race our GPU kernels against the best known ones, as shares of the card's limits",
     "lengths": "condense recorded pairs of lengths into a small table to draw from",
     "scheduler": "time the scheduler for a full batch in the steady state",

@@ -97,5 +97,5 @@ def _mixed(values: dict[str, Any] | None) -> MixedTimes | None:
     if values is None:
         return None
     rows = tuple(map(tuple, values.pop("added_s")))
-    axes = {name: tuple(values.pop(name)) for name in ("batches", "prompt_lens")}
+    axes: dict[str, Any] = {name: tuple(values.pop(name)) for name in ("batches", "prompt_lens")}
     return MixedTimes(added_s=rows, **axes, **values)

@@ -216,14 +216,15 @@ def _report(
         job.folder,
         job.extents,
         measured,
-        {"checks": rows, "validation": comparisons, "figure_19a": recoveries},
+        report.Tables(checks=rows, validation=comparisons, figure_19a=recoveries),
         (card.tables["plain"], card.capacity.num_blocks, rates),
         plot(measured, recoveries, job.folder),
     )
     reports.print_table("Engine", report.CHECK_COLUMNS, map(report.check_cells, rows))
     reports.print_table("Simulator", report.ROW_COLUMNS, map(report.row_cells, comparisons))
     print(f"{report.headline(rows, comparisons)}; everything is in {job.folder / 'engine.md'}")
-    return int(any(row.verdict == "outside" for row in (*rows, *comparisons)))
+    verdicts = {row.verdict for row in rows} | {row.verdict for row in comparisons}
+    return int("outside" in verdicts)
 
 
 def _key(cell: Cell, context: object, files: Files) -> str:

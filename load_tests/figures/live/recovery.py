@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -53,8 +54,8 @@ def measure_recovery(config: EngineConfig, step_time: StepTime) -> tuple[Recover
         rows.append(
             Recovery(
                 block_size=size,
-                swap_out_s=_median_s(lambda p=pool, b=blocks, s=slots: p.swap_out(b, s), runtime),
-                swap_in_s=_median_s(lambda p=pool, b=blocks, s=slots: p.swap_in(s, b), runtime),
+                swap_out_s=_median_s(partial(pool.swap_out, blocks, slots), runtime),
+                swap_in_s=_median_s(partial(pool.swap_in, slots, blocks), runtime),
                 recompute_s=step_time.seconds(work),
             )
         )

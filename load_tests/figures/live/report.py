@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from load_tests.figures.live.catalogue import Extents, Rates
@@ -32,11 +32,20 @@ METHOD = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """What the report tells row by row."""
+
+    checks: Sequence[Check]
+    validation: Sequence[Row]
+    figure_19a: Sequence[Recovery]
+
+
 def write(
     folder: Path,
     extents: Extents,
     measured: Measured,
-    tables: Mapping[str, Sequence[Check] | Sequence[Row] | Sequence[Recovery]],
+    tables: Tables,
     context: tuple[StepTable, int, Rates],
     plots: Mapping[str, Path],
 ) -> None:
@@ -44,7 +53,6 @@ def write(
 
     Args:
         folder: must exist; the plots lie in it.
-        tables: "checks", "validation" and "figure_19a".
         context: the card's step times, blocks of a cell, and rates that saturate it.
         plots: see `plots.plot`.
     """
@@ -57,7 +65,9 @@ def write(
         "extents": asdict(extents),
         "saturating_rates": [asdict(load) | {"rate_per_s": rates[load]} for load in rates],
         "panels": _panels(measured),
-        **{name: [_row_json(row) for row in rows] for name, rows in tables.items()},
+        "checks": [asdict(row) for row in tables.checks],
+        "validation": [asdict(row) | {"verdict": row.verdict} for row in tables.validation],
+        "figure_19a": [asdict(row) for row in tables.figure_19a],
     }
     text = json.dumps(document, indent=1, allow_nan=False) + "\n"
     (folder / "engine.json").write_text(text, encoding="utf-8")
@@ -69,7 +79,7 @@ def write(
         **asdict(extents),
     )
     lines = ["# The paper's figures on the engine", "", method, ""]
-    lines += _checks(tables["checks"], plots) + _validation(tables["validation"], plots)
+    lines += _checks(tables.checks, plots) + _validation(tables.validation, plots)
     (folder / "engine.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
 
 
@@ -130,11 +140,6 @@ def _validation(rows: Sequence[Row], plots: Mapping[str, Path]) -> list[str]:
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     head = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     return head + [f"| {' | '.join(row)} |" for row in rows]
-
-
-def _row_json(row: Check | Row | Recovery) -> dict[str, object]:
-    values = asdict(row)
-    return values | ({"verdict": row.verdict} if isinstance(row, Row) else {})
 
 
 def _panels(measured: Measured) -> dict[str, object]:

@@ -114,8 +114,8 @@ def _rows(pair: Pair) -> Iterator[Row]:
     if pair.cell.window_from_s is None:
         yield from _latencies(pair)
     else:
-        rates = engine.sustained_per_s, simulated.sustained_per_s
-        yield _row(name, "rate sustained, req/s", *rates, MOST_KNEE_PERCENT)
+        ours, theirs = engine.sustained_per_s, simulated.sustained_per_s
+        yield _row(name, "rate sustained, req/s", ours, theirs, MOST_KNEE_PERCENT)
 
 
 def _latencies(pair: Pair) -> Iterator[Row]:
@@ -129,8 +129,8 @@ def _latencies(pair: Pair) -> Iterator[Row]:
         for percent in PERCENTS:
             ours, theirs = (1e3 * percentile(values, percent) for values in both)
             yield _row(name_of(pair.cell), f"{word} p{percent}, ms", ours, theirs, None)
-    means = (1e3 * run.result.norm_latency_s for run in (pair.engine, pair.simulated))
-    yield _row(name_of(pair.cell), "normalized latency, ms per token", *means, None)
+    ours, theirs = (1e3 * run.result.norm_latency_s for run in (pair.engine, pair.simulated))
+    yield _row(name_of(pair.cell), "normalized latency, ms per token", ours, theirs, None)
 
 
 def _row(name: str, quantity: str, engine: float, simulated: float, most: float | None) -> Row:
