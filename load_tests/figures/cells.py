@@ -22,8 +22,11 @@ MAX_NUM_BATCHED_TOKENS = 2560
 # whatever a result depends on beside the definition of its cell
 SOURCE_PATHS = (
     *(Path(engine.__file__).parent / name for name in ("core", "executor/simulated.py")),
-    Path(engine.__file__).parent / "executor/step_time.py",
-    Path(load_tests.__file__).parent / "simulation.py",
+    *(
+        Path(engine.__file__).parent / f"executor/{name}.py"
+        for name in ("step_time", "measured_step_time")
+    ),
+    *(Path(load_tests.__file__).parent / f"{name}.py" for name in ("simulation", "clocks")),
     *(
         Path(load_tests.__file__).parent / "traffic" / f"{name}.py"
         for name in ("lengths", "schedule", "tables")
