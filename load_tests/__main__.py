@@ -15,7 +15,7 @@ COMMANDS = {
     "cpu_peers": "compare the engine with transformers on the CPU: same work, one thread",
     "whatif": "replay a trace on other settings in virtual time: latencies, waste, replicas, knobs",
     "validate": "predict this machine under load with the simulator, then load it, and compare",
-    "figures": "repeat the paper's evaluation in virtual time: every figure beside its numbers",
+    "figures": "repeat the paper's evaluation in virtual time or on the engine, beside its numbers",
     "modern": "the paper's systems on workloads of today, in virtual time: rates within a level",
     "kernels": "race our GPU kernels against the best known ones, as shares of the card's limits",
     "lengths": "condense recorded pairs of lengths into a small table to draw from",

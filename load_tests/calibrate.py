@@ -1,173 +1,124 @@
 """Command `calibrate`: measure how long steps take here, for the simulator."""
 
 import argparse
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from random import Random
-from statistics import median, quantiles
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from engine.config import DType, EngineConfig
-from load_tests import machine, report
+from engine.model_config import read_model_config
+from load_tests import report
 from load_tests.cpu_peers import with_one_thread
 from load_tests.options import at_least, several
+from load_tests.shapes import SHAPES, dtype_of, model_folder
 from load_tests.step_tables import StepTable, write_table
 
 if TYPE_CHECKING:
-    from load_tests.inprocess import InProcessEngine
+    from load_tests.calibration import Points
 
-EXAMPLE = "python -m load_tests calibrate --batches 1,8,32 --contexts 64,512 --table cpu.json"
+EXAMPLE = "python -m load_tests calibrate --model opt-13b --device cuda --table h100.json"
 
-# the first steps of a batch find cold caches
-WARM_UP_STEPS = 2
+_AXES = ("batches", "contexts", "prompt_lens", "mixed_batches")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `calibrate`."""
-    parser.add_argument("--model", type=Path, help="model folder (default: the embedded model)")
-    parser.add_argument("--dtype", choices=get_args(DType), default="bfloat16")
+    parser.add_argument(
+        "--model",
+        help=f"folder, or {', '.join(SHAPES)} with random weights (default: the embedded model)",
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--dtype", choices=get_args(DType), help="default: the model's own")
     axis = several(at_least(1))
-    parser.add_argument("--batches", type=axis, default=[1, 4, 16, 32], help="decodes, N,...")
+    parser.add_argument("--batches", type=axis, metavar="N,...", help="decodes")
+    parser.add_argument("--contexts", type=axis, metavar="N,...", help="positions of each")
+    parser.add_argument("--prompt-lens", type=axis, metavar="N,...", help="tokens of prompts")
     parser.add_argument(
-        "--contexts", type=axis, default=[64, 256, 1024], help="positions of each, N,..."
+        "--mixed-batches", type=axis, metavar="N,...", help="decodes beside prompts"
     )
-    parser.add_argument(
-        "--prompt-lens", type=axis, default=[16, 64, 256, 1024], help="prefills, N,..."
-    )
-    parser.add_argument("--repeats", type=at_least(5), default=20, help="steps per point")
+    parser.add_argument("--n", type=at_least(1), default=1, help="samples of each request")
+    parser.add_argument("--beams", action="store_true", help="search with --n beams instead")
+    parser.add_argument("--num-blocks", type=int, default=0, help="KV blocks; 0: what fits")
+    parser.add_argument("--repeats", type=at_least(5), default=12, help="steps per point")
     parser.add_argument("--table", type=Path, required=True, help="JSON file to write")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure all points on one CPU thread and write the table.
+    """Measure all points, on a CPU with one thread, and write the table.
 
     Raises:
-        ValueError: if the points do not fit the model.
+        ValueError: if the points do not fit the model or the memory.
     """
-    with_one_thread()
-    from load_tests.inprocess import InProcessEngine, embedded_model
+    for name in _AXES:
+        axis = getattr(args, name) or []
+        if axis != sorted(set(axis)):
+            raise ValueError(f"--{name.replace('_', '-')} must increase, got {axis}")
+    if args.device == "cpu":
+        with_one_thread()
+    from load_tests.calibration import calibrate
+    from load_tests.live import LiveWorker
 
-    folder = args.model or embedded_model()
-    config = _config(folder, args)
-    engine = InProcessEngine(config)
-    try:
-        table = measure(engine, config, args)
-    finally:
-        engine.close()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = _folder(args.model, Path(temporary))
+        points = _points(args)
+        worker = LiveWorker(_config(folder, points, args))
+        try:
+            table = calibrate(worker, points, lambda line: print(line, flush=True))
+        finally:
+            worker.close()
     write_table(args.table, table)
     _show(table)
     print(f"wrote {args.table}")
     return 0
 
 
-def measure(engine: "InProcessEngine", config: EngineConfig, args: argparse.Namespace) -> StepTable:
-    """Time decode steps for every batch and context, and prefills of one prompt.
+def _folder(model: str | None, temporary: Path) -> Path:
+    from load_tests.inprocess import embedded_model
 
-    Args:
-        args: batches, contexts and prompt_lens, each increasing, and repeats.
-    """
-    random, size = Random(0), config.model.num_choices
+    if model is None:
+        return embedded_model()
+    folder = temporary / model.replace("/", "_")
+    folder.mkdir()
+    return model_folder(model, folder)
 
-    def prompt(length: int) -> list[int]:
-        return [random.randrange(size) for _ in range(length)]
 
-    spreads: list[float] = []
+def _points(args: argparse.Namespace) -> "Points":
+    """The axes of the options, each with its default for the device."""
+    from load_tests.calibration import DEFAULT_POINTS
 
-    def point(times_s: list[float]) -> float:
-        tenths = quantiles(times_s, n=10)
-        spreads.append(tenths[-1] / tenths[0])
-        return median(times_s)
-
-    decode_s = tuple(
-        tuple(
-            point(
-                _decodes(
-                    engine,
-                    prompt,
-                    (batch, context),
-                    repeats=args.repeats,
-                    budget=config.max_num_batched_tokens,
-                )
-            )
-            for context in args.contexts
-        )
-        for batch in args.batches
+    named: dict[str, Any] = {
+        name: tuple(axis) for name in _AXES if (axis := getattr(args, name)) is not None
+    }
+    beam_width = args.n if args.beams else 0
+    points: Points = replace(
+        DEFAULT_POINTS[args.device],
+        n=args.n,
+        beam_width=beam_width,
+        repeats=args.repeats,
+        **named,
     )
-    prefill_s = tuple(
-        point([_prefill(engine, prompt(length)) for _ in range(args.repeats)])
-        for length in args.prompt_lens
+    mixed = tuple(batch for batch in points.mixed_batches if batch <= max(points.batches))
+    return replace(points, mixed_batches=mixed)
+
+
+def _config(folder: Path, points: "Points", args: argparse.Namespace) -> EngineConfig:
+    from load_tests.live import Sizes, live_config
+
+    longest = points.longest(read_model_config(folder).max_position)
+    num_blocks = args.num_blocks
+    if args.device == "cpu" and not num_blocks:
+        # every batch at every context, whatever the memory
+        num_blocks = -(-max(points.batches) * (longest + 32) // 16) + 64
+    sizes = Sizes(
+        max_num_seqs=points.num_rows,
+        max_num_batched_tokens=points.budget,
+        max_model_len=longest,
+        num_blocks=num_blocks,
     )
-    return StepTable(
-        model=Path(config.model_path).name,
-        device=config.device,
-        dtype=config.dtype,
-        block_size=config.block_size,
-        machine=machine.describe(),
-        batches=tuple(args.batches),
-        contexts=tuple(args.contexts),
-        decode_s=decode_s,
-        prompt_lens=tuple(args.prompt_lens),
-        prefill_s=prefill_s,
-        spread=max(spreads),
-    )
-
-
-def _config(folder: Path, args: argparse.Namespace) -> EngineConfig:
-    from load_tests.inprocess import cpu_config
-
-    for name in ("batches", "contexts", "prompt_lens"):
-        axis = getattr(args, name)
-        if axis != sorted(set(axis)):
-            raise ValueError(f"--{name.replace('_', '-')} must increase, got {axis}")
-    budget = max(*args.prompt_lens, 2 * max(args.batches))
-    context = max(args.contexts)
-    num_steps = _num_prefill_steps(max(args.batches), context, budget) + WARM_UP_STEPS
-    longest = max(budget, context + num_steps + args.repeats) + 1
-    config = cpu_config(
-        folder, dtype=args.dtype, max_num_seqs=max(args.batches), max_model_len=longest
-    )
-    if longest > config.model.max_position:
-        raise ValueError(
-            f"{longest} positions are more than the model's {config.model.max_position}"
-        )
-    return replace(config, max_num_batched_tokens=budget, prefix_cache=False)
-
-
-def _decodes(
-    engine: "InProcessEngine",
-    prompt: Callable[[int], list[int]],
-    point: tuple[int, int],
-    *,
-    repeats: int,
-    budget: int,
-) -> list[float]:
-    """Seconds of steps that decode a whole batch around a context."""
-    batch, context = point
-    # the first sequence must not end before the prompt of the last has been computed
-    num_wait = _num_prefill_steps(batch, context, budget)
-    num_steps = num_wait + WARM_UP_STEPS + repeats
-    # the mean of the sequences has the context in the middle of the timed steps
-    prompt_len = max(1, context - (num_wait + repeats) // 2 - WARM_UP_STEPS)
-    prompts = [prompt(prompt_len) for _ in range(batch)]
-    times_s = [
-        seconds
-        for step, seconds in engine.steps(prompts, num_steps + 1)
-        # steps with a chunk of a prompt have more tokens or fewer sequences
-        if step.stats.num_tokens == len(step.tokens) == batch
-    ]
-    return times_s[WARM_UP_STEPS : WARM_UP_STEPS + repeats]
-
-
-def _num_prefill_steps(batch: int, context: int, budget: int) -> int:
-    """Steps until a batch decodes, at most: its decodes leave at least half of the budget."""
-    return -(-2 * batch * context // budget)
-
-
-def _prefill(engine: "InProcessEngine", prompt: list[int]) -> float:
-    """Seconds of a step that computes one prompt."""
-    ((_, seconds),) = engine.steps([prompt], 1)
-    return seconds
+    dtype = cast("DType", args.dtype or dtype_of(folder))
+    return live_config(folder, args.device, dtype, sizes)
 
 
 def _rows(table: StepTable) -> Iterator[tuple[str, ...]]:
@@ -175,10 +126,16 @@ def _rows(table: StepTable) -> Iterator[tuple[str, ...]]:
         yield f"decode {batch}", *(f"{1e3 * seconds:.2f}" for seconds in times_s)
 
 
+def _prompt_rows(table: StepTable) -> Iterator[tuple[str, ...]]:
+    yield "alone", *(f"{1e3 * seconds:.2f}" for seconds in table.prefill_s)
+    if table.mixed:
+        for batch, times_s in zip(table.mixed.batches, table.mixed.added_s, strict=True):
+            yield f"beside {batch}, added", *(f"{1e3 * seconds:.2f}" for seconds in times_s)
+
+
 def _show(table: StepTable) -> None:
     title = f"{table.model}, {table.device}, {table.dtype}: ms per step, medians"
     report.print_table(title, ("", *(f"context {n}" for n in table.contexts)), _rows(table))
-    prefills = [f"{1e3 * seconds:.2f}" for seconds in table.prefill_s]
     columns = ("", *(f"{n} tokens" for n in table.prompt_lens))
-    report.print_table("One prompt", columns, [("prefill", *prefills)])
+    report.print_table("Prompts", columns, _prompt_rows(table))
     print(f"the noisiest point has a ninth decile of {table.spread:.2f} times the first")

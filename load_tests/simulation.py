@@ -1,12 +1,15 @@
-"""Replays a schedule through the real engine under a virtual clock."""
+"""Replays a schedule through the real engine, under a virtual clock where nothing is computed."""
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from engine.config import SchedulerConfig
 from engine.core.engine import Engine
 from engine.core.memory import Memory
 from engine.core.policies import make_memory
+from engine.core.protocols import Executor
 from engine.executor.simulated import OUTPUT_TOKEN, PROMPT_TOKEN, BeamAncestry, SimulatedExecutor
 from engine.executor.step_time import PaddedBatches, StepTime
 from engine.types import (
@@ -22,6 +25,7 @@ from engine.types import (
     StepStats,
     int32,
 )
+from load_tests.clocks import Clock, VirtualClock
 from load_tests.traffic.schedule import Schedule, TimedRequest
 
 
@@ -94,6 +98,7 @@ class Setup:
         replacement: see `BeamAncestry`.
         shared_prefix_len: tokens that all prompts begin with; the rest of each is its own. 0 makes
             all tokens of all prompts alike.
+        run_ahead: plans in flight.
     """
 
     config: SchedulerConfig
@@ -103,6 +108,7 @@ class Setup:
     beam_width: int = 0
     replacement: float = 0.0
     shared_prefix_len: int = 0
+    run_ahead: int = 1
 
     @property
     def in_batches(self) -> bool:
@@ -115,6 +121,7 @@ class Setup:
             self.capacity,
             PaddedBatches(self.step_time) if self.in_batches else self.step_time,
             ancestry=BeamAncestry(replacement=self.replacement),
+            run_ahead=self.run_ahead,
         )
 
     def request(self, request_id: int, timed: TimedRequest) -> Request:
@@ -141,38 +148,74 @@ class Setup:
         return int32([PROMPT_TOKEN]) * (input_len - own_len) + own
 
 
-def replay(setup: Setup, schedule: Schedule, *, until_s: float = float("inf")) -> Replay:
+class LengthKeeper(Executor, Protocol):
+    """An executor that knows how long its sequences are."""
+
+    def context_lens(self, plan: StepPlan) -> list[int]:
+        """See `SimulatedExecutor.context_lens`."""
+        ...
+
+
+def replay(
+    setup: Setup,
+    schedule: Schedule,
+    *,
+    until_s: float = float("inf"),
+    executor: LengthKeeper | None = None,
+    clock: Clock | None = None,
+) -> Replay:
     """Send every request at its time, until all are served or the clock reaches `until_s`.
+
+    Args:
+        executor, clock: by default the simulated ones of the setup. Requests that are still open at
+            the end are left to whoever closes the executor.
 
     Raises:
         RequestError: if a request can never be served.
     """
-    simulation = _Simulation(setup, schedule)
+    simulation = _Simulation(setup, schedule, executor or setup.executor(), clock or VirtualClock())
     samples = tuple(simulation.run(until_s))
     return Replay(tuple(simulation.served), samples)
 
 
-class _ObservedExecutor:
-    """An executor of run-ahead 1 that notes what the memory looks like while a plan runs."""
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """See `Sample`."""
 
-    def __init__(self, executor: SimulatedExecutor, memory: Memory) -> None:
+    num_sequences: int
+    num_logical_blocks: int
+    usage: MemoryUsage
+
+
+class _ObservedExecutor:
+    """An executor that notes what the memory looks like when a plan is submitted.
+
+    Attributes:
+        seen: of the plan whose result was collected last.
+    """
+
+    def __init__(self, executor: LengthKeeper, memory: Memory) -> None:
         self.capacity = executor.capacity
-        self.run_ahead = 1
-        self.num_sequences = 0
-        self.num_logical_blocks = 0
-        self.usage = memory.usage()
+        self.run_ahead = executor.run_ahead
+        self.seen = _Seen(0, 0, memory.usage())
+        self._in_flight: deque[_Seen] = deque()
         self._executor = executor
         self._memory = memory
 
     def submit(self, plan: StepPlan) -> None:
         self._executor.submit(plan)
-        self.num_sequences = len(plan.decode_rows) + len(plan.prefill_rows)
         size = self.capacity.block_size
         lens = self._executor.context_lens(plan)
-        self.num_logical_blocks = sum([-(-length // size) for length in lens])
-        self.usage = self._memory.usage()
+        self._in_flight.append(
+            _Seen(
+                num_sequences=len(plan.decode_rows) + len(plan.prefill_rows),
+                num_logical_blocks=sum([-(-length // size) for length in lens]),
+                usage=self._memory.usage(),
+            )
+        )
 
     def collect(self) -> StepResult:
+        self.seen = self._in_flight.popleft()
         return self._executor.collect()
 
     def close(self) -> None:
@@ -180,35 +223,40 @@ class _ObservedExecutor:
 
 
 class _Simulation:
-    """The loop around the engine; owns the time."""
+    """The loop around the engine."""
 
-    def __init__(self, setup: Setup, schedule: Schedule) -> None:
+    def __init__(
+        self, setup: Setup, schedule: Schedule, executor: LengthKeeper, clock: Clock
+    ) -> None:
         self.served = [Served(request=timed) for timed in schedule]
         self._setup = setup
+        self._clock = clock
         memory = make_memory(setup.config, setup.capacity)
-        self._executor = _ObservedExecutor(setup.executor(), memory)
+        self._executor = _ObservedExecutor(executor, memory)
         self._engine = Engine(setup.config, self._executor, memory=memory)
         self._num_sent = 0
         self._num_open: dict[int, int] = {}
         self._ended: list[int] = []
 
     def run(self, until_s: float) -> Iterator[Sample]:
-        now_s = 0.0
-        while now_s < until_s:
+        clock = self._clock
+        while (now_s := clock.now_s()) < until_s:
             self._send(now_s)
             output = self._engine.step(now_s)
             if output is not None:
-                now_s += output.stats.elapsed_s
+                clock.spend(output.stats.elapsed_s)
+                now_s = clock.now_s()
                 self._take_news(output, now_s)
+                seen = self._executor.seen
                 yield Sample(
                     end_s=now_s,
-                    num_sequences=self._executor.num_sequences,
-                    num_logical_blocks=self._executor.num_logical_blocks,
-                    usage=self._executor.usage,
+                    num_sequences=seen.num_sequences,
+                    num_logical_blocks=seen.num_logical_blocks,
+                    usage=seen.usage,
                     stats=output.stats,
                 )
             elif self._num_sent < len(self.served):
-                now_s = self.served[self._num_sent].request.due_s
+                clock.skip_to(self.served[self._num_sent].request.due_s)
             else:
                 return
 

@@ -3,9 +3,11 @@
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from engine.errors import ConfigError
-from engine.executor.step_time import MeasuredStepTime
+from engine.executor.measured_step_time import MeasuredStepTime, MixedTimes
+from engine.executor.step_time import StepTime, WithBlockCopies
 
 # tables that are shipped
 FOLDER = Path(__file__).parent / "step_times"
@@ -24,7 +26,11 @@ class StepTable:
         decode_s: median seconds by batch, then by context.
         prompt_lens: tokens of steps that prefill one prompt.
         prefill_s: median seconds for each.
-        spread: largest over all points of the ninth decile over the first.
+        spread: largest over all points of the ninth decile over the first; None if not kept.
+        mixed: seconds that prompts add to steps that decode; None if not measured.
+        copied_block_s, swapped_block_s: per block, inside of the pool and over the bus; 0 if not
+            measured.
+        n, beam_width: how the measured requests decode, see `SamplingParams`.
     """
 
     model: str
@@ -37,17 +43,24 @@ class StepTable:
     decode_s: tuple[tuple[float, ...], ...]
     prompt_lens: tuple[int, ...]
     prefill_s: tuple[float, ...]
-    spread: float
+    spread: float | None
+    mixed: MixedTimes | None = None
+    copied_block_s: float = 0.0
+    swapped_block_s: float = 0.0
+    n: int = 1
+    beam_width: int = 0
 
-    def step_time(self) -> MeasuredStepTime:
+    def step_time(self) -> StepTime:
         """Make the model that interpolates."""
-        return MeasuredStepTime(
+        measured = MeasuredStepTime(
             batches=self.batches,
             contexts=self.contexts,
             decode_s=self.decode_s,
             prompt_lens=self.prompt_lens,
             prefill_s=self.prefill_s,
+            mixed=self.mixed,
         )
+        return WithBlockCopies(measured, self.copied_block_s, self.swapped_block_s)
 
 
 def write_table(path: Path, table: StepTable) -> None:
@@ -68,6 +81,7 @@ def read_table(path: Path) -> StepTable:
         values["decode_s"] = tuple(map(tuple, values["decode_s"]))
         for name in ("batches", "contexts", "prompt_lens", "prefill_s"):
             values[name] = tuple(values[name])
+        values["mixed"] = _mixed(values.get("mixed"))
         table = StepTable(**values)
         # axes and numbers are checked where they are used
         table.step_time()
@@ -77,3 +91,11 @@ def read_table(path: Path) -> StepTable:
             "`python -m load_tests calibrate`"
         ) from None
     return table
+
+
+def _mixed(values: dict[str, Any] | None) -> MixedTimes | None:
+    if values is None:
+        return None
+    rows = tuple(map(tuple, values.pop("added_s")))
+    axes: dict[str, Any] = {name: tuple(values.pop(name)) for name in ("batches", "prompt_lens")}
+    return MixedTimes(added_s=rows, **axes, **values)

@@ -1,12 +1,7 @@
-"""How long a step takes: models for the simulated executor, from measurements or from physics."""
+"""How long a step takes: models for the simulated executor, from physics."""
 
-from bisect import bisect_left
-from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Protocol
-
-from engine.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,72 +116,21 @@ class RooflineStepTime:
         return 2 * params * max(1 / self.bandwidth, num_tokens / self.compute)
 
 
-class MeasuredStepTime:
-    """Interpolates between measured steps, linearly; larger work never takes less time.
+@dataclass(frozen=True, slots=True)
+class WithBlockCopies:
+    """Adds the time of copied and swapped blocks to a model that knows nothing of them."""
 
-    A step that mixes decodes and prefills streams the weights once: it takes the sum of both less
-    the shortest step measured.
-    """
-
-    def __init__(
-        self,
-        *,
-        batches: tuple[int, ...],
-        contexts: tuple[int, ...],
-        decode_s: tuple[tuple[float, ...], ...],
-        prompt_lens: tuple[int, ...],
-        prefill_s: tuple[float, ...],
-    ) -> None:
-        """Take the measurements; noise is taken out by running maxima.
-
-        Args:
-            batches: sequences of the decode steps, increasing.
-            contexts: positions of each of their sequences, increasing.
-            decode_s: seconds by batch, then by context.
-            prompt_lens: tokens of the prefill steps, increasing.
-            prefill_s: seconds for each.
-
-        Raises:
-            ConfigError: if a table does not match its axes or an axis does not increase.
-        """
-        sizes = (len(batches), [len(contexts)] * len(batches), len(prompt_lens))
-        if sizes != (len(decode_s), [len(row) for row in decode_s], len(prefill_s)):
-            raise ConfigError("the table of step times does not match its axes")
-        for axis in (batches, contexts, prompt_lens):
-            if not axis or list(axis) != sorted(set(axis)) or axis[0] < 1:
-                raise ConfigError(f"the axis {axis} of the step times does not increase from 1 on")
-        self._batches, self._contexts, self._prompt_lens = batches, contexts, prompt_lens
-        rows = [_rising(row) for row in decode_s]
-        columns = [_rising(column) for column in zip(*rows, strict=True)]
-        self._decode_s: list[tuple[float, ...]] = list(zip(*columns, strict=True))
-        self._prefill_s = _rising(prefill_s)
+    step_time: StepTime
+    copied_block_s: float
+    swapped_block_s: float
 
     def seconds(self, work: StepWork) -> float:
-        """See `StepTime.seconds`.
-
-        Work below the smallest measured takes as long as that.
-
-        Raises:
-            ConfigError: if the work lies beyond the largest measured.
-        """
-        num_prompt_tokens = sum(work.new_tokens[work.num_decodes :])
-        if not work.num_decodes:
-            return self._prefill(num_prompt_tokens)
-        decode_s = self._decode(work.num_decodes, sum(work.contexts[: work.num_decodes]))
-        if not num_prompt_tokens:
-            return decode_s
-        shortest_s = min(self._decode_s[0][0], self._prefill_s[0])
-        return decode_s + self._prefill(num_prompt_tokens) - shortest_s
-
-    def _prefill(self, num_tokens: int) -> float:
-        index, share = _place(self._prompt_lens, num_tokens, "prompt tokens")
-        return _between(self._prefill_s, index, share)
-
-    def _decode(self, batch: int, num_positions: int) -> float:
-        row, row_share = _place(self._batches, batch, "sequences")
-        column, share = _place(self._contexts, num_positions / batch, "positions")
-        ends = [_between(times, column, share) for times in self._decode_s]
-        return _between(ends, row, row_share)
+        """See `StepTime.seconds`."""
+        return (
+            self.step_time.seconds(work)
+            + self.copied_block_s * work.num_copied_blocks
+            + self.swapped_block_s * work.num_swapped_blocks
+        )
 
 
 class PaddedBatches:
@@ -215,24 +159,3 @@ class PaddedBatches:
                 num_swapped_blocks=work.num_swapped_blocks,
             )
         )
-
-
-def _rising(values: Iterable[float]) -> tuple[float, ...]:
-    return tuple(accumulate(values, max))
-
-
-def _place(axis: tuple[int, ...], value: float, what: str) -> tuple[int, float]:
-    """Index of the axis point before a value, and the share of the way to the next."""
-    if value > axis[-1]:
-        raise ConfigError(f"a step of {value:g} {what}: step times are measured up to {axis[-1]}")
-    index = max(1, bisect_left(axis, value))
-    if index == len(axis):
-        return 0, 0.0
-    low, high = axis[index - 1], axis[index]
-    return index - 1, max(0.0, (value - low) / (high - low))
-
-
-def _between(values: "list[float] | tuple[float, ...]", index: int, share: float) -> float:
-    if share == 0.0:
-        return values[index]
-    return values[index] + share * (values[index + 1] - values[index])

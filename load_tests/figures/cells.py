@@ -16,14 +16,17 @@ from load_tests.figures.definitions import SYSTEMS, Cell, Result
 from load_tests.figures.models import BLOCK_SIZE, MAX_MODEL_LEN, MODELS, Model
 from load_tests.figures.workloads import BEAM_REPLACEMENT, PREFIX_LENS, Files
 from load_tests.simulation import Replay, Sample, Setup, replay
-from load_tests.traffic.schedule import Extent, poisson
+from load_tests.traffic.schedule import Extent, Schedule, poisson
 
 MAX_NUM_BATCHED_TOKENS = 2560
 # whatever a result depends on beside the definition of its cell
 SOURCE_PATHS = (
     *(Path(engine.__file__).parent / name for name in ("core", "executor/simulated.py")),
-    Path(engine.__file__).parent / "executor/step_time.py",
-    Path(load_tests.__file__).parent / "simulation.py",
+    *(
+        Path(engine.__file__).parent / f"executor/{name}.py"
+        for name in ("step_time", "measured_step_time")
+    ),
+    *(Path(load_tests.__file__).parent / f"{name}.py" for name in ("simulation", "clocks")),
     *(
         Path(load_tests.__file__).parent / "traffic" / f"{name}.py"
         for name in ("lengths", "schedule", "tables")
@@ -39,6 +42,20 @@ def simulate(cell: Cell, files: Files) -> Result:
     Raises:
         ValueError: if a file cannot be used, or nothing happens in the trace or its window.
     """
+    schedule = schedule_of(cell, files)
+    if cell.window_from_s is None:
+        done = replay(setup(cell), schedule)
+    else:
+        done = replay(setup(cell), schedule, until_s=cell.duration_s)
+    return result_of(cell, done)
+
+
+def schedule_of(cell: Cell, files: Files) -> Schedule:
+    """Draw the arrivals of a cell.
+
+    Raises:
+        ValueError: if a file cannot be used, or nothing happens in the trace.
+    """
     schedule = poisson(
         cell.rate_per_s,
         workloads.lengths(cell.workload, files),
@@ -47,11 +64,7 @@ def simulate(cell: Cell, files: Files) -> Result:
     )
     if not schedule:
         raise ValueError(f"no request comes in {cell.duration_s:g} s at {cell.rate_per_s:g}/s")
-    if cell.window_from_s is None:
-        done = replay(setup(cell), schedule)
-        return _result(done, done.samples, cell.block_size)
-    done = replay(setup(cell), schedule, until_s=cell.duration_s)
-    return _result(done, done.window(cell.window_from_s, cell.duration_s), cell.block_size)
+    return schedule
 
 
 def setup(cell: Cell) -> Setup:
@@ -110,7 +123,15 @@ def _capacity(cell: Cell, model: Model) -> Capacity:
     return replace(capacity, num_rows=batch, num_blocks=num_blocks)
 
 
-def _result(done: Replay, steps: tuple[Sample, ...], block_size: int) -> Result:
+def result_of(cell: Cell, done: Replay) -> Result:
+    """Sum up what happened in a cell.
+
+    Raises:
+        ValueError: if nothing happened in its window.
+    """
+    steps = done.samples
+    if cell.window_from_s is not None:
+        steps = done.window(cell.window_from_s, cell.duration_s)
     latencies = sorted(
         latency for s in done.requests if (latency := s.normalized_latency_s) is not None
     )
@@ -128,7 +149,7 @@ def _result(done: Replay, steps: tuple[Sample, ...], block_size: int) -> Result:
         num_finished=len(latencies),
         num_sequences=fmean(step.num_sequences for step in steps),
         **shares,
-        saving=_saving(steps, block_size),
+        saving=_saving(steps, cell.block_size),
         cached=100 * last.stats.num_cached_tokens / sum(request.input_len for request in sent),
         num_recomputed=last.stats.num_recomputed,
         num_swapped_out=last.stats.num_swapped_out,

@@ -10,9 +10,11 @@ from load_tests.figures import report
 from load_tests.figures.catalogue import catalogue
 from load_tests.figures.checks import Check, Measured, checks, static_checks
 from load_tests.figures.definitions import FULL, MINIATURE, QUICK, SCALES, Cell, Panel
+from load_tests.figures.live import command as live
 from load_tests.figures.runner import Results, run_cells
 from load_tests.figures.workloads import SOURCES, Files
 from load_tests.options import at_least
+from load_tests.shapes import SHAPES
 
 EXAMPLE = "python -m load_tests figures --quick --figure 2,13"
 
@@ -38,6 +40,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=len(os.sched_getaffinity(0)),
         help="simulations at a time",
     )
+    parser.add_argument(
+        "--engine",
+        action="store_true",
+        help="measure on the engine, beside the simulator: 2, 12a, 13, 14, 16, 18b and 19a",
+    )
+    parser.add_argument(
+        "--model",
+        default="opt-13b",
+        help=f"of the engine: a folder, or {', '.join(SHAPES)} with random weights",
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda", help="of the engine")
     for source in dict.fromkeys(SOURCES.values()):
         parser.add_argument(
             f"--{source}", metavar="FILE", help="length pairs instead of the shipped table"
@@ -53,12 +66,14 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ValueError: if an option or a file cannot be used.
     """
-    panels = select(catalogue(SCALES[args.scale]), args.figure)
     files: Files = {
         source: value
         for source in dict.fromkeys(SOURCES.values())
         if (value := getattr(args, source)) is not None
     }
+    if args.engine:
+        return live.run(args, files)
+    panels = select(catalogue(SCALES[args.scale]), args.figure)
     cells = [cell for panel in panels for cell in panel.cells]
     results = run_cells(
         cells,

@@ -34,7 +34,7 @@ def plot(measured: Measured, folder: Path) -> dict[str, Path]:
     files = {}
     for number, panels in figures.items():
         files[number] = folder / f"figure_{number}.svg"
-        _save(_draw(number, panels, measured), files[number])
+        save(_draw(number, panels, measured), files[number])
     return files
 
 
@@ -136,7 +136,8 @@ def _recovery(axes: Axes) -> None:
     axes.legend(frameon=False, fontsize=7)
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
+    """Write an SVG file that is the same for the same figure."""
     # ids and the date would differ from run to run
     with matplotlib.rc_context({"svg.hashsalt": path.stem, "svg.fonttype": "none"}):
         figure.savefig(path, metadata={"Date": None})

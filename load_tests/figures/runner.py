@@ -5,15 +5,19 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from load_tests.figures.cells import key, simulate
 from load_tests.figures.definitions import Cell, Result
 from load_tests.figures.workloads import Files
 
+T = TypeVar("T")
+R = TypeVar("R")
 Results = Mapping[Cell, Result]
 # told after each cell: how many are done, of how many, and the seconds that this one took
 Progress = Callable[[int, int, Cell, float], None]
@@ -38,7 +42,8 @@ def run_cells(
     results = {cell: found for cell, path in paths.items() if (found := read(path)) is not None}
     missing = {cell: path for cell, path in paths.items() if cell not in results}
     num_done = len(results)
-    for cell, seconds in _compute(missing, files, num_processes):
+    run = partial(_run_cell, files=files)
+    for (cell, _), seconds in in_parallel(run, list(missing.items()), num_processes):
         num_done += 1
         progress(num_done, len(paths), cell, seconds)
     return results | {cell: _must_read(path) for cell, path in missing.items()}
@@ -59,30 +64,29 @@ def write(path: Path, cell: Cell, result: Result) -> None:
     part.replace(path)
 
 
-def _compute(
-    missing: dict[Cell, Path], files: Files, num_processes: int
-) -> Iterable[tuple[Cell, float]]:
-    """Yield each cell when its file is written, and how long that took."""
-    if num_processes == 1 or len(missing) < 2:
-        for cell, path in missing.items():
-            yield cell, _run_cell(cell, path, files)
+def in_parallel(
+    work: Callable[[T], R], items: Sequence[T], num_processes: int
+) -> Iterator[tuple[T, R]]:
+    """Work on items in processes, with one in this process, and yield what is done."""
+    if num_processes == 1 or len(items) < 2:
+        for item in items:
+            yield item, work(item)
         return
     # spawned, as a fork of a process with threads may hang
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(
-        min(num_processes, len(missing)), context, initializer=_end_with_parent
+        min(num_processes, len(items)), context, initializer=_end_with_parent
     )
     try:
-        futures = {
-            pool.submit(_run_cell, cell, path, files): cell for cell, path in missing.items()
-        }
+        futures = {pool.submit(work, item): item for item in items}
         for future in as_completed(futures):
             yield futures[future], future.result()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _run_cell(cell: Cell, path: Path, files: Files) -> float:
+def _run_cell(task: tuple[Cell, Path], files: Files) -> float:
+    cell, path = task
     start_s = time.perf_counter()
     write(path, cell, simulate(cell, files))
     return time.perf_counter() - start_s

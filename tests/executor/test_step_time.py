@@ -3,13 +3,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import ConfigError
+from engine.executor.measured_step_time import MeasuredStepTime, MixedTimes
 from engine.executor.step_time import (
     A100_OPT_13B,
     LinearStepTime,
-    MeasuredStepTime,
     PaddedBatches,
     RooflineStepTime,
     StepWork,
+    WithBlockCopies,
 )
 
 # OPT-13B on an H100 by its data sheet
@@ -99,6 +100,66 @@ def test_nothing_is_extrapolated(work: StepWork) -> None:
 def test_a_mixed_step_streams_the_weights_once() -> None:
     mixed = StepWork(new_tokens=(1, 512), contexts=(64, 512), num_decodes=1)
     assert MEASURED.seconds(mixed) == pytest.approx(6e-3 + 12e-3 - 6e-3)
+
+
+# prompts beside decodes run as graphs up to 64 tokens; the pool was full at 64 x 512 positions
+FULL = MeasuredStepTime(
+    batches=(1, 64),
+    contexts=(64, 512, 2048),
+    decode_s=((6e-3, 6.5e-3, 8e-3), (8e-3, 12e-3)),
+    prompt_lens=(16, 64, 512),
+    prefill_s=(6e-3, 7e-3, 20e-3),
+    mixed=MixedTimes(
+        batches=(1, 64),
+        prompt_lens=(16, 64, 512),
+        added_s=((0.1e-3, 1e-3, 12e-3), (0.3e-3, 2e-3)),
+        padded_len=64,
+    ),
+)
+
+
+def test_rows_that_end_early_go_on_with_their_last_slope() -> None:
+    assert FULL.seconds(decodes(64, 512)) == 12e-3
+    assert FULL.seconds(decodes(64, 960)) == pytest.approx(16e-3)
+    with pytest.raises(ConfigError, match="measured up to"):
+        FULL.seconds(decodes(64, 2049))
+
+
+@pytest.mark.parametrize(
+    ("batch", "num_tokens", "added_s"),
+    [
+        (1, 16, 0.1e-3),
+        # padded to the next graph
+        (1, 17, 1e-3),
+        (64, 20, 2e-3),
+        # and what is beyond is not
+        (1, 288, 6.5e-3),
+        (64, 512, 2e-3 + 448 * 1.7e-3 / 48),
+    ],
+)
+def test_prompts_beside_decodes_take_what_was_measured(
+    batch: int, num_tokens: int, added_s: float
+) -> None:
+    work = StepWork(
+        new_tokens=(1,) * batch + (num_tokens,),
+        contexts=(64,) * batch + (num_tokens,),
+        num_decodes=batch,
+    )
+    alone_s = FULL.seconds(decodes(batch, 64))
+    assert FULL.seconds(work) == pytest.approx(alone_s + added_s)
+
+
+def test_prompts_alone_are_padded_too() -> None:
+    assert FULL.seconds(prefill(17)) == 7e-3
+    assert FULL.seconds(prefill(288)) == pytest.approx(13.5e-3)
+
+
+def test_copies_are_added_to_a_model_that_knows_none() -> None:
+    model = WithBlockCopies(FULL, copied_block_s=0.1, swapped_block_s=0.01)
+    work = StepWork(
+        new_tokens=(1,), contexts=(64,), num_decodes=1, num_copied_blocks=2, num_swapped_blocks=3
+    )
+    assert model.seconds(work) == pytest.approx(6e-3 + 0.23)
 
 
 @given(

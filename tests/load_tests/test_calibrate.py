@@ -8,7 +8,18 @@ from load_tests.__main__ import main
 from load_tests.step_tables import FOLDER, StepTable, read_table
 from tests.model.tiny import save_tiny
 
-AXES = ["--batches", "1,3", "--contexts", "20,40", "--prompt-lens", "4,48", "--repeats", "5"]
+AXES = [
+    "--mixed-batches",
+    "3",
+    "--batches",
+    "1,3",
+    "--contexts",
+    "20,40",
+    "--prompt-lens",
+    "4,48",
+    "--repeats",
+    "5",
+]
 
 
 def test_every_point_is_measured_and_can_be_asked_for(
@@ -24,6 +35,8 @@ def test_every_point_is_measured_and_can_be_asked_for(
     assert (table.batches, table.contexts, table.prompt_lens) == ((1, 3), (20, 40), (4, 48))
     assert all(seconds > 0 for row in (*table.decode_s, table.prefill_s) for seconds in row)
     assert table.machine["cores"]
+    assert table.mixed is not None
+    assert [len(row) for row in table.mixed.added_s] == [2]
     work = StepWork(new_tokens=(1, 1), contexts=(30, 30), num_decodes=2)
     assert table.step_time().seconds(work) > 0
 
@@ -32,7 +45,7 @@ def test_every_point_is_measured_and_can_be_asked_for(
 def test_shipped_tables_name_their_machine_and_commit(path: Path) -> None:
     table: StepTable = read_table(path)
     assert table.machine["commit"]
-    assert table.machine["cpu"]
+    assert table.machine.get("cards") or table.machine["cpu"]
 
 
 def test_an_axis_that_falls_is_refused(

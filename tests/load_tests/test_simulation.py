@@ -40,6 +40,14 @@ def test_time_passes_by_steps_and_jumps_to_the_next_arrival_when_idle() -> None:
     assert done.requests[0].normalized_latency_s == 1.0
 
 
+def test_a_newcomer_waits_for_the_plans_in_flight() -> None:
+    schedule = (_timed(0.5, 4, 3), _timed(1.0, 4, 1))
+    done = replay(replace(_setup(), run_ahead=2), schedule)
+    assert [(s.first_token_s, s.finish_s) for s in done.requests] == [(1.5, 3.5), (3.5, 3.5)]
+    # what was seen belongs to the step whose result it was
+    assert [step.num_sequences for step in done.samples] == [1, 1, 2]
+
+
 def test_memory_is_seen_as_it_is_during_a_step() -> None:
     (first, last) = replay(_setup("reserved_max"), (_timed(0.0, 6, 2),)).samples
     assert (first.usage.filled, last.usage.filled) == (6, 7)

@@ -1,0 +1,168 @@
+"""The simulator against the engine: the same trace, step by step and request by request."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from engine.executor.step_time import StepTime
+from load_tests.figures.definitions import SYSTEMS, Cell
+from load_tests.figures.live.runs import Run, RunStep, predicted_s
+from load_tests.simulation import Served
+from load_tests.traffic.metrics import percentile
+
+# largest difference that still counts as the same, in percent
+MOST_STEP_PERCENT, MOST_BATCH_PERCENT, MOST_KNEE_PERCENT = 5.0, 5.0, 7.0
+# spans of time over which batches are compared
+NUM_SPANS = 10
+PERCENTS = (50, 90, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A cell on both sides.
+
+    Attributes:
+        step_time: that was simulated with.
+    """
+
+    engine: Run
+    simulated: Run
+    step_time: StepTime
+
+    @property
+    def cell(self) -> Cell:
+        """What ran."""
+        return self.engine.cell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One comparison.
+
+    Attributes:
+        cell: for reading.
+        engine, simulated: None where the quantity is a difference by itself.
+        percent: between them.
+        most_percent: it may be; None where nothing is promised.
+    """
+
+    cell: str
+    quantity: str
+    engine: float | None = None
+    simulated: float | None = None
+    percent: float
+    most_percent: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Whether the promise is kept; empty without one."""
+        if self.most_percent is None:
+            return ""
+        return "inside" if abs(self.percent) <= self.most_percent else "outside"
+
+
+def validate(pairs: Iterable[Pair]) -> list[Row]:
+    """Compare step times, batches, sustained rates, and latencies where requests were served."""
+    return [row for pair in pairs for row in _rows(pair)]
+
+
+def name_of(cell: Cell) -> str:
+    """Name a cell in a few words."""
+    several = f" {'width' if cell.beam_width else 'n'} = {cell.n}" if cell.n > 1 else ""
+    size = f", blocks of {cell.block_size}" if cell.block_size != 16 else ""
+    return f"{cell.workload}{several}, {SYSTEMS[cell.system][0]}, {cell.rate_per_s:g}/s{size}"
+
+
+def step_errors(pair: Pair) -> list[float]:
+    """Percent by which the predicted time of each step of the engine differs, in order of size."""
+    predicted = predicted_s(pair.engine, pair.step_time)
+    errors = [
+        100 * abs(seconds / step.step_s - 1)
+        for seconds, step in zip(predicted, pair.engine.steps, strict=True)
+    ]
+    return sorted(errors)
+
+
+def batches(run: Run, start_s: float, end_s: float) -> list[float]:
+    """Mean batch in spans of equal length; weighted by time, and 0 where nothing ran."""
+    width = (end_s - start_s) / NUM_SPANS
+    totals = [[0.0, 0.0] for _ in range(NUM_SPANS)]
+    for step in run.steps:
+        if start_s <= step.end_s < end_s:
+            total = totals[min(NUM_SPANS - 1, int((step.end_s - start_s) / width))]
+            total[0] += step.num_sequences * step.step_s
+            total[1] += step.step_s
+    return [sequences / seconds if seconds else 0.0 for sequences, seconds in totals]
+
+
+def _rows(pair: Pair) -> Iterator[Row]:
+    name, engine, simulated = name_of(pair.cell), pair.engine, pair.simulated
+    errors = step_errors(pair)
+    for percent, most in ((50, MOST_STEP_PERCENT), (90, None)):
+        yield Row(
+            cell=name,
+            quantity=f"time of a step, error p{percent}",
+            percent=percentile(errors, percent),
+            most_percent=most,
+        )
+    ours, theirs = (_mean_batch(run.window) for run in (engine, simulated))
+    yield _row(name, "sequences in the batch", ours, theirs, MOST_BATCH_PERCENT)
+    start_s = pair.cell.window_from_s or 0.0
+    both = [batches(run, start_s, pair.cell.duration_s) for run in (engine, simulated)]
+    apart = fmean(abs(a - b) for a, b in zip(*both, strict=True)) / max(1e-9, fmean(both[0]))
+    yield Row(cell=name, quantity="the same over time, mean distance", percent=100 * apart)
+    if pair.cell.window_from_s is None:
+        yield from _latencies(pair)
+    else:
+        ours, theirs = engine.sustained_per_s, simulated.sustained_per_s
+        yield _row(name, "rate sustained, req/s", ours, theirs, MOST_KNEE_PERCENT)
+
+
+def _latencies(pair: Pair) -> Iterator[Row]:
+    measures: tuple[tuple[str, Callable[[Served], float]], ...] = (
+        ("TTFT", _ttft_s),
+        ("TPOT", _tpot_s),
+        ("E2E", _e2e_s),
+    )
+    for word, of in measures:
+        both = [_sorted(run.requests, of) for run in (pair.engine, pair.simulated)]
+        for percent in PERCENTS:
+            ours, theirs = (1e3 * percentile(values, percent) for values in both)
+            yield _row(name_of(pair.cell), f"{word} p{percent}, ms", ours, theirs, None)
+    ours, theirs = (1e3 * run.result.norm_latency_s for run in (pair.engine, pair.simulated))
+    yield _row(name_of(pair.cell), "normalized latency, ms per token", ours, theirs, None)
+
+
+def _row(name: str, quantity: str, engine: float, simulated: float, most: float | None) -> Row:
+    return Row(
+        cell=name,
+        quantity=quantity,
+        engine=engine,
+        simulated=simulated,
+        percent=100 * (simulated / engine - 1) if engine else 0.0,
+        most_percent=most,
+    )
+
+
+def _mean_batch(steps: Sequence[RunStep]) -> float:
+    return fmean(step.num_sequences for step in steps)
+
+
+def _sorted(requests: Sequence[Served], of: Callable[[Served], float]) -> list[float]:
+    return sorted(of(served) for served in requests if served.finish_s is not None)
+
+
+def _ttft_s(served: Served) -> float:
+    assert served.first_token_s is not None
+    return served.first_token_s - served.request.due_s
+
+
+def _tpot_s(served: Served) -> float:
+    assert served.finish_s is not None
+    assert served.first_token_s is not None
+    return (served.finish_s - served.first_token_s) / max(1, served.request.output_len - 1)
+
+
+def _e2e_s(served: Served) -> float:
+    assert served.finish_s is not None
+    return served.finish_s - served.request.due_s
