@@ -73,7 +73,8 @@ def run(args: argparse.Namespace, files: Files) -> int:
         ValueError: if an option or a file cannot be used.
     """
     job = Job(
-        folder=args.output / "engine",
+        # step times and rates of one engine are none of another's
+        folder=args.output / "engine" / f"{Path(args.model).name}_{args.device}",
         extents=EXTENTS[args.scale],
         files=files,
         figures=tuple(args.figure.split(",")) if args.figure else (),

@@ -32,8 +32,12 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return words
 
 
+def _folder(words: list[str]) -> Path:
+    return Path(words[-1]) / "engine" / "tiny_cpu"
+
+
 def test_a_miniature_of_every_figure_runs_on_the_engine_and_is_reported(words: list[str]) -> None:
-    folder = Path(words[-1]) / "engine"
+    folder = _folder(words)
     document = json.loads((folder / "engine.json").read_text())
     rates = {
         Load(**{name: value for name, value in row.items() if name != "rate_per_s"}): row[
@@ -61,7 +65,7 @@ def test_a_miniature_of_every_figure_runs_on_the_engine_and_is_reported(words: l
 def test_what_has_run_is_not_run_again(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cells = sorted((Path(words[-1]) / "engine" / "cells").glob("engine_*.json.gz"))
+    cells = sorted((_folder(words) / "cells").glob("engine_*.json.gz"))
     lost, kept = cells[0], {path: path.stat().st_mtime_ns for path in cells[1:]}
     before = read_run(lost)
     lost.unlink()
@@ -131,5 +135,5 @@ def test_rates_follow_what_the_card_sustains() -> None:
 
 
 def test_the_step_times_of_the_run_are_kept(words: list[str]) -> None:
-    table = read_table(Path(words[-1]) / "engine" / "steps_beams.json")
+    table = read_table(_folder(words) / "steps_beams.json")
     assert (table.beam_width, table.mixed is not None) == (4, True)
