@@ -118,7 +118,8 @@ class ByBatch:
     """Interpolates between the batches of a table, each as it was measured.
 
     A table takes larger work never to be faster, which takes noise out. Along batches that is no
-    noise: on a CPU steps of four sequences were faster than steps of two in three calibrations of four.
+    noise: on a CPU steps of four sequences were faster than steps of two in three calibrations of
+    four.
 
     Attributes:
         batches: sequences that decode, increasing.
