@@ -99,8 +99,9 @@ def _points(args: argparse.Namespace) -> "Points":
         repeats=args.repeats,
         **named,
     )
-    mixed = tuple(batch for batch in points.mixed_batches if batch <= max(points.batches))
-    return replace(points, mixed_batches=mixed)
+    largest = max(points.batches)
+    mixed = {min(batch, largest) for batch in points.mixed_batches}
+    return replace(points, mixed_batches=tuple(sorted(mixed)))
 
 
 def _config(folder: Path, points: "Points", args: argparse.Namespace) -> EngineConfig:

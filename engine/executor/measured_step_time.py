@@ -26,13 +26,13 @@ class MixedTimes:
     padded_len: int = 0
 
     def seconds(self, batch: int, num_tokens: int) -> float:
-        """Seconds that so many tokens of prompts add.
+        """Seconds that so many tokens of prompts add; to more decodes than measured, as to the most.
 
         Raises:
-            ConfigError: if the work lies beyond the largest measured.
+            ConfigError: if there are more tokens of prompts than measured.
         """
         num_tokens = _padded(self.prompt_lens, num_tokens, self.padded_len)
-        row, share = _place(self.batches, batch, "sequences")
+        row, share = _place(self.batches, min(batch, self.batches[-1]), "sequences")
         ends = [_along(self.prompt_lens, row, num_tokens, "prompt tokens") for row in self.added_s]
         return _between(ends, row, share)
 

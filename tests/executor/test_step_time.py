@@ -205,3 +205,8 @@ def test_a_padded_batch_keeps_its_size_and_width_until_the_next() -> None:
         ((1, 1), (11, 11)),
         ((5,), (5,)),
     ]
+
+
+def test_prompts_beside_more_decodes_than_measured_add_as_much_as_beside_the_most() -> None:
+    mixed = MixedTimes(batches=(4,), prompt_lens=(16, 64), added_s=((1e-3, 3e-3),))
+    assert [mixed.seconds(batch, 40) for batch in (1, 4, 16)] == [pytest.approx(2e-3)] * 3
