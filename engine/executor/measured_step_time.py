@@ -26,7 +26,9 @@ class MixedTimes:
     padded_len: int = 0
 
     def seconds(self, batch: int, num_tokens: int) -> float:
-        """Seconds that so many tokens of prompts add; to more decodes than measured, as to the most.
+        """Seconds that so many tokens of prompts add.
+
+        Beside more decodes than were measured they add as much as beside the most.
 
         Raises:
             ConfigError: if there are more tokens of prompts than measured.
