@@ -102,10 +102,10 @@ class PlanBuilder:
         for slot, block in pairs:
             self._swap_ins.add(slot, block)
 
-    def decode(self, group: SequenceGroup, sequence: Sequence) -> None:
-        """Feed the row's last token and sample the next."""
-        self._decodes.append((group, sequence))
-        self.num_left -= 1
+    def decode(self, sequences: list[tuple[SequenceGroup, Sequence]]) -> None:
+        """Feed the last token of each one's row and sample the next."""
+        self._decodes += sequences
+        self.num_left -= len(sequences)
 
     def prefill(self, group: SequenceGroup, sequence: Sequence, count: int) -> bool:
         """Feed the next `count` known tokens; the chunk that ends them samples.

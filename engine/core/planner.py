@@ -85,10 +85,10 @@ class Planner:
     ) -> bool:
         """Returns whether every group found the blocks it needed, so that others may enter."""
         # one question for the whole batch, as long as nothing is short
-        if len(ready) > builder.num_left or not self._can_append([s for _, s in ready]):
+        sequence_ids = [sequence.sequence_id for _, sequence in ready]
+        if len(ready) > builder.num_left or not self._memory.can_append(sequence_ids):
             return self._plan_decodes_in_turn(builder)
-        for group, sequence in ready:
-            self._decode(builder, group, sequence)
+        self._decode(builder, ready)
         return True
 
     def _plan_decodes_in_turn(self, builder: PlanBuilder) -> bool:
@@ -100,8 +100,7 @@ class Planner:
             if ready and not self._can_append(ready):
                 had_room = False
                 ready = ready if self._make_room(builder, group, ready) else []
-            for sequence in ready:
-                self._decode(builder, group, sequence)
+            self._decode(builder, [(group, sequence) for sequence in ready])
         return had_room
 
     def _plan_prefills(self, builder: PlanBuilder) -> None:
@@ -148,7 +147,7 @@ class Planner:
         for entry in admitted:
             builder.set_last_token(entry.sequence)
             if builder.num_left and self._can_append([entry.sequence]):
-                self._decode(builder, group, entry.sequence)
+                self._decode(builder, [(group, entry.sequence)])
 
     def _admit(self, builder: PlanBuilder, group: SequenceGroup) -> None:
         first = self._queues.next_in_line
@@ -178,16 +177,19 @@ class Planner:
         for entry in admitted:
             builder.grow(entry.sequence, entry.growth)
 
-    def _decode(self, builder: PlanBuilder, group: SequenceGroup, sequence: Sequence) -> None:
-        growth = self._memory.append(sequence.sequence_id)
-        if growth is not NO_GROWTH:
-            builder.grow(sequence, growth)
-        if group.beam is not None:
-            builder.set_last_token(sequence)
-        builder.decode(group, sequence)
-        sequence.num_scheduled += 1
-        sequence.num_in_flight += 1
-        sequence.last_step = builder.step
+    def _decode(self, builder: PlanBuilder, ready: list[tuple[SequenceGroup, Sequence]]) -> None:
+        # a few hundred times per step: names are looked up once
+        append, step = self._memory.append, builder.step
+        for group, sequence in ready:
+            growth = append(sequence.sequence_id)
+            if growth is not NO_GROWTH:
+                builder.grow(sequence, growth)
+            if group.beam is not None:
+                builder.set_last_token(sequence)
+            sequence.num_scheduled += 1
+            sequence.num_in_flight += 1
+            sequence.last_step = step
+        builder.decode(ready)
 
     def _prefill_group(self, builder: PlanBuilder, group: SequenceGroup) -> None:
         # siblings that are born on the way have nothing to prefill

@@ -9,7 +9,7 @@ PLANNER_MUTANTS = [
         "a decode does not count as the last plan that touches a sequence",
         Planner,
         Planner._decode,
-        "sequence.last_step = builder.step",
+        "sequence.last_step = step",
         "pass",
     ),
     mutant(

@@ -48,8 +48,7 @@ def test_decodes_sample_first_then_the_prefills_that_end() -> None:
     (half,), (whole,), (first,), (second,) = (group.sequences for group in groups)
     assert not builder.prefill(groups[0], half, 1)
     assert builder.prefill(groups[1], whole, 2)
-    builder.decode(groups[2], first)
-    builder.decode(groups[3], second)
+    builder.decode([(groups[2], first), (groups[3], second)])
     plan = builder.build([])
     assert plan.step == 3
     assert list(plan.sampled_rows) == [2, 3, 1]
@@ -62,7 +61,7 @@ def test_every_token_is_taken_from_the_budget() -> None:
     builder = PlanBuilder(0, 10, 10)
     group = group_in_row(0, [1, 2, 3])
     builder.prefill(group, group.sequences[0], 3)
-    builder.decode(group, group.sequences[0])
+    builder.decode([(group, group.sequences[0])])
     assert builder.num_left == 6
 
 
@@ -102,7 +101,7 @@ def test_siblings_sample_last() -> None:
     group.spare_rows.append(3)
     builder.prefill(group, first, 2)
     builder.sibling(group, group.bear_sibling(), first)
-    builder.decode(group_in_row(2, [5]), group_in_row(2, [5]).sequences[0])
+    builder.decode([(group_in_row(2, [5]), group_in_row(2, [5]).sequences[0])])
     plan = builder.build([])
     assert list(plan.sampled_rows) == [2, 1, 3]
     assert [sequence.row for _, sequence in builder.sampled] == [2, 1, 3]
