@@ -28,7 +28,7 @@ from kernels.triton.attention_work import (
     share_of,
     share_start,
 )
-from kernels.triton.launch import overlap, wait_for_inputs
+from kernels.triton.launch import num_sms, overlap, wait_for_inputs
 from kernels.triton.paging import group_size, load_block_ids, token_offsets
 from kernels.triton.partial_softmax import (
     LOWEST,
@@ -41,6 +41,8 @@ from kernels.triton.partial_softmax import (
 )
 
 _LOG2_E = 1.4426950408889634
+# rows times key heads whose shares are long enough for a deeper pipeline
+_MANY_PAIRS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,8 @@ def decode_attention(
     if num_rows == 0:
         return out
     columns = max(16, triton.next_power_of_2(head_dim))
-    tuning = tuning or _tuning(columns * q.element_size())
-    max_programs = min(MAX_PROGRAMS, _num_sms(q.device) * tuning.programs_per_sm)
+    tuning = tuning or _tuning(columns * q.element_size(), group, num_rows * num_kv_heads)
+    max_programs = min(MAX_PROGRAMS, num_sms(q.device) * tuning.programs_per_sm)
     max_pieces = num_rows * triton.cdiv(block_tables.shape[1] * block_size, PIECE_LEN)
     num_shares = max(1, min(max_programs // num_kv_heads, max_pieces))
     num_states = num_shares * num_heads * MAX_CHUNKS
@@ -131,28 +133,33 @@ def decode_attention(
 
 
 @functools.cache
-def _num_sms(device: torch.device) -> int:
-    # for the interpreter: few programs, yet enough to split rows between them
-    if device.type == "cpu":
-        return 2
-    return torch.cuda.get_device_properties(device).multi_processor_count
+def _tuning(row_bytes: int, group: int, num_pairs: int) -> Tuning:
+    """Choose the fastest known whose tiles fit into shared memory.
 
+    The bits of a row are the same whatever is chosen for keys of one size.
 
-@functools.cache
-def _tuning(row_bytes: int) -> Tuning:
-    """Choose by the bytes of one key, so that a program's tiles fit into shared memory.
-
-    For keys of 256 bytes the fastest of 14 over 10 shapes: in the geometric mean 0.91 and 0.94
-    times FlashAttention-3's time on two H100 (0.64 for the least call, 1.12 for large ones of 40
-    key heads). Tiles of 64 tokens 0.92 to 0.96, 3 stages 0.94, 5 programs 0.94, 6 of them 1.04, one
-    warp 0.96, 8 warps 0.94, as many registers as the compiler likes 1.05; 2 or 4 key heads in one
-    product 1.03 to 1.24; to let the next kernel start early changes nothing.
+    Args:
+        row_bytes: of one key.
+        group: query heads that share a key head.
+        num_pairs: rows times key heads, from which programs have long shares.
     """
-    if row_bytes <= 256:
-        return Tuning(max_registers=128)
-    if row_bytes <= 512:
+    if row_bytes > 512:
+        return Tuning(programs_per_sm=1)
+    if row_bytes > 256:
         return Tuning(num_stages=3, programs_per_sm=2)
-    return Tuning(programs_per_sm=1)
+    # Microseconds a call on an H200, for 2 stages and 4 programs, and for what is chosen instead.
+    if group == 1:
+        # 40 heads: 29.0 and 27.9 (8 rows of 512 tokens), 102 and 93 (32 of 576), 188 and 179 (64)
+        return Tuning(programs_per_sm=5, max_registers=96)
+    if num_pairs >= _MANY_PAIRS:
+        # 8 key heads: 85.6 and 82.5 (128 rows of 576 tokens), 159 and 150 (256); but 10.4 and 11.0
+        # (8 of 512), 45.6 and 46.9 (64 of 576)
+        return Tuning(num_stages=3, programs_per_sm=3, max_registers=168)
+    # On two H100 0.91 and 0.94 of FlashAttention-3's time in the geometric mean over 10 shapes. Of
+    # 14 others the next had 0.92 to 0.96; one warp 0.96, 8 warps 0.94, as many registers as the
+    # compiler likes 1.05; 2 or 4 key heads in one product 1.03 to 1.24; to let the next kernel
+    # start early changes nothing.
+    return Tuning(max_registers=128)
 
 
 @triton.jit

@@ -23,6 +23,14 @@ def overlap(device: torch.device) -> dict[str, bool]:
     return {"OVERLAPPED": False}
 
 
+@functools.cache
+def num_sms(device: torch.device) -> int:
+    """Multiprocessors of a device; in the interpreter 2, yet enough to split work between."""
+    if device.type == "cpu":
+        return 2
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
 @triton.jit
 def wait_for_inputs(OVERLAPPED: tl.constexpr):
     """Wait until all that earlier kernels wrote is visible."""
