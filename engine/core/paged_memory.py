@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import takewhile
 
-from engine.core import limits
 from engine.core.block_pool import BlockPool
 from engine.core.headroom import WATERMARK_ONLY, Headroom
-from engine.core.memory import NO_GROWTH, Admission, Admitted, Growth
+from engine.core.memory import NO_GROWTH, Admitted, Growth
 from engine.core.pinned_prefixes import PinnedPrefixes
 from engine.core.prefix_cache import PrefixCache, PrefixChain
 from engine.core.sequence import UNFINISHED, Sequence, SequenceGroup
@@ -46,6 +45,7 @@ class PagedMemory:
         num_swap_slots: int = 0,
         headroom: Headroom = WATERMARK_ONLY,
         prefix_cache: bool = True,
+        pinned_blocks: int = 0,
     ) -> None:
         """Make an empty pool.
 
@@ -53,14 +53,16 @@ class PagedMemory:
             num_blocks: blocks of the pool.
             block_size: tokens per block.
             num_swap_slots: blocks that fit the swap space.
+            headroom: what newcomers leave free.
             prefix_cache: whether full blocks are kept for later prompts.
+            pinned_blocks: blocks that pinned prefixes may hold; no request may need them.
         """
         self._cache = PrefixCache() if prefix_cache else None
         self._pool = BlockPool(num_blocks, self._cache.forget if self._cache else None)
         self.prefixes: PinnedPrefixes | None = None
         if self._cache:
             self.prefixes = PinnedPrefixes(
-                self._pool, self._cache, block_size, budget_blocks=headroom.pinned_blocks
+                self._pool, self._cache, block_size, budget_blocks=pinned_blocks
             )
         self._block_size = block_size
         self._headroom = headroom
@@ -73,13 +75,8 @@ class PagedMemory:
         # a group asks at every step until it is admitted, and is hashed only once
         self._next_in_line: tuple[int, PrefixChain] | None = None
 
-    def can_admit(self, group: SequenceGroup) -> Admission:
+    def can_admit(self, group: SequenceGroup) -> bool:
         """See `Memory.can_admit`; the watermark does not apply to an empty pool."""
-        most = limits.blocks_needed(
-            len(group.request.prompt), group.max_tokens, group.num_sequences, self._block_size
-        )
-        if most > self._pool.num_blocks - self._headroom.pinned_blocks:
-            return Admission.NEVER
         first, *others = group.live
         hits = self._match(group, first)
         num_blocks = self._num_blocks(first.num_known) - len(hits)
@@ -87,7 +84,7 @@ class PagedMemory:
         num_blocks += sum(self._num_blocks(other.num_known) - num_shared for other in others)
         # a hit that nobody uses is taken out of the blocks that count as free, unless it is pinned
         num_blocks += sum(self._pool.is_free(block) for block in hits)
-        return Admission.NOW if self._has_room(num_blocks) else Admission.LATER
+        return self._has_room(num_blocks)
 
     def admit(self, group: SequenceGroup) -> list[Admitted]:
         """See `Memory.admit`.

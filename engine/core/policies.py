@@ -29,12 +29,9 @@ def make_memory(config: SchedulerConfig, capacity: Capacity) -> Memory:
             capacity.num_blocks,
             capacity.block_size,
             num_swap_slots=capacity.num_swap_slots,
-            headroom=Headroom(
-                watermark=config.watermark,
-                growth_blocks=config.growth_blocks,
-                pinned_blocks=config.num_pinnable(capacity.num_blocks),
-            ),
+            headroom=Headroom(watermark=config.watermark, growth_blocks=config.growth_blocks),
             prefix_cache=config.prefix_cache,
+            pinned_blocks=config.num_pinnable(capacity.num_blocks),
         )
     return ReservedMemory(
         capacity.num_blocks,
