@@ -74,7 +74,7 @@ class Memory(Protocol):
         """
         ...
 
-    def commit(self, group: SequenceGroup, sequence: Sequence) -> None:
+    def commit(self, sequence: Sequence) -> None:
         """Note that plans up to the last fill positions [0, num_scheduled) with known tokens."""
         ...
 

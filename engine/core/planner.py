@@ -209,7 +209,7 @@ class Planner:
         sequence.num_scheduled += count
         sequence.num_in_flight += samples
         sequence.last_step = builder.step
-        self._memory.commit(group, sequence)
+        self._memory.commit(sequence)
         if samples and group.beam is None:
             while group.num_unborn:
                 self._bear_sibling(builder, group, sequence)

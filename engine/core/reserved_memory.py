@@ -113,7 +113,7 @@ class ReservedMemory:
             copies=tuple((parent.start + i, child.start + i) for i in range(num_used)),
         )
 
-    def commit(self, group: SequenceGroup, sequence: Sequence) -> None:
+    def commit(self, sequence: Sequence) -> None:
         """See `Memory.commit`; nothing is found again."""
 
     def free(self, sequence_id: int) -> None:

@@ -211,7 +211,7 @@ class PagedMemoryMachine(RuleBasedStateMachine):
             for position in range(entry.num_cached, sequence.num_known):
                 self._write(sequence, position)
         for entry in admitted if is_prefill else ():
-            self.memory.commit(group, entry.sequence)
+            self.memory.commit(entry.sequence)
 
     def _grow(self, sequence: Sequence, growth: Growth) -> None:
         for source, destination in growth.copies:

@@ -15,7 +15,7 @@ def admit(memory: PagedMemory, group: SequenceGroup) -> list[int]:
     assert memory.can_admit(group)
     admitted = memory.admit(group)
     for entry in admitted:
-        memory.commit(group, entry.sequence)
+        memory.commit(entry.sequence)
     return [entry.num_cached for entry in admitted]
 
 
@@ -180,7 +180,7 @@ def test_what_is_not_computed_yet_is_not_found() -> None:
     (first,) = group.sequences
     memory.admit(group)
     first.num_scheduled = 7
-    memory.commit(group, first)
+    memory.commit(first)
     assert admit(memory, group_of(list(range(12)), first_id=1)) == [4]
 
 
