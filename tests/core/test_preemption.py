@@ -9,7 +9,6 @@ from engine.config import SchedulerConfig
 from engine.core.engine import Engine
 from engine.core.paged_memory import PagedMemory
 from engine.core.preemption import (
-    BitKeepingPreemption,
     CheapestPreemption,
     Preemption,
     PrefillRate,
@@ -89,16 +88,6 @@ def test_the_prefill_rate_follows_the_machine() -> None:
     for seconds in [5.0] + [1.0] * 40:
         rate.note(_step(num_prefilled=10), seconds)
     assert rate.token_s == pytest.approx(0.1, rel=0.02)
-
-
-@pytest.mark.parametrize("deterministic", [True, False])
-def test_deterministic_groups_are_swapped_where_recomputation_changes_bits(
-    deterministic: bool,
-) -> None:
-    sampling = SamplingParams(max_tokens=4, deterministic=deterministic)
-    group = group_of([1, 2], (3,), sampling=sampling)
-    preemption = BitKeepingPreemption(RECOMPUTE)
-    assert preemption.prefers_swap(group, num_blocks=9, num_kept=0) is deterministic
 
 
 def test_the_scheduler_learns_the_rate_from_its_steps() -> None:
