@@ -214,8 +214,10 @@ def test_automatic_dtype_is_one_that_the_device_computes_in() -> None:
 def test_the_context_is_clipped_to_what_pinned_prefixes_leave() -> None:
     engine = settings(num_blocks=100, block_size=4, pinned_prefix_share=0.25)
     assert engine.scheduler.pinned_prefix_share == 0.25
-    # 25 blocks may be pinned, one is kept free
+    # 25 blocks may be pinned, one is kept free, or as many as the watermark says
     assert engine.max_model_len == 74 * 4
+    engine = settings(num_blocks=100, block_size=4, pinned_prefix_share=0.25, watermark=0.2)
+    assert engine.max_model_len == 55 * 4
     assert settings(num_blocks=100, block_size=4).max_model_len == 400
 
 
