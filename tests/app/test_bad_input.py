@@ -16,7 +16,6 @@ from tests.app.bad_fields import (
     ONLY_COMPLETIONS,
     TOGETHER,
     UNKNOWN,
-    VOCAB,
 )
 from tests.app.fakes import FakeEngineClient, Script
 from tests.app.server import CHAT, COMPLETIONS, chat_body, completion_body, in_process
@@ -213,35 +212,6 @@ async def test_unknown_fields_can_be_reported_instead() -> None:
         )
     assert response.status_code == 200
     assert response.headers["x-ignored-parameters"] == "user, novel"
-
-
-@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
-async def test_tokens_that_only_the_tokenizer_knows_do_not_reach_the_engine(path: str) -> None:
-    """Some published tokenizers have more tokens than the embedding has rows."""
-    client = FakeEngineClient([Script([5])])
-    async with in_process(build(client)) as http:
-        await http.post(path, json=BODIES[path]())
-    [[*ids]] = client.prompts
-    last = ids.index(max(ids))
-    async with in_process(build(client, vocab_size=ids[last])) as http:
-        response = await http.post(path, json=BODIES[path]())
-    assert response.status_code == 400
-    name = "prompt" if path == COMPLETIONS else "messages"
-    assert response.json()["error"]["param"] == f"{name}[{last}]"
-    assert len(client.prompts) == 1
-
-
-async def test_bad_words_that_the_model_cannot_say_are_left_out() -> None:
-    client = FakeEngineClient([Script([5])])
-    body = completion_body(prompt=[5, 6], bad_words=["<|im_end|>", "a"])
-    async with in_process(build(client, vocab_size=VOCAB)) as http:
-        await http.post(COMPLETIONS, json=body)
-    most = max(max(word) for word in client.samplings[0].bad_words)
-    async with in_process(build(client, vocab_size=most)) as http:
-        await http.post(COMPLETIONS, json=body)
-    known = tuple(word for word in client.samplings[0].bad_words if max(word) < most)
-    assert known
-    assert client.samplings[1].bad_words == known
 
 
 NEUTRAL = {
