@@ -148,9 +148,7 @@ async def test_the_lease_is_renewed_while_requests_are_open(
     assert set(handle.renewed) == {("a", 0)}
 
 
-async def test_close_fails_what_is_open(
-    client: RemoteEngineClient, handle: FakeEngineHandle
-) -> None:
+async def test_close_fails_what_is_open(client: RemoteEngineClient) -> None:
     stream = await submit(client)
     await client.close()
     with pytest.raises(EngineError, match="closed"):
