@@ -215,7 +215,7 @@ def test_the_context_is_clipped_to_what_pinned_prefixes_leave() -> None:
 
 
 def test_a_share_for_pinned_prefixes_that_starves_the_longest_request_is_refused() -> None:
-    args = {"num_blocks": 100, "block_size": 4, "max_model_len": 300}
+    args: dict[str, Any] = {"num_blocks": 100, "block_size": 4, "max_model_len": 300}
     assert settings(**args, pinned_prefix_share=0.24).max_model_len == 300
     with pytest.raises(ConfigError, match=r"leaves 74 of 100 blocks.*max_model_len 300 needs 75"):
         settings(**args, pinned_prefix_share=0.25)
