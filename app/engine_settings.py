@@ -5,7 +5,7 @@ import platform
 from pathlib import Path
 
 from app.config import AppConfig
-from engine.config import WATERMARK, Device, DType, EngineConfig, ModelConfig
+from engine.config import Device, DType, EngineConfig, ModelConfig
 from engine.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -211,7 +211,7 @@ def _num_slots_beside_pins(config: AppConfig, num_slots: int) -> int:
     if not config.pinned_prefix_share:
         return num_slots
     num_blocks = num_slots // config.block_size
-    num_taken = int(num_blocks * config.pinned_prefix_share) + int(num_blocks * WATERMARK)
+    num_taken = int(num_blocks * config.pinned_prefix_share) + int(num_blocks * config.watermark)
     return (num_blocks - num_taken) * config.block_size
 
 

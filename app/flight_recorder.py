@@ -5,7 +5,6 @@ hash_ids) with more fields, so that tools that replay those take these. README.m
 """
 
 import time
-from array import array
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -17,7 +16,7 @@ from app.trace_file import TraceFile
 from engine.errors import RequestError, ServeError
 from engine.runtime.messages import PrefixInfo
 from engine.runtime.protocol import Delta, EngineClient, TokenStream
-from engine.types import FinishReason, Pin, SamplingParams
+from engine.types import FinishReason, IntColumn, Pin, SamplingParams
 
 # tokens of a hashed block: as fine as the pool's blocks mostly are, so that other sizes can be
 # tried on a trace
@@ -64,7 +63,7 @@ class FlightRecorder:
         self._file = TraceFile(options.folder, options.max_bytes)
 
     async def submit(
-        self, prompt: "array[int]", sampling: SamplingParams, *, salt: bytes = b""
+        self, prompt: IntColumn, sampling: SamplingParams, *, salt: bytes = b""
     ) -> TokenStream:
         """See `EngineClient.submit`."""
         flight = Flight(prompt=prompt, salt=salt, sampling=sampling)
@@ -80,9 +79,7 @@ class FlightRecorder:
         """Have the line of a request that is over written; returns at once."""
         self._file.put(lambda num_lost: flight.line(self._hash_key, num_lost))
 
-    async def pin_prefix(
-        self, prompt: "array[int]", pin: Pin, *, salt: bytes = b""
-    ) -> FinishReason:
+    async def pin_prefix(self, prompt: IntColumn, pin: Pin, *, salt: bytes = b"") -> FinishReason:
         """See `EngineClient.pin_prefix`; not recorded."""
         return await self._client.pin_prefix(prompt, pin, salt=salt)
 
@@ -163,7 +160,7 @@ class Flight:
         num_cached, num_preemptions: see `Delta`.
     """
 
-    prompt: "array[int]"
+    prompt: IntColumn
     salt: bytes
     sampling: SamplingParams
     arrived_s: float = field(default_factory=time.time)
@@ -227,7 +224,7 @@ class Flight:
         return msgspec.json.encode(fields | ({"lost_before": num_lost} if num_lost else {}))
 
 
-def prefix_hashes(prompt: "array[int]", salt: bytes, key: bytes) -> list[int]:
+def prefix_hashes(prompt: IntColumn, salt: bytes, key: bytes) -> list[int]:
     """Hash the prompt up to the end of each of its full blocks of `HASH_BLOCK` tokens.
 
     Args:

@@ -19,10 +19,7 @@ from app.prefix_endpoints import PrefixEndpoints
 from app.prompt_encoder import PromptEncoder
 from app.protocol import chat_request, completion_request
 from app.protocol.chat_answer import ChatAnswer
-from app.protocol.chat_request import ChatRequest
 from app.protocol.completion_answer import CompletionAnswer
-from app.protocol.completion_request import CompletionRequest
-from app.protocol.parsing import Schema
 from app.protocol.settings import ApiSettings
 from app.text.tokenizer import Tokenizer
 from app.tokenize_endpoints import TokenizeEndpoints
@@ -37,44 +34,8 @@ def build_app(client: EngineClient, tokenizer: Tokenizer, settings: ApiSettings)
     Args:
         client: reaches the engine; the caller owns its life.
     """
-    encoder = PromptEncoder(tokenizer, settings)
-    jobs = JobMaker(encoder, settings.max_model_len)
-    texts = TokenizeEndpoints(tokenizer, encoder, settings)
-    prefixes = PrefixEndpoints(client, encoder, settings)
-    completions = Api(
-        schema=Schema(
-            model=CompletionRequest,
-            ignored=completion_request.IGNORED,
-            unsupported=completion_request.UNSUPPORTED,
-        ),
-        make_job=jobs.completion,
-        answer=CompletionAnswer,
-    )
-    chat = Api(
-        schema=Schema(
-            model=ChatRequest,
-            ignored=chat_request.IGNORED,
-            unsupported=chat_request.UNSUPPORTED,
-        ),
-        make_job=jobs.chat,
-        answer=ChatAnswer,
-    )
-    vocabulary = tokenizer.vocabulary
     app = Starlette(
-        routes=[
-            _post("/v1/completions", GenerateEndpoint(completions, client, vocabulary, settings)),
-            _post("/v1/chat/completions", GenerateEndpoint(chat, client, vocabulary, settings)),
-            _post("/tokenize", _as_json(texts.tokenize)),
-            _post("/detokenize", _as_json(texts.detokenize)),
-            _post("/v1/prefixes", _as_json(prefixes.pin)),
-            _get("/v1/prefixes", _as_json(prefixes.show_all)),
-            _get("/v1/prefixes/{name}", _as_json(prefixes.show)),
-            Route("/v1/prefixes/{name}", _as_json(prefixes.release), methods=["DELETE"]),
-            _get("/v1/models", _list_models(settings)),
-            _get("/v1/models/{name:path}", _show_model(settings)),
-            _get("/health", _health(client)),
-            _get("/live", _live),
-        ],
+        routes=_routes(client, tokenizer, settings),
         middleware=[Middleware(Edge, api_key_sha256=settings.api_key_sha256)],
         # errors of every kind are answered by the edge
         exception_handlers={HTTPException: _pass_on},
@@ -82,6 +43,32 @@ def build_app(client: EngineClient, tokenizer: Tokenizer, settings: ApiSettings)
     # a path has one spelling
     app.router.redirect_slashes = False
     return app
+
+
+def _routes(client: EngineClient, tokenizer: Tokenizer, settings: ApiSettings) -> list[Route]:
+    encoder = PromptEncoder(tokenizer, settings)
+    jobs = JobMaker(encoder, settings.max_model_len)
+    texts = TokenizeEndpoints(tokenizer, encoder, settings)
+    prefixes = PrefixEndpoints(client, encoder, settings)
+    completions = Api(
+        schema=completion_request.SCHEMA, make_job=jobs.completion, answer=CompletionAnswer
+    )
+    chat = Api(schema=chat_request.SCHEMA, make_job=jobs.chat, answer=ChatAnswer)
+    vocabulary = tokenizer.vocabulary
+    return [
+        _post("/v1/completions", GenerateEndpoint(completions, client, vocabulary, settings)),
+        _post("/v1/chat/completions", GenerateEndpoint(chat, client, vocabulary, settings)),
+        _post("/tokenize", _as_json(texts.tokenize)),
+        _post("/detokenize", _as_json(texts.detokenize)),
+        _post("/v1/prefixes", _as_json(prefixes.pin)),
+        _get("/v1/prefixes", _as_json(prefixes.show_all)),
+        _get("/v1/prefixes/{name}", _as_json(prefixes.show)),
+        Route("/v1/prefixes/{name}", _as_json(prefixes.release), methods=["DELETE"]),
+        _get("/v1/models", _list_models(settings)),
+        _get("/v1/models/{name:path}", _show_model(settings)),
+        _get("/health", _health(client)),
+        _get("/live", _live),
+    ]
 
 
 def _post(path: str, endpoint: Any) -> Route:

@@ -132,9 +132,7 @@ class JobMaker:
         self, request: GenerationFields, prompt_text: PromptOptions, *, starts_text: bool
     ) -> _Plan:
         self._encoder.check_ids("stop_token_ids", request.stop_token_ids)
-        self._encoder.check_ids(
-            "allowed_token_ids", request.allowed_token_ids or [], choosable=True
-        )
+        self._encoder.check_ids("allowed_token_ids", request.allowed_token_ids or [])
         self._encoder.check_keys("logit_bias", request.logit_bias)
         limit = request.output_limit
         if limit is not None and limit > self._max_model_len:
@@ -158,9 +156,6 @@ class JobMaker:
         )
 
     def _prompt(self, plan: _Plan, name: str, ids: IntColumn, text: str | None) -> Prompt:
-        if plan.is_scoring and plan.prompt_text.num_scored is not None:
-            # what is never said has no probability
-            self._encoder.check_ids(name, ids, choosable=True)
         room = self._encoder.room(name, ids, min_output=0 if plan.is_scoring else 1)
         limit = plan.request.output_limit
         max_tokens = room if limit is None else min(limit, room)

@@ -63,6 +63,8 @@ def _encode(
             option,
             f"has {len(ids)} tokens, which leaves no room in max_model_len {engine.max_model_len}",
         )
+    if max(ids) >= engine.model.num_choices:
+        raise _error(option, "has a token that the model does not have")
     return tuple(ids)
 
 

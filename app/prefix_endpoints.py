@@ -7,8 +7,8 @@ from starlette.requests import Request
 from app.generate_endpoint import check_model
 from app.http_errors import HttpError
 from app.prompt_encoder import PromptEncoder
-from app.protocol.parsing import Schema, parse_object, parse_request
-from app.protocol.prefix_request import UNSUPPORTED, PrefixRequest
+from app.protocol.parsing import parse_object, parse_request
+from app.protocol.prefix_request import SCHEMA, PrefixRequest
 from app.protocol.settings import ApiSettings
 from app.request_body import read_json_body
 from app.tenancy import tenant_salt
@@ -16,8 +16,6 @@ from engine.errors import EngineError
 from engine.runtime.messages import PrefixInfo
 from engine.runtime.protocol import EngineClient
 from engine.types import FinishReason, IntColumn, Pin
-
-_PREFIX = Schema(model=PrefixRequest, unsupported=UNSUPPORTED)
 
 
 class PrefixEndpoints:
@@ -31,7 +29,7 @@ class PrefixEndpoints:
     async def pin(self, request: Request) -> dict[str, Any]:
         """Compute and pin a prefix; the answer comes when it is there."""
         raw = await read_json_body(request.scope, request.receive, self._settings.max_body_bytes)
-        body, _ = parse_request(_PREFIX, parse_object(raw), self._settings.unknown_parameters)
+        body, _ = parse_request(SCHEMA, parse_object(raw), self._settings.unknown_parameters)
         if body.model is not None:
             check_model(body.model, self._settings)
         salt = tenant_salt(request.state.key_sha256, body.cache_salt)

@@ -27,8 +27,6 @@ class PromptEncoder:
         self._patterns = StopPatternMaker(tokenizer.vocabulary)
         self._max_model_len = settings.max_model_len
         self._vocab_size = settings.vocab_size
-        # the embedding may have rows that no token of the tokenizer has; they are never chosen
-        self._num_choosable = min(settings.vocab_size, len(tokenizer.vocabulary))
 
     async def encode(
         self,
@@ -94,16 +92,13 @@ class PromptEncoder:
             ),
         )
 
-    def check_ids(self, name: str, ids: Sequence[int], *, choosable: bool = False) -> None:
+    def check_ids(self, name: str, ids: Sequence[int]) -> None:
         """Refuse ids that are no tokens of the model.
-
-        Args:
-            choosable: refuse also those that the model never says.
 
         Raises:
             InvalidRequest: naming the first of them.
         """
-        limit = self._num_choosable if choosable else self._vocab_size
+        limit = self._vocab_size
         if not ids or (min(ids) >= 0 and max(ids) < limit):
             return
         at = next(i for i, token in enumerate(ids) if not 0 <= token < limit)
@@ -141,18 +136,21 @@ class PromptEncoder:
                 "allowed",
                 param="bad_words",
             )
-        return tuple(sorted(sequence for sequence in sequences if sequence))
+        # what the embedding has no row for is never said
+        return tuple(sorted(s for s in sequences if s and max(s) < self._vocab_size))
 
     def room(self, name: str, ids: IntColumn, *, min_output: int = 1) -> int:
         """Return how many tokens fit behind a prompt, at least `min_output`.
 
         Raises:
-            InvalidRequest: if the prompt has no tokens.
+            InvalidRequest: if the prompt has no tokens, or one that the model does not have.
             PromptTooLong: if there is not enough room.
         """
         if not ids:
             raise InvalidRequest(f"{name} has no tokens", param=name)
         self._check_room(name, len(ids), min_output)
+        # a tokenizer may know more tokens than the embedding has rows
+        self.check_ids(name, ids)
         return self._max_model_len - len(ids)
 
     def _encode(

@@ -8,16 +8,9 @@ from app.generate_endpoint import check_model
 from app.prompt_encoder import PromptEncoder
 from app.protocol.parsing import RequestT, Schema, parse_object, parse_request
 from app.protocol.settings import ApiSettings
-from app.protocol.tokenize_request import (
-    TOKENIZE_UNSUPPORTED,
-    DetokenizeRequest,
-    TokenizeRequest,
-)
+from app.protocol.tokenize_request import DETOKENIZE, TOKENIZE
 from app.request_body import read_json_body
 from app.text.tokenizer import Tokenizer
-
-_TOKENIZE = Schema(model=TokenizeRequest, unsupported=TOKENIZE_UNSUPPORTED)
-_DETOKENIZE = Schema(model=DetokenizeRequest, unsupported={})
 
 
 class TokenizeEndpoints:
@@ -30,7 +23,7 @@ class TokenizeEndpoints:
 
     async def tokenize(self, request: Request) -> dict[str, Any]:
         """Return the token ids of a text or of a rendered conversation, and their number."""
-        body = await self._parse(_TOKENIZE, request)
+        body = await self._parse(TOKENIZE, request)
         self._check_model(body.model)
         if body.messages is not None:
             ids = await self._encoder.encode_chat(
@@ -52,7 +45,7 @@ class TokenizeEndpoints:
 
     async def detokenize(self, request: Request) -> dict[str, Any]:
         """Return the text of token ids, control tokens included."""
-        body = await self._parse(_DETOKENIZE, request)
+        body = await self._parse(DETOKENIZE, request)
         self._check_model(body.model)
         self._encoder.check_ids("tokens", body.tokens)
         return {"prompt": self._tokenizer.decode(body.tokens)}

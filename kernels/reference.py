@@ -16,7 +16,6 @@ from kernels.backend import BatchLayout, Linear, Sampled, SamplingColumns
 # keys gathered at once for decoding rows: bounds the scratch memory of long contexts
 _MAX_GATHERED_TOKENS = 1 << 16
 
-
 # a library chooses its algorithm by the number of rows; with this one it is always the same
 _TILE_ROWS = 16
 

@@ -7,6 +7,7 @@ from pydantic_core import PydanticCustomError
 
 from app.protocol import fields
 from app.protocol.fields import GenerationFields
+from app.protocol.parsing import Schema
 from app.protocol.sampling_fields import Strict
 
 MAX_MESSAGES = 2048
@@ -75,7 +76,7 @@ class ChatRequest(GenerationFields):
     top_logprobs: int = Field(0, ge=0, le=20)
     add_generation_prompt: bool = True
 
-    # accepted without effect, see `IGNORED`
+    # accepted without effect, see `_IGNORED`
     reasoning_effort: str | None = None
     include_reasoning: bool | None = None
     parallel_tool_calls: bool | None = None
@@ -106,7 +107,7 @@ class ChatRequest(GenerationFields):
         return self
 
 
-IGNORED = fields.IGNORED | {
+_IGNORED = fields.IGNORED | {
     "reasoning_effort",
     "include_reasoning",
     "parallel_tool_calls",
@@ -119,7 +120,7 @@ IGNORED = fields.IGNORED | {
     "verbosity",
 }
 
-UNSUPPORTED = fields.UNSUPPORTED | {
+_UNSUPPORTED = fields.UNSUPPORTED | {
     "best_of": 1,
     "echo": False,
     "tools": [],
@@ -141,3 +142,5 @@ UNSUPPORTED = fields.UNSUPPORTED | {
     "prompt_cache_retention": None,
     "web_search_options": None,
 }
+
+SCHEMA = Schema(model=ChatRequest, ignored=_IGNORED, unsupported=_UNSUPPORTED)

@@ -7,6 +7,7 @@ from pydantic_core import PydanticCustomError
 
 from app.protocol import fields
 from app.protocol.fields import GenerationFields
+from app.protocol.parsing import Schema
 from app.protocol.sampling_fields import MAX_CHOICES
 
 DEFAULT_MAX_TOKENS = 16
@@ -95,6 +96,8 @@ class CompletionRequest(GenerationFields):
         return [(f"prompt[{index}]", prompt) for index, prompt in enumerate(prompts)]
 
 
-IGNORED = fields.IGNORED
-
-UNSUPPORTED = fields.UNSUPPORTED | {"suffix": None, "prompt_embeds": None}
+SCHEMA = Schema(
+    model=CompletionRequest,
+    ignored=fields.IGNORED,
+    unsupported=fields.UNSUPPORTED | {"suffix": None, "prompt_embeds": None},
+)

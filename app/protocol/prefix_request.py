@@ -1,11 +1,12 @@
 """The body of POST /v1/prefixes."""
 
-from typing import Any, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from app.protocol.chat_request import MAX_MESSAGES, Message
+from app.protocol.parsing import Schema
 from app.protocol.sampling_fields import Strict
 
 PREFIX_NAME = r"^[A-Za-z0-9._-]{1,64}$"
@@ -31,4 +32,7 @@ class PrefixRequest(Strict):
         return self
 
 
-UNSUPPORTED: dict[str, Any] = {"chat_template": None, "chat_template_kwargs": {}, "tools": []}
+SCHEMA = Schema(
+    model=PrefixRequest,
+    unsupported={"chat_template": None, "chat_template_kwargs": {}, "tools": []},
+)

@@ -1,11 +1,12 @@
 """The bodies of POST /tokenize and POST /detokenize."""
 
-from typing import Any, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from app.protocol.chat_request import MAX_MESSAGES, Message
+from app.protocol.parsing import Schema
 from app.protocol.sampling_fields import Strict
 
 
@@ -34,9 +35,13 @@ class DetokenizeRequest(Strict):
     tokens: list[int] = Field(fail_fast=True)
 
 
-TOKENIZE_UNSUPPORTED: dict[str, Any] = {
-    "continue_final_message": False,
-    "chat_template": None,
-    "chat_template_kwargs": {},
-    "tools": [],
-}
+TOKENIZE = Schema(
+    model=TokenizeRequest,
+    unsupported={
+        "continue_final_message": False,
+        "chat_template": None,
+        "chat_template_kwargs": {},
+        "tools": [],
+    },
+)
+DETOKENIZE = Schema(model=DetokenizeRequest, unsupported={})

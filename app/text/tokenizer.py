@@ -59,11 +59,6 @@ class Tokenizer:
         config |= _read_json(folder / "tokenizer_config.json")
         return cls(backend, _special_tokens(config), _chat_template(folder, config))
 
-    @property
-    def has_chat_template(self) -> bool:
-        """Whether conversations can be rendered."""
-        return self._template is not None
-
     def min_tokens(self, num_characters: int) -> int:
         """Return a lower bound of the number of tokens of a text of this length."""
         return -(-num_characters // self.vocabulary.longest_piece)

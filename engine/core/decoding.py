@@ -62,14 +62,10 @@ class Decoding:
         live = tuple(group.live)
         for sequence in live:
             sequence.finish_reason = reason
-        if group.beam is not None:
-            for choice in range(group.request.sampling.n):
-                self._output.end(group, choice, reason)
-        else:
-            born = {sequence.choice for sequence in group.sequences}
-            unborn = [c for c in range(group.num_sequences) if c not in born]
-            for choice in [sequence.choice for sequence in live] + unborn:
-                self._output.end(group, choice, reason)
+        unborn = range(len(group.sequences), group.num_sequences)
+        choices = [*(sequence.choice for sequence in live), *unborn]
+        for choice in range(group.request.sampling.n) if group.beam is not None else choices:
+            self._output.end(group, choice, reason)
         return Outcome(live)
 
     def give_up(self, group: SequenceGroup, choice: int) -> Outcome:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headroom:
-    """Blocks that are kept free of new sequences, or of all.
+    """Blocks that are kept free of new sequences.
 
     Attributes:
         watermark: share of the pool that newcomers leave free.
@@ -15,12 +15,10 @@ class Headroom:
             per second) 0.5 takes away a third of all preemptions and up to 16 % of the mean latency
             per token; with Alpaca's at 30 per second all 1,916 preemptions. A whole block costs
             Alpaca 50 % of latency.
-        pinned_blocks: blocks that pinned prefixes may hold; no request may need them.
     """
 
     watermark: float = 0.01
     growth_blocks: float = 0.0
-    pinned_blocks: int = 0
 
     def num_kept_free(self, num_blocks: int, num_sequences: int) -> int:
         """Blocks that a newcomer leaves free.

@@ -69,21 +69,6 @@ def blocks_needed(prompt_len: int, max_tokens: int, num_sequences: int, block_si
     return num_shared + num_sequences * (num_each - num_shared)
 
 
-def outgrown(
-    prompt_len: int, max_tokens: int, num_sequences: int, capacity: Capacity
-) -> PromptTooLong:
-    """Make the error for a request whose memory could never be reserved."""
-    needed = prompt_len + max_tokens
-    return PromptTooLong(
-        f"The key-value memory of this server holds {capacity.num_slots} tokens, too few to keep "
-        f"room for {num_sequences} sequences of up to {needed} tokens. Shorten the prompt or lower "
-        "max_tokens or n.",
-        param="prompt",
-        limit=capacity.num_slots,
-        got=num_sequences * needed,
-    )
-
-
 def _most_blocks(
     prompt_len: int, max_tokens: int, count: int, config: SchedulerConfig, capacity: Capacity
 ) -> int:

@@ -1,20 +1,11 @@
 """What the scheduler asks of a policy for the KV pool."""
 
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Protocol
 
 from engine.core.pinned_prefixes import PinnedPrefixes
 from engine.core.sequence import Sequence, SequenceGroup
 from engine.types import MemoryUsage
-
-
-class Admission(Enum):
-    """Whether a sequence may enter the pool."""
-
-    NOW = auto()
-    LATER = auto()
-    NEVER = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +50,7 @@ class Memory(Protocol):
 
     prefixes: PinnedPrefixes | None
 
-    def can_admit(self, group: SequenceGroup) -> Admission:
+    def can_admit(self, group: SequenceGroup) -> bool:
         """Whether all live sequences of a group fit with the tokens that are known."""
         ...
 
@@ -83,7 +74,7 @@ class Memory(Protocol):
         """
         ...
 
-    def commit(self, group: SequenceGroup, sequence: Sequence) -> None:
+    def commit(self, sequence: Sequence) -> None:
         """Note that plans up to the last fill positions [0, num_scheduled) with known tokens."""
         ...
 

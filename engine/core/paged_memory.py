@@ -2,32 +2,20 @@
 
 from array import array
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import takewhile
 
-from engine.core import limits
 from engine.core.block_pool import BlockPool
+from engine.core.block_table import BlockTable, num_common_blocks, num_new_blocks
 from engine.core.headroom import WATERMARK_ONLY, Headroom
-from engine.core.memory import NO_GROWTH, Admission, Admitted, Growth
+from engine.core.memory import NO_GROWTH, Admitted, Growth
 from engine.core.pinned_prefixes import PinnedPrefixes
-from engine.core.prefix_cache import PrefixCache, PrefixChain
+from engine.core.prefix_cache import PrefixCache
+from engine.core.prefix_index import PrefixIndex
 from engine.core.sequence import UNFINISHED, Sequence, SequenceGroup
 from engine.core.swap_space import SwapSpace
 from engine.types import MemoryUsage
 
-
-@dataclass(slots=True)
-class _Table:
-    """Attributes: num_indexed: leading blocks that the prefix cache has been told of."""
-
-    blocks: list[int]
-    length: int = 0
-    chain: PrefixChain | None = None
-    num_indexed: int = 0
-
-
-_NO_TABLE = _Table([])
+_NO_TABLE = BlockTable([])
 
 
 class PagedMemory:
@@ -46,6 +34,7 @@ class PagedMemory:
         num_swap_slots: int = 0,
         headroom: Headroom = WATERMARK_ONLY,
         prefix_cache: bool = True,
+        pinned_blocks: int = 0,
     ) -> None:
         """Make an empty pool.
 
@@ -53,41 +42,37 @@ class PagedMemory:
             num_blocks: blocks of the pool.
             block_size: tokens per block.
             num_swap_slots: blocks that fit the swap space.
+            headroom: what newcomers leave free.
             prefix_cache: whether full blocks are kept for later prompts.
+            pinned_blocks: blocks that pinned prefixes may hold; no request may need them.
         """
-        self._cache = PrefixCache() if prefix_cache else None
-        self._pool = BlockPool(num_blocks, self._cache.forget if self._cache else None)
+        cache = PrefixCache() if prefix_cache else None
+        self._pool = BlockPool(num_blocks, cache.forget if cache else None)
+        self._index = PrefixIndex(self._pool, cache, block_size)
         self.prefixes: PinnedPrefixes | None = None
-        if self._cache:
+        if cache:
             self.prefixes = PinnedPrefixes(
-                self._pool, self._cache, block_size, budget_blocks=headroom.pinned_blocks
+                self._pool, cache, block_size, budget_blocks=pinned_blocks
             )
         self._block_size = block_size
         self._headroom = headroom
-        self._tables: dict[int, _Table] = {}
+        self._tables: dict[int, BlockTable] = {}
         self._swap = SwapSpace(num_swap_slots)
         # tokens in each block in use, their sum, and that of the lengths of all tables
         self._filled = array("i", bytes(4 * num_blocks))
         self._num_filled = 0
         self._num_logical = 0
-        # a group asks at every step until it is admitted, and is hashed only once
-        self._next_in_line: tuple[int, PrefixChain] | None = None
 
-    def can_admit(self, group: SequenceGroup) -> Admission:
+    def can_admit(self, group: SequenceGroup) -> bool:
         """See `Memory.can_admit`; the watermark does not apply to an empty pool."""
-        most = limits.blocks_needed(
-            len(group.request.prompt), group.max_tokens, group.num_sequences, self._block_size
-        )
-        if most > self._pool.num_blocks - self._headroom.pinned_blocks:
-            return Admission.NEVER
         first, *others = group.live
-        hits = self._match(group, first)
+        hits = self._index.match(group, first)
         num_blocks = self._num_blocks(first.num_known) - len(hits)
         num_shared = self._num_shared_blocks(group)
         num_blocks += sum(self._num_blocks(other.num_known) - num_shared for other in others)
         # a hit that nobody uses is taken out of the blocks that count as free, unless it is pinned
         num_blocks += sum(self._pool.is_free(block) for block in hits)
-        return Admission.NOW if self._has_room(num_blocks) else Admission.LATER
+        return self._has_room(num_blocks)
 
     def admit(self, group: SequenceGroup) -> list[Admitted]:
         """See `Memory.admit`.
@@ -96,10 +81,9 @@ class PagedMemory:
         after it had forked, share the full blocks of the prompt with the first.
         """
         first, *others = group.live
-        admitted = [self._admit(first, self._match(group, first))]
-        self._next_in_line = None
+        admitted = [self._admit(group, first, self._index.match(group, first))]
         prefix = self._tables[first.sequence_id].blocks[: self._num_shared_blocks(group)]
-        return admitted + [self._admit(other, prefix) for other in others]
+        return admitted + [self._admit(group, other, prefix) for other in others]
 
     def can_append(self, sequence_ids: list[int]) -> bool:
         """See `Memory.can_append`."""
@@ -107,7 +91,8 @@ class PagedMemory:
         if len(sequence_ids) <= self._pool.num_free:
             return True
         tables = [self._tables[sequence_id] for sequence_id in sequence_ids]
-        return self._num_new_blocks(tables, self._pool.references) <= self._pool.num_free
+        num_new = num_new_blocks(tables, self._block_size, self._pool.references)
+        return num_new <= self._pool.num_free
 
     def append(self, sequence_id: int) -> Growth:
         """See `Memory.append`; a shared last block is copied first (paper, section 4.4)."""
@@ -134,34 +119,25 @@ class PagedMemory:
         parent = self._tables[parent_id]
         child = self._tables.get(child_id, _NO_TABLE)
         # beams differ in their last blocks alone
-        num_common = _num_equal(parent.blocks, child.blocks)
+        num_common = num_common_blocks(parent.blocks, child.blocks)
         for block in parent.blocks[num_common:]:
             self._pool.share(block)
         self._release(child.blocks[num_common:])
-        self._tables[child_id] = _Table(list(parent.blocks), parent.length)
+        self._tables[child_id] = BlockTable(list(parent.blocks), parent.length)
+        self._index.leave(child_id)
         self._num_logical += parent.length - child.length
         return NO_GROWTH
 
-    def commit(self, group: SequenceGroup, sequence: Sequence) -> None:
+    def commit(self, sequence: Sequence) -> None:
         """See `Memory.commit`; full blocks can be found by later sequences from now on."""
-        if self._cache is None:
-            return
-        table = self._tables[sequence.sequence_id]
-        chain = table.chain
-        if chain is None:
-            chain = table.chain = PrefixChain(group.request.salt, self._block_size)
-        num_blocks = min(sequence.num_scheduled, sequence.num_known) // self._block_size
-        self._extend(chain, sequence, num_blocks)
-        for index in range(table.num_indexed, num_blocks):
-            if self._cache.insert(chain.links[index], table.blocks[index]):
-                self._pool.keep(table.blocks[index])
-        table.num_indexed = max(table.num_indexed, num_blocks)
+        self._index.commit(sequence, self._tables[sequence.sequence_id].blocks)
 
     def free(self, sequence_id: int) -> None:
         """See `Memory.free`; later blocks first, so that the heads of prefixes are evicted last."""
         table = self._tables.pop(sequence_id, _NO_TABLE)
         self._num_logical -= table.length
         self._release(table.blocks)
+        self._index.leave(sequence_id)
 
     def block_table(self, sequence_id: int) -> tuple[int, ...]:
         """See `Memory.block_table`."""
@@ -215,11 +191,12 @@ class PagedMemory:
     def can_swap_in(self, group: SequenceGroup) -> bool:
         """See `Memory.can_swap_in`; the watermark does not apply to an empty pool."""
         tables = [
-            _Table(self._swap.tables[sequence.sequence_id], sequence.num_scheduled)
+            BlockTable(self._swap.tables[sequence.sequence_id], sequence.num_scheduled)
             for sequence in group.live
         ]
         users = Counter(slot for table in tables for slot in table.blocks)
-        return self._has_room(len(users) + self._num_new_blocks(tables, users.__getitem__))
+        num_new = num_new_blocks(tables, self._block_size, users.__getitem__)
+        return self._has_room(len(users) + num_new)
 
     def swap_in(self, group: SequenceGroup) -> tuple[list[tuple[int, int]], list[Admitted]]:
         """See `Memory.swap_in`."""
@@ -232,7 +209,7 @@ class PagedMemory:
                     self._pool.share(blocks[slot])
                 else:
                     blocks[slot] = self._pool.allocate()
-            table = _Table([blocks[slot] for slot in slots])
+            table = BlockTable([blocks[slot] for slot in slots])
             self._tables[sequence.sequence_id] = table
             self._fill(table, sequence.num_scheduled)
             admitted.append(_admitted(sequence, table, sequence.num_scheduled))
@@ -248,35 +225,15 @@ class PagedMemory:
         num_kept_free = self._headroom.num_kept_free(self._pool.num_blocks, len(self._tables))
         return num_blocks + num_kept_free <= self._pool.num_free
 
-    def _admit(self, sequence: Sequence, prefix: list[int]) -> Admitted:
+    def _admit(self, group: SequenceGroup, sequence: Sequence, prefix: list[int]) -> Admitted:
         for block in prefix:
             self._pool.share(block)
         num_new = self._num_blocks(sequence.num_known) - len(prefix)
-        table = _Table(prefix + [self._pool.allocate() for _ in range(num_new)])
-        table.num_indexed = len(prefix)
-        if self._next_in_line and self._next_in_line[0] == sequence.sequence_id:
-            table.chain = self._next_in_line[1]
+        table = BlockTable(prefix + [self._pool.allocate() for _ in range(num_new)])
         self._tables[sequence.sequence_id] = table
+        self._index.enter(group, sequence, len(prefix))
         self._fill(table, sequence.num_known)
         return _admitted(sequence, table, len(prefix) * self._block_size)
-
-    def _match(self, group: SequenceGroup, sequence: Sequence) -> list[int]:
-        """Cached blocks of a prefix that leaves at least one token to compute."""
-        if self._cache is None or not group.request.sampling.may_read_cache:
-            return []
-        if self._next_in_line is None or self._next_in_line[0] != sequence.sequence_id:
-            chain = PrefixChain(group.request.salt, self._block_size)
-            self._next_in_line = sequence.sequence_id, chain
-        chain = self._next_in_line[1]
-        num_blocks = (sequence.num_known - 1) // self._block_size
-        self._extend(chain, sequence, num_blocks)
-        return self._cache.match(chain.links[:num_blocks])
-
-    def _extend(self, chain: PrefixChain, sequence: Sequence, num_blocks: int) -> None:
-        start = len(chain.links) * self._block_size
-        num_tokens = num_blocks * self._block_size - start
-        if num_tokens > 0:
-            chain.extend(sequence.known_tokens(start, num_tokens))
 
     def _num_shared_blocks(self, group: SequenceGroup) -> int:
         return len(group.request.prompt) // self._block_size
@@ -285,26 +242,13 @@ class PagedMemory:
         tables = (self._tables[sequence.sequence_id] for sequence in group.live)
         return list(dict.fromkeys(block for table in tables for block in table.blocks))
 
-    def _num_new_blocks(self, tables: list[_Table], users: Callable[[int], int]) -> int:
-        """Blocks to allocate so that each table can grow by one token."""
-        num_new = sum(map(self._is_full, tables))
-        writers = Counter(table.blocks[-1] for table in tables if self._is_partial(table))
-        # the last of a block's users writes into the block itself
-        return num_new + sum(min(num, users(block) - 1) for block, num in writers.items())
-
     def _release(self, blocks: list[int]) -> None:
         for block in reversed(blocks):
             if self._pool.release(block):
                 self._num_filled -= self._filled[block]
                 self._filled[block] = 0
 
-    def _is_full(self, table: _Table) -> bool:
-        return table.length == len(table.blocks) * self._block_size
-
-    def _is_partial(self, table: _Table) -> bool:
-        return table.length % self._block_size != 0
-
-    def _copy_last(self, table: _Table) -> tuple[int, int]:
+    def _copy_last(self, table: BlockTable) -> tuple[int, int]:
         source, copy = table.blocks[-1], self._pool.allocate()
         self._pool.release(source)
         table.blocks[-1] = copy
@@ -312,7 +256,7 @@ class PagedMemory:
         self._num_filled += self._filled[copy]
         return source, copy
 
-    def _fill(self, table: _Table, num_tokens: int) -> None:
+    def _fill(self, table: BlockTable, num_tokens: int) -> None:
         """Count positions [length, length + num_tokens), those of shared blocks once."""
         end = table.length + num_tokens
         for index in range(table.length // self._block_size, self._num_blocks(end)):
@@ -331,15 +275,5 @@ class PagedMemory:
         return -(-num_tokens // self._block_size)
 
 
-def _admitted(sequence: Sequence, table: _Table, num_cached: int) -> Admitted:
+def _admitted(sequence: Sequence, table: BlockTable, num_cached: int) -> Admitted:
     return Admitted(sequence, Growth(tuple(enumerate(table.blocks))), num_cached)
-
-
-def _num_equal(some: list[int], others: list[int]) -> int:
-    """Leading entries that two lists have in common."""
-    num_equal = 0
-    for one, other in zip(some, others, strict=False):
-        if one != other:
-            break
-        num_equal += 1
-    return num_equal

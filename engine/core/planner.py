@@ -7,7 +7,7 @@ dropped and its tokens prefilled again later.
 
 from engine.core.admission_gate import AdmissionGate
 from engine.core.decoding import Fork
-from engine.core.memory import NO_GROWTH, Admission, Admitted, Growth, Memory
+from engine.core.memory import NO_GROWTH, Admitted, Growth, Memory
 from engine.core.plan import PlanBuilder
 from engine.core.preemption import Preemption
 from engine.core.queues import Queues
@@ -138,7 +138,7 @@ class Planner:
             return False
         if group.status is Status.SWAPPED:
             return self._memory.can_swap_in(group)
-        return self._memory.can_admit(group) is Admission.NOW
+        return self._memory.can_admit(group)
 
     def _swap_in(self, builder: PlanBuilder, group: SequenceGroup) -> None:
         pairs, admitted = self._memory.swap_in(group)
@@ -209,7 +209,7 @@ class Planner:
         sequence.num_scheduled += count
         sequence.num_in_flight += samples
         sequence.last_step = builder.step
-        self._memory.commit(group, sequence)
+        self._memory.commit(sequence)
         if samples and group.beam is None:
             while group.num_unborn:
                 self._bear_sibling(builder, group, sequence)

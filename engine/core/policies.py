@@ -6,7 +6,6 @@ from engine.core.headroom import Headroom
 from engine.core.memory import Memory
 from engine.core.paged_memory import PagedMemory
 from engine.core.preemption import (
-    BitKeepingPreemption,
     CheapestPreemption,
     FixedPreemption,
     Preemption,
@@ -29,12 +28,9 @@ def make_memory(config: SchedulerConfig, capacity: Capacity) -> Memory:
             capacity.num_blocks,
             capacity.block_size,
             num_swap_slots=capacity.num_swap_slots,
-            headroom=Headroom(
-                watermark=config.watermark,
-                growth_blocks=config.growth_blocks,
-                pinned_blocks=config.num_pinnable(capacity.num_blocks),
-            ),
+            headroom=Headroom(watermark=config.watermark, growth_blocks=config.growth_blocks),
             prefix_cache=config.prefix_cache,
+            pinned_blocks=config.num_pinnable(capacity.num_blocks),
         )
     return ReservedMemory(
         capacity.num_blocks,
@@ -46,10 +42,11 @@ def make_memory(config: SchedulerConfig, capacity: Capacity) -> Memory:
 
 def make_preemption(config: SchedulerConfig, capacity: Capacity) -> Preemption:
     """Make the choice between swapping and recomputing."""
-    preemption = _preemption(config, capacity)
-    if capacity.recompute_changes_bits:
-        return BitKeepingPreemption(preemption)
-    return preemption
+    if config.preemption != "auto":
+        return FixedPreemption(swap=config.preemption == "swap")
+    if capacity.block_copy_s:
+        return CheapestPreemption(block_copy_s=capacity.block_copy_s)
+    return SharedPreemption()
 
 
 def make_gate(config: SchedulerConfig) -> AdmissionGate:
@@ -57,11 +54,3 @@ def make_gate(config: SchedulerConfig) -> AdmissionGate:
     if config.memory_policy == "faster_transformer":
         return BatchGate(max_total_len=config.max_model_len)
     return IterationGate(max_overtakes=config.max_overtakes)
-
-
-def _preemption(config: SchedulerConfig, capacity: Capacity) -> Preemption:
-    if config.preemption != "auto":
-        return FixedPreemption(swap=config.preemption == "swap")
-    if capacity.block_copy_s:
-        return CheapestPreemption(block_copy_s=capacity.block_copy_s)
-    return SharedPreemption()

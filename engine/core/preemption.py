@@ -97,24 +97,3 @@ class CheapestPreemption:
     def observe(self, plan: StepPlan, elapsed_s: float) -> None:
         """See `Preemption.observe`."""
         self._prefill_rate.note(plan, elapsed_s)
-
-
-@dataclass(frozen=True, slots=True)
-class BitKeepingPreemption:
-    """Swaps deterministic groups, for devices where prefilling again gives other bits.
-
-    Attributes:
-        others: chooses for all other groups.
-    """
-
-    others: Preemption
-
-    def prefers_swap(self, group: SequenceGroup, num_blocks: int, num_kept: int) -> bool:
-        """See `Preemption.prefers_swap`."""
-        if group.request.sampling.deterministic:
-            return True
-        return self.others.prefers_swap(group, num_blocks, num_kept)
-
-    def observe(self, plan: StepPlan, elapsed_s: float) -> None:
-        """See `Preemption.observe`."""
-        self.others.observe(plan, elapsed_s)

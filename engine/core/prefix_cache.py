@@ -5,9 +5,10 @@ tokens. On a hit the tokens are compared too, so a collision is a miss and never
 """
 
 import hashlib
-from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from engine.types import IntColumn
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class PrefixChain:
         # tagged and of fixed length, so that no salt can be mistaken for the key of a block
         self._root = _hash(b"salt" + _hash(salt))
 
-    def extend(self, tokens: "array[int]") -> None:
+    def extend(self, tokens: IntColumn) -> None:
         """Add the int32 tokens of the next full blocks."""
         for start in range(0, len(tokens), self._block_size):
             block_tokens = tokens[start : start + self._block_size].tobytes()

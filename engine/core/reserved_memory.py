@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from engine.core.buddy import BuddyAllocator, chunk_size
 from engine.core.limits import max_positions
-from engine.core.memory import NO_GROWTH, Admission, Admitted, Growth
+from engine.core.memory import NO_GROWTH, Admitted, Growth
 from engine.core.pinned_prefixes import PinnedPrefixes
 from engine.core.reservation import OutputEstimate, reserved_slots
 from engine.core.sequence import Sequence, SequenceGroup
@@ -78,10 +78,9 @@ class ReservedMemory:
         self._buddy = BuddyAllocator(num_blocks, chunk_size(-(-max_len // block_size)))
         self._reservations: dict[int, _Reservation] = {}
 
-    def can_admit(self, group: SequenceGroup) -> Admission:
+    def can_admit(self, group: SequenceGroup) -> bool:
         """See `Memory.can_admit`; there must be room for all siblings at once."""
-        fits = self._buddy.can_allocate(group.num_sequences, self._size(group).num_blocks)
-        return Admission.NOW if fits else Admission.LATER
+        return self._buddy.can_allocate(group.num_sequences, self._size(group).num_blocks)
 
     def admit(self, group: SequenceGroup) -> list[Admitted]:
         """See `Memory.admit`."""
@@ -114,7 +113,7 @@ class ReservedMemory:
             copies=tuple((parent.start + i, child.start + i) for i in range(num_used)),
         )
 
-    def commit(self, group: SequenceGroup, sequence: Sequence) -> None:
+    def commit(self, sequence: Sequence) -> None:
         """See `Memory.commit`; nothing is found again."""
 
     def free(self, sequence_id: int) -> None:

@@ -11,8 +11,8 @@ from engine.config import SchedulerConfig
 from engine.core.admission_gate import AdmissionGate
 from engine.core.decoding import Decoding
 from engine.core.grouping import make_group
-from engine.core.limits import num_sequences, outgrown
-from engine.core.memory import Admission, Memory
+from engine.core.limits import num_sequences
+from engine.core.memory import Memory
 from engine.core.output import OutputBuilder
 from engine.core.plan import PlanBuilder
 from engine.core.planner import Planner
@@ -92,14 +92,9 @@ class Scheduler:
         if request.request_id in self._groups:
             raise InvalidRequest(f"request {request.request_id} is open already")
         group = make_group(request, self._next_sequence_id, self._config, self._capacity)
-        # also if it is refused below: memory may know what asked for room by its id
-        self._next_sequence_id += group.num_sequences
-        if self._memory.can_admit(group) is Admission.NEVER:
-            raise outgrown(
-                len(request.prompt), group.max_tokens, group.num_sequences, self._capacity
-            )
         if request.pin is not None:
             self._reserve_prefix(request)
+        self._next_sequence_id += group.num_sequences
         self._groups[request.request_id] = group
         self._queues.add(group)
 

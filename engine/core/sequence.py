@@ -1,11 +1,10 @@
 """Sequences and the groups that belong to one request. Only the scheduler changes them."""
 
-from array import array
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from engine.core.beam_search import BeamSearch
-from engine.types import FinishReason, Request, SamplingParams, int32
+from engine.types import FinishReason, IntColumn, Request, SamplingParams, int32
 
 
 class Status(Enum):
@@ -48,8 +47,8 @@ class Sequence:
 
     sequence_id: int
     choice: int
-    prompt: "array[int]"
-    output: "array[int]" = field(default_factory=int32)
+    prompt: IntColumn
+    output: IntColumn = field(default_factory=int32)
     row: int = -1
     prefill_end: int = 0
     num_scheduled: int = 0
@@ -73,7 +72,7 @@ class Sequence:
         """Whether known tokens are still to be prefilled."""
         return self.num_scheduled < self.prefill_end
 
-    def known_tokens(self, start: int, count: int) -> "array[int]":
+    def known_tokens(self, start: int, count: int) -> IntColumn:
         """Tokens [start, start + count) of prompt and output, int32."""
         split = len(self.prompt)
         if start + count <= split:

@@ -185,11 +185,5 @@ def connect(path: str) -> Channel:
     return Channel(connection)
 
 
-def channel_pair() -> tuple[Channel, Channel]:
-    """Two connected ends inside this process."""
-    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    return Channel(left), Channel(right)
-
-
 def _new_socket() -> socket.socket:
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -125,12 +125,14 @@ class LayerStack:
         alone = layout.is_deterministic
         q = self._backend.kv_write(layer.qkv(x, is_deterministic=alone), kv_layer, layout)
         attended = self._backend.attention(q, kv_layer, layout, self._scale)
-        return self._parallel.all_reduce(layer.out(attended, is_deterministic=alone))
+        x = layer.out(attended, is_deterministic=alone)
+        return self._parallel.all_reduce(x, is_deterministic=alone)
 
     def _feed(self, layer: Layer, x: Tensor, layout: BatchLayout) -> Tensor:
         alone = layout.is_deterministic
         x = self._activation(layer.feed_in(x, is_deterministic=alone))
-        return self._parallel.all_reduce(layer.feed_out(x, is_deterministic=alone))
+        x = layer.feed_out(x, is_deterministic=alone)
+        return self._parallel.all_reduce(x, is_deterministic=alone)
 
     def _add_norm(self, x: Tensor, residual: Tensor, norm: LayerNorm) -> Tensor:
         return self._backend.add_layer_norm(x, residual, norm.weight, norm.bias, self._eps)

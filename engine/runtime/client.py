@@ -4,7 +4,6 @@ import asyncio
 import contextvars
 import itertools
 import secrets
-from array import array
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
 from functools import partial
@@ -24,7 +23,7 @@ from engine.runtime.messages import (
 )
 from engine.runtime.token_stream import RemoteTokenStream
 from engine.runtime.told_prefixes import merge_prefixes
-from engine.types import ALL_CHOICES, FinishReason, Pin, Request, SamplingParams
+from engine.types import ALL_CHOICES, FinishReason, IntColumn, Pin, Request, SamplingParams
 
 RENEW_PERIOD_S = 1.5
 READY_TIMEOUT_S = 5.0
@@ -92,16 +91,14 @@ class RemoteEngineClient:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def submit(
-        self, prompt: "array[int]", sampling: SamplingParams, *, salt: bytes = b""
+        self, prompt: IntColumn, sampling: SamplingParams, *, salt: bytes = b""
     ) -> RemoteTokenStream:
         """See `EngineClient.submit`."""
         return await self._submit(
             Request(request_id=next(self._request_ids), prompt=prompt, sampling=sampling, salt=salt)
         )
 
-    async def pin_prefix(
-        self, prompt: "array[int]", pin: Pin, *, salt: bytes = b""
-    ) -> FinishReason:
+    async def pin_prefix(self, prompt: IntColumn, pin: Pin, *, salt: bytes = b"") -> FinishReason:
         """See `EngineClient.pin_prefix`."""
         reason, lost = FinishReason.NONE, EngineError("no engine replica runs")
         # in turn and in one order for everybody, so that of two who want a name the same one gets
@@ -128,9 +125,7 @@ class RemoteEngineClient:
         lists = await asyncio.shield(self._spawn(self._handle.prefixes(salt)))
         return merge_prefixes(PREFIXES.decode(data) for data in lists)
 
-    async def _pin_on(
-        self, replica: str, prompt: "array[int]", pin: Pin, salt: bytes
-    ) -> FinishReason:
+    async def _pin_on(self, replica: str, prompt: IntColumn, pin: Pin, salt: bytes) -> FinishReason:
         request = Request(
             request_id=next(self._request_ids),
             prompt=prompt,

@@ -106,7 +106,6 @@ def common_capacity(capacities: Sequence[Capacity]) -> Capacity:
         num_blocks=min(capacity.num_blocks for capacity in capacities),
         num_swap_slots=min(capacity.num_swap_slots for capacity in capacities),
         block_copy_s=max(capacity.block_copy_s for capacity in capacities),
-        recompute_changes_bits=any(capacity.recompute_changes_bits for capacity in capacities),
     )
 
 

@@ -1,22 +1,21 @@
 """What the ingress sees of the engine: token ids in, token ids out. No text, HTTP or Ray types."""
 
-from array import array
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from engine.runtime.messages import PrefixInfo
-from engine.types import FinishReason, Pin, SamplingParams
+from engine.types import FinishReason, FloatColumn, IntColumn, Pin, SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeamStep:
     """One step of a beam search; see the columns of `engine.types.StepOutput`."""
 
-    indices: "array[int]"
-    parents: "array[int]"
-    tokens: "array[int]"
-    logprobs: "array[float]"
+    indices: IntColumn
+    parents: IntColumn
+    tokens: IntColumn
+    logprobs: FloatColumn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +38,10 @@ class Delta:
     """
 
     choice: int
-    tokens: "array[int]"
-    logprobs: "array[float]"
-    top_tokens: tuple["array[int]", ...] = ()
-    top_logprobs: tuple["array[float]", ...] = ()
+    tokens: IntColumn
+    logprobs: FloatColumn
+    top_tokens: tuple[IntColumn, ...] = ()
+    top_logprobs: tuple[FloatColumn, ...] = ()
     finish_reason: FinishReason = FinishReason.NONE
     num_cached: int = 0
     num_preemptions: int = 0
@@ -79,7 +78,7 @@ class EngineClient(Protocol):
     """How an ingress replica talks to the engine replicas."""
 
     async def submit(
-        self, prompt: "array[int]", sampling: SamplingParams, *, salt: bytes = b""
+        self, prompt: IntColumn, sampling: SamplingParams, *, salt: bytes = b""
     ) -> TokenStream:
         """Hand a request to an engine replica and wait for its verdict.
 
@@ -95,9 +94,7 @@ class EngineClient(Protocol):
         """
         ...
 
-    async def pin_prefix(
-        self, prompt: "array[int]", pin: Pin, *, salt: bytes = b""
-    ) -> FinishReason:
+    async def pin_prefix(self, prompt: IntColumn, pin: Pin, *, salt: bytes = b"") -> FinishReason:
         """Have the full blocks of a prompt pinned on every engine replica, and wait for it.
 
         See `engine.core.pinned_prefixes`. If a replica refuses, those before it keep what they have

@@ -76,7 +76,6 @@ class Supervisor:
         self._admission = Admission(config, gang.capacity)
         self._mailboxes: dict[int, Mailbox] = {}
         self._owners: dict[int, Mailbox] = {}
-        self._num_slow_clients = 0
         self._preemption_log = PreemptionLog()
         self._stats = idle_stats(gang.capacity)
         self._pinned: tuple[PinnedPrefix, ...] = ()
@@ -106,11 +105,6 @@ class Supervisor:
     def num_open_choices(self) -> int:
         """Sequences that they are to bring and that have not ended."""
         return sum(mailbox.open.num_choices for mailbox in self._mailboxes.values())
-
-    @property
-    def num_slow_clients(self) -> int:
-        """Clients that were given up because they read too slowly."""
-        return self._num_slow_clients
 
     @property
     def num_waiting(self) -> int:
@@ -228,7 +222,6 @@ class Supervisor:
         """Forget a client that is gone or does not read, and free what belongs to it."""
         mailbox = self._mailboxes.pop(client)
         mailbox.close(f"the engine replica has given up this client: it was {reason}")
-        self._num_slow_clients += reason == SLOW
         request_ids = mailbox.open.request_ids
         if request_ids or reason == SLOW:
             logger.warning(

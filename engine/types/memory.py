@@ -15,8 +15,6 @@ class Capacity:
         num_rows: sequences that can be in the row table at once.
         num_swap_slots: blocks that fit the swap space.
         block_copy_s: seconds to copy a block to or from the swap space; 0 when not measured.
-        recompute_changes_bits: whether prefilling again what was decoded gives other bits even for
-            deterministic requests.
     """
 
     num_blocks: int
@@ -24,7 +22,6 @@ class Capacity:
     num_rows: int
     num_swap_slots: int = 0
     block_copy_s: float = 0.0
-    recompute_changes_bits: bool = False
 
     @property
     def num_slots(self) -> int:

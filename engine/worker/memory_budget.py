@@ -20,13 +20,14 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBudget:
-    """Bytes of a device by use; all zero but `blocks` where the device is not ours to share out.
+    """Bytes of a device by use.
 
     Attributes:
-        total: of the device.
-        weights: of the model.
+        total: of the device; 0 where its memory is not shared out: the pool's size is configured,
+            or the device is not ours alone. Then activations and graphs are not measured either.
+        weights: of the model; 0 where the device does not tell.
         activations: most that a step takes beside.
-        graphs: captured decode steps.
+        graphs: captured steps.
         blocks: the KV pool.
     """
 

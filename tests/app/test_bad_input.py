@@ -16,7 +16,6 @@ from tests.app.bad_fields import (
     ONLY_COMPLETIONS,
     TOGETHER,
     UNKNOWN,
-    VOCAB,
 )
 from tests.app.fakes import FakeEngineClient, Script
 from tests.app.server import CHAT, COMPLETIONS, chat_body, completion_body, in_process
@@ -213,26 +212,6 @@ async def test_unknown_fields_can_be_reported_instead() -> None:
         )
     assert response.status_code == 200
     assert response.headers["x-ignored-parameters"] == "user, novel"
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"allowed_token_ids": [5, VOCAB]}, "allowed_token_ids[1]"),
-        ({"prompt": [5, VOCAB], "echo": True, "logprobs": 0, "max_tokens": 0}, "prompt[1]"),
-    ],
-)
-async def test_rows_of_the_embedding_that_are_no_token_cannot_be_asked_for(
-    fields: dict[str, Any], param: str
-) -> None:
-    client = FakeEngineClient([Script([5])])
-    async with in_process(build(client, vocab_size=VOCAB + 8)) as http:
-        response = await http.post(COMPLETIONS, json=completion_body(**fields))
-        assert response.status_code == 400
-        assert response.json()["error"]["param"] == param
-        assert client.prompts == []
-        response = await http.post(COMPLETIONS, json=completion_body(prompt=[5, VOCAB]))
-        assert response.status_code == 200
 
 
 NEUTRAL = {

@@ -10,6 +10,7 @@ import pytest
 from engine.errors import EngineError, Overloaded, PromptTooLong
 from engine.runtime.protocol import TokenStream
 from engine.types import IntColumn, SamplingParams
+from tests.app.answers import BODIES
 from tests.app.fakes import FakeEngineClient, Script
 from tests.app.server import (
     CHAT,
@@ -21,8 +22,6 @@ from tests.app.server import (
     make_app,
     serving,
 )
-
-BODIES = {COMPLETIONS: completion_body, CHAT: chat_body}
 
 
 def waiting(**fields: Any) -> FakeEngineClient:

@@ -129,7 +129,7 @@ def test_two_processes_at_once_build_it_once(tiny: PackagedModel, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_the_embedded_model_knows_the_capital_of_france(tmp_path: Path) -> None:
+def test_the_embedded_model_knows_the_capital_of_france() -> None:
     import torch
     from tokenizers import Tokenizer
     from transformers import AutoModelForCausalLM

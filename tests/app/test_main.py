@@ -8,6 +8,7 @@ from app.config import parse_config
 from app.deployments import gang_options, resources
 from app.main import api_settings, build, stream_interval_s
 from engine.config import Device
+from engine.errors import ConfigError
 from tests.runtime.scripted import engine_config
 
 
@@ -31,7 +32,7 @@ def test_a_key_file_without_keys_is_refused(tmp_path: Path, content: str | bytes
     keys = tmp_path / "keys"
     if content is not None:
         keys.write_bytes(content.encode() if isinstance(content, str) else content)
-    with pytest.raises(Exception, match="api_keys_file"):
+    with pytest.raises(ConfigError, match="api_keys_file"):
         api_settings(parse_config({"api_keys_file": str(keys)}), engine_config())
 
 

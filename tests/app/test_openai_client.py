@@ -1,5 +1,6 @@
 """OpenAI's own client must understand every answer."""
 
+import hashlib
 from typing import Any
 
 import openai
@@ -168,8 +169,6 @@ async def test_a_broken_stream_raises() -> None:
 
 
 async def test_keys_are_checked() -> None:
-    import hashlib
-
     async with client_of(speaking(), api_key_sha256=(hashlib.sha256(b"key").digest(),)) as client:
         await client.models.list()
     async with client_of(speaking(), api_key_sha256=(hashlib.sha256(b"no").digest(),)) as client:

@@ -18,14 +18,8 @@ from app.protocol.sampling_fields import Strict
 from engine.errors import InvalidRequest
 from tests.app.server import chat_body, completion_body
 
-CHAT: Schema[Any] = Schema(
-    model=ChatRequest, ignored=chat_request.IGNORED, unsupported=chat_request.UNSUPPORTED
-)
-COMPLETIONS: Schema[Any] = Schema(
-    model=CompletionRequest,
-    ignored=completion_request.IGNORED,
-    unsupported=completion_request.UNSUPPORTED,
-)
+CHAT: Schema[Any] = chat_request.SCHEMA
+COMPLETIONS: Schema[Any] = completion_request.SCHEMA
 GOOD: dict[Any, dict[str, Any]] = {ChatRequest: chat_body(), CompletionRequest: completion_body()}
 
 SCALARS = (
@@ -80,9 +74,9 @@ def test_ignored_fields_exist_and_unsupported_ones_do_not() -> None:
         assert not fields & set(schema.unsupported)
 
 
-@pytest.mark.parametrize("name", sorted(chat_request.UNSUPPORTED.keys()))
+@pytest.mark.parametrize("name", sorted(CHAT.unsupported))
 def test_every_unsupported_field_is_refused_by_name_unless_it_asks_for_nothing(name: str) -> None:
-    neutral = chat_request.UNSUPPORTED[name]
+    neutral = CHAT.unsupported[name]
     parse_request(CHAT, chat_body(**{name: neutral}), "reject")
     for value in ("else", 7, [1], {"a": 1}):
         with pytest.raises(InvalidRequest) as refused:

@@ -1,6 +1,7 @@
 """/v1/prefixes, and the prefixes of the configuration."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,14 @@ def test_configured_prefixes_become_token_ids(tmp_path: Path) -> None:
     messages = [{"role": "system", "content": "Be kind."}]
     ids = chatml_tokenizer().encode_chat(messages, add_generation_prompt=False)
     assert chat.token_ids == tuple(ids)
+
+
+def test_a_prefix_with_a_token_that_the_model_does_not_have_is_named() -> None:
+    config = parse_config({"pinned_prefixes": [{"name": "a", "text": TEXT}]})
+    engine = scripted.engine_config(pinned_prefix_share=0.2)
+    small = replace(engine, model=replace(engine.model, vocab_size=max(encode(TEXT))))
+    with pytest.raises(ConfigError, match="'a' has a token that the model does not have"):
+        encode_prefixes(config.pinned_prefixes, small, chatml_tokenizer(), ())
 
 
 def test_each_tenant_has_its_own_copy() -> None:

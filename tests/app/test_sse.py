@@ -6,6 +6,7 @@ import pytest
 
 from app.sse import DONE, frames
 from engine.errors import EngineError
+from tests.app.answers import BODIES
 from tests.app.fakes import FakeEngineClient, Script
 from tests.app.server import CHAT, COMPLETIONS, chat_body, completion_body, encode, in_process
 from tests.app.server import make_app as build
@@ -113,7 +114,7 @@ async def test_completion_stream_of_two_choices_with_echo_and_logprobs() -> None
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
 async def test_a_stream_that_breaks_ends_with_an_error_and_without_done(path: str) -> None:
     script = Script(encode("The quick"), error=EngineError("inner words"), error_at=1)
-    body = {COMPLETIONS: completion_body, CHAT: chat_body}[path](stream=True)
+    body = BODIES[path](stream=True)
     *_, last, rest = await stream(FakeEngineClient([script]), path, body)
     assert last == (
         'data: {"error":{"message":"the engine failed during generation","type":"server_error",'

@@ -1,7 +1,6 @@
 """Drives an engine over the symbolic executor and checks its promises at every step."""
 
 from engine.core.engine import Engine
-from engine.core.headroom import Headroom
 from engine.core.memory import Memory
 from engine.core.paged_memory import PagedMemory
 from engine.errors import InvalidRequest, PromptTooLong
@@ -280,8 +279,8 @@ def _paged_memory(setting: Setting) -> PagedMemory:
         capacity.num_blocks,
         capacity.block_size,
         num_swap_slots=capacity.num_swap_slots,
-        headroom=Headroom(pinned_blocks=setting.pinned_blocks),
         prefix_cache=setting.prefix_cache,
+        pinned_blocks=setting.pinned_blocks,
     )
 
 

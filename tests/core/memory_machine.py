@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from engine.config import SchedulerConfig
 from engine.core.grouping import make_group
-from engine.core.memory import Admission, Admitted, Growth
+from engine.core.memory import Admitted, Growth
 from engine.core.paged_memory import PagedMemory
 from engine.core.sequence import Sequence, SequenceGroup, Status
 from engine.errors import RequestError
@@ -66,8 +66,7 @@ class PagedMemoryMachine(RuleBasedStateMachine):
         group = data.draw(st.sampled_from(self.where(Status.WAITING)))
         trial = copy.deepcopy(self.memory)
         fits = _succeeds(lambda: trial.admit(group))
-        answer = self.memory.can_admit(group)
-        assert answer is (Admission.NOW if fits else Admission.LATER)
+        assert self.memory.can_admit(group) == fits
         if fits:
             self._enter(group, self.memory.admit(group), is_prefill=True)
 
@@ -212,7 +211,7 @@ class PagedMemoryMachine(RuleBasedStateMachine):
             for position in range(entry.num_cached, sequence.num_known):
                 self._write(sequence, position)
         for entry in admitted if is_prefill else ():
-            self.memory.commit(group, entry.sequence)
+            self.memory.commit(entry.sequence)
 
     def _grow(self, sequence: Sequence, growth: Growth) -> None:
         for source, destination in growth.copies:

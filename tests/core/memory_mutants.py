@@ -1,7 +1,8 @@
 """Faults of blocks, tables and limits."""
 
-from engine.core import grouping, limits
+from engine.core import grouping, limits, paged_memory
 from engine.core.block_pool import BlockPool
+from engine.core.block_table import num_new_blocks
 from engine.core.limits import clip_max_tokens, max_positions
 from engine.core.paged_memory import PagedMemory
 from engine.core.rows import Rows
@@ -140,8 +141,8 @@ MEMORY_MUTANTS = [
     ),
     mutant(
         "a block comes one token too late",
-        PagedMemory,
-        PagedMemory._is_full,
+        paged_memory,
+        num_new_blocks,
         "table.length ==",
         "table.length - 1 ==",
     ),
@@ -149,7 +150,7 @@ MEMORY_MUTANTS = [
         "a full pool is not noticed",
         PagedMemory,
         PagedMemory.can_append,
-        "self._num_new_blocks(tables, self._pool.references) <= self._pool.num_free",
+        "num_new <= self._pool.num_free",
         "True",
     ),
     mutant(

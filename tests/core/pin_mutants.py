@@ -1,5 +1,7 @@
 """Faults of pinned prefixes."""
 
+from engine.core import grouping
+from engine.core.limits import clip_max_tokens
 from engine.core.paged_memory import PagedMemory
 from engine.core.pinned_prefixes import PinnedPrefixes
 from engine.core.scheduler import Scheduler
@@ -106,10 +108,10 @@ PIN_MUTANTS = [
     ),
     mutant(
         "a request may need the blocks that can be pinned",
-        PagedMemory,
-        PagedMemory.can_admit,
-        "most > self._pool.num_blocks - self._headroom.pinned_blocks",
-        "most > self._pool.num_blocks - self._headroom.pinned_blocks + 1",
+        grouping,
+        clip_max_tokens,
+        "capacity.num_blocks - config.num_pinnable(capacity.num_blocks)",
+        "capacity.num_blocks",
     ),
     mutant(
         "pinned blocks count as slots that are wasted",

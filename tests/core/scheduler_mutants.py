@@ -184,14 +184,14 @@ DECODING_MUTANTS = [
         "unborn siblings are not told of an abort",
         Decoding,
         Decoding.end,
-        "[sequence.choice for sequence in live] + unborn",
+        "[*(sequence.choice for sequence in live), *unborn]",
         "[sequence.choice for sequence in live]",
     ),
     mutant(
         "an end is told again to siblings that had ended",
         Decoding,
         Decoding.end,
-        "[sequence.choice for sequence in live] + unborn",
+        "[*(sequence.choice for sequence in live), *unborn]",
         "range(group.num_sequences)",
     ),
     mutant(

@@ -1,9 +1,12 @@
 """Faults of shared blocks: copies, forks, the prefix cache, swapping."""
 
+from engine.core import paged_memory
 from engine.core import prefix_cache as prefix_cache_module
+from engine.core.block_table import num_new_blocks
 from engine.core.paged_memory import PagedMemory
 from engine.core.plan import PlanBuilder
 from engine.core.prefix_cache import PrefixCache, PrefixChain
+from engine.core.prefix_index import PrefixIndex
 from engine.core.sequence import Sequence
 from tests.core.mutants import mutant
 
@@ -45,16 +48,16 @@ FORK_MUTANTS = [
     ),
     mutant(
         "copies are not counted as growth",
-        PagedMemory,
-        PagedMemory._num_new_blocks,
-        "num_new + sum(min(num, users(block) - 1) for block, num in writers.items())",
-        "num_new",
+        paged_memory,
+        num_new_blocks,
+        "num_full + sum(min(num, num_users(block) - 1) for block, num in writers.items())",
+        "num_full",
     ),
     mutant(
         "the last user of a block is thought to copy it too",
-        PagedMemory,
-        PagedMemory._num_new_blocks,
-        "min(num, users(block) - 1)",
+        paged_memory,
+        num_new_blocks,
+        "min(num, num_users(block) - 1)",
         "num",
     ),
     mutant(
@@ -111,22 +114,22 @@ CACHE_MUTANTS = [
     ),
     mutant(
         "blocks are found before they are computed",
-        PagedMemory,
-        PagedMemory.commit,
+        PrefixIndex,
+        PrefixIndex.commit,
         "min(sequence.num_scheduled, sequence.num_known) // self._block_size",
         "sequence.num_known // self._block_size",
     ),
     mutant(
         "half full blocks are found",
-        PagedMemory,
-        PagedMemory.commit,
+        PrefixIndex,
+        PrefixIndex.commit,
         "min(sequence.num_scheduled, sequence.num_known) // self._block_size",
         "-(-sequence.num_scheduled // self._block_size)",
     ),
     mutant(
         "the cache has the whole prompt and nothing is left to compute",
-        PagedMemory,
-        PagedMemory._match,
+        PrefixIndex,
+        PrefixIndex.match,
         "(sequence.num_known - 1) // self._block_size",
         "sequence.num_known // self._block_size",
     ),
@@ -146,15 +149,15 @@ CACHE_MUTANTS = [
     ),
     mutant(
         "contents of a block are lost with its last reference",
-        PagedMemory,
-        PagedMemory.commit,
-        "self._pool.keep(table.blocks[index])",
+        PrefixIndex,
+        PrefixIndex.commit,
+        "self._pool.keep(blocks[index])",
         "pass",
     ),
     mutant(
         "the keys of the last group in line are used for the next",
-        PagedMemory,
-        PagedMemory._match,
+        PrefixIndex,
+        PrefixIndex._next_chain,
         "self._next_in_line[0] != sequence.sequence_id",
         "False",
     ),
@@ -223,14 +226,14 @@ SWAPPED_MUTANTS = [
         "a group is swapped in without room",
         PagedMemory,
         PagedMemory.can_swap_in,
-        "self._has_room(len(users) + self._num_new_blocks(tables, users.__getitem__))",
+        "self._has_room(len(users) + num_new)",
         "True",
     ),
     mutant(
         "a group that fits the pool is not swapped in",
         PagedMemory,
         PagedMemory.can_swap_in,
-        "self._num_new_blocks(tables, users.__getitem__)",
+        "num_new_blocks(tables, self._block_size, users.__getitem__)",
         "len(tables)",
     ),
     mutant(

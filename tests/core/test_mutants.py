@@ -18,7 +18,7 @@ from tests.core import test_decoding as decoding
 from tests.core import test_limits as limits
 from tests.core import test_paged_memory as paged_memory
 from tests.core import test_pinned_prefixes as pinned_prefixes
-from tests.core import test_preemption as preemption
+from tests.core import test_preempted_groups as preempted_groups
 from tests.core import test_queues as queues
 from tests.core import test_scheduler as scheduler
 from tests.core import test_swap_space as swap_space
@@ -54,10 +54,10 @@ RULES: list[Callable[[], None]] = [
     swap_space.test_one_copy_is_enough_for_two_to_come_back,
     decoding.test_blocks_of_a_beam_that_ends_come_back_at_once,
     scheduler.test_a_request_is_not_admitted_in_the_step_that_preempts_it,
-    preemption.test_a_beam_rewound_by_a_swap_decodes,
-    preemption.test_siblings_that_come_back_wait_for_the_head_of_their_prompt,
-    preemption.test_a_choice_given_up_while_it_comes_back_ends_once_its_sibling_can_do_without,
-    preemption.test_as_many_as_configured_overtake_a_swapped_group,
+    preempted_groups.test_a_beam_rewound_by_a_swap_decodes,
+    preempted_groups.test_siblings_that_come_back_wait_for_the_head_of_their_prompt,
+    preempted_groups.test_a_choice_given_up_while_it_comes_back_ends_once_its_sibling_can_do_without,
+    preempted_groups.test_as_many_as_configured_overtake_a_swapped_group,
     queues.test_an_overtaken_group_is_preempted_after_those_that_overtook_it,
     limits.test_a_group_with_more_sequences_than_rows_is_refused,
     limits.test_a_prompt_as_long_as_the_context_is_refused,

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.core.headroom import Headroom
-from engine.core.memory import Admission, Growth
+from engine.core.memory import Growth
 from engine.core.paged_memory import PagedMemory
 from engine.core.sequence import SequenceGroup
 from engine.types import MemoryUsage, SamplingParams
@@ -12,10 +12,10 @@ from tests.core.groups import group_of
 
 def admit(memory: PagedMemory, group: SequenceGroup) -> list[int]:
     """Admits and computes a group; how many tokens of each sequence were there already."""
-    assert memory.can_admit(group) is Admission.NOW
+    assert memory.can_admit(group)
     admitted = memory.admit(group)
     for entry in admitted:
-        memory.commit(group, entry.sequence)
+        memory.commit(entry.sequence)
     return [entry.num_cached for entry in admitted]
 
 
@@ -73,24 +73,19 @@ def test_all_that_grow_need_a_block_each(num_blocks: int, fits: bool) -> None:
     assert memory.can_append([1])
 
 
-@pytest.mark.parametrize(
-    ("prompt_len", "answer"),
-    [(4, Admission.NOW), (5, Admission.LATER), (9, Admission.NEVER)],
-)
-def test_admission_looks_at_the_free_blocks_and_at_the_whole_pool(
-    prompt_len: int, answer: Admission
-) -> None:
+@pytest.mark.parametrize(("prompt_len", "fits"), [(4, True), (5, False)])
+def test_admission_looks_at_the_free_blocks(prompt_len: int, fits: bool) -> None:
     memory = PagedMemory(num_blocks=2, block_size=4)
     admit(memory, group_of([1]))
     group = group_of([2] * prompt_len, first_id=1)
-    assert memory.can_admit(group) is answer
+    assert memory.can_admit(group) is fits
 
 
 def test_the_watermark_is_kept_free_of_newcomers_but_not_of_growth() -> None:
     memory = PagedMemory(num_blocks=10, block_size=1, headroom=Headroom(watermark=0.2))
     admit(memory, group_of([1] * 7))
-    assert memory.can_admit(group_of([2], first_id=1)) is Admission.NOW
-    assert memory.can_admit(group_of([2, 3], first_id=2)) is Admission.LATER
+    assert memory.can_admit(group_of([2], first_id=1))
+    assert not memory.can_admit(group_of([2, 3], first_id=2))
     memory.append(0)
     assert memory.can_append([0])
 
@@ -98,7 +93,7 @@ def test_the_watermark_is_kept_free_of_newcomers_but_not_of_growth() -> None:
 def test_the_watermark_does_not_apply_to_an_empty_pool() -> None:
     memory = PagedMemory(num_blocks=10, block_size=1, headroom=Headroom(watermark=0.2))
     group = group_of(list(range(10)))
-    assert memory.can_admit(group) is Admission.NOW
+    assert memory.can_admit(group)
 
 
 def test_a_fork_shares_blocks_until_one_of_the_two_writes() -> None:
@@ -185,7 +180,7 @@ def test_what_is_not_computed_yet_is_not_found() -> None:
     (first,) = group.sequences
     memory.admit(group)
     first.num_scheduled = 7
-    memory.commit(group, first)
+    memory.commit(first)
     assert admit(memory, group_of(list(range(12)), first_id=1)) == [4]
 
 
@@ -195,7 +190,7 @@ def test_hits_that_nobody_uses_are_taken_out_of_the_free_blocks() -> None:
     memory.free(0)
     admit(memory, group_of([99], first_id=1))
     assert memory.usage().cached == 8
-    assert memory.can_admit(group_of(list(range(9)), first_id=2)) is Admission.LATER
+    assert not memory.can_admit(group_of(list(range(9)), first_id=2))
 
 
 def test_without_the_cache_nothing_is_kept() -> None:

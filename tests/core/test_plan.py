@@ -73,15 +73,6 @@ def test_a_plan_over_the_budget_is_not_built() -> None:
         builder.build([])
 
 
-def test_releases_alone_make_no_plan() -> None:
-    builder = PlanBuilder(0, 10, 10)
-    assert builder.is_empty
-    group = group_in_row(0, [1])
-    builder.prefill(group, group.sequences[0], 1)
-    plan = builder.build([1, 2])
-    assert list(plan.releases) == [1, 2]
-
-
 def test_table_entries_name_their_row() -> None:
     builder = PlanBuilder(0, 10, 10)
     groups = [group_in_row(row, [1]) for row in (4, 6)]

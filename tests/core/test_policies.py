@@ -8,7 +8,6 @@ from engine.core.admission_gate import BatchGate, IterationGate
 from engine.core.paged_memory import PagedMemory
 from engine.core.policies import make_gate, make_memory, make_preemption
 from engine.core.preemption import (
-    BitKeepingPreemption,
     CheapestPreemption,
     FixedPreemption,
     Preemption,
@@ -57,12 +56,6 @@ def test_fixed_ways_stay_fixed(
 
 def test_auto_compares_costs_where_copies_are_measured() -> None:
     assert isinstance(make_preemption(_config(), MEASURED), CheapestPreemption)
-
-
-def test_bits_are_kept_where_recomputation_changes_them() -> None:
-    capacity = replace(CAPACITY, recompute_changes_bits=True)
-    preemption = make_preemption(_config(preemption="recompute"), capacity)
-    assert preemption == BitKeepingPreemption(FixedPreemption(swap=False))
 
 
 def test_the_gate_lets_as_many_overtake_as_configured() -> None:

@@ -1,39 +1,20 @@
-"""Preemption: which way by cost, and the same answers whatever happens."""
-
-from dataclasses import replace
-from random import Random
+"""Which way preempted groups come back, by cost."""
 
 import pytest
 
 from engine.config import SchedulerConfig
 from engine.core.engine import Engine
-from engine.core.paged_memory import PagedMemory
-from engine.core.preemption import (
-    BitKeepingPreemption,
-    CheapestPreemption,
-    Preemption,
-    PrefillRate,
-)
+from engine.core.preemption import CheapestPreemption, PrefillRate
 from engine.executor.simulated import PROMPT_TOKEN, SimulatedExecutor
 from engine.executor.step_time import LinearStepTime
-from engine.types import (
-    Capacity,
-    FinishReason,
-    Request,
-    SamplingParams,
-    StepPlan,
-    int32,
-)
-from tests.core.desk import Desk
-from tests.core.expectations import Setting
+from engine.types import Capacity, Request, SamplingParams, StepPlan, int32
 from tests.core.groups import group_of
-from tests.core.harness import Harness, count_preemptions
-from tests.core.workload import RECOMPUTE, SWAP, MixedPreemption, run_workload
 
 
-def _cheapest(block_copy_s: float, token_s: float = 1.0) -> CheapestPreemption:
+def _cheapest(block_copy_s: float) -> CheapestPreemption:
+    """With prefills that take a second a token."""
     preemption = CheapestPreemption(block_copy_s=block_copy_s)
-    preemption.observe(_step(num_prefilled=8), 8 * token_s)
+    preemption.observe(_step(num_prefilled=8), 8.0)
     return preemption
 
 
@@ -91,16 +72,6 @@ def test_the_prefill_rate_follows_the_machine() -> None:
     assert rate.token_s == pytest.approx(0.1, rel=0.02)
 
 
-@pytest.mark.parametrize("deterministic", [True, False])
-def test_deterministic_groups_are_swapped_where_recomputation_changes_bits(
-    deterministic: bool,
-) -> None:
-    sampling = SamplingParams(max_tokens=4, deterministic=deterministic)
-    group = group_of([1, 2], (3,), sampling=sampling)
-    preemption = BitKeepingPreemption(RECOMPUTE)
-    assert preemption.prefers_swap(group, num_blocks=9, num_kept=0) is deterministic
-
-
 def test_the_scheduler_learns_the_rate_from_its_steps() -> None:
     """The second group, of two blocks and eight tokens, is swapped if a token takes long."""
     for token_s, swaps in ((0.4, False), (0.6, True)):
@@ -121,183 +92,3 @@ def test_the_scheduler_learns_the_rate_from_its_steps() -> None:
         while (output := engine.step(0.0)) is not None:
             stats = output.stats
         assert (stats.num_swapped_out, stats.num_recomputed) == (int(swaps), int(not swaps))
-
-
-def preempt_second(num_swap_slots: int) -> Desk:
-    """The first request needs a block and takes it from the second, which has two."""
-    desk = Desk(num_blocks=3, num_swap_slots=num_swap_slots)
-    desk.add(1, prompt_len=4, max_tokens=3)
-    desk.add(2, prompt_len=8, max_tokens=3)
-    desk.step(1, 51)
-    return desk
-
-
-def test_a_group_is_swapped_out_and_back_as_a_whole() -> None:
-    desk = preempt_second(num_swap_slots=2)
-    plan, output = desk.step()
-    assert (list(plan.swap_out_blocks), len(plan.decode_rows)) == ([1, 2], 0)
-    assert (output.stats.num_swapped, output.stats.usage.swapped) == (1, 8)
-    assert not plan.admissions
-    desk.step(2)
-    desk.step(3)
-    plan, output = desk.step(52)
-    assert list(plan.swap_in_slots) == list(range(2))
-    assert list(plan.token_values) == [51]
-    assert [admission.length for admission in plan.admissions] == [8]
-    assert output.stats.usage.swapped == 0
-
-
-@pytest.mark.parametrize("num_swap_slots", [0, 1])
-def test_without_room_in_the_swap_space_a_group_is_recomputed(num_swap_slots: int) -> None:
-    stats = preempt_second(num_swap_slots).step()[1].stats
-    assert (stats.num_recomputed, stats.num_swapped_out) == (1, 0)
-
-
-def test_a_half_prefilled_group_is_recomputed() -> None:
-    desk = Desk(num_blocks=5, num_swap_slots=8, budget=6)
-    desk.add(1, prompt_len=4, max_tokens=9)
-    desk.add(2, prompt_len=16, max_tokens=1)
-    desk.step()
-    stats = desk.step()[1].stats
-    assert (stats.num_recomputed, stats.num_swapped_out) == (1, 0)
-
-
-def test_nobody_new_enters_while_a_group_is_swapped_out() -> None:
-    desk = preempt_second(num_swap_slots=2)
-    desk.add(3, prompt_len=1, max_tokens=1)
-    for _ in range(3):
-        plan, _ = desk.step()
-        assert not plan.admissions
-    plan, _ = desk.step()
-    assert [admission.length for admission in plan.admissions] == [8]
-
-
-def test_as_many_as_configured_overtake_a_swapped_group() -> None:
-    desk = Desk(num_blocks=4, num_swap_slots=2, max_overtakes=2)
-    desk.add(1, prompt_len=8, max_tokens=6)
-    desk.add(2, prompt_len=8, max_tokens=3)
-    desk.step(1, 51)
-    desk.step()
-    assert desk.step()[1].stats.num_swapped == 1
-    for request_id in (3, 4, 5):
-        desk.add(request_id, prompt_len=1, max_tokens=1)
-    entered = []
-    for _ in range(3):
-        plan, output = desk.step()
-        entered.append(len(plan.admissions))
-        assert output.stats.num_swapped == 1
-    assert sum(entered) == 2
-    last = desk.finish_all()
-    assert all(reason is FinishReason.LENGTH for _, reason in last.values())
-    assert set(last) >= {1, 2, 5}
-
-
-def test_overtaking_and_shares_change_no_answer() -> None:
-    for seed in range(120):
-        run_workload(seed, max_overtakes=3, prompt_share=0.4)
-
-
-def test_siblings_that_come_back_wait_for_the_head_of_their_prompt() -> None:
-    # of 150 workloads those in which a sibling could run ahead of what it shares
-    for seed in (26, 104, 107, 137):
-        run_workload(seed, may_pin=False, prompt_share=0.3)
-
-
-def test_a_choice_given_up_while_it_comes_back_ends_once_its_sibling_can_do_without() -> None:
-    """Its sibling reads blocks that it has yet to write; after that it takes no further token."""
-    setting = Setting(
-        capacity=Capacity(num_blocks=10, block_size=4, num_rows=4),
-        config=SchedulerConfig(max_num_batched_tokens=8, max_model_len=40, prefix_cache=False),
-        preemption=RECOMPUTE,
-        prefix_cache=False,
-    )
-    harness = Harness(setting)
-    harness.add([1] * 4, harness.sampling(20, ignore_eos=True))
-    preempted = harness.add([2] * 18, harness.sampling(10, n=2, ignore_eos=True))
-    assert preempted is not None
-    while not harness.stats.num_recomputed:
-        harness.step()
-    while not harness.executor.last_plan.prefill_rows:
-        harness.step()
-    # the first of several chunks of the first sibling; the other has a chunk of its own to follow
-    assert not any(harness.executor.last_plan.prefill_samples)
-    assert all(answer.tokens for answer in harness.answers[preempted])
-    harness.abort_choice(preempted, 0)
-    harness.drain()
-    first, second = harness.answers[preempted]
-    assert (first.reason, len(second.tokens)) == (FinishReason.ABORT, 10)
-
-
-def test_a_beam_rewound_by_a_swap_decodes() -> None:
-    group = group_of([1] * 4, (5,), (6,))
-    for sequence in group.sequences:
-        sequence.rewind()
-        assert sequence.num_scheduled == 4
-        assert not sequence.is_prefilling
-
-
-# of one group
-MOST_SEQUENCES = 3
-
-
-class _ForcedMemory(PagedMemory):
-    """Says now and then that it is full, until somebody has given something back."""
-
-    def __init__(self, capacity: Capacity) -> None:
-        super().__init__(
-            capacity.num_blocks, capacity.block_size, num_swap_slots=capacity.num_swap_slots
-        )
-        self._rng = Random(0)
-        self._claims_full = False
-
-    def can_append(self, sequence_ids: list[int]) -> bool:
-        # asked first for the whole batch; the last group is let go on
-        if len(sequence_ids) > MOST_SEQUENCES and self._rng.random() < 0.9:
-            self._claims_full = True
-        return not self._claims_full and super().can_append(sequence_ids)
-
-    def free(self, sequence_id: int) -> None:
-        self._claims_full = False
-        super().free(sequence_id)
-
-
-@pytest.mark.parametrize(
-    ("preemption", "run_ahead"),
-    [(SWAP, 1), (RECOMPUTE, 2), (MixedPreemption(0), 2)],
-    ids=["swap", "recompute", "mixed"],
-)
-def test_a_thousand_preemptions_change_no_answer(preemption: Preemption, run_ahead: int) -> None:
-    """200 requests, one sequence, several or beams, five preemptions for each and more."""
-    capacity = Capacity(num_blocks=160, block_size=4, num_rows=24, num_swap_slots=400)
-    setting = Setting(
-        capacity=capacity,
-        config=SchedulerConfig(max_num_batched_tokens=64, max_model_len=96),
-        preemption=preemption,
-        run_ahead=run_ahead,
-    )
-    # room for all rows at their longest
-    calm = Harness(replace(setting, capacity=replace(capacity, num_blocks=24 * 24)))
-    forced = Harness(setting, _ForcedMemory(capacity))
-    for harness in (calm, forced):
-        rng = Random(1)
-        for _ in range(200):
-            prompt = [rng.randrange(17) for _ in range(rng.randint(1, 24))]
-            harness.add(prompt, _any_sampling(rng, harness))
-        harness.drain()
-    assert len(forced.requests) == 200
-    assert forced.answers == calm.answers
-    assert count_preemptions(calm.stats) == 0
-    by_kind = forced.stats.num_swapped_out, forced.stats.num_recomputed
-    if preemption is SWAP:
-        assert by_kind[0] >= 1000
-    elif preemption is RECOMPUTE:
-        assert (by_kind[0], by_kind[1] >= 1000) == (0, True)
-    else:
-        assert sum(by_kind) >= 1000
-        assert min(by_kind) >= 300
-
-
-def _any_sampling(rng: Random, harness: Harness) -> SamplingParams:
-    width = rng.choice((0, 0, 1, 3))
-    n = rng.randint(1, max(1, width)) if width else rng.choice((1, 1, 3))
-    return harness.sampling(rng.randint(24, 64), n=n, beam_width=width, ignore_eos=True)

@@ -8,7 +8,6 @@ from engine.config import MemoryPolicy, SchedulerConfig
 from engine.core.engine import Engine
 from engine.core.grouping import make_group
 from engine.core.limits import clip_max_tokens
-from engine.core.memory import Admission
 from engine.core.policies import make_memory
 from engine.core.reservation import oracle, pow2
 from engine.core.reserved_memory import ReservedMemory
@@ -92,10 +91,10 @@ def test_no_reservation_is_longer_than_the_context() -> None:
 
 def test_the_whole_group_is_tried_before_it_is_admitted() -> None:
     memory = _oracle()
-    assert memory.can_admit(_group(8, 8, n=8)) is Admission.NOW
+    assert memory.can_admit(_group(8, 8, n=8))
     memory.admit(_group(8, 8, n=8, first_id=100))
-    assert memory.can_admit(_group(8, 8, n=3)) is Admission.LATER
-    assert memory.can_admit(_group(8, 8, n=2)) is Admission.NOW
+    assert not memory.can_admit(_group(8, 8, n=3))
+    assert memory.can_admit(_group(8, 8, n=2))
 
 
 def test_what_never_fits_is_refused_with_both_numbers() -> None:
@@ -121,7 +120,7 @@ def test_whatever_is_accepted_has_room_in_an_empty_pool(
         sampling = SamplingParams(max_tokens=max_tokens, n=n)
         request = Request(request_id=0, prompt=int32([0] * prompt_len), sampling=sampling)
         group = make_group(request, 0, config, plenty)
-        has_room = make_memory(config, pool).can_admit(group) is Admission.NOW
+        has_room = make_memory(config, pool).can_admit(group)
         try:
             is_accepted = bool(clip_max_tokens(prompt_len, sampling, config, pool))
         except PromptTooLong:

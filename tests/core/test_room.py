@@ -3,7 +3,6 @@
 from engine.config import SchedulerConfig
 from engine.core.grouping import make_group
 from engine.core.headroom import Headroom
-from engine.core.memory import Admission
 from engine.core.paged_memory import PagedMemory
 from engine.core.sequence import SequenceGroup
 from engine.types import Capacity, Request, SamplingParams, int32
@@ -47,20 +46,20 @@ def test_newcomers_leave_half_a_block_of_growth_for_each_in_the_pool() -> None:
     for sequence_id in range(6):
         memory.admit(_group(sequence_id, BLOCK_SIZE))
     # three of nine are free, and three are left to the six
-    assert memory.can_admit(_group(9, 1)) is Admission.LATER
+    assert not memory.can_admit(_group(9, 1))
     for sequence_id in range(2):
         memory.free(sequence_id)
     # five are free, two are left to the four
-    assert memory.can_admit(_group(9, 3 * BLOCK_SIZE)) is Admission.NOW
-    assert memory.can_admit(_group(9, 3 * BLOCK_SIZE + 1)) is Admission.LATER
+    assert memory.can_admit(_group(9, 3 * BLOCK_SIZE))
+    assert not memory.can_admit(_group(9, 3 * BLOCK_SIZE + 1))
 
 
 def test_the_watermark_is_the_least_that_is_left() -> None:
     memory = _memory(20, watermark=0.25)
     memory.admit(_group(0, BLOCK_SIZE))
-    assert memory.can_admit(_group(1, 14 * BLOCK_SIZE)) is Admission.NOW
-    assert memory.can_admit(_group(1, 14 * BLOCK_SIZE + 1)) is Admission.LATER
+    assert memory.can_admit(_group(1, 14 * BLOCK_SIZE))
+    assert not memory.can_admit(_group(1, 14 * BLOCK_SIZE + 1))
 
 
 def test_an_empty_pool_lets_in_what_fits() -> None:
-    assert _memory(14, watermark=0.25).can_admit(_group(0, 14 * BLOCK_SIZE - 8)) is Admission.NOW
+    assert _memory(14, watermark=0.25).can_admit(_group(0, 14 * BLOCK_SIZE - 8))

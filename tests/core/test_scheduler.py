@@ -200,6 +200,15 @@ def test_an_open_request_cannot_be_added_again() -> None:
     assert set(desk.finish_all()) == {1}
 
 
+def test_releases_alone_make_no_plan_and_go_with_the_next() -> None:
+    desk = Desk()
+    desk.add(1, prompt_len=2, max_tokens=1)
+    desk.step()
+    assert desk.scheduler.schedule() is None
+    desk.add(2, prompt_len=2)
+    assert list(desk.schedule().releases) == [0]
+
+
 def test_without_requests_there_is_no_plan() -> None:
     scheduler = Desk().scheduler
     assert scheduler.schedule() is None

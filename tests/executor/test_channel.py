@@ -16,9 +16,9 @@ from engine.executor.channel import (
     Channel,
     ChannelClosed,
     Listener,
-    channel_pair,
     connect,
 )
+from tests.channels import channel_pair
 
 BIG = bytes(range(256)) * (PACKET_BYTES // 16)
 

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from engine.errors import EngineError, InvariantViolated, WorkerDied
-from engine.executor.channel import Channel, ChannelClosed, channel_pair, connect
+from engine.executor.channel import Channel, ChannelClosed, connect
 from engine.executor.gang import PLANS, REPLIES, GangExecutor, Reply
 from engine.executor.rank_actor import RankActor, serve_plans
 from engine.types import Capacity, RowAdmission, SamplingParams, StepPlan, StepResult, int32
+from tests.channels import channel_pair
 from tests.runtime import scripted
 
 CAPACITY = Capacity(num_blocks=64, block_size=4, num_rows=16)

@@ -82,6 +82,7 @@ class FakeEngineHandle:
         self.pinned: list[list[PrefixInfo]] = []
         self.attached: list[str] = []
         self.was_attached = asyncio.Event()
+        self.ended: asyncio.Queue[str] = asyncio.Queue()
         self.contexts: set[str] = set()
         self._streams: dict[str, asyncio.Queue[bytes | EngineError | None]] = {}
 
@@ -124,6 +125,7 @@ class FakeEngineHandle:
             if isinstance(news, EngineError):
                 raise news
             yield news
+        self.ended.put_nowait(replica)
 
     async def release_prefix(self, salt: bytes, name: str) -> None:
         self._check_up()

@@ -2,8 +2,9 @@ import asyncio
 
 import pytest
 
-from engine.executor.channel import PACKET_BYTES, ChannelClosed, channel_pair
+from engine.executor.channel import PACKET_BYTES, ChannelClosed
 from engine.runtime.async_channel import AsyncChannel
+from tests.channels import channel_pair
 
 BIG = b"x" * (40 * PACKET_BYTES)
 

@@ -126,8 +126,8 @@ async def test_an_idle_stream_is_opened_again_for_the_next_request(
         handle.tell((stream.request_id, token, LENGTH))
         handle.end_stream("a")
         assert await read(stream) == [token]
-        # let the task that follows the replica see the end
-        await asyncio.sleep(0.01)
+        # the task that follows the replica has seen the end then
+        assert await handle.ended.get() == "a"
     assert handle.attached == ["a", "a"]
 
 
@@ -148,9 +148,7 @@ async def test_the_lease_is_renewed_while_requests_are_open(
     assert set(handle.renewed) == {("a", 0)}
 
 
-async def test_close_fails_what_is_open(
-    client: RemoteEngineClient, handle: FakeEngineHandle
-) -> None:
+async def test_close_fails_what_is_open(client: RemoteEngineClient) -> None:
     stream = await submit(client)
     await client.close()
     with pytest.raises(EngineError, match="closed"):

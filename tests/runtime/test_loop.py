@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from engine.core.engine import Engine
-from engine.executor.channel import Channel, ChannelClosed, channel_pair
+from engine.executor.channel import Channel, ChannelClosed
 from engine.executor.symbolic import SymbolicExecutor
 from engine.runtime.columns import deltas
 from engine.runtime.loop import EngineLoop
@@ -20,6 +20,7 @@ from engine.types import (
     int32,
     int64,
 )
+from tests.channels import channel_pair
 from tests.runtime import scripted
 
 CAPACITY = Capacity(num_blocks=64, block_size=4, num_rows=16)

@@ -105,12 +105,20 @@ async def test_an_attached_client_lapses_when_it_is_silent() -> None:
         await waiting
 
 
-async def test_renewal_keeps_the_lease_of_an_attached_client() -> None:
-    box = Box(lease_s=0.5)
+async def test_renewal_keeps_the_lease_of_an_attached_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = asyncio.get_running_loop()
+    box = Box(lease_s=LONG_S)
     box.mailbox.opened(1, 1)
     waiting = asyncio.ensure_future(ids_of(box.mailbox.stream()))
-    for _ in range(10):
-        await asyncio.sleep(0.1)
+    await asyncio.sleep(0)
+    start_s = loop.time()
+    for count in range(1, 10):
+        monkeypatch.setattr(loop, "time", lambda now=start_s + count * LONG_S / 2: now)
+        # timers that are due run in the loop's next turn
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
         box.mailbox.renew(0)
     assert not box.lost.done()
     box.put(1)

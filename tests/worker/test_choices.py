@@ -55,7 +55,7 @@ def test_a_prompt_found_in_the_cache_gives_the_same_tokens(
     assert engine.stats.num_cached_tokens == (prompt_len - 1) // 8 * 8
 
 
-def test_generated_text_is_found_in_the_cache_too(tiny: TinyModel) -> None:
+def test_generated_text_that_comes_back_is_computed_again(tiny: TinyModel) -> None:
     engine = Run(tiny, block_size=4)
     engine.add(0, _PROMPTS[0], _DRAWING)
     engine.drain()
@@ -64,6 +64,9 @@ def test_generated_text_is_found_in_the_cache_too(tiny: TinyModel) -> None:
     engine.drain()
     alone = run(tiny, [longer], _DRAWING, block_size=4)
     assert engine.told[1, 0].tokens == alone.told[0, 0].tokens
+    assert engine.stats is not None
+    # of 5 tokens of the first prompt
+    assert engine.stats.num_cached_tokens == 4
 
 
 @pytest.mark.parametrize("run_ahead", [1, 2])

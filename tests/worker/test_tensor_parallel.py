@@ -33,7 +33,7 @@ def test_dummy_weights_are_the_same_on_two_ranks(tiny: TinyModel, tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "num_ranks"), [("tied_llama3", 2), ("mha", 4)])
+@pytest.mark.parametrize(("name", "num_ranks"), [("tied_llama3", 2), ("mha", 4), ("opt", 4)])
 def test_bits_do_not_depend_on_what_the_ranks_do_beside(
     name: str, num_ranks: int, tmp_path: Path
 ) -> None:

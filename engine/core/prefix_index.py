@@ -1,0 +1,81 @@
+"""Which cached blocks a sequence begins with, and which of its own others find later."""
+
+from dataclasses import dataclass
+
+from engine.core.block_pool import BlockPool
+from engine.core.prefix_cache import PrefixCache, PrefixChain
+from engine.core.sequence import Sequence, SequenceGroup
+
+
+@dataclass(slots=True)
+class _Entry:
+    """Attributes: num_indexed: leading blocks that the prefix cache has been told of."""
+
+    chain: PrefixChain
+    num_indexed: int
+
+
+class PrefixIndex:
+    """Keeps the chains of the sequences in the pool, and of the one that is next in line."""
+
+    def __init__(self, pool: BlockPool, cache: PrefixCache | None, block_size: int) -> None:
+        """Args: cache: None finds nothing and is told of nothing."""
+        self._pool = pool
+        self._cache = cache
+        self._block_size = block_size
+        self._entries: dict[int, _Entry] = {}
+        # a group asks at every step until it is admitted, and is hashed only once
+        self._next_in_line: tuple[int, PrefixChain] | None = None
+
+    def match(self, group: SequenceGroup, sequence: Sequence) -> list[int]:
+        """Cached blocks of a prefix that leaves at least one token to compute."""
+        if self._cache is None or not group.request.sampling.may_read_cache:
+            return []
+        chain = self._next_chain(group, sequence)
+        num_blocks = (sequence.num_known - 1) // self._block_size
+        self._extend(chain, sequence, num_blocks)
+        return self._cache.match(chain.links[:num_blocks])
+
+    def enter(self, group: SequenceGroup, sequence: Sequence, num_indexed: int) -> None:
+        """Note that a sequence is in the pool now.
+
+        Args:
+            num_indexed: its leading blocks that it shares; they are, or will be, found already.
+        """
+        if self._cache is None:
+            return
+        chain = self._next_chain(group, sequence)
+        self._next_in_line = None
+        self._entries[sequence.sequence_id] = _Entry(chain, num_indexed)
+
+    def commit(self, sequence: Sequence, blocks: list[int]) -> None:
+        """Index the full blocks of what plans up to the last fill with known tokens.
+
+        Args:
+            blocks: the sequence's block table.
+        """
+        if self._cache is None:
+            return
+        entry = self._entries[sequence.sequence_id]
+        num_blocks = min(sequence.num_scheduled, sequence.num_known) // self._block_size
+        self._extend(entry.chain, sequence, num_blocks)
+        for index in range(entry.num_indexed, num_blocks):
+            if self._cache.insert(entry.chain.links[index], blocks[index]):
+                self._pool.keep(blocks[index])
+        entry.num_indexed = max(entry.num_indexed, num_blocks)
+
+    def leave(self, sequence_id: int) -> None:
+        """Note that a sequence is not what it was; a no-op for one that is not in the pool."""
+        self._entries.pop(sequence_id, None)
+
+    def _next_chain(self, group: SequenceGroup, sequence: Sequence) -> PrefixChain:
+        if self._next_in_line is None or self._next_in_line[0] != sequence.sequence_id:
+            chain = PrefixChain(group.request.salt, self._block_size)
+            self._next_in_line = sequence.sequence_id, chain
+        return self._next_in_line[1]
+
+    def _extend(self, chain: PrefixChain, sequence: Sequence, num_blocks: int) -> None:
+        start = len(chain.links) * self._block_size
+        num_tokens = num_blocks * self._block_size - start
+        if num_tokens > 0:
+            chain.extend(sequence.known_tokens(start, num_tokens))
