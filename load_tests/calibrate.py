@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         help=f"folder, or {', '.join(SHAPES)} with random weights (default: the embedded model)",
     )
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="to run on")
     parser.add_argument("--dtype", choices=get_args(DType), help="default: the model's own")
     axis = several(at_least(1))
     parser.add_argument("--batches", type=axis, metavar="N,...", help="decodes")

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="tiny",
         help=f"model folder, {EMBEDDED}, or one of {', '.join(SHAPES)} with random weights",
     )
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="to run on")
     parser.add_argument("--requests", type=at_least(2), default=200, help="in each arrangement")
     parser.add_argument("--batch", type=at_least(2), default=64, help="requests at once")
     parser.add_argument("--trace", choices=TRACES, default="sharegpt", help="lengths of prompts")

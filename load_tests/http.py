@@ -6,7 +6,7 @@ from pathlib import Path
 
 from load_tests import report
 from load_tests.options import at_least, not_negative, positive, several
-from load_tests.traffic.lengths import MAX_TOTAL_LEN, parse_lengths
+from load_tests.traffic.lengths import DATA_SETS, MAX_TOTAL_LEN, parse_lengths
 from load_tests.traffic.schedule import Case, Extent, at_once, poisson, read_trace
 
 EXAMPLE = "python -m load_tests http --rate 1,2,4 --lengths sharegpt --duration-s 60 --seed 0"
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     size.add_argument(
         "--lengths",
         default="fixed:128:64",
-        help="fixed:INPUT:OUTPUT, sharegpt, alpaca, chat, or a CSV or JSONL file with length pairs",
+        help=f"fixed:INPUT:OUTPUT, {', '.join(DATA_SETS)} or a file of lengths",
     )
     size.add_argument(
         "--max-total-len",

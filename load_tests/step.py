@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", default="tiny", help=f"model folder or one of {', '.join(SHAPES)}"
     )
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="to run on")
     whole_numbers = several(at_least(1))
     parser.add_argument(
         "--batches", type=whole_numbers, default=[1, 8], metavar="N,...", help="that decode"
@@ -105,7 +105,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tokens prefilled beside half of the largest batch in mixed steps",
     )
     parser.add_argument("--num-blocks", type=int, default=0, help="KV blocks; 0: what fits")
-    parser.add_argument("--max-num-batched-tokens", type=at_least(64), default=2048)
+    parser.add_argument(
+        "--max-num-batched-tokens", type=at_least(64), default=2048, help="token budget of a step"
+    )
     parser.add_argument("--max-model-len", type=at_least(64), default=2048, help="tokens")
     parser.add_argument("--no-graphs", action="store_true", help="launch every kernel by itself")
     report.add_arguments(parser)

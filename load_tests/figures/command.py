@@ -23,10 +23,14 @@ FOLDER = reports.RESULTS / "figures"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `figures`."""
-    parser.add_argument("--figure", metavar="N,N", help="only these: 2, 12, 12a, 13 ... 19, 1")
+    parser.add_argument(
+        "--figure",
+        metavar="N,N",
+        help="only these figures or panels, for example 2,12a; 1 is table 1",
+    )
     scale = parser.add_mutually_exclusive_group()
     for choice, what in (
-        (QUICK, "traces of 4 to 15 minutes: about 15 minutes on two free cores"),
+        (QUICK, "traces of 4 to 15 minutes: some 10 minutes on two free cores (the default)"),
         (FULL, "the paper's traces of an hour: a night"),
         (MINIATURE, "seconds of trace, to see that all works"),
     ):
