@@ -67,12 +67,7 @@ class Timed:
     @property
     def work(self) -> StepWork:
         """What each of the steps computed."""
-        chunks = (self.chunk,) if self.chunk else ()
-        return StepWork(
-            new_tokens=(1,) * self.batch + chunks,
-            contexts=(round(self.context),) * self.batch + chunks,
-            num_decodes=self.batch,
-        )
+        return StepWork.alike(self.batch, round(self.context), self.chunk)
 
 
 @dataclass(frozen=True, slots=True)
