@@ -13,11 +13,12 @@ from engine.config import EngineConfig
 from engine.model_config import read_model_config
 from load_tests import report
 from load_tests.options import at_least, positive
+from load_tests.parallel import in_order
 from load_tests.shapes import model_folder
 from load_tests.traffic.metrics import Objective
 from load_tests.whatif.bench import Bench
 from load_tests.whatif.figures import Figures
-from load_tests.whatif.jobs import in_processes, run_job
+from load_tests.whatif.jobs import run_job
 from load_tests.whatif.slo import parse_slo
 from load_tests.whatif.step_times import H100
 from load_tests.whatif.workloads import Source, workloads
@@ -126,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
     searches = _searches(args)
     if not searches:
         return 1
-    found = in_processes(sustain, searches, args.processes)
+    found = in_order(sustain, searches, args.processes)
     _show(found)
     path = _write(args, found)
     print(f"everything is in {path}")

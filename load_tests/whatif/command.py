@@ -8,11 +8,12 @@ from pathlib import Path
 from engine.config import EngineConfig
 from load_tests import report as reports
 from load_tests.options import at_least, not_negative, positive
+from load_tests.parallel import in_order
 from load_tests.traffic.lengths import DATA_SETS, MAX_TOTAL_LEN, parse_lengths
 from load_tests.traffic.metrics import DEFAULT_OBJECTIVE
 from load_tests.traffic.schedule import Extent, poisson
 from load_tests.whatif.bench import Bench
-from load_tests.whatif.jobs import run_jobs
+from load_tests.whatif.jobs import run_job
 from load_tests.whatif.knobs import default_knobs, parse_knob
 from load_tests.whatif.report import Answer, Slo, show, write
 from load_tests.whatif.settings import Changes, read_settings
@@ -135,7 +136,8 @@ def run(args: argparse.Namespace) -> int:
         num_replicas=args.replicas,
         seed=args.seed,
     )
-    outcomes = run_jobs([bench.job(config) for config in settings.values()], args.processes)
+    jobs = [bench.job(config) for config in settings.values()]
+    outcomes = in_order(run_job, jobs, args.processes)
     answer = Answer(
         bench=bench,
         source=[path.name for path in args.trace] if args.trace else [args.synthetic],

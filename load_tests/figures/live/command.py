@@ -28,9 +28,9 @@ from load_tests.figures.live.catalogue import (
 from load_tests.figures.live.runs import Run, read_run
 from load_tests.figures.live.validation import Pair, name_of, validate
 from load_tests.figures.models import OPT_13B, SWAP_BYTES
-from load_tests.figures.runner import in_parallel
 from load_tests.figures.static import Recovery
 from load_tests.figures.workloads import Files, content
+from load_tests.parallel import as_done
 from load_tests.shapes import dtype_of, model_folder
 
 if TYPE_CHECKING:
@@ -191,8 +191,9 @@ def _pair(job: Job, card: "Card", engine: Mapping[Cell, Run]) -> list[Pair]:
     }
     missing = [(cell, path) for cell, path in paths.items() if not path.exists()]
     work = partial(simulate, card=card, files=job.files)
-    for done, ((cell, _), _) in enumerate(in_parallel(work, missing, job.num_processes), start=1):
-        _print(f"{done:4}/{len(missing)} simulated, {name_of(cell)}")
+    done = as_done(work, missing, job.num_processes)
+    for num_done, (place, _) in enumerate(done, start=1):
+        _print(f"{num_done:4}/{len(missing)} simulated, {name_of(missing[place][0])}")
     return [
         Pair(run, _must_read(paths[cell]), card.table(cell).step_time())
         for cell, run in engine.items()

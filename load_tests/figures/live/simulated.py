@@ -11,8 +11,8 @@ from load_tests.figures import cells, workloads
 from load_tests.figures.definitions import Cell
 from load_tests.figures.live.catalogue import Kind, Load, Rates, kind_of
 from load_tests.figures.live.runs import Run, simulated_steps, write_run
-from load_tests.figures.runner import in_parallel
 from load_tests.figures.workloads import Files
+from load_tests.parallel import in_order
 from load_tests.simulation import Setup, replay
 from load_tests.step_tables import StepTable
 from load_tests.traffic.schedule import at_once
@@ -85,8 +85,7 @@ def saturating_rates(
         seconds: of virtual time; the first third is left out.
     """
     work = partial(_saturating_rate, card=card, files=files, seconds=seconds)
-    found = dict(in_parallel(work, loads, num_processes))
-    return {load: found[load] for load in loads}
+    return dict(zip(loads, in_order(work, loads, num_processes), strict=True))
 
 
 def _saturating_rate(load: Load, card: Card, files: Files, seconds: float) -> float:
