@@ -7,16 +7,16 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from load_tests.figures import static
+from load_tests.figures.cells import USES
 from load_tests.figures.checks import BATCHES, PAGED, SAVINGS, SHARES, Measured
 from load_tests.figures.definitions import Panel
+from load_tests.figures.static import NUM_TOKENS, Recovery, figure_19a
 
 # (rows, columns) of panels in the paper
 LAYOUTS = {"12": (2, 3), "14": (2, 3), "13": (1, 2), "15": (1, 2), "16": (1, 2)}
 # curves are cut here, as in the paper
 MAX_LATENCY_S = 1.0
 MARKERS = dict(zip((PAGED, "Orca (Max)", "Orca (Pow2)", "Orca (Oracle)"), "os^v", strict=True))
-USES = ("filled", "reserved", "internal", "external", "free")
 
 
 def plot(measured: Measured, folder: Path) -> dict[str, Path]:
@@ -47,7 +47,7 @@ def _draw(number: str, panels: Sequence[Panel], measured: Measured) -> Figure:
     figure = Figure(figsize=(4.2 * columns + 0.6, 3.2 * rows), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     if has_micro:
-        _recovery(axes.pop(0))
+        recovery(axes.pop(0), figure_19a(), "(a) modelled A100")
     for place, panel in zip(axes, panels, strict=True):
         _panel(place, panel, measured)
         place.set_title(f"{panel.letter and f'({panel.letter}) '}{panel.title}", fontsize=9)
@@ -118,20 +118,20 @@ def _savings(axes: Axes, panel: Panel, measured: Measured) -> None:
     axes.legend(frameon=False, fontsize=7)
 
 
-def _recovery(axes: Axes) -> None:
-    rows = static.figure_19a()
-    sizes = [row.block_size for row in rows]
+def recovery(axes: Axes, rows: Sequence[Recovery], title: str) -> None:
+    """Draw figure 19a."""
     lines = {
         "recompute": [row.recompute_s for row in rows],
         "swap in": [row.swap_in_s for row in rows],
         "swap out": [row.swap_out_s for row in rows],
         "swap in and out": [row.swap_in_s + row.swap_out_s for row in rows],
     }
+    sizes = [row.block_size for row in rows]
     for label, values in lines.items():
         axes.plot(sizes, [1e3 * value for value in values], marker="o", markersize=4, label=label)
     axes.set_xscale("log", base=2)
-    axes.set(xlabel="block size (tokens)", ylabel=f"ms for {static.NUM_TOKENS} tokens")
-    axes.set_title("(a) modelled A100", fontsize=9)
+    axes.set(xlabel="block size (tokens)", ylabel=f"ms for {NUM_TOKENS} tokens")
+    axes.set_title(title, fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=7)
 
