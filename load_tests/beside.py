@@ -114,10 +114,9 @@ def _order(args: argparse.Namespace) -> list[str]:
 
 
 def _knobs(args: argparse.Namespace, folder: Path, model: ModelConfig) -> Knobs:
-    dtype = dtype_of(folder)
     return Knobs(
         model=str(folder),
-        dtype=dtype,
+        dtype=dtype_of(folder),
         device=args.device,
         block_size=args.block_size,
         num_blocks=args.num_blocks or _blocks_that_fit(args, model),

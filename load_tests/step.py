@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -140,10 +139,11 @@ def run(args: argparse.Namespace) -> int:
 
 def engine_config(args: argparse.Namespace, folder: Path) -> EngineConfig:
     """Configure an engine with random weights for the options of the command."""
-    settings: dict[str, Any] = {"dtype": dtype_of(folder), "device": args.device}
     return EngineConfig(
         model_path=str(folder),
         model=read_model_config(folder),
+        dtype=dtype_of(folder),
+        device=args.device,
         load_format="dummy",
         num_blocks=args.num_blocks,
         max_num_seqs=max(args.batches),
@@ -151,7 +151,6 @@ def engine_config(args: argparse.Namespace, folder: Path) -> EngineConfig:
         max_model_len=args.max_model_len,
         prefix_cache=False,
         graphs=not args.no_graphs,
-        **settings,
     )
 
 

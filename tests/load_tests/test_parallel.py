@@ -17,4 +17,4 @@ def test_an_error_is_the_caller_s() -> None:
 def _root(of: float) -> float:
     if of < 0:
         raise ValueError("negative")
-    return of**0.5
+    return float(of**0.5)

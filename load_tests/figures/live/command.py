@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING, get_args
 
-from engine.config import DType
 from load_tests import report as reports
 from load_tests.figures.cells import program
 from load_tests.figures.definitions import Cell, Panel
@@ -99,14 +98,12 @@ def run(args: argparse.Namespace, files: Files) -> int:
 def _bench(args: argparse.Namespace, temporary: Path) -> "Bench":
     from load_tests.figures.live.bench import Bench, Settings
 
-    folder = temporary / args.model.replace("/", "_")
-    folder.mkdir()
-    folder = model_folder(args.model, folder)
+    folder = model_folder(args.model, temporary)
     is_cpu = args.device == "cpu"
     settings = Settings(
         folder=folder,
         device=args.device,
-        dtype=cast("DType", dtype_of(folder)),
+        dtype=dtype_of(folder),
         num_blocks=OPT_13B.num_blocks,
         most_blocks=_CPU_BLOCKS if is_cpu else 0,
         swap_bytes=_CPU_SWAP_BYTES if is_cpu else _SWAP_BYTES,
