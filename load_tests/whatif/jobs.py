@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from load_tests.traffic.metrics import Objective, percentile
-from load_tests.whatif.figures import Figures, e2e_s, measure, tpot_s, ttft_s
+from load_tests.whatif.figures import Figures, measure
 from load_tests.whatif.fleet import Flown, fly
 from load_tests.whatif.replica import Machine
 from load_tests.whatif.trace import Trace
@@ -48,9 +48,9 @@ def run_job(job: Job) -> Outcome:
 def _curves(flown: Flown) -> Curves:
     done = [served for served in flown.served if not served.is_refused]
     latencies = {
-        "ttft_s": [ttft_s(served) for served in done],
-        "tpot_s": [value for served in done if (value := tpot_s(served)) is not None],
-        "e2e_s": [e2e_s(served) for served in done],
+        "ttft_s": [served.ttft_s for served in done],
+        "tpot_s": [value for served in done if (value := served.tpot_s) is not None],
+        "e2e_s": [served.e2e_s for served in done],
     }
     return {name: _percentiles(values) for name, values in latencies.items() if values}
 
