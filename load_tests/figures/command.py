@@ -29,13 +29,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only these figures or panels, for example 2,12a; 1 is table 1",
     )
     scale = parser.add_mutually_exclusive_group()
-    for choice, what in (
-        (QUICK, "traces of 4 to 15 minutes: some 10 minutes on two free cores (the default)"),
-        (FULL, "the paper's traces of an hour: a night"),
-        (MINIATURE, "seconds of trace, to see that all works"),
+    for choice, time in (
+        (QUICK, ": some 10 minutes on two free cores (the default)"),
+        (FULL, ": a night"),
+        (MINIATURE, ""),
     ):
         scale.add_argument(
-            f"--{choice.name}", dest="scale", action="store_const", const=choice.name, help=what
+            f"--{choice.name}",
+            dest="scale",
+            action="store_const",
+            const=choice.name,
+            help=choice.extent + time,
         )
     parser.set_defaults(scale=QUICK.name)
     parser.add_argument(
