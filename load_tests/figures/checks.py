@@ -275,7 +275,7 @@ def _within(
         quantity=quantity,
         paper=paper,
         ours=_number(ours) if bound == "=" else f"{bound} {_number(ours)}",
-        band=_range(band),
+        band=words_of(band),
         verdict=verdict,
     )
 
@@ -294,7 +294,8 @@ def _holds(
     )
 
 
-def _range(band: Band) -> str:
+def words_of(band: Band) -> str:
+    """A band for reading."""
     low, high = band
     if high == math.inf:
         return f"at least {_number(low)}"
