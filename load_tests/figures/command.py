@@ -1,7 +1,6 @@
 """The command line of `figures`."""
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from load_tests.figures.definitions import FULL, MINIATURE, QUICK, SCALES, Cell,
 from load_tests.figures.live import command as live
 from load_tests.figures.runner import Results, run_cells
 from load_tests.figures.workloads import SOURCES, Files
-from load_tests.options import at_least
+from load_tests.options import add_processes
 from load_tests.shapes import SHAPES
 
 EXAMPLE = "python -m load_tests figures --quick --figure 2,13"
@@ -42,12 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help=choice.extent + time,
         )
     parser.set_defaults(scale=QUICK.name)
-    parser.add_argument(
-        "--processes",
-        type=at_least(1),
-        default=len(os.sched_getaffinity(0)),
-        help="simulations at a time",
-    )
+    add_processes(parser)
     parser.add_argument(
         "--engine",
         action="store_true",

@@ -1,6 +1,6 @@
 """Draws the panels in the paper's layout, as SVG files that are the same for the same results."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -28,14 +28,19 @@ def plot(measured: Measured, folder: Path) -> dict[str, Path]:
     Returns:
         Figure -> file, in the paper's order.
     """
-    figures: dict[str, list[Panel]] = {}
-    for panel in measured.panels.values():
-        figures.setdefault(panel.figure, []).append(panel)
     files = {}
-    for number, panels in figures.items():
+    for number, panels in by_figure(measured.panels.values()).items():
         files[number] = folder / f"figure_{number}.svg"
         save(_draw(number, panels, measured), files[number])
     return files
+
+
+def by_figure(panels: Iterable[Panel]) -> dict[str, list[Panel]]:
+    """Sort panels by the number of their figure."""
+    figures: dict[str, list[Panel]] = {}
+    for panel in panels:
+        figures.setdefault(panel.figure, []).append(panel)
+    return figures
 
 
 def _draw(number: str, panels: Sequence[Panel], measured: Measured) -> Figure:

@@ -1,13 +1,12 @@
 """The command line of `whatif`."""
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from engine.config import EngineConfig
 from load_tests import report as reports
-from load_tests.options import at_least, not_negative, positive
+from load_tests.options import add_processes, at_least, not_negative, positive
 from load_tests.parallel import in_order
 from load_tests.traffic.lengths import DATA_SETS, MAX_TOTAL_LEN, parse_lengths
 from load_tests.traffic.metrics import DEFAULT_OBJECTIVE
@@ -37,12 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_server(parser.add_argument_group("what serves it"))
     _add_questions(parser.add_argument_group("what is asked"))
     parser.add_argument("--seed", type=int, default=0, help="of drawn requests and of routing")
-    parser.add_argument(
-        "--processes",
-        type=at_least(1),
-        default=len(os.sched_getaffinity(0)),
-        help="replays at a time",
-    )
+    add_processes(parser)
     parser.add_argument(
         "--output", type=Path, default=FOLDER, metavar="DIR", help="folder for JSON and plots"
     )

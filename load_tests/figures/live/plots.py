@@ -11,7 +11,7 @@ from load_tests.figures.checks import BATCHES, SHARES
 from load_tests.figures.definitions import Panel
 from load_tests.figures.live.checks import Measured, both, value
 from load_tests.figures.live.validation import NUM_SPANS, Pair, batches, name_of
-from load_tests.figures.plots import recovery, save
+from load_tests.figures.plots import by_figure, recovery, save
 from load_tests.figures.static import Recovery
 
 # the cells whose batch is drawn over time
@@ -29,9 +29,7 @@ def plot(measured: Measured, recoveries: Sequence[Recovery], folder: Path) -> di
     Returns:
         Figure -> file; the batch over time is figure 0.
     """
-    figures: dict[str, list[Panel]] = {}
-    for panel in measured.panels.values():
-        figures.setdefault(panel.figure, []).append(panel)
+    figures = by_figure(measured.panels.values())
     files = {number: folder / f"engine_figure_{number}.svg" for number in figures}
     for number, panels in figures.items():
         figure = Figure(figsize=(4.2 * len(panels) + 0.6, 3.2), layout="constrained")
