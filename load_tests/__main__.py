@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command: Command = importlib.import_module(f"load_tests.{name}")
     parser = argparse.ArgumentParser(
         prog=f"python -m load_tests {name}",
-        description=f"{COMMANDS[name].capitalize()}.",
+        description=f"{COMMANDS[name][0].upper()}{COMMANDS[name][1:]}.",
         epilog=f"example:\n  {command.EXAMPLE}",
         formatter_class=_HelpFormatter,
     )
@@ -78,7 +78,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Shows defaults, and the example as it is written."""
+    """Shows defaults as they would be typed, and the example as it is written."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.nargs == 0 or action.default in (None, "", []):
+            return action.help
+        if isinstance(action.default, list):
+            return f"{action.help} (default: {','.join(map(str, action.default))})"
+        return super()._get_help_string(action)
 
 
 def _overview() -> argparse.ArgumentParser:

@@ -4,9 +4,8 @@ import time
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from engine.config import EngineConfig
+from engine.config import EngineConfig, PreemptionPolicy
 from engine.core.engine import Engine
 from engine.executor.inline import InlineExecutor
 from engine.types import Request, StepOutput, StepPlan, float32, int32
@@ -22,14 +21,14 @@ class Arrangement:
         num_rows: requests in the batch at once.
         max_num_batched_tokens: token budget of a step.
         num_blocks: of the KV pool.
-        preemption: "swap" or "recompute".
+        preemption: how whoever does not fit comes back.
     """
 
     name: str
     num_rows: int
     max_num_batched_tokens: int
     num_blocks: int
-    preemption: str = "swap"
+    preemption: PreemptionPolicy = "swap"
 
 
 @dataclass(slots=True)
@@ -112,12 +111,13 @@ class Stage:
             num_rows=min(arrangement.num_rows, capacity.num_rows),
             num_blocks=min(arrangement.num_blocks, capacity.num_blocks),
         )
-        # where a preemption is wanted, nothing is kept free that would put it off
-        settings: dict[str, Any] = {"watermark": 0.0, "growth_blocks": 0.0}
         scheduler = replace(
             self._config.scheduler,
             max_num_batched_tokens=arrangement.max_num_batched_tokens,
-            **settings | {"preemption": arrangement.preemption},
+            preemption=arrangement.preemption,
+            # where a preemption is wanted, nothing is kept free that would put it off
+            watermark=0.0,
+            growth_blocks=0.0,
         )
         return Engine(scheduler, self._executor)
 

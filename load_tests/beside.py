@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--peer", choices=[name for name in MODULES if name != OURS], help="run this one too"
     )
     parser.add_argument(
-        "--order", help="sides in the order they run, comma-separated (default: ours, peer, ours)"
+        "--order", help="sides in the order they run, NAME,... (default: ours, peer, ours)"
     )
     parser.add_argument("--num-blocks", type=int, default=0, help="KV blocks; 0: what fits")
     parser.add_argument("--block-size", type=at_least(1), default=16, help="tokens")
@@ -114,10 +114,9 @@ def _order(args: argparse.Namespace) -> list[str]:
 
 
 def _knobs(args: argparse.Namespace, folder: Path, model: ModelConfig) -> Knobs:
-    dtype = dtype_of(folder)
     return Knobs(
         model=str(folder),
-        dtype=dtype,
+        dtype=dtype_of(folder),
         device=args.device,
         block_size=args.block_size,
         num_blocks=args.num_blocks or _blocks_that_fit(args, model),

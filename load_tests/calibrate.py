@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from engine.config import DType, EngineConfig
 from engine.model_config import read_model_config
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         help=f"folder, or {', '.join(SHAPES)} with random weights (default: the embedded model)",
     )
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="to run on")
     parser.add_argument("--dtype", choices=get_args(DType), help="default: the model's own")
     axis = several(at_least(1))
     parser.add_argument("--batches", type=axis, metavar="N,...", help="decodes")
@@ -77,11 +77,7 @@ def run(args: argparse.Namespace) -> int:
 def _folder(model: str | None, temporary: Path) -> Path:
     from load_tests.inprocess import embedded_model
 
-    if model is None:
-        return embedded_model()
-    folder = temporary / model.replace("/", "_")
-    folder.mkdir()
-    return model_folder(model, folder)
+    return embedded_model() if model is None else model_folder(model, temporary)
 
 
 def _points(args: argparse.Namespace) -> "Points":
@@ -118,8 +114,7 @@ def _config(folder: Path, points: "Points", args: argparse.Namespace) -> EngineC
         max_model_len=longest,
         num_blocks=num_blocks,
     )
-    dtype = cast("DType", args.dtype or dtype_of(folder))
-    return live_config(folder, args.device, dtype, sizes)
+    return live_config(folder, args.device, args.dtype or dtype_of(folder), sizes)
 
 
 def _rows(table: StepTable) -> Iterator[tuple[str, ...]]:

@@ -186,7 +186,7 @@ class _Bench:
             step
             for step in run.steps()
             if _is_decode(step.work, batch)
-            and sum(step.work.contexts) >= batch * (context - WARM_UP_STEPS - repeats // 2)
+            and step.work.num_decode_positions >= batch * (context - WARM_UP_STEPS - repeats // 2)
         )
         times_s = [step.step_s for step in islice(decodes, WARM_UP_STEPS + repeats)]
         run.close()
@@ -204,7 +204,7 @@ class _Bench:
         for _ in range(count):
             run.prefill(prompt_len)
             between += [next(steps), next(steps)]
-        num_prompt_tokens = sum(sum(s.work.new_tokens) - s.work.num_decodes for s in between)
+        num_prompt_tokens = sum(step.work.num_prompt_tokens for step in between)
         after = [next(steps) for _ in range(WARM_UP_STEPS + count)][WARM_UP_STEPS:]
         run.close()
         alone_s = (self._mean(before) + self._mean(after)) / 2

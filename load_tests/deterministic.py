@@ -5,11 +5,10 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from engine.config import EngineConfig
 from engine.model_config import read_model_config
-from engine.types import Request, SamplingParams, int32
+from engine.types import IntColumn, Request, SamplingParams, int32
 from engine.worker.worker import load_worker
 from load_tests import machine, report
 from load_tests.arrangements import Arrangement, Outcome, Stage
@@ -36,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="tiny",
         help=f"model folder, {EMBEDDED}, or one of {', '.join(SHAPES)} with random weights",
     )
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="to run on")
     parser.add_argument("--requests", type=at_least(2), default=200, help="in each arrangement")
     parser.add_argument("--batch", type=at_least(2), default=64, help="requests at once")
     parser.add_argument("--trace", choices=TRACES, default="sharegpt", help="lengths of prompts")
@@ -87,7 +86,7 @@ def _requests(args: argparse.Namespace) -> list[Request]:
     ]
 
 
-def _prompt(seed: int, index: int, length: int) -> Any:
+def _prompt(seed: int, index: int, length: int) -> IntColumn:
     return int32([FIRST_ID + token for token in prompt(seed, index, length, VOCAB_SIZE - FIRST_ID)])
 
 
@@ -119,13 +118,14 @@ def _folder(model: str, scratch: Path) -> Path:
 def _config(
     args: argparse.Namespace, folder: Path, arrangements: Sequence[Arrangement]
 ) -> EngineConfig:
-    settings: dict[str, Any] = {"dtype": dtype_of(folder), "device": args.device}
     has_weights = any(folder.glob("*.safetensors"))
     model = read_model_config(folder)
     scarce = min(a.num_blocks for a in arrangements)
     return EngineConfig(
         model_path=str(folder),
         model=model,
+        dtype=dtype_of(folder),
+        device=args.device,
         load_format="safetensors" if has_weights else "dummy",
         block_size=BLOCK_SIZE,
         num_blocks=max(a.num_blocks for a in arrangements),
@@ -135,7 +135,6 @@ def _config(
         max_num_batched_tokens=max(a.max_num_batched_tokens for a in arrangements),
         max_model_len=args.longest_input + args.output_len,
         prefix_cache=False,
-        **settings,
     )
 
 

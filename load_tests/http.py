@@ -6,12 +6,11 @@ from pathlib import Path
 
 from load_tests import report
 from load_tests.options import at_least, not_negative, positive, several
-from load_tests.traffic.lengths import MAX_TOTAL_LEN, parse_lengths
+from load_tests.traffic.lengths import DATA_SETS, MAX_TOTAL_LEN, parse_lengths
 from load_tests.traffic.schedule import Case, Extent, at_once, poisson, read_trace
+from load_tests.traffic.tables import TIME_UNITS_S
 
 EXAMPLE = "python -m load_tests http --rate 1,2,4 --lengths sharegpt --duration-s 60 --seed 0"
-
-TIME_UNITS_S = {"s": 1.0, "ms": 1e-3}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,55 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     server.add_argument("--url", default="http://127.0.0.1:8000", help="base without /v1")
     server.add_argument("--model", help="name to ask for (default: the first of /v1/models)")
     server.add_argument("--api-key", default="", help="bearer token")
-    work = parser.add_argument_group("arrivals").add_mutually_exclusive_group(required=True)
-    work.add_argument(
-        "--rate",
-        type=several(positive),
-        metavar="R,...",
-        help="Poisson arrivals per second, one run for each",
-    )
-    work.add_argument(
-        "--trace", type=Path, help="CSV or JSONL with timestamp, input_length, output_length"
-    )
-    work.add_argument(
-        "--concurrency",
-        type=several(at_least(1)),
-        metavar="N,...",
-        help="closed loop, N requests in flight: hides queueing, for smoke tests and capacity only",
-    )
-    size = parser.add_argument_group("requests")
-    size.add_argument(
-        "--lengths",
-        default="fixed:128:64",
-        help="fixed:INPUT:OUTPUT, sharegpt, alpaca, chat, or a CSV or JSONL file with length pairs",
-    )
-    size.add_argument(
-        "--max-total-len",
-        type=int,
-        default=MAX_TOTAL_LEN,
-        help="pairs of input and output that sum to this or more are drawn again",
-    )
-    size.add_argument(
-        "--vocab-size", type=at_least(1), default=32000, help="prompt ids are below this"
-    )
-    size.add_argument("--seed", type=int, default=0, help="of arrivals, lengths and prompts")
-    size.add_argument(
-        "--time-unit", choices=TIME_UNITS_S, default="s", help="of the trace's stamps"
-    )
-    extent = parser.add_argument_group("extent")
-    extent.add_argument(
-        "--duration-s", type=positive, help="arrivals end here (60 without --requests)"
-    )
-    extent.add_argument("--requests", type=at_least(1), help="at most this many")
-    extent.add_argument(
-        "--warmup", type=at_least(0), default=8, help="requests of 8 in, 32 out beforehand"
-    )
-    extent.add_argument(
-        "--drain-s",
-        type=not_negative,
-        default=60.0,
-        help="wait this long after the last arrival; then open requests are cut off and counted",
-    )
+    _add_arrivals(parser.add_argument_group("arrivals"))
+    _add_requests(parser.add_argument_group("requests"))
+    _add_extent(parser.add_argument_group("extent"))
     objective = parser.add_argument_group("service level")
     objective.add_argument("--slo-ttft-s", type=positive, default=1.0, help="to the first token")
     objective.add_argument("--slo-tpot-s", type=positive, default=0.05, help="per further token")
@@ -131,3 +84,59 @@ def plan(args: argparse.Namespace) -> list[Case]:
         )
         for number in args.concurrency
     ]
+
+
+def _add_arrivals(group: "argparse._ArgumentGroup") -> None:
+    group = group.add_mutually_exclusive_group(required=True)
+    group.add_argument(
+        "--rate",
+        type=several(positive),
+        metavar="R,...",
+        help="Poisson arrivals per second, one run for each",
+    )
+    group.add_argument(
+        "--trace", type=Path, help="CSV or JSONL with timestamp, input_length, output_length"
+    )
+    group.add_argument(
+        "--concurrency",
+        type=several(at_least(1)),
+        metavar="N,...",
+        help="closed loop, N requests in flight: hides queueing, for smoke tests and capacity only",
+    )
+
+
+def _add_requests(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "--lengths",
+        default="fixed:128:64",
+        help=f"fixed:INPUT:OUTPUT, {', '.join(DATA_SETS)} or a file of lengths",
+    )
+    group.add_argument(
+        "--max-total-len",
+        type=int,
+        default=MAX_TOTAL_LEN,
+        help="pairs of input and output that sum to this or more are drawn again",
+    )
+    group.add_argument(
+        "--vocab-size", type=at_least(1), default=32000, help="prompt ids are below this"
+    )
+    group.add_argument("--seed", type=int, default=0, help="of arrivals, lengths and prompts")
+    group.add_argument(
+        "--time-unit", choices=TIME_UNITS_S, default="s", help="of the trace's stamps"
+    )
+
+
+def _add_extent(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "--duration-s", type=positive, help="arrivals end here (60 without --requests)"
+    )
+    group.add_argument("--requests", type=at_least(1), help="at most this many")
+    group.add_argument(
+        "--warmup", type=at_least(0), default=8, help="requests of 8 in, 32 out beforehand"
+    )
+    group.add_argument(
+        "--drain-s",
+        type=not_negative,
+        default=60.0,
+        help="wait this long after the last arrival; then open requests are cut off and counted",
+    )

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,12 +11,13 @@ from typing import Any
 from engine.config import EngineConfig
 from engine.model_config import read_model_config
 from load_tests import report
-from load_tests.options import at_least, positive
+from load_tests.options import add_processes, positive
+from load_tests.parallel import in_order
 from load_tests.shapes import model_folder
 from load_tests.traffic.metrics import Objective
 from load_tests.whatif.bench import Bench
 from load_tests.whatif.figures import Figures
-from load_tests.whatif.jobs import in_processes, run_job
+from load_tests.whatif.jobs import run_job
 from load_tests.whatif.slo import parse_slo
 from load_tests.whatif.step_times import H100
 from load_tests.whatif.workloads import Source, workloads
@@ -58,12 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             )
     parser.add_argument("--only", metavar="WORD", help="workloads whose title has this word")
     parser.add_argument("--seed", type=int, default=0, help="of requests")
-    parser.add_argument(
-        "--processes",
-        type=at_least(1),
-        default=len(os.sched_getaffinity(0)),
-        help="searches at a time",
-    )
+    add_processes(parser)
     parser.add_argument(
         "--output", type=Path, default=FOLDER, metavar="DIR", help="folder for JSON and plot"
     )
@@ -126,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
     searches = _searches(args)
     if not searches:
         return 1
-    found = in_processes(sustain, searches, args.processes)
+    found = in_order(sustain, searches, args.processes)
     _show(found)
     path = _write(args, found)
     print(f"everything is in {path}")

@@ -7,6 +7,7 @@ from load_tests import beside
 from load_tests.beside import Column
 from load_tests.options import at_least, several
 from load_tests.sides.job import Decode, Measure, Offline
+from load_tests.traffic.lognormal import TRACES
 
 EXAMPLE = (
     "python -m load_tests offline --model llama3-8b --device cuda --peer vllm --decode 1,8,64,256"
@@ -33,7 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_measures(parser: argparse.ArgumentParser) -> None:
     """Declare what is to be measured."""
     parser.add_argument(
-        "--traces", type=several(str), default=["sharegpt", "alpaca"], help="lengths, NAME,..."
+        "--traces",
+        type=several(str),
+        default=[*TRACES],
+        help="like whose the lengths are, NAME,...",
     )
     parser.add_argument("--requests", type=at_least(1), default=1000, help="of each trace")
     parser.add_argument(

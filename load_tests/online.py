@@ -7,6 +7,7 @@ from load_tests import beside
 from load_tests.beside import Column
 from load_tests.options import positive, several
 from load_tests.sides.job import Measure, Online
+from load_tests.traffic.lognormal import TRACES
 
 EXAMPLE = "python -m load_tests online --model llama3-8b --device cuda --peer vllm --rates 15,30"
 
@@ -33,7 +34,9 @@ def add_measures(parser: argparse.ArgumentParser) -> None:
         "--rates", type=several(positive), default=[15.0, 30.0], help="req/s, N,..."
     )
     parser.add_argument("--duration", type=positive, default=60.0, help="seconds of arrivals")
-    parser.add_argument("--trace", default="sharegpt", help="lengths")
+    parser.add_argument(
+        "--trace", choices=TRACES, default="sharegpt", help="like whose the lengths are"
+    )
 
 
 def measures(args: argparse.Namespace) -> list[Measure]:

@@ -1,6 +1,7 @@
-"""Types for command-line options that say what is wrong."""
+"""Types for command-line options that say what is wrong, and an option that commands share."""
 
 import argparse
+import os
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -42,3 +43,9 @@ def several(one: Callable[[str], T]) -> Callable[[str], list[T]]:
         return [one(word) for word in text.split(",")]
 
     return values
+
+
+def add_processes(parser: argparse.ArgumentParser) -> None:
+    """Declare how many processes simulate: by default one for each core."""
+    cores = len(os.sched_getaffinity(0))
+    parser.add_argument("--processes", type=at_least(1), default=cores, help="that simulate")

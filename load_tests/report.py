@@ -62,7 +62,7 @@ class Report:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options that every command has."""
+    """Declare the options of commands whose runs are logged."""
     parser.add_argument(
         "--output", type=Path, default=RESULTS, metavar="DIR", help="folder for JSON, plot and log"
     )

@@ -24,12 +24,7 @@ def least_seconds(
         case Decode():
             # the average of the steps
             context = measure.input_len + (measure.output_len + 1) / 2
-            work = StepWork(
-                new_tokens=(1,) * measure.batch,
-                contexts=(round(context),) * measure.batch,
-                num_decodes=measure.batch,
-            )
-            return step_time.seconds(work)
+            return step_time.seconds(StepWork.alike(measure.batch, round(context)))
         case Offline():
             pairs = draw_pairs(measure.trace, measure.num_requests, measure.seed)
             return _replay_seconds(_setup(knobs, step_time), _at_once(pairs))

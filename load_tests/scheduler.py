@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         f"{name}_s": dict(zip(columns[1:], _spread(times), strict=True))
         for name, times in times_s.items()
     }
-    files.write(figures)
+    print(f"wrote {files.write(figures)}")
     if args.log:
         files.log(", ".join(f"{row[0]} {row[1]} us ({row[2]}-{row[3]})" for row in rows))
     return 0

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from engine.config import DType
+
 _LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -59,13 +61,15 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-def model_folder(model: str, folder: Path) -> Path:
-    """Give the folder of a model: the one it names, or `folder` with a shape from the list.
+def model_folder(model: str, scratch: Path) -> Path:
+    """Give the folder of a model: the one it names, or one in `scratch` for a shape from the list.
 
     Raises:
         ValueError: if it is neither.
     """
     if model in SHAPES:
+        folder = scratch / model
+        folder.mkdir(exist_ok=True)
         (folder / "config.json").write_text(json.dumps(SHAPES[model]))
         return folder
     if (Path(model) / "config.json").is_file():
@@ -73,7 +77,8 @@ def model_folder(model: str, folder: Path) -> Path:
     raise ValueError(f"model {model!r} is neither a model folder nor one of {', '.join(SHAPES)}")
 
 
-def dtype_of(folder: Path) -> str:
+def dtype_of(folder: Path) -> DType:
     """The type that the weights are published in; bfloat16 where the file does not say."""
     config = json.loads((folder / "config.json").read_text())
-    return str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
+    dtype: DType = config.get("dtype") or config.get("torch_dtype") or "bfloat16"
+    return dtype

@@ -48,7 +48,26 @@ class Served:
         """Seconds from its due time to its end, per output token; None if it did not end."""
         if self.finish_s is None:
             return None
-        return (self.finish_s - self.request.due_s) / self.request.output_len
+        return self.e2e_s / self.request.output_len
+
+    @property
+    def ttft_s(self) -> float:
+        """Seconds from the due time to the first token of a request that was served."""
+        assert self.first_token_s is not None
+        return self.first_token_s - self.request.due_s
+
+    @property
+    def e2e_s(self) -> float:
+        """Seconds from the due time to the last token of a request that was served."""
+        assert self.finish_s is not None
+        return self.finish_s - self.request.due_s
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Mean seconds per token after the first; None for a single token."""
+        if self.request.output_len < 2:
+            return None
+        return (self.e2e_s - self.ttft_s) / (self.request.output_len - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -67,12 +66,7 @@ class Timed:
     @property
     def work(self) -> StepWork:
         """What each of the steps computed."""
-        chunks = (self.chunk,) if self.chunk else ()
-        return StepWork(
-            new_tokens=(1,) * self.batch + chunks,
-            contexts=(round(self.context),) * self.batch + chunks,
-            num_decodes=self.batch,
-        )
+        return StepWork.alike(self.batch, round(self.context), self.chunk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", default="tiny", help=f"model folder or one of {', '.join(SHAPES)}"
     )
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="to run on")
     whole_numbers = several(at_least(1))
     parser.add_argument(
         "--batches", type=whole_numbers, default=[1, 8], metavar="N,...", help="that decode"
@@ -105,7 +99,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tokens prefilled beside half of the largest batch in mixed steps",
     )
     parser.add_argument("--num-blocks", type=int, default=0, help="KV blocks; 0: what fits")
-    parser.add_argument("--max-num-batched-tokens", type=at_least(64), default=2048)
+    parser.add_argument(
+        "--max-num-batched-tokens", type=at_least(64), default=2048, help="token budget of a step"
+    )
     parser.add_argument("--max-model-len", type=at_least(64), default=2048, help="tokens")
     parser.add_argument("--no-graphs", action="store_true", help="launch every kernel by itself")
     report.add_arguments(parser)
@@ -143,10 +139,11 @@ def run(args: argparse.Namespace) -> int:
 
 def engine_config(args: argparse.Namespace, folder: Path) -> EngineConfig:
     """Configure an engine with random weights for the options of the command."""
-    settings: dict[str, Any] = {"dtype": dtype_of(folder), "device": args.device}
     return EngineConfig(
         model_path=str(folder),
         model=read_model_config(folder),
+        dtype=dtype_of(folder),
+        device=args.device,
         load_format="dummy",
         num_blocks=args.num_blocks,
         max_num_seqs=max(args.batches),
@@ -154,7 +151,6 @@ def engine_config(args: argparse.Namespace, folder: Path) -> EngineConfig:
         max_model_len=args.max_model_len,
         prefix_cache=False,
         graphs=not args.no_graphs,
-        **settings,
     )
 
 

@@ -18,7 +18,6 @@ from load_tests.traffic.metrics import DEFAULT_OBJECTIVE, Summary, summarise
 from load_tests.traffic.schedule import Extent, poisson
 from load_tests.whatif.bench import Bench
 from load_tests.whatif.command import parse_changes, resolve
-from load_tests.whatif.figures import e2e_s, tpot_s, ttft_s
 from load_tests.whatif.fleet import fly
 from load_tests.whatif.replica import Served
 from load_tests.whatif.step_times import Scaled
@@ -191,9 +190,9 @@ def latencies(served: Sequence[Served]) -> dict[str, float]:
     """Percentiles of each latency in seconds; every request was served."""
     assert all(request.finish_s is not None for request in served)
     values = {
-        "TTFT": [ttft_s(request) for request in served],
-        "TPOT": [value for request in served if (value := tpot_s(request)) is not None],
-        "E2E": [e2e_s(request) for request in served],
+        "TTFT": [request.ttft_s for request in served],
+        "TPOT": [value for request in served if (value := request.tpot_s) is not None],
+        "E2E": [request.e2e_s for request in served],
     }
     return dict(_percentiles(values))
 

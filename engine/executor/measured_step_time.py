@@ -89,10 +89,10 @@ class MeasuredStepTime:
         Raises:
             ConfigError: if the work lies beyond the largest measured.
         """
-        num_prompt_tokens = sum(work.new_tokens[work.num_decodes :])
+        num_prompt_tokens = work.num_prompt_tokens
         if not work.num_decodes:
             return self._prefill(num_prompt_tokens)
-        decode_s = self._decode(work.num_decodes, sum(work.contexts[: work.num_decodes]))
+        decode_s = self._decode(work.num_decodes, work.num_decode_positions)
         if not num_prompt_tokens:
             return decode_s
         if self._mixed and num_prompt_tokens <= self._mixed.prompt_lens[-1]:

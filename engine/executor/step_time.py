@@ -21,6 +21,34 @@ class StepWork:
     num_copied_blocks: int = 0
     num_swapped_blocks: int = 0
 
+    @classmethod
+    def alike(cls, num_decodes: int, context: int, num_prompt_tokens: int = 0) -> "StepWork":
+        """Decodes with the same context each, beside one whole prompt if it has tokens."""
+        prompts = (num_prompt_tokens,) if num_prompt_tokens else ()
+        return cls(
+            new_tokens=(1,) * num_decodes + prompts,
+            contexts=(context,) * num_decodes + prompts,
+            num_decodes=num_decodes,
+        )
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of prompts that are fed."""
+        return sum(self.new_tokens[self.num_decodes :])
+
+    @property
+    def num_decode_positions(self) -> int:
+        """Positions of all decodes."""
+        return sum(self.contexts[: self.num_decodes])
+
+    def num_pairs(self, first: int = 0) -> float:
+        """Pairs of a new token and a position it attends to, of sequences from `first` on."""
+        # the j-th of q new tokens attends to context - q + j positions
+        return sum(
+            new * (context - (new - 1) / 2)
+            for new, context in zip(self.new_tokens[first:], self.contexts[first:], strict=True)
+        )
+
 
 class StepTime(Protocol):
     """A model of the workers' speed."""
@@ -99,13 +127,9 @@ class RooflineStepTime:
     def seconds(self, work: StepWork) -> float:
         """See `StepTime.seconds`; only sequences' last tokens pass the output layer."""
         num_tokens = sum(work.new_tokens)
-        # the j-th of q new tokens attends to context - q + j positions
-        num_pairs = sum(
-            new * (context - (new - 1) / 2)
-            for new, context in zip(work.new_tokens, work.contexts, strict=True)
-        )
         kv_bytes = self.kv_bytes * (sum(work.contexts) + num_tokens)
-        attention_s = max(kv_bytes / self.bandwidth, self.attention_flop * num_pairs / self.compute)
+        attention_flop = self.attention_flop * work.num_pairs()
+        attention_s = max(kv_bytes / self.bandwidth, attention_flop / self.compute)
         return (
             self._matrix(self.linear_params, num_tokens)
             + self._matrix(self.head_params, len(work.contexts))

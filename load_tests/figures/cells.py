@@ -19,19 +19,14 @@ from load_tests.simulation import Replay, Sample, Setup, replay
 from load_tests.traffic.schedule import Extent, Schedule, poisson
 
 MAX_NUM_BATCHED_TOKENS = 2560
+_ENGINE, _LOAD_TESTS = Path(engine.__file__).parent, Path(load_tests.__file__).parent
 # whatever a result depends on beside the definition of its cell
 SOURCE_PATHS = (
-    *(Path(engine.__file__).parent / name for name in ("core", "executor/simulated.py")),
-    *(
-        Path(engine.__file__).parent / f"executor/{name}.py"
-        for name in ("step_time", "measured_step_time")
-    ),
-    *(Path(load_tests.__file__).parent / f"{name}.py" for name in ("simulation", "clocks")),
-    *(
-        Path(load_tests.__file__).parent / "traffic" / f"{name}.py"
-        for name in ("lengths", "schedule", "tables")
-    ),
-    *(Path(__file__).parent / name for name in ("cells.py", "models.py", "workloads.py")),
+    _ENGINE / "core",
+    *(_ENGINE / "executor" / f"{n}.py" for n in ("simulated", "step_time", "measured_step_time")),
+    *(_LOAD_TESTS / f"{name}.py" for name in ("simulation", "clocks")),
+    *(_LOAD_TESTS / "traffic" / f"{name}.py" for name in ("lengths", "schedule", "tables")),
+    *(_LOAD_TESTS / "figures" / f"{name}.py" for name in ("cells", "models", "workloads")),
 )
 USES = ("filled", "reserved", "internal", "external", "free")
 

@@ -1,7 +1,6 @@
 """The command line of `figures`."""
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from load_tests.figures.definitions import FULL, MINIATURE, QUICK, SCALES, Cell,
 from load_tests.figures.live import command as live
 from load_tests.figures.runner import Results, run_cells
 from load_tests.figures.workloads import SOURCES, Files
-from load_tests.options import at_least
+from load_tests.options import add_processes
 from load_tests.shapes import SHAPES
 
 EXAMPLE = "python -m load_tests figures --quick --figure 2,13"
@@ -23,23 +22,26 @@ FOLDER = reports.RESULTS / "figures"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `figures`."""
-    parser.add_argument("--figure", metavar="N,N", help="only these: 2, 12, 12a, 13 ... 19, 1")
+    parser.add_argument(
+        "--figure",
+        metavar="N,N",
+        help="only these figures or panels, for example 2,12a; 1 is table 1",
+    )
     scale = parser.add_mutually_exclusive_group()
-    for choice, what in (
-        (QUICK, "traces of 4 to 15 minutes: about 15 minutes on two free cores"),
-        (FULL, "the paper's traces of an hour: a night"),
-        (MINIATURE, "seconds of trace, to see that all works"),
+    for choice, time in (
+        (QUICK, ": some 10 minutes on two free cores (the default)"),
+        (FULL, ": a night"),
+        (MINIATURE, ""),
     ):
         scale.add_argument(
-            f"--{choice.name}", dest="scale", action="store_const", const=choice.name, help=what
+            f"--{choice.name}",
+            dest="scale",
+            action="store_const",
+            const=choice.name,
+            help=choice.extent + time,
         )
     parser.set_defaults(scale=QUICK.name)
-    parser.add_argument(
-        "--processes",
-        type=at_least(1),
-        default=len(os.sched_getaffinity(0)),
-        help="simulations at a time",
-    )
+    add_processes(parser)
     parser.add_argument(
         "--engine",
         action="store_true",

@@ -92,6 +92,7 @@ class Scale:
     """How much of the paper's traces is simulated.
 
     Attributes:
+        extent: for reading.
         longest_s, longest_alpaca_s: arrivals are cut to these; requests of Alpaca, translation and
             several sequences come at higher rates, so that shorter traces hold as many.
         longest_window_s: the same for experiments that leave out the first third, while the pool
@@ -101,6 +102,7 @@ class Scale:
     """
 
     name: str
+    extent: str
     longest_s: float
     longest_alpaca_s: float
     longest_window_s: float
@@ -114,6 +116,7 @@ class Scale:
 
 QUICK = Scale(
     name="quick",
+    extent="traces of 4 to 15 minutes",
     longest_s=600.0,
     longest_alpaca_s=240.0,
     longest_window_s=900.0,
@@ -121,6 +124,7 @@ QUICK = Scale(
 )
 FULL = Scale(
     name="full",
+    extent="the paper's traces of up to an hour",
     longest_s=3600.0,
     longest_alpaca_s=3600.0,
     longest_window_s=3600.0,
@@ -128,6 +132,7 @@ FULL = Scale(
 )
 MINIATURE = Scale(
     name="miniature",
+    extent="seconds of trace, to see that all works",
     longest_s=3.0,
     longest_alpaca_s=0.5,
     longest_window_s=3.0,

@@ -1,22 +1,22 @@
 """Draws the panels in the paper's layout, as SVG files that are the same for the same results."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from load_tests.figures import static
+from load_tests.figures.cells import USES
 from load_tests.figures.checks import BATCHES, PAGED, SAVINGS, SHARES, Measured
 from load_tests.figures.definitions import Panel
+from load_tests.figures.static import NUM_TOKENS, Recovery, figure_19a
 
 # (rows, columns) of panels in the paper
 LAYOUTS = {"12": (2, 3), "14": (2, 3), "13": (1, 2), "15": (1, 2), "16": (1, 2)}
 # curves are cut here, as in the paper
 MAX_LATENCY_S = 1.0
 MARKERS = dict(zip((PAGED, "Orca (Max)", "Orca (Pow2)", "Orca (Oracle)"), "os^v", strict=True))
-USES = ("filled", "reserved", "internal", "external", "free")
 
 
 def plot(measured: Measured, folder: Path) -> dict[str, Path]:
@@ -28,14 +28,19 @@ def plot(measured: Measured, folder: Path) -> dict[str, Path]:
     Returns:
         Figure -> file, in the paper's order.
     """
-    figures: dict[str, list[Panel]] = {}
-    for panel in measured.panels.values():
-        figures.setdefault(panel.figure, []).append(panel)
     files = {}
-    for number, panels in figures.items():
+    for number, panels in by_figure(measured.panels.values()).items():
         files[number] = folder / f"figure_{number}.svg"
         save(_draw(number, panels, measured), files[number])
     return files
+
+
+def by_figure(panels: Iterable[Panel]) -> dict[str, list[Panel]]:
+    """Sort panels by the number of their figure."""
+    figures: dict[str, list[Panel]] = {}
+    for panel in panels:
+        figures.setdefault(panel.figure, []).append(panel)
+    return figures
 
 
 def _draw(number: str, panels: Sequence[Panel], measured: Measured) -> Figure:
@@ -47,7 +52,7 @@ def _draw(number: str, panels: Sequence[Panel], measured: Measured) -> Figure:
     figure = Figure(figsize=(4.2 * columns + 0.6, 3.2 * rows), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     if has_micro:
-        _recovery(axes.pop(0))
+        recovery(axes.pop(0), figure_19a(), "(a) modelled A100")
     for place, panel in zip(axes, panels, strict=True):
         _panel(place, panel, measured)
         place.set_title(f"{panel.letter and f'({panel.letter}) '}{panel.title}", fontsize=9)
@@ -118,20 +123,20 @@ def _savings(axes: Axes, panel: Panel, measured: Measured) -> None:
     axes.legend(frameon=False, fontsize=7)
 
 
-def _recovery(axes: Axes) -> None:
-    rows = static.figure_19a()
-    sizes = [row.block_size for row in rows]
+def recovery(axes: Axes, rows: Sequence[Recovery], title: str) -> None:
+    """Draw figure 19a."""
     lines = {
         "recompute": [row.recompute_s for row in rows],
         "swap in": [row.swap_in_s for row in rows],
         "swap out": [row.swap_out_s for row in rows],
         "swap in and out": [row.swap_in_s + row.swap_out_s for row in rows],
     }
+    sizes = [row.block_size for row in rows]
     for label, values in lines.items():
         axes.plot(sizes, [1e3 * value for value in values], marker="o", markersize=4, label=label)
     axes.set_xscale("log", base=2)
-    axes.set(xlabel="block size (tokens)", ylabel=f"ms for {static.NUM_TOKENS} tokens")
-    axes.set_title("(a) modelled A100", fontsize=9)
+    axes.set(xlabel="block size (tokens)", ylabel=f"ms for {NUM_TOKENS} tokens")
+    axes.set_title(title, fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=7)
 

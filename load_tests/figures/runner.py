@@ -1,23 +1,18 @@
 """Runs cells in parallel processes; each result is a file, so that a killed run goes on."""
 
 import json
-import multiprocessing
 import os
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from load_tests.figures.cells import key, simulate
 from load_tests.figures.definitions import Cell, Result
 from load_tests.figures.workloads import Files
+from load_tests.parallel import as_done
 
-T = TypeVar("T")
-R = TypeVar("R")
 Results = Mapping[Cell, Result]
 # told after each cell: how many are done, of how many, and the seconds that this one took
 Progress = Callable[[int, int, Cell, float], None]
@@ -40,13 +35,11 @@ def run_cells(
     folder.mkdir(parents=True, exist_ok=True)
     paths = {cell: folder / f"{key(cell, files)}.json" for cell in dict.fromkeys(cells)}
     results = {cell: found for cell, path in paths.items() if (found := read(path)) is not None}
-    missing = {cell: path for cell, path in paths.items() if cell not in results}
-    num_done = len(results)
-    run = partial(_run_cell, files=files)
-    for (cell, _), seconds in in_parallel(run, list(missing.items()), num_processes):
-        num_done += 1
-        progress(num_done, len(paths), cell, seconds)
-    return results | {cell: _must_read(path) for cell, path in missing.items()}
+    missing = [(cell, path) for cell, path in paths.items() if cell not in results]
+    done = as_done(partial(_run_cell, files=files), missing, num_processes)
+    for num_done, (place, seconds) in enumerate(done, start=len(results) + 1):
+        progress(num_done, len(paths), missing[place][0], seconds)
+    return results | {cell: _must_read(path) for cell, path in missing}
 
 
 def read(path: Path) -> Result | None:
@@ -64,27 +57,6 @@ def write(path: Path, cell: Cell, result: Result) -> None:
     part.replace(path)
 
 
-def in_parallel(
-    work: Callable[[T], R], items: Sequence[T], num_processes: int
-) -> Iterator[tuple[T, R]]:
-    """Work on items in processes, with one in this process, and yield what is done."""
-    if num_processes == 1 or len(items) < 2:
-        for item in items:
-            yield item, work(item)
-        return
-    # spawned, as a fork of a process with threads may hang
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(
-        min(num_processes, len(items)), context, initializer=_end_with_parent
-    )
-    try:
-        futures = {pool.submit(work, item): item for item in items}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
 def _run_cell(task: tuple[Cell, Path], files: Files) -> float:
     cell, path = task
     start_s = time.perf_counter()
@@ -96,15 +68,3 @@ def _must_read(path: Path) -> Result:
     result = read(path)
     assert result is not None
     return result
-
-
-def _end_with_parent() -> None:
-    """Leave when the parent is gone: killed, it can tell nobody."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def wait() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()

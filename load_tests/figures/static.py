@@ -49,11 +49,11 @@ def table_1() -> tuple[TableRow, ...]:
 
 def figure_19a() -> tuple[Recovery, ...]:
     """The cost of swapping and recomputation for OPT-13B on the modelled A100."""
-    work = StepWork(new_tokens=(NUM_TOKENS,), contexts=(NUM_TOKENS,), num_decodes=0)
+    prefill = StepWork.alike(0, 0, NUM_TOKENS)
     rows = []
     for size in BLOCK_SIZES:
         copy_s = NUM_TOKENS // size * OPT_13B.swap_block_s(size)
-        recompute_s = OPT_13B.step_time(size).seconds(work)
+        recompute_s = OPT_13B.step_time(size).seconds(prefill)
         rows.append(
             Recovery(block_size=size, swap_in_s=copy_s, swap_out_s=copy_s, recompute_s=recompute_s)
         )

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+# seconds in a unit of numeric time stamps
+TIME_UNITS_S = {"s": 1.0, "ms": 1e-3}
 # the same column under the names that published traces use
 ALIASES = {
     "timestamp": ("timestamp", "arrival_s", "TIMESTAMP"),

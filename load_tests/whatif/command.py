@@ -1,18 +1,19 @@
 """The command line of `whatif`."""
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from engine.config import EngineConfig
 from load_tests import report as reports
-from load_tests.options import at_least, not_negative, positive
+from load_tests.options import add_processes, at_least, not_negative, positive
+from load_tests.parallel import in_order
 from load_tests.traffic.lengths import DATA_SETS, MAX_TOTAL_LEN, parse_lengths
 from load_tests.traffic.metrics import DEFAULT_OBJECTIVE
 from load_tests.traffic.schedule import Extent, poisson
+from load_tests.traffic.tables import TIME_UNITS_S
 from load_tests.whatif.bench import Bench
-from load_tests.whatif.jobs import run_jobs
+from load_tests.whatif.jobs import run_job
 from load_tests.whatif.knobs import default_knobs, parse_knob
 from load_tests.whatif.report import Answer, Slo, show, write
 from load_tests.whatif.settings import Changes, read_settings
@@ -27,92 +28,17 @@ EXAMPLE = (
 )
 FOLDER = reports.RESULTS / "whatif"
 AS_CONFIGURED, WHAT_IF = "as configured", "what if"
-TIME_UNITS_S = {"s": 1.0, "ms": 1e-3}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `whatif`."""
     _add_trace(parser.add_argument_group("what comes"))
-    served = parser.add_argument_group("what serves it")
-    served.add_argument(
-        "--config", type=Path, default=Path("serve_config.yaml"), help="file that `serve run` takes"
-    )
-    served.add_argument(
-        "--set",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="NAME=VALUE",
-        help="options of the application that are to be changed",
-    )
-    served.add_argument("--replicas", type=at_least(1), default=1, help="engine replicas")
-    served.add_argument(
-        "--step-times",
-        default=DEFAULT,
-        metavar="NAME",
-        help=f"table that `calibrate` wrote, or one of {', '.join(shipped())}",
-    )
-    served.add_argument(
-        "--block-copy-ms",
-        type=not_negative,
-        default=0.0,
-        help="to copy a block to or from the swap space, by which groups are swapped or recomputed",
-    )
-    asked = parser.add_argument_group("what is asked")
-    asked.add_argument(
-        "--slo", type=parse_slo, metavar="ttft=S,tpot=S", help="count replicas that keep this"
-    )
-    asked.add_argument(
-        "--slo-share", type=positive, default=0.99, help="of the requests that are to keep it"
-    )
-    asked.add_argument(
-        "--max-replicas", type=at_least(1), default=64, help="that are tried for the level"
-    )
-    asked.add_argument(
-        "--tornado",
-        nargs="*",
-        type=parse_knob,
-        metavar="NAME=LOW:HIGH",
-        help="turn these options down and up, one by one; without names those that mostly matter",
-    )
+    _add_server(parser.add_argument_group("what serves it"))
+    _add_questions(parser.add_argument_group("what is asked"))
     parser.add_argument("--seed", type=int, default=0, help="of drawn requests and of routing")
-    parser.add_argument(
-        "--processes",
-        type=at_least(1),
-        default=len(os.sched_getaffinity(0)),
-        help="replays at a time",
-    )
+    add_processes(parser)
     parser.add_argument(
         "--output", type=Path, default=FOLDER, metavar="DIR", help="folder for JSON and plots"
-    )
-
-
-def _add_trace(group: "argparse._ArgumentGroup") -> None:
-    source = group.add_mutually_exclusive_group(required=True)
-    source.add_argument(
-        "--trace",
-        nargs="+",
-        type=Path,
-        help="files or folders: of our recorder, Mooncake's or Azure's, or with timestamp, "
-        "input_length and output_length",
-    )
-    source.add_argument(
-        "--synthetic",
-        metavar="LENGTHS",
-        help=f"Poisson arrivals: fixed:INPUT:OUTPUT, {', '.join(DATA_SETS)} or a file of lengths",
-    )
-    group.add_argument("--rate", type=positive, default=1.0, help="of synthetic ones per second")
-    group.add_argument(
-        "--max-total-len",
-        type=int,
-        default=MAX_TOTAL_LEN,
-        help="synthetic inputs and outputs sum to less",
-    )
-    group.add_argument("--faster", type=positive, default=1.0, help="divide all times by this")
-    group.add_argument("--requests", type=at_least(1), help="at most this many")
-    group.add_argument("--duration-s", type=positive, help="arrivals end here, before --faster")
-    group.add_argument(
-        "--time-unit", choices=TIME_UNITS_S, default="s", help="of stamps in other formats"
     )
 
 
@@ -135,7 +61,8 @@ def run(args: argparse.Namespace) -> int:
         num_replicas=args.replicas,
         seed=args.seed,
     )
-    outcomes = run_jobs([bench.job(config) for config in settings.values()], args.processes)
+    jobs = [bench.job(config) for config in settings.values()]
+    outcomes = in_order(run_job, jobs, args.processes)
     answer = Answer(
         bench=bench,
         source=[path.name for path in args.trace] if args.trace else [args.synthetic],
@@ -199,6 +126,81 @@ def resolve(file: Path, variants: Sequence[Changes]) -> list[EngineConfig]:
             raise ValueError(found)
         settings.append(found)
     return settings
+
+
+def _add_trace(group: "argparse._ArgumentGroup") -> None:
+    source = group.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "--trace",
+        nargs="+",
+        type=Path,
+        help="files or folders: of our recorder, Mooncake's or Azure's, or with timestamp, "
+        "input_length and output_length",
+    )
+    source.add_argument(
+        "--synthetic",
+        metavar="LENGTHS",
+        help=f"Poisson arrivals: fixed:INPUT:OUTPUT, {', '.join(DATA_SETS)} or a file of lengths",
+    )
+    group.add_argument("--rate", type=positive, default=1.0, help="of synthetic ones per second")
+    group.add_argument(
+        "--max-total-len",
+        type=int,
+        default=MAX_TOTAL_LEN,
+        help="synthetic inputs and outputs sum to less",
+    )
+    group.add_argument("--faster", type=positive, default=1.0, help="divide all times by this")
+    group.add_argument("--requests", type=at_least(1), help="at most this many")
+    group.add_argument("--duration-s", type=positive, help="arrivals end here, before --faster")
+    group.add_argument(
+        "--time-unit", choices=TIME_UNITS_S, default="s", help="of stamps in other formats"
+    )
+
+
+def _add_server(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "--config", type=Path, default=Path("serve_config.yaml"), help="file that `serve run` takes"
+    )
+    group.add_argument(
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME=VALUE",
+        help="options of the application that are to be changed",
+    )
+    group.add_argument("--replicas", type=at_least(1), default=1, help="engine replicas")
+    group.add_argument(
+        "--step-times",
+        default=DEFAULT,
+        metavar="NAME",
+        help=f"table that `calibrate` wrote, or one of {', '.join(shipped())}",
+    )
+    group.add_argument(
+        "--block-copy-ms",
+        type=not_negative,
+        default=0.0,
+        help="to copy a block to or from the swap space, by which groups are swapped or recomputed",
+    )
+
+
+def _add_questions(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "--slo", type=parse_slo, metavar="ttft=S,tpot=S", help="count replicas that keep this"
+    )
+    group.add_argument(
+        "--slo-share", type=positive, default=0.99, help="of the requests that are to keep it"
+    )
+    group.add_argument(
+        "--max-replicas", type=at_least(1), default=64, help="that are tried for the level"
+    )
+    group.add_argument(
+        "--tornado",
+        nargs="*",
+        type=parse_knob,
+        metavar="NAME=LOW:HIGH",
+        help="turn these options down and up, one by one; without names those that mostly matter",
+    )
 
 
 def _bars(

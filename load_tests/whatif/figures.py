@@ -44,25 +44,6 @@ class Figures:
     good_share: float
 
 
-def ttft_s(served: Served) -> float:
-    """Seconds from arrival to the first token of a request that was served."""
-    assert served.first_token_s is not None
-    return served.first_token_s - served.request.due_s
-
-
-def e2e_s(served: Served) -> float:
-    """Seconds from arrival to the last token of a request that was served."""
-    assert served.finish_s is not None
-    return served.finish_s - served.request.due_s
-
-
-def tpot_s(served: Served) -> float | None:
-    """Mean seconds per token after the first; None for a single token."""
-    if served.request.output_len < 2:
-        return None
-    return (e2e_s(served) - ttft_s(served)) / (served.request.output_len - 1)
-
-
 def measure(flown: Flown, objective: Objective) -> Figures:
     """Compute every figure of a replay."""
     done = [served for served in flown.served if not served.is_refused]
@@ -79,9 +60,9 @@ def measure(flown: Flown, objective: Objective) -> Figures:
         makespan_s=makespan_s,
         requests_per_s=_ratio(len(done), makespan_s),
         output_tokens_per_s=_ratio(num_tokens, makespan_s),
-        ttft_s=summarise([ttft_s(served) for served in done]),
-        tpot_s=summarise([value for served in done if (value := tpot_s(served)) is not None]),
-        e2e_s=summarise([e2e_s(served) for served in done]),
+        ttft_s=summarise([served.ttft_s for served in done]),
+        tpot_s=summarise([value for served in done if (value := served.tpot_s) is not None]),
+        e2e_s=summarise([served.e2e_s for served in done]),
         num_recomputed=sum(replica.num_preemptions[0] for replica in replicas),
         num_swapped_out=sum(replica.num_preemptions[1] for replica in replicas),
         mean_batch=_ratio(sum(replica.sequence_s for replica in replicas), busy_s),
@@ -95,7 +76,7 @@ def measure(flown: Flown, objective: Objective) -> Figures:
 
 def is_good(served: Served, objective: Objective) -> bool:
     """Whether a request that was served kept both limits; a single token has no tpot to miss."""
-    return ttft_s(served) <= objective.ttft_s and (tpot_s(served) or 0.0) <= objective.tpot_s
+    return served.ttft_s <= objective.ttft_s and (served.tpot_s or 0.0) <= objective.tpot_s
 
 
 def _ratio(number: float, of: float) -> float:

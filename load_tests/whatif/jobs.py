@@ -1,19 +1,13 @@
-"""One replay and its figures, in this process or several at a time."""
+"""One replay and its figures."""
 
-import multiprocessing
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
 
 from load_tests.traffic.metrics import Objective, percentile
-from load_tests.whatif.figures import Figures, e2e_s, measure, tpot_s, ttft_s
+from load_tests.whatif.figures import Figures, measure
 from load_tests.whatif.fleet import Flown, fly
 from load_tests.whatif.replica import Machine
 from load_tests.whatif.trace import Trace
 
-T = TypeVar("T")
-R = TypeVar("R")
 Curves = dict[str, tuple[float, ...]]
 
 
@@ -51,27 +45,12 @@ def run_job(job: Job) -> Outcome:
     return Outcome(measure(flown, job.objective), _curves(flown))
 
 
-def run_jobs(jobs: Sequence[Job], num_processes: int) -> list[Outcome]:
-    """Replay several traces, so many at a time, and return the outcomes in their order."""
-    return in_processes(run_job, jobs, num_processes)
-
-
-def in_processes(work: Callable[[T], R], items: Sequence[T], num_processes: int) -> list[R]:
-    """Work on items, so many at a time, and return what comes out in their order."""
-    if num_processes == 1 or len(items) < 2:
-        return [work(item) for item in items]
-    # spawned, as a fork of a process with threads may hang
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(num_processes, len(items)), context) as pool:
-        return list(pool.map(work, items))
-
-
 def _curves(flown: Flown) -> Curves:
     done = [served for served in flown.served if not served.is_refused]
     latencies = {
-        "ttft_s": [ttft_s(served) for served in done],
-        "tpot_s": [value for served in done if (value := tpot_s(served)) is not None],
-        "e2e_s": [e2e_s(served) for served in done],
+        "ttft_s": [served.ttft_s for served in done],
+        "tpot_s": [value for served in done if (value := served.tpot_s) is not None],
+        "e2e_s": [served.e2e_s for served in done],
     }
     return {name: _percentiles(values) for name, values in latencies.items() if values}
 

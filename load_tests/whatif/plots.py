@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import matplotlib
 from matplotlib.figure import Figure
 
+from load_tests.figures.plots import save
 from load_tests.whatif.jobs import Curves
 from load_tests.whatif.tornado import Bar
 
@@ -27,7 +27,7 @@ def plot_latencies(path: Path, curves: Mapping[str, Curves]) -> None:
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=8)
-    _save(figure, path)
+    save(figure, path)
 
 
 def plot_tornado(path: Path, bars: Sequence[Bar], base_s: float) -> None:
@@ -48,7 +48,7 @@ def plot_tornado(path: Path, bars: Sequence[Bar], base_s: float) -> None:
     axes.set(xlabel="end to end, 99th percentile (s); blue: low, orange: high")
     axes.margins(x=0.12)
     axes.spines[["top", "right"]].set_visible(False)
-    _save(figure, path)
+    save(figure, path)
 
 
 def plot_rates(path: Path, rates: Mapping[str, Mapping[str, float]]) -> None:
@@ -64,10 +64,4 @@ def plot_rates(path: Path, rates: Mapping[str, Mapping[str, float]]) -> None:
     axes.set(ylabel=f"rate, as a share of {names[0]}'s")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)
-    _save(figure, path)
-
-
-def _save(figure: Figure, path: Path) -> None:
-    # ids and the date would differ from run to run
-    with matplotlib.rc_context({"svg.hashsalt": path.stem, "svg.fonttype": "none"}):
-        figure.savefig(path, metadata={"Date": None})
+    save(figure, path)

@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from engine.config import EngineConfig
 from engine.core.engine import Engine
 from engine.errors import RequestError
-from engine.executor.simulated import BeamAncestry, SimulatedExecutor
-from engine.executor.step_time import PaddedBatches, StepTime
+from engine.executor.simulated import SimulatedExecutor
+from engine.executor.step_time import StepTime
 from engine.runtime.admission import Admission
 from engine.runtime.columns import idle_stats
 from engine.types import Capacity, FinishReason, MemoryUsage, Request, StepOutput
+from load_tests import simulation
 from load_tests.whatif.trace import TracedRequest
 
 # slots that sum to the pool
@@ -34,34 +35,28 @@ class Machine:
 
     def executor(self) -> SimulatedExecutor:
         """Make an executor in its first state."""
-        in_batches = self.config.memory_policy == "faster_transformer"
-        return SimulatedExecutor(
-            self.capacity,
-            PaddedBatches(self.step_time) if in_batches else self.step_time,
-            ancestry=BeamAncestry(replacement=self.beam_replacement),
+        setup = simulation.Setup(
+            config=self.config.scheduler,
+            capacity=self.capacity,
+            step_time=self.step_time,
+            replacement=self.beam_replacement,
             run_ahead=self.config.run_ahead,
         )
+        return setup.executor()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class Served(simulation.Served):
     """What became of one request.
 
     Attributes:
-        request: as it was traced.
         is_refused: whether the replica did not take it.
-        first_token_s: when the first token of any of its sequences was there.
-        finish_s: when its last token was there; None if it was refused.
-        num_tokens: of all its sequences.
         num_cached: tokens of its prompt that were found in the cache.
         num_preemptions: of the request as a whole.
     """
 
     request: TracedRequest
     is_refused: bool = False
-    first_token_s: float | None = None
-    finish_s: float | None = None
-    num_tokens: int = 0
     num_cached: int = 0
     num_preemptions: int = 0
 

@@ -26,13 +26,7 @@ class WithLongPrompts:
 
     def seconds(self, work: StepWork) -> float:
         """See `StepTime.seconds`."""
-        first = work.num_decodes
-        # the j-th of q new tokens attends to context - q + j positions
-        num_pairs = sum(
-            new * (context - (new - 1) / 2)
-            for new, context in zip(work.new_tokens[first:], work.contexts[first:], strict=True)
-        )
-        return self.inside.seconds(work) + self.pair_s * num_pairs
+        return self.inside.seconds(work) + self.pair_s * work.num_pairs(first=work.num_decodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +147,7 @@ class ByBatch:
 def _with_decodes(work: StepWork, number: int) -> StepWork:
     """The same step with another number of decodes of the same mean context."""
     first = work.num_decodes
-    context = round(sum(work.contexts[:first]) / first)
+    context = round(work.num_decode_positions / first)
     return replace(
         work,
         new_tokens=(1,) * number + work.new_tokens[first:],
@@ -190,9 +184,8 @@ class Extrapolated:
     def seconds(self, work: StepWork) -> float:
         """See `StepTime.seconds`."""
         num_decodes = work.num_decodes
-        context = sum(work.contexts[:num_decodes]) / max(1, num_decodes)
-        num_prompt_tokens = sum(work.new_tokens[num_decodes:])
-        sizes = (num_decodes, context, num_prompt_tokens)
+        context = work.num_decode_positions / max(1, num_decodes)
+        sizes = (num_decodes, context, work.num_prompt_tokens)
         limits = (self.max_decodes, self.max_context, self.max_prompt_tokens)
         if all(size <= limit for size, limit in zip(sizes, limits, strict=True)):
             return self.inside.seconds(work)
@@ -208,13 +201,10 @@ class Extrapolated:
 
     def _seconds(self, work: StepWork, sizes: list[float]) -> float:
         """Time of a step with other sizes: decodes, context of each, tokens of one prompt."""
-        num_decodes, context, num_prompt_tokens = (int(size) for size in sizes)
-        prompts = (num_prompt_tokens,) if num_prompt_tokens else ()
         resized = replace(
-            work,
-            new_tokens=(1,) * num_decodes + prompts,
-            contexts=(context,) * num_decodes + prompts,
-            num_decodes=num_decodes,
+            StepWork.alike(*map(int, sizes)),
+            num_copied_blocks=work.num_copied_blocks,
+            num_swapped_blocks=work.num_swapped_blocks,
         )
         return self.inside.seconds(resized)
 

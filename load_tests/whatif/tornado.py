@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.config import EngineConfig
+from load_tests.parallel import in_order
 from load_tests.whatif.bench import Bench
 from load_tests.whatif.figures import Figures
-from load_tests.whatif.jobs import Job, run_jobs
+from load_tests.whatif.jobs import Job, run_job
 from load_tests.whatif.knobs import RATE, REPLICAS, SIDES, Knob, Side
 from load_tests.whatif.settings import Changes, read_settings
 
@@ -75,7 +76,7 @@ def tornado(
         for turn, config in settings.items()
         if isinstance(config, EngineConfig)
     }
-    outcomes = run_jobs(list(jobs.values()), num_processes)
+    outcomes = in_order(run_job, list(jobs.values()), num_processes)
     figures = {turn: outcome.figures for turn, outcome in zip(jobs, outcomes, strict=True)}
     return [
         Bar(

@@ -32,12 +32,19 @@ MEASURED = MeasuredStepTime(
 )
 
 
-def decodes(batch: int, context: int) -> StepWork:
-    return StepWork(new_tokens=(1,) * batch, contexts=(context,) * batch, num_decodes=batch)
+decodes = StepWork.alike
 
 
 def prefill(num_tokens: int) -> StepWork:
-    return StepWork(new_tokens=(num_tokens,), contexts=(num_tokens,), num_decodes=0)
+    return StepWork.alike(0, 0, num_tokens)
+
+
+def test_work_tells_its_sums() -> None:
+    work = StepWork(new_tokens=(1, 1, 3, 4), contexts=(9, 8, 3, 10), num_decodes=2)
+    assert (work.num_prompt_tokens, work.num_decode_positions) == (7, 17)
+    # three tokens of a whole prompt, and four after six others
+    assert work.num_pairs(first=2) == (1 + 2 + 3) + (7 + 8 + 9 + 10)
+    assert work.num_pairs() == work.num_pairs(first=2) + 17
 
 
 def test_the_fitted_card_needs_the_time_of_the_paper_at_its_batch_sizes() -> None:
@@ -98,8 +105,7 @@ def test_nothing_is_extrapolated(work: StepWork) -> None:
 
 
 def test_a_mixed_step_streams_the_weights_once() -> None:
-    mixed = StepWork(new_tokens=(1, 512), contexts=(64, 512), num_decodes=1)
-    assert MEASURED.seconds(mixed) == pytest.approx(6e-3 + 12e-3 - 6e-3)
+    assert MEASURED.seconds(StepWork.alike(1, 64, 512)) == pytest.approx(6e-3 + 12e-3 - 6e-3)
 
 
 # prompts beside decodes run as graphs up to 64 tokens; the pool was full at 64 x 512 positions
@@ -140,13 +146,8 @@ def test_rows_that_end_early_go_on_with_their_last_slope() -> None:
 def test_prompts_beside_decodes_take_what_was_measured(
     batch: int, num_tokens: int, added_s: float
 ) -> None:
-    work = StepWork(
-        new_tokens=(1,) * batch + (num_tokens,),
-        contexts=(64,) * batch + (num_tokens,),
-        num_decodes=batch,
-    )
     alone_s = FULL.seconds(decodes(batch, 64))
-    assert FULL.seconds(work) == pytest.approx(alone_s + added_s)
+    assert FULL.seconds(StepWork.alike(batch, 64, num_tokens)) == pytest.approx(alone_s + added_s)
 
 
 def test_prompts_alone_are_padded_too() -> None:

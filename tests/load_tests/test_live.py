@@ -23,8 +23,15 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> LiveWorker:
     return LiveWorker(live_config(folder, "cpu", "float32", sizes))
 
 
-def _serve(worker: LiveWorker, until_s: float, *, num_blocks: int = 0, width: int = 0) -> Replay:
-    ancestry = BeamAncestry(replacement=0.5) if width else None
+def _serve(
+    worker: LiveWorker,
+    until_s: float = float("inf"),
+    *,
+    num_blocks: int = 0,
+    width: int = 0,
+    replacement: float = 0.0,
+) -> Replay:
+    ancestry = BeamAncestry(replacement=replacement) if width else None
     turn = worker.turn(num_blocks=num_blocks, ancestry=ancestry)
     setup = Setup(
         config=SchedulerConfig(max_num_batched_tokens=64, max_model_len=64, prefix_cache=False),
@@ -49,20 +56,26 @@ def test_engines_take_turns_at_a_worker_whatever_the_last_one_left(worker: LiveW
     left = _serve(worker, 1e-6)
     assert [served.finish_s for served in left.requests] == [None] * 6
     for _ in range(2):
-        assert all(served.finish_s for served in _serve(worker, float("inf")).requests)
+        assert all(served.finish_s for served in _serve(worker).requests)
 
 
 def test_an_engine_sees_only_the_blocks_it_was_given(worker: LiveWorker) -> None:
-    done = _serve(worker, float("inf"), num_blocks=4)
+    done = _serve(worker, num_blocks=4)
     assert {step.usage.total for step in done.samples} == {4 * 16}
     assert all(served.finish_s for served in done.requests)
 
 
 def test_beams_have_the_ancestry_that_is_asked_for(worker: LiveWorker) -> None:
-    done = _serve(worker, float("inf"), width=4)
-    assert all(served.finish_s for served in done.requests)
-    # beams that often have a common parent share blocks
-    assert any(step.num_logical_blocks * 16 > 4 * 16 for step in done.samples)
+    for replacement in (0.0, 0.5):
+        done = _serve(worker, width=4, replacement=replacement)
+        assert all(served.finish_s for served in done.requests)
+        # four beams of two blocks each; those with a common parent share some
+        held = [
+            (step.usage.total - step.usage.free) // 16
+            for step in done.samples
+            if step.num_logical_blocks == 8
+        ]
+        assert (min(held) < 8) is (replacement > 0), held
 
 
 def test_a_copied_block_takes_time(worker: LiveWorker) -> None:

@@ -16,7 +16,10 @@ def test_every_command_explains_itself_with_an_example(
     with pytest.raises(SystemExit) as raised:
         main([name, "--help"])
     assert raised.value.code == 0
-    assert f"example:\n  python -m load_tests {name}" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"{COMMANDS[name][1:]}.\n" in shown
+    assert f"example:\n  python -m load_tests {name}" in shown
+    assert "default: None" not in shown
 
 
 def test_the_overview_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:

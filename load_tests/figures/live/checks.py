@@ -4,20 +4,19 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from load_tests.figures.checks import BATCHES, MAX, ORACLE, PAGED, SHARES
+from load_tests.figures.checks import BATCHES, ORACLE, PAGED, SHARES, Band, words_of
+from load_tests.figures.checks import GAINS as RATE_GAINS
 from load_tests.figures.definitions import Panel
 from load_tests.figures.live.catalogue import SUSTAINED
 from load_tests.figures.live.runs import Run
 from load_tests.figures.live.validation import Pair
 from load_tests.figures.static import Recovery
 
-Band = tuple[float, float]
 # sustained rate of the paged system over Orca's with the true lengths: paper's words, band
 GAINS: dict[str, tuple[str, Band]] = {
     "14b": ("above 1.3", (1.2, 2.6)),
     "14e": ("1.3 to 2.3", (1.3, 2.6)),
-    "16a": ("1.67", (1.34, 2.0)),
-    "16b": ("3.58", (2.86, 4.3)),
+    **{name: RATE_GAINS[name][0][1:] for name in ("16a", "16b")},
 }
 
 
@@ -98,11 +97,11 @@ def checks(measured: Measured, recoveries: Sequence[Recovery]) -> list[Check]:
 def _shares(measured: Measured) -> Iterator[Check]:
     for label, paper in zip(measured.labels("2"), SHARES, strict=True):
         band = (paper - 3, paper + 3)
-        quantity = f"slots that hold a token, %, {label}"
+        quantity = f"{label}: slots that hold a token (%)"
         yield _check("2", quantity, f"{paper:g}", measured.values("2", label), band)
     # the same cells tell what each system sustains
-    for label, paper_words, band in ((ORACLE, "1.7-2.7", (1.5, 2.2)), (MAX, "2.7-8", (2.7, 8.0))):
-        yield _gain(measured, "2", label, paper_words, band, panel="12a")
+    for label, words, band in RATE_GAINS["12a"][:2]:
+        yield _gain(measured, "2", label, words, band, panel="12a")
 
 
 def _batches(measured: Measured, name: str) -> Iterator[Check]:
@@ -111,7 +110,7 @@ def _batches(measured: Measured, name: str) -> Iterator[Check]:
         # the card
         is_free = name == "13b" and label == PAGED
         band = (0.0, math.inf) if is_free else (0.9 * paper, 1.1 * paper)
-        quantity = f"sequences in the batch, {label}"
+        quantity = f"{label}: sequences in the batch"
         yield _check(name, quantity, f"{paper:g}", measured.values(name, label), band)
 
 
@@ -120,7 +119,7 @@ def _gain(
 ) -> Check:
     ours, theirs = (measured.values(name, which, SUSTAINED) for which in (PAGED, label))
     engine, simulated = (a / b for a, b in zip(ours, theirs, strict=True))
-    quantity = f"rate sustained under overload, x {label}"
+    quantity = f"rate sustained under overload, paged / {label}"
     return _check(panel or name, quantity, paper, (engine, simulated), band)
 
 
@@ -130,20 +129,20 @@ def _block_sizes(measured: Measured) -> Iterator[Check]:
         {x: both(pair)[side].result.norm_latency_s for x, pair in points} for side in (0, 1)
     ]
     best = [min(times, key=lambda size: times[size]) for times in by_side]
-    yield _check("18b", "best block size, Alpaca", "16, 32", (best[0], best[1]), (16, 32))
+    yield _check("18b", "Alpaca: best block size (tokens)", "16, 32", (best[0], best[1]), (16, 32))
     worse = [times[max(times)] / min(times.values()) for times in by_side]
-    quantity = f"latency with blocks of {max(by_side[0]):g} / at best, Alpaca"
+    quantity = f"Alpaca: normalized latency, blocks of {max(by_side[0]):g} / best size"
     yield _check("18b", quantity, "degrades", (worse[0], worse[1]), (1.2, math.inf))
 
 
 def _recovery(rows: Sequence[Recovery]) -> Iterator[Check]:
     swaps = [row.swap_in_s + row.swap_out_s for row in rows]
     slower = swaps[0] / swaps[-1]
-    yield _check(
-        "19a", "swap, blocks of 1 / of 256", "far above 1", (slower, None), (1.5, math.inf)
-    )
+    quantity = "time to swap out and in, blocks of 1 / of 256"
+    yield _check("19a", quantity, "far above 1", (slower, None), (1.5, math.inf))
     worst = max(row.recompute_s / swap for row, swap in zip(rows, swaps, strict=True))
-    yield _check("19a", "recomputation / swap, worst", "at most 1.2", (worst, None), (0.0, 1.2))
+    quantity = "time to recompute / to swap out and in, worst block size"
+    yield _check("19a", quantity, "at most 1.2", (worst, None), (0.0, 1.2))
 
 
 def _check(
@@ -152,13 +151,12 @@ def _check(
     low, high = band
     engine, simulated = values
     is_free = band == (0.0, math.inf)
-    words = "" if is_free else f"from {low:.4g}" if high == math.inf else f"{low:.4g} to {high:.4g}"
     return Check(
         panel=panel,
         quantity=quantity,
         paper=paper,
         engine=engine,
         simulated=simulated,
-        band=words,
+        band="" if is_free else words_of(band),
         verdict="" if is_free else "inside" if low <= engine <= high else "outside",
     )

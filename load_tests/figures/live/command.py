@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING, get_args
 
-from engine.config import DType
 from load_tests import report as reports
 from load_tests.figures.cells import program
 from load_tests.figures.definitions import Cell, Panel
@@ -28,9 +27,9 @@ from load_tests.figures.live.catalogue import (
 from load_tests.figures.live.runs import Run, read_run
 from load_tests.figures.live.validation import Pair, name_of, validate
 from load_tests.figures.models import OPT_13B, SWAP_BYTES
-from load_tests.figures.runner import in_parallel
 from load_tests.figures.static import Recovery
 from load_tests.figures.workloads import Files, content
+from load_tests.parallel import as_done
 from load_tests.shapes import dtype_of, model_folder
 
 if TYPE_CHECKING:
@@ -99,14 +98,12 @@ def run(args: argparse.Namespace, files: Files) -> int:
 def _bench(args: argparse.Namespace, temporary: Path) -> "Bench":
     from load_tests.figures.live.bench import Bench, Settings
 
-    folder = temporary / args.model.replace("/", "_")
-    folder.mkdir()
-    folder = model_folder(args.model, folder)
+    folder = model_folder(args.model, temporary)
     is_cpu = args.device == "cpu"
     settings = Settings(
         folder=folder,
         device=args.device,
-        dtype=cast("DType", dtype_of(folder)),
+        dtype=dtype_of(folder),
         num_blocks=OPT_13B.num_blocks,
         most_blocks=_CPU_BLOCKS if is_cpu else 0,
         swap_bytes=_CPU_SWAP_BYTES if is_cpu else _SWAP_BYTES,
@@ -191,8 +188,9 @@ def _pair(job: Job, card: "Card", engine: Mapping[Cell, Run]) -> list[Pair]:
     }
     missing = [(cell, path) for cell, path in paths.items() if not path.exists()]
     work = partial(simulate, card=card, files=job.files)
-    for done, ((cell, _), _) in enumerate(in_parallel(work, missing, job.num_processes), start=1):
-        _print(f"{done:4}/{len(missing)} simulated, {name_of(cell)}")
+    done = as_done(work, missing, job.num_processes)
+    for num_done, (place, _) in enumerate(done, start=1):
+        _print(f"{num_done:4}/{len(missing)} simulated, {name_of(missing[place][0])}")
     return [
         Pair(run, _must_read(paths[cell]), card.table(cell).step_time())
         for cell, run in engine.items()

@@ -6,12 +6,13 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from load_tests.figures.cells import USES
 from load_tests.figures.checks import BATCHES, SHARES
 from load_tests.figures.definitions import Panel
 from load_tests.figures.live.checks import Measured, both, value
 from load_tests.figures.live.validation import NUM_SPANS, Pair, batches, name_of
-from load_tests.figures.plots import USES, save
-from load_tests.figures.static import NUM_TOKENS, Recovery
+from load_tests.figures.plots import by_figure, recovery, save
+from load_tests.figures.static import Recovery
 
 # the cells whose batch is drawn over time
 _NUM_DRAWN = 4
@@ -28,9 +29,7 @@ def plot(measured: Measured, recoveries: Sequence[Recovery], folder: Path) -> di
     Returns:
         Figure -> file; the batch over time is figure 0.
     """
-    figures: dict[str, list[Panel]] = {}
-    for panel in measured.panels.values():
-        figures.setdefault(panel.figure, []).append(panel)
+    figures = by_figure(measured.panels.values())
     files = {number: folder / f"engine_figure_{number}.svg" for number in figures}
     for number, panels in figures.items():
         figure = Figure(figsize=(4.2 * len(panels) + 0.6, 3.2), layout="constrained")
@@ -40,7 +39,7 @@ def plot(measured: Measured, recoveries: Sequence[Recovery], folder: Path) -> di
         save(figure, files[number])
     if recoveries:
         figure = Figure(figsize=(4.8, 3.2), layout="constrained")
-        _recovery(figure.subplots(), recoveries)
+        recovery(figure.subplots(), recoveries, "(a) measured")
         files["19"] = folder / "engine_figure_19.svg"
         save(figure, files["19"])
     if windowed := _windowed(measured):
@@ -108,23 +107,6 @@ def _curves(axes: Axes, panel: Panel, measured: Measured) -> None:
     axes.set(xlabel=panel.x_label, ylabel="normalized latency (ms/token)")
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
-
-
-def _recovery(axes: Axes, rows: Sequence[Recovery]) -> None:
-    lines = {
-        "recompute": [row.recompute_s for row in rows],
-        "swap in": [row.swap_in_s for row in rows],
-        "swap out": [row.swap_out_s for row in rows],
-        "swap in and out": [row.swap_in_s + row.swap_out_s for row in rows],
-    }
-    sizes = [row.block_size for row in rows]
-    for label, values in lines.items():
-        axes.plot(sizes, [1e3 * seconds for seconds in values], "o-", markersize=4, label=label)
-    axes.set_xscale("log", base=2)
-    axes.set(xlabel="block size (tokens)", ylabel=f"ms for {NUM_TOKENS} tokens")
-    axes.set_title("(a) measured", fontsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=7)
 
 
 def _windowed(measured: Measured) -> list[Pair]:

@@ -37,7 +37,7 @@ def measure_recovery(config: EngineConfig, step_time: StepTime) -> tuple[Recover
     backend = select_backend(str(device), dtype, compiled=compiled)
     runtime = select_runtime(str(device), compiled=compiled)
     parallel = connect(0, 1, None, device)
-    work = StepWork(new_tokens=(NUM_TOKENS,), contexts=(NUM_TOKENS,), num_decodes=0)
+    prefill = StepWork.alike(0, 0, NUM_TOKENS)
     rows = []
     for size in BLOCK_SIZES:
         num_blocks = NUM_TOKENS // size
@@ -56,7 +56,7 @@ def measure_recovery(config: EngineConfig, step_time: StepTime) -> tuple[Recover
                 block_size=size,
                 swap_out_s=_median_s(partial(pool.swap_out, blocks, slots), runtime),
                 swap_in_s=_median_s(partial(pool.swap_in, slots, blocks), runtime),
-                recompute_s=step_time.seconds(work),
+                recompute_s=step_time.seconds(prefill),
             )
         )
     parallel.close()

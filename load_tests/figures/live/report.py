@@ -29,7 +29,16 @@ METHOD = (
     "second are rates sustained: tokens per second over the mean length. Beams follow the same "
     "ancestry as in the simulator, since random weights have none of their own, and one plan is in "
     "flight. The simulator runs the same traces with step times that were measured before. Times "
-    "on a CPU are seconds that the process computes, so that others on the machine count less."
+    "on a CPU are seconds that the process computes, so that others on the machine count less.",
+    "Systems, bands and verdicts are those of figures.md; the verdict is on the engine's number. "
+    "The paged batch of figure 13b has no band, since it depends on the card. What lies outside "
+    "mostly has one of three causes. Memory decides slots and batches, on any machine; but on "
+    "traces of seconds they follow the lengths that happen to be drawn, as the simulator's numbers "
+    "do, which come from the same traces. Ratios of rates, block sizes and figure 19a also depend "
+    "on where the time of a step goes, which on another card, and more so on a CPU with a tiny "
+    "model, is not where the paper's A100 spends it. Last, a machine that changes its speed "
+    "between the calibration and the cells puts the simulator's step times off, and with them its "
+    "rates and latencies.",
 )
 
 
@@ -72,7 +81,7 @@ def write(
     }
     text = json.dumps(document, indent=1, allow_nan=False) + "\n"
     (folder / "engine.json").write_text(text, encoding="utf-8")
-    method = METHOD.format(
+    method = "\n\n".join(METHOD).format(
         model=table.model,
         dtype=table.dtype,
         card=" + ".join(_cards(table)),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from engine.executor.step_time import StepTime, StepWork
 from load_tests.figures.definitions import Cell, Result
-from load_tests.simulation import Replay, Served
+from load_tests.simulation import Replay, Sample, Served
 from load_tests.traffic.schedule import TimedRequest
 
 if TYPE_CHECKING:
@@ -79,11 +79,14 @@ class Run:
     @property
     def sustained_per_s(self) -> float:
         """Requests per second whose tokens were computed in the window: the knee, if overloaded."""
-        steps = self.window
-        seconds = steps[-1].end_s - steps[0].end_s + steps[0].step_s
-        num_tokens = sum(step.num_sequences for step in steps)
         output_len = fmean(served.request.output_len for served in self.requests)
-        return num_tokens / seconds / (self.cell.n * output_len)
+        return tokens_per_s(self.window) / (self.cell.n * output_len)
+
+
+def tokens_per_s(steps: Sequence[RunStep]) -> float:
+    """Tokens that steps in a row sample, one for each sequence, per second."""
+    seconds = steps[-1].end_s - steps[0].end_s + steps[0].step_s
+    return sum(step.num_sequences for step in steps) / seconds
 
 
 def measured_steps(done: Replay, steps: "Sequence[LiveStep]") -> tuple[RunStep, ...]:
@@ -94,8 +97,8 @@ def measured_steps(done: Replay, steps: "Sequence[LiveStep]") -> tuple[RunStep, 
             step_s=step.step_s,
             num_sequences=sample.num_sequences,
             num_decodes=step.work.num_decodes,
-            num_positions=sum(step.work.contexts[: step.work.num_decodes]),
-            num_prompt_tokens=sum(step.work.new_tokens[step.work.num_decodes :]),
+            num_positions=step.work.num_decode_positions,
+            num_prompt_tokens=step.work.num_prompt_tokens,
             num_copied_blocks=step.work.num_copied_blocks,
             num_swapped_blocks=step.work.num_swapped_blocks,
         )
@@ -103,7 +106,7 @@ def measured_steps(done: Replay, steps: "Sequence[LiveStep]") -> tuple[RunStep, 
     )
 
 
-def simulated_steps(done: Replay) -> tuple[RunStep, ...]:
+def simulated_steps(samples: Sequence[Sample]) -> tuple[RunStep, ...]:
     """The steps of a replay without a worker."""
     return tuple(
         RunStep(
@@ -111,7 +114,7 @@ def simulated_steps(done: Replay) -> tuple[RunStep, ...]:
             step_s=sample.stats.elapsed_s,
             num_sequences=sample.num_sequences,
         )
-        for sample in done.samples
+        for sample in samples
     )
 
 

@@ -10,9 +10,9 @@ from engine.types import Capacity
 from load_tests.figures import cells, workloads
 from load_tests.figures.definitions import Cell
 from load_tests.figures.live.catalogue import Kind, Load, Rates, kind_of
-from load_tests.figures.live.runs import Run, simulated_steps, write_run
-from load_tests.figures.runner import in_parallel
+from load_tests.figures.live.runs import Run, simulated_steps, tokens_per_s, write_run
 from load_tests.figures.workloads import Files
+from load_tests.parallel import in_order
 from load_tests.simulation import Setup, replay
 from load_tests.step_tables import StepTable
 from load_tests.traffic.schedule import at_once
@@ -69,7 +69,7 @@ def simulate(task: tuple[Cell, Path], card: Card, files: Files) -> None:
     run = Run(
         cell=cell,
         requests=done.requests,
-        steps=simulated_steps(done),
+        steps=simulated_steps(done.samples),
         result=cells.result_of(cell, done),
         machine={},
     )
@@ -85,8 +85,7 @@ def saturating_rates(
         seconds: of virtual time; the first third is left out.
     """
     work = partial(_saturating_rate, card=card, files=files, seconds=seconds)
-    found = dict(in_parallel(work, loads, num_processes))
-    return {load: found[load] for load in loads}
+    return dict(zip(loads, in_order(work, loads, num_processes), strict=True))
 
 
 def _saturating_rate(load: Load, card: Card, files: Files, seconds: float) -> float:
@@ -100,8 +99,6 @@ def _saturating_rate(load: Load, card: Card, files: Files, seconds: float) -> fl
     )
     schedule = at_once(workloads.lengths(load.workload, files), _NUM_QUEUED, 0)
     done = replay(card.setup(cell), schedule, until_s=seconds)
-    steps = done.window(seconds / 3, float("inf"))
-    num_tokens = sum(step.num_sequences for step in steps)
-    taken_s = steps[-1].end_s - steps[0].end_s + steps[0].stats.elapsed_s
+    steps = simulated_steps(done.window(seconds / 3, float("inf")))
     output_len = fmean(request.output_len for request in schedule)
-    return num_tokens / taken_s / (load.n * output_len)
+    return tokens_per_s(steps) / (load.n * output_len)

@@ -1,6 +1,6 @@
 """The simulator against the engine: the same trace, step by step and request by request."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -119,14 +119,10 @@ def _rows(pair: Pair) -> Iterator[Row]:
 
 
 def _latencies(pair: Pair) -> Iterator[Row]:
-    measures: tuple[tuple[str, Callable[[Served], float]], ...] = (
-        ("TTFT", _ttft_s),
-        ("TPOT", _tpot_s),
-        ("E2E", _e2e_s),
-    )
-    for word, of in measures:
-        both = [_sorted(run.requests, of) for run in (pair.engine, pair.simulated)]
-        for percent in PERCENTS:
+    for word, field in (("TTFT", "ttft_s"), ("TPOT", "tpot_s"), ("E2E", "e2e_s")):
+        both = [_sorted(run.requests, field) for run in (pair.engine, pair.simulated)]
+        # traces of single tokens have no TPOT
+        for percent in PERCENTS if all(both) else ():
             ours, theirs = (1e3 * percentile(values, percent) for values in both)
             yield _row(name_of(pair.cell), f"{word} p{percent}, ms", ours, theirs, None)
     ours, theirs = (1e3 * run.result.norm_latency_s for run in (pair.engine, pair.simulated))
@@ -148,21 +144,6 @@ def _mean_batch(steps: Sequence[RunStep]) -> float:
     return fmean(step.num_sequences for step in steps)
 
 
-def _sorted(requests: Sequence[Served], of: Callable[[Served], float]) -> list[float]:
-    return sorted(of(served) for served in requests if served.finish_s is not None)
-
-
-def _ttft_s(served: Served) -> float:
-    assert served.first_token_s is not None
-    return served.first_token_s - served.request.due_s
-
-
-def _tpot_s(served: Served) -> float:
-    assert served.finish_s is not None
-    assert served.first_token_s is not None
-    return (served.finish_s - served.first_token_s) / max(1, served.request.output_len - 1)
-
-
-def _e2e_s(served: Served) -> float:
-    assert served.finish_s is not None
-    return served.finish_s - served.request.due_s
+def _sorted(requests: Sequence[Served], latency: str) -> list[float]:
+    values = [getattr(served, latency) for served in requests if served.finish_s is not None]
+    return sorted(value for value in values if value is not None)

@@ -44,10 +44,10 @@ def test_gains_are_judged_by_the_rates_at_which_latency_rises() -> None:
         faster=[0.1, 0.1, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9],
     )
     gains = {row.quantity: row for row in rows}
-    oracle = gains["sustained rate, x Orca (Oracle)"]
+    oracle = gains["sustained rate, paged / Orca (Oracle)"]
     # 1.825 over 0.875
     assert (oracle.ours, oracle.verdict) == ("2.086", "inside")
-    assert gains["sustained rate, x FasterTransformer"].verdict == "outside"
+    assert gains["sustained rate, paged / FasterTransformer"].verdict == "outside"
     # Pow2 sustains less than Max here
     assert rows[-1].verdict == "outside"
 

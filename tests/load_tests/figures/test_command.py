@@ -41,6 +41,9 @@ def test_a_miniature_of_every_figure_is_simulated_plotted_and_judged(folder: Pat
         assert (folder / f"figure_{figure}.svg").read_text().startswith("<?xml")
     html, text = (folder / "figures.html").read_text(), (folder / "figures.md").read_text()
     assert html.count("<svg") == len(FIGURES)
+    outside = {c["panel"] for c in document["checks"] if c["verdict"] == "outside"}
+    named = text.partition("Outside, by panel: ")[2].partition(".\n")[0]
+    assert {panel.partition(" ")[0] for panel in named.split(", ")} == outside
     assert all(f"figure_{figure}.svg" in text for figure in FIGURES)
 
 

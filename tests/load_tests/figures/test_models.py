@@ -1,13 +1,12 @@
 import pytest
 
 from engine.executor.step_time import A100_OPT_13B
-from load_tests.figures.models import MODELS, OPT_13B
-from load_tests.figures.static import figure_19a, table_1
+from load_tests.figures.models import MODELS, OPT_13B, Model
+from load_tests.figures.static import figure_19a
 
 
-@pytest.mark.parametrize("row", table_1(), ids=lambda row: row.model)
-def test_table_1_follows_from_the_shapes(row: object) -> None:
-    model = next(model for model in MODELS.values() if model.name == getattr(row, "model", ""))
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_table_1_follows_from_the_shapes(model: Model) -> None:
     assert model.num_blocks * 16 == pytest.approx(model.num_slots, rel=0.002)
     assert model.kv_gib * 2**30 / model.kv_bytes_per_token == pytest.approx(
         model.num_slots, rel=0.02

@@ -10,23 +10,17 @@ LINEAR = LinearStepTime(
 )
 
 
+work = StepWork.alike
+
+
 class Limited:
     """Knows no step beyond 8 decodes, 64 positions of each and 32 prompt tokens."""
 
     def seconds(self, work: StepWork) -> float:
-        decodes = work.contexts[: work.num_decodes]
-        assert len(decodes) <= 8
-        assert sum(decodes) <= 64 * len(decodes)
-        assert sum(work.new_tokens[len(decodes) :]) <= 32
+        assert work.num_decodes <= 8
+        assert work.num_decode_positions <= 64 * work.num_decodes
+        assert work.num_prompt_tokens <= 32
         return LINEAR.seconds(work)
-
-
-def work(num_decodes: int, context: int, *prompts: int) -> StepWork:
-    return StepWork(
-        new_tokens=(1,) * num_decodes + prompts,
-        contexts=(context,) * num_decodes + prompts,
-        num_decodes=num_decodes,
-    )
 
 
 @pytest.mark.parametrize(
