@@ -20,6 +20,7 @@ from kernels.triton.streamed_product import Tile, described
 # at 192 rows and more cuBLAS and a second kernel are as fast or faster
 _TILES = [
     Tile(16, 64, 128, 4, 4),
+    Tile(32, 64, 128, 4, 4),
     Tile(64, 64, 128, 3, 4),
     Tile(128, 64, 64, 3, 4),
 ]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from load_tests.card import Ceilings
-from load_tests.sides.job import Job, Knobs, Measure, Online
+from load_tests.sides.job import Beam, Job, Knobs, Measure, Online
 from load_tests.sides.side import Figures
 
 MODULES = {"pagoda": "load_tests.sides.pagoda", "vllm": "load_tests.sides.vllm_peer"}
@@ -35,11 +35,11 @@ class Turn:
 
 
 def take_turn(side: str, knobs: Knobs, measures: Sequence[Measure]) -> Turn:
-    """Run all measures on one side; batches and arrivals in processes of their own."""
+    """Run all measures on one side; searches and arrivals in processes of their own."""
     facts: dict[str, Any] = {}
     figures: list[Figures] = []
     errors = []
-    for _, measured in groupby(measures, key=lambda measure: isinstance(measure, Online)):
+    for _, measured in groupby(measures, key=_process_of):
         group = tuple(measured)
         lines, error = _run(MODULES[side], Job(knobs=knobs, measures=group))
         facts = facts or (lines[0]["facts"] if lines else {})
@@ -47,6 +47,11 @@ def take_turn(side: str, knobs: Knobs, measures: Sequence[Measure]) -> Turn:
         figures += done + [{}] * (len(group) - len(done))
         errors += [error] if error else []
     return Turn(side=side, facts=facts, figures=tuple(figures), errors=tuple(errors))
+
+
+def _process_of(measure: Measure) -> str:
+    """A peer may search and serve with other settings than it generates with."""
+    return {Beam: "search", Online: "serve"}.get(type(measure), "generate")
 
 
 def find_ceilings() -> dict[str, Ceilings]:

@@ -65,11 +65,11 @@ class Side(Protocol):
         ...
 
 
-def main(make: Callable[[Knobs, bool], Side]) -> None:
+def main(make: Callable[[Knobs, Measure], Side]) -> None:
     """Run `JOB.json` into `RESULTS.jsonl`, the two arguments of the process.
 
     Args:
-        make: starts the side; told whether requests come over time.
+        make: starts the side; told the first measure, of whose kind the others are.
     """
     job, results = Job.read(Path(sys.argv[1])), Path(sys.argv[2])
     with results.open("w", encoding="utf-8") as file:
@@ -77,11 +77,11 @@ def main(make: Callable[[Knobs, bool], Side]) -> None:
 
 
 async def _run(
-    make: Callable[[Knobs, bool], Side], job: Job, write: Callable[[dict[str, object]], None]
+    make: Callable[[Knobs, Measure], Side], job: Job, write: Callable[[dict[str, object]], None]
 ) -> None:
     """All in one event loop, since a side that serves lives in one."""
     start_s = time.perf_counter()
-    side = make(job.knobs, isinstance(job.measures[0], Online))
+    side = make(job.knobs, job.measures[0])
     try:
         await _warm_up(side, job.measures[0])
         write({"facts": side.facts | {"start_s": round(time.perf_counter() - start_s, 1)}})

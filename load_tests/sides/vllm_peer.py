@@ -8,18 +8,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from load_tests.sides.job import Knobs
+from load_tests.sides.job import Beam, Knobs, Measure, Online
 from load_tests.sides.side import Side, Timeline, Work, main
 
 
 class BatchSide:
     """See `Side`; for all measures but `Online`."""
 
-    def __init__(self, knobs: Knobs) -> None:
+    def __init__(self, knobs: Knobs, *, has_prefix_cache: bool) -> None:
         from vllm import LLM
 
         _write_tokenizer(Path(knobs.model))
-        self._llm = LLM(**_arguments(knobs), max_logprobs=32)
+        arguments = _arguments(knobs) | {"enable_prefix_caching": has_prefix_cache}
+        self._llm = LLM(**arguments, max_logprobs=32)
         self.facts = _facts(self._llm.llm_engine.vllm_config)
 
     def generate(self, works: Sequence[Work]) -> int:
@@ -154,8 +155,11 @@ def _write_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
-def _make(knobs: Knobs, is_online: bool) -> Side:
-    return OnlineSide(knobs) if is_online else BatchSide(knobs)
+def _make(knobs: Knobs, first: Measure) -> Side:
+    if isinstance(first, Online):
+        return OnlineSide(knobs)
+    # a search sends every beam again at each step, and finds what it sent before
+    return BatchSide(knobs, has_prefix_cache=isinstance(first, Beam))
 
 
 if __name__ == "__main__":
