@@ -37,6 +37,7 @@ def test_every_point_is_measured_and_can_be_asked_for(
     assert table.machine["cores"]
     assert table.mixed is not None
     assert [len(row) for row in table.mixed.added_s] == [2]
+    assert table.shared_cost == 1.0
     work = StepWork(new_tokens=(1, 1), contexts=(30, 30), num_decodes=2)
     assert table.step_time().seconds(work) > 0
 

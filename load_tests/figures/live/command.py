@@ -194,8 +194,7 @@ def _pair(job: Job, card: "Card", engine: Mapping[Cell, Run]) -> list[Pair]:
     for done, ((cell, _), _) in enumerate(in_parallel(work, missing, job.num_processes), start=1):
         _print(f"{done:4}/{len(missing)} simulated, {name_of(cell)}")
     return [
-        Pair(run, _must_read(paths[cell]), card.table(cell).step_time())
-        for cell, run in engine.items()
+        Pair(run, _must_read(paths[cell]), card.step_time(cell)) for cell, run in engine.items()
     ]
 
 

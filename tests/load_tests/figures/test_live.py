@@ -137,3 +137,5 @@ def test_rates_follow_what_the_card_sustains() -> None:
 def test_the_step_times_of_the_run_are_kept(words: list[str]) -> None:
     table = read_table(_folder(words) / "steps_beams.json")
     assert (table.beam_width, table.mixed is not None) == (4, True)
+    # beside a prefix that all share
+    assert 0 <= read_table(_folder(words) / "steps_plain.json").shared_cost <= 1
