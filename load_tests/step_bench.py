@@ -150,18 +150,16 @@ class StepBench:
         num_steps += WARM_UP_STEPS + points.num_mixed
         most_steps = self._most_steps(batch, context)
         for prompt_len in prompt_lens:
-            between: list[LiveStep] = []
-            for _ in range(1 + points.num_mixed):
-                run.prefill(prompt_len)
-                between += islice(steps, 1 + points.gap)
-            # the first prompts of a size find cold caches
-            del between[: 1 + points.gap]
-            after_s = self._alone(islice(steps, points.num_mixed))
             # whoever launches a step kernel by kernel does so while the one before runs: only the
             # sum over both tells what prompts add
-            added_s = sum(map(self._seconds, between)) - fmean((before_s, after_s)) * len(between)
-            num_tokens = sum(sum(s.work.new_tokens) - s.work.num_decodes for s in between)
-            yield max(0.0, added_s) * prompt_len / num_tokens
+            sums_s = []
+            for _ in range(1 + points.num_mixed):
+                run.prefill(prompt_len)
+                sums_s.append(sum(map(self._seconds, islice(steps, 1 + points.gap))))
+            after_s = self._alone(islice(steps, points.num_mixed))
+            alone_s = fmean((before_s, after_s)) * (1 + points.gap)
+            # the first prompts of a size find cold caches
+            yield max(0.0, self._median(sums_s[1:]) - alone_s)
             before_s = after_s
             num_steps += points.mixed_steps
             if num_steps + points.mixed_steps > most_steps:

@@ -1,16 +1,33 @@
 import pytest
 
+from engine.config import EngineConfig
+from engine.executor.simulated import BeamAncestry
 from load_tests.live import LiveWorker, Sizes, Turn, live_config
 from load_tests.points import DEFAULT_POINTS, Points
 from load_tests.shapes import model_folder
 from load_tests.step_bench import StepBench
 
 
+class Noting(LiveWorker):
+    """Attributes: turns: all so far."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
+        self.turns: list[Turn] = []
+
+    def turn(
+        self, *, num_blocks: int = 0, num_rows: int = 0, ancestry: BeamAncestry | None = None
+    ) -> Turn:
+        turn = super().turn(num_blocks=num_blocks, num_rows=num_rows, ancestry=ancestry)
+        self.turns.append(turn)
+        return turn
+
+
 @pytest.fixture(scope="module")
-def worker(tmp_path_factory: pytest.TempPathFactory) -> LiveWorker:
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Noting:
     folder = model_folder("tiny", tmp_path_factory.mktemp("tiny"))
     sizes = Sizes(max_num_seqs=8, max_num_batched_tokens=256, max_model_len=256, num_blocks=200)
-    return LiveWorker(live_config(folder, "cpu", "float32", sizes))
+    return Noting(live_config(folder, "cpu", "float32", sizes))
 
 
 POINTS = Points(
@@ -24,47 +41,30 @@ POINTS = Points(
 )
 
 
-def _turns(monkeypatch: pytest.MonkeyPatch) -> list[Turn]:
-    """Every turn from now on."""
-    turns: list[Turn] = []
-    init = Turn.__init__
-
-    def noted(self: Turn, *args: object) -> None:
-        init(self, *args)  # type: ignore[arg-type]
-        turns.append(self)
-
-    monkeypatch.setattr(Turn, "__init__", noted)
-    return turns
+def _prompts(turn: Turn) -> list[int]:
+    """Tokens of prompts in each step."""
+    return [sum(step.work.new_tokens) - step.work.num_decodes for step in turn.steps]
 
 
-def test_contexts_of_a_batch_differ_around_what_is_measured(
-    worker: LiveWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    turns = _turns(monkeypatch)
+def test_contexts_of_a_batch_differ_around_what_is_measured(worker: Noting) -> None:
     assert len(StepBench(worker, POINTS).decodes(5)) == 2
-    *_, last = turns[-1].steps
+    *_, last = worker.turns[-1].steps
     assert len(set(last.work.contexts)) == 5
     assert sum(last.work.contexts) / 5 == pytest.approx(100, abs=POINTS.repeats)
 
 
-def test_a_batch_beside_prompts_goes_on_from_length_to_length(
-    worker: LiveWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    turns = _turns(monkeypatch)
+def test_a_batch_beside_prompts_goes_on_from_length_to_length(worker: Noting) -> None:
+    count = len(worker.turns)
     assert len(StepBench(worker, POINTS).prompts_beside(5)) == 2
-    (turn,) = turns
-    prompts = [sum(step.work.new_tokens) - step.work.num_decodes for step in turn.steps]
+    assert len(worker.turns) == count + 1
+    prompts = _prompts(worker.turns[-1])
     # the first of each is not counted
     assert prompts.count(8) == prompts.count(64) == 1 + POINTS.num_mixed
 
 
-def test_what_all_share_is_computed_once(
-    worker: LiveWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    turns = _turns(monkeypatch)
+def test_what_all_share_is_computed_once(worker: Noting) -> None:
     assert 0 <= StepBench(worker, POINTS).shared_cost([(1.0, 2.0), (1.0, 2.0)]) <= 1
-    (turn,) = turns
-    prompts = [sum(step.work.new_tokens) - step.work.num_decodes for step in turn.steps]
+    prompts = _prompts(worker.turns[-1])
     # a prefix and a block, then the last block of each of five
     assert sum(prompts) == 96 + 16 + 5 * 16
 
