@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from random import Random
 from statistics import fmean, median, quantiles
 
 from engine.core.engine import Engine
@@ -17,8 +18,6 @@ from load_tests.traffic.schedule import TimedRequest
 BEAM_REPLACEMENT = 0.1
 # of the pool; newcomers leave some blocks free
 _USABLE = 0.9
-# its multiples lie evenly between whole numbers, however many there are
-_GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 
 class StepBench:
@@ -231,14 +230,14 @@ class _Run:
 
         Args:
             prompt_len: mean over the prompts.
-            spread: by so much some are longer or shorter, as far as prompts can be.
+            spread: by so much some are longer or shorter, as far as prompts can be; evenly, and in
+                an order without pattern.
         """
         count = batch // self._n
         spread = min(spread, prompt_len - 1)
-        for index in range(count):
-            # in pairs around the mean, and one in the middle if they are odd
-            share = (index // 2 + 1) * _GOLDEN_RATIO % 1.0 if index ^ 1 < count else 0.0
-            offset = round(spread * share) * (1 if index % 2 else -1)
+        offsets = [round(spread * ((2 * index + 1) / count - 1)) for index in range(count)]
+        Random(0).shuffle(offsets)
+        for offset in offsets:
             self._add(prompt_len + offset, max_len - prompt_len - offset)
 
     def steps(self) -> Iterator[LiveStep]:
