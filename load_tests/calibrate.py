@@ -16,7 +16,7 @@ from load_tests.shapes import SHAPES, dtype_of, model_folder
 from load_tests.step_tables import StepTable, write_table
 
 if TYPE_CHECKING:
-    from load_tests.calibration import Points
+    from load_tests.points import Points
 
 EXAMPLE = "python -m load_tests calibrate --model opt-13b --device cuda --table h100.json"
 
@@ -82,7 +82,7 @@ def _folder(model: str | None, temporary: Path) -> Path:
 
 def _points(args: argparse.Namespace) -> "Points":
     """The axes of the options, each with its default for the device."""
-    from load_tests.calibration import DEFAULT_POINTS
+    from load_tests.points import DEFAULT_POINTS
 
     named: dict[str, Any] = {
         name: tuple(axis) for name in _AXES if (axis := getattr(args, name)) is not None
@@ -93,10 +93,14 @@ def _points(args: argparse.Namespace) -> "Points":
         n=args.n,
         beam_width=beam_width,
         repeats=args.repeats,
+        num_mixed=max(2, args.repeats // 3),
         **named,
     )
     largest = max(points.batches)
     mixed = {min(batch, largest) for batch in points.mixed_batches}
+    if args.mixed_batches or args.batches:
+        # between numbers that are no sizes of graphs
+        points = replace(points, padded_batch=0)
     return replace(points, mixed_batches=tuple(sorted(mixed)))
 
 

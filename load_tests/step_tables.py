@@ -6,7 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import ConfigError
-from engine.executor.measured_step_time import MeasuredStepTime, MixedTimes
+from engine.executor.measured_step_time import (
+    MeasuredStepTime,
+    MixedTimes,
+    WithCopiesBeside,
+    WithFilledBatches,
+    WithSharedPrefix,
+)
 from engine.executor.step_time import StepTime, WithBlockCopies
 
 # tables that are shipped
@@ -31,6 +37,8 @@ class StepTable:
         copied_block_s, swapped_block_s: per block, inside of the pool and over the bus; 0 if not
             measured.
         n, beam_width: how the measured requests decode, see `SamplingParams`.
+        sizes: see `WithFilledBatches`; empty where batches are computed as they are.
+        shared_cost: see `WithSharedPrefix`; 1 where it is not measured.
     """
 
     model: str
@@ -49,10 +57,16 @@ class StepTable:
     swapped_block_s: float = 0.0
     n: int = 1
     beam_width: int = 0
+    sizes: tuple[int, ...] = ()
+    shared_cost: float = 1.0
 
-    def step_time(self) -> StepTime:
-        """Make the model that interpolates."""
-        measured = MeasuredStepTime(
+    def step_time(self, shared_len: int = 0) -> StepTime:
+        """Make the model that interpolates.
+
+        Args:
+            shared_len: tokens that all prompts begin with, in blocks that they share.
+        """
+        model: StepTime = MeasuredStepTime(
             batches=self.batches,
             contexts=self.contexts,
             decode_s=self.decode_s,
@@ -60,7 +74,15 @@ class StepTable:
             prefill_s=self.prefill_s,
             mixed=self.mixed,
         )
-        return WithBlockCopies(measured, self.copied_block_s, self.swapped_block_s)
+        sizes = tuple(size for size in self.sizes if size <= self.batches[-1])
+        if sizes:
+            model = WithFilledBatches(model, sizes)
+        if shared_len:
+            model = WithSharedPrefix(model, shared_len, self.shared_cost)
+        if self.device == "cpu":
+            return WithBlockCopies(model, self.copied_block_s, self.swapped_block_s)
+        model = WithBlockCopies(model, self.copied_block_s, 0.0)
+        return WithCopiesBeside(model, self.swapped_block_s)
 
 
 def write_table(path: Path, table: StepTable) -> None:
@@ -81,6 +103,7 @@ def read_table(path: Path) -> StepTable:
         values["decode_s"] = tuple(map(tuple, values["decode_s"]))
         for name in ("batches", "contexts", "prompt_lens", "prefill_s"):
             values[name] = tuple(values[name])
+        values["sizes"] = tuple(values.get("sizes", ()))
         values["mixed"] = _mixed(values.get("mixed"))
         table = StepTable(**values)
         # axes and numbers are checked where they are used

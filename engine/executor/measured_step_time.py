@@ -2,11 +2,11 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from engine.errors import ConfigError
-from engine.executor.step_time import StepWork
+from engine.executor.step_time import StepTime, StepWork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,14 +16,21 @@ class MixedTimes:
     Attributes:
         batches, prompt_lens: decodes, and tokens of prompts beside them, each increasing.
         added_s: seconds by batch, then by tokens of prompts; a row may end before its axis does.
-        padded_len: up to so many tokens of prompts the device computes as much as for the next size
-            that is measured, as captured graphs do.
+        padded_len, padded_batch: up to so many tokens of prompts, and so many decodes beside them,
+            the device computes as much as for the next size measured, as captured graphs do.
     """
 
     batches: tuple[int, ...]
     prompt_lens: tuple[int, ...]
     added_s: tuple[tuple[float, ...], ...]
     padded_len: int = 0
+    padded_batch: int = 0
+
+    def size(self, batch: int, num_tokens: int) -> int:
+        """Decodes that are computed for a batch beside so many tokens of prompts."""
+        if num_tokens > self.padded_len:
+            return batch
+        return _padded(self.batches, batch, self.padded_batch)
 
     def seconds(self, batch: int, num_tokens: int) -> float:
         """Seconds that so many tokens of prompts add.
@@ -33,6 +40,7 @@ class MixedTimes:
         Raises:
             ConfigError: if there are more tokens of prompts than measured.
         """
+        batch = self.size(batch, num_tokens)
         num_tokens = _padded(self.prompt_lens, num_tokens, self.padded_len)
         row, share = _place(self.batches, min(batch, self.batches[-1]), "sequences")
         ends = [_along(self.prompt_lens, row, num_tokens, "prompt tokens") for row in self.added_s]
@@ -92,7 +100,12 @@ class MeasuredStepTime:
         num_prompt_tokens = work.num_prompt_tokens
         if not work.num_decodes:
             return self._prefill(num_prompt_tokens)
-        decode_s = self._decode(work.num_decodes, work.num_decode_positions)
+        size = work.num_decodes
+        if num_prompt_tokens and self._mixed:
+            # padded as far as is measured
+            padded = self._mixed.size(size, num_prompt_tokens)
+            size = max(size, min(padded, self._batches[-1]))
+        decode_s = self._decode(size, work.num_decode_positions)
         if not num_prompt_tokens:
             return decode_s
         if self._mixed and num_prompt_tokens <= self._mixed.prompt_lens[-1]:
@@ -110,6 +123,67 @@ class MeasuredStepTime:
         context = num_positions / batch
         ends = [_along(self._contexts, times, context, "positions") for times in self._decode_s]
         return _between(ends, row, share)
+
+
+@dataclass(frozen=True, slots=True)
+class WithFilledBatches:
+    """Fills batches that only decode up to the next of some sizes, as captured graphs do.
+
+    Attributes:
+        sizes: increasing; larger batches stay as they are.
+    """
+
+    step_time: StepTime
+    sizes: tuple[int, ...]
+
+    def seconds(self, work: StepWork) -> float:
+        """See `StepTime.seconds`."""
+        if 0 < work.num_decodes == len(work.contexts):
+            size = _padded(self.sizes, work.num_decodes, self.sizes[-1])
+            contexts = work.contexts + (0,) * (size - work.num_decodes)
+            work = replace(work, new_tokens=(1,) * size, contexts=contexts, num_decodes=size)
+        return self.step_time.seconds(work)
+
+
+@dataclass(frozen=True, slots=True)
+class WithSharedPrefix:
+    """Takes less time for positions that every decode reads from the same blocks.
+
+    Attributes:
+        num_tokens: that all sequences begin with.
+        cost: time of one such position over that of a sequence's own, measured.
+    """
+
+    step_time: StepTime
+    num_tokens: int
+    cost: float
+
+    def seconds(self, work: StepWork) -> float:
+        """See `StepTime.seconds`."""
+        num_decodes = work.num_decodes
+        if num_decodes:
+            num_positions = work.num_decode_positions
+            saved = (1 - self.cost) * min(num_decodes * self.num_tokens, num_positions)
+            others = (0,) * (num_decodes - 1) + work.contexts[num_decodes:]
+            work = replace(work, contexts=(round(num_positions - saved), *others))
+        return self.step_time.seconds(work)
+
+
+@dataclass(frozen=True, slots=True)
+class WithCopiesBeside:
+    """Copies to and from the swap space that go on beside a step: the longer of both counts.
+
+    So it is on devices that copy while they compute. What a step needs is brought in while the one
+    before it runs, which takes about as long.
+    """
+
+    step_time: StepTime
+    swapped_block_s: float
+
+    def seconds(self, work: StepWork) -> float:
+        """See `StepTime.seconds`."""
+        copies_s = self.swapped_block_s * work.num_swapped_blocks
+        return max(self.step_time.seconds(work), copies_s)
 
 
 def _padded(axis: tuple[int, ...], value: int, limit: int) -> int:

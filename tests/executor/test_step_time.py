@@ -1,9 +1,17 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import ConfigError
-from engine.executor.measured_step_time import MeasuredStepTime, MixedTimes
+from engine.executor.measured_step_time import (
+    MeasuredStepTime,
+    MixedTimes,
+    WithCopiesBeside,
+    WithFilledBatches,
+    WithSharedPrefix,
+)
 from engine.executor.step_time import (
     A100_OPT_13B,
     LinearStepTime,
@@ -148,6 +156,68 @@ def test_prompts_beside_decodes_take_what_was_measured(
 ) -> None:
     alone_s = FULL.seconds(decodes(batch, 64))
     assert FULL.seconds(StepWork.alike(batch, 64, num_tokens)) == pytest.approx(alone_s + added_s)
+
+
+def test_decodes_beside_prompts_are_padded_to_the_next_that_is_measured() -> None:
+    padded = MeasuredStepTime(
+        batches=(1, 32, 64),
+        contexts=(64, 512),
+        decode_s=((6e-3, 6.5e-3), (7e-3, 9e-3), (8e-3, 12e-3)),
+        prompt_lens=(16, 64, 512),
+        prefill_s=(6e-3, 7e-3, 20e-3),
+        mixed=MixedTimes(
+            batches=(1, 32, 64),
+            prompt_lens=(16, 64, 512),
+            added_s=((1e-3, 1e-3, 1e-3), (2e-3, 2e-3, 2e-3), (4e-3, 4e-3, 4e-3)),
+            padded_len=64,
+            padded_batch=32,
+        ),
+    )
+
+    def beside(batch: int, num_tokens: int) -> float:
+        return padded.seconds(
+            StepWork(
+                new_tokens=(1,) * batch + (num_tokens,),
+                contexts=(128,) * batch + (num_tokens,),
+                num_decodes=batch,
+            )
+        )
+
+    # 32 decodes of 64 positions each, as many as the 16 have
+    assert beside(16, 16) == pytest.approx(7e-3 + 2e-3)
+    # beyond either limit nothing is padded
+    assert beside(48, 16) == pytest.approx(padded.seconds(decodes(48, 128)) + 3e-3)
+    halfway = 15 / 31
+    assert beside(16, 100) == pytest.approx(padded.seconds(decodes(16, 128)) + 1e-3 * (1 + halfway))
+
+
+def test_batches_are_filled_up_to_the_sizes_of_graphs() -> None:
+    seen: list[StepWork] = []
+
+    class Seeing:
+        def seconds(self, work: StepWork) -> float:
+            seen.append(work)
+            return 0.0
+
+    model = WithFilledBatches(Seeing(), (1, 4))
+    beside = StepWork(new_tokens=(1, 1, 8), contexts=(5, 6, 8), num_decodes=2)
+    for work in (decodes(3, 10), decodes(5, 10), beside, prefill(9)):
+        model.seconds(work)
+    filled = StepWork(new_tokens=(1,) * 4, contexts=(10, 10, 10, 0), num_decodes=4)
+    assert seen == [filled, decodes(5, 10), beside, prefill(9)]
+
+
+def test_positions_that_all_share_take_their_part_of_the_time() -> None:
+    model = WithSharedPrefix(MEASURED, num_tokens=100, cost=0.5)
+    assert model.seconds(decodes(8, 200)) == MEASURED.seconds(decodes(8, 150))
+    assert model.seconds(decodes(8, 80)) == MEASURED.seconds(decodes(8, 40))
+    assert model.seconds(prefill(512)) == MEASURED.seconds(prefill(512))
+
+
+def test_swaps_beside_a_step_count_where_they_take_longer() -> None:
+    model = WithCopiesBeside(MEASURED, swapped_block_s=1e-3)
+    assert model.seconds(replace(decodes(1, 64), num_swapped_blocks=5)) == 6e-3
+    assert model.seconds(replace(decodes(1, 64), num_swapped_blocks=9)) == pytest.approx(9e-3)
 
 
 def test_prompts_alone_are_padded_too() -> None:

@@ -37,6 +37,7 @@ def test_every_point_is_measured_and_can_be_asked_for(
     assert table.machine["cores"]
     assert table.mixed is not None
     assert [len(row) for row in table.mixed.added_s] == [2]
+    assert table.shared_cost == 1.0
     assert table.step_time().seconds(StepWork.alike(2, 30)) > 0
 
 

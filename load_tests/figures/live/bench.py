@@ -11,8 +11,9 @@ from typing import get_args
 from engine.config import Device, DType, EngineConfig
 from engine.executor.simulated import BeamAncestry
 from engine.types import Capacity
+from engine.worker.graph_staging import searching_variants
 from load_tests import machine
-from load_tests.calibration import DEFAULT_POINTS, Points, calibrate
+from load_tests.calibration import calibrate
 from load_tests.clocks import LiveClock
 from load_tests.figures import cells
 from load_tests.figures.definitions import Cell
@@ -22,6 +23,7 @@ from load_tests.figures.live.simulated import Card
 from load_tests.figures.models import BLOCK_SIZE, MAX_MODEL_LEN
 from load_tests.figures.workloads import Files
 from load_tests.live import LiveWorker, Sizes, Turn, live_config
+from load_tests.points import DEFAULT_POINTS, Points
 from load_tests.simulation import Replay, Setup, replay
 from load_tests.step_tables import read_table, write_table
 from load_tests.traffic.schedule import Schedule, TimedRequest
@@ -29,18 +31,21 @@ from load_tests.traffic.schedule import Schedule, TimedRequest
 # requests of several sequences, which a GPU gets kernel by kernel where they are born, or always if
 # they are beams
 _SEVERAL = Points(
-    batches=(4, 32, 128, 256),
-    contexts=(32, 128, 1900, 2048),
-    prompt_lens=(16, 128, 2560),
-    mixed_batches=(4, 64, 256),
+    batches=(4, 32, 64, 96, 128, 160, 256),
+    contexts=(32, 128, 512, 2048),
+    prompt_lens=(32, 128, 2560),
+    mixed_batches=(4, 64, 128, 256),
+    brief_batches=(64, 96, 160),
     n=4,
-    repeats=8,
+    repeats=10,
+    num_mixed=6,
 )
 _CPU_PLAIN = Points(
     batches=(1, 4, 16, 64, 128, 256),
     contexts=(32, 128, 512, 1900, 2048),
     prompt_lens=(16, 64, 256, 1024, 2560),
     mixed_batches=(4, 32, 256),
+    shared_len=512,
 )
 # for traces of a second
 _FEW = Points(
@@ -48,7 +53,9 @@ _FEW = Points(
     contexts=(32, 128, 1900, 2048),
     prompt_lens=(16, 2560),
     mixed_batches=(4, 64),
+    shared_len=128,
     repeats=4,
+    num_mixed=2,
 )
 
 
@@ -88,14 +95,17 @@ class Settings:
         """What is calibrated."""
         plain, several = _CPU_PLAIN, _SEVERAL
         if self.is_coarse:
-            plain, several = _FEW, replace(_FEW, n=4)
+            plain, several = _FEW, replace(_FEW, n=4, shared_len=0)
         elif self.device == "cuda":
-            plain = DEFAULT_POINTS["cuda"]
-        return {
-            "plain": plain,
-            "samples": several,
-            "beams": replace(several, beam_width=several.n),
-        }
+            # few sequences are longer
+            plain = replace(DEFAULT_POINTS["cuda"], contexts=(32, 128, 512, MAX_MODEL_LEN))
+        samples, beams = several, replace(several, beam_width=several.n)
+        if self.device == "cuda":
+            sizes = {variant.num_decodes for variant in searching_variants(max(plain.batches))}
+            # a launch hides behind the step before, unless that is launched kernel by kernel too
+            samples = replace(samples, sizes=plain.sizes, gap=4)
+            beams = replace(beams, sizes=tuple(sorted(sizes)), num_mixed=10)
+        return {"plain": plain, "samples": samples, "beams": beams}
 
     def blocks(self, block_size: int) -> int:
         """How many blocks of a size make the same memory."""

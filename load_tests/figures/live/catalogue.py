@@ -63,10 +63,10 @@ class Extents:
 
 EXTENTS = {
     "quick": Extents(
-        window_s=12.0,
-        dense_window_s=5.0,
-        arrivals_s=12.0,
-        dense_arrivals_s=5.0,
+        window_s=10.0,
+        dense_window_s=4.2,
+        arrivals_s=6.0,
+        dense_arrivals_s=3.5,
         baseline_shares=(),
         block_sizes=(16, 64),
     ),

@@ -192,7 +192,7 @@ def _pair(job: Job, card: "Card", engine: Mapping[Cell, Run]) -> list[Pair]:
     for num_done, (place, _) in enumerate(done, start=1):
         _print(f"{num_done:4}/{len(missing)} simulated, {name_of(missing[place][0])}")
     return [
-        Pair(run, _must_read(paths[cell]), card.table(cell).step_time())
+        Pair(run, _must_read(paths[cell]), card.step_time(cell), card.launched_len(cell))
         for cell, run in engine.items()
     ]
 
@@ -220,7 +220,7 @@ def _report(
         plot(measured, recoveries, job.folder),
     )
     reports.print_table("Engine", report.CHECK_COLUMNS, map(report.check_cells, rows))
-    reports.print_table("Simulator", report.ROW_COLUMNS, map(report.row_cells, comparisons))
+    reports.print_table("Simulator", report.CELL_COLUMNS, report.cell_cells(comparisons))
     print(f"{report.headline(rows, comparisons)}; everything is in {job.folder / 'engine.md'}")
     verdicts = {row.verdict for row in rows} | {row.verdict for row in comparisons}
     return int("outside" in verdicts)

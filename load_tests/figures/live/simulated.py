@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
+from engine.executor.step_time import StepTime
 from engine.types import Capacity
 from load_tests.figures import cells, workloads
 from load_tests.figures.definitions import Cell
@@ -34,18 +35,32 @@ class Card:
     run_ahead: int
     tables: Mapping[Kind, StepTable]
 
-    def table(self, cell: Cell) -> StepTable:
-        """The step times for the requests of a cell."""
-        return self.tables[kind_of(cell)]
+    def step_time(self, cell: Cell) -> StepTime:
+        """How long steps with the requests of a cell take."""
+        setup = cells.setup(cell)
+        # who finds no prefix has all tokens of all prompts in blocks of their own
+        is_shared = setup.config.memory_policy == "paged"
+        return self.tables[kind_of(cell)].step_time(setup.shared_prefix_len if is_shared else 0)
+
+    def run_ahead_of(self, cell: Cell) -> int:
+        """Plans in flight, see `LiveWorker.turn`."""
+        return 1 if cell.beam_width else self.run_ahead
+
+    def launched_len(self, cell: Cell) -> int | None:
+        """Tokens of prompts from which a step is launched while the one before it runs.
+
+        None where no plan is in flight beside another.
+        """
+        mixed = self.tables[kind_of(cell)].mixed
+        return mixed.padded_len + 1 if mixed and self.run_ahead_of(cell) > 1 else None
 
     def setup(self, cell: Cell) -> Setup:
         """The paper's experiment on this card."""
         return replace(
             cells.setup(cell),
             capacity=capacity_of(cell, self.capacity),
-            step_time=self.table(cell).step_time(),
-            # see `LiveWorker.turn`
-            run_ahead=1 if cell.beam_width else self.run_ahead,
+            step_time=self.step_time(cell),
+            run_ahead=self.run_ahead_of(cell),
         )
 
 

@@ -1,6 +1,7 @@
 """A miniature of every figure on the engine itself, on a CPU."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,8 @@ def test_a_miniature_of_every_figure_runs_on_the_engine_and_is_reported(words: l
     for figure in (*FIGURES, "19"):
         assert f"engine_figure_{figure}.svg" in text
         assert (folder / f"engine_figure_{figure}.svg").read_text().startswith("<?xml")
-    assert "time of a step, error p50" in text
+    assert "| cell | step, % p50 |" in text
+    assert "| TTFT p50, ms |" in text
 
 
 def test_what_has_run_is_not_run_again(
@@ -116,6 +118,17 @@ def test_tokens_in_the_window_tell_the_rate() -> None:
     assert _run(1.0).sustained_per_s == pytest.approx((4 * 2 + 4 * 3) / 8 / 5)
 
 
+def test_a_step_that_is_launched_counts_with_the_one_before() -> None:
+    run = _run(1.0)
+    first, second, third = (
+        replace(step, step_s=seconds, num_prompt_tokens=num_tokens)
+        for step, seconds, num_tokens in zip(run.steps, (1.0, 1.9, 0.1), (0, 8, 9), strict=False)
+    )
+    run = replace(run, steps=(first, second, third))
+    assert step_errors(Pair(run, run, _Second())) == pytest.approx([0.0, 100 * 0.9 / 1.9, 900.0])
+    assert step_errors(Pair(run, run, _Second(), 9)) == [0.0] * 3
+
+
 def test_differences_are_told_in_percent_of_the_engine() -> None:
     assert step_errors(Pair(_run(1.0), _run(1.0), _Second())) == [0.0] * 10
     assert step_errors(Pair(_run(0.5), _run(0.5), _Second())) == [100.0] * 20
@@ -137,3 +150,5 @@ def test_rates_follow_what_the_card_sustains() -> None:
 def test_the_step_times_of_the_run_are_kept(words: list[str]) -> None:
     table = read_table(_folder(words) / "steps_beams.json")
     assert (table.beam_width, table.mixed is not None) == (4, True)
+    # beside a prefix that all share
+    assert 0 <= read_table(_folder(words) / "steps_plain.json").shared_cost <= 1
