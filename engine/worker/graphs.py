@@ -188,22 +188,14 @@ class Graphs:
         tokens = table.last_tokens.index_select(0, decoding)
         if variant.num_prompt_tokens:
             tokens = torch.cat((tokens, columns.prompt_tokens))
-        sampled = self._step(tokens, layout, self._sampling_columns(variant, columns))
-        # a chunk that does not end its prompt is overwritten by the one that does
-        table.last_tokens.index_copy_(0, columns.rows, sampled.tokens.clamp(min=0))
-        return sampled
-
-    def _sampling_columns(self, variant: Variant, columns: Columns) -> SamplingColumns:
-        parameters = self._table.parameters
-        rows = columns.rows
-        return SamplingColumns(
-            temperature=parameters.temperature.index_select(0, rows),
-            top_p=parameters.top_p.index_select(0, rows),
-            min_p=parameters.min_p.index_select(0, rows),
-            top_k=parameters.top_k.index_select(0, rows),
-            seeds=parameters.seeds.index_select(0, rows),
-            positions=columns.context_lens,
+        sampling = table.parameters.columns(
+            columns.rows,
+            columns.context_lens,
             num_logprobs=variant.num_logprobs,
             all_greedy=not variant.is_random,
             any_filter=variant.is_filtered,
         )
+        sampled = self._step(tokens, layout, sampling)
+        # a chunk that does not end its prompt is overwritten by the one that does
+        table.last_tokens.index_copy_(0, columns.rows, sampled.tokens.clamp(min=0))
+        return sampled

@@ -9,12 +9,14 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from engine.errors import InvariantViolated
 from engine.types import RowAdmission
 from engine.worker.logit_rules import LogitRules
 from engine.worker.staging import ALIGNMENT_BYTES, Int32Array, stage, stage_floats
 from engine.worker.token_history import TokenHistory
+from kernels.backend import SamplingColumns
 from kernels.runtime import Runtime
 
 _FREE = -1
@@ -150,6 +152,28 @@ class RowParameters:
         self.is_search[rows] = [v.beam_width > 0 for v in values]
         self.is_deterministic[rows] = [v.deterministic for v in values]
         self.is_capturable[rows] = [not v.needs_known_tokens for v in values]
+
+    def columns(
+        self,
+        rows: Tensor,
+        positions: Tensor,
+        *,
+        num_logprobs: int,
+        all_greedy: bool,
+        any_filter: bool,
+    ) -> SamplingColumns:
+        """Gather what the backend samples rows [R] with; see `SamplingColumns` for the rest."""
+        return SamplingColumns(
+            temperature=self.temperature.index_select(0, rows),
+            top_p=self.top_p.index_select(0, rows),
+            min_p=self.min_p.index_select(0, rows),
+            top_k=self.top_k.index_select(0, rows),
+            seeds=self.seeds.index_select(0, rows),
+            positions=positions,
+            num_logprobs=num_logprobs,
+            all_greedy=all_greedy,
+            any_filter=any_filter,
+        )
 
 
 def _or_minus_one(count: int | None) -> int:

@@ -74,15 +74,11 @@ def _apply_rules(scores: Tensor, indices: Indices, inputs: StepInputs, table: Ro
 
 
 def _columns(inputs: StepInputs, table: RowTable) -> SamplingColumns:
-    parameters, rows, host_rows = table.parameters, inputs.sampled_rows, inputs.host_sampled_rows
+    parameters, host_rows = table.parameters, inputs.host_sampled_rows
     is_random = parameters.is_random[host_rows]
-    return SamplingColumns(
-        temperature=parameters.temperature.index_select(0, rows),
-        top_p=parameters.top_p.index_select(0, rows),
-        min_p=parameters.min_p.index_select(0, rows),
-        top_k=parameters.top_k.index_select(0, rows),
-        seeds=parameters.seeds.index_select(0, rows),
-        positions=inputs.sampled_positions,
+    return parameters.columns(
+        inputs.sampled_rows,
+        inputs.sampled_positions,
         num_logprobs=int(parameters.num_logprobs[host_rows].max()),
         all_greedy=not is_random.any(),
         any_filter=bool((is_random & parameters.is_filtered[host_rows]).any()),

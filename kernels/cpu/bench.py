@@ -44,7 +44,7 @@ class Bench:
         self.spent: dict[str, float] = defaultdict(float)
         self._embedding = _random(VOCAB, HIDDEN)
         self._layers = [self._make_layer() for _ in range(NUM_LAYERS)]
-        self._head = backend.make_linear(self._embedding.clone(), None)
+        self._head = backend.make_head(self._embedding.clone())
         self._kv = _random(num_blocks, NUM_LAYERS, 2, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM)
         self._cos_sin = torch.rand(8192, HEAD_DIM)
 
@@ -61,8 +61,7 @@ class Bench:
             x = timed("attention", backend.attention, q, kv_layer, layout, HEAD_DIM**-0.5)
             x = timed("linears", layer.output, x)
             x = timed("norms", backend.add_rms_norm, x, residual, layer.norm, EPS)
-            x = timed("linears", layer.gate_up, x)
-            x = timed("silu_mul", backend.silu_mul, x)
+            x = timed("gated linears", layer.gate_up, x)
             x = timed("linears", layer.down, x)
             x = timed("norms", backend.add_rms_norm, x, residual, layer.norm, EPS)
         logits = timed("head", self._head, x[layout.logit_indices])
@@ -80,7 +79,7 @@ class Bench:
         return Layer(
             qkv=make(_random(width, HIDDEN), None),
             output=make(_random(HIDDEN, NUM_HEADS * HEAD_DIM), None),
-            gate_up=make(_random(2 * INTERMEDIATE, HIDDEN), None),
+            gate_up=self.backend.make_gated_linear(_random(2 * INTERMEDIATE, HIDDEN)),
             down=make(_random(HIDDEN, INTERMEDIATE), None),
             norm=torch.ones(HIDDEN, dtype=torch.bfloat16),
         )
