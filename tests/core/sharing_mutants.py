@@ -101,16 +101,16 @@ CACHE_MUTANTS = [
     mutant(
         "tenants find each other's blocks",
         PrefixChain,
-        PrefixChain.__init__,
+        PrefixChain.of_tenant,
         "_hash(salt)",
         '_hash(b"")',
     ),
     mutant(
         "the key of a block does not depend on what leads to it",
         PrefixChain,
-        PrefixChain.extend,
-        "self.links[-1].key if self.links else self._root",
-        "self._root",
+        PrefixChain.extended,
+        "links[-1].key if links else self.root",
+        "self.root",
     ),
     mutant(
         "blocks are found before they are computed",
