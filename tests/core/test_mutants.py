@@ -1,11 +1,14 @@
 """Faults put into the core on purpose must be noticed, or the other tests prove nothing."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from engine.core import paged_memory as paged_memory_module
+from engine.core.prefix_cache import PrefixCache
 from engine.errors import InvariantViolated
 from tests.core import (
     memory_mutants,
@@ -108,7 +111,34 @@ def test_nothing_is_noticed_without_a_fault() -> None:
     _run_everything()
 
 
-def test_only_the_comparison_of_tokens_saves_from_collisions(
+class ShortKeys(dict[bytes, int]):
+    """Takes keys for equal of which 4 bits are, so that nearly every look-up collides."""
+
+    def get(self, key: bytes, default: Any = None, /) -> Any:
+        return super().get(_shortened(key), default)
+
+    def __contains__(self, key: object) -> bool:
+        assert isinstance(key, bytes)
+        return super().__contains__(_shortened(key))
+
+    def __setitem__(self, key: bytes, block: int) -> None:
+        super().__setitem__(_shortened(key), block)
+
+    def __delitem__(self, key: bytes) -> None:
+        super().__delitem__(_shortened(key))
+
+
+def _shortened(key: bytes) -> bytes:
+    return bytes([key[0] & 15])
+
+
+class CollidingCache(PrefixCache):
+    def __init__(self) -> None:
+        super().__init__()
+        self._blocks = ShortKeys()
+
+
+def test_only_the_comparison_of_links_saves_from_collisions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def run_without_pins() -> None:
@@ -116,7 +146,7 @@ def test_only_the_comparison_of_tokens_saves_from_collisions(
         for seed in range(NUM_SEEDS):
             run_workload(seed, may_pin=False)
 
-    _apply(monkeypatch, sharing_mutants.SHORT_KEYS)
+    monkeypatch.setattr(paged_memory_module, "PrefixCache", CollidingCache)
     run_without_pins()
     _apply(monkeypatch, sharing_mutants.BELIEVED_HITS)
     with pytest.raises(FAILURES):
