@@ -1,4 +1,4 @@
-"""Which cached blocks a sequence begins with, and which of its own others find later."""
+"""Which cached blocks a sequence begins with, and which of its own are found later."""
 
 from dataclasses import dataclass
 
@@ -48,15 +48,20 @@ class PrefixIndex:
         self._next_in_line = None
         self._entries[sequence.sequence_id] = _Entry(chain, num_indexed)
 
+    def fork(self, parent_id: int, child_id: int) -> None:
+        """Note that a sequence has the tokens and blocks of another now."""
+        if self._cache is not None:
+            self._entries[child_id] = self._entries[parent_id]
+
     def commit(self, sequence: Sequence, blocks: list[int]) -> None:
         """Index the full blocks of what plans up to the last fill with known tokens.
 
         Args:
             blocks: the sequence's block table.
         """
-        if self._cache is None:
+        entry = self._entries.get(sequence.sequence_id)
+        if self._cache is None or entry is None:
             return
-        entry = self._entries[sequence.sequence_id]
         num_blocks = min(sequence.num_scheduled, sequence.num_known) // self._block_size
         if num_blocks <= entry.num_indexed:
             return
@@ -67,7 +72,7 @@ class PrefixIndex:
         self._entries[sequence.sequence_id] = _Entry(chain, num_blocks)
 
     def leave(self, sequence_id: int) -> None:
-        """Note that a sequence is not what it was; a no-op for one that is not in the pool."""
+        """Note that a sequence is not in the pool any more; a no-op for one that was not."""
         self._entries.pop(sequence_id, None)
 
     def _next_chain(self, group: SequenceGroup, sequence: Sequence) -> PrefixChain:

@@ -18,6 +18,7 @@ from tests.core import (
     sharing_mutants,
 )
 from tests.core import test_decoding as decoding
+from tests.core import test_found_outputs as found_outputs
 from tests.core import test_limits as limits
 from tests.core import test_paged_memory as paged_memory
 from tests.core import test_pinned_prefixes as pinned_prefixes
@@ -53,6 +54,8 @@ RULES: list[Callable[[], None]] = [
     paged_memory.test_tenants_share_nothing,
     paged_memory.test_what_siblings_share_leaves_with_their_group,
     *pinned_prefixes.RULES,
+    *found_outputs.RULES,
+    swap_space.test_slots_are_handed_out_once_and_come_back_once,
     swap_space.test_ended_sequences_need_no_room_to_come_back,
     swap_space.test_one_copy_is_enough_for_two_to_come_back,
     decoding.test_blocks_of_a_beam_that_ends_come_back_at_once,
