@@ -115,6 +115,18 @@ def test_an_answer_that_was_swapped_out_and_back_is_found() -> None:
     assert num_found(harness, [2, *PROMPT, *harness.answers[1][0].tokens, 50]) == 32
 
 
+def test_a_recomputed_sequence_finds_what_is_left_of_its_answer() -> None:
+    desk = Desk(num_blocks=4, prefix_cache=True)
+    desk.add(1, prompt_len=4, max_tokens=9)
+    desk.scheduler.add(request(2, [1, 2, 3], max_tokens=9))
+    # the sixth step of the first needs a third block; the second has 7 tokens in two
+    for _ in range(9):
+        _, output = desk.step()
+    assert output.stats.num_recomputed == 1
+    plan = desk.schedule()
+    assert (list(plan.prefill_starts), list(plan.prefill_tokens)) == ([4], [7, 7, 7, 7])
+
+
 def request(request_id: int, prompt: list[int], max_tokens: int = 1) -> Request:
     """One that goes on at end ids."""
     sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
@@ -156,6 +168,7 @@ RULES: list[Callable[[], None]] = [
     lambda: test_an_answer_is_found_but_for_its_last_token(2, 12, 20),
     test_every_choice_of_an_answer_is_found,
     test_an_answer_that_was_swapped_out_and_back_is_found,
+    test_a_recomputed_sequence_finds_what_is_left_of_its_answer,
     lambda: test_what_led_to_an_error_is_not_found(-1, 4),
     test_a_fork_is_found_by_the_tokens_that_it_has_now,
 ]
