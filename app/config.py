@@ -102,7 +102,8 @@ class AppConfig(BaseModel):
         growth_blocks: blocks that they leave free for each running sequence, where that is more.
         max_overtakes: later requests that may enter while one is swapped out.
         prompt_share: share of a step's tokens that one prompt takes while others wait.
-        prefix_cache: whether the KV pool keeps blocks of earlier prompts and uses them again.
+        prefix_cache: whether the KV pool keeps blocks of earlier prompts and answers and uses them
+            again.
         pinned_prefix_share: share of the KV pool that pinned prefixes may hold.
         pinned_prefixes: prefixes that are pinned before the first request is served.
         max_num_seqs: sequences in the batch at once; null takes 64 on a CPU and 256 on a GPU.

@@ -75,7 +75,11 @@ class Memory(Protocol):
         ...
 
     def commit(self, sequence: Sequence) -> None:
-        """Note that plans up to the last fill positions [0, num_scheduled) with known tokens."""
+        """Note that plans up to the last fill positions [0, num_scheduled).
+
+        Those of known tokens can be found from now on, as far as the policy finds any; a no-op for
+        a sequence that holds nothing.
+        """
         ...
 
     def free(self, sequence_id: int) -> None:

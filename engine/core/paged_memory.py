@@ -124,13 +124,14 @@ class PagedMemory:
             self._pool.share(block)
         self._release(child.blocks[num_common:])
         self._tables[child_id] = BlockTable(list(parent.blocks), parent.length)
-        self._index.leave(child_id)
+        self._index.fork(parent_id, child_id)
         self._num_logical += parent.length - child.length
         return NO_GROWTH
 
     def commit(self, sequence: Sequence) -> None:
         """See `Memory.commit`; full blocks can be found by later sequences from now on."""
-        self._index.commit(sequence, self._tables[sequence.sequence_id].blocks)
+        table = self._tables.get(sequence.sequence_id, _NO_TABLE)
+        self._index.commit(sequence, table.blocks)
 
     def free(self, sequence_id: int) -> None:
         """See `Memory.free`; later blocks first, so that the heads of prefixes are evicted last."""
@@ -211,6 +212,7 @@ class PagedMemory:
                     blocks[slot] = self._pool.allocate()
             table = BlockTable([blocks[slot] for slot in slots])
             self._tables[sequence.sequence_id] = table
+            self._index.enter(group, sequence, 0)
             self._fill(table, sequence.num_scheduled)
             admitted.append(_admitted(sequence, table, sequence.num_scheduled))
         self._swap.discard(group.sequences)

@@ -154,9 +154,8 @@ class PinnedPrefixes:
                 f"has {len(request.prompt)} tokens, but only whole blocks of {self._block_size} "
                 "tokens are pinned; make it longer",
             )
-        links = PrefixChain(request.salt, self._block_size)
-        links.extend(request.prompt[:num_tokens])
-        return tuple(links.links)
+        empty = PrefixChain.of_tenant(request.salt, self._block_size)
+        return empty.extended(request.prompt[:num_tokens]).links
 
     def _check_budget(self, links: tuple[Link, ...]) -> None:
         held = set(chain.from_iterable(prefix.links for prefix in self._prefixes.values()))

@@ -257,6 +257,8 @@ class Planner:
         else:
             self.num_recomputed += 1
             for sequence in group.live:
+                # what is left of it when it comes back need not be computed again
+                self._memory.commit(sequence)
                 sequence.restart()
         self._retirement.add(group.with_row)
         self._retirement.give_back_spares(group)

@@ -6,7 +6,8 @@ tokens. On a hit the tokens are compared too, so a collision is a miss and never
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from engine.types import IntColumn
 
@@ -25,26 +26,36 @@ class Link:
     tokens: bytes
 
 
+@dataclass(frozen=True, slots=True)
 class PrefixChain:
-    """The links of one growing prefix, each hashed once.
+    """The links of one prefix, each hashed once.
+
+    It never changes, so that sequences with the same tokens can have it in common.
 
     Attributes:
-        links: one per full block so far.
+        root: what the first block has in the place of a parent's key.
+        block_size: tokens per block.
+        links: one per full block.
     """
 
-    def __init__(self, salt: bytes, block_size: int) -> None:
-        """Args: salt: the tenant; the chains of two tenants have no key in common."""
-        self.links: list[Link] = []
-        self._block_size = block_size
-        # tagged and of fixed length, so that no salt can be mistaken for the key of a block
-        self._root = _hash(b"salt" + _hash(salt))
+    root: bytes
+    block_size: int
+    links: tuple[Link, ...] = ()
 
-    def extend(self, tokens: IntColumn) -> None:
-        """Add the int32 tokens of the next full blocks."""
-        for start in range(0, len(tokens), self._block_size):
-            block_tokens = tokens[start : start + self._block_size].tobytes()
-            parent = self.links[-1].key if self.links else self._root
-            self.links.append(Link(parent, _hash(b"block" + parent + block_tokens), block_tokens))
+    @classmethod
+    def of_tenant(cls, salt: bytes, block_size: int) -> Self:
+        """A chain without links; the chains of two tenants have no key in common."""
+        # tagged and of fixed length, so that no salt can be mistaken for the key of a block
+        return cls(_hash(b"salt" + _hash(salt)), block_size)
+
+    def extended(self, tokens: IntColumn) -> Self:
+        """The chain that goes on with the int32 tokens of the next full blocks."""
+        links = list(self.links)
+        for start in range(0, len(tokens), self.block_size):
+            block_tokens = tokens[start : start + self.block_size].tobytes()
+            parent = links[-1].key if links else self.root
+            links.append(Link(parent, _hash(b"block" + parent + block_tokens), block_tokens))
+        return replace(self, links=tuple(links))
 
 
 class PrefixCache:

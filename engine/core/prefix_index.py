@@ -1,4 +1,4 @@
-"""Which cached blocks a sequence begins with, and which of its own others find later."""
+"""Which cached blocks a sequence begins with, and which of its own are found later."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from engine.core.prefix_cache import PrefixCache, PrefixChain
 from engine.core.sequence import Sequence, SequenceGroup
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Entry:
     """Attributes: num_indexed: leading blocks that the prefix cache has been told of."""
 
@@ -31,9 +31,9 @@ class PrefixIndex:
         """Cached blocks of a prefix that leaves at least one token to compute."""
         if self._cache is None or not group.request.sampling.may_read_cache:
             return []
-        chain = self._next_chain(group, sequence)
         num_blocks = (sequence.num_known - 1) // self._block_size
-        self._extend(chain, sequence, num_blocks)
+        chain = self._extended(self._next_chain(group, sequence), sequence, num_blocks)
+        self._next_in_line = sequence.sequence_id, chain
         return self._cache.match(chain.links[:num_blocks])
 
     def enter(self, group: SequenceGroup, sequence: Sequence, num_indexed: int) -> None:
@@ -48,34 +48,39 @@ class PrefixIndex:
         self._next_in_line = None
         self._entries[sequence.sequence_id] = _Entry(chain, num_indexed)
 
+    def fork(self, parent_id: int, child_id: int) -> None:
+        """Note that a sequence has the tokens and blocks of another now."""
+        if self._cache is not None:
+            self._entries[child_id] = self._entries[parent_id]
+
     def commit(self, sequence: Sequence, blocks: list[int]) -> None:
         """Index the full blocks of what plans up to the last fill with known tokens.
 
         Args:
             blocks: the sequence's block table.
         """
-        if self._cache is None:
+        entry = self._entries.get(sequence.sequence_id)
+        if self._cache is None or entry is None:
             return
-        entry = self._entries[sequence.sequence_id]
         num_blocks = min(sequence.num_scheduled, sequence.num_known) // self._block_size
-        self._extend(entry.chain, sequence, num_blocks)
+        if num_blocks <= entry.num_indexed:
+            return
+        chain = self._extended(entry.chain, sequence, num_blocks)
         for index in range(entry.num_indexed, num_blocks):
-            if self._cache.insert(entry.chain.links[index], blocks[index]):
+            if self._cache.insert(chain.links[index], blocks[index]):
                 self._pool.keep(blocks[index])
-        entry.num_indexed = max(entry.num_indexed, num_blocks)
+        self._entries[sequence.sequence_id] = _Entry(chain, num_blocks)
 
     def leave(self, sequence_id: int) -> None:
-        """Note that a sequence is not what it was; a no-op for one that is not in the pool."""
+        """Note that a sequence is not in the pool any more; a no-op for one that was not."""
         self._entries.pop(sequence_id, None)
 
     def _next_chain(self, group: SequenceGroup, sequence: Sequence) -> PrefixChain:
         if self._next_in_line is None or self._next_in_line[0] != sequence.sequence_id:
-            chain = PrefixChain(group.request.salt, self._block_size)
-            self._next_in_line = sequence.sequence_id, chain
+            return PrefixChain.of_tenant(group.request.salt, self._block_size)
         return self._next_in_line[1]
 
-    def _extend(self, chain: PrefixChain, sequence: Sequence, num_blocks: int) -> None:
+    def _extended(self, chain: PrefixChain, sequence: Sequence, num_blocks: int) -> PrefixChain:
         start = len(chain.links) * self._block_size
         num_tokens = num_blocks * self._block_size - start
-        if num_tokens > 0:
-            chain.extend(sequence.known_tokens(start, num_tokens))
+        return chain.extended(sequence.known_tokens(start, num_tokens)) if num_tokens > 0 else chain

@@ -1,10 +1,14 @@
-"""Gives back what sequences hold, once no plan in flight can touch it any more."""
+"""Gives back what sequences hold, once no plan in flight can touch it any more.
+
+What they have computed, prompt and output, can be found again until others need its room.
+"""
 
 from collections.abc import Iterable
 
 from engine.core.memory import Memory
 from engine.core.rows import Rows
 from engine.core.sequence import Sequence, SequenceGroup
+from engine.types import FinishReason
 
 
 class Retirement:
@@ -42,6 +46,9 @@ class Retirement:
             if sequence.last_step > self._completed_step:
                 kept.append(sequence)
                 continue
+            # what led to logits that are not finite may be broken itself
+            if sequence.finish_reason is not FinishReason.ERROR:
+                self._memory.commit(sequence)
             self._memory.free(sequence.sequence_id)
             self._rows.give_back(sequence.row)
             sequence.row = -1

@@ -46,7 +46,8 @@ class StepStats:
         oldest_waiting_s, oldest_swapped_s: seconds since the arrival of the earliest request that
             waits or is swapped out; 0 when there is none.
         num_recomputed, num_swapped_out: preemptions of groups since the start, by kind.
-        num_cached_tokens: prompt tokens found in the prefix cache since the start.
+        num_cached_tokens: tokens found in the prefix cache since the start: of prompts and, by
+            requests that were preempted, of what they had generated.
         num_tokens: tokens of the step's forward pass.
         elapsed_s: seconds the workers spent on it.
     """

@@ -33,6 +33,7 @@ class Desk:
         num_rows: int = 4,
         budget: int = 64,
         num_swap_slots: int = 0,
+        prefix_cache: bool = False,
         **options: Any,
     ) -> None:
         """Swaps if there is swap space; options are those of the scheduler."""
@@ -44,7 +45,7 @@ class Desk:
         )
         config = SchedulerConfig(max_num_batched_tokens=budget, max_model_len=1000, **options)
         memory = PagedMemory(
-            num_blocks, block_size, num_swap_slots=num_swap_slots, prefix_cache=False
+            num_blocks, block_size, num_swap_slots=num_swap_slots, prefix_cache=prefix_cache
         )
         preemption = FixedPreemption(swap=num_swap_slots > 0)
         gate = make_gate(config)

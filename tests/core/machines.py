@@ -175,6 +175,15 @@ class EngineMachine(RuleBasedStateMachine):
         )
         self.harness.add(prompt, sampling, salt=bytes(n == 1))
 
+    @precondition(lambda self: self.harness.requests)
+    @rule(data=st.data(), choice=st.integers(0, 2), max_tokens=st.integers(1, 16))
+    def go_on(self, data: st.DataObject, choice: int, max_tokens: int) -> None:
+        """Ask what comes after an answer, ended or not."""
+        request = data.draw(st.sampled_from(self.harness.requests))
+        answers = self.harness.answers[request.request_id]
+        prompt = [*request.prompt, *answers[choice % len(answers)].tokens, 0]
+        self.harness.add(prompt, self.harness.sampling(max_tokens), salt=request.salt)
+
     @rule(
         prompt=st.lists(st.integers(0, 2), min_size=1, max_size=12),
         name=st.sampled_from("ab"),

@@ -111,7 +111,7 @@ class PagedMemoryMachine(RuleBasedStateMachine):
     def end(self, data: st.DataObject) -> None:
         group = data.draw(st.sampled_from(self.where(Status.RUNNING)))
         sequence = data.draw(st.sampled_from(group.live))
-        self._free(sequence)
+        self._leave(sequence)
         sequence.finish_reason = FinishReason.STOP
         if not group.live:
             self.groups.remove(group)
@@ -134,7 +134,7 @@ class PagedMemoryMachine(RuleBasedStateMachine):
         else:
             group.status = Status.WAITING
         for sequence in group.live:
-            self._free(sequence)
+            self._leave(sequence)
 
     @precondition(lambda self: self.where(Status.SWAPPED))
     @rule(data=st.data())
@@ -226,7 +226,8 @@ class PagedMemoryMachine(RuleBasedStateMachine):
         block = self.tables[sequence.sequence_id][index]
         self.contents[block][offset] = sequence.known_tokens(0, position + 1)
 
-    def _free(self, sequence: Sequence) -> None:
+    def _leave(self, sequence: Sequence) -> None:
+        self.memory.commit(sequence)
         self.memory.free(sequence.sequence_id)
         del self.tables[sequence.sequence_id]
 

@@ -132,6 +132,13 @@ PLANNER_MUTANTS = [
         "group.spare_rows.clear()",
     ),
     mutant(
+        "what a recomputed sequence has generated is lost",
+        Planner,
+        Planner._preempt,
+        "self._memory.commit(sequence)",
+        "pass",
+    ),
+    mutant(
         "what siblings share counts as found in the cache",
         Planner,
         Planner._admit,

@@ -97,6 +97,20 @@ RETIREMENT_MUTANTS = [
         "self._memory.free(sequence.sequence_id)",
         "pass",
     ),
+    mutant(
+        "what a sequence has generated is lost with it",
+        Retirement,
+        Retirement._release,
+        "self._memory.commit(sequence)",
+        "pass",
+    ),
+    mutant(
+        "what led to an error is found",
+        Retirement,
+        Retirement._release,
+        "if sequence.finish_reason is not FinishReason.ERROR:",
+        "if True:",
+    ),
 ]
 
 SCHEDULER_MUTANTS = [

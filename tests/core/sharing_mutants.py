@@ -1,7 +1,6 @@
 """Faults of shared blocks: copies, forks, the prefix cache, swapping."""
 
 from engine.core import paged_memory
-from engine.core import prefix_cache as prefix_cache_module
 from engine.core.block_table import num_new_blocks
 from engine.core.paged_memory import PagedMemory
 from engine.core.plan import PlanBuilder
@@ -101,16 +100,16 @@ CACHE_MUTANTS = [
     mutant(
         "tenants find each other's blocks",
         PrefixChain,
-        PrefixChain.__init__,
+        PrefixChain.of_tenant,
         "_hash(salt)",
         '_hash(b"")',
     ),
     mutant(
         "the key of a block does not depend on what leads to it",
         PrefixChain,
-        PrefixChain.extend,
-        "self.links[-1].key if self.links else self._root",
-        "self._root",
+        PrefixChain.extended,
+        "links[-1].key if links else self.root",
+        "self.root",
     ),
     mutant(
         "blocks are found before they are computed",
@@ -125,6 +124,48 @@ CACHE_MUTANTS = [
         PrefixIndex.commit,
         "min(sequence.num_scheduled, sequence.num_known) // self._block_size",
         "-(-sequence.num_scheduled // self._block_size)",
+    ),
+    mutant(
+        "tokens that are not known yet are found",
+        PrefixIndex,
+        PrefixIndex.commit,
+        "min(sequence.num_scheduled, sequence.num_known) // self._block_size",
+        "sequence.num_scheduled // self._block_size",
+    ),
+    mutant(
+        "what a fork has generated is lost",
+        PrefixIndex,
+        PrefixIndex.fork,
+        "self._entries[child_id] = self._entries[parent_id]",
+        "self._entries.pop(child_id, None)",
+    ),
+    mutant(
+        "a fork keeps the keys of what it was before",
+        PrefixIndex,
+        PrefixIndex.fork,
+        "self._entries[child_id] = self._entries[parent_id]",
+        "self._entries.setdefault(child_id, self._entries[parent_id])",
+    ),
+    mutant(
+        "what has come back from the swap space is lost at its end",
+        PagedMemory,
+        PagedMemory.swap_in,
+        "self._index.enter(group, sequence, 0)",
+        "self._index.leave(sequence.sequence_id)",
+    ),
+    mutant(
+        "what has come back from the swap space is thought to be found already",
+        PagedMemory,
+        PagedMemory.swap_in,
+        "self._index.enter(group, sequence, 0)",
+        "self._index.enter(group, sequence, len(slots))",
+    ),
+    mutant(
+        "the keys of blocks are those of the blocks before them",
+        PrefixIndex,
+        PrefixIndex.commit,
+        "chain.links[index], blocks[index]",
+        "chain.links[max(0, index - 1)], blocks[index]",
     ),
     mutant(
         "the cache has the whole prompt and nothing is left to compute",
@@ -170,16 +211,8 @@ CACHE_MUTANTS = [
     ),
 ]
 
-# with keys of 4 bits nearly every look-up collides
-SHORT_KEYS = mutant(
-    "keys have 4 bits",
-    prefix_cache_module,
-    prefix_cache_module._hash,
-    ".digest()",
-    ".digest()[:1].translate(bytes(byte & 15 for byte in range(256)))",
-)
 BELIEVED_HITS = mutant(
-    "a hit is believed without comparing tokens",
+    "a hit is believed without comparing links",
     PrefixCache,
     PrefixCache.match,
     "self._links[block] != link",

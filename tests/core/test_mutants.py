@@ -1,11 +1,14 @@
 """Faults put into the core on purpose must be noticed, or the other tests prove nothing."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from engine.core import paged_memory as paged_memory_module
+from engine.core.prefix_cache import PrefixCache
 from engine.errors import InvariantViolated
 from tests.core import (
     memory_mutants,
@@ -15,6 +18,7 @@ from tests.core import (
     sharing_mutants,
 )
 from tests.core import test_decoding as decoding
+from tests.core import test_found_outputs as found_outputs
 from tests.core import test_limits as limits
 from tests.core import test_paged_memory as paged_memory
 from tests.core import test_pinned_prefixes as pinned_prefixes
@@ -50,6 +54,8 @@ RULES: list[Callable[[], None]] = [
     paged_memory.test_tenants_share_nothing,
     paged_memory.test_what_siblings_share_leaves_with_their_group,
     *pinned_prefixes.RULES,
+    *found_outputs.RULES,
+    swap_space.test_slots_are_handed_out_once_and_come_back_once,
     swap_space.test_ended_sequences_need_no_room_to_come_back,
     swap_space.test_one_copy_is_enough_for_two_to_come_back,
     decoding.test_blocks_of_a_beam_that_ends_come_back_at_once,
@@ -108,7 +114,34 @@ def test_nothing_is_noticed_without_a_fault() -> None:
     _run_everything()
 
 
-def test_only_the_comparison_of_tokens_saves_from_collisions(
+class ShortKeys(dict[bytes, int]):
+    """Takes keys for equal of which 4 bits are, so that nearly every look-up collides."""
+
+    def get(self, key: bytes, default: Any = None, /) -> Any:
+        return super().get(_shortened(key), default)
+
+    def __contains__(self, key: object) -> bool:
+        assert isinstance(key, bytes)
+        return super().__contains__(_shortened(key))
+
+    def __setitem__(self, key: bytes, block: int) -> None:
+        super().__setitem__(_shortened(key), block)
+
+    def __delitem__(self, key: bytes) -> None:
+        super().__delitem__(_shortened(key))
+
+
+def _shortened(key: bytes) -> bytes:
+    return bytes([key[0] & 15])
+
+
+class CollidingCache(PrefixCache):
+    def __init__(self) -> None:
+        super().__init__()
+        self._blocks = ShortKeys()
+
+
+def test_only_the_comparison_of_links_saves_from_collisions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def run_without_pins() -> None:
@@ -116,7 +149,7 @@ def test_only_the_comparison_of_tokens_saves_from_collisions(
         for seed in range(NUM_SEEDS):
             run_workload(seed, may_pin=False)
 
-    _apply(monkeypatch, sharing_mutants.SHORT_KEYS)
+    monkeypatch.setattr(paged_memory_module, "PrefixCache", CollidingCache)
     run_without_pins()
     _apply(monkeypatch, sharing_mutants.BELIEVED_HITS)
     with pytest.raises(FAILURES):

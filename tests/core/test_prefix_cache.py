@@ -10,9 +10,8 @@ SIZE = 4
 
 
 def chain(tokens: list[int], salt: bytes = b"") -> PrefixChain:
-    links = PrefixChain(salt, SIZE)
-    links.extend(int32(tokens[: len(tokens) // SIZE * SIZE]))
-    return links
+    whole_blocks = int32(tokens[: len(tokens) // SIZE * SIZE])
+    return PrefixChain.of_tenant(salt, SIZE).extended(whole_blocks)
 
 
 def cache_of(tokens: list[int], salt: bytes = b"") -> PrefixCache:
@@ -54,11 +53,18 @@ def test_the_key_of_a_block_is_no_salt() -> None:
 
 
 def test_a_chain_that_grows_equals_one_made_at_once() -> None:
-    links = PrefixChain(b"", SIZE)
+    grown = PrefixChain.of_tenant(b"", SIZE)
     for start in (0, 4, 12):
         end = {0: 4, 4: 12, 12: 16}[start]
-        links.extend(int32(list(range(start, end))))
-    assert links.links == chain(list(range(16))).links
+        grown = grown.extended(int32(list(range(start, end))))
+    assert grown == chain(list(range(16)))
+
+
+def test_a_chain_goes_on_in_two_ways() -> None:
+    head = chain([1, 2, 3, 4])
+    for last in (5, 6):
+        assert head.extended(int32([last] * 4)) == chain([1, 2, 3, 4] + [last] * 4)
+    assert head == chain([1, 2, 3, 4])
 
 
 def test_the_first_block_with_some_contents_stays_the_one_that_is_found() -> None:

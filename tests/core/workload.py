@@ -45,7 +45,7 @@ def run_workload(seed: int, *, may_pin: bool = True, **options: Any) -> Harness:
     }
     config = replace(setting.config, **(drawn | options))
     harness = Harness(replace(setting, config=config))
-    _Traffic(rng, pins, harness, Random(f"choices {seed}")).run()
+    _Traffic(rng, pins, harness, Random(f"choices {seed}"), Random(f"turns {seed}")).run()
     harness.check_pins()
     harness.check_rows()
     return harness
@@ -114,6 +114,7 @@ class _Traffic:
     pins: Random
     harness: Harness
     choice_rng: Random
+    turn_rng: Random
 
     def run(self) -> None:
         rng, harness = self.rng, self.harness
@@ -121,6 +122,7 @@ class _Traffic:
         arrival_rate = rng.choice((0.2, 1.0, 1.0))
         abort_rate = rng.choice((0.0, 0.0, 0.02, 0.2))
         choice_abort_rate = self.choice_rng.choice((0.0, 0.0, 0.0, 0.2))
+        num_turns = self.turn_rng.choice((0, 3, 9))
         while num_requests or harness.engine.has_work:
             while num_requests and (arrival_rate == 1.0 or rng.random() < arrival_rate):
                 self._add()
@@ -133,8 +135,22 @@ class _Traffic:
             if self.choice_rng.random() < choice_abort_rate:
                 request_id = self.choice_rng.randint(0, len(harness.requests))
                 harness.abort_choice(request_id, self.choice_rng.randint(0, 3))
+            if num_turns and self.turn_rng.random() < 0.1:
+                num_turns -= 1
+                self._take_turn()
             harness.step()
         harness.drain()
+
+    def _take_turn(self) -> None:
+        """Go on after what an answer has come to, ended or not, as a chat does."""
+        rng, harness = self.turn_rng, self.harness
+        if not harness.requests:
+            return
+        request = rng.choice(harness.requests)
+        prompt = [*request.prompt, *rng.choice(harness.answers[request.request_id]).tokens]
+        prompt += [rng.randrange(40) for _ in range(rng.randint(0, 3))]
+        sampling = draw_sampling(rng, harness, len(prompt))
+        harness.add(prompt, sampling, salt=request.salt)
 
     def _change_pins(self) -> None:
         """Names come again, with the same tokens and with others."""

@@ -89,6 +89,24 @@ def test_every_kind_of_request_gives_what_the_cpu_gives(
     assert any(on_gpu.num_preempted) == ("preemption" in settings)
 
 
+@pytest.mark.parametrize("arrangement", ["graphs", "no graphs", "small blocks, small chunks"])
+def test_a_prompt_goes_on_from_what_decodes_have_written(
+    saved: Callable[[str], TinyModel], arrangement: str
+) -> None:
+    tiny, sampling = saved("tied_llama3"), replace(_GREEDY, max_tokens=40)
+    settings = {"block_size": 16, **_ARRANGEMENTS[arrangement]}
+    engine = Run(tiny, device="cuda", **settings)
+    engine.add(0, _PROMPTS[1], sampling)
+    engine.drain()
+    answered = _PROMPTS[1] + engine.told[0, 0].tokens
+    engine.add(1, [*answered, 5, 6], sampling)
+    engine.drain()
+    assert engine.told[1, 0].tokens == tiny.greedy([*answered, 5, 6], 40)
+    assert engine.stats is not None
+    size = settings["block_size"]
+    assert engine.stats.num_cached_tokens == (len(answered) - 1) // size * size
+
+
 def test_no_request_waits_for_a_compiler(saved: Callable[[str], TinyModel]) -> None:
     knobs = pytest.importorskip("triton").knobs.runtime
     engine = Run(saved("tied_llama3"), device="cuda", dtype="bfloat16", max_num_seqs=16)

@@ -37,8 +37,9 @@ async def test_best_of_keeps_the_likeliest(client: InlineEngineClient) -> None:
 async def test_scores_of_a_prompt_are_those_of_transformers(
     stream: bool, max_tokens: int, client: InlineEngineClient, reference: Any
 ) -> None:
-    fields = {"echo": True, "logprobs": 2, "max_tokens": max_tokens, "stream": stream}
-    answer = await post(client, COMPLETIONS, completion_body(prompt=PROMPT, **fields))
+    fields = {"echo": True, "logprobs": 2, "max_tokens": max_tokens, "ignore_eos": True}
+    body = completion_body(prompt=PROMPT, stream=stream, **fields)
+    answer = await post(client, COMPLETIONS, body)
     [choice] = summed(answer) if stream else answer["choices"]
     with torch.inference_mode():
         logprobs = reference(torch.tensor([PROMPT])).logits[0].log_softmax(-1)
