@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     scale = parser.add_mutually_exclusive_group()
     for choice, time in (
         (QUICK, ": some 10 minutes on two free cores (the default)"),
-        (FULL, ": a night"),
+        (FULL, ": an hour and a half on two free cores"),
         (MINIATURE, ""),
     ):
         scale.add_argument(

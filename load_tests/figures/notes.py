@@ -26,8 +26,9 @@ NOTES: dict[str, tuple[str, ...]] = {
         "is just above what it sustains, so the batch follows the lengths that happen to be drawn.",
     ),
     "14": (
-        "14c, 14f: gains over Orca (Oracle) do not grow with the number of sequences here, and 2.3 "
-        "at width 6 is not reached. Memory is not the reason: under overload at width 6 the paged "
+        "14c, 14f: gains over Orca (Oracle) are smaller than the paper's, and in short traces do "
+        "not grow with the number of sequences; over the paper's hour they do. Memory is not the "
+        "reason that 2.3 at width 6 is not reached: under overload at width 6 the paged "
         "system has 260 to 290 sequences in its batch and Orca (Oracle) 73. The time of the step "
         "is: its software part, 0.27 ms per sequence, was fitted to requests of one sequence and "
         "makes up half of a step with 250 beams, so that a larger batch gains little. With that "
