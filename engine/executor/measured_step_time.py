@@ -1,9 +1,10 @@
 """How long a step takes: interpolated between steps that were measured."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from math import inf
 
 from engine.errors import ConfigError
 from engine.executor.step_time import StepTime, StepWork
@@ -64,7 +65,7 @@ class MeasuredStepTime:
         prefill_s: tuple[float, ...],
         mixed: MixedTimes | None = None,
     ) -> None:
-        """Take the measurements; noise is taken out by running maxima.
+        """Take the measurements; noise is taken out where more work took less time.
 
         Args:
             batches: sequences of the decode steps, increasing.
@@ -202,18 +203,29 @@ def _check_grid(
             raise ConfigError(f"the axis {axis} of the step times does not increase from 1 on")
 
 
-def _rising(values: Iterable[float]) -> tuple[float, ...]:
-    return tuple(accumulate(values, max))
+def _rising(values: tuple[float, ...]) -> tuple[float, ...]:
+    return _rising_grid((values,))[0]
 
 
 def _rising_grid(rows: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
-    """Running maxima along the rows, then from row to row."""
-    highest = [0.0] * max(map(len, rows))
-    rising = []
-    for row in map(_rising, rows):
-        highest[: len(row)] = map(max, row, highest)
-        rising.append(tuple(highest[: len(row)]))
-    return tuple(rising)
+    """Where values fall, along a row or from row to row, the middle of those that do.
+
+    That of the running maxima from the start and the running minima from the end, so that noise
+    makes no step longer on the whole.
+    """
+    num_columns = max(map(len, rows))
+    highest, lowest = [0.0] * num_columns, [inf] * num_columns
+    maxima, minima = [], []
+    for row in rows:
+        highest[: len(row)] = map(max, accumulate(row, max), highest)
+        maxima.append(highest[: len(row)])
+    for row in reversed(rows):
+        lowest[: len(row)] = map(min, [*accumulate(row[::-1], min)][::-1], lowest)
+        minima.append(lowest[: len(row)])
+    return tuple(
+        tuple((high + low) / 2 for high, low in zip(*pair, strict=True))
+        for pair in zip(maxima, reversed(minima), strict=True)
+    )
 
 
 def _place(axis: tuple[int, ...], value: float, what: str) -> tuple[int, float]:
