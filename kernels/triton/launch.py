@@ -25,7 +25,7 @@ def overlap(device: torch.device) -> dict[str, bool]:
 
 @functools.cache
 def num_sms(device: torch.device) -> int:
-    """Multiprocessors of a device; in the interpreter 2, yet enough to split work between."""
+    """Multiprocessors of a device; in the interpreter 2, enough to split work between."""
     if device.type == "cpu":
         return 2
     return torch.cuda.get_device_properties(device).multi_processor_count
