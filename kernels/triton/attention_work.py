@@ -4,10 +4,11 @@ One small kernel per step reads the lengths and writes what every layer's attent
 in it depends on heads or block size, and grids depend on the shapes of the batch alone.
 
 The buffer is int32. From its front: arrival counters; a record for each decode row (number of its
-first piece in the batch, context_len, chunk_len, 0), and one that ends the count. Kernels give each
-of their programs an equal share of the pieces. At the buffer's back: prefill tiles (row, first
-token, tokens, position of the first token) in the order of falling cost, so that processors that
-take them in turn finish together; one without tokens is unused.
+first piece in the batch, context_len, chunk_len, 0), and one that ends the count (pieces in all,
+pieces of the longest row, 0, 0); `kernels.triton.shares` divides them between programs. At the
+buffer's back: prefill tiles (row, first token, tokens, position of the first token) in the order of
+falling cost, so that processors that take them in turn finish together; one without tokens is
+unused.
 """
 
 import torch
@@ -84,37 +85,6 @@ def prefill_tiles(work: Tensor, num_tokens: int, num_rows: int) -> Tensor:
 
 
 @triton.jit
-def share_start(share, num_pieces, num_shares):
-    """First piece of a share; shares differ by one piece at most."""
-    return num_pieces // num_shares * share + tl.minimum(share, num_pieces % num_shares)
-
-
-@triton.jit
-def share_of(piece, num_pieces, num_shares):
-    """The share that a piece is in."""
-    least, num_larger = num_pieces // num_shares, num_pieces % num_shares
-    end_of_larger = num_larger * (least + 1)
-    behind = num_larger + (piece - end_of_larger) // tl.maximum(least, 1)
-    return tl.where(piece < end_of_larger, piece // (least + 1), behind)
-
-
-@triton.jit
-def find_row(records, num_rows, share, num_shares):
-    """The number of pieces of all rows, and the row that a share begins in."""
-    # what is loaded at once: together with the number of pieces, not after it
-    ROWS: tl.constexpr = 256
-    rows = tl.arange(0, ROWS)
-    num_pieces = tl.load(records + num_rows * 4)
-    starts = tl.load(records + rows * 4, rows < num_rows, other=2**31 - 1)
-    piece = share_start(share, num_pieces, num_shares)
-    row = tl.sum((starts <= piece).to(tl.int32)) - 1
-    for first in range(ROWS, num_rows, ROWS):
-        starts = tl.load(records + (first + rows) * 4, first + rows < num_rows, other=2**31 - 1)
-        row += tl.sum((starts <= piece).to(tl.int32))
-    return num_pieces, row
-
-
-@triton.jit
 def num_pieces_of(context_lens, PIECE_LEN: tl.constexpr):
     """One for a row without tokens too, which writes zeros."""
     return tl.maximum(tl.cdiv(context_lens, PIECE_LEN), 1)
@@ -142,7 +112,8 @@ def _plan_decode(
     """Write the record of one row; the last one's program ends the count and clears counters."""
     rows = tl.arange(0, ROWS)
     lens = tl.load(context_lens + rows, rows < row, other=0)
-    first = tl.sum(tl.where(rows < row, num_pieces_of(lens, PIECE_LEN), 0))
+    counts = tl.where(rows < row, num_pieces_of(lens, PIECE_LEN), 0)
+    first = tl.sum(counts)
     context_len = tl.load(context_lens + row)
     num_pieces = num_pieces_of(context_len, PIECE_LEN)
     chunk_len = PIECE_LEN
@@ -151,7 +122,8 @@ def _plan_decode(
     record = work + NUM_COUNTERS + row * 4
     _store_record(record, first, context_len, chunk_len, 0, None)
     if row == num_decodes - 1:
-        _store_record(record + 4, first + num_pieces, 0, 0, 0, None)
+        longest = tl.maximum(tl.max(counts, 0), num_pieces)
+        _store_record(record + 4, first + num_pieces, longest, 0, 0, None)
         counters = tl.arange(0, NUM_COUNTERS)
         tl.store(work + counters, tl.zeros_like(counters))
 

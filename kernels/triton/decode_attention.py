@@ -1,15 +1,16 @@
 """PagedAttention for rows with one new token (paper, section 4.1).
 
-All tokens of the batch are divided into equal shares, and a program attends to one share for one
-key head. The query heads that share the key head are the rows of one matrix product; a single one
-takes the same path, padded to the 16 rows of the tensor cores. The softmax is online within chunks
-of a row, whose borders depend on the row alone; chunks are merged in their order, so results depend
-neither on the batch nor on who comes first. Where a row is split between shares (Flash-Decoding,
-https://pytorch.org/blog/flash-decoding), the program that arrives last merges its chunks.
-Twin: `kernels.reference`.
+The tokens of the batch are divided into shares (`kernels.triton.shares`), and a program attends to
+one share for one key head. The query heads that share the key head are the rows of one matrix
+product; a single one takes the same path, padded to the 16 rows of the tensor cores. The softmax is
+online within chunks of a row, whose borders depend on the row alone; chunks are merged in their
+order, so results depend neither on the batch nor on who comes first. Where a row is split between
+shares (Flash-Decoding, https://pytorch.org/blog/flash-decoding), the program that arrives last
+merges its chunks. Twin: `kernels.reference`.
 """
 
 import functools
+import math
 from dataclasses import dataclass
 
 import torch
@@ -23,10 +24,7 @@ from kernels.triton.attention_work import (
     PIECE_LEN,
     decode_counters,
     decode_rows,
-    find_row,
     num_pieces_of,
-    share_of,
-    share_start,
 )
 from kernels.triton.launch import num_sms, overlap, wait_for_inputs
 from kernels.triton.paging import group_size, load_block_ids, token_offsets
@@ -39,10 +37,9 @@ from kernels.triton.partial_softmax import (
     store_result,
     store_state,
 )
+from kernels.triton.shares import divide, owner_of
 
 _LOG2_E = 1.4426950408889634
-# rows times key heads whose shares are long enough for a deeper pipeline
-_MANY_PAIRS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +47,16 @@ class Tuning:
     """How the kernel is compiled and launched.
 
     Attributes:
+        row_shares, piece_shares: see `kernels.triton.shares`; each has a program per key head.
         tile_len: tokens whose keys are in flight together; part of the result's bits.
-        programs_per_sm: resident programs per multiprocessor.
         max_registers: per thread; None leaves them to the compiler.
     """
 
+    row_shares: int
+    piece_shares: int
     tile_len: int = 32
-    num_stages: int = 2
+    num_stages: int = 3
     num_warps: int = 4
-    programs_per_sm: int = 4
     max_registers: int | None = None
 
 
@@ -95,10 +93,13 @@ def decode_attention(
     if num_rows == 0:
         return out
     columns = max(16, triton.next_power_of_2(head_dim))
-    tuning = tuning or _tuning(columns * q.element_size(), group, num_rows * num_kv_heads)
-    max_programs = min(MAX_PROGRAMS, num_sms(q.device) * tuning.programs_per_sm)
+    if tuning is None:
+        row_bytes = columns * q.element_size()
+        tuning = _tuning(num_sms(q.device), row_bytes, group, num_rows, num_kv_heads)
     max_pieces = num_rows * triton.cdiv(block_tables.shape[1] * block_size, PIECE_LEN)
-    num_shares = max(1, min(max_programs // num_kv_heads, max_pieces))
+    most = min(MAX_PROGRAMS // num_kv_heads, max_pieces)
+    row_shares, piece_shares = min(tuning.row_shares, most), min(tuning.piece_shares, most)
+    num_shares = max(row_shares, piece_shares)
     num_states = num_shares * num_heads * MAX_CHUNKS
     states = q.new_empty(num_states * (head_dim + STATISTICS.value), dtype=torch.float32)
     _decode_kernel[(num_shares * num_kv_heads,)](
@@ -110,6 +111,8 @@ def decode_attention(
         decode_counters(work),
         states,
         num_rows,
+        row_shares,
+        piece_shares,
         q.stride(0),
         block_tables.stride(0),
         kv_layer.stride(0),
@@ -133,33 +136,46 @@ def decode_attention(
 
 
 @functools.cache
-def _tuning(row_bytes: int, group: int, num_pairs: int) -> Tuning:
+def _tuning(sms: int, row_bytes: int, group: int, num_rows: int, num_kv_heads: int) -> Tuning:
     """Choose the fastest known whose tiles fit into shared memory.
 
     The bits of a row are the same whatever is chosen for keys of one size.
 
     Args:
+        sms: multiprocessors of the device.
         row_bytes: of one key.
         group: query heads that share a key head.
-        num_pairs: rows times key heads, from which programs have long shares.
     """
     if row_bytes > 512:
-        return Tuning(programs_per_sm=1)
+        return Tuning(*_num_shares(sms, num_rows, num_kv_heads, 1, 1), num_stages=2)
     if row_bytes > 256:
-        return Tuning(num_stages=3, programs_per_sm=2)
-    # Microseconds a call on an H200, for 2 stages and 4 programs, and for what is chosen instead.
-    if group == 1:
-        # 40 heads: 29.0 and 27.9 (8 rows of 512 tokens), 102 and 93 (32 of 576), 188 and 179 (64)
-        return Tuning(programs_per_sm=5, max_registers=96)
-    if num_pairs >= _MANY_PAIRS:
-        # 8 key heads: 85.6 and 82.5 (128 rows of 576 tokens), 159 and 150 (256); but 10.4 and 11.0
-        # (8 of 512), 45.6 and 46.9 (64 of 576)
-        return Tuning(num_stages=3, programs_per_sm=3, max_registers=168)
-    # On two H100 0.91 and 0.94 of FlashAttention-3's time in the geometric mean over 10 shapes. Of
-    # 14 others the next had 0.92 to 0.96; one warp 0.96, 8 warps 0.94, as many registers as the
-    # compiler likes 1.05; 2 or 4 key heads in one product 1.03 to 1.24; to let the next kernel
-    # start early changes nothing.
-    return Tuning(max_registers=128)
+        return Tuning(*_num_shares(sms, num_rows, num_kv_heads, 2, 2))
+    # Microseconds on an H200 for 8 key heads, 32 rows of 576 tokens: 23.5 for 3 stages, 24.0 for 4;
+    # 29.7 for 2 stages and shares of pieces. More registers change nothing.
+    per_sm = 4 if group == 1 else 3
+    return Tuning(*_num_shares(sms, num_rows, num_kv_heads, 4, per_sm), max_registers=128)
+
+
+def _num_shares(
+    sms: int, num_rows: int, num_kv_heads: int, most_per_sm: int, per_sm: int
+) -> tuple[int, int]:
+    """Numbers of shares of rows and of pieces.
+
+    Programs without a share may cost others a tenth of their speed where they are many, so the
+    numbers are about the same.
+
+    Args:
+        most_per_sm: programs that a multiprocessor has room for.
+        per_sm: programs that suit shares of pieces.
+    """
+    most = max(most_per_sm * sms // num_kv_heads, 1)
+    pieces = max(per_sm * sms // num_kv_heads, 1)
+    whole = max(n for n in range(1, most + 1) if num_rows % n == 0)
+    # the more rows a share has, the less it costs to split some of them
+    if whole * num_kv_heads >= (3 - 1.6 * whole / num_rows) * sms:
+        return whole, max(whole, pieces)
+    parts = 2 ** int(math.log2(max(pieces / num_rows, 1)))
+    return (parts * num_rows if parts > 1 else pieces), pieces
 
 
 @triton.jit
@@ -235,7 +251,9 @@ def _arrive(counter, num_mine, num_chunks):
     return is_last
 
 
-@triton.jit(do_not_specialize=["num_rows", "q_stride", "table_stride"])
+@triton.jit(
+    do_not_specialize=["num_rows", "row_shares", "piece_shares", "q_stride", "table_stride"]
+)
 def _decode_kernel(
     out,
     q,
@@ -245,6 +263,8 @@ def _decode_kernel(
     counters,
     states,
     num_rows,
+    row_shares,
+    piece_shares,
     q_stride,
     table_stride,
     block_stride,
@@ -265,11 +285,8 @@ def _decode_kernel(
     heads, dims = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
     # the heads of a share side by side: they read the same blocks
     share, kv_head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
-    num_shares = tl.num_programs(0) // HEADS
     wait_for_inputs(OVERLAPPED)
-    num_pieces, row = find_row(records, num_rows, share, num_shares)
-    start = share_start(share, num_pieces, num_shares)
-    end = share_start(share + 1, num_pieces, num_shares)
+    start, end, row, division = divide(records, num_rows, share, row_shares, piece_shares)
     piece = tl.load(records + row * 4)
     while piece < end:
         context_len, chunk_len = tl.load(records + row * 4 + 1), tl.load(records + row * 4 + 2)
@@ -281,8 +298,7 @@ def _decode_kernel(
         num_mine = end_chunk - first_chunk
         if num_mine > 0:
             query = q + row.to(tl.int64) * q_stride + (kv_head * GROUP + heads) * DIM + dims
-            # of the rows that begin in a share, at most one goes on in the next
-            owner = share_of(piece, num_pieces, num_shares) * HEADS + kv_head
+            owner = owner_of(row, piece, division) * HEADS + kv_head
             slots = states + owner * (MAX_CHUNKS * GROUP * (DIM + STATISTICS))
             state = _attend(
                 tl.load(query, (heads < GROUP) & (dims < DIM), other=0.0),
