@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.triton.launch import overlap, wait_for_inputs
+from kernels.triton.launch import num_sms, overlap, wait_for_inputs
 
 # borders of the parts of a sum are multiples of this, whatever the tile
 _PART_UNIT = 256
@@ -27,37 +27,31 @@ _SLAB_ROWS = 2048
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """How a program works: on rows of x, rows of the weight, columns at a time.
-
-    Attributes:
-        has_descriptors: whether the copy engine loads the tiles, where there is one (Hopper on).
-    """
+    """How a program works: on rows of x, rows of the weight, columns at a time."""
 
     rows: int
     outputs: int
     columns: int
     num_stages: int
     num_warps: int
-    has_descriptors: bool = False
 
 
-# The fastest of a dozen per number of rows for the shapes of Llama-3-8B and OPT-13B on an H100.
+# By rows, the last for any number. Of each line the first is taken that gives every program its own
+# multiprocessor and keeps most of the shared memory in flight, or else the last. Up to 64 rows they
+# are the fastest of 16 for the shapes of Llama-3-8B and OPT-13B on an H200, beyond on an H100.
 _TILES = [
-    # 2.3-3.0 TB/s of weights at 8 rows, where cuBLAS has 2.1-2.8
-    Tile(16, 64, 128, 5, 4, has_descriptors=True),
-    Tile(32, 64, 128, 4, 4, has_descriptors=True),
-    Tile(64, 64, 128, 4, 4, has_descriptors=True),
-    # at 128 rows 23.6 us instead of 29.7 with twice the outputs (4096 x 6144)
-    Tile(128, 64, 128, 4, 4, has_descriptors=True),
+    [Tile(16, 64, 256, 4, 4), Tile(16, 64, 128, 3, 4)],
+    # 32 rows of 4096 x 4096: 11.2 us, in columns of 128 11.8; of 5120 x 20480: 52.4, one
+    # program per multiprocessor 54.9
+    [Tile(32, 64, 256, 4, 4), Tile(32, 64, 128, 3, 4)],
+    # 64 rows of 5120 x 15360: 39.9 us, 41.0 with 64 outputs; of 5120 x 20480: 55.1 and 57.2
+    [Tile(64, 64, 128, 6, 4), Tile(64, 128, 128, 4, 4), Tile(64, 128, 64, 4, 4)],
+    # 128 rows of 4096 x 6144: 23.6 us, 29.7 with twice the outputs; of 4096 x 28672: 99.0 and 89.9
+    [Tile(128, 64, 128, 4, 4), Tile(128, 128, 64, 5, 4)],
+    [Tile(128, 128, 64, 5, 4), Tile(256, 128, 64, 4, 8)],
 ]
-# where a matrix is large enough to give each multiprocessor one of these: at 64 rows 2.76 TB/s
-# instead of 2.67 (4096 x 28672), at 128 rows 89.9 us instead of 99.0, at 256 2.20 instead of 1.49
-_WIDE_TILE = Tile(64, 128, 128, 3, 4, has_descriptors=True)
-_SQUARE_TILE = Tile(128, 128, 64, 5, 4, has_descriptors=True)
-_TALL_TILE = Tile(256, 128, 64, 4, 8, has_descriptors=True)
-_LARGE_OUTPUTS = 15360
-# sums of more terms are cut into more parts
-_LONG_COLUMNS = 8192
+# sums are cut into parts of about so many terms
+_PART_COLUMNS = 7168
 
 
 @triton.jit
@@ -221,17 +215,22 @@ class StreamedProduct:
         assert x.dtype == self._weight.dtype
         assert x.is_contiguous()
         out = torch.empty(num_rows, len(self._weight), dtype=x.dtype, device=x.device)
+        sms = num_sms(x.device)
         for slab, slab_out in zip(x.split(_SLAB_ROWS), out.split(_SLAB_ROWS), strict=True):
             if len(slab):
-                self._launch(slab, slab_out, tile or _tile_for(len(slab), *self._weight.shape))
+                self._launch(
+                    slab,
+                    slab_out,
+                    tile or _tile_for(len(slab), len(self._weight), self._num_parts, sms),
+                )
         return out
 
     def _launch(self, x: Tensor, out: Tensor, tile: Tile) -> None:
         num_rows, num_outputs = out.shape
         num_columns = x.shape[1]
         options = overlap(x.device)
-        # the copy engine wants rows that begin at multiples of 16 bytes
-        has_descriptors = tile.has_descriptors and options["OVERLAPPED"] and num_columns % 8 == 0
+        # the copy engine of Hopper wants rows that begin at multiples of 16 bytes
+        has_descriptors = options["OVERLAPPED"] and num_columns % 8 == 0
         num_sums = self._num_parts * num_rows * num_outputs if self._num_parts > 1 else 0
         grid = (
             triton.cdiv(num_rows, tile.rows),
@@ -266,26 +265,25 @@ class StreamedProduct:
 
 
 def _num_parts(num_outputs: int, num_columns: int) -> int:
-    """Parts of each sum, so that there are as many programs as a device can have at once.
+    """Parts of each sum: few, but enough to occupy half of the multiprocessors.
 
-    Of an H100's 132 multiprocessors each takes one, or two where the sums are long: 2 parts for
-    4096 x 4096, 4 for 14336 x 4096, 3 for 20480 x 5120, 1 for 5120 x 5120 were the fastest or
-    within 2 %.
+    It is part of the bits, so it depends on the shape alone. On an H200 the fastest up to 64 rows
+    were 1 part for 4096 x 4096 (11.3 us instead of 12.7 with 2, at 32 rows), 4096 x 6144 and
+    5120 x 5120, 2 for 14336 x 4096 (32.7 instead of 34.2 with 4) and 3 for 20480 x 5120.
     """
-    num_tiles = -(-num_outputs // _TILES[0].outputs)
-    num_programs = 264 if num_columns > _LONG_COLUMNS else 132
-    return max(min(num_programs // num_tiles, num_columns // 1024), 1)
+    num_tiles: int = triton.cdiv(num_outputs, _TILES[0][0].outputs)
+    fewest: int = triton.cdiv(num_columns, _PART_COLUMNS)
+    return max(fewest, min(64 // num_tiles, num_columns // 1024))
 
 
-def _tile_for(num_rows: int, num_outputs: int, num_columns: int) -> Tile:
-    is_large = num_outputs >= _LARGE_OUTPUTS
-    if 32 < num_rows <= 64 and (is_large or num_columns > _LONG_COLUMNS):
-        return _WIDE_TILE
-    if num_rows > 128 and is_large:
-        return _TALL_TILE
-    if num_rows > 128 or (num_rows > 64 and is_large):
-        return _SQUARE_TILE
-    return next(tile for tile in _TILES if num_rows <= tile.rows)
+def _tile_for(num_rows: int, num_outputs: int, num_parts: int, sms: int) -> Tile:
+    """The fastest known; no part of the bits."""
+    tiles = next((tiles for tiles in _TILES if num_rows <= tiles[0].rows), _TILES[-1])
+    for tile in tiles:
+        num_tiles = triton.cdiv(num_rows, tile.rows) * triton.cdiv(num_outputs, tile.outputs)
+        if num_tiles * num_parts <= sms:
+            break
+    return tile
 
 
 def described(matrix: Tensor, num_rows: int, num_columns: int) -> TensorDescriptor:
