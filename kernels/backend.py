@@ -31,7 +31,7 @@ class BatchLayout:
         query_starts: [R + 1] int32.
         max_context_len: largest entry of `context_lens`.
         max_query_len: most new tokens of one sequence.
-        logit_indices: [S] int64 tokens of the batch whose logits are needed.
+        logit_indices: [S] int64 tokens of the batch whose logits are needed; None for all.
         is_deterministic: whether a token's result may depend on its own sequence alone, bit for
             bit; such sequences have one token each, and `num_decodes` is 0.
         attention_work: how the backend splits attention, private to it; None before
@@ -46,9 +46,13 @@ class BatchLayout:
     query_starts: Tensor
     max_context_len: int
     max_query_len: int
-    logit_indices: Tensor
+    logit_indices: Tensor | None
     is_deterministic: bool = False
     attention_work: Tensor | None = None
+
+    def logit_rows(self, x: Tensor) -> Tensor:
+        """The rows [S, n] of x [T, n] whose logits are needed, x itself where they are all."""
+        return x if self.logit_indices is None else x.index_select(0, self.logit_indices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -181,7 +181,7 @@ class Graphs:
             query_starts=columns.starts.int(),
             max_context_len=table.num_positions,
             max_query_len=max(1, variant.num_prompt_tokens),
-            logit_indices=columns.starts[1:] - 1,
+            logit_indices=columns.starts[1:] - 1 if variant.num_prompt_tokens else None,
             is_deterministic=variant.is_deterministic,
         )
         decoding = columns.rows[: variant.num_decodes]

@@ -96,7 +96,7 @@ def make_layout(
         query_starts=torch.tensor(starts, dtype=torch.int32),
         max_context_len=max(context for context, _ in rows),
         max_query_len=max(counts),
-        logit_indices=torch.tensor(starts[1:]) - 1,
+        logit_indices=None,
     )
 
 
