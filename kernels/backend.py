@@ -59,6 +59,9 @@ class BatchLayout:
 class SamplingColumns:
     """Sampling parameters of S rows; a draw depends on its own row alone.
 
+    What the flags make pointless may hold anything: temperature and seeds where all rows are
+    greedy, top_p, min_p and top_k where no row has a filter.
+
     Attributes:
         temperature, top_p, min_p: [S] float32; temperature 0 takes the most likely token.
         top_k: [S] int32; 0 keeps all.
