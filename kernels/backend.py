@@ -31,7 +31,7 @@ class BatchLayout:
         query_starts: [R + 1] int32.
         max_context_len: largest entry of `context_lens`.
         max_query_len: most new tokens of one sequence.
-        logit_indices: [S] int64 tokens of the batch whose logits are needed.
+        logit_indices: [S] int64 tokens of the batch whose logits are needed; None for all.
         is_deterministic: whether a token's result may depend on its own sequence alone, bit for
             bit; such sequences have one token each, and `num_decodes` is 0.
         attention_work: how the backend splits attention, private to it; None before
@@ -46,14 +46,63 @@ class BatchLayout:
     query_starts: Tensor
     max_context_len: int
     max_query_len: int
-    logit_indices: Tensor
+    logit_indices: Tensor | None
     is_deterministic: bool = False
     attention_work: Tensor | None = None
+
+    def logit_rows(self, x: Tensor) -> Tensor:
+        """The rows [S, n] of x [T, n] whose logits are needed, x itself where they are all."""
+        return x if self.logit_indices is None else x.index_select(0, self.logit_indices)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchColumns:
+    """What the host knows of a batch whose rows lie in tables on the device; all int64.
+
+    The batch has R rows and T tokens: first one token of each row that decodes, then P tokens of
+    prompts. Without prompts R = T.
+
+    Attributes:
+        rows, context_lens: [R] of each sequence: its row of the tables, and its tokens including
+            the new ones.
+        starts: [R + 1] first token of each sequence, and the end of the last one.
+        entries, offsets: [T] of each token: the entry of the flat block tables that names its
+            block, and its slot in that block; with an offset of -1 in block 0 it has none.
+        prompt_tokens: [P] ids of the tokens behind the decodes.
+    """
+
+    rows: Tensor
+    context_lens: Tensor
+    starts: Tensor
+    entries: Tensor
+    offsets: Tensor
+    prompt_tokens: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatheredBatch:
+    """What `BatchColumns` become with what the device knows.
+
+    Attributes:
+        tokens: [T] int64.
+        slots, block_tables, context_lens, query_starts: see `BatchLayout`.
+        logit_indices: the last token of each sequence, see `BatchLayout`.
+    """
+
+    tokens: Tensor
+    slots: Tensor
+    block_tables: Tensor
+    context_lens: Tensor
+    query_starts: Tensor
+    logit_indices: Tensor | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingColumns:
     """Sampling parameters of S rows; a draw depends on its own row alone.
+
+    What the flags make pointless may hold anything: temperature and seeds where all rows are
+    greedy, top_p, min_p and top_k where no row has a filter.
 
     Attributes:
         temperature, top_p, min_p: [S] float32; temperature 0 takes the most likely token.
@@ -152,6 +201,26 @@ class KernelBackend(Protocol):
         Args:
             weight: [2 * intermediate, in_features], the rows of the gate before those of the up
                 matrix; the layer takes ownership and returns [T, intermediate].
+        """
+        ...
+
+    def append_blocks(self, block_tables: Tensor, places: Tensor, blocks: Tensor) -> None:
+        """Write blocks [N] int64 into entries [N] int64 of the flat block tables IN PLACE.
+
+        Args:
+            block_tables: [rows, max_blocks] int32, contiguous.
+            places: an entry that is written twice gets the same block.
+        """
+        ...
+
+    def gather_batch(
+        self, columns: BatchColumns, block_tables: Tensor, last_tokens: Tensor, block_size: int
+    ) -> GatheredBatch:
+        """Look up a batch in the tables of all rows.
+
+        Args:
+            block_tables: [rows, max_blocks] int32, contiguous.
+            last_tokens: [rows] int64, what the rows that decode are fed with.
         """
         ...
 

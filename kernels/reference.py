@@ -11,7 +11,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels import sampling
-from kernels.backend import BatchLayout, Linear, Sampled, SamplingColumns
+from kernels.backend import (
+    BatchColumns,
+    BatchLayout,
+    GatheredBatch,
+    Linear,
+    Sampled,
+    SamplingColumns,
+)
 
 # keys gathered at once for decoding rows: bounds the scratch memory of long contexts
 _MAX_GATHERED_TOKENS = 1 << 16
@@ -86,6 +93,28 @@ class ReferenceBackend:
     def make_gated_linear(self, weight: Tensor) -> Linear:
         """Multiply, then gate, both by operations of this backend."""
         return GatedLinear(self.make_linear(weight, None), self.silu_mul)
+
+    def append_blocks(self, block_tables: Tensor, places: Tensor, blocks: Tensor) -> None:
+        """Write through a flat view."""
+        block_tables.view(-1).index_copy_(0, places, blocks.int())
+
+    def gather_batch(
+        self, columns: BatchColumns, block_tables: Tensor, last_tokens: Tensor, block_size: int
+    ) -> GatheredBatch:
+        """Gather column by column."""
+        num_prompt_tokens = len(columns.prompt_tokens)
+        decoding = columns.rows[: len(columns.entries) - num_prompt_tokens]
+        last = last_tokens.index_select(0, decoding)
+        blocks = block_tables.view(-1).index_select(0, columns.entries)
+        return GatheredBatch(
+            tokens=torch.cat((last, columns.prompt_tokens)),
+            # 64 bits wide, since a pool may have more than 2**31 slots
+            slots=columns.offsets.add(blocks, alpha=block_size),
+            block_tables=block_tables.index_select(0, columns.rows),
+            context_lens=columns.context_lens.int(),
+            query_starts=columns.starts.int(),
+            logit_indices=columns.starts[1:] - 1 if num_prompt_tokens else None,
+        )
 
     def embed(self, tokens: Tensor, weight: Tensor) -> Tensor:
         """Look up rows of `weight`."""

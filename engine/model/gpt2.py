@@ -38,9 +38,8 @@ class Gpt2:
 
     def forward(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
         """Run one batch; see `engine.model.model.Model`."""
-        x = self._positions(self._embedding(tokens), layout)
-        x = self._stack(x, kv, layout).index_select(0, layout.logit_indices)
-        return self._head(x, is_deterministic=layout.is_deterministic)
+        x = self._stack(self._positions(self._embedding(tokens), layout), kv, layout)
+        return self._head(layout.logit_rows(x), is_deterministic=layout.is_deterministic)
 
 
 def _read_layer(

@@ -46,8 +46,7 @@ class Llama:
         for index, (layer, norm) in enumerate(zip(self._layers, self._norms[1:], strict=True)):
             x = layer(x, residual, kv[:, index], layout)
             x = self._backend.add_rms_norm(x, residual, norm, self._eps)
-        x = x.index_select(0, layout.logit_indices)
-        return self._head(x, is_deterministic=layout.is_deterministic)
+        return self._head(layout.logit_rows(x), is_deterministic=layout.is_deterministic)
 
 
 class _Layer:

@@ -25,7 +25,7 @@ class Model(Protocol):
             kv: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim], changed IN PLACE.
 
         Returns:
-            [S, num_choices] logits of the tokens in `layout.logit_indices`, the same on every rank.
+            [S, num_choices] logits of the tokens that the layout tells, the same on every rank.
         """
         ...
 

@@ -45,8 +45,7 @@ class Opt:
         x = self._embedding(tokens)
         if self._project_in is not None:
             x = self._project_in(x, is_deterministic=alone)
-        x = self._stack(self._positions(x, layout), kv, layout)
-        x = x.index_select(0, layout.logit_indices)
+        x = layout.logit_rows(self._stack(self._positions(x, layout), kv, layout))
         if self._project_out is not None:
             x = self._project_out(x, is_deterministic=alone)
         return self._head(x, is_deterministic=alone)

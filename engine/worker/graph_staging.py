@@ -12,6 +12,7 @@ from engine.types import StepPlan
 from engine.worker.row_table import RowTable
 from engine.worker.spans import Spans, count_up
 from engine.worker.staging import Int32Array
+from kernels.backend import BatchColumns
 
 # chunks of prompts that a graph has room for
 MAX_CHUNKS = 32
@@ -63,17 +64,8 @@ class Variant:
     def sections(self) -> list[int]:
         """Lengths of the columns of `Columns`."""
         rows, tokens, decodes = self.num_rows, self.num_tokens, self.num_decodes
-        return [
-            rows,
-            rows,
-            rows + 1,
-            tokens,
-            tokens,
-            tokens,
-            self.num_prompt_tokens,
-            decodes,
-            decodes,
-        ]
+        prompt_tokens = self.num_prompt_tokens
+        return [rows, rows, rows + 1, tokens, tokens, prompt_tokens, tokens, decodes, decodes]
 
 
 def decode_sizes(max_num_rows: int) -> list[int]:
@@ -126,24 +118,15 @@ def _capped(sizes: Sequence[int], most: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(BatchColumns):
     """One buffer of int64, cut into columns; on the host while it is filled, then on the device.
 
     Attributes:
-        rows, context_lens: of each row of the batch.
-        starts: first token of each row, and the end of the last one.
-        positions, entries, offsets: of each token; entries index the flat block tables.
-        prompt_tokens: ids of the tokens behind the decodes.
+        positions: of each token.
         places, blocks: appends to the flat block tables.
     """
 
-    rows: Tensor
-    context_lens: Tensor
-    starts: Tensor
     positions: Tensor
-    entries: Tensor
-    offsets: Tensor
-    prompt_tokens: Tensor
     places: Tensor
     blocks: Tensor
 

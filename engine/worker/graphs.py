@@ -29,7 +29,7 @@ from engine.worker.graph_staging import (
 )
 from engine.worker.row_table import RowTable
 from engine.worker.spans import Spans
-from kernels.backend import BatchLayout, Sampled, SamplingColumns
+from kernels.backend import BatchLayout, KernelBackend, Sampled, SamplingColumns
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +63,7 @@ class Graphs:
     def __init__(
         self,
         table: RowTable,
+        backend: KernelBackend,
         step: Step,
         *,
         max_num_rows: int,
@@ -77,6 +78,7 @@ class Graphs:
         """
         self._table = table
         self._runtime = table.runtime
+        self._backend = backend
         self._step = step
         self._block_size = block_size
         self._packer = Packer(table, block_size)
@@ -169,25 +171,22 @@ class Graphs:
         """Write the appends, feed the tokens that the buffer tells, and note the chosen ones."""
         table, sections = self._table, variant.sections
         columns = Columns(*torch.split(self._staging[: sum(sections)], sections))
-        entries = table.block_tables.view(-1)
-        entries.index_copy_(0, columns.places, columns.blocks.int())
-        blocks = entries.index_select(0, columns.entries)
+        self._backend.append_blocks(table.block_tables, columns.places, columns.blocks)
+        batch = self._backend.gather_batch(
+            columns, table.block_tables, table.last_tokens, self._block_size
+        )
         layout = BatchLayout(
             num_decodes=0 if variant.is_deterministic else variant.num_decodes,
             positions=columns.positions,
-            slots=torch.add(columns.offsets, blocks, alpha=self._block_size),
-            block_tables=table.block_tables.index_select(0, columns.rows),
-            context_lens=columns.context_lens.int(),
-            query_starts=columns.starts.int(),
+            slots=batch.slots,
+            block_tables=batch.block_tables,
+            context_lens=batch.context_lens,
+            query_starts=batch.query_starts,
             max_context_len=table.num_positions,
             max_query_len=max(1, variant.num_prompt_tokens),
-            logit_indices=columns.starts[1:] - 1,
+            logit_indices=batch.logit_indices,
             is_deterministic=variant.is_deterministic,
         )
-        decoding = columns.rows[: variant.num_decodes]
-        tokens = table.last_tokens.index_select(0, decoding)
-        if variant.num_prompt_tokens:
-            tokens = torch.cat((tokens, columns.prompt_tokens))
         sampling = table.parameters.columns(
             columns.rows,
             columns.context_lens,
@@ -195,7 +194,7 @@ class Graphs:
             all_greedy=not variant.is_random,
             any_filter=variant.is_filtered,
         )
-        sampled = self._step(tokens, layout, sampling)
+        sampled = self._step(batch.tokens, layout, sampling)
         # a chunk that does not end its prompt is overwritten by the one that does
         table.last_tokens.index_copy_(0, columns.rows, sampled.tokens.clamp(min=0))
         return sampled

@@ -34,7 +34,7 @@ class StepInputs:
         tokens: [T] int64.
         token_rows: host int32 row of each token.
         rows, ends: host int32 rows that grow, siblings included, and their lengths afterwards.
-        sampled_rows: [S] int64 rows that get a token, in the order of `layout.logit_indices`.
+        sampled_rows: [S] int64 rows that get a token, in the order of their logits.
         sampled_positions: [S] int64 position of that token in its sequence.
         host_sampled_rows, host_sampled_positions: the same on the host, int32.
         prompt: tokens whose logits come after those of the sampled rows.
@@ -93,6 +93,7 @@ def build_inputs(
     is_split = is_deterministic and not is_chunked_alike
     sequences = spans.split(is_alone) if is_split else spans
     sampled, prompt = sampled_tokens(plan, spans), prompt_tokens(spans, table.parameters)
+    indices = np.concatenate((sampled.indices, prompt.indices))
     num_table_columns = _num_table_columns(int(spans.ends.max()), block_size)
     staged = _Staged(
         *stage(
@@ -101,7 +102,7 @@ def build_inputs(
             sequences.ends,
             sequences.bounds,
             *_places(sequences, num_table_columns, block_size),
-            np.concatenate((sampled.indices, prompt.indices)),
+            indices,
             sampled.rows,
             sampled.positions,
             plan.prefill_tokens,
@@ -117,8 +118,8 @@ def build_inputs(
             staged,
             block_tables,
             block_size,
-            num_decodes=0 if is_deterministic else len(plan.decode_rows),
             is_deterministic=is_deterministic,
+            needs_all_logits=np.array_equal(indices, np.arange(len(staged.positions))),
         ),
         token_rows=sequences.rows.repeat(sequences.counts),
         rows=np.concatenate((spans.rows, sampled.rows[first_sibling:])),
@@ -148,12 +149,13 @@ def _lay_out(
     block_tables: Tensor,
     block_size: int,
     *,
-    num_decodes: int,
     is_deterministic: bool,
+    needs_all_logits: bool,
 ) -> BatchLayout:
+    num_decodes = len(staged.positions) - len(staged.prefill_tokens)
     blocks = block_tables.flatten().index_select(0, staged.entries)
     return BatchLayout(
-        num_decodes=num_decodes,
+        num_decodes=0 if is_deterministic else num_decodes,
         positions=staged.positions,
         # 64 bits wide, since a pool may have more than 2**31 slots
         slots=staged.offsets.add(blocks, alpha=block_size),
@@ -162,7 +164,7 @@ def _lay_out(
         query_starts=staged.bounds.int(),
         max_context_len=int(sequences.ends.max()),
         max_query_len=int(sequences.counts.max()),
-        logit_indices=staged.logit_indices,
+        logit_indices=None if needs_all_logits else staged.logit_indices,
         is_deterministic=is_deterministic,
     )
 

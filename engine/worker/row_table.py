@@ -163,12 +163,17 @@ class RowParameters:
         any_filter: bool,
     ) -> SamplingColumns:
         """Gather what the backend samples rows [R] with; see `SamplingColumns` for the rest."""
+
+        def gather(column: Tensor, is_read: bool) -> Tensor:
+            # memory costs no launch
+            return column.index_select(0, rows) if is_read else column.new_empty(len(rows))
+
         return SamplingColumns(
-            temperature=self.temperature.index_select(0, rows),
-            top_p=self.top_p.index_select(0, rows),
-            min_p=self.min_p.index_select(0, rows),
-            top_k=self.top_k.index_select(0, rows),
-            seeds=self.seeds.index_select(0, rows),
+            temperature=gather(self.temperature, not all_greedy),
+            top_p=gather(self.top_p, any_filter),
+            min_p=gather(self.min_p, any_filter),
+            top_k=gather(self.top_k, any_filter),
+            seeds=gather(self.seeds, not all_greedy),
             positions=positions,
             num_logprobs=num_logprobs,
             all_greedy=all_greedy,

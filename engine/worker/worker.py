@@ -199,6 +199,7 @@ class Worker:
     def _capture_graphs(self, config: EngineConfig) -> Graphs:
         graphs = Graphs(
             self._table,
+            self._backend,
             self._feed,
             max_num_rows=config.max_num_seqs,
             max_num_tokens=config.max_num_batched_tokens,

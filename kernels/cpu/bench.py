@@ -64,7 +64,7 @@ class Bench:
             x = timed("gated linears", layer.gate_up, x)
             x = timed("linears", layer.down, x)
             x = timed("norms", backend.add_rms_norm, x, residual, layer.norm, EPS)
-        logits = timed("head", self._head, x[layout.logit_indices])
+        logits = timed("head", self._head, layout.logit_rows(x))
         timed("sample", backend.sample, logits, columns)
 
     def _timed(self, name: str, operation: Callable[..., Result], *arguments: object) -> Result:

@@ -4,9 +4,16 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from kernels.backend import BatchLayout, Linear, Sampled, SamplingColumns
+from kernels.backend import (
+    BatchColumns,
+    BatchLayout,
+    GatheredBatch,
+    Linear,
+    Sampled,
+    SamplingColumns,
+)
 from kernels.reference import ReferenceBackend
-from kernels.triton import activation, copy, norm, rope, sampling
+from kernels.triton import activation, batch, copy, norm, rope, sampling
 from kernels.triton.attention import attention
 from kernels.triton.attention_work import plan_attention
 from kernels.triton.gated_linear import TritonGatedLinear
@@ -33,6 +40,16 @@ class TritonBackend(ReferenceBackend):
     def make_gated_linear(self, weight: Tensor) -> Linear:
         """Keep the weight as it is."""
         return TritonGatedLinear(weight)
+
+    def append_blocks(self, block_tables: Tensor, places: Tensor, blocks: Tensor) -> None:
+        """One launch."""
+        batch.append_blocks(block_tables, places, blocks)
+
+    def gather_batch(
+        self, columns: BatchColumns, block_tables: Tensor, last_tokens: Tensor, block_size: int
+    ) -> GatheredBatch:
+        """One launch."""
+        return batch.gather_batch(columns, block_tables, last_tokens, block_size)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """Normalise in float32 and round once."""

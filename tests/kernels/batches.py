@@ -1,6 +1,6 @@
 """Batches for kernel tests: a poisoned pool, scattered tables and the layout that reads them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -96,7 +96,7 @@ def make_layout(
         query_starts=torch.tensor(starts, dtype=torch.int32),
         max_context_len=max(context for context, _ in rows),
         max_query_len=max(counts),
-        logit_indices=torch.tensor(starts[1:]) - 1,
+        logit_indices=None,
     )
 
 
@@ -122,6 +122,21 @@ def make_columns(
         num_logprobs=num_logprobs,
         all_greedy=bool((temperatures == 0).all()),
         any_filter=bool((top_ks > 0).any()) or top_p < 1 or min_p > 0,
+    )
+
+
+def spoiled(columns: SamplingColumns) -> SamplingColumns:
+    """The same, but for nonsense wherever its flags say that nobody looks."""
+    if columns.all_greedy:
+        hot = torch.full_like(columns.temperature, 9.0)
+        columns = replace(columns, temperature=hot, seeds=columns.seeds + 1)
+    if columns.any_filter:
+        return columns
+    return replace(
+        columns,
+        top_p=torch.full_like(columns.top_p, 1e-9),
+        min_p=torch.full_like(columns.min_p, torch.nan),
+        top_k=torch.full_like(columns.top_k, 1),
     )
 
 

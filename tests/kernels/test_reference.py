@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kernels.backend import BatchColumns
 from kernels.reference import ReferenceBackend
 from tests.kernels.batches import Batch, Shape, make_batch
 
@@ -164,3 +165,25 @@ def test_copy_blocks_moves_all_layers(backend: ReferenceBackend) -> None:
     backend.copy_blocks(kv, torch.tensor([1, 1]), torch.tensor([4, 0]))
 
     assert torch.equal(kv, expected)
+
+
+def test_a_batch_is_looked_up_in_the_tables_of_all_rows(backend: ReferenceBackend) -> None:
+    """Row 1 decodes at position 5, nobody in row 2, and row 0 prefills [3, 5) in a new block."""
+    block_tables = torch.tensor([[5, 6], [7, 8], [0, 0]], dtype=torch.int32)
+    backend.append_blocks(block_tables, torch.tensor([1, 4, 4]), torch.tensor([9, 0, 0]))
+    columns = BatchColumns(
+        rows=torch.tensor([1, 2, 0]),
+        context_lens=torch.tensor([6, 0, 5]),
+        starts=torch.tensor([0, 1, 2, 4]),
+        entries=torch.tensor([3, 4, 0, 1]),
+        offsets=torch.tensor([1, -1, 3, 0]),
+        prompt_tokens=torch.tensor([50, 51]),
+    )
+    batch = backend.gather_batch(columns, block_tables, torch.tensor([70, 71, 72]), 4)
+    assert batch.tokens.tolist() == [71, 72, 50, 51]
+    assert batch.slots.tolist() == [33, -1, 23, 36]
+    assert batch.block_tables.tolist() == [[7, 8], [0, 0], [5, 9]]
+    assert batch.logit_indices is not None
+    assert batch.logit_indices.tolist() == [0, 1, 3]
+    narrow = (batch.block_tables, batch.context_lens, batch.query_starts)
+    assert {tensor.dtype for tensor in narrow} == {torch.int32}

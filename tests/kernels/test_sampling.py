@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernels.sampling import draw_keys, gumbel_noise, mask_unlikely, sample
-from tests.kernels.batches import make_columns, take_row
+from tests.kernels.batches import make_columns, spoiled, take_row
 
 # critical values of chi-square at p = 1e-4
 CHI_SQUARE_4 = 23.5
@@ -119,6 +119,13 @@ def test_logprobs_are_of_the_raw_distribution() -> None:
     torch.testing.assert_close(chosen.logprobs, expected.gather(1, chosen.tokens[:, None])[:, 0])
     assert chosen.top_tokens.tolist() == expected.topk(5).indices.tolist()
     torch.testing.assert_close(chosen.top_logprobs, expected.topk(5).values)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_what_flags_make_pointless_is_not_read(temperature: float) -> None:
+    logits = torch.randn(30, 300)
+    columns = make_columns(30, temperature=temperature)
+    assert torch.equal(sample(logits, spoiled(columns)).tokens, sample(logits, columns).tokens)
 
 
 def test_no_logprobs_unless_a_row_wants_them() -> None:

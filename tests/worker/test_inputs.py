@@ -1,6 +1,7 @@
 """Where each token of a batch lives."""
 
 from array import array
+from dataclasses import replace
 
 import torch
 
@@ -52,9 +53,23 @@ def test_each_token_goes_to_the_slot_of_its_position() -> None:
 
 def test_tokens_are_sampled_after_decodes_and_ended_prompts() -> None:
     inputs = _mixed()
+    assert inputs.layout.logit_indices is not None
     assert inputs.layout.logit_indices.tolist() == [0, 5]
     assert inputs.sampled_rows.tolist() == inputs.host_sampled_rows.tolist() == [2, 1]
     assert inputs.sampled_positions.tolist() == [6, 2]
+
+
+def test_rows_that_all_get_the_token_after_their_only_one_need_all_logits() -> None:
+    table = RowTable(3, 64, block_size=_BLOCK_SIZE, vocab_size=100, runtime=_CPU)
+    sampling = SamplingParams(max_tokens=1)
+    table.admit([RowAdmission(row=row, sampling=sampling, length=5) for row in range(3)])
+    plan = StepPlan(step=0, decode_rows=int32([2, 0]))
+    layout = build_inputs(plan, table, _BLOCK_SIZE).layout
+    x = torch.rand(2, 3)
+    assert layout.logit_rows(x) is x
+    forking = replace(plan, sibling_rows=int32([1]), sibling_parents=int32([0]))
+    forked = build_inputs(forking, table, _BLOCK_SIZE).layout
+    assert torch.equal(forked.logit_rows(x), x[[0, 1, 1]])
 
 
 def test_slots_are_64_bits_wide() -> None:
@@ -74,6 +89,7 @@ def test_slots_are_64_bits_wide() -> None:
 
 def test_types_are_those_of_the_layout() -> None:
     layout = _mixed().layout
+    assert layout.logit_indices is not None
     wide = (layout.positions, layout.slots, layout.logit_indices)
     narrow = (layout.block_tables, layout.context_lens, layout.query_starts)
     assert {tensor.dtype for tensor in wide} == {torch.int64}

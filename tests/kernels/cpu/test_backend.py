@@ -10,7 +10,7 @@ from kernels import sampling
 from kernels.cpu.backend import CpuBackend, load_cpu_backend, mask_unlikely
 from kernels.cpu.library import load_kernels
 from kernels.reference import ReferenceBackend
-from tests.kernels.batches import Shape, make_batch, make_columns, make_layout, take_row
+from tests.kernels.batches import Shape, make_batch, make_columns, make_layout, spoiled, take_row
 
 DTYPES = [torch.float32, torch.bfloat16]
 # of one operation on values near 1; bfloat16 has 8 bits, and outputs are rounded once
@@ -262,6 +262,14 @@ def test_a_row_draws_the_same_alone_and_in_a_batch(backend: CpuBackend) -> None:
     for row in range(5):
         alone = backend.sample(logits[row : row + 1], take_row(columns, row)).tokens
         assert alone[0] == together[row]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_what_flags_make_pointless_is_not_read(backend: CpuBackend, temperature: float) -> None:
+    logits = torch.randn(30, 300).to(backend.dtype)
+    columns = make_columns(30, temperature=temperature)
+    tokens = backend.sample(logits, spoiled(columns)).tokens
+    assert torch.equal(tokens, backend.sample(logits, columns).tokens)
 
 
 def test_masked_tokens_are_never_drawn(backend: CpuBackend) -> None:

@@ -30,7 +30,6 @@ def layout_on(layout: BatchLayout, device: torch.device) -> BatchLayout:
         block_tables=layout.block_tables.to(device),
         context_lens=layout.context_lens.to(device),
         query_starts=layout.query_starts.to(device),
-        logit_indices=layout.logit_indices.to(device),
     )
 
 

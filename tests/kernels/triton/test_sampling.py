@@ -8,7 +8,7 @@ import torch
 from kernels import sampling as twin
 from kernels.backend import SamplingColumns
 from kernels.triton import sampling
-from tests.kernels.batches import make_columns, take_row
+from tests.kernels.batches import make_columns, spoiled, take_row
 
 pytestmark = [
     pytest.mark.usefixtures("poisoned_outputs"),
@@ -125,6 +125,14 @@ def test_a_row_draws_the_same_alone_and_in_a_batch(device: torch.device) -> None
         assert alone.logprobs is not None
         assert together.logprobs is not None
         assert alone.logprobs[0] == together.logprobs[row]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_what_flags_make_pointless_is_not_read(temperature: float, device: torch.device) -> None:
+    logits = make_logits(300, device)
+    columns = to_device(make_columns(len(logits), temperature=temperature), device)
+    tokens = sampling.sample(logits, spoiled(columns)).tokens
+    assert torch.equal(tokens, sampling.sample(logits, columns).tokens)
 
 
 def test_no_logprobs_unless_a_row_wants_them(device: torch.device) -> None:
