@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, get_args
 from engine.config import DType, EngineConfig
 from engine.model_config import read_model_config
 from load_tests import report
-from load_tests.cpu_peers import with_one_thread
+from load_tests.model_folders import SHAPES, dtype_of, embedded_model, model_folder
+from load_tests.one_thread import with_one_thread
 from load_tests.options import at_least, several
-from load_tests.shapes import SHAPES, dtype_of, model_folder
 from load_tests.step_tables import StepTable, write_table
 
 if TYPE_CHECKING:
@@ -75,8 +75,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _folder(model: str | None, temporary: Path) -> Path:
-    from load_tests.inprocess import embedded_model
-
     return embedded_model() if model is None else model_folder(model, temporary)
 
 

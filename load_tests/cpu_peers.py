@@ -2,8 +2,6 @@
 
 import argparse
 import asyncio
-import os
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -15,6 +13,8 @@ from typing import TYPE_CHECKING
 from engine.config import DType
 from load_tests import machine, report
 from load_tests.comparison import Agreement, Turn, Workload, agreement, measure, speed_of
+from load_tests.model_folders import embedded_model
+from load_tests.one_thread import with_one_thread
 from load_tests.options import at_least, several
 from load_tests.timing import Speed
 from load_tests.traffic.lengths import FixedLengths
@@ -58,7 +58,6 @@ def run(args: argparse.Namespace) -> int:
     """Measure ours, the peers, ours again; 1 if the greedy ids were checked and differ."""
     with_one_thread()
     from engine.model_config import read_model_config
-    from load_tests.inprocess import embedded_model
 
     folder = args.model or embedded_model()
     work = _workload(args, read_model_config(folder).vocab_size)
@@ -77,13 +76,6 @@ def run(args: argparse.Namespace) -> int:
     if args.log:
         files.log(_headline(speeds, work))
     return int(checked is not None and checked.equal != checked.compared)
-
-
-def with_one_thread() -> None:
-    """Start again with one OpenMP thread: libraries read the number when they are loaded."""
-    if os.environ.get("OMP_NUM_THREADS") != "1":
-        command = [sys.executable, "-m", "load_tests", *sys.argv[1:]]
-        os.execve(sys.executable, command, os.environ | {"OMP_NUM_THREADS": "1"})
 
 
 def _workload(args: argparse.Namespace, vocab_size: int) -> Workload:

@@ -12,9 +12,8 @@ from engine.types import IntColumn, Request, SamplingParams, int32
 from engine.worker.worker import load_worker
 from load_tests import machine, report
 from load_tests.arrangements import Arrangement, Outcome, Stage
-from load_tests.inprocess import BLOCK_SIZE, embedded_model
+from load_tests.model_folders import SHAPES, dtype_of, embedded_model, model_folder
 from load_tests.options import at_least
-from load_tests.shapes import SHAPES, dtype_of, model_folder
 from load_tests.sides.side import FIRST_ID, VOCAB_SIZE
 from load_tests.traffic.lognormal import TRACES, draw_pairs
 from load_tests.traffic.schedule import prompt
@@ -22,6 +21,7 @@ from load_tests.traffic.schedule import prompt
 EXAMPLE = "python -m load_tests deterministic --model llama3-8b --device cuda --requests 200"
 
 EMBEDDED = "embedded"
+_BLOCK_SIZE = 16
 # tokens of prompts beside a full batch of decodes, where prompts are cut
 _CHUNK_TOKENS = 32
 # requests that also run alone without the mode
@@ -92,7 +92,7 @@ def _prompt(seed: int, index: int, length: int) -> IntColumn:
 
 def _arrangements(args: argparse.Namespace, requests: Sequence[Request]) -> list[Arrangement]:
     """Alone comes first; others are compared with it."""
-    sizes = [-(-(len(r.prompt) + args.output_len) // BLOCK_SIZE) for r in requests]
+    sizes = [-(-(len(r.prompt) + args.output_len) // _BLOCK_SIZE) for r in requests]
     largest = sorted(sizes)[-args.batch :]
     # the largest request fits, and of a batch of average ones no more than half
     scarce = max(largest[-1] + 2, sum(sizes) * min(args.batch, len(sizes)) // len(sizes) // 2)
@@ -127,10 +127,10 @@ def _config(
         dtype=dtype_of(folder),
         device=args.device,
         load_format="safetensors" if has_weights else "dummy",
-        block_size=BLOCK_SIZE,
+        block_size=_BLOCK_SIZE,
         num_blocks=max(a.num_blocks for a in arrangements),
         # four bytes hold a value of every type
-        swap_bytes=scarce * BLOCK_SIZE * model.kv_bytes_per_token(4),
+        swap_bytes=scarce * _BLOCK_SIZE * model.kv_bytes_per_token(4),
         max_num_seqs=args.batch,
         max_num_batched_tokens=max(a.max_num_batched_tokens for a in arrangements),
         max_model_len=args.longest_input + args.output_len,

@@ -1,7 +1,5 @@
 """The engine in this process, without Ray and HTTP: the measure for the rest of the stack."""
 
-import subprocess
-import sys
 import time
 from array import array
 from collections.abc import Iterator
@@ -15,24 +13,6 @@ from engine.types import Request, SamplingParams, StepOutput
 from engine.worker.worker import load_worker
 
 BLOCK_SIZE = 16
-
-
-def embedded_model() -> Path:
-    """Find the folder of the embedded model, fetching it on first use.
-
-    Raises:
-        ValueError: if it cannot be fetched.
-    """
-    done = subprocess.run(
-        [sys.executable, "-m", "app.model_store", "embedded"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parents[1],
-    )
-    if done.returncode:
-        raise ValueError(f"no embedded model: {done.stderr.strip() or done.stdout.strip()}")
-    return Path(done.stdout.splitlines()[-1])
 
 
 def cpu_config(

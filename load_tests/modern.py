@@ -11,9 +11,9 @@ from typing import Any
 from engine.config import EngineConfig
 from engine.model_config import read_model_config
 from load_tests import report
+from load_tests.model_folders import model_folder
 from load_tests.options import add_processes, positive
 from load_tests.parallel import in_order
-from load_tests.shapes import model_folder
 from load_tests.traffic.metrics import Objective
 from load_tests.whatif.bench import Bench
 from load_tests.whatif.figures import Figures

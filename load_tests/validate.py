@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from engine.config import EngineConfig
 from load_tests import report
-from load_tests.cpu_peers import with_one_thread
+from load_tests.one_thread import with_one_thread
 from load_tests.options import at_least, positive, several
 from load_tests.traffic.lengths import parse_lengths
 from load_tests.traffic.metrics import DEFAULT_OBJECTIVE, Summary, summarise

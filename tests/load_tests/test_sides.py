@@ -10,7 +10,7 @@ import pytest
 
 from engine.model_config import read_model_config
 from load_tests.__main__ import main
-from load_tests.shapes import SHAPES, dtype_of, model_folder
+from load_tests.model_folders import SHAPES, dtype_of, model_folder
 from load_tests.sides.job import Beam, Decode, Job, Knobs, Measure, Offline, Online
 from load_tests.sides.launch import MODULES, take_turn
 from load_tests.sides.side import Timeline, Work, arrivals, percentile, take

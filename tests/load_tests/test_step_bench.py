@@ -3,8 +3,8 @@ import pytest
 from engine.config import EngineConfig
 from engine.executor.simulated import BeamAncestry
 from load_tests.live import LiveWorker, Sizes, Turn, live_config
+from load_tests.model_folders import model_folder
 from load_tests.points import DEFAULT_POINTS, Points
-from load_tests.shapes import model_folder
 from load_tests.step_bench import StepBench
 
 

@@ -1,6 +1,8 @@
-"""Model folders with a config.json alone: published shapes, to be run with random weights."""
+"""Model folders: the embedded model, and published shapes to be run with random weights."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,24 @@ SHAPES: dict[str, dict[str, Any]] = {
         "torch_dtype": "float32",
     },
 }
+
+
+def embedded_model() -> Path:
+    """Find the folder of the embedded model, fetching it on first use.
+
+    Raises:
+        ValueError: if it cannot be fetched.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "app.model_store", "embedded"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[1],
+    )
+    if done.returncode:
+        raise ValueError(f"no embedded model: {done.stderr.strip() or done.stdout.strip()}")
+    return Path(done.stdout.splitlines()[-1])
 
 
 def model_folder(model: str, scratch: Path) -> Path:
