@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from load_tests.process_tree import ProcessTree, end, still_runs
+from load_tests.startup.process_tree import ProcessTree, end, still_runs
 
 # how often the server is asked whether it is there
 POLL_S = 0.05

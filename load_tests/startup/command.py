@@ -1,4 +1,4 @@
-"""Command `startup`: how soon a server serves, what its processes weigh, how soon it is gone."""
+"""The command line of `startup`: servers that live once, timed and weighed."""
 
 import argparse
 import os
@@ -14,8 +14,8 @@ from load_tests import report
 from load_tests.options import positive
 
 if TYPE_CHECKING:
-    from load_tests.process_tree import Weight
-    from load_tests.server_process import ServerProcess
+    from load_tests.startup.process_tree import Weight
+    from load_tests.startup.server_process import ServerProcess
 
 EXAMPLE = "python -m load_tests startup --config serve_config.yaml --cold"
 
@@ -76,8 +76,8 @@ def run(args: argparse.Namespace) -> int:
 def _live(
     args: argparse.Namespace, files: report.Report, cache: str, extra_env: dict[str, str]
 ) -> Life:
-    from load_tests.process_tree import weigh
-    from load_tests.server_process import serving
+    from load_tests.startup.process_tree import weigh
+    from load_tests.startup.server_process import serving
 
     url, log = args.url.rstrip("/"), files.path(f"_{cache}.log")
     with serving(args.config, url, log, dict(os.environ) | extra_env) as server:
@@ -98,7 +98,7 @@ def _live(
 
 
 def _stop(server: "ServerProcess", limit_s: float) -> tuple[float | None, tuple[str, ...]]:
-    from load_tests.process_tree import end, wait_gone, weigh
+    from load_tests.startup.process_tree import end, wait_gone, weigh
 
     processes = server.processes()
     interrupted_s = time.perf_counter()

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from load_tests.process_tree import ProcessTree, end, role_of, wait_gone, weigh
+from load_tests.startup.process_tree import ProcessTree, end, role_of, wait_gone, weigh
 
 SESSION = "session_2026-01-02_03-04-05_678901_4242"
 # the child leaves the group, its parent ends: what Ray's daemons do; both wait for the same input

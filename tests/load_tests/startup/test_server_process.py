@@ -5,8 +5,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from load_tests.process_tree import wait_gone
-from load_tests.server_process import ServerProcess
+from load_tests.startup.process_tree import wait_gone
+from load_tests.startup.server_process import ServerProcess
 from tests.load_tests.free_port import free_port
 
 # answers /health after one refusal, lists a model, streams a chat whose first chunk has no text

@@ -10,7 +10,7 @@ import pytest
 from load_tests.__main__ import main
 from tests.load_tests.free_port import free_port
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_a_missing_configuration_is_named(capsys: pytest.CaptureFixture[str]) -> None:
