@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from load_tests import http_plots
+from load_tests.http import plots
 from load_tests.report import Report, print_table
 from load_tests.traffic.metrics import Figures, Summary
 from load_tests.traffic.schedule import Case, digest
@@ -34,7 +34,7 @@ def write(files: Report, settings: Settings, outcomes: Sequence[Outcome]) -> Non
         | {"warmup": settings.warmup, "runs": runs}
     )
     _write_requests(files, outcomes)
-    http_plots.plot(outcomes, files.path(".png"))
+    plots.plot(outcomes, files.path(".png"))
     print(f"wrote {path}, its plot .png and its requests _requests.jsonl.gz")
 
 

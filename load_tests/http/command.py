@@ -1,10 +1,10 @@
-"""Command `http`: an open-loop load generator for /v1/completions; a closed loop for smoke use."""
+"""The command line of `http`: which requests are sent to which server, and when."""
 
 import argparse
 import asyncio
 from pathlib import Path
 
-from load_tests import report
+from load_tests import report as reports
 from load_tests.options import at_least, not_negative, positive, several
 from load_tests.traffic.lengths import DATA_SETS, MAX_TOTAL_LEN, parse_lengths
 from load_tests.traffic.schedule import Case, Extent, at_once, poisson, read_trace
@@ -25,14 +25,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     objective = parser.add_argument_group("service level")
     objective.add_argument("--slo-ttft-s", type=positive, default=1.0, help="to the first token")
     objective.add_argument("--slo-tpot-s", type=positive, default=0.05, help="per further token")
-    report.add_arguments(parser)
+    reports.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Send every case, print and write the figures; 1 if a run is invalid."""
     # the heavy imports wait until the command line was found good
     cases = plan(args)
-    from load_tests import http_report
+    from load_tests.http import report
     from load_tests.traffic.metrics import Objective
     from load_tests.traffic.session import Settings, drive
 
@@ -46,12 +46,12 @@ def run(args: argparse.Namespace) -> int:
         drain_s=args.drain_s,
         objective=Objective(ttft_s=args.slo_ttft_s, tpot_s=args.slo_tpot_s),
     )
-    files = report.start(args, "http")
+    files = reports.start(args, "http")
     outcomes = asyncio.run(drive(settings, cases))
-    http_report.show(outcomes)
-    http_report.write(files, settings, outcomes)
+    report.show(outcomes)
+    report.write(files, settings, outcomes)
     if args.log:
-        files.log(http_report.headline(outcomes))
+        files.log(report.headline(outcomes))
     return int(any(outcome.figures.invalid for outcome in outcomes))
 
 
