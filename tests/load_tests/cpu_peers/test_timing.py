@@ -1,6 +1,6 @@
 import pytest
 
-from load_tests.timing import Timing, speed, timed
+from load_tests.cpu_peers.timing import Timing, speed, timed
 
 
 def test_speed_is_the_median_of_the_repeats_with_their_spread() -> None:

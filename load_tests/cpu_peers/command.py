@@ -1,4 +1,4 @@
-"""Command `cpu_peers`: the engine beside transformers on one CPU thread, with the same work."""
+"""The command line of `cpu_peers`: each system in turn, ours first and last, and the ratios."""
 
 import argparse
 import asyncio
@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 from engine.config import DType
 from load_tests import machine, report
-from load_tests.comparison import Agreement, Turn, Workload, agreement, measure, speed_of
+from load_tests.cpu_peers.comparison import Agreement, Turn, Workload, agreement, measure, speed_of
+from load_tests.cpu_peers.timing import Speed
 from load_tests.model_folders import embedded_model
 from load_tests.one_thread import with_one_thread
 from load_tests.options import at_least, several
-from load_tests.timing import Speed
 from load_tests.traffic.lengths import FixedLengths
 from load_tests.traffic.schedule import Case, at_once
 
 if TYPE_CHECKING:
-    from load_tests.inprocess import InProcessEngine
+    from load_tests.cpu_peers.ours import InProcessEngine
 
 EXAMPLE = "python -m load_tests cpu_peers --batch 1,8,32 --check"
 
@@ -90,7 +90,7 @@ def _workload(args: argparse.Namespace, vocab_size: int) -> Workload:
 
 
 def _ours(folder: Path, work: Workload, dtype: DType) -> "InProcessEngine":
-    from load_tests.inprocess import InProcessEngine, cpu_config
+    from load_tests.cpu_peers.ours import InProcessEngine, cpu_config
 
     max_model_len = work.input_len + work.output_len
     config = cpu_config(
@@ -102,7 +102,7 @@ def _ours(folder: Path, work: Workload, dtype: DType) -> "InProcessEngine":
 def _check(folder: Path, work: Workload) -> Agreement:
     import torch
 
-    from load_tests.transformers_peers import Generate
+    from load_tests.cpu_peers.transformers_peers import Generate
 
     ours = _ours(folder, work, "float32")
     result = agreement(ours, Generate(folder, torch.float32, "dynamic"), work)
@@ -114,7 +114,7 @@ def _check(folder: Path, work: Workload) -> Agreement:
 def _measure(folder: Path, work: Workload) -> list[Turn]:
     import torch
 
-    from load_tests.transformers_peers import ContinuousBatching, Generate
+    from load_tests.cpu_peers.transformers_peers import ContinuousBatching, Generate
 
     torch.set_num_threads(1)
     ours, continuous = _ours(folder, work, "bfloat16"), ContinuousBatching(folder, torch.bfloat16)

@@ -2,7 +2,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from load_tests.comparison import Agreement, Workload, agreement, measure, speed_of
+from load_tests.cpu_peers.comparison import Agreement, Workload, agreement, measure, speed_of
 
 WORK = Workload(batches=(1, 3), repeats=2, input_len=4, output_len=5, vocab_size=50, seed=0)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from load_tests.timing import Speed, Timing, speed, timed
+from load_tests.cpu_peers.timing import Speed, Timing, speed, timed
 from load_tests.traffic.schedule import prompt
 
 # a repeat with prompts of its own, run first and not counted

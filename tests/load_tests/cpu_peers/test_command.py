@@ -10,7 +10,7 @@ import pytest
 from tests.load_tests.fake_server import FakeServer
 from tests.model.tiny import save_tiny
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def run_command(*options: str) -> "subprocess.CompletedProcess[str]":
