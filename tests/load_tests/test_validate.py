@@ -7,7 +7,7 @@ import pytest
 
 from load_tests import validate
 from load_tests.__main__ import main
-from load_tests.step_tables import StepTable, write_table
+from load_tests.calibrate.step_tables import StepTable, write_table
 from load_tests.validate import CHECKED, MAX_ERROR, Comparison, calibration
 from load_tests.whatif.command import resolve
 from tests.model.tiny import save_tiny

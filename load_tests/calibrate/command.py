@@ -1,4 +1,4 @@
-"""Command `calibrate`: measure how long steps take here, for the simulator."""
+"""The command line of `calibrate`: which steps of which model are measured."""
 
 import argparse
 import tempfile
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, get_args
 from engine.config import DType, EngineConfig
 from engine.model_config import read_model_config
 from load_tests import report
+from load_tests.calibrate.step_tables import StepTable, write_table
 from load_tests.model_folders import SHAPES, dtype_of, embedded_model, model_folder
 from load_tests.one_thread import with_one_thread
 from load_tests.options import at_least, several
-from load_tests.step_tables import StepTable, write_table
 
 if TYPE_CHECKING:
-    from load_tests.points import Points
+    from load_tests.calibrate.points import Points
 
 EXAMPLE = "python -m load_tests calibrate --model opt-13b --device cuda --table h100.json"
 
@@ -57,8 +57,8 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError(f"--{name.replace('_', '-')} must increase, got {axis}")
     if args.device == "cpu":
         with_one_thread()
-    from load_tests.calibration import calibrate
-    from load_tests.live import LiveWorker
+    from load_tests.calibrate.live_worker import LiveWorker
+    from load_tests.calibrate.measure import calibrate
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = _folder(args.model, Path(temporary))
@@ -80,7 +80,7 @@ def _folder(model: str | None, temporary: Path) -> Path:
 
 def _points(args: argparse.Namespace) -> "Points":
     """The axes of the options, each with its default for the device."""
-    from load_tests.points import DEFAULT_POINTS
+    from load_tests.calibrate.points import DEFAULT_POINTS
 
     named: dict[str, Any] = {
         name: tuple(axis) for name in _AXES if (axis := getattr(args, name)) is not None
@@ -103,7 +103,7 @@ def _points(args: argparse.Namespace) -> "Points":
 
 
 def _config(folder: Path, points: "Points", args: argparse.Namespace) -> EngineConfig:
-    from load_tests.live import Sizes, live_config
+    from load_tests.calibrate.live_worker import Sizes, live_config
 
     longest = points.longest(read_model_config(folder).max_position)
     num_blocks = args.num_blocks

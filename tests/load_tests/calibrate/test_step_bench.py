@@ -2,10 +2,10 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.executor.simulated import BeamAncestry
-from load_tests.live import LiveWorker, Sizes, Turn, live_config
+from load_tests.calibrate.live_worker import LiveWorker, Sizes, Turn, live_config
+from load_tests.calibrate.points import DEFAULT_POINTS, Points
+from load_tests.calibrate.step_bench import StepBench
 from load_tests.model_folders import model_folder
-from load_tests.points import DEFAULT_POINTS, Points
-from load_tests.step_bench import StepBench
 
 
 class Noting(LiveWorker):

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from engine.executor.measured_step_time import MixedTimes
 from load_tests import machine
-from load_tests.live import LiveWorker
-from load_tests.points import Points
-from load_tests.step_bench import StepBench
-from load_tests.step_tables import StepTable
+from load_tests.calibrate.live_worker import LiveWorker
+from load_tests.calibrate.points import Points
+from load_tests.calibrate.step_bench import StepBench
+from load_tests.calibrate.step_tables import StepTable
 
 
 def calibrate(

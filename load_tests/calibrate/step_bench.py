@@ -9,8 +9,8 @@ from statistics import fmean, median, quantiles
 from engine.core.engine import Engine
 from engine.executor.simulated import BeamAncestry
 from engine.executor.step_time import StepWork
-from load_tests.live import LiveStep, LiveWorker, Turn
-from load_tests.points import MIXED_CONTEXT, PIECE_LEN, SPREAD, WARM_UP_STEPS, Points
+from load_tests.calibrate.live_worker import LiveStep, LiveWorker, Turn
+from load_tests.calibrate.points import MIXED_CONTEXT, PIECE_LEN, SPREAD, WARM_UP_STEPS, Points
 from load_tests.simulation import Setup
 from load_tests.traffic.schedule import TimedRequest
 

@@ -16,7 +16,7 @@ from engine.executor.measured_step_time import (
 from engine.executor.step_time import StepTime, WithBlockCopies
 
 # tables that are shipped
-FOLDER = Path(__file__).parent / "step_times"
+FOLDER = Path(__file__).parents[1] / "step_times"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

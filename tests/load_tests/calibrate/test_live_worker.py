@@ -4,8 +4,8 @@ import pytest
 
 from engine.config import SchedulerConfig
 from engine.executor.simulated import BeamAncestry
+from load_tests.calibrate.live_worker import LiveWorker, Sizes, live_config
 from load_tests.clocks import LiveClock, VirtualClock
-from load_tests.live import LiveWorker, Sizes, live_config
 from load_tests.model_folders import model_folder
 from load_tests.simulation import Replay, Setup, replay
 from load_tests.traffic.schedule import TimedRequest
