@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from load_tests import validate
 from load_tests.__main__ import main
 from load_tests.calibrate.step_tables import StepTable, write_table
-from load_tests.validate import CHECKED, MAX_ERROR, Comparison, calibration
+from load_tests.whatif import validate
 from load_tests.whatif.command import resolve
+from load_tests.whatif.validate import CHECKED, MAX_ERROR, Comparison, calibration
 from tests.model.tiny import save_tiny
 
 TABLE = StepTable(

@@ -20,6 +20,7 @@ from load_tests.whatif.bench import Bench
 from load_tests.whatif.command import parse_changes, resolve
 from load_tests.whatif.fleet import fly
 from load_tests.whatif.replica import Served
+from load_tests.whatif.settings import ROOT
 from load_tests.whatif.step_times import Scaled
 from load_tests.whatif.trace import Trace, from_schedule
 
@@ -227,7 +228,7 @@ def _calibrate(config: EngineConfig, args: argparse.Namespace, table: Path) -> P
     words = calibration(config, args.max_total_len)
     command = [sys.executable, "-m", "load_tests", "calibrate", "--table", str(table)]
     options = [*words, "--repeats", str(args.repeats)]
-    done = subprocess.run([*command, *options], check=False, cwd=Path(__file__).parents[1])
+    done = subprocess.run([*command, *options], check=False, cwd=ROOT)
     if done.returncode:
         raise ValueError("the calibration failed")
     return table
