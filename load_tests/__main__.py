@@ -32,6 +32,12 @@ COMMANDS = {
 MODULES = {
     "validate": "whatif.validate",
     "modern": "whatif.modern",
+    "offline": "in_process.offline",
+    "online": "in_process.online",
+    "beam": "in_process.beam",
+    "deterministic": "in_process.deterministic",
+    "all_beside": "in_process.all_beside",
+    "step": "in_process.step",
 }
 
 

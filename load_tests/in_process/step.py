@@ -27,9 +27,9 @@ from engine.types import Request, SamplingParams, StepStats, int32
 from engine.worker.worker import load_worker
 from load_tests import machine, report
 from load_tests.card import Ceilings
+from load_tests.in_process.roofline import roofline_of
 from load_tests.model_folders import SHAPES, dtype_of, model_folder
 from load_tests.options import at_least, several
-from load_tests.roofline import roofline_of
 from load_tests.sides.launch import find_ceilings
 
 EXAMPLE = "python -m load_tests step --model llama3-8b --device cuda --batches 1,8,64,256"

@@ -4,8 +4,8 @@ import pytest
 
 from engine.model_config import read_model_config
 from load_tests.card import datasheet
+from load_tests.in_process.roofline import least_seconds
 from load_tests.model_folders import model_folder
-from load_tests.roofline import least_seconds
 from load_tests.sides.job import Beam, Decode, Knobs, Measure, Offline, Online
 from load_tests.traffic.lognormal import draw_pairs
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from engine.types import float32, int32
 from load_tests.__main__ import main
-from load_tests.arrangements import Outcome, Told
+from load_tests.in_process.arrangements import Outcome, Told
 
 _SMALL = ["--requests", "6", "--batch", "3", "--longest-input", "40", "--output-len", "12"]
 

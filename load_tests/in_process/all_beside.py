@@ -3,8 +3,8 @@
 import argparse
 from collections.abc import Sequence
 
-from load_tests import beam, beside, offline, online
-from load_tests.beside import Column
+from load_tests.in_process import beam, beside, offline, online
+from load_tests.in_process.beside import Column
 from load_tests.options import several
 from load_tests.sides.job import Beam, Measure, Online
 

@@ -11,7 +11,7 @@ from engine.model_config import read_model_config
 from engine.types import IntColumn, Request, SamplingParams, int32
 from engine.worker.worker import load_worker
 from load_tests import machine, report
-from load_tests.arrangements import Arrangement, Outcome, Stage
+from load_tests.in_process.arrangements import Arrangement, Outcome, Stage
 from load_tests.model_folders import SHAPES, dtype_of, embedded_model, model_folder
 from load_tests.options import at_least
 from load_tests.sides.side import FIRST_ID, VOCAB_SIZE

@@ -16,9 +16,9 @@ from engine.config import ModelConfig
 from engine.model_config import read_model_config
 from load_tests import machine, report
 from load_tests.card import Ceilings
+from load_tests.in_process.roofline import least_seconds
 from load_tests.model_folders import SHAPES, dtype_of, model_folder
 from load_tests.options import at_least, not_negative
-from load_tests.roofline import least_seconds
 from load_tests.sides.job import Decode, Knobs, Measure
 from load_tests.sides.launch import MODULES, Turn, find_ceilings, take_turn
 from load_tests.sides.side import Figures
