@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from engine.config import DType
+from engine.config import DType, LoadFormat
 
 _LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -102,3 +102,8 @@ def dtype_of(folder: Path) -> DType:
     config = json.loads((folder / "config.json").read_text())
     dtype: DType = config.get("dtype") or config.get("torch_dtype") or "bfloat16"
     return dtype
+
+
+def load_format_of(folder: Path) -> LoadFormat:
+    """How its weights are loaded: random ones where there are none."""
+    return "safetensors" if any(folder.glob("*.safetensors")) else "dummy"

@@ -13,6 +13,7 @@ from engine.model_config import read_model_config
 from engine.types import Capacity, StepPlan, StepResult, int32
 from engine.worker.worker import load_worker
 from load_tests.clocks import Timer, timer_of
+from load_tests.model_folders import load_format_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +44,12 @@ class Sizes:
 
 def live_config(folder: Path, device: Device, dtype: DType, sizes: Sizes) -> EngineConfig:
     """Configure a worker for a model; one without weights gets random ones."""
-    has_weights = any(folder.glob("*.safetensors"))
     return EngineConfig(
         model_path=str(folder),
         model=read_model_config(folder),
         dtype=dtype,
         device=device,
-        load_format="safetensors" if has_weights else "dummy",
+        load_format=load_format_of(folder),
         block_size=sizes.block_size,
         num_blocks=sizes.num_blocks,
         swap_bytes=sizes.swap_bytes,

@@ -12,7 +12,7 @@ from engine.types import IntColumn, Request, SamplingParams, int32
 from engine.worker.worker import load_worker
 from load_tests import machine, report
 from load_tests.in_process.arrangements import Arrangement, Outcome, Stage
-from load_tests.model_folders import SHAPES, dtype_of, embedded_model, model_folder
+from load_tests.model_folders import SHAPES, dtype_of, embedded_model, load_format_of, model_folder
 from load_tests.options import at_least
 from load_tests.sides.side import FIRST_ID, VOCAB_SIZE
 from load_tests.traffic.lognormal import TRACES, draw_pairs
@@ -118,7 +118,6 @@ def _folder(model: str, scratch: Path) -> Path:
 def _config(
     args: argparse.Namespace, folder: Path, arrangements: Sequence[Arrangement]
 ) -> EngineConfig:
-    has_weights = any(folder.glob("*.safetensors"))
     model = read_model_config(folder)
     scarce = min(a.num_blocks for a in arrangements)
     return EngineConfig(
@@ -126,7 +125,7 @@ def _config(
         model=model,
         dtype=dtype_of(folder),
         device=args.device,
-        load_format="safetensors" if has_weights else "dummy",
+        load_format=load_format_of(folder),
         block_size=_BLOCK_SIZE,
         num_blocks=max(a.num_blocks for a in arrangements),
         # four bytes hold a value of every type
