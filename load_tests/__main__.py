@@ -28,6 +28,17 @@ COMMANDS = {
     "step": "time single steps in process: decodes by batch and context, and mixed steps",
     "startup": "time the start and the end of `serve run`, and weigh its processes",
 }
+# commands that are one module of a package; each other one is a module or a package here
+MODULES = {
+    "validate": "whatif.validate",
+    "modern": "whatif.modern",
+    "offline": "in_process.offline",
+    "online": "in_process.online",
+    "beam": "in_process.beam",
+    "deterministic": "in_process.deterministic",
+    "all_beside": "in_process.all_beside",
+    "step": "in_process.step",
+}
 
 
 class Command(Protocol):
@@ -62,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in COMMANDS or words[0] != name:
         _overview().parse_args(words)
         return 2
-    command: Command = importlib.import_module(f"load_tests.{name}")
+    command: Command = importlib.import_module(f"load_tests.{MODULES.get(name, name)}")
     parser = argparse.ArgumentParser(
         prog=f"python -m load_tests {name}",
         description=f"{COMMANDS[name][0].upper()}{COMMANDS[name][1:]}.",

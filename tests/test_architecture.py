@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,20 @@ MAY_IMPORT = {
         "engine.runtime", "engine.worker", "kernels",
     },
 }  # fmt: skip
+# package of load_tests -> which of the others it may import; "shared" are the modules at the top
+LOAD_TESTS_MAY_IMPORT = {
+    "traffic": set[str](),
+    "shared": {"traffic"},
+    "kernels": {"shared"},
+    "startup": {"shared"},
+    "cpu_peers": {"shared", "traffic"},
+    "http": {"shared", "traffic"},
+    "calibrate": {"shared", "traffic"},
+    "sides": {"shared", "traffic"},
+    "in_process": {"shared", "sides", "traffic"},
+    "figures": {"calibrate", "shared", "traffic"},
+    "whatif": {"calibrate", "figures", "shared", "traffic"},
+}
 # kernels know nothing of the engine, not even its types; the types rest on nothing
 WITHOUT_SHARED = {"kernels", "engine.types"}
 # packages that are imported whole: which module holds what is their own business
@@ -90,11 +105,42 @@ def forbidden_imports(importer: str, imported: str) -> str | None:
     return None if target in MAY_IMPORT[package] else f"{package} may not import {target}"
 
 
+def load_tests_package(module: str) -> str:
+    """The package of load_tests that a module of it lies in."""
+    _, _, inside = module.partition(".")
+    package = inside.partition(".")[0]
+    return package if package in LOAD_TESTS_MAY_IMPORT else "shared"
+
+
+def crosses_load_tests(importer: str, imported: str) -> bool:
+    """Whether a module of load_tests imports one from a package that it may not import."""
+    if not imported.startswith("load_tests."):
+        return False
+    package, target = load_tests_package(importer), load_tests_package(imported)
+    return target not in {package, *LOAD_TESTS_MAY_IMPORT[package]}
+
+
 @pytest.mark.parametrize("path", sources("app", "engine", "kernels", "load_tests"))
 def test_imports_follow_the_arrows(path: str) -> None:
     importer = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     found = {name: forbidden_imports(importer, name) for name in imports(path)}
     assert not {name: reason for name, reason in found.items() if reason}
+
+
+@pytest.mark.parametrize("path", sources("load_tests"))
+def test_packages_of_load_tests_follow_the_arrows(path: str) -> None:
+    importer = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    assert not [name for name in imports(path) if crosses_load_tests(importer, name)]
+
+
+def test_packages_of_load_tests_are_all_known_and_in_no_circle() -> None:
+    found = {path.parent.name for path in (ROOT / "load_tests").glob("*/__init__.py")}
+    assert found == LOAD_TESTS_MAY_IMPORT.keys() - {"shared"}
+    TopologicalSorter(LOAD_TESTS_MAY_IMPORT).prepare()
+    assert crosses_load_tests("load_tests.traffic.client", "load_tests.report")
+    assert crosses_load_tests("load_tests.report", "load_tests.whatif.report")
+    assert crosses_load_tests("load_tests.figures", "load_tests.whatif.command.run")
+    assert not crosses_load_tests("load_tests.http.report", "load_tests.report.Report")
 
 
 def test_the_rules_catch_what_they_are_for() -> None:

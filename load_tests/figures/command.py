@@ -12,8 +12,8 @@ from load_tests.figures.definitions import FULL, MINIATURE, QUICK, SCALES, Cell,
 from load_tests.figures.live import command as live
 from load_tests.figures.runner import Results, run_cells
 from load_tests.figures.workloads import SOURCES, Files
+from load_tests.model_folders import SHAPES
 from load_tests.options import add_processes
-from load_tests.shapes import SHAPES
 
 EXAMPLE = "python -m load_tests figures --quick --figure 2,13"
 

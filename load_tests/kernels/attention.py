@@ -21,7 +21,7 @@ from kernels.triton.attention_work import plan_attention
 from kernels.triton.decode_attention import decode_attention
 from kernels.triton.prefill_attention import prefill_attention
 from load_tests.kernels import fa3
-from load_tests.kernels.bench import Call, Figure, num_rotations, race
+from load_tests.kernels.bench import Call, Figure, normal, num_rotations, race
 
 OURS, FA3, SDPA = "pagoda", "FA3", "SDPA contiguous"
 IN_ORDER, LARGE_BLOCKS, CONTIGUOUS = "pagoda in order", "pagoda blocks of 256", "pagoda contiguous"
@@ -92,7 +92,7 @@ def _race_decode(
 ) -> Iterator[Figure]:
     num_bytes = batch * (context_len * heads.token_bytes + 2 * heads.num_heads * _HEAD_DIM * 2)
     rotations = num_rotations(num_bytes)
-    q = _random(batch, heads.num_heads, _HEAD_DIM)
+    q = normal(batch, heads.num_heads, _HEAD_DIM)
     context_lens = torch.full((batch,), context_len, dtype=torch.int32, device="cuda")
     our_decode = partial(_our_decode, heads, q, context_lens, rotations=rotations)
     systems = {
@@ -119,7 +119,7 @@ def _race_decode(
 
 
 def _race_prefill(heads: Heads, length: int, args: argparse.Namespace) -> Iterator[Figure]:
-    q = _random(length, heads.num_heads, _HEAD_DIM)
+    q = normal(length, heads.num_heads, _HEAD_DIM)
     systems = {
         OURS: _our_prefill(heads, q, _BLOCK_SIZE),
         CONTIGUOUS: _our_prefill(heads, q, length),
@@ -150,7 +150,7 @@ def _our_decode(
     rotations: int,
 ) -> list[Call]:
     batch = q.shape[0]
-    kv = _random(tables.numel(), rotations, 2, heads.num_kv_heads, block_size, _HEAD_DIM)
+    kv = normal(tables.numel(), rotations, 2, heads.num_kv_heads, block_size, _HEAD_DIM)
     layout = _layout(tables, context_lens, torch.arange(batch + 1), num_decodes=batch)
     work = plan_attention(layout)
     out = torch.empty_like(q)
@@ -164,7 +164,7 @@ def _our_decode(
 def _our_prefill(heads: Heads, q: Tensor, block_size: int) -> list[Call]:
     length = q.shape[0]
     tables = _scattered_tables(1, length, block_size)
-    kv = _random(tables.numel(), _PREFILL_CALLS, 2, heads.num_kv_heads, block_size, _HEAD_DIM)
+    kv = normal(tables.numel(), _PREFILL_CALLS, 2, heads.num_kv_heads, block_size, _HEAD_DIM)
     context_lens = torch.tensor([length], dtype=torch.int32, device="cuda")
     layout = _layout(tables, context_lens, torch.tensor([0, length]), num_decodes=0)
     work = plan_attention(layout)
@@ -177,12 +177,12 @@ def _our_prefill(heads: Heads, q: Tensor, block_size: int) -> list[Call]:
 
 
 def _sdpa_decode(heads: Heads, q: Tensor, context_len: int, rotations: int) -> list[Call]:
-    kv = _random(rotations, 2, q.shape[0], heads.num_kv_heads, context_len, _HEAD_DIM)
+    kv = normal(rotations, 2, q.shape[0], heads.num_kv_heads, context_len, _HEAD_DIM)
     return [_sdpa(q[:, :, None], *pair, is_causal=False) for pair in kv]
 
 
 def _sdpa_prefill(heads: Heads, q: Tensor) -> list[Call]:
-    kv = _random(_PREFILL_CALLS, 2, 1, heads.num_kv_heads, q.shape[0], _HEAD_DIM)
+    kv = normal(_PREFILL_CALLS, 2, 1, heads.num_kv_heads, q.shape[0], _HEAD_DIM)
     return [_sdpa(q.transpose(0, 1)[None], *pair, is_causal=True) for pair in kv]
 
 
@@ -196,7 +196,7 @@ def _fa3_decode(
     heads: Heads, q: Tensor, context_lens: Tensor, context_len: int, rotations: int
 ) -> list[Call]:
     tables = _scattered_tables(q.shape[0], context_len, _BLOCK_SIZE)
-    kv = _random(rotations, 2, tables.numel(), _BLOCK_SIZE, heads.num_kv_heads, _HEAD_DIM)
+    kv = normal(rotations, 2, tables.numel(), _BLOCK_SIZE, heads.num_kv_heads, _HEAD_DIM)
     plan = fa3.plan_decode(q, tables, context_lens, heads.num_kv_heads, _BLOCK_SIZE)
     return [_attend(plan, *pair) for pair in kv]
 
@@ -204,7 +204,7 @@ def _fa3_decode(
 def _fa3_prefill(heads: Heads, q: Tensor, *, is_paged: bool) -> list[Call]:
     tables = _scattered_tables(1, q.shape[0], _BLOCK_SIZE) if is_paged else None
     shape = (q.shape[0] // _BLOCK_SIZE, _BLOCK_SIZE) if is_paged else (q.shape[0],)
-    kv = _random(_PREFILL_CALLS, 2, *shape, heads.num_kv_heads, _HEAD_DIM)
+    kv = normal(_PREFILL_CALLS, 2, *shape, heads.num_kv_heads, _HEAD_DIM)
     plan = fa3.plan_prefill(q, tables)
     return [_attend(plan, *pair) for pair in kv]
 
@@ -240,8 +240,3 @@ def _layout(
         max_query_len=int(query_starts.diff().max()),
         logit_indices=torch.empty(0, dtype=torch.int64, device="cuda"),
     )
-
-
-def _random(*shape: int) -> Tensor:
-    """Normal bfloat16 numbers: zeros would run faster."""
-    return torch.randn(shape, device="cuda", dtype=torch.bfloat16)

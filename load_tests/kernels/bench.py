@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import median, quantiles
 
 import torch
+from torch import Tensor
 
 from load_tests.card import device_s
 
@@ -47,6 +48,11 @@ class Figure:
 def num_rotations(num_bytes: float) -> int:
     """How many inputs of so many bytes a system must cycle through."""
     return max(2, -(-ROTATED_BYTES // max(1, int(num_bytes))))
+
+
+def normal(*shape: int) -> Tensor:
+    """Normal bfloat16 numbers: zeros would run faster."""
+    return torch.randn(shape, device="cuda", dtype=torch.bfloat16)
 
 
 def race(systems: Mapping[str, Sequence[Call]], *, repeats: int) -> dict[str, Timing]:

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from kernels.backend import BatchLayout
 from kernels.reference import ReferenceBackend
 from kernels.triton.backend import TritonBackend
-from load_tests.kernels.bench import Call, Figure, race
+from load_tests.kernels.bench import Call, Figure, normal, race
 
 _HEAD_DIM = 128
 _BLOCK_SIZE = 16
@@ -66,9 +65,9 @@ def measure(args: argparse.Namespace) -> Iterator[Figure]:
 
 def _calls(backend: ReferenceBackend, model: _Model, num_rows: int) -> dict[str, tuple[Call, int]]:
     """Calls by name with the bytes that each must move."""
-    x, residual = _random(num_rows, model.hidden), _random(num_rows, model.hidden)
-    gate_up = _random(num_rows, 2 * model.intermediate)
-    weight = _random(model.hidden)
+    x, residual = normal(num_rows, model.hidden), normal(num_rows, model.hidden)
+    gate_up = normal(num_rows, 2 * model.intermediate)
+    weight = normal(model.hidden)
     calls: dict[str, tuple[Call, int]] = {
         "add and rms norm": (
             lambda: backend.add_rms_norm(x, residual, weight, 1e-5),
@@ -79,9 +78,9 @@ def _calls(backend: ReferenceBackend, model: _Model, num_rows: int) -> dict[str,
     if isinstance(backend, TritonBackend):
         layout = _layout(num_rows)
         heads = model.num_heads + 2 * model.num_kv_heads
-        qkv = _random(num_rows, heads * _HEAD_DIM)
+        qkv = normal(num_rows, heads * _HEAD_DIM)
         num_blocks = -(-num_rows // _BLOCK_SIZE)
-        kv_layer = _random(num_blocks, 2, model.num_kv_heads, _BLOCK_SIZE, _HEAD_DIM)
+        kv_layer = normal(num_blocks, 2, model.num_kv_heads, _BLOCK_SIZE, _HEAD_DIM)
         table = torch.rand(num_rows, _HEAD_DIM, device="cuda")
         calls["rope and write"] = (
             lambda: backend.rope_write(qkv, table, kv_layer, layout),
@@ -96,7 +95,7 @@ def _race_copies(
 ) -> Iterator[Figure]:
     shape = (model.num_layers, 2, model.num_kv_heads, _BLOCK_SIZE, _HEAD_DIM)
     for num_blocks in (1, 8, 64):
-        kv = _random(2 * num_blocks, *shape)
+        kv = normal(2 * num_blocks, *shape)
         sources = torch.arange(num_blocks, device="cuda")
         destinations = sources + num_blocks
         systems = {
@@ -129,8 +128,3 @@ def _layout(num_tokens: int) -> BatchLayout:
         max_query_len=1,
         logit_indices=none.long(),
     )
-
-
-def _random(*shape: int) -> Tensor:
-    """Normal bfloat16 numbers: zeros would run faster."""
-    return torch.randn(shape, device="cuda", dtype=torch.bfloat16)

@@ -15,7 +15,7 @@ from torch.nn import functional
 from kernels.triton.activation import silu_mul
 from kernels.triton.gated_linear import TritonGatedLinear
 from kernels.triton.linear import TritonLinear
-from load_tests.kernels.bench import Figure, num_rotations, race
+from load_tests.kernels.bench import Figure, normal, num_rotations, race
 
 _Layers = dict[str, list[Callable[[Tensor], Tensor]]]
 
@@ -54,10 +54,10 @@ def _race(
     make: Callable[[list[Tensor]], _Layers],
     args: argparse.Namespace,
 ) -> Iterator[Figure]:
-    weights = [_random(*shape) for _ in range(num_rotations(2 * shape[0] * shape[1]))]
+    weights = [normal(*shape) for _ in range(num_rotations(2 * shape[0] * shape[1]))]
     layers = make(weights)
     for num_rows in _NUM_ROWS[:: 3 if args.quick else 1]:
-        x = _random(num_rows, shape[1])
+        x = normal(num_rows, shape[1])
         systems = {name: [partial(call, x) for call in calls] for name, calls in layers.items()}
         for system, timing in race(systems, repeats=args.repeats).items():
             yield Figure(
@@ -94,8 +94,3 @@ def _product(weight: Tensor, x: Tensor) -> Tensor:
 
 def _gated_product(weight: Tensor, x: Tensor) -> Tensor:
     return silu_mul(_product(weight, x))
-
-
-def _random(*shape: int) -> Tensor:
-    """Normal bfloat16 numbers: zeros would run faster."""
-    return torch.randn(shape, device="cuda", dtype=torch.bfloat16)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from engine.config import EngineConfig
 from engine.executor.step_time import A100_OPT_13B, LinearStepTime, StepTime, StepWork
-from load_tests.step_tables import FOLDER, StepTable, read_table
+from load_tests.calibrate.step_tables import FOLDER, StepTable, read_table
 
 A100, H100 = "a100_opt_13b", "h100_llama3_8b"
 DEFAULT = "cpu_smollm2_135m"

@@ -1,20 +1,17 @@
 """The jobs of sides, the arithmetic that all share, and our side on a tiny model."""
 
 import asyncio
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
 import pytest
 
-from engine.model_config import read_model_config
-from load_tests.__main__ import main
-from load_tests.shapes import SHAPES, dtype_of, model_folder
+from load_tests.model_folders import model_folder
 from load_tests.sides.job import Beam, Decode, Job, Knobs, Measure, Offline, Online
 from load_tests.sides.launch import MODULES, take_turn
 from load_tests.sides.side import Timeline, Work, arrivals, percentile, take
-from load_tests.traffic.lognormal import TRACES, draw_pairs
+from load_tests.traffic.lognormal import draw_pairs
 
 OFFLINE = Offline(trace="alpaca", num_requests=5, seed=0)
 DECODE = Decode(batch=2, input_len=8, output_len=4, seed=0)
@@ -55,21 +52,6 @@ def knobs(model: Path) -> Knobs:
         max_num_batched_tokens=64,
         max_model_len=1024,
     )
-
-
-@pytest.mark.parametrize("name", TRACES)
-def test_traces_have_the_means_of_the_paper(name: str) -> None:
-    pairs = draw_pairs(name, 1000, 0)
-    shape = TRACES[name]
-    assert fmean(i for i, _ in pairs) == pytest.approx(shape.input_mean, rel=0.05)
-    assert fmean(o for _, o in pairs) == pytest.approx(shape.output_mean, rel=0.05)
-    assert max(i + o for i, o in pairs) <= 2048
-    assert pairs == draw_pairs(name, 1000, 0) != draw_pairs(name, 1000, 1)
-
-
-def test_unknown_traces_are_refused() -> None:
-    with pytest.raises(ValueError, match="'x' is not one of sharegpt, alpaca"):
-        draw_pairs("x", 1, 0)
 
 
 def test_jobs_survive_the_way(tmp_path: Path) -> None:
@@ -126,41 +108,3 @@ def test_a_side_that_fails_tells_why_and_loses_only_its_own(
     turn = take_turn("broken", knobs(tmp_path), [OFFLINE, ONLINE])
     assert turn.figures == ({}, {})
     assert all("No module named" in error for error in turn.errors)
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_shapes_are_those_of_supported_models(name: str, tmp_path: Path) -> None:
-    folder = model_folder(name, tmp_path)
-    assert read_model_config(folder).max_position >= 2048
-    assert dtype_of(folder) == SHAPES[name]["torch_dtype"]
-
-
-def test_a_command_prints_writes_and_draws(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["offline", "--traces", "alpaca", "--requests", "3", "--decode", "1"]
-    words += ["--decode-input", "4", "--decode-output", "2", "--output", str(tmp_path), "--log"]
-    assert main(words) == 0
-    (written,) = tmp_path.glob("offline_*.json")
-    document = json.loads(written.read_text())
-    assert [measure["kind"] for measure in document["measures"]] == ["Offline", "Decode"]
-    assert document["turns"][0]["figures"][0]["output_tokens_per_s"] > 0
-    assert written.with_suffix(".png").stat().st_size > 1000
-    assert "batch 1" in capsys.readouterr().out
-    assert "alpaca: " in (tmp_path / "LOG.md").read_text()
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--model", "nowhere"], "neither a model folder nor one of"),
-        (["--order", "pagoda,x"], "--order names 'x'"),
-        (["--peer", "vllm"], "the peer vllm cannot be imported here"),
-    ],
-)
-def test_wrong_use_is_refused_before_anything_runs(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    with pytest.raises(SystemExit):
-        main(["beam", *words, "--output", str(tmp_path)])
-    assert message in capsys.readouterr().err

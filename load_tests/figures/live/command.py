@@ -29,8 +29,8 @@ from load_tests.figures.live.validation import Pair, name_of, validate
 from load_tests.figures.models import OPT_13B, SWAP_BYTES
 from load_tests.figures.static import Recovery
 from load_tests.figures.workloads import Files, content
+from load_tests.model_folders import dtype_of, model_folder
 from load_tests.parallel import as_done
-from load_tests.shapes import dtype_of, model_folder
 
 if TYPE_CHECKING:
     # torch takes seconds to import

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from load_tests.calibrate.step_tables import StepTable
 from load_tests.figures.live.catalogue import Extents, Rates
 from load_tests.figures.live.checks import Check, Measured, both
 from load_tests.figures.live.validation import (
@@ -20,7 +21,6 @@ from load_tests.figures.live.validation import (
 )
 from load_tests.figures.report import TITLES
 from load_tests.figures.static import Recovery
-from load_tests.step_tables import StepTable
 
 METHOD = (
     "The same experiments on the engine itself, in one process without HTTP: {model} with random "

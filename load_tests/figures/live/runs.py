@@ -16,7 +16,7 @@ from load_tests.traffic.schedule import TimedRequest
 
 if TYPE_CHECKING:
     # processes that only simulate need no torch
-    from load_tests.live import LiveStep
+    from load_tests.calibrate.live_worker import LiveStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

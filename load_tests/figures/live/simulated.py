@@ -8,6 +8,7 @@ from statistics import fmean
 
 from engine.executor.step_time import StepTime
 from engine.types import Capacity
+from load_tests.calibrate.step_tables import StepTable
 from load_tests.figures import cells, workloads
 from load_tests.figures.definitions import Cell
 from load_tests.figures.live.catalogue import Kind, Load, Rates, kind_of
@@ -15,7 +16,6 @@ from load_tests.figures.live.runs import Run, simulated_steps, tokens_per_s, wri
 from load_tests.figures.workloads import Files
 from load_tests.parallel import in_order
 from load_tests.simulation import Setup, replay
-from load_tests.step_tables import StepTable
 from load_tests.traffic.schedule import at_once
 
 # more than any card serves while its sustained rate is looked for

@@ -1,7 +1,7 @@
 import pytest
 
 from engine.executor.step_time import LinearStepTime, StepWork
-from load_tests.step_tables import StepTable
+from load_tests.calibrate.step_tables import StepTable
 from load_tests.whatif.step_times import ByBatch, Extrapolated
 
 # linear in everything, so that a line through two points is exact

@@ -1,0 +1,57 @@
+"""Command `online`: Poisson arrivals at given rates, served in process without HTTP."""
+
+import argparse
+from collections.abc import Sequence
+
+from load_tests.in_process import beside
+from load_tests.in_process.beside import Column
+from load_tests.options import positive, several
+from load_tests.sides.job import Measure, Online
+from load_tests.traffic.lognormal import TRACES
+
+EXAMPLE = "python -m load_tests online --model llama3-8b --device cuda --peer vllm --rates 15,30"
+
+_COLUMNS = (
+    Column(title="ITL p99\nms", key="itl_p99_s", scale=1e3),
+    Column(title="ITL p50\nms", key="itl_p50_s", scale=1e3),
+    Column(title="ITL p99.9\nms", key="itl_p999_s", scale=1e3),
+    Column(title="TTFT p50\nms", key="ttft_p50_s", scale=1e3),
+    Column(title="TTFT p99\nms", key="ttft_p99_s", scale=1e3),
+    Column(title="norm. latency\nms/token", key="normalized_latency_s", scale=1e3),
+    Column(title="output\ntok/s", key="output_tokens_per_s"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `online`."""
+    add_measures(parser)
+    beside.add_arguments(parser)
+
+
+def add_measures(parser: argparse.ArgumentParser) -> None:
+    """Declare what is to be measured."""
+    parser.add_argument(
+        "--rates", type=several(positive), default=[15.0, 30.0], help="req/s, N,..."
+    )
+    parser.add_argument("--duration", type=positive, default=60.0, help="seconds of arrivals")
+    parser.add_argument(
+        "--trace", choices=TRACES, default="sharegpt", help="like whose the lengths are"
+    )
+
+
+def measures(args: argparse.Namespace) -> list[Measure]:
+    """What the options ask for."""
+    return [
+        Online(trace=args.trace, rate_per_s=rate, duration_s=args.duration, seed=args.seed)
+        for rate in args.rates
+    ]
+
+
+def columns(_: Measure) -> Sequence[Column]:
+    """Figures to show of a measure."""
+    return _COLUMNS
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure all sides."""
+    return beside.run(args, "online", measures(args), columns)

@@ -1,0 +1,109 @@
+"""Model folders: the embedded model, and published shapes to be run with random weights."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from engine.config import DType, LoadFormat
+
+_LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+SHAPES: dict[str, dict[str, Any]] = {
+    "llama3-8b": _LLAMA
+    | {
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 128256,
+        "max_position_embeddings": 8192,
+        "rope_theta": 500000.0,
+        "torch_dtype": "bfloat16",
+    },
+    "opt-13b": {
+        "architectures": ["OPTForCausalLM"],
+        "model_type": "opt",
+        "hidden_size": 5120,
+        "ffn_dim": 20480,
+        "num_hidden_layers": 40,
+        "num_attention_heads": 40,
+        "vocab_size": 50272,
+        "max_position_embeddings": 2048,
+        "word_embed_proj_dim": 5120,
+        "activation_function": "relu",
+        "do_layer_norm_before": True,
+        "tie_word_embeddings": True,
+        "bos_token_id": 2,
+        "eos_token_id": 2,
+        "pad_token_id": 1,
+        "torch_dtype": "float16",
+    },
+    "tiny": _LLAMA
+    | {
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 32000,
+        "max_position_embeddings": 2048,
+        "torch_dtype": "float32",
+    },
+}
+
+
+def embedded_model() -> Path:
+    """Find the folder of the embedded model, fetching it on first use.
+
+    Raises:
+        ValueError: if it cannot be fetched.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "app.model_store", "embedded"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[1],
+    )
+    if done.returncode:
+        raise ValueError(f"no embedded model: {done.stderr.strip() or done.stdout.strip()}")
+    return Path(done.stdout.splitlines()[-1])
+
+
+def model_folder(model: str, scratch: Path) -> Path:
+    """Give the folder of a model: the one it names, or one in `scratch` for a shape from the list.
+
+    Raises:
+        ValueError: if it is neither.
+    """
+    if model in SHAPES:
+        folder = scratch / model
+        folder.mkdir(exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(SHAPES[model]))
+        return folder
+    if (Path(model) / "config.json").is_file():
+        return Path(model)
+    raise ValueError(f"model {model!r} is neither a model folder nor one of {', '.join(SHAPES)}")
+
+
+def dtype_of(folder: Path) -> DType:
+    """The type that the weights are published in; bfloat16 where the file does not say."""
+    config = json.loads((folder / "config.json").read_text())
+    dtype: DType = config.get("dtype") or config.get("torch_dtype") or "bfloat16"
+    return dtype
+
+
+def load_format_of(folder: Path) -> LoadFormat:
+    """How its weights are loaded: random ones where there are none."""
+    return "safetensors" if any(folder.glob("*.safetensors")) else "dummy"

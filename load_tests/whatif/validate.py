@@ -1,0 +1,275 @@
+"""Command `validate`: predict what this machine will do under load, do it, and compare."""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median, quantiles
+from typing import TYPE_CHECKING
+
+from engine.config import EngineConfig
+from load_tests import report
+from load_tests.one_thread import with_one_thread
+from load_tests.options import at_least, positive, several
+from load_tests.traffic.lengths import parse_lengths
+from load_tests.traffic.metrics import DEFAULT_OBJECTIVE, Summary, summarise
+from load_tests.traffic.schedule import Extent, poisson
+from load_tests.whatif.bench import Bench
+from load_tests.whatif.command import parse_changes, resolve
+from load_tests.whatif.fleet import fly
+from load_tests.whatif.replica import Served
+from load_tests.whatif.settings import ROOT
+from load_tests.whatif.step_times import Scaled
+from load_tests.whatif.trace import Trace, from_schedule
+
+if TYPE_CHECKING:
+    from load_tests.whatif.live import Step
+
+EXAMPLE = "python -m load_tests validate --set max_num_seqs=16 --requests 100 --loads 0.5,0.85"
+
+# of the embedded model on a CPU, the error that is accepted in the median and the 99th percentile
+# of end-to-end latency
+MAX_ERROR = 0.10
+CHECKED = ("E2E p50", "E2E p99")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `validate`."""
+    parser.add_argument(
+        "--config", type=Path, default=Path("serve_config.yaml"), help="file that `serve run` takes"
+    )
+    parser.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="other options"
+    )
+    parser.add_argument(
+        "--lengths", default="sharegpt", help="of the requests, as `whatif --synthetic` takes them"
+    )
+    parser.add_argument(
+        "--max-total-len", type=at_least(64), default=384, help="inputs and outputs sum to less"
+    )
+    parser.add_argument("--requests", type=at_least(2), default=100, help="at each load")
+    parser.add_argument(
+        "--loads",
+        type=several(positive),
+        default=[0.5, 0.85],
+        metavar="L,...",
+        help="rates, as shares of what all requests at once would be served at",
+    )
+    parser.add_argument(
+        "--step-times", type=Path, metavar="FILE", help="table to use instead of calibrating first"
+    )
+    parser.add_argument("--repeats", type=at_least(5), default=20, help="steps per point of it")
+    parser.add_argument("--seed", type=int, default=0, help="of arrivals and lengths")
+    report.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Calibrate, predict and serve; 1 if a prediction is not near enough.
+
+    Raises:
+        ValueError: if an option or a file cannot be used.
+    """
+    with_one_thread()
+    [config] = resolve(args.config, [parse_changes(args.set)])
+    if config.device != "cpu":
+        raise ValueError("only a CPU engine runs in this process; --set device=cpu")
+    # one process has nothing to plan ahead for
+    config = replace(config, run_ahead=1)
+    files = report.start(args, "validate")
+    table = args.step_times or _calibrate(config, args, files.path("_steps.json"))
+    comparisons = compare(config, table, args)
+    for comparison in comparisons:
+        _show(comparison)
+    is_good = all(comparison.is_good for comparison in comparisons)
+    path = files.write({"settings": asdict(config), "loads": [asdict(c) for c in comparisons]})
+    print(f"{'within' if is_good else 'NOT within'} {MAX_ERROR:.0%}; everything is in {path}")
+    if args.log:
+        files.log("; ".join(c.headline() for c in comparisons))
+    return int(not is_good)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One load.
+
+    Attributes:
+        load, rate_per_s: share of the capacity, and requests per second.
+        actual, predicted: seconds, by latency and percentile.
+        rescaled: as predicted with steps that take as long as they did, all together: what is left
+            is no fault of the step times.
+        step_ratios: actual over expected seconds of steps, by kind: median, and ninth decile of the
+            distance from 1.
+        step_bias: actual over expected seconds of all steps together.
+    """
+
+    load: float
+    rate_per_s: float
+    actual: dict[str, float]
+    predicted: dict[str, float]
+    rescaled: dict[str, float]
+    step_ratios: dict[str, tuple[float, float]]
+    step_bias: float
+
+    @property
+    def errors(self) -> dict[str, float]:
+        """Predicted over actual, less one."""
+        return {name: self.predicted[name] / value - 1 for name, value in self.actual.items()}
+
+    @property
+    def is_good(self) -> bool:
+        """Whether what is checked is near enough."""
+        return all(abs(self.errors[name]) <= MAX_ERROR for name in CHECKED)
+
+    def headline(self) -> str:
+        """One line for the log."""
+        told = ", ".join(f"{name} {self.errors[name]:+.1%}" for name in CHECKED)
+        return f"load {self.load:g}: {told}, steps {self.step_bias - 1:+.1%}"
+
+
+def compare(config: EngineConfig, table: Path, args: argparse.Namespace) -> list[Comparison]:
+    """Predict and serve the same requests at each load.
+
+    Raises:
+        ValueError: if a request does not fit the settings.
+    """
+    # torch takes seconds to import
+    from load_tests.whatif.live import LiveEngine
+
+    # all at once; the requests are the same at every rate
+    at_once = _trace(args, rate_per_s=1e9)
+    finished_s = [_finish_s(served) for served in _predict(config, table, at_once)]
+    capacity = args.requests / max(finished_s)
+    engine = LiveEngine(config, _bench(table, at_once).speed(config).step_time)
+    comparisons = []
+    try:
+        for load in args.loads:
+            trace = _trace(args, load * capacity)
+            print(f"load {load:g}: {trace.duration_s:.0f} s of arrivals", flush=True)
+            predicted = latencies(_predict(config, table, trace))
+            live = engine.serve(trace)
+            bias = _bias(live.steps)
+            comparisons.append(
+                Comparison(
+                    load=load,
+                    rate_per_s=load * capacity,
+                    actual=latencies(live.served),
+                    predicted=predicted,
+                    rescaled=latencies(_predict(config, table, trace, factor=bias)),
+                    step_ratios={
+                        "decode only": _ratios(live.steps, has_prompts=False),
+                        "with prompts": _ratios(live.steps, has_prompts=True),
+                    },
+                    step_bias=bias,
+                )
+            )
+    finally:
+        engine.close()
+    return comparisons
+
+
+def _trace(args: argparse.Namespace, rate_per_s: float) -> Trace:
+    lengths = parse_lengths(args.lengths, args.max_total_len)
+    return from_schedule(
+        poisson(rate_per_s, lengths, Extent(num_requests=args.requests), args.seed)
+    )
+
+
+def _bench(table: Path, trace: Trace) -> Bench:
+    return Bench(trace=trace, step_times=str(table), objective=DEFAULT_OBJECTIVE)
+
+
+def _predict(
+    config: EngineConfig, table: Path, trace: Trace, *, factor: float = 1.0
+) -> tuple[Served, ...]:
+    machine = _bench(table, trace).job(config).machine
+    return fly(replace(machine, step_time=Scaled(machine.step_time, factor)), trace).served
+
+
+def latencies(served: Sequence[Served]) -> dict[str, float]:
+    """Percentiles of each latency in seconds; every request was served."""
+    assert all(request.finish_s is not None for request in served)
+    values = {
+        "TTFT": [request.ttft_s for request in served],
+        "TPOT": [value for request in served if (value := request.tpot_s) is not None],
+        "E2E": [request.e2e_s for request in served],
+    }
+    return dict(_percentiles(values))
+
+
+def _percentiles(values: dict[str, list[float]]) -> Iterator[tuple[str, float]]:
+    for name, of in values.items():
+        summary: Summary | None = summarise(of)
+        if summary is not None:
+            yield from ((f"{name} {p}", getattr(summary, p)) for p in ("p50", "p90", "p99"))
+
+
+def _finish_s(served: Served) -> float:
+    if served.finish_s is None:
+        raise ValueError("not every request fits these settings; lower --max-total-len")
+    return served.finish_s
+
+
+def _ratios(steps: "Sequence[Step]", *, has_prompts: bool) -> tuple[float, float]:
+    """Median of actual over expected, and ninth decile of its distance from 1."""
+    ratios = [s.actual_s / s.expected_s for s in steps if s.has_prompts is has_prompts]
+    if len(ratios) < 2:
+        return 1.0, 0.0
+    return median(ratios), quantiles([abs(ratio - 1) for ratio in ratios], n=10)[-1]
+
+
+def _bias(steps: "Sequence[Step]") -> float:
+    return sum(step.actual_s for step in steps) / sum(step.expected_s for step in steps)
+
+
+def _calibrate(config: EngineConfig, args: argparse.Namespace, table: Path) -> Path:
+    """Measure a table that covers every step of the requests, in a process of its own."""
+    words = calibration(config, args.max_total_len)
+    command = [sys.executable, "-m", "load_tests", "calibrate", "--table", str(table)]
+    options = [*words, "--repeats", str(args.repeats)]
+    done = subprocess.run([*command, *options], check=False, cwd=ROOT)
+    if done.returncode:
+        raise ValueError("the calibration failed")
+    return table
+
+
+def calibration(config: EngineConfig, max_total_len: int) -> list[str]:
+    """Options of `calibrate` whose table knows every step of an engine."""
+    largest_step = max(config.max_num_batched_tokens, 2 * config.max_num_seqs)
+    axes = {
+        "--batches": _axis(1, 2, config.max_num_seqs),
+        "--contexts": _axis(32, 4, max_total_len),
+        "--prompt-lens": _axis(4, 2, largest_step),
+    }
+    words = ["--model", config.model_path, "--dtype", config.dtype]
+    return words + [word for name, axis in axes.items() for word in (name, axis)]
+
+
+def _axis(start: int, factor: int, end: int) -> str:
+    """Numbers that grow by a factor, and the end."""
+    numbers = []
+    while start < end:
+        numbers.append(start)
+        start *= factor
+    return ",".join(map(str, [*numbers, end]))
+
+
+def _show(comparison: Comparison) -> None:
+    rows = [
+        (
+            name,
+            f"{actual:.4g}",
+            f"{comparison.predicted[name]:.4g}",
+            f"{comparison.errors[name]:+.1%}",
+            f"{comparison.rescaled[name] / actual - 1:+.1%}",
+        )
+        for name, actual in comparison.actual.items()
+    ]
+    title = f"Load {comparison.load:g}: {comparison.rate_per_s:.3g} requests per second"
+    report.print_table(
+        title, ("", "actual (s)", "predicted (s)", "error", "error, steps rescaled"), rows
+    )
+    for kind, (middle, deviation) in comparison.step_ratios.items():
+        print(f"steps {kind}: {middle:.3f} of the expected time, 90 % within {deviation:.1%}")
+    print(f"all steps together: {comparison.step_bias:.3f}")

@@ -1,0 +1,37 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from load_tests.__main__ import main
+
+
+def test_a_command_prints_writes_and_draws(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["offline", "--traces", "alpaca", "--requests", "3", "--decode", "1"]
+    words += ["--decode-input", "4", "--decode-output", "2", "--output", str(tmp_path), "--log"]
+    assert main(words) == 0
+    (written,) = tmp_path.glob("offline_*.json")
+    document = json.loads(written.read_text())
+    assert [measure["kind"] for measure in document["measures"]] == ["Offline", "Decode"]
+    assert document["turns"][0]["figures"][0]["output_tokens_per_s"] > 0
+    assert written.with_suffix(".png").stat().st_size > 1000
+    assert "batch 1" in capsys.readouterr().out
+    assert "alpaca: " in (tmp_path / "LOG.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--model", "nowhere"], "neither a model folder nor one of"),
+        (["--order", "pagoda,x"], "--order names 'x'"),
+        (["--peer", "vllm"], "the peer vllm cannot be imported here"),
+    ],
+)
+def test_wrong_use_is_refused_before_anything_runs(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["beam", *words, "--output", str(tmp_path)])
+    assert message in capsys.readouterr().err
