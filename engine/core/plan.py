@@ -38,10 +38,10 @@ class PlanBuilder:
         self._siblings: list[tuple[SequenceGroup, Sequence]] = []
         self.prefilled: list[SequenceGroup] = []
         self._admissions: list[RowAdmission] = []
-        self._append_rows = int32()
-        self._append_entries = _Pairs()
+        # by (row, index) and by row: a device writes all at once, so nothing may be written twice
+        self._appends: dict[tuple[int, int], int] = {}
+        self._last_tokens: dict[int, int] = {}
         self._forks = _Pairs()
-        self._tokens = _Pairs()
         self._swap_outs = _Pairs()
         self._swap_ins = _Pairs()
         self._copies = _Pairs()
@@ -77,10 +77,9 @@ class PlanBuilder:
         self._forks.add(parent_row, child_row)
 
     def grow(self, sequence: Sequence, growth: Growth) -> None:
-        """Pass on what changed in a sequence's block table."""
+        """Pass on what changed in a sequence's block table; what changed before is overwritten."""
         for index, block in growth.entries:
-            self._append_rows.append(sequence.row)
-            self._append_entries.add(index, block)
+            self._appends[sequence.row, index] = block
         self.copy(growth.copies)
 
     def copy(self, pairs: Iterable[tuple[int, int]]) -> None:
@@ -90,7 +89,7 @@ class PlanBuilder:
 
     def set_last_token(self, sequence: Sequence) -> None:
         """Tell a row its last token, where it did not sample it itself."""
-        self._tokens.add(sequence.row, sequence.last_known)
+        self._last_tokens[sequence.row] = sequence.last_known
 
     def swap_out(self, pairs: list[tuple[int, int]]) -> None:
         """Copy (block, swap slot) pairs."""
@@ -138,11 +137,11 @@ class PlanBuilder:
             admissions=tuple(self._admissions),
             fork_parents=self._forks.first,
             fork_children=self._forks.second,
-            append_rows=self._append_rows,
-            append_indices=self._append_entries.first,
-            append_blocks=self._append_entries.second,
-            token_rows=self._tokens.first,
-            token_values=self._tokens.second,
+            append_rows=int32([row for row, _ in self._appends]),
+            append_indices=int32([index for _, index in self._appends]),
+            append_blocks=int32(list(self._appends.values())),
+            token_rows=int32(list(self._last_tokens)),
+            token_values=int32(list(self._last_tokens.values())),
             swap_out_blocks=self._swap_outs.first,
             swap_out_slots=self._swap_outs.second,
             swap_in_slots=self._swap_ins.first,

@@ -1,9 +1,19 @@
-"""Refuses plans whose numbers would reach beyond a tensor."""
+"""Refuses plans whose numbers would reach beyond a tensor, or that write something twice."""
 
 from dataclasses import dataclass
 
 from engine.errors import InvariantViolated
 from engine.types import IntColumn, RowAdmission, StepPlan, int32, int64
+
+# a device writes a column at once: of two writes to one place either may stay
+_WRITTEN_ONCE = (
+    "releases",
+    "fork_children",
+    "token_rows",
+    "swap_out_slots",
+    "swap_in_blocks",
+    "copy_destinations",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +39,7 @@ def check_plan(plan: StepPlan, limits: PlanLimits) -> None:
         InvariantViolated: naming the column and the value; nothing has been changed.
     """
     _check_lengths(plan)
+    _check_written_once(plan)
     for name, limit in (
         ("releases", limits.num_rows),
         ("fork_parents", limits.num_rows),
@@ -55,6 +66,16 @@ def check_plan(plan: StepPlan, limits: PlanLimits) -> None:
     for admission in plan.admissions:
         _check_admission(plan, admission, limits)
     _check_chunks(plan, limits)
+
+
+def _check_written_once(plan: StepPlan) -> None:
+    for name in _WRITTEN_ONCE:
+        column = getattr(plan, name)
+        if len(set(column)) != len(column):
+            raise InvariantViolated(f"step {plan.step}: {name} names one twice: {list(column)}")
+    entries = list(zip(plan.append_rows, plan.append_indices, strict=True))
+    if len(set(entries)) != len(entries):
+        raise InvariantViolated(f"step {plan.step}: appends write an entry twice: {entries}")
 
 
 def _check_range(plan: StepPlan, name: str, column: IntColumn, limit: int) -> None:

@@ -85,6 +85,20 @@ def test_table_entries_name_their_row() -> None:
     assert (list(plan.copy_sources), list(plan.copy_destinations)) == ([3], [13])
 
 
+def test_what_changes_again_is_written_once() -> None:
+    builder = PlanBuilder(0, 10, 10)
+    group = group_in_row(4, [1])
+    (sequence,) = group.sequences
+    for entries in (((0, 11), (1, 12)), ((1, 13),)):
+        builder.grow(sequence, Growth(entries=entries))
+        builder.set_last_token(sequence)
+    builder.prefill(group, sequence, 1)
+    plan = builder.build([])
+    assert list(plan.append_rows) == [4, 4]
+    assert (list(plan.append_indices), list(plan.append_blocks)) == ([0, 1], [11, 13])
+    assert (list(plan.token_rows), list(plan.token_values)) == ([4], [1])
+
+
 def test_siblings_sample_last() -> None:
     builder = PlanBuilder(0, 10, 10)
     group = group_in_row(1, [1, 2])

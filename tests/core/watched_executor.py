@@ -1,9 +1,10 @@
-"""A symbolic executor that knows whose rows a plan computes."""
+"""A symbolic executor that checks plans as workers do, and knows whose rows they compute."""
 
 from collections.abc import Callable
 
 from engine.executor.symbolic import SymbolicExecutor
 from engine.types import StepPlan
+from engine.worker.plan_check import PlanLimits, check_plan
 from tests.core.expectations import Setting
 
 # the seed of a request says which one it is; the seeds of its choices follow it
@@ -12,6 +13,8 @@ SEED_STRIDE = 1000
 
 class WatchedExecutor(SymbolicExecutor):
     """Checks that requests are served first come, first served, unless some may overtake.
+
+    Plans are those that a worker takes, too.
 
     Attributes:
         holders: request id by row, as the workers were told.
@@ -26,10 +29,20 @@ class WatchedExecutor(SymbolicExecutor):
         self.num_sampled = 0
         self.last_plan = StepPlan(step=-1)
         self._is_open = is_open
+        capacity, most = setting.capacity, 2**31
+        self._limits = PlanLimits(
+            num_rows=capacity.num_rows,
+            num_blocks=capacity.num_blocks,
+            num_swap_slots=capacity.num_swap_slots,
+            max_blocks=most,
+            num_positions=most,
+            vocab_size=most,
+        )
         self._max_overtakes = setting.config.max_overtakes
         self._beam_rows: set[int] = set()
 
     def submit(self, plan: StepPlan) -> None:
+        check_plan(plan, self._limits)
         super().submit(plan)
         for row in plan.releases:
             del self.holders[row]

@@ -56,6 +56,24 @@ def test_ids_out_of_range_are_named(column: str, limit: int) -> None:
             check_plan(replace(_SOUND, **broken), _LIMITS)
 
 
+@pytest.mark.parametrize(
+    "twice",
+    [
+        {"releases": int32([3, 3])},
+        {"append_rows": int32([3, 3]), "append_indices": int32([2, 2])},
+        {"token_rows": int32([1, 1]), "token_values": int32([7, 8])},
+        {"fork_parents": int32([0, 1]), "fork_children": int32([2, 2])},
+        {"swap_out_blocks": int32([4, 5]), "swap_out_slots": int32([1, 1])},
+        {"swap_in_slots": int32([0, 1]), "swap_in_blocks": int32([6, 6])},
+        {"copy_sources": int32([8, 9]), "copy_destinations": int32([0, 0])},
+    ],
+)
+def test_what_would_be_written_twice_is_refused(twice: dict[str, Any]) -> None:
+    plan = replace(_SOUND, append_blocks=int32([8, 9])) if "append_rows" in twice else _SOUND
+    with pytest.raises(InvariantViolated, match=r"step 7.*twice"):
+        check_plan(replace(plan, **twice), _LIMITS)
+
+
 @pytest.mark.parametrize("token", [-1, 50])
 def test_tokens_out_of_the_vocabulary_are_refused(token: int) -> None:
     with pytest.raises(InvariantViolated, match="prefill_tokens"):
