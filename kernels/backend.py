@@ -86,7 +86,6 @@ class GatheredBatch:
     Attributes:
         tokens: [T] int64.
         slots, block_tables, context_lens, query_starts: see `BatchLayout`.
-        logit_indices: the last token of each sequence, see `BatchLayout`.
     """
 
     tokens: Tensor
@@ -94,7 +93,6 @@ class GatheredBatch:
     block_tables: Tensor
     context_lens: Tensor
     query_starts: Tensor
-    logit_indices: Tensor | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

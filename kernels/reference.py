@@ -113,7 +113,6 @@ class ReferenceBackend:
             block_tables=block_tables.index_select(0, columns.rows),
             context_lens=columns.context_lens.int(),
             query_starts=columns.starts.int(),
-            logit_indices=columns.starts[1:] - 1 if num_prompt_tokens else None,
         )
 
     def embed(self, tokens: Tensor, weight: Tensor) -> Tensor:

@@ -10,15 +10,17 @@ from torch import Tensor
 
 from engine.types import StepPlan
 from engine.worker.row_table import RowTable
-from engine.worker.spans import Spans, count_up
+from engine.worker.spans import Spans, count_up, join, sampled_spans
 from engine.worker.staging import Int32Array
 from kernels.backend import BatchColumns
 
-# chunks of prompts that a graph has room for
+# chunks of prompts, and siblings, that a graph has room for
 MAX_CHUNKS = 32
 # with more decodes a step is longer than it takes to launch
 _MIXED_DECODES = (8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 512)
 _MIXED_PROMPT_TOKENS = (64, 128, 192, 256, 384, 512, 768)
+_SEARCHING_MIXED_DECODES = (32, 64, 128, 192, 256)
+_SEARCHING_MIXED_PROMPT_TOKENS = (64, 128, 256)
 # alternatives that a graph lists: beams of widths 4 and 8 have 8 and 16 candidates
 COMMON_LOGPROBS = (8, 16)
 _LOGPROBS = (*COMMON_LOGPROBS, 32, 64, 128, 256)
@@ -33,7 +35,8 @@ class Variant:
 
     Attributes:
         num_decodes: rows that decode.
-        num_prompt_tokens: tokens of up to `MAX_CHUNKS` chunks of prompts; 0 for decodes alone.
+        num_prompt_tokens: tokens of up to `MAX_CHUNKS` chunks of prompts, to which siblings count;
+            0 for decodes alone.
         is_random, is_filtered, is_deterministic: see `RowParameters`.
         num_logprobs: alternatives that it lists for each row; -1 for no log-probabilities.
     """
@@ -65,7 +68,11 @@ class Variant:
         """Lengths of the columns of `Columns`."""
         rows, tokens, decodes = self.num_rows, self.num_tokens, self.num_decodes
         prompt_tokens = self.num_prompt_tokens
-        return [rows, rows, rows + 1, tokens, tokens, prompt_tokens, tokens, decodes, decodes]
+        logits = rows if prompt_tokens else 0
+        return [
+            *(rows, rows, rows + 1, tokens, tokens, prompt_tokens),
+            *(tokens, logits, decodes, decodes),
+        ]
 
 
 def decode_sizes(max_num_rows: int) -> list[int]:
@@ -112,6 +119,17 @@ def mixed_variants(max_num_rows: int, max_num_tokens: int) -> list[Variant]:
     ]
 
 
+def searching_mixed_variants(max_num_rows: int, max_num_tokens: int) -> list[Variant]:
+    """The same beside beams of common widths, of the sizes that steps of beams often have."""
+    return [
+        replace(variant, num_logprobs=num_logprobs)
+        for variant in mixed_variants(max_num_rows, max_num_tokens)
+        if variant.num_decodes in _SEARCHING_MIXED_DECODES
+        and variant.num_prompt_tokens in _SEARCHING_MIXED_PROMPT_TOKENS
+        for num_logprobs in COMMON_LOGPROBS
+    ]
+
+
 def _capped(sizes: Sequence[int], most: int) -> list[int]:
     """The sizes below `most`, and `most`."""
     return [*sizes[: bisect_left(sizes, most)], most]
@@ -123,10 +141,13 @@ class Columns(BatchColumns):
 
     Attributes:
         positions: of each token.
+        logit_indices: token whose logits each row takes; empty without prompts, where it is its
+            own.
         places, blocks: appends to the flat block tables.
     """
 
     positions: Tensor
+    logit_indices: Tensor
     places: Tensor
     blocks: Tensor
 
@@ -156,34 +177,48 @@ class Packer:
         columns["context_lens"][: variant.num_decodes] = variant.is_deterministic
         starts = np.arange(len(columns["starts"]))
         columns["starts"][:] = np.minimum(starts, variant.num_decodes)
+        if variant.num_prompt_tokens:
+            columns["logit_indices"][: variant.num_decodes] = starts[: variant.num_decodes]
         return columns
 
-    def pack(self, variant: Variant, plan: StepPlan, spans: Spans) -> Int64Array:
-        """The buffer for a plan, whose chunks that sample come before the others.
+    def pack(self, variant: Variant, plan: StepPlan, spans: Spans) -> Int32Array:
+        """The buffer for a plan.
+
+        Of the rows behind the decodes, the chunks that sample come first, then siblings, which have
+        no tokens, then the other chunks.
 
         Args:
             spans: of the plan.
         """
         columns = self.padding(variant)
-        num_decodes = len(plan.decode_rows)
-        decodes = Spans(*(part[:num_decodes] for part in (spans.rows, spans.starts, spans.ends)))
-        self._place(columns, decodes, first_row=0)
+        self._place(columns, spans[: len(plan.decode_rows)], first_row=0)
         if plan.prefill_rows:
-            order = _sampling_first(plan)
-            parts = (spans.rows, spans.starts, spans.ends)
-            chunks = Spans(*(part[num_decodes:][order] for part in parts))
-            self._place(columns, chunks, first_row=variant.num_decodes)
-            columns["starts"][variant.num_decodes + len(order) :] = (
-                variant.num_decodes + chunks.bounds[-1]
-            )
-            tokens = _tokens_in_order(plan, order)
-            columns["prompt_tokens"][: len(tokens)] = tokens
+            self._place_chunks(columns, variant, plan, spans)
         if self.holds_appends(variant, plan):
             num_appends = len(plan.append_rows)
             entries = np.asarray(plan.append_rows) * np.int64(self._width)
             columns["places"][:num_appends] = entries + np.asarray(plan.append_indices)
             columns["blocks"][:num_appends] = plan.append_blocks
         return np.concatenate(list(columns.values()))
+
+    def _place_chunks(
+        self, columns: dict[str, Int64Array], variant: Variant, plan: StepPlan, spans: Spans
+    ) -> None:
+        first, num_decodes = variant.num_decodes, len(plan.decode_rows)
+        sampled = sampled_spans(plan, spans)[num_decodes:]
+        ended, parents = np.split(sampled, [len(sampled) - len(plan.sibling_rows)])
+        going_on = np.flatnonzero(1 - np.asarray(plan.prefill_samples)) + num_decodes
+        siblings = replace(
+            spans[parents], rows=np.asarray(plan.sibling_rows), starts=spans.ends[parents]
+        )
+        sequences = join(spans[ended], siblings, spans[going_on])
+        self._place(columns, sequences, first_row=first)
+        columns["starts"][first + len(sequences.rows) :] = first + sequences.bounds[-1]
+        last_tokens = first + sequences.bounds[1:] - 1
+        last_tokens[len(ended) : len(sampled)] = last_tokens[np.searchsorted(ended, parents)]
+        columns["logit_indices"][first : first + len(last_tokens)] = last_tokens
+        tokens = _tokens_of(plan, np.concatenate((ended, going_on)) - num_decodes)
+        columns["prompt_tokens"][: len(tokens)] = tokens
 
     def _place(self, columns: dict[str, Int64Array], spans: Spans, *, first_row: int) -> None:
         """Write rows and their tokens; all rows before `first_row` have one token."""
@@ -203,15 +238,10 @@ class Packer:
         return len(plan.append_rows) <= variant.num_decodes
 
 
-def _sampling_first(plan: StepPlan) -> NDArray[np.int64]:
-    """The order of the plan's chunks with those that sample in front."""
-    return np.argsort(1 - np.asarray(plan.prefill_samples), kind="stable")
-
-
-def _tokens_in_order(plan: StepPlan, order: NDArray[np.int64]) -> Int32Array:
-    """Tokens of the plan's chunks in another order."""
+def _tokens_of(plan: StepPlan, chunks: NDArray[np.int64]) -> Int32Array:
+    """Tokens of chunks of the plan, in the order of the chunks that are given."""
     counts = np.asarray(plan.prefill_counts)
     firsts = counts.cumsum() - counts
-    indices = firsts[order].repeat(counts[order]) + count_up(counts[order])
+    indices = firsts[chunks].repeat(counts[chunks]) + count_up(counts[chunks])
     tokens: Int32Array = np.asarray(plan.prefill_tokens)[indices]
     return tokens

@@ -24,6 +24,7 @@ from engine.worker.graph_staging import (
     Variant,
     decode_sizes,
     mixed_variants,
+    searching_mixed_variants,
     searching_variants,
     special_variant,
 )
@@ -53,6 +54,7 @@ def common_variants(max_num_rows: int, max_num_tokens: int) -> list[Variant]:
         *decodes,
         *searching_variants(max_num_rows),
         *mixed_variants(max_num_rows, max_num_tokens),
+        *searching_mixed_variants(max_num_rows, max_num_tokens),
     ]
     return sorted(variants, key=lambda variant: -variant.num_tokens)
 
@@ -85,7 +87,7 @@ class Graphs:
         self._common = common_variants(max_num_rows, max_num_tokens)
         self._decode_sizes = decode_sizes(max_num_rows)
         self._max_num_rows = max_num_rows
-        self._mixed = mixed_variants(max_num_rows, max_num_tokens)
+        self._mixed = [variant for variant in self._common if variant.num_prompt_tokens]
         self._graphs: dict[Variant, Callable[[], Sampled]] = {}
         size = max(sum(variant.sections) for variant in self._common)
         self._staging = torch.zeros(size, dtype=torch.int64, device=self._runtime.device)
@@ -105,11 +107,11 @@ class Graphs:
         """The smallest variant that a plan's forward pass fits.
 
         None if it is too large, if a row's rules need its tokens, or if it prefills for a row that
-        wants more than its next token.
+        wants what few do.
         """
         parameters = self._table.parameters
-        rows = np.asarray(plan.decode_rows + plan.prefill_rows)
-        if plan.sibling_rows or not len(rows) or not parameters.is_capturable[rows].all():
+        rows = np.asarray(plan.decode_rows + plan.prefill_rows + plan.sibling_rows)
+        if not len(rows) or not parameters.is_capturable[rows].all():
             return None
         is_random = parameters.is_random[rows]
         wanted = Variant(
@@ -121,22 +123,25 @@ class Graphs:
             num_logprobs=int(parameters.num_logprobs[rows].max()),
         )
         if plan.prefill_rows:
-            return self._find_mixed(wanted, len(plan.prefill_rows))
+            return self._find_mixed(wanted, plan)
         if wanted.is_special:
             return special_variant(wanted, self._max_num_rows)
         size = self._decode_sizes[bisect_left(self._decode_sizes, wanted.num_decodes)]
         return replace(wanted, num_decodes=size)
 
-    def _find_mixed(self, wanted: Variant, num_chunks: int) -> Variant | None:
-        if wanted.is_special or wanted.is_filtered or num_chunks > MAX_CHUNKS:
+    def _find_mixed(self, wanted: Variant, plan: StepPlan) -> Variant | None:
+        num_chunks = len(plan.prefill_rows) + len(plan.sibling_rows)
+        if wanted.is_deterministic or wanted.is_filtered or num_chunks > MAX_CHUNKS:
             return None
         fitting = (
             variant
             for variant in self._mixed
             if wanted.num_decodes <= variant.num_decodes
             and wanted.num_prompt_tokens <= variant.num_prompt_tokens
+            and wanted.num_logprobs <= variant.num_logprobs
+            and (wanted.num_logprobs < 0) == (variant.num_logprobs < 0)
         )
-        return min(fitting, key=lambda variant: variant.num_tokens, default=None)
+        return min(fitting, key=lambda v: (v.num_tokens, v.num_logprobs), default=None)
 
     def holds_appends(self, variant: Variant, plan: StepPlan) -> bool:
         """Whether `replay` writes the plan's appends, too."""
@@ -146,17 +151,18 @@ class Graphs:
         """Enqueue a plan's forward pass.
 
         Returns:
-            What is chosen for the decodes and for the chunks that sample, valid until the next
-            replay.
+            What is chosen for the decodes, and for the chunks that sample and their siblings, valid
+            until the next replay.
         """
         graph = self._graphs.get(variant) or self._capture(variant)
         packed = self._packer.pack(variant, plan, spans)
         self._runtime.refill(self._staging[: len(packed)], torch.from_numpy(packed))
         sampled = graph()
         first_chunk = variant.num_decodes
+        num_sampling = sum(plan.prefill_samples) + len(plan.sibling_rows)
         return (
             sampled.part(0, len(plan.decode_rows)),
-            sampled.part(first_chunk, first_chunk + sum(plan.prefill_samples)),
+            sampled.part(first_chunk, first_chunk + num_sampling),
         )
 
     def _capture(self, variant: Variant) -> Callable[[], Sampled]:
@@ -184,7 +190,7 @@ class Graphs:
             query_starts=batch.query_starts,
             max_context_len=table.num_positions,
             max_query_len=max(1, variant.num_prompt_tokens),
-            logit_indices=batch.logit_indices,
+            logit_indices=columns.logit_indices if variant.num_prompt_tokens else None,
             is_deterministic=variant.is_deterministic,
         )
         sampling = table.parameters.columns(

@@ -19,6 +19,10 @@ class Spans:
     starts: Int32Array
     ends: Int32Array
 
+    def __getitem__(self, indices: slice | NDArray[np.int64]) -> "Spans":
+        """Some of the spans."""
+        return Spans(self.rows[indices], self.starts[indices], self.ends[indices])
+
     @property
     def counts(self) -> Int32Array:
         """Tokens of each span."""
@@ -37,6 +41,15 @@ class Spans:
         starts = self.starts.repeat(pieces) + count_up(pieces)
         ends = np.where(is_split.repeat(pieces), starts + 1, self.ends.repeat(pieces))
         return Spans(self.rows.repeat(pieces), starts, ends)
+
+
+def join(*parts: Spans) -> Spans:
+    """One after the other."""
+    return Spans(
+        np.concatenate([part.rows for part in parts]),
+        np.concatenate([part.starts for part in parts]),
+        np.concatenate([part.ends for part in parts]),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +115,7 @@ def sampled_tokens(plan: StepPlan, spans: Spans) -> NextTokens:
     Raises:
         InvariantViolated: if the parent of a sibling samples nothing.
     """
-    parents = _sampled_spans(plan, spans)
+    parents = sampled_spans(plan, spans)
     rows = spans.rows[parents]
     rows[len(rows) - len(plan.sibling_rows) :] = plan.sibling_rows
     return NextTokens(rows, spans.ends[parents], spans.bounds[1:][parents] - 1)
@@ -123,8 +136,8 @@ def prompt_tokens(spans: Spans, parameters: RowParameters) -> NextTokens:
     )
 
 
-def _sampled_spans(plan: StepPlan, spans: Spans) -> NDArray[np.int64]:
-    """Index of the span that each sampled row takes its logits from.
+def sampled_spans(plan: StepPlan, spans: Spans) -> NDArray[np.int64]:
+    """Index of the span that each row of `StepPlan.sampled_rows` takes its logits from.
 
     Raises:
         InvariantViolated: if the parent of a sibling samples nothing.
@@ -134,7 +147,7 @@ def _sampled_spans(plan: StepPlan, spans: Spans) -> NDArray[np.int64]:
     own = np.concatenate((np.arange(num_decodes), ended))
     if not plan.sibling_rows:
         return own
-    index_of = {int(spans.rows[index]): index for index in own}
+    index_of = {int(spans.rows[index]): index for index in ended}
     missing = set(plan.sibling_parents) - index_of.keys()
     if missing:
         raise InvariantViolated(f"step {plan.step}: siblings of {missing}, which sample nothing")

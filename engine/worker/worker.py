@@ -22,7 +22,7 @@ from engine.worker.rehearsal import Rehearsal
 from engine.worker.report import Part, PendingStep
 from engine.worker.row_table import RowTable
 from engine.worker.sampler import choose, look_up
-from engine.worker.spans import make_spans
+from engine.worker.spans import make_spans, sampled_tokens
 from engine.worker.staging import stage
 from kernels.backend import BatchLayout, KernelBackend, Sampled, SamplingColumns
 from kernels.runtime import Runtime
@@ -144,12 +144,13 @@ class Worker:
         spans = make_spans(plan, table)
         chosen = graphs.replay(variant, plan, spans)
         table.lengths[spans.rows] = spans.ends
-        num_decodes, sampled_rows = len(plan.decode_rows), np.asarray(plan.sampled_rows)
+        # siblings get the length of their parents
+        next_tokens = sampled_tokens(plan, spans)
+        table.lengths[next_tokens.rows] = next_tokens.positions
+        sampled_rows = np.split(next_tokens.rows, [len(plan.decode_rows)])
         return [
             Part(sampled, rows, table.parameters.num_logprobs[rows])
-            for sampled, rows in zip(
-                chosen, (sampled_rows[:num_decodes], sampled_rows[num_decodes:]), strict=True
-            )
+            for sampled, rows in zip(chosen, sampled_rows, strict=True)
             if len(rows)
         ]
 

@@ -63,12 +63,10 @@ def _gather_tokens(
 def _gather_rows(
     context_lens_out,
     query_starts_out,
-    logit_indices_out,
     context_lens,
     starts,
     first,
     num_rows,
-    HAS_LOGIT_INDICES: tl.constexpr,
     ENTRIES: tl.constexpr,
 ):
     """Write lengths and starts of rows [first, first + ENTRIES)."""
@@ -78,9 +76,6 @@ def _gather_rows(
     tl.store(context_lens_out + rows, context_len.to(tl.int32), is_row)
     start = tl.load(starts + rows, is_start, other=0)
     tl.store(query_starts_out + rows, start.to(tl.int32), is_start)
-    if HAS_LOGIT_INDICES:
-        # the start of a row is the end of the one before
-        tl.store(logit_indices_out + (rows - 1), start - 1, is_start & (rows > 0))
 
 
 @triton.jit
@@ -110,7 +105,6 @@ def _gather_kernel(
     tables_out,
     context_lens_out,
     query_starts_out,
-    logit_indices_out,
     rows,
     context_lens,
     starts,
@@ -125,7 +119,6 @@ def _gather_kernel(
     num_token_programs,
     max_blocks,
     block_size,
-    HAS_LOGIT_INDICES: tl.constexpr,
     ENTRIES: tl.constexpr,
     IDS: tl.constexpr,
     PIECES: tl.constexpr,
@@ -154,12 +147,10 @@ def _gather_kernel(
         _gather_rows(
             context_lens_out,
             query_starts_out,
-            logit_indices_out,
             context_lens,
             starts,
             first,
             num_rows,
-            HAS_LOGIT_INDICES,
             ENTRIES,
         )
     else:
@@ -219,7 +210,6 @@ def gather_batch(
         batch.block_tables,
         batch.context_lens,
         batch.query_starts,
-        batch.logit_indices,
         columns.rows,
         columns.context_lens,
         columns.starts,
@@ -234,7 +224,6 @@ def gather_batch(
         num_token_programs,
         block_tables.shape[1],
         block_size,
-        HAS_LOGIT_INDICES=batch.logit_indices is not None,
         ENTRIES=_ENTRIES,
         IDS=_IDS,
         PIECES=num_pieces,
@@ -250,12 +239,10 @@ def _empty_batch(columns: BatchColumns, max_blocks: int) -> GatheredBatch:
     def empty(*shape: int, dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=columns.rows.device)
 
-    has_prompts = len(columns.prompt_tokens) > 0
     return GatheredBatch(
         tokens=empty(num_tokens, dtype=torch.int64),
         slots=empty(num_tokens, dtype=torch.int64),
         block_tables=empty(num_rows, max_blocks, dtype=torch.int32),
         context_lens=empty(num_rows, dtype=torch.int32),
         query_starts=empty(num_rows + 1, dtype=torch.int32),
-        logit_indices=empty(num_rows, dtype=torch.int64) if has_prompts else None,
     )

@@ -29,7 +29,6 @@ class Points:
         brief_batches: those of `batches` that are measured with the first two contexts only.
         padded_len, padded_batch: see `MixedTimes`.
         sizes: see `WithFilledBatches`.
-        gap: steps without prompts after each with prompts beside decodes.
         shared_len: of a common prefix whose cost is measured; 0 for none.
         n, beam_width: how requests decode, see `SamplingParams`; batches are multiples of n.
         repeats: steps per point.
@@ -44,7 +43,6 @@ class Points:
     padded_len: int = 0
     padded_batch: int = 0
     sizes: tuple[int, ...] = ()
-    gap: int = 1
     shared_len: int = 0
     n: int = 1
     beam_width: int = 0
@@ -64,7 +62,7 @@ class Points:
     @property
     def mixed_steps(self) -> int:
         """All steps of such a point: the first prompts are not counted, and decodes follow."""
-        return (1 + self.num_mixed) * (1 + self.gap) + self.num_mixed
+        return (1 + self.num_mixed) * 2 + self.num_mixed
 
     def longest(self, max_position: int) -> int:
         """Positions of the longest sequence that is needed, as far as the model has them."""
@@ -99,5 +97,6 @@ DEFAULT_POINTS: dict[Device, Points] = {
         padded_batch=256,
         sizes=tuple(decode_sizes(256)),
         shared_len=512,
+        num_mixed=6,
     ),
 }

@@ -16,6 +16,8 @@ from load_tests.traffic.schedule import TimedRequest
 
 # beams that are replaced in a step while they are measured, as in figure 15
 BEAM_REPLACEMENT = 0.1
+# times further above the median are no measurement
+_MOST_OVER_MEDIAN = 1.3
 # of the pool; newcomers leave some blocks free
 _USABLE = 0.9
 
@@ -154,11 +156,11 @@ class StepBench:
             sums_s = []
             for _ in range(1 + points.num_mixed):
                 run.prefill(prompt_len)
-                sums_s.append(sum(map(self._seconds, islice(steps, 1 + points.gap))))
+                sums_s.append(sum(map(self._seconds, islice(steps, 2))))
             after_s = self._alone(islice(steps, points.num_mixed))
-            alone_s = fmean((before_s, after_s)) * (1 + points.gap)
+            alone_s = before_s + after_s
             # the first prompts of a size find cold caches
-            yield max(0.0, self._median(sums_s[1:]) - alone_s)
+            yield max(0.0, self._mean(sums_s[1:]) - alone_s)
             before_s = after_s
             num_steps += points.mixed_steps
             if num_steps + points.mixed_steps > most_steps:
@@ -167,7 +169,7 @@ class StepBench:
 
     def _alone(self, steps: Iterator[LiveStep]) -> float:
         times_s = [self._seconds(step) for step in steps]
-        return self._median(times_s[-self._points.num_mixed :])
+        return self._mean(times_s[-self._points.num_mixed :])
 
     def _seconds(self, step: LiveStep) -> float:
         return step.step_s - self.copied_block_s * step.work.num_copied_blocks
@@ -193,6 +195,14 @@ class StepBench:
 
     def _run(self) -> "_Run":
         return _Run(self._worker, self._points)
+
+    def _mean(self, times_s: list[float]) -> float:
+        """Mean of times in a row: a result that comes late shortens the next time by as much.
+
+        A time far above the others is that of something else.
+        """
+        most_s = _MOST_OVER_MEDIAN * self._median(times_s)
+        return fmean(min(seconds, most_s) for seconds in times_s)
 
     def _median(self, times_s: list[float]) -> float:
         if len(times_s) < 2:

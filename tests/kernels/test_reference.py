@@ -183,7 +183,5 @@ def test_a_batch_is_looked_up_in_the_tables_of_all_rows(backend: ReferenceBacken
     assert batch.tokens.tolist() == [71, 72, 50, 51]
     assert batch.slots.tolist() == [33, -1, 23, 36]
     assert batch.block_tables.tolist() == [[7, 8], [0, 0], [5, 9]]
-    assert batch.logit_indices is not None
-    assert batch.logit_indices.tolist() == [0, 1, 3]
     narrow = (batch.block_tables, batch.context_lens, batch.query_starts)
     assert {tensor.dtype for tensor in narrow} == {torch.int32}

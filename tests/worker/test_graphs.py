@@ -12,7 +12,7 @@ from engine.core.preemption import Preemption
 from engine.model.loader import load_model
 from engine.model.parallel import TensorParallel
 from engine.types import SamplingParams
-from engine.worker.graph_staging import decode_sizes, mixed_variants
+from engine.worker.graph_staging import MAX_CHUNKS, decode_sizes, mixed_variants
 from engine.worker.kv_pool import KVPool
 from engine.worker.worker import Worker
 from kernels.runtime import HostRuntime, T
@@ -91,11 +91,44 @@ def test_replayed_decodes_survive_preemptions(tiny: TinyModel, preemption: Preem
     assert runtime.num_replays > 0
 
 
-def test_choices_that_fork_replay_after_their_copies(tiny: TinyModel) -> None:
-    samplings = [replace(_DRAWING, n=3)] * 3
+def test_choices_are_replayed_from_their_prompts_on(tiny: TinyModel) -> None:
+    samplings = [replace(_DRAWING, n=3), _GREEDY, replace(_DRAWING, n=2)]
     settings = {"block_size": 4, "max_num_seqs": 12}
-    graphed, _ = _graphed(tiny, samplings, **settings)
+    graphed, runtime = _graphed(tiny, samplings, **settings)
     assert tokens_of(graphed) == tokens_of(run(tiny, _PROMPTS, samplings, **settings))
+    assert runtime.num_replays == len([plan for plan in graphed.plans if plan.num_tokens])
+
+
+def test_more_choices_than_a_graph_has_room_for_are_launched(tiny: TinyModel) -> None:
+    samplings = [replace(_DRAWING, n=MAX_CHUNKS), _GREEDY, _GREEDY]
+    settings = {"block_size": 4, "max_num_seqs": MAX_CHUNKS + 2, "num_blocks": 400}
+    graphed, runtime = _graphed(tiny, samplings, **settings)
+    assert tokens_of(graphed) == tokens_of(run(tiny, _PROMPTS, samplings, **settings))
+    launched = len([plan for plan in graphed.plans if plan.num_tokens]) - runtime.num_replays
+    assert launched == 1
+
+
+def test_prompts_beside_beams_are_replayed(tiny: TinyModel) -> None:
+    beams = replace(_GREEDY, beam_width=4, n=4)
+    runtime = _Replayer()
+    engine = Run(tiny, load=_loader(runtime), max_num_seqs=32)
+    num_common = runtime.num_captures
+    for index, prompt in enumerate(_PROMPTS):
+        engine.add(index, prompt, beams)
+        for _ in range(3):
+            engine.step()
+    engine.drain()
+    assert runtime.num_captures == num_common
+    assert runtime.num_replays == len([plan for plan in engine.plans if plan.num_tokens])
+    assert tokens_of(engine) == tokens_of(run(tiny, _PROMPTS, beams, max_num_seqs=32))
+
+
+def test_log_probabilities_of_prompts_are_not_replayed(tiny: TinyModel) -> None:
+    samplings = [_GREEDY, replace(_GREEDY, num_logprobs=2, prompt_logprobs=2), _GREEDY]
+    graphed, runtime = _graphed(tiny, samplings)
+    launched = run(tiny, _PROMPTS, samplings)
+    assert tokens_of(graphed) == tokens_of(launched)
+    assert runtime.num_replays < len(graphed.plans)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Where each token of a batch lives."""
 
 from array import array
-from dataclasses import replace
 
 import torch
 
@@ -67,7 +66,17 @@ def test_rows_that_all_get_the_token_after_their_only_one_need_all_logits() -> N
     layout = build_inputs(plan, table, _BLOCK_SIZE).layout
     x = torch.rand(2, 3)
     assert layout.logit_rows(x) is x
-    forking = replace(plan, sibling_rows=int32([1]), sibling_parents=int32([0]))
+    forking = StepPlan(
+        step=1,
+        decode_rows=int32([2]),
+        prefill_rows=int32([0]),
+        prefill_starts=int32([4]),
+        prefill_counts=int32([1]),
+        prefill_samples=array("b", [1]),
+        prefill_tokens=int32([9]),
+        sibling_rows=int32([1]),
+        sibling_parents=int32([0]),
+    )
     forked = build_inputs(forking, table, _BLOCK_SIZE).layout
     assert torch.equal(forked.logit_rows(x), x[[0, 1, 1]])
 

@@ -11,7 +11,12 @@ from typing import get_args
 from engine.config import Device, DType, EngineConfig
 from engine.executor.simulated import BeamAncestry
 from engine.types import Capacity
-from engine.worker.graph_staging import searching_variants
+from engine.worker.graph_staging import (
+    Variant,
+    mixed_variants,
+    searching_mixed_variants,
+    searching_variants,
+)
 from load_tests import machine
 from load_tests.calibrate.live_worker import LiveWorker, Sizes, Turn, live_config
 from load_tests.calibrate.measure import calibrate
@@ -28,8 +33,7 @@ from load_tests.figures.workloads import Files
 from load_tests.simulation import Replay, Setup, replay
 from load_tests.traffic.schedule import Schedule, TimedRequest
 
-# requests of several sequences, which a GPU gets kernel by kernel where they are born, or always if
-# they are beams
+# requests of several sequences
 _SEVERAL = Points(
     batches=(4, 32, 64, 96, 128, 160, 256),
     contexts=(32, 128, 512, 2048),
@@ -101,10 +105,11 @@ class Settings:
             plain = replace(DEFAULT_POINTS["cuda"], contexts=(32, 128, 512, MAX_MODEL_LEN))
         samples, beams = several, replace(several, beam_width=several.n)
         if self.device == "cuda":
-            sizes = {variant.num_decodes for variant in searching_variants(max(plain.batches))}
-            # a launch hides behind the step before, unless that is launched kernel by kernel too
-            samples = replace(samples, sizes=plain.sizes, gap=4)
-            beams = replace(beams, sizes=tuple(sorted(sizes)), num_mixed=10)
+            limits = max(plain.batches), plain.budget
+            samples = replace(_like_graphs(samples, mixed_variants(*limits)), sizes=plain.sizes)
+            beams = _like_graphs(beams, searching_mixed_variants(*limits))
+            sizes = {variant.num_decodes for variant in searching_variants(limits[0])}
+            beams = replace(beams, sizes=tuple(sorted(sizes)))
         return {"plain": plain, "samples": samples, "beams": beams}
 
     def blocks(self, block_size: int) -> int:
@@ -191,6 +196,19 @@ class Bench:
             self.close()
         self._worker = self._worker or LiveWorker(self.settings.config(block_size))
         return self._worker
+
+
+def _like_graphs(points: Points, variants: Sequence[Variant]) -> Points:
+    """Measure prompts beside decodes in the sizes of their graphs, and just beyond."""
+    lens = sorted({variant.num_prompt_tokens for variant in variants})
+    batches = tuple(sorted({variant.num_decodes for variant in variants}))
+    return replace(
+        points,
+        prompt_lens=(*lens, lens[-1] + 1, max(points.prompt_lens)),
+        mixed_batches=batches,
+        padded_len=lens[-1],
+        padded_batch=batches[-1],
+    )
 
 
 def read_card(folder: Path) -> Card:
