@@ -161,8 +161,9 @@ def _num_shares(
 ) -> tuple[int, int]:
     """Numbers of shares of rows and of pieces.
 
-    Programs without a share may cost others a tenth of their speed where they are many, so the
-    numbers are about the same.
+    Whole rows are the best shares where they keep the multiprocessors busy, and next to them equal
+    parts of rows, as long as their number is a power of two. Programs without a share may cost
+    others a tenth of their speed where they are many, so both numbers are about the same.
 
     Args:
         most_per_sm: programs that a multiprocessor has room for.
@@ -171,7 +172,7 @@ def _num_shares(
     most = max(most_per_sm * sms // num_kv_heads, 1)
     pieces = max(per_sm * sms // num_kv_heads, 1)
     whole = max(n for n in range(1, most + 1) if num_rows % n == 0)
-    # the more rows a share has, the less it costs to split some of them
+    # the more rows a share has, the less it costs to split some of them instead
     if whole * num_kv_heads >= (3 - 1.6 * whole / num_rows) * sms:
         return whole, max(whole, pieces)
     parts = 2 ** int(math.log2(max(pieces / num_rows, 1)))

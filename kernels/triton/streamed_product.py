@@ -35,17 +35,28 @@ class Tile:
     num_stages: int
     num_warps: int
 
+    @property
+    def programs_per_sm(self) -> int:
+        """Programs whose stages fit the shared memory of a multiprocessor of Hopper."""
+        stage_bytes = (self.rows + self.outputs) * self.columns * 2
+        return max(_SHARED_BYTES // (self.num_stages * stage_bytes), 1)
 
-# By rows, the last for any number. Of each line the first is taken that gives every program its own
-# multiprocessor and keeps most of the shared memory in flight, or else the last. Up to 64 rows they
-# are the fastest of 16 for the shapes of Llama-3-8B and OPT-13B on an H200, beyond on an H100.
+
+_SHARED_BYTES = 227 << 10
+# By rows, the last for any number. Of each line the first is taken whose programs all run at once,
+# or else the last. Up to 64 rows they are the fastest of 16 for the shapes of Llama-3-8B and
+# OPT-13B on an H200, beyond on an H100.
 _TILES = [
-    [Tile(16, 64, 256, 4, 4), Tile(16, 64, 128, 3, 4)],
-    # 32 rows of 4096 x 4096: 11.2 us, in columns of 128 11.8; of 5120 x 20480: 52.4, one
-    # program per multiprocessor 54.9
-    [Tile(32, 64, 256, 4, 4), Tile(32, 64, 128, 3, 4)],
-    # 64 rows of 5120 x 15360: 39.9 us, 41.0 with 64 outputs; of 5120 x 20480: 55.1 and 57.2
-    [Tile(64, 64, 128, 6, 4), Tile(64, 128, 128, 4, 4), Tile(64, 128, 64, 4, 4)],
+    # 4096 x 28672: 57.2 us with 4 stages, 61.8 with 3; 5120 x 20480: 53.4 and 50.0
+    [Tile(16, 64, 256, 4, 4), Tile(16, 64, 128, 3, 4), Tile(16, 64, 128, 4, 4)],
+    # 32 rows of 4096 x 4096: 11.2 us, in columns of 128 11.8
+    [Tile(32, 64, 256, 4, 4), Tile(32, 64, 128, 3, 4), Tile(32, 64, 128, 4, 4)],
+    # 64 rows of 5120 x 15360: 39.9 us, 41.0 with 64 outputs; of 5120 x 20480: 54.3 in columns of
+    # 64, 58.9 of 128; of 5120 x 50272: 131.8 and 124.7
+    [
+        *(Tile(64, 64, 128, 6, 4), Tile(64, 128, 128, 4, 4)),
+        *(Tile(64, 128, 64, 4, 4), Tile(64, 128, 128, 4, 4)),
+    ],
     # 128 rows of 4096 x 6144: 23.6 us, 29.7 with twice the outputs; of 4096 x 28672: 99.0 and 89.9
     [Tile(128, 64, 128, 4, 4), Tile(128, 128, 64, 5, 4)],
     [Tile(128, 128, 64, 5, 4), Tile(256, 128, 64, 4, 8)],
@@ -281,7 +292,7 @@ def _tile_for(num_rows: int, num_outputs: int, num_parts: int, sms: int) -> Tile
     tiles = next((tiles for tiles in _TILES if num_rows <= tiles[0].rows), _TILES[-1])
     for tile in tiles:
         num_tiles = triton.cdiv(num_rows, tile.rows) * triton.cdiv(num_outputs, tile.outputs)
-        if num_tiles * num_parts <= sms:
+        if num_tiles * num_parts <= sms * tile.programs_per_sm:
             break
     return tile
 
