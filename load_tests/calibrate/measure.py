@@ -23,6 +23,7 @@ def calibrate(
         ValueError: if a batch does not fit the pool.
     """
     bench = StepBench(worker, points)
+    bench.warm_up()
     decode_s = []
     for batch in points.batches:
         decode_s.append(bench.decodes(batch))

@@ -38,6 +38,11 @@ class StepBench:
         self._points = points
         self._max_len = worker.config.max_model_len
 
+    def warm_up(self) -> None:
+        """Run a point for nothing: a worker that has just been made is slower."""
+        self._decode(self._points.batches[0], self._points.contexts[0])
+        self.spreads.clear()
+
     def decodes(self, batch: int) -> tuple[float, ...]:
         """Seconds of a step for each context that fits."""
         points = self._points
