@@ -11,14 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels import sampling
-from kernels.backend import (
-    BatchColumns,
-    BatchLayout,
-    GatheredBatch,
-    Linear,
-    Sampled,
-    SamplingColumns,
-)
+from kernels.backend import Linear
+from kernels.batch import BatchColumns, BatchLayout, GatheredBatch, Sampled, SamplingColumns
 
 # keys gathered at once for decoding rows: bounds the scratch memory of long contexts
 _MAX_GATHERED_TOKENS = 1 << 16

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kernels.backend import Sampled, SamplingColumns
+from kernels.batch import Sampled, SamplingColumns
 
 # rows of noise start at a multiple of this many values, so that the vector and the scalar code of
 # one elementwise operation meet the same token in every row

@@ -13,7 +13,8 @@ from engine.config import ModelConfig
 from engine.errors import ConfigError
 from engine.model.parallel import TensorParallel
 from engine.model.parameters import Parameters
-from kernels.backend import BatchLayout, KernelBackend, Linear
+from kernels.backend import KernelBackend, Linear
+from kernels.batch import BatchLayout
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from engine.config import ModelConfig
 from engine.model.parameters import Parameters
 from engine.model.rope import cos_sin_table
 from engine.model.vocab import VocabEmbedding, VocabHead
-from kernels.backend import BatchLayout, KernelBackend, Linear
+from kernels.backend import KernelBackend, Linear
+from kernels.batch import BatchLayout
 
 
 class Llama:

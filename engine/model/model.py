@@ -6,7 +6,8 @@ from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.model.parameters import Parameters
-from kernels.backend import BatchLayout, KernelBackend
+from kernels.backend import KernelBackend
+from kernels.batch import BatchLayout
 
 
 class Model(Protocol):

@@ -7,7 +7,8 @@ from engine.config import ModelConfig
 from engine.model.learned import Layer, LayerNorm, LayerStack, LearnedPositions
 from engine.model.parameters import Parameters
 from engine.model.vocab import VocabEmbedding, VocabHead
-from kernels.backend import BatchLayout, KernelBackend, Linear
+from kernels.backend import KernelBackend, Linear
+from kernels.batch import BatchLayout
 
 _ROOT = "model.decoder"
 

@@ -12,7 +12,7 @@ from engine.types import StepPlan
 from engine.worker.row_table import RowTable
 from engine.worker.spans import Spans, count_up, join, sampled_spans
 from engine.worker.staging import Int32Array
-from kernels.backend import BatchColumns
+from kernels.batch import BatchColumns
 
 # chunks of prompts, and siblings, that a graph has room for
 MAX_CHUNKS = 32

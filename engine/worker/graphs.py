@@ -30,7 +30,8 @@ from engine.worker.graph_staging import (
 )
 from engine.worker.row_table import RowTable
 from engine.worker.spans import Spans
-from kernels.backend import BatchLayout, KernelBackend, Sampled, SamplingColumns
+from kernels.backend import KernelBackend
+from kernels.batch import BatchLayout, Sampled, SamplingColumns
 
 logger = logging.getLogger(__name__)
 

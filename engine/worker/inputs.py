@@ -23,7 +23,7 @@ from engine.worker.spans import (
     sampled_tokens,
 )
 from engine.worker.staging import ALIGNMENT_BYTES, Int32Array, stage
-from kernels.backend import BatchLayout
+from kernels.batch import BatchLayout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

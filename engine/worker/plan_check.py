@@ -1,6 +1,7 @@
 """Refuses plans whose numbers would reach beyond a tensor, or that write something twice."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from engine.errors import InvariantViolated
 from engine.types import IntColumn, RowAdmission, StepPlan, int32, int64
@@ -69,13 +70,12 @@ def check_plan(plan: StepPlan, limits: PlanLimits) -> None:
 
 
 def _check_written_once(plan: StepPlan) -> None:
-    for name in _WRITTEN_ONCE:
-        column = getattr(plan, name)
-        if len(set(column)) != len(column):
-            raise InvariantViolated(f"step {plan.step}: {name} names one twice: {list(column)}")
-    entries = list(zip(plan.append_rows, plan.append_indices, strict=True))
-    if len(set(entries)) != len(entries):
-        raise InvariantViolated(f"step {plan.step}: appends write an entry twice: {entries}")
+    columns: dict[str, list[Any]] = {name: list(getattr(plan, name)) for name in _WRITTEN_ONCE}
+    columns["admissions"] = [admission.row for admission in plan.admissions]
+    columns["appends"] = list(zip(plan.append_rows, plan.append_indices, strict=True))
+    for name, places in columns.items():
+        if len(set(places)) != len(places):
+            raise InvariantViolated(f"step {plan.step}: {name} write one place twice: {places}")
 
 
 def _check_range(plan: StepPlan, name: str, column: IntColumn, limit: int) -> None:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from engine.config import EngineConfig
 from engine.model.model import Model
-from kernels.backend import BatchLayout, KernelBackend, SamplingColumns
+from kernels.backend import KernelBackend
+from kernels.batch import BatchLayout, SamplingColumns
 
 logger = logging.getLogger(__name__)
 

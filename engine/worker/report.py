@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from engine.types import StepResult, float32, int32
 from engine.worker.staging import Int32Array
-from kernels.backend import Sampled
+from kernels.batch import Sampled
 from kernels.runtime import Runtime
 
 

@@ -16,7 +16,7 @@ from engine.types import RowAdmission
 from engine.worker.logit_rules import LogitRules
 from engine.worker.staging import ALIGNMENT_BYTES, Int32Array, stage, stage_floats
 from engine.worker.token_history import TokenHistory
-from kernels.backend import SamplingColumns
+from kernels.batch import SamplingColumns
 from kernels.runtime import Runtime
 
 _FREE = -1

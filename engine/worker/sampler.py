@@ -10,7 +10,8 @@ from engine.worker.inputs import StepInputs
 from engine.worker.logit_rules import Context
 from engine.worker.row_table import RowTable
 from engine.worker.staging import stage
-from kernels.backend import KernelBackend, Sampled, SamplingColumns
+from kernels.backend import KernelBackend
+from kernels.batch import Sampled, SamplingColumns
 from kernels.sampling import BROKEN, take_rows, with_logprobs
 
 Indices = NDArray[np.int64]

@@ -24,7 +24,8 @@ from engine.worker.row_table import RowTable
 from engine.worker.sampler import choose, look_up
 from engine.worker.spans import make_spans, sampled_tokens
 from engine.worker.staging import stage
-from kernels.backend import BatchLayout, KernelBackend, Sampled, SamplingColumns
+from kernels.backend import KernelBackend
+from kernels.batch import BatchLayout, Sampled, SamplingColumns
 from kernels.runtime import Runtime
 from kernels.select import select_backend, select_runtime
 

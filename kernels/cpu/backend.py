@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from kernels import sampling
-from kernels.backend import BatchLayout, Linear, Sampled, SamplingColumns
+from kernels.backend import Linear
+from kernels.batch import BatchLayout, Sampled, SamplingColumns
 from kernels.cpu.library import Library, load_kernels
 from kernels.cpu.linear import PackedLinear, can_pack, make_cpu_linear
 from kernels.huge_pages import Arena

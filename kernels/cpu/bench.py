@@ -16,7 +16,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from kernels.backend import BatchLayout, KernelBackend, Linear, SamplingColumns
+from kernels.backend import KernelBackend, Linear
+from kernels.batch import BatchLayout, SamplingColumns
 from kernels.select import select_backend
 
 NUM_LAYERS, HIDDEN, INTERMEDIATE, VOCAB = 30, 576, 1536, 49152

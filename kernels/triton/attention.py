@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from kernels.backend import BatchLayout
+from kernels.batch import BatchLayout
 from kernels.triton.decode_attention import decode_attention
 from kernels.triton.prefill_attention import prefill_attention
 

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.backend import BatchLayout
+from kernels.batch import BatchLayout
 from kernels.triton.launch import overlap, wait_for_inputs
 
 # tokens of a piece of a decode row, the least that one program attends to

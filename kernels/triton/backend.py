@@ -4,14 +4,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from kernels.backend import (
-    BatchColumns,
-    BatchLayout,
-    GatheredBatch,
-    Linear,
-    Sampled,
-    SamplingColumns,
-)
+from kernels.backend import Linear
+from kernels.batch import BatchColumns, BatchLayout, GatheredBatch, Sampled, SamplingColumns
 from kernels.reference import ReferenceBackend
 from kernels.triton import activation, batch, copy, norm, rope, sampling
 from kernels.triton.attention import attention

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.backend import BatchColumns, GatheredBatch
+from kernels.batch import BatchColumns, GatheredBatch
 from kernels.triton.launch import overlap, wait_for_inputs
 
 # entries, tokens or rows of a program, one a thread

@@ -10,7 +10,6 @@ merges its chunks. Twin: `kernels.reference`.
 """
 
 import functools
-import math
 from dataclasses import dataclass
 
 import torch
@@ -37,7 +36,7 @@ from kernels.triton.partial_softmax import (
     store_result,
     store_state,
 )
-from kernels.triton.shares import divide, owner_of
+from kernels.triton.shares import divide, owner_of, share_counts
 
 _LOG2_E = 1.4426950408889634
 
@@ -100,8 +99,8 @@ def decode_attention(
     most = min(MAX_PROGRAMS // num_kv_heads, max_pieces)
     row_shares, piece_shares = min(tuning.row_shares, most), min(tuning.piece_shares, most)
     num_shares = max(row_shares, piece_shares)
-    num_states = num_shares * num_heads * MAX_CHUNKS
-    states = q.new_empty(num_states * (head_dim + STATISTICS.value), dtype=torch.float32)
+    state_size = num_heads * MAX_CHUNKS * (head_dim + STATISTICS.value)
+    states = q.new_empty(num_shares * state_size, dtype=torch.float32)
     _decode_kernel[(num_shares * num_kv_heads,)](
         out,
         q,
@@ -137,9 +136,7 @@ def decode_attention(
 
 @functools.cache
 def _tuning(sms: int, row_bytes: int, group: int, num_rows: int, num_kv_heads: int) -> Tuning:
-    """Choose the fastest known whose tiles fit into shared memory.
-
-    The bits of a row are the same whatever is chosen for keys of one size.
+    """The fastest known whose tiles fit into shared memory; the size of keys decides on the bits.
 
     Args:
         sms: multiprocessors of the device.
@@ -147,36 +144,12 @@ def _tuning(sms: int, row_bytes: int, group: int, num_rows: int, num_kv_heads: i
         group: query heads that share a key head.
     """
     if row_bytes > 512:
-        return Tuning(*_num_shares(sms, num_rows, num_kv_heads, 1, 1), num_stages=2)
+        return Tuning(*share_counts(sms, num_rows, num_kv_heads, 1, 1), num_stages=2)
     if row_bytes > 256:
-        return Tuning(*_num_shares(sms, num_rows, num_kv_heads, 2, 2))
-    # Microseconds on an H200 for 8 key heads, 32 rows of 576 tokens: 23.5 for 3 stages, 24.0 for 4;
-    # 29.7 for 2 stages and shares of pieces. More registers change nothing.
+        return Tuning(*share_counts(sms, num_rows, num_kv_heads, 2, 2))
+    # 32 rows of 576 tokens, 8 key heads, H200: 23.5 us with 3 stages, 24.0 with 4
     per_sm = 4 if group == 1 else 3
-    return Tuning(*_num_shares(sms, num_rows, num_kv_heads, 4, per_sm), max_registers=128)
-
-
-def _num_shares(
-    sms: int, num_rows: int, num_kv_heads: int, most_per_sm: int, per_sm: int
-) -> tuple[int, int]:
-    """Numbers of shares of rows and of pieces.
-
-    Whole rows are the best shares where they keep the multiprocessors busy, and next to them equal
-    parts of rows, as long as their number is a power of two. Programs without a share may cost
-    others a tenth of their speed where they are many, so both numbers are about the same.
-
-    Args:
-        most_per_sm: programs that a multiprocessor has room for.
-        per_sm: programs that suit shares of pieces.
-    """
-    most = max(most_per_sm * sms // num_kv_heads, 1)
-    pieces = max(per_sm * sms // num_kv_heads, 1)
-    whole = max(n for n in range(1, most + 1) if num_rows % n == 0)
-    # the more rows a share has, the less it costs to split some of them instead
-    if whole * num_kv_heads >= (3 - 1.6 * whole / num_rows) * sms:
-        return whole, max(whole, pieces)
-    parts = 2 ** int(math.log2(max(pieces / num_rows, 1)))
-    return (parts * num_rows if parts > 1 else pieces), pieces
+    return Tuning(*share_counts(sms, num_rows, num_kv_heads, 4, per_sm), max_registers=128)
 
 
 @triton.jit

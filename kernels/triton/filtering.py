@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.backend import SamplingColumns
+from kernels.batch import SamplingColumns
 from kernels.triton.launch import overlap, wait_for_inputs
 from kernels.triton.noise import draw_keys, score
 from kernels.triton.redrawing import draw_collected, draw_row

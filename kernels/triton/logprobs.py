@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.backend import Sampled
+from kernels.batch import Sampled
 from kernels.triton.launch import overlap, wait_for_inputs
 from kernels.triton.noise import first_token
 

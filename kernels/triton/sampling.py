@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.backend import Sampled, SamplingColumns
+from kernels.batch import Sampled, SamplingColumns
 from kernels.triton.filtering import RowStats, filter_rows
 from kernels.triton.launch import overlap, wait_for_inputs
 from kernels.triton.logprobs import report_logprobs

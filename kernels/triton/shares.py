@@ -5,8 +5,33 @@ saves what it costs to begin in the middle of a row and to merge its parts, a si
 32 rows. Other batches are divided as pieces, so that all programs end together.
 """
 
+import math
+
 import triton
 import triton.language as tl
+
+
+def share_counts(
+    sms: int, num_rows: int, num_kv_heads: int, most_per_sm: int, per_sm: int
+) -> tuple[int, int]:
+    """Numbers of shares of rows and of pieces.
+
+    Whole rows are the best shares where they keep the multiprocessors busy, and next to them equal
+    parts of rows, as long as their number is a power of two. Programs without a share may cost
+    others a tenth of their speed where they are many, so both numbers are about the same.
+
+    Args:
+        most_per_sm: programs that a multiprocessor has room for.
+        per_sm: programs that suit shares of pieces.
+    """
+    most = max(most_per_sm * sms // num_kv_heads, 1)
+    pieces = max(per_sm * sms // num_kv_heads, 1)
+    whole = max(n for n in range(1, most + 1) if num_rows % n == 0)
+    # the more rows a share has, the less it costs to split some of them instead
+    if whole * num_kv_heads >= (3 - 1.6 * whole / num_rows) * sms:
+        return whole, max(whole, pieces)
+    parts = 2 ** int(math.log2(max(pieces / num_rows, 1)))
+    return (parts * num_rows if parts > 1 else pieces), pieces
 
 
 @triton.jit

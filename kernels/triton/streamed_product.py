@@ -226,15 +226,20 @@ class StreamedProduct:
         assert x.dtype == self._weight.dtype
         assert x.is_contiguous()
         out = torch.empty(num_rows, len(self._weight), dtype=x.dtype, device=x.device)
-        sms = num_sms(x.device)
         for slab, slab_out in zip(x.split(_SLAB_ROWS), out.split(_SLAB_ROWS), strict=True):
             if len(slab):
-                self._launch(
-                    slab,
-                    slab_out,
-                    tile or _tile_for(len(slab), len(self._weight), self._num_parts, sms),
-                )
+                self._launch(slab, slab_out, tile or self._tile_for(len(slab)))
         return out
+
+    def _tile_for(self, num_rows: int) -> Tile:
+        """The fastest known; no part of the bits."""
+        tiles = next((tiles for tiles in _TILES if num_rows <= tiles[0].rows), _TILES[-1])
+        sms, num_outputs = num_sms(self._weight.device), len(self._weight)
+        for tile in tiles:
+            num_tiles = triton.cdiv(num_rows, tile.rows) * triton.cdiv(num_outputs, tile.outputs)
+            if num_tiles * self._num_parts <= sms * tile.programs_per_sm:
+                break
+        return tile
 
     def _launch(self, x: Tensor, out: Tensor, tile: Tile) -> None:
         num_rows, num_outputs = out.shape
@@ -285,16 +290,6 @@ def _num_parts(num_outputs: int, num_columns: int) -> int:
     num_tiles: int = triton.cdiv(num_outputs, _TILES[0][0].outputs)
     fewest: int = triton.cdiv(num_columns, _PART_COLUMNS)
     return max(fewest, min(64 // num_tiles, num_columns // 1024))
-
-
-def _tile_for(num_rows: int, num_outputs: int, num_parts: int, sms: int) -> Tile:
-    """The fastest known; no part of the bits."""
-    tiles = next((tiles for tiles in _TILES if num_rows <= tiles[0].rows), _TILES[-1])
-    for tile in tiles:
-        num_tiles = triton.cdiv(num_rows, tile.rows) * triton.cdiv(num_outputs, tile.outputs)
-        if num_tiles * num_parts <= sms * tile.programs_per_sm:
-            break
-    return tile
 
 
 def described(matrix: Tensor, num_rows: int, num_columns: int) -> TensorDescriptor:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.backend import BatchLayout
+from kernels.batch import BatchLayout
 from kernels.triton.attention_work import plan_attention
 from kernels.triton.decode_attention import decode_attention
 from kernels.triton.prefill_attention import prefill_attention

@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 
-from kernels.backend import BatchLayout
+from kernels.batch import BatchLayout
 from kernels.reference import ReferenceBackend
 from kernels.triton.backend import TritonBackend
 from load_tests.kernels.bench import Call, Figure, normal, race

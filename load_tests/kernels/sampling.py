@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from kernels import sampling as twin
-from kernels.backend import SamplingColumns
+from kernels.batch import SamplingColumns
 from kernels.triton import sampling
 from load_tests.kernels.bench import Figure, num_rotations, race
 

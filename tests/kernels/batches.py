@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from kernels.backend import BatchLayout, SamplingColumns
+from kernels.batch import BatchLayout, SamplingColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.backend import BatchColumns
+from kernels.batch import BatchColumns
 from kernels.reference import ReferenceBackend
 from tests.kernels.batches import Batch, Shape, make_batch
 

@@ -60,6 +60,7 @@ def test_ids_out_of_range_are_named(column: str, limit: int) -> None:
     "twice",
     [
         {"releases": int32([3, 3])},
+        {"admissions": _SOUND.admissions * 2},
         {"append_rows": int32([3, 3]), "append_indices": int32([2, 2])},
         {"token_rows": int32([1, 1]), "token_values": int32([7, 8])},
         {"fork_parents": int32([0, 1]), "fork_children": int32([2, 2])},

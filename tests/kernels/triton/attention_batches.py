@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kernels.backend import BatchLayout
+from kernels.batch import BatchLayout
 from kernels.reference import ReferenceBackend
 from kernels.triton.attention import attention
 from kernels.triton.attention_work import plan_attention

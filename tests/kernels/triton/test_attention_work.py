@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.backend import BatchLayout
+from kernels.batch import BatchLayout
 from kernels.triton.attention_work import (
     MAX_CHUNKS,
     PIECE_LEN,

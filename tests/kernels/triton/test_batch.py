@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.backend import BatchColumns, GatheredBatch
+from kernels.batch import BatchColumns, GatheredBatch
 from kernels.reference import ReferenceBackend
 from kernels.triton.batch import append_blocks, gather_batch
 

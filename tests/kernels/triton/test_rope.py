@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.backend import BatchLayout
+from kernels.batch import BatchLayout
 from kernels.reference import ReferenceBackend
 from kernels.triton.rope import kv_write, rope_write
 from tests.kernels.batches import Batch, Shape, make_batch

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernels import sampling as twin
-from kernels.backend import SamplingColumns
+from kernels.batch import SamplingColumns
 from kernels.triton import sampling
 from tests.kernels.batches import make_columns, spoiled, take_row
 
