@@ -37,14 +37,15 @@ class Variant:
         num_decodes: rows that decode.
         num_prompt_tokens: tokens of up to `MAX_CHUNKS` chunks of prompts, to which siblings count;
             0 for decodes alone.
-        is_random, is_filtered, is_deterministic: see `RowParameters`.
+        is_random: whether its rows may draw, from a part of the tokens too, which greedy rows do
+            not mind.
+        is_deterministic: see `RowParameters`.
         num_logprobs: alternatives that it lists for each row; -1 for no log-probabilities.
     """
 
     num_decodes: int
     num_prompt_tokens: int = 0
     is_random: bool = False
-    is_filtered: bool = False
     is_deterministic: bool = False
     num_logprobs: int = -1
 

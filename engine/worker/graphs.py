@@ -114,12 +114,10 @@ class Graphs:
         rows = np.asarray(plan.decode_rows + plan.prefill_rows + plan.sibling_rows)
         if not len(rows) or not parameters.is_capturable[rows].all():
             return None
-        is_random = parameters.is_random[rows]
         wanted = Variant(
             len(plan.decode_rows),
             len(plan.prefill_tokens),
-            is_random=bool(is_random.any()),
-            is_filtered=bool((is_random & parameters.is_filtered[rows]).any()),
+            is_random=bool(parameters.is_random[rows].any()),
             is_deterministic=bool(parameters.is_deterministic[rows].any()),
             num_logprobs=int(parameters.num_logprobs[rows].max()),
         )
@@ -132,7 +130,7 @@ class Graphs:
 
     def _find_mixed(self, wanted: Variant, plan: StepPlan) -> Variant | None:
         num_chunks = len(plan.prefill_rows) + len(plan.sibling_rows)
-        if wanted.is_deterministic or wanted.is_filtered or num_chunks > MAX_CHUNKS:
+        if wanted.is_deterministic or num_chunks > MAX_CHUNKS:
             return None
         fitting = (
             variant
@@ -199,7 +197,7 @@ class Graphs:
             columns.context_lens,
             num_logprobs=variant.num_logprobs,
             all_greedy=not variant.is_random,
-            any_filter=variant.is_filtered,
+            any_filter=variant.is_random,
         )
         sampled = self._step(batch.tokens, layout, sampling)
         # a chunk that does not end its prompt is overwritten by the one that does
