@@ -14,7 +14,7 @@ from torch import Tensor
 from kernels.triton.activation import silu_mul
 from kernels.triton.launch import overlap, wait_for_inputs
 from kernels.triton.linear import TritonLinear
-from kernels.triton.streamed_product import Tile, described
+from kernels.triton.tiles import Tile, described
 
 # the fastest of three or more for 4096 x 28672 on an H100, outputs counted once for each half; on
 # an H200 32 rows take 59.4 us, in tiles of 64 rows 71.3; at 192 rows and more cuBLAS and a second

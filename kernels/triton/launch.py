@@ -31,6 +31,15 @@ def num_sms(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
+@functools.cache
+def shared_bytes(device: torch.device) -> int:
+    """Shared memory that a program may take; in the interpreter that of Hopper."""
+    if device.type == "cpu":
+        return 227 << 10
+    # every program's first KiB is the system's
+    return torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor - 1024
+
+
 @triton.jit
 def wait_for_inputs(OVERLAPPED: tl.constexpr):
     """Wait until all that earlier kernels wrote is visible."""

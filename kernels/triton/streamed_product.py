@@ -9,15 +9,13 @@ The sum over the columns is taken in the same order and in the same parts whatev
 rows and the shape of a tile, so one kernel gives a row the same bits in every batch.
 """
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.triton.launch import num_sms, overlap, wait_for_inputs
+from kernels.triton.launch import num_sms, overlap, shared_bytes, wait_for_inputs
+from kernels.triton.tiles import Tile, described
 
 # borders of the parts of a sum are multiples of this, whatever the tile
 _PART_UNIT = 256
@@ -25,24 +23,6 @@ _PART_UNIT = 256
 _SLAB_ROWS = 2048
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """How a program works: on rows of x, rows of the weight, columns at a time."""
-
-    rows: int
-    outputs: int
-    columns: int
-    num_stages: int
-    num_warps: int
-
-    @property
-    def programs_per_sm(self) -> int:
-        """Programs whose stages fit the shared memory of a multiprocessor of Hopper."""
-        stage_bytes = (self.rows + self.outputs) * self.columns * 2
-        return max(_SHARED_BYTES // (self.num_stages * stage_bytes), 1)
-
-
-_SHARED_BYTES = 227 << 10
 # By rows, the last for any number. Of each line the first is taken whose programs all run at once,
 # or else the last. Up to 64 rows they are the fastest of 16 for the shapes of Llama-3-8B and
 # OPT-13B on an H200, beyond on an H100.
@@ -234,10 +214,12 @@ class StreamedProduct:
     def _tile_for(self, num_rows: int) -> Tile:
         """The fastest known; no part of the bits."""
         tiles = next((tiles for tiles in _TILES if num_rows <= tiles[0].rows), _TILES[-1])
-        sms, num_outputs = num_sms(self._weight.device), len(self._weight)
+        device, num_outputs = self._weight.device, len(self._weight)
+        sms, shared = num_sms(device), shared_bytes(device)
         for tile in tiles:
             num_tiles = triton.cdiv(num_rows, tile.rows) * triton.cdiv(num_outputs, tile.outputs)
-            if num_tiles * self._num_parts <= sms * tile.programs_per_sm:
+            programs_per_sm = max(shared // (tile.num_stages * tile.stage_bytes), 1)
+            if num_tiles * self._num_parts <= sms * programs_per_sm:
                 break
         return tile
 
@@ -247,6 +229,7 @@ class StreamedProduct:
         options = overlap(x.device)
         # the copy engine of Hopper wants rows that begin at multiples of 16 bytes
         has_descriptors = options["OVERLAPPED"] and num_columns % 8 == 0
+        tile = tile.fitted(shared_bytes(x.device), has_descriptors=has_descriptors)
         num_sums = self._num_parts * num_rows * num_outputs if self._num_parts > 1 else 0
         grid = (
             triton.cdiv(num_rows, tile.rows),
@@ -290,8 +273,3 @@ def _num_parts(num_outputs: int, num_columns: int) -> int:
     num_tiles: int = triton.cdiv(num_outputs, _TILES[0][0].outputs)
     fewest: int = triton.cdiv(num_columns, _PART_COLUMNS)
     return max(fewest, min(64 // num_tiles, num_columns // 1024))
-
-
-def described(matrix: Tensor, num_rows: int, num_columns: int) -> TensorDescriptor:
-    """Describe a contiguous matrix to the copy engine, which moves tiles of such a size."""
-    return TensorDescriptor.from_tensor(matrix, [num_rows, num_columns])

@@ -5,7 +5,7 @@ import torch
 
 from kernels.reference import ReferenceBackend
 from kernels.triton.gated_linear import TritonGatedLinear, gated_product
-from kernels.triton.streamed_product import Tile
+from kernels.triton.tiles import Tile
 from tests.kernels.triton.precision import assert_near
 
 TILE = Tile(rows=16, outputs=32, columns=32, num_stages=2, num_warps=4)

@@ -3,11 +3,21 @@
 import pytest
 import torch
 
-from kernels.triton.streamed_product import StreamedProduct, Tile
+from kernels.triton.streamed_product import StreamedProduct
+from kernels.triton.tiles import Tile
 from tests.kernels.triton.precision import assert_near
 
 SMALL_TILE = Tile(rows=16, outputs=32, columns=32, num_stages=2, num_warps=4)
 WIDE_TILE = Tile(rows=32, outputs=64, columns=64, num_stages=2, num_warps=4)
+
+
+def test_a_tile_takes_the_shared_memory_that_there_is() -> None:
+    deep = Tile(rows=32, outputs=64, columns=256, num_stages=4, num_warps=4)
+    hopper, ampere, ada = (size << 10 for size in (227, 163, 99))
+    assert deep.fitted(hopper, has_descriptors=True) == deep
+    assert deep.fitted(ampere, has_descriptors=False) == deep
+    assert deep.fitted(ada, has_descriptors=False).num_stages == 3
+    assert SMALL_TILE.fitted(ada, has_descriptors=False) == SMALL_TILE
 
 
 def make(
