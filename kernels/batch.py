@@ -103,7 +103,7 @@ class SamplingColumns:
         num_logprobs: most likely tokens to report, the maximum over the rows; -1 when no row wants
             any.
         all_greedy: whether every temperature is 0.
-        any_filter: whether any row uses top-k, top-p or min-p.
+        any_filter: whether a row may use top-k, top-p or min-p.
     """
 
     temperature: Tensor

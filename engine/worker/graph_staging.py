@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,15 +65,21 @@ class Variant:
         return self.num_decodes + self.num_prompt_tokens
 
     @property
-    def sections(self) -> list[int]:
-        """Lengths of the columns of `Columns`."""
-        rows, tokens, decodes = self.num_rows, self.num_tokens, self.num_decodes
-        prompt_tokens = self.num_prompt_tokens
-        logits = rows if prompt_tokens else 0
-        return [
-            *(rows, rows, rows + 1, tokens, tokens, prompt_tokens),
-            *(tokens, logits, decodes, decodes),
-        ]
+    def column_lens(self) -> dict[str, int]:
+        """Lengths of the columns of `Columns`, in the order of the buffer."""
+        rows, tokens = self.num_rows, self.num_tokens
+        return {
+            "rows": rows,
+            "context_lens": rows,
+            "starts": rows + 1,
+            "entries": tokens,
+            "offsets": tokens,
+            "prompt_tokens": self.num_prompt_tokens,
+            "positions": tokens,
+            "logit_indices": rows if self.num_prompt_tokens else 0,
+            "places": self.num_decodes,
+            "blocks": self.num_decodes,
+        }
 
 
 def decode_sizes(max_num_rows: int) -> list[int]:
@@ -167,11 +173,7 @@ class Packer:
         Decodes have an empty context, and their slot is -1 since the padding row's block is 0.
         Deterministic ones are chunks, which see at least themselves: what lies in that block.
         """
-        names = [field.name for field in fields(Columns)]
-        columns = {
-            name: np.zeros(size, np.int64)
-            for name, size in zip(names, variant.sections, strict=True)
-        }
+        columns = {name: np.zeros(count, np.int64) for name, count in variant.column_lens.items()}
         columns["rows"][:] = self._padding_row
         columns["entries"][:] = columns["places"][:] = self._padding_row * self._width
         columns["offsets"][:] = -1
@@ -182,7 +184,7 @@ class Packer:
             columns["logit_indices"][: variant.num_decodes] = starts[: variant.num_decodes]
         return columns
 
-    def pack(self, variant: Variant, plan: StepPlan, spans: Spans) -> Int32Array:
+    def pack(self, variant: Variant, plan: StepPlan, spans: Spans) -> Int64Array:
         """The buffer for a plan.
 
         Of the rows behind the decodes, the chunks that sample come first, then siblings, which have

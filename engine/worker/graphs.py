@@ -90,7 +90,7 @@ class Graphs:
         self._max_num_rows = max_num_rows
         self._mixed = [variant for variant in self._common if variant.num_prompt_tokens]
         self._graphs: dict[Variant, Callable[[], Sampled]] = {}
-        size = max(sum(variant.sections) for variant in self._common)
+        size = max(sum(variant.column_lens.values()) for variant in self._common)
         self._staging = torch.zeros(size, dtype=torch.int64, device=self._runtime.device)
 
     def capture_common(self) -> None:
@@ -174,8 +174,10 @@ class Graphs:
 
     def _forward(self, variant: Variant) -> Sampled:
         """Write the appends, feed the tokens that the buffer tells, and note the chosen ones."""
-        table, sections = self._table, variant.sections
-        columns = Columns(*torch.split(self._staging[: sum(sections)], sections))
+        table, lens = self._table, variant.column_lens
+        buffer = self._staging[: sum(lens.values())]
+        parts = torch.split(buffer, list(lens.values()))
+        columns = Columns(**dict(zip(lens, parts, strict=True)))
         self._backend.append_blocks(table.block_tables, columns.places, columns.blocks)
         batch = self._backend.gather_batch(
             columns, table.block_tables, table.last_tokens, self._block_size

@@ -107,9 +107,8 @@ class Settings:
         if self.device == "cuda":
             limits = max(plain.batches), plain.budget
             samples = replace(_like_graphs(samples, mixed_variants(*limits)), sizes=plain.sizes)
-            beams = _like_graphs(beams, searching_mixed_variants(*limits))
-            sizes = {variant.num_decodes for variant in searching_variants(limits[0])}
-            beams = replace(beams, sizes=tuple(sorted(sizes)))
+            sizes = tuple(sorted({v.num_decodes for v in searching_variants(limits[0])}))
+            beams = replace(_like_graphs(beams, searching_mixed_variants(*limits)), sizes=sizes)
         return {"plain": plain, "samples": samples, "beams": beams}
 
     def blocks(self, block_size: int) -> int:
