@@ -11,14 +11,10 @@ from kernels.reference import in_tiles
 from kernels.triton.streamed_product import StreamedProduct
 
 # (out_features, in_features) -> rows up to which the kernel is faster than cuBLAS
-_STREAMED_ROWS = {
-    (4096, 14336): 32,  # cuBLASLt is faster at 64
-    (128256, 4096): 128,
-    (15360, 5120): 128,
-    (50272, 5120): 128,
-}
+_STREAMED_ROWS = {(4096, 14336): 32}  # cuBLASLt is faster at 64
 # On an H200 at 64 rows, us here and of cuBLAS: 11.7 and 12.0 (4096 x 4096), 15.6 and 16.4 (6144 x
-# 4096), 16.2 and 16.5 (5120 x 5120), 55.1 and 58.6 (20480 x 5120), 57.1 and 59.3 (5120 x 20480).
+# 4096), 16.2 and 16.5 (5120 x 5120), 55.1 and 58.6 (20480 x 5120), 57.1 and 59.3 (5120 x 20480); at
+# 96 rows 322 and 276 (128256 x 4096), 47.4 and 42.2 (15360 x 5120).
 _DEFAULT_STREAMED_ROWS = 64
 # rows up to which cuBLASLt chooses better than cuBLAS: 46.7 us instead of 49.9 at 64 rows, 48.4
 # instead of 55.0 at 128, a norm before it included; equal at 256, and for the other shapes of the
