@@ -3,6 +3,7 @@ import signal
 import threading
 from array import array
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -192,10 +193,8 @@ def test_junk_instead_of_a_plan_ends_the_rank(caplog: pytest.LogCaptureFixture) 
     near.close()
 
 
-@pytest.mark.ray
-def test_two_rank_processes_execute_plans_until_one_is_killed(
-    ray_cluster: None, tmp_path: Path
-) -> None:
+@pytest.fixture
+def rank_actors(ray_cluster: None) -> Iterator[list[Any]]:
     import ray
 
     config = scripted.engine_config()
@@ -205,20 +204,32 @@ def test_two_rank_processes_execute_plans_until_one_is_killed(
         .remote(config, rank, "file:///unused", "tests.runtime.scripted:load_worker")
         for rank in range(2)
     ]
-    assert ray.get([actor.load.remote() for actor in actors]) == [CAPACITY, CAPACITY]
-    paths = [str(tmp_path / str(rank)) for rank in range(2)]
-    ray.get([actor.listen.remote(path) for actor, path in zip(actors, paths, strict=True)])
-    executor = GangExecutor([connect(path) for path in paths], CAPACITY, run_ahead=2)
-    ray.get([actor.serve.remote() for actor in actors])
-    for step in range(2):
-        executor.submit(prefill(step))
-    assert [executor.collect().tokens.tolist() for _ in range(2)] == [FIRST_TOKEN] * 2
-
-    pid = ray.get(actors[1].__ray_call__.remote(lambda _: os.getpid()))
-    os.kill(pid, signal.SIGKILL)
-    executor.submit(prefill(2))
-    with pytest.raises(WorkerDied, match="rank 1"):
-        executor.collect()
-    executor.close()
+    yield actors
     for actor in actors:
         ray.kill(actor)
+
+
+def execute(executor: GangExecutor, plan: StepPlan) -> list[int]:
+    executor.submit(plan)
+    return executor.collect().tokens.tolist()
+
+
+@pytest.mark.ray
+def test_two_rank_processes_execute_plans_until_one_is_killed(
+    rank_actors: list[Any], tmp_path: Path
+) -> None:
+    import ray
+
+    assert ray.get([actor.load.remote() for actor in rank_actors]) == [CAPACITY, CAPACITY]
+    paths = [str(tmp_path / str(rank)) for rank in range(2)]
+    ray.get([actor.listen.remote(path) for actor, path in zip(rank_actors, paths, strict=True)])
+    executor = GangExecutor([connect(path) for path in paths], CAPACITY, run_ahead=2)
+    with closing(executor):
+        ray.get([actor.serve.remote() for actor in rank_actors])
+        assert [execute(executor, prefill(step)) for step in range(2)] == [FIRST_TOKEN] * 2
+
+        pid = ray.get(rank_actors[1].__ray_call__.remote(lambda _: os.getpid()))
+        os.kill(pid, signal.SIGKILL)
+        # the death shows when the plan is sent or when its answer is awaited, as it happens
+        with pytest.raises(WorkerDied, match="rank 1"):
+            execute(executor, prefill(2))
