@@ -7,9 +7,12 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Protocol
+
+import numpy
 
 from load_tests.sides.job import Beam, Decode, Job, Knobs, Measure, Offline, Online
 from load_tests.traffic.lognormal import draw_pairs
@@ -165,20 +168,19 @@ async def _online(side: Side, measure: Online) -> Figures:
     timelines = await side.serve(works)
     cpu_s = time.process_time() - cpu_s
     _expect(sum(len(t.token_s) for t in timelines), sum(work.output_len for work in works))
-    ttft = sorted(t.token_s[0] - t.work.due_s for t in timelines)
-    gaps = sorted(
-        second - first
-        for t in timelines
-        for first, second in zip(t.token_s, t.token_s[1:], strict=False)
-    )
+    ttft = [t.token_s[0] - t.work.due_s for t in timelines]
+    ttft_p50_s, ttft_p99_s = numpy.percentile(ttft, (50, 99)).tolist()
+    # outputs of single tokens have none
+    gaps = [b - a for t in timelines for a, b in pairwise(t.token_s)] or [0.0]
+    itl_p50_s, itl_p99_s, itl_p999_s = numpy.percentile(gaps, (50, 99, 99.9)).tolist()
     last_s = max(t.token_s[-1] for t in timelines)
     return {
         "requests": len(works),
-        "ttft_p50_s": percentile(ttft, 50),
-        "ttft_p99_s": percentile(ttft, 99),
-        "itl_p50_s": percentile(gaps, 50),
-        "itl_p99_s": percentile(gaps, 99),
-        "itl_p999_s": percentile(gaps, 99.9),
+        "ttft_p50_s": ttft_p50_s,
+        "ttft_p99_s": ttft_p99_s,
+        "itl_p50_s": itl_p50_s,
+        "itl_p99_s": itl_p99_s,
+        "itl_p999_s": itl_p999_s,
         "normalized_latency_s": fmean(
             (t.token_s[-1] - t.work.due_s) / t.work.output_len for t in timelines
         ),
@@ -199,16 +201,6 @@ def arrivals(measure: Online) -> list[Work]:
         Work(prompt=_prompt(measure.seed, i, pair[0]), output_len=pair[1], due_s=due_s)
         for i, (due_s, pair) in enumerate(zip(times, pairs, strict=True))
     ]
-
-
-def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Value at a percentile of increasing values, linear between neighbours; 0 of none."""
-    if not ordered:
-        return 0.0
-    place = percent / 100 * (len(ordered) - 1)
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
 
 
 def _prompt(seed: int, index: int, length: int) -> list[int]:

@@ -3,6 +3,9 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
+
+import numpy
 
 from load_tests.traffic.client import UNFINISHED, Record
 from load_tests.traffic.drive import Run
@@ -135,22 +138,8 @@ def summarise(values: Sequence[float]) -> Summary | None:
     """Sum up a distribution; None for no values."""
     if not values:
         return None
-    ordered = sorted(values)
-    return Summary(
-        mean=sum(ordered) / len(ordered),
-        p50=percentile(ordered, 50),
-        p90=percentile(ordered, 90),
-        p99=percentile(ordered, 99),
-        max=ordered[-1],
-    )
-
-
-def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Interpolate linearly between the two nearest of sorted values."""
-    position = (len(ordered) - 1) * percent / 100
-    low = int(position)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (position - low) * (ordered[high] - ordered[low])
+    p50, p90, p99 = numpy.percentile(values, (50, 90, 99)).tolist()
+    return Summary(mean=fmean(values), p50=p50, p90=p90, p99=p99, max=max(values))
 
 
 def measure(run: Run, objective: Objective) -> Figures:

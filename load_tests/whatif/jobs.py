@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
-from load_tests.traffic.metrics import Objective, percentile
+import numpy
+
+from load_tests.traffic.metrics import Objective
 from load_tests.whatif.figures import Figures, measure
 from load_tests.whatif.fleet import Flown, fly
 from load_tests.whatif.replica import Machine
@@ -52,9 +54,8 @@ def _curves(flown: Flown) -> Curves:
         "tpot_s": [value for served in done if (value := served.tpot_s) is not None],
         "e2e_s": [served.e2e_s for served in done],
     }
-    return {name: _percentiles(values) for name, values in latencies.items() if values}
-
-
-def _percentiles(values: list[float]) -> tuple[float, ...]:
-    ordered = sorted(values)
-    return tuple(percentile(ordered, percent) for percent in range(101))
+    return {
+        name: tuple(numpy.percentile(values, range(101)).tolist())
+        for name, values in latencies.items()
+        if values
+    }

@@ -10,7 +10,7 @@ import pytest
 from load_tests.model_folders import model_folder
 from load_tests.sides.job import Beam, Decode, Job, Knobs, Measure, Offline, Online
 from load_tests.sides.launch import MODULES, take_turn
-from load_tests.sides.side import Timeline, Work, arrivals, percentile, take
+from load_tests.sides.side import Timeline, Work, arrivals, take
 from load_tests.traffic.lognormal import draw_pairs
 
 OFFLINE = Offline(trace="alpaca", num_requests=5, seed=0)
@@ -84,12 +84,6 @@ def test_latencies_count_from_the_due_time_and_between_tokens() -> None:
     expected = fmean((0.5 + 0.01 * (w.output_len - 1)) / w.output_len for w in works)
     assert figures["normalized_latency_s"] == pytest.approx(expected)
     assert all(0 < work.due_s < 0.5 for work in works)
-
-
-def test_percentiles_lie_between_neighbours() -> None:
-    assert percentile([1.0, 2.0, 4.0], 50) == 2.0
-    assert percentile([1.0, 2.0, 4.0], 75) == 3.0
-    assert percentile([], 99) == 0.0
 
 
 def test_our_side_takes_every_measure(tmp_path: Path) -> None:

@@ -4,11 +4,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+import numpy
+
 from engine.executor.step_time import StepTime
 from load_tests.figures.definitions import SYSTEMS, Cell
 from load_tests.figures.live.runs import Run, RunStep, predicted_s
 from load_tests.simulation import Served
-from load_tests.traffic.metrics import percentile
 
 # largest difference that still counts as the same, in percent
 MOST_STEP_PERCENT, MOST_BATCH_PERCENT, MOST_KNEE_PERCENT = 5.0, 5.0, 7.0
@@ -123,7 +124,7 @@ def _rows(pair: Pair) -> Iterator[Row]:
         yield Row(
             cell=name,
             quantity=quantity,
-            percent=percentile(errors, percent),
+            percent=float(numpy.percentile(errors, percent)),
             most_percent=most,
         )
     ours, theirs = (_mean_batch(run.window) for run in (engine, simulated))
@@ -141,10 +142,10 @@ def _rows(pair: Pair) -> Iterator[Row]:
 
 def _latencies(pair: Pair) -> Iterator[Row]:
     for word, field in (("TTFT", "ttft_s"), ("TPOT", "tpot_s"), ("E2E", "e2e_s")):
-        both = [_sorted(run.requests, field) for run in (pair.engine, pair.simulated)]
+        both = [_values(run.requests, field) for run in (pair.engine, pair.simulated)]
         # traces of single tokens have no TPOT
         for percent in PERCENTS if all(both) else ():
-            ours, theirs = (1e3 * percentile(values, percent) for values in both)
+            ours, theirs = (1e3 * float(numpy.percentile(values, percent)) for values in both)
             yield _row(name_of(pair.cell), f"{word} p{percent}, ms", ours, theirs, None)
     ours, theirs = (1e3 * run.result.norm_latency_s for run in (pair.engine, pair.simulated))
     yield _row(name_of(pair.cell), "normalized latency, ms per token", ours, theirs, None)
@@ -165,6 +166,6 @@ def _mean_batch(steps: Sequence[RunStep]) -> float:
     return fmean(step.num_sequences for step in steps)
 
 
-def _sorted(requests: Sequence[Served], latency: str) -> list[float]:
+def _values(requests: Sequence[Served], latency: str) -> list[float]:
     values = [getattr(served, latency) for served in requests if served.finish_s is not None]
-    return sorted(value for value in values if value is not None)
+    return [value for value in values if value is not None]

@@ -5,7 +5,7 @@ import pytest
 from load_tests.traffic import metrics
 from load_tests.traffic.client import Record
 from load_tests.traffic.drive import Run
-from load_tests.traffic.metrics import Objective, measure, percentile
+from load_tests.traffic.metrics import Objective, Summary, measure, summarise
 from load_tests.traffic.schedule import TimedRequest
 
 
@@ -85,9 +85,10 @@ def test_token_rates_count_every_token_and_the_steady_rate_leaves_out_ramp_and_d
 
 
 def test_percentiles_interpolate_between_neighbours() -> None:
-    values = [0.0, 10.0, 20.0, 30.0]
-    assert [percentile(values, p) for p in (0, 50, 90, 100)] == [0.0, 15.0, 27.0, 30.0]
-    assert percentile([4.0], 99) == 4.0
+    assert summarise([40.0, 0.0, 10.0]) == Summary(
+        mean=50 / 3, p50=10.0, p90=34.0, p99=39.4, max=40.0
+    )
+    assert summarise([]) is None
 
 
 @pytest.mark.parametrize(
