@@ -12,6 +12,8 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 export RAY_AUTH_MODE ?= token
 # Ray would run its workers behind everything else on the machine
 export RAY_worker_niceness ?= 0
+# seconds: Serve gives a proxy up after 5, and `serve run` with it, which a busy machine may need
+export RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S ?= 60
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c

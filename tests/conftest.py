@@ -16,6 +16,8 @@ os.environ |= {
     "OMP_NUM_THREADS": "1",
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.02",
     "RAY_SERVE_PROXY_MIN_DRAINING_PERIOD_S": "0.1",
+    # a proxy that starts slowly fails every test of the cluster
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
 }
 if not torch.cuda.is_available():
     # read by Triton when it is imported and when a kernel is defined, by whichever test comes first
