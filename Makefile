@@ -12,7 +12,7 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 export RAY_AUTH_MODE ?= token
 # Ray would run its workers behind everything else on the machine
 export RAY_worker_niceness ?= 0
-# seconds: Serve gives a proxy up after 5, and `serve run` with it, which a busy machine may need
+# seconds for a proxy to start: busy machines may need more than 5, after which `serve run` fails
 export RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S ?= 60
 
 SHELL := /bin/bash
