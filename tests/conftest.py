@@ -14,6 +14,8 @@ os.environ |= {
     "RAY_AUTH_MODE": "disabled",
     "PYTHONPATH": str(ROOT),
     "OMP_NUM_THREADS": "1",
+    # as in the Makefile: Ray would run its workers behind everything else on the machine
+    "RAY_worker_niceness": "0",
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.02",
     "RAY_SERVE_PROXY_MIN_DRAINING_PERIOD_S": "0.1",
     # a proxy that starts slowly fails every test of the cluster
