@@ -74,7 +74,7 @@ def test_a_server_that_ends_early_is_quoted(tmp_path: Path) -> None:
 
 
 def test_a_server_that_does_not_come_up_is_given_up(tmp_path: Path) -> None:
-    server = start(tmp_path, "import sys; sys.stdin.read()")
+    server = start(tmp_path, "import signal; signal.pause()")
     try:
         with pytest.raises(ValueError, match="not within"):
             server.seconds_until_open(0.0)
