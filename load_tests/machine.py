@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from load_tests import ROOT
+
 PACKAGES = ("torch", "transformers", "ray", "triton", "vllm", "aiohttp")
 
 
@@ -69,9 +71,8 @@ def _version(package: str) -> str | None:
 
 
 def _output(*command: str) -> str:
-    folder = Path(__file__).parent
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     except OSError:
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

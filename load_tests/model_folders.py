@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.config import DType, LoadFormat
+from load_tests import ROOT
 
 _LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -74,7 +75,7 @@ def embedded_model() -> Path:
         capture_output=True,
         text=True,
         check=False,
-        cwd=Path(__file__).parents[1],
+        cwd=ROOT,
     )
     if done.returncode:
         raise ValueError(f"no embedded model: {done.stderr.strip() or done.stdout.strip()}")

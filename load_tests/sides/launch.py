@@ -10,12 +10,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from load_tests import ROOT
 from load_tests.card import Ceilings
 from load_tests.sides.job import Beam, Job, Knobs, Measure, Online
 from load_tests.sides.side import Figures
 
 MODULES = {"pagoda": "load_tests.sides.pagoda", "vllm": "load_tests.sides.vllm_peer"}
-_ROOT = Path(__file__).parents[2]
 _TAIL_LINES = 30
 
 
@@ -57,7 +57,7 @@ def _process_of(measure: Measure) -> str:
 def find_ceilings() -> dict[str, Ceilings]:
     """The card by its datasheet, if it is known, and as measured."""
     command = [sys.executable, "-m", "load_tests.sides.ceilings"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=_ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     found = json.loads(done.stdout.splitlines()[-1])
     return {name: Ceilings(**rates) for name, rates in sorted(found.items())}
 
@@ -72,7 +72,7 @@ def _run(module: str, job: Job) -> tuple[list[dict[str, Any]], str]:
         command = [sys.executable, "-m", module, *files]
         with (folder / "log").open("w") as log:
             done = subprocess.run(
-                command, stdout=log, stderr=subprocess.STDOUT, check=False, cwd=_ROOT
+                command, stdout=log, stderr=subprocess.STDOUT, check=False, cwd=ROOT
             )
         said = (folder / "log").read_text(errors="replace").splitlines()[-_TAIL_LINES:]
         lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]

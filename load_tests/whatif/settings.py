@@ -10,8 +10,8 @@ import msgspec
 
 from engine.config import DType, EngineConfig
 from engine.types import Capacity
+from load_tests import ROOT
 
-ROOT = Path(__file__).parents[2]
 BYTES_PER_VALUE: dict[DType, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 # option -> value as YAML

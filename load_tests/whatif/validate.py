@@ -10,7 +10,7 @@ from statistics import median, quantiles
 from typing import TYPE_CHECKING
 
 from engine.config import EngineConfig
-from load_tests import report
+from load_tests import ROOT, report
 from load_tests.one_thread import with_one_thread
 from load_tests.options import at_least, positive, several
 from load_tests.traffic.lengths import parse_lengths
@@ -20,7 +20,6 @@ from load_tests.whatif.bench import Bench
 from load_tests.whatif.command import parse_changes, resolve
 from load_tests.whatif.fleet import fly
 from load_tests.whatif.replica import Served
-from load_tests.whatif.settings import ROOT
 from load_tests.whatif.step_times import Scaled
 from load_tests.whatif.trace import Trace, from_schedule
 
