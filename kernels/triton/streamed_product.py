@@ -34,15 +34,18 @@ _TILES = [
     # 64 rows of 5120 x 15360: 39.9 us, 41.0 with 64 outputs; of 5120 x 20480: 54.3 in columns of
     # 64, 58.9 of 128; of 5120 x 50272: 131.8 and 124.7
     [
-        *(Tile(64, 64, 128, 6, 4), Tile(64, 128, 128, 4, 4)),
-        *(Tile(64, 128, 64, 4, 4), Tile(64, 128, 128, 4, 4)),
+        Tile(64, 64, 128, 6, 4),
+        Tile(64, 128, 128, 4, 4),
+        Tile(64, 128, 64, 4, 4),
+        Tile(64, 128, 128, 4, 4),
     ],
     # 128 rows of 4096 x 6144: 23.6 us, 29.7 with twice the outputs; of 4096 x 28672: 99.0 and 89.9
     [Tile(128, 64, 128, 4, 4), Tile(128, 128, 64, 5, 4)],
     [Tile(128, 128, 64, 5, 4), Tile(256, 128, 64, 4, 8)],
 ]
-# sums are cut into parts of about so many terms
+# a sum is cut into parts of at most so many terms, and into more where few programs would work
 _PART_COLUMNS = 7168
+_FEW_PROGRAMS = 64
 
 
 @triton.jit
@@ -264,7 +267,7 @@ class StreamedProduct:
 
 
 def _num_parts(num_outputs: int, num_columns: int) -> int:
-    """Parts of each sum: few, but enough to occupy half of the multiprocessors.
+    """Parts of each sum: as few as the length of the sum and the size of the matrix allow.
 
     It is part of the bits, so it depends on the shape alone. On an H200 the fastest up to 64 rows
     were 1 part for 4096 x 4096 (11.3 us instead of 12.7 with 2, at 32 rows), 4096 x 6144 and
@@ -272,4 +275,4 @@ def _num_parts(num_outputs: int, num_columns: int) -> int:
     """
     num_tiles: int = triton.cdiv(num_outputs, _TILES[0][0].outputs)
     fewest: int = triton.cdiv(num_columns, _PART_COLUMNS)
-    return max(fewest, min(64 // num_tiles, num_columns // 1024))
+    return max(fewest, min(_FEW_PROGRAMS // num_tiles, num_columns // 1024))

@@ -18,7 +18,7 @@ class Tile:
 
     @property
     def stage_bytes(self) -> int:
-        """Shared memory of a stage."""
+        """Shared memory of a stage, of 16-bit values."""
         return (self.rows + self.outputs) * self.columns * 2
 
     def fitted(self, num_bytes: int, *, has_descriptors: bool) -> "Tile":
