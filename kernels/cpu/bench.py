@@ -102,7 +102,7 @@ def make_layout(num_rows: int, context_len: int, num_new: int) -> BatchLayout:
         query_starts=starts,
         max_context_len=context_len,
         max_query_len=num_new,
-        logit_indices=starts[1:].long() - 1,
+        logit_indices=None if num_new == 1 else starts[1:].long() - 1,
     )
 
 

@@ -238,5 +238,5 @@ def _layout(
         query_starts=query_starts.int().cuda(),
         max_context_len=int(context_lens.max()),
         max_query_len=int(query_starts.diff().max()),
-        logit_indices=torch.empty(0, dtype=torch.int64, device="cuda"),
+        logit_indices=None,
     )

@@ -126,5 +126,5 @@ def _layout(num_tokens: int) -> BatchLayout:
         query_starts=none,
         max_context_len=num_tokens,
         max_query_len=1,
-        logit_indices=none.long(),
+        logit_indices=None,
     )
