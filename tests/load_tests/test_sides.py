@@ -86,6 +86,13 @@ def test_latencies_count_from_the_due_time_and_between_tokens() -> None:
     assert all(0 < work.due_s < 0.5 for work in works)
 
 
+def test_single_tokens_have_nothing_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("load_tests.sides.side.draw_pairs", lambda _, count, seed: [(4, 1)] * count)
+    figures = asyncio.run(take(FakeSide(), ONLINE))
+    assert (figures["itl_p50_s"], figures["itl_p999_s"]) == (0.0, 0.0)
+    assert figures["normalized_latency_s"] == pytest.approx(0.5)
+
+
 def test_our_side_takes_every_measure(tmp_path: Path) -> None:
     folder = model_folder("tiny", tmp_path)
     measures: list[Measure] = [OFFLINE, DECODE, BEAM, ONLINE]
