@@ -76,9 +76,9 @@ class Points:
 # the sizes that the engine makes graphs for, and the first beyond, where each kernel is launched
 _GPU_MIXED = mixed_variants(256, 2560)
 _GPU_LENS = tuple(sorted({variant.num_prompt_tokens for variant in _GPU_MIXED}))
-# Matrix products take other kernels, or more tiles of rows, from 33, 65, 129 and 193 rows on: the
-# graphs just beyond. The others are graphs with prompts.
-_GPU_BRIEF = (16, 40, 72, 96, 144, 192, 208)
+# Matrix products take other kernels, or more tiles of rows, from 33, 65, 97, 129 and 193 rows on:
+# the graphs just beyond. The others are graphs with prompts.
+_GPU_BRIEF = (16, 40, 72, 96, 104, 144, 192, 208)
 DEFAULT_POINTS: dict[Device, Points] = {
     "cpu": Points(
         batches=(1, 4, 16, 32),

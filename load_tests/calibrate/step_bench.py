@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from random import Random
 from statistics import fmean, median, quantiles
 
 from engine.core.engine import Engine
@@ -245,14 +244,13 @@ class _Run:
 
         Args:
             prompt_len: mean over the prompts.
-            spread: by so much some are longer or shorter, as far as prompts can be; evenly, and in
-                an order without pattern.
+            spread: by so much some are longer or shorter, as far as prompts can be; evenly, and the
+                first are the longest, as those that came before others mostly are.
         """
         count = batch // self._n
         spread = min(spread, prompt_len - 1)
-        offsets = [round(spread * ((2 * index + 1) / count - 1)) for index in range(count)]
-        Random(0).shuffle(offsets)
-        for offset in offsets:
+        for index in range(count):
+            offset = round(spread * (1 - (2 * index + 1) / count))
             self._add(prompt_len + offset, max_len - prompt_len - offset)
 
     def steps(self) -> Iterator[LiveStep]:

@@ -35,11 +35,11 @@ from load_tests.traffic.schedule import Schedule, TimedRequest
 
 # requests of several sequences
 _SEVERAL = Points(
-    batches=(4, 32, 64, 96, 128, 160, 256),
+    batches=(4, 32, 64, 72, 96, 104, 128, 160, 256),
     contexts=(32, 128, 512, 2048),
     prompt_lens=(32, 128, 2560),
     mixed_batches=(4, 64, 128, 256),
-    brief_batches=(64, 96, 160),
+    brief_batches=(64, 72, 96, 104, 160),
     n=4,
     repeats=10,
     num_mixed=6,
