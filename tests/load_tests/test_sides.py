@@ -76,6 +76,23 @@ def test_a_side_that_does_other_work_is_not_measured(num_missing: int) -> None:
         asyncio.run(take(FakeSide(num_missing), OFFLINE))
 
 
+def test_steps_are_told_without_what_the_first_prompts_wait_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class ColdSide(FakeSide):
+        now_s = 0.0
+
+        def generate(self, works: Sequence[Work]) -> int:
+            self.now_s += 0.3 + 0.01 * works[0].output_len + (0 if self.works else 5.0)
+            return super().generate(works)
+
+    side = ColdSide()
+    monkeypatch.setattr("load_tests.sides.side.time.perf_counter", lambda: side.now_s)
+    figures = asyncio.run(take(side, DECODE))
+    assert figures["step_s"] == pytest.approx(0.01)
+    assert figures["prefill_s"] == pytest.approx(0.31)
+
+
 def test_latencies_count_from_the_due_time_and_between_tokens() -> None:
     figures = asyncio.run(take(FakeSide(), ONLINE))
     assert figures["ttft_p50_s"] == pytest.approx(0.5)
