@@ -40,7 +40,7 @@ class Offline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decode:
-    """The time of a step: batches of equal requests that generate, less the same without."""
+    """The time of a step: batches of equal requests that generate, less the same with one token."""
 
     batch: int
     input_len: int

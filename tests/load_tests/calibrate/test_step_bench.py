@@ -48,9 +48,10 @@ def _prompts(turn: Turn) -> list[int]:
 
 def test_contexts_of_a_batch_differ_around_what_is_measured(worker: Noting) -> None:
     assert len(StepBench(worker, POINTS).decodes(5)) == 2
-    *_, last = worker.turns[-1].steps
-    assert len(set(last.work.contexts)) == 5
-    assert sum(last.work.contexts) / 5 == pytest.approx(100, abs=POINTS.repeats)
+    contexts = worker.turns[-1].steps[-1].work.contexts
+    # the oldest first
+    assert list(contexts) == sorted(set(contexts), reverse=True)
+    assert sum(contexts) / 5 == pytest.approx(100, abs=POINTS.repeats)
 
 
 def test_a_batch_beside_prompts_goes_on_from_length_to_length(worker: Noting) -> None:
