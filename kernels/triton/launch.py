@@ -5,7 +5,10 @@ import functools
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+# rows up to which norms and rope let the next kernel in early, see `let_next_start`
+_FEW_ROWS = 8
 
 
 @functools.cache
@@ -21,6 +24,11 @@ def overlap(device: torch.device) -> dict[str, bool]:
     if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9:
         return {"OVERLAPPED": True, "launch_pdl": True}
     return {"OVERLAPPED": False}
+
+
+def are_few(num_rows: int) -> bool:
+    """Whether a kernel with a program or two for each row occupies few multiprocessors."""
+    return num_rows <= _FEW_ROWS
 
 
 @functools.cache
@@ -45,3 +53,16 @@ def wait_for_inputs(OVERLAPPED: tl.constexpr):
     """Wait until all that earlier kernels wrote is visible."""
     if OVERLAPPED:
         gdc_wait()
+
+
+@triton.jit
+def let_next_start(OVERLAPPED: tl.constexpr):
+    """Let the next kernel's programs take their places; to be called after `wait_for_inputs`.
+
+    They wait there until this kernel has ended, which has waited for those before. It pays where
+    this one leaves the others room: a step of Llama-3-8B on an H200 takes 4.20 ms instead of 4.22
+    at batch 1, 4.33 instead of 4.38 at 4, as long at 8, but 4.79 instead of 4.65 at 16, whose
+    products find multiprocessors taken and gather on the others.
+    """
+    if OVERLAPPED:
+        gdc_launch_dependents()

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.triton.launch import overlap, wait_for_inputs
+from kernels.triton.launch import are_few, let_next_start, overlap, wait_for_inputs
 
 # a row lives in registers: 64 KiB of float32 is a quarter of a multiprocessor's
 _MAX_COLUMNS = 16384
@@ -40,6 +40,7 @@ def _rms_norm_kernel(
     eps,
     HAS_RESIDUAL: tl.constexpr,
     BLOCK: tl.constexpr,
+    HAS_FEW_ROWS: tl.constexpr,
     OVERLAPPED: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
@@ -48,6 +49,8 @@ def _rms_norm_kernel(
     # weights are never written while a model runs, so their way from memory overlaps the wait
     scale = tl.load(weight + columns, is_column, other=0.0).to(tl.float32)
     wait_for_inputs(OVERLAPPED)
+    if HAS_FEW_ROWS:
+        let_next_start(OVERLAPPED)
     values = _load_row(x, residual, row, columns, is_column, x_stride, num_columns, HAS_RESIDUAL)
     mean_square = tl.sum(values * values, axis=0) / num_columns
     normed = values * tl.rsqrt(mean_square + eps) * scale
@@ -66,6 +69,7 @@ def _layer_norm_kernel(
     eps,
     HAS_RESIDUAL: tl.constexpr,
     BLOCK: tl.constexpr,
+    HAS_FEW_ROWS: tl.constexpr,
     OVERLAPPED: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
@@ -74,6 +78,8 @@ def _layer_norm_kernel(
     scale = tl.load(weight + columns, is_column, other=0.0).to(tl.float32)
     shift = tl.load(bias + columns, is_column, other=0.0).to(tl.float32)
     wait_for_inputs(OVERLAPPED)
+    if HAS_FEW_ROWS:
+        let_next_start(OVERLAPPED)
     values = _load_row(x, residual, row, columns, is_column, x_stride, num_columns, HAS_RESIDUAL)
     mean = tl.sum(values, axis=0) / num_columns
     centred = tl.where(is_column, values - mean, 0.0)
@@ -146,6 +152,7 @@ def _normalise(
         eps,
         HAS_RESIDUAL=residual is not None,
         BLOCK=block,
+        HAS_FEW_ROWS=are_few(num_rows),
         num_warps=min(max(block // 512, 1), 16),
         **overlap(x.device),
     )

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.triton.launch import overlap, wait_for_inputs
+from kernels.triton.launch import are_few, let_next_start, overlap, wait_for_inputs
 
 # heads per program: 16 x 64 pairs of float32 are 16 registers a thread at 4 warps
 _HEADS = 16
@@ -31,6 +31,7 @@ def _write_kernel(
     IS_ROTATED: tl.constexpr,
     HEADS: tl.constexpr,
     HALF: tl.constexpr,
+    HAS_FEW_ROWS: tl.constexpr,
     OVERLAPPED: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
@@ -43,6 +44,8 @@ def _write_kernel(
     is_query = (heads < num_heads)[:, None] & is_pair[None, :]
     is_any = (heads < num_heads + 2 * num_kv_heads)[:, None] & is_pair[None, :]
     wait_for_inputs(OVERLAPPED)
+    if HAS_FEW_ROWS:
+        let_next_start(OVERLAPPED)
     first = tl.load(qkv + token * qkv_stride + places, is_any)
     second = tl.load(qkv + token * qkv_stride + places + half, is_any)
     if IS_ROTATED:
@@ -128,6 +131,7 @@ def _write(
         IS_ROTATED=cos_sin is not None,
         HEADS=_HEADS,
         HALF=triton.next_power_of_2(head_dim // 2),
+        HAS_FEW_ROWS=are_few(num_tokens),
         num_warps=4,
         **overlap(qkv.device),
     )
