@@ -1,6 +1,7 @@
 """Measures a table of step times on a live worker."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from engine.executor.measured_step_time import MixedTimes
@@ -24,24 +25,17 @@ def calibrate(
     """
     bench = StepBench(worker, points)
     bench.warm_up()
-    decode_s = []
-    for batch in points.batches:
-        decode_s.append(bench.decodes(batch))
-        progress(f"decode {batch}: {_told(decode_s[-1])} ms")
-    prefill_s = tuple(bench.prefill(length) for length in points.prompt_lens)
-    progress(f"prefill: {_told(prefill_s)} ms")
+    rounds = [_measure(bench, points, progress) for _ in range(points.rounds)]
+    decode_s = _least([times.decode_s for times in rounds])
     shared_cost = bench.shared_cost(decode_s)
     if points.shared_len:
         progress(f"a position that all share: {shared_cost:.2f} of another's time")
-    added_s = []
-    for batch in points.mixed_batches:
-        added_s.append(bench.prompts_beside(batch))
-        progress(f"prompts beside {batch} decodes: + {_told(added_s[-1])} ms")
+    added_s = _least([times.added_s for times in rounds])
     config = worker.config
     mixed = MixedTimes(
         batches=points.mixed_batches,
         prompt_lens=points.prompt_lens,
-        added_s=tuple(added_s),
+        added_s=added_s,
         padded_len=points.padded_len,
         padded_batch=points.padded_batch,
     )
@@ -53,9 +47,9 @@ def calibrate(
         machine=machine.describe(),
         batches=points.batches,
         contexts=points.contexts,
-        decode_s=tuple(decode_s),
+        decode_s=decode_s,
         prompt_lens=points.prompt_lens,
-        prefill_s=prefill_s,
+        prefill_s=_least([(times.prefill_s,) for times in rounds])[0],
         spread=max(bench.spreads),
         mixed=mixed if added_s else None,
         copied_block_s=bench.copied_block_s,
@@ -65,6 +59,33 @@ def calibrate(
         sizes=points.sizes,
         shared_cost=shared_cost,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """Seconds of the points, in their order."""
+
+    decode_s: tuple[tuple[float, ...], ...]
+    prefill_s: tuple[float, ...]
+    added_s: tuple[tuple[float, ...], ...]
+
+
+def _measure(bench: StepBench, points: Points, progress: Callable[[str], None]) -> _Times:
+    decode_s, added_s = [], []
+    for batch in points.batches:
+        decode_s.append(bench.decodes(batch))
+        progress(f"decode {batch}: {_told(decode_s[-1])} ms")
+    prefill_s = tuple(bench.prefill(length) for length in points.prompt_lens)
+    progress(f"prefill: {_told(prefill_s)} ms")
+    for batch in points.mixed_batches:
+        added_s.append(bench.prompts_beside(batch))
+        progress(f"prompts beside {batch} decodes: + {_told(added_s[-1])} ms")
+    return _Times(tuple(decode_s), prefill_s, tuple(added_s))
+
+
+def _least(tables: Sequence[tuple[tuple[float, ...], ...]]) -> tuple[tuple[float, ...], ...]:
+    """The least of each place; tables have the same shape."""
+    return tuple(tuple(map(min, zip(*rows, strict=True))) for rows in zip(*tables, strict=True))
 
 
 def _told(times_s: Iterable[float]) -> str:

@@ -32,6 +32,8 @@ class Points:
         n, beam_width: how requests decode, see `SamplingParams`; batches are multiples of n.
         repeats: steps per point.
         num_mixed: steps with prompts beside decodes, per point.
+        rounds: times that everything is measured, one after the other; the least counts. A host
+            that is busy for a while slows steps that wait for it by a tenth.
     """
 
     batches: tuple[int, ...]
@@ -47,6 +49,7 @@ class Points:
     beam_width: int = 0
     repeats: int = 12
     num_mixed: int = 4
+    rounds: int = 1
 
     @property
     def budget(self) -> int:

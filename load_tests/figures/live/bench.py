@@ -103,7 +103,8 @@ class Settings:
         elif self.device == "cuda":
             # few sequences are longer
             plain = replace(DEFAULT_POINTS["cuda"], contexts=(32, 128, 512, MAX_MODEL_LEN))
-        samples, beams = several, replace(several, beam_width=several.n)
+        # a search waits for the host in every step
+        samples, beams = several, replace(several, beam_width=several.n, rounds=2)
         if self.device == "cuda":
             limits = max(plain.batches), plain.budget
             samples = replace(_like_graphs(samples, mixed_variants(*limits)), sizes=plain.sizes)
