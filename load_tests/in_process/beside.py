@@ -214,7 +214,7 @@ def _mean(turns: Sequence[Turn], index: int, column: Column, *, ours: bool) -> f
 
 def _ratio(turns: Sequence[Turn], index: int, column: Column) -> str:
     theirs = _mean(turns, index, column, ours=False)
-    ratio = _mean(turns, index, column, ours=True) / theirs
+    ratio = _mean(turns, index, column, ours=True) / theirs if theirs else math.nan
     return "-" if math.isnan(ratio) else f"{ratio:.2f} x"
 
 

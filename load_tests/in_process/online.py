@@ -7,7 +7,9 @@ from load_tests.in_process import beside
 from load_tests.in_process.beside import Column
 from load_tests.options import positive, several
 from load_tests.sides.job import Measure, Online
+from load_tests.sides.side import has_prefix_cache, modern_requests
 from load_tests.traffic.lognormal import TRACES
+from load_tests.traffic.sources import MAX_TOTAL_LEN, SOURCES
 
 EXAMPLE = "python -m load_tests online --model llama3-8b --device cuda --peer vllm --rates 15,30"
 
@@ -20,6 +22,7 @@ _COLUMNS = (
     Column(title="norm. latency\nms/token", key="normalized_latency_s", scale=1e3),
     Column(title="output\ntok/s", key="output_tokens_per_s"),
 )
+_CACHED = Column(title="% of prompts\ncached", key="cached_share", scale=100.0)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,21 +38,41 @@ def add_measures(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--duration", type=positive, default=60.0, help="seconds of arrivals")
     parser.add_argument(
-        "--trace", choices=TRACES, default="sharegpt", help="like whose the lengths are"
+        "--trace",
+        choices=(*TRACES, *SOURCES),
+        default="sharegpt",
+        help="like whose the lengths are; of the last four prompts may begin alike, and are cached",
     )
 
 
 def measures(args: argparse.Namespace) -> list[Measure]:
-    """What the options ask for."""
-    return [
-        Online(trace=args.trace, rate_per_s=rate, duration_s=args.duration, seed=args.seed)
-        for rate in args.rates
-    ]
+    """What the options ask for.
+
+    Raises:
+        ValueError: if requests are longer than `--max-model-len`.
+    """
+    if args.trace in SOURCES:
+        _check_lengths(args)
+    return [_measure(args, rate) for rate in args.rates]
 
 
-def columns(_: Measure) -> Sequence[Column]:
+def _measure(args: argparse.Namespace, rate: float) -> Online:
+    return Online(trace=args.trace, rate_per_s=rate, duration_s=args.duration, seed=args.seed)
+
+
+def _check_lengths(args: argparse.Namespace) -> None:
+    requests = [r for rate in args.rates for r in modern_requests(_measure(args, rate))]
+    longest = max(request.input_len + request.output_len for request in requests)
+    if longest > args.max_model_len:
+        raise ValueError(
+            f"--trace {args.trace} has a request of {longest} tokens, more than --max-model-len "
+            f"{args.max_model_len}: raise it, up to {MAX_TOTAL_LEN}"
+        )
+
+
+def columns(measure: Measure) -> Sequence[Column]:
     """Figures to show of a measure."""
-    return _COLUMNS
+    return (*_COLUMNS, _CACHED) if has_prefix_cache(measure) else _COLUMNS
 
 
 def run(args: argparse.Namespace) -> int:

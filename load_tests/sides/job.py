@@ -61,7 +61,7 @@ class Beam:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Online:
-    """Poisson arrivals with the lengths of a trace."""
+    """Poisson arrivals of a trace: of `load_tests.traffic.lognormal`, or one of its `sources`."""
 
     trace: str
     rate_per_s: float

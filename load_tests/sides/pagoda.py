@@ -11,10 +11,10 @@ from engine.config import EngineConfig
 from engine.core.engine import Engine
 from engine.executor.inline import InlineExecutor
 from engine.model_config import read_model_config
-from engine.types import Request, SamplingParams, int32
+from engine.types import Request, SamplingParams, StepOutput, int32
 from engine.worker.worker import load_worker
 from load_tests.sides.job import Knobs
-from load_tests.sides.side import Timeline, Work, main
+from load_tests.sides.side import Timeline, Work, has_prefix_cache, main
 
 _DEFAULT_BUDGET = 2048
 
@@ -22,8 +22,8 @@ _DEFAULT_BUDGET = 2048
 class PagodaSide:
     """See `Side`."""
 
-    def __init__(self, knobs: Knobs) -> None:
-        config = engine_config(knobs)
+    def __init__(self, knobs: Knobs, *, has_prefix_cache: bool) -> None:
+        config = engine_config(knobs, has_prefix_cache=has_prefix_cache)
         self._executor = InlineExecutor(load_worker(config), config.run_ahead)
         self._engine = Engine(config.scheduler, self._executor)
         self._next_id = 0
@@ -66,9 +66,7 @@ class PagodaSide:
             output = self._engine.step(now_s)
             now_s = time.perf_counter() - start_s
             if output is not None:
-                for request_id, token in zip(output.request_ids, output.tokens, strict=True):
-                    if token >= 0:
-                        timelines[request_id - first_id].token_s.append(now_s)
+                _note(output, now_s, timelines, first_id)
         return timelines
 
     def close(self) -> None:
@@ -89,8 +87,17 @@ class PagodaSide:
         return num_tokens
 
 
-def engine_config(knobs: Knobs) -> EngineConfig:
-    """Configure the engine without prefix cache and swap space."""
+def _note(output: StepOutput, now_s: float, timelines: list[Timeline], first_id: int) -> None:
+    for request_id, token in zip(output.request_ids, output.tokens, strict=True):
+        if token >= 0:
+            timelines[request_id - first_id].token_s.append(now_s)
+    # an empty column tells that there is none
+    for request_id, num_cached in zip(output.request_ids, output.cached_tokens, strict=False):
+        timelines[request_id - first_id].num_cached += num_cached
+
+
+def engine_config(knobs: Knobs, *, has_prefix_cache: bool) -> EngineConfig:
+    """Configure the engine without swap space."""
     settings: dict[str, Any] = {"dtype": knobs.dtype, "device": knobs.device}
     folder = Path(knobs.model)
     return EngineConfig(
@@ -102,7 +109,7 @@ def engine_config(knobs: Knobs) -> EngineConfig:
         max_num_seqs=knobs.max_num_seqs,
         max_num_batched_tokens=knobs.max_num_batched_tokens or _DEFAULT_BUDGET,
         max_model_len=knobs.max_model_len,
-        prefix_cache=False,
+        prefix_cache=has_prefix_cache,
         inter_token_latency_s=knobs.inter_token_latency_s,
         **settings,
     )
@@ -113,4 +120,4 @@ def _greedy(output_len: int) -> SamplingParams:
 
 
 if __name__ == "__main__":
-    main(lambda knobs, _: PagodaSide(knobs))
+    main(lambda knobs, first: PagodaSide(knobs, has_prefix_cache=has_prefix_cache(first)))

@@ -15,8 +15,10 @@ from typing import Protocol
 import numpy
 
 from load_tests.sides.job import Beam, Decode, Job, Knobs, Measure, Offline, Online
+from load_tests.traffic.lengths import FixedLengths
 from load_tests.traffic.lognormal import draw_pairs
-from load_tests.traffic.schedule import prompt
+from load_tests.traffic.schedule import Extent, TracedRequest, poisson, prompt, traced_prompt
+from load_tests.traffic.sources import SOURCES, drawn_source
 
 # ids that every model has, far from the ones with a meaning
 VOCAB_SIZE = 30000
@@ -36,10 +38,16 @@ class Work:
 
 @dataclass(slots=True)
 class Timeline:
-    """When the tokens of a request arrived, in seconds after the start."""
+    """What became of a request.
+
+    Attributes:
+        token_s: when its tokens arrived, in seconds after the start.
+        num_cached: tokens of its prompt that were found computed.
+    """
 
     work: Work
     token_s: list[float] = field(default_factory=list)
+    num_cached: int = 0
 
 
 class Side(Protocol):
@@ -187,15 +195,20 @@ async def _online(side: Side, measure: Online) -> Figures:
             (t.token_s[-1] - t.work.due_s) / t.work.output_len for t in timelines
         ),
         "output_tokens_per_s": sum(work.output_len for work in works) / last_s,
+        "cached_share": sum(t.num_cached for t in timelines) / sum(len(w.prompt) for w in works),
         "process_cpu_share": cpu_s / last_s,
     }
 
 
+def has_prefix_cache(measure: Measure) -> bool:
+    """Whether a side is to find prompts that it has computed: where they begin alike."""
+    return isinstance(measure, Online) and measure.trace in SOURCES
+
+
 def arrivals(measure: Online) -> list[Work]:
     """Draw the requests of a Poisson process, in the order of their times."""
-    from load_tests.traffic.lengths import FixedLengths
-    from load_tests.traffic.schedule import Extent, poisson
-
+    if measure.trace in SOURCES:
+        return _modern_arrivals(measure)
     extent = Extent(duration_s=measure.duration_s)
     times = [r.due_s for r in poisson(measure.rate_per_s, FixedLengths(1, 1), extent, measure.seed)]
     pairs = draw_pairs(measure.trace, len(times), measure.seed)
@@ -205,8 +218,31 @@ def arrivals(measure: Online) -> list[Work]:
     ]
 
 
+def _modern_arrivals(measure: Online) -> list[Work]:
+    # a side that has served one rate must not find its prompts at the next
+    seed = f"{measure.seed} {measure.rate_per_s}"
+    return [
+        Work(
+            prompt=_ids(traced_prompt(seed, index, traced, VOCAB_SIZE - FIRST_ID)),
+            output_len=traced.output_len,
+            due_s=traced.due_s,
+        )
+        for index, traced in enumerate(modern_requests(measure))
+    ]
+
+
+def modern_requests(measure: Online) -> tuple[TracedRequest, ...]:
+    """The requests of one of `SOURCES`, which may begin as others do."""
+    num_requests = max(1, round(measure.rate_per_s * measure.duration_s))
+    return drawn_source(measure.trace).requests(measure.rate_per_s, num_requests, measure.seed)
+
+
 def _prompt(seed: int, index: int, length: int) -> list[int]:
-    return [FIRST_ID + token for token in prompt(seed, index, length, VOCAB_SIZE - FIRST_ID)]
+    return _ids(prompt(seed, index, length, VOCAB_SIZE - FIRST_ID))
+
+
+def _ids(tokens: list[int]) -> list[int]:
+    return [FIRST_ID + token for token in tokens]
 
 
 def _timed(action: Callable[[], int]) -> tuple[float, int]:

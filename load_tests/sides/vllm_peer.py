@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from load_tests.sides.job import Beam, Knobs, Measure, Online
-from load_tests.sides.side import Side, Timeline, Work, main
+from load_tests.sides.side import Side, Timeline, Work, has_prefix_cache, main
 
 
 class BatchSide:
@@ -19,7 +19,7 @@ class BatchSide:
         from vllm import LLM
 
         _write_tokenizer(Path(knobs.model))
-        arguments = _arguments(knobs) | {"enable_prefix_caching": has_prefix_cache}
+        arguments = _arguments(knobs, has_prefix_cache=has_prefix_cache)
         self._llm = LLM(**arguments, max_logprobs=32)
         self.facts = _facts(self._llm.llm_engine.vllm_config)
 
@@ -52,9 +52,9 @@ class BatchSide:
 class OnlineSide:
     """See `Side`; for `Online`. The engine is made inside the event loop that it serves."""
 
-    def __init__(self, knobs: Knobs) -> None:
+    def __init__(self, knobs: Knobs, *, has_prefix_cache: bool) -> None:
         _write_tokenizer(Path(knobs.model))
-        self._arguments = _arguments(knobs)
+        self._arguments = _arguments(knobs, has_prefix_cache=has_prefix_cache)
         self._engine: Any = None
         self._next_id = 0
         self.facts: dict[str, object] = {}
@@ -96,10 +96,11 @@ class OnlineSide:
         async for result in results:
             now_s = time.perf_counter() - start_s
             timeline.token_s += [now_s] * len(result.outputs[0].token_ids)
+            timeline.num_cached = result.num_cached_tokens or 0
         return timeline
 
 
-def _arguments(knobs: Knobs) -> dict[str, Any]:
+def _arguments(knobs: Knobs, *, has_prefix_cache: bool) -> dict[str, Any]:
     """Everything else stays at the peer's defaults; a knob of 0 too."""
     chosen = {
         "num_gpu_blocks_override": knobs.num_blocks,
@@ -113,7 +114,7 @@ def _arguments(knobs: Knobs) -> dict[str, Any]:
         "block_size": knobs.block_size,
         "max_model_len": knobs.max_model_len,
         "gpu_memory_utilization": 0.92,
-        "enable_prefix_caching": False,
+        "enable_prefix_caching": has_prefix_cache,
         "disable_log_stats": True,
         **{name: value for name, value in chosen.items() if value},
     }
@@ -157,7 +158,7 @@ def _write_tokenizer(folder: Path) -> None:
 
 def _make(knobs: Knobs, first: Measure) -> Side:
     if isinstance(first, Online):
-        return OnlineSide(knobs)
+        return OnlineSide(knobs, has_prefix_cache=has_prefix_cache(first))
     # a search sends every beam again at each step, and finds what it sent before
     return BatchSide(knobs, has_prefix_cache=isinstance(first, Beam))
 

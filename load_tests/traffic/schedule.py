@@ -9,6 +9,9 @@ from random import Random
 from load_tests.traffic.lengths import Lengths
 from load_tests.traffic.tables import integer, read_rows, stamp
 
+# tokens of a hashed block in Mooncake's traces (https://github.com/kvcache-ai/Mooncake)
+MOONCAKE_BLOCK = 512
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedRequest:
@@ -25,6 +28,33 @@ class TimedRequest:
 
 
 Schedule = tuple[TimedRequest, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedRequest(TimedRequest):
+    """One request of a trace.
+
+    Attributes:
+        hash_ids: one for each block of the prompt, equal where all tokens up to its end are equal;
+            what they do not cover is the request's own.
+        hash_block: tokens of such a block.
+        n, beam_width: see `SamplingParams`.
+        ttft_s, e2e_s: seconds to the first and to the last token, as recorded; None if not.
+    """
+
+    hash_ids: tuple[int, ...] = ()
+    hash_block: int = MOONCAKE_BLOCK
+    n: int = 1
+    beam_width: int = 0
+    ttft_s: float | None = None
+    e2e_s: float | None = None
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Recorded mean seconds per token after the first; None for a single token."""
+        if self.ttft_s is None or self.e2e_s is None or self.output_len < 2:
+            return None
+        return (self.e2e_s - self.ttft_s) / (self.output_len - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,5 +155,18 @@ def digest(schedule: Schedule) -> str:
 
 def prompt(seed: int, index: int, input_len: int, vocab_size: int) -> list[int]:
     """Draw the token ids of one request, each below `vocab_size`; requests share no prefix."""
-    random = Random(f"{seed} prompt {index}")
-    return [int(random.random() * vocab_size) for _ in range(input_len)]
+    return _tokens(f"{seed} prompt {index}", input_len, vocab_size)
+
+
+def traced_prompt(seed: str, index: int, traced: TracedRequest, vocab_size: int) -> list[int]:
+    """Draw token ids that are equal to others' where the hashes are."""
+    ids: list[int] = []
+    for hash_id in traced.hash_ids:
+        ids += _tokens(f"{seed} block {hash_id}", traced.hash_block, vocab_size)
+    own_len = max(0, traced.input_len - len(ids))
+    return ids[: traced.input_len] + _tokens(f"{seed} prompt {index}", own_len, vocab_size)
+
+
+def _tokens(seed: str, count: int, vocab_size: int) -> list[int]:
+    random = Random(seed)
+    return [int(random.random() * vocab_size) for _ in range(count)]

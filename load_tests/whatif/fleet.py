@@ -7,8 +7,9 @@ from random import Random
 
 from engine.executor.simulated import OUTPUT_TOKEN, PROMPT_TOKEN
 from engine.types import Request, SamplingParams, int32
+from load_tests.traffic.schedule import TracedRequest
 from load_tests.whatif.replica import Machine, Replica, Served
-from load_tests.whatif.trace import Trace, TracedRequest
+from load_tests.whatif.trace import Trace
 
 # how old what a router knows of the replicas may be; `request_routing_stats_period_s`
 ROUTING_PERIOD_S = 1.0

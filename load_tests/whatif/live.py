@@ -19,8 +19,9 @@ from engine.types import (
     int32,
 )
 from engine.worker.worker import load_worker
+from load_tests.traffic.schedule import TracedRequest
 from load_tests.whatif.replica import Served
-from load_tests.whatif.trace import Trace, TracedRequest
+from load_tests.whatif.trace import Trace
 
 # tokens of the prompt of a request that does not count, and of its output
 _WARM_UP = 32

@@ -15,12 +15,14 @@ from load_tests.model_folders import model_folder
 from load_tests.options import add_processes, positive
 from load_tests.parallel import in_order
 from load_tests.traffic.metrics import Objective
+from load_tests.traffic.sources import Source
 from load_tests.whatif.bench import Bench
 from load_tests.whatif.figures import Figures
 from load_tests.whatif.jobs import run_job
 from load_tests.whatif.slo import parse_slo
 from load_tests.whatif.step_times import H100
-from load_tests.whatif.workloads import Source, workloads
+from load_tests.whatif.trace import Trace
+from load_tests.whatif.workloads import workloads
 
 EXAMPLE = "python -m load_tests modern --duration-s 30 --mooncake conversation.jsonl"
 FOLDER = report.RESULTS / "modern"
@@ -87,7 +89,7 @@ class Search:
         """Replay the workload at a rate."""
         num_requests = max(MIN_REQUESTS, round(rate_per_s * self.duration_s))
         bench = Bench(
-            trace=self.source.trace(rate_per_s, num_requests, self.seed),
+            trace=Trace(requests=self.source.requests(rate_per_s, num_requests, self.seed)),
             step_times=H100,
             objective=self.objective,
             seed=self.seed,

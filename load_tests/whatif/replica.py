@@ -11,7 +11,7 @@ from engine.runtime.admission import Admission
 from engine.runtime.columns import idle_stats
 from engine.types import Capacity, FinishReason, MemoryUsage, Request, StepOutput
 from load_tests import simulation
-from load_tests.whatif.trace import TracedRequest
+from load_tests.traffic.schedule import TracedRequest
 
 # slots that sum to the pool
 USES = ("filled", "reserved", "internal", "external", "cached", "pinned", "free")

@@ -9,38 +9,8 @@ from operator import attrgetter
 from pathlib import Path
 
 from load_tests.traffic.metrics import Summary, summarise
-from load_tests.traffic.schedule import Extent, Schedule, TimedRequest
+from load_tests.traffic.schedule import MOONCAKE_BLOCK, Extent, Schedule, TracedRequest
 from load_tests.traffic.tables import Row, integer, read_rows, stamp
-
-# tokens of a hashed block in Mooncake's traces (https://github.com/kvcache-ai/Mooncake)
-MOONCAKE_BLOCK = 512
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedRequest(TimedRequest):
-    """One request of a trace.
-
-    Attributes:
-        hash_ids: one for each block of the prompt, equal where all tokens up to its end are equal;
-            what they do not cover is the request's own.
-        hash_block: tokens of such a block.
-        n, beam_width: see `SamplingParams`.
-        ttft_s, e2e_s: seconds to the first and to the last token, as recorded; None if not.
-    """
-
-    hash_ids: tuple[int, ...] = ()
-    hash_block: int = MOONCAKE_BLOCK
-    n: int = 1
-    beam_width: int = 0
-    ttft_s: float | None = None
-    e2e_s: float | None = None
-
-    @property
-    def tpot_s(self) -> float | None:
-        """Recorded mean seconds per token after the first; None for a single token."""
-        if self.ttft_s is None or self.e2e_s is None or self.output_len < 2:
-            return None
-        return (self.e2e_s - self.ttft_s) / (self.output_len - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -10,7 +11,8 @@ import pytest
 from load_tests.model_folders import model_folder
 from load_tests.sides.job import Beam, Decode, Job, Knobs, Measure, Offline, Online
 from load_tests.sides.launch import MODULES, take_turn
-from load_tests.sides.side import Timeline, Work, arrivals, take
+from load_tests.sides.pagoda import PagodaSide
+from load_tests.sides.side import Timeline, Work, arrivals, has_prefix_cache, take
 from load_tests.traffic.lognormal import draw_pairs
 
 OFFLINE = Offline(trace="alpaca", num_requests=5, seed=0)
@@ -101,6 +103,35 @@ def test_latencies_count_from_the_due_time_and_between_tokens() -> None:
     expected = fmean((0.5 + 0.01 * (w.output_len - 1)) / w.output_len for w in works)
     assert figures["normalized_latency_s"] == pytest.approx(expected)
     assert all(0 < work.due_s < 0.5 for work in works)
+
+
+def test_prompts_of_today_begin_alike_at_one_rate_alone() -> None:
+    measures = [
+        Online(trace="system-prompts", rate_per_s=rate, duration_s=20 / rate, seed=0)
+        for rate in (2.0, 4.0)
+    ]
+    assert all(has_prefix_cache(measure) for measure in measures)
+    assert not has_prefix_cache(ONLINE)
+    starts = [{tuple(work.prompt[:1024]) for work in arrivals(measure)} for measure in measures]
+    assert [len(prompts) for prompts in starts] == [4, 4]
+    assert len(starts[0] | starts[1]) == 8
+    assert len({tuple(work.prompt[1024:]) for work in arrivals(measures[0])}) == 20
+
+
+def test_our_side_tells_what_it_finds_computed(tmp_path: Path) -> None:
+    measure = Online(trace="system-prompts", rate_per_s=20.0, duration_s=0.3, seed=0)
+    settings = replace(
+        knobs(model_folder("tiny", tmp_path)), max_model_len=2048, max_num_batched_tokens=2048
+    )
+    side = PagodaSide(settings, has_prefix_cache=True)
+    seen: set[tuple[int, ...]] = set()
+    for work in arrivals(measure):
+        (timeline,) = asyncio.run(side.serve([replace(work, due_s=0.0)]))
+        start = tuple(work.prompt[:1024])
+        assert timeline.num_cached == (1024 if start in seen else 0)
+        seen.add(start)
+    side.close()
+    assert 1 < len(seen) < 6
 
 
 def test_single_tokens_have_nothing_between_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,3 +35,11 @@ def test_wrong_use_is_refused_before_anything_runs(
     with pytest.raises(SystemExit):
         main(["beam", *words, "--output", str(tmp_path)])
     assert message in capsys.readouterr().err
+
+
+def test_requests_that_do_not_fit_the_model_are_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["online", "--trace", "chat", "--rates", "4", "--output", str(tmp_path)])
+    assert "more than --max-model-len 2048: raise it, up to 8192" in capsys.readouterr().err

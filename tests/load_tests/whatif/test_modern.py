@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,9 @@ import pytest
 from load_tests.__main__ import main
 from load_tests.traffic.lengths import FixedLengths
 from load_tests.traffic.metrics import Objective
+from load_tests.traffic.sources import Drawn
 from load_tests.whatif.modern import PRECISION, Search, sustain, systems
-from load_tests.whatif.workloads import HASH_BLOCK, Conversations, Drawn, Recorded, workloads
+from load_tests.whatif.workloads import Recorded, workloads
 
 
 def search(**fields: Any) -> Search:
@@ -42,30 +42,11 @@ def test_a_level_that_cannot_be_kept_has_no_rate() -> None:
     assert found.figures.good_share == 0.0
 
 
-def test_prompts_share_prefixes_and_conversations_their_past() -> None:
-    drawn = Drawn(lengths=FixedLengths(9, 5), num_prefixes=2, prefix_len=40, beam_width=3)
-    prompts = drawn.trace(2.0, 50, seed=1).requests
-    assert {request.hash_ids for request in prompts} == {(0, 1), (2, 3)}
-    assert {(r.input_len, r.n, r.beam_width) for r in prompts} == {(49, 3, 3)}
-    chat = Conversations(FixedLengths(24, 8)).trace(4.0, 200, seed=1)
-    assert len(chat.requests) == 200
-    assert chat.duration_s == pytest.approx(50, rel=0.2)
-    assert chat.requests[0].due_s >= 0
-    by_start: dict[int, list[tuple[int, ...]]] = {}
-    for request in chat.requests:
-        assert len(request.hash_ids) == request.input_len // HASH_BLOCK
-        by_start.setdefault(request.hash_ids[0], []).append(request.hash_ids)
-    longest = max(by_start.values(), key=len)
-    assert len(longest) > 1
-    for earlier, later in pairwise(longest):
-        assert later[: len(earlier)] == earlier
-
-
 def test_a_file_replaces_what_is_drawn(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("arrival_s,input_len,output_len\n0,3,4\n10,5,6\n30,7,8\n")
-    trace = Recorded(path).trace(2.0, 100, seed=0)
-    assert [r.due_s for r in trace.requests] == pytest.approx([0.0, 0.5, 1.5])
+    requests = Recorded(path).requests(2.0, 100, seed=0)
+    assert [r.due_s for r in requests] == pytest.approx([0.0, 0.5, 1.5])
     by_title = {workload.title: workload for workload in workloads()}
     code = by_title["code completion (Azure 2023)"]
     assert code.source({"azure-code": path}) == Recorded(path)

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from load_tests.traffic.schedule import Extent, TimedRequest
-from load_tests.whatif.trace import Trace, TracedRequest, from_schedule, read_traces
+from load_tests.traffic.schedule import Extent, TimedRequest, TracedRequest
+from load_tests.whatif.trace import Trace, from_schedule, read_traces
 
 ALL = Extent()
 
