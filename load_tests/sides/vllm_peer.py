@@ -96,7 +96,7 @@ class OnlineSide:
         async for result in results:
             now_s = time.perf_counter() - start_s
             timeline.token_s += [now_s] * len(result.outputs[0].token_ids)
-            timeline.num_cached = result.num_cached_tokens or 0
+            timeline.num_cached = max(timeline.num_cached, result.num_cached_tokens or 0)
         return timeline
 
 
