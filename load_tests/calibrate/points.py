@@ -88,6 +88,7 @@ DEFAULT_POINTS: dict[Device, Points] = {
         contexts=(64, 256, 1024),
         prompt_lens=(16, 64, 256, 1024),
         mixed_batches=(4, 32),
+        rounds=2,
     ),
     "cuda": Points(
         batches=tuple(sorted((1, 8, 32, 64, 128, 256, *_GPU_BRIEF))),

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import fmean, median, quantiles
 from typing import TYPE_CHECKING
 
 from engine.config import EngineConfig
@@ -100,7 +100,9 @@ class Comparison:
             is no fault of the step times.
         step_ratios: actual over expected seconds of steps, by kind: median, and ninth decile of the
             distance from 1.
-        step_bias: actual over expected seconds of all steps together.
+        step_pace: actual over expected seconds of all steps together.
+        probe_paces: the same of a batch right before the load, and of one right after; steps are
+            predicted to take their mean, since a machine's speed may change after a calibration.
     """
 
     load: float
@@ -109,7 +111,8 @@ class Comparison:
     predicted: dict[str, float]
     rescaled: dict[str, float]
     step_ratios: dict[str, tuple[float, float]]
-    step_bias: float
+    step_pace: float
+    probe_paces: tuple[float, float]
 
     @property
     def errors(self) -> dict[str, float]:
@@ -124,7 +127,7 @@ class Comparison:
     def headline(self) -> str:
         """One line for the log."""
         told = ", ".join(f"{name} {self.errors[name]:+.1%}" for name in CHECKED)
-        return f"load {self.load:g}: {told}, steps {self.step_bias - 1:+.1%}"
+        return f"load {self.load:g}: {told}, steps {self.step_pace - 1:+.1%}"
 
 
 def compare(config: EngineConfig, table: Path, args: argparse.Namespace) -> list[Comparison]:
@@ -139,30 +142,30 @@ def compare(config: EngineConfig, table: Path, args: argparse.Namespace) -> list
     # all at once; the requests are the same at every rate
     at_once = _trace(args, rate_per_s=1e9)
     finished_s = [_finish_s(served) for served in _predict(config, table, at_once)]
-    capacity = args.requests / max(finished_s)
     engine = LiveEngine(config, _bench(table, at_once).speed(config).step_time)
+    probe = Trace(requests=at_once.requests[: config.max_num_seqs])
     comparisons = []
     try:
+        pace = _pace(engine.serve(probe).steps)
+        capacity = args.requests / (max(finished_s) * pace)
         for load in args.loads:
             trace = _trace(args, load * capacity)
             print(f"load {load:g}: {trace.duration_s:.0f} s of arrivals", flush=True)
-            predicted = latencies(_predict(config, table, trace))
             live = engine.serve(trace)
-            bias = _bias(live.steps)
+            paces = pace, _pace(engine.serve(probe).steps)
             comparisons.append(
                 Comparison(
                     load=load,
                     rate_per_s=load * capacity,
                     actual=latencies(live.served),
-                    predicted=predicted,
-                    rescaled=latencies(_predict(config, table, trace, factor=bias)),
-                    step_ratios={
-                        "decode only": _ratios(live.steps, has_prompts=False),
-                        "with prompts": _ratios(live.steps, has_prompts=True),
-                    },
-                    step_bias=bias,
+                    predicted=latencies(_predict(config, table, trace, pace=fmean(paces))),
+                    rescaled=latencies(_predict(config, table, trace, pace=_pace(live.steps))),
+                    step_ratios=_step_ratios(live.steps),
+                    step_pace=_pace(live.steps),
+                    probe_paces=paces,
                 )
             )
+            pace = paces[1]
     finally:
         engine.close()
     return comparisons
@@ -180,10 +183,10 @@ def _bench(table: Path, trace: Trace) -> Bench:
 
 
 def _predict(
-    config: EngineConfig, table: Path, trace: Trace, *, factor: float = 1.0
+    config: EngineConfig, table: Path, trace: Trace, *, pace: float = 1.0
 ) -> tuple[Served, ...]:
     machine = _bench(table, trace).job(config).machine
-    return fly(replace(machine, step_time=Scaled(machine.step_time, factor)), trace).served
+    return fly(replace(machine, step_time=Scaled(machine.step_time, pace)), trace).served
 
 
 def latencies(served: Sequence[Served]) -> dict[str, float]:
@@ -210,6 +213,11 @@ def _finish_s(served: Served) -> float:
     return served.finish_s
 
 
+def _step_ratios(steps: "Sequence[Step]") -> dict[str, tuple[float, float]]:
+    kinds = {"decode only": False, "with prompts": True}
+    return {kind: _ratios(steps, has_prompts=has) for kind, has in kinds.items()}
+
+
 def _ratios(steps: "Sequence[Step]", *, has_prompts: bool) -> tuple[float, float]:
     """Median of actual over expected, and ninth decile of its distance from 1."""
     ratios = [s.actual_s / s.expected_s for s in steps if s.has_prompts is has_prompts]
@@ -218,7 +226,8 @@ def _ratios(steps: "Sequence[Step]", *, has_prompts: bool) -> tuple[float, float
     return median(ratios), quantiles([abs(ratio - 1) for ratio in ratios], n=10)[-1]
 
 
-def _bias(steps: "Sequence[Step]") -> float:
+def _pace(steps: "Sequence[Step]") -> float:
+    """Actual over expected seconds of all steps together."""
     return sum(step.actual_s for step in steps) / sum(step.expected_s for step in steps)
 
 
@@ -271,4 +280,6 @@ def _show(comparison: Comparison) -> None:
     )
     for kind, (middle, deviation) in comparison.step_ratios.items():
         print(f"steps {kind}: {middle:.3f} of the expected time, 90 % within {deviation:.1%}")
-    print(f"all steps together: {comparison.step_bias:.3f}")
+    print(f"all steps together: {comparison.step_pace:.3f}")
+    before, after = comparison.probe_paces
+    print(f"steps of a batch before and after: {before:.3f} and {after:.3f}; predicted with these")

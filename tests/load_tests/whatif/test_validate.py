@@ -49,8 +49,10 @@ def test_the_same_requests_are_predicted_and_served(
     for load in found["loads"]:
         assert load["actual"].keys() == load["predicted"].keys() == load["rescaled"].keys()
         assert all(seconds > 0 for seconds in load["actual"].values())
-        assert load["step_bias"] > 0
+        assert load["step_pace"] > 0
         assert load["step_ratios"].keys() == {"decode only", "with prompts"}
+    # the batch between two loads counts for both
+    assert low["probe_paces"][1] == high["probe_paces"][0] > 0
     errors = [
         load["predicted"][name] / load["actual"][name] - 1
         for load in found["loads"]
@@ -82,7 +84,8 @@ def test_only_what_is_checked_decides() -> None:
         predicted={"E2E p50": 1.09, "E2E p99": 1.82, "TTFT p99": 3.0},
         rescaled={},
         step_ratios={},
-        step_bias=1.0,
+        step_pace=1.0,
+        probe_paces=(1.0, 1.0),
     )
     assert near.is_good
     assert near.headline() == "load 0.5: E2E p50 +9.0%, E2E p99 -9.0%, steps +0.0%"
@@ -93,7 +96,8 @@ def test_only_what_is_checked_decides() -> None:
         predicted={"E2E p50": 1.0, "E2E p99": 2.3, "TTFT p99": 1.0},
         rescaled={},
         step_ratios={},
-        step_bias=1.0,
+        step_pace=1.0,
+        probe_paces=(1.0, 1.0),
     )
     assert not far.is_good
 
