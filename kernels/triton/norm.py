@@ -49,8 +49,7 @@ def _rms_norm_kernel(
     # weights are never written while a model runs, so their way from memory overlaps the wait
     scale = tl.load(weight + columns, is_column, other=0.0).to(tl.float32)
     wait_for_inputs(OVERLAPPED)
-    if HAS_FEW_ROWS:
-        let_next_start(OVERLAPPED)
+    let_next_start(OVERLAPPED, HAS_FEW_ROWS)
     values = _load_row(x, residual, row, columns, is_column, x_stride, num_columns, HAS_RESIDUAL)
     mean_square = tl.sum(values * values, axis=0) / num_columns
     normed = values * tl.rsqrt(mean_square + eps) * scale
@@ -78,8 +77,7 @@ def _layer_norm_kernel(
     scale = tl.load(weight + columns, is_column, other=0.0).to(tl.float32)
     shift = tl.load(bias + columns, is_column, other=0.0).to(tl.float32)
     wait_for_inputs(OVERLAPPED)
-    if HAS_FEW_ROWS:
-        let_next_start(OVERLAPPED)
+    let_next_start(OVERLAPPED, HAS_FEW_ROWS)
     values = _load_row(x, residual, row, columns, is_column, x_stride, num_columns, HAS_RESIDUAL)
     mean = tl.sum(values, axis=0) / num_columns
     centred = tl.where(is_column, values - mean, 0.0)

@@ -44,8 +44,7 @@ def _write_kernel(
     is_query = (heads < num_heads)[:, None] & is_pair[None, :]
     is_any = (heads < num_heads + 2 * num_kv_heads)[:, None] & is_pair[None, :]
     wait_for_inputs(OVERLAPPED)
-    if HAS_FEW_ROWS:
-        let_next_start(OVERLAPPED)
+    let_next_start(OVERLAPPED, HAS_FEW_ROWS)
     first = tl.load(qkv + token * qkv_stride + places, is_any)
     second = tl.load(qkv + token * qkv_stride + places + half, is_any)
     if IS_ROTATED:
