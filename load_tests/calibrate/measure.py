@@ -11,6 +11,8 @@ from load_tests.calibrate.points import Points
 from load_tests.calibrate.step_bench import StepBench
 from load_tests.calibrate.step_tables import StepTable
 
+Row = tuple[float, ...]
+
 
 def calibrate(
     worker: LiveWorker, points: Points, progress: Callable[[str], None] = lambda line: None
@@ -25,12 +27,15 @@ def calibrate(
     """
     bench = StepBench(worker, points)
     bench.warm_up()
-    rounds = [_measure(bench, points, progress) for _ in range(points.rounds)]
-    decode_s = _least([times.decode_s for times in rounds])
+    rounds = []
+    for number in range(points.rounds):
+        progress(f"round {number + 1} of {points.rounds}")
+        rounds.append(_measure(bench, points, progress))
+    decode_s = _least_of_rows([times.decode_s for times in rounds])
     shared_cost = bench.shared_cost(decode_s)
     if points.shared_len:
         progress(f"a position that all share: {shared_cost:.2f} of another's time")
-    added_s = _least([times.added_s for times in rounds])
+    added_s = _least_of_rows([times.added_s for times in rounds])
     config = worker.config
     mixed = MixedTimes(
         batches=points.mixed_batches,
@@ -49,7 +54,7 @@ def calibrate(
         contexts=points.contexts,
         decode_s=decode_s,
         prompt_lens=points.prompt_lens,
-        prefill_s=_least([(times.prefill_s,) for times in rounds])[0],
+        prefill_s=_least([times.prefill_s for times in rounds]),
         spread=max(bench.spreads),
         mixed=mixed if added_s else None,
         copied_block_s=bench.copied_block_s,
@@ -65,9 +70,9 @@ def calibrate(
 class _Times:
     """Seconds of the points, in their order."""
 
-    decode_s: tuple[tuple[float, ...], ...]
-    prefill_s: tuple[float, ...]
-    added_s: tuple[tuple[float, ...], ...]
+    decode_s: tuple[Row, ...]
+    prefill_s: Row
+    added_s: tuple[Row, ...]
 
 
 def _measure(bench: StepBench, points: Points, progress: Callable[[str], None]) -> _Times:
@@ -83,9 +88,13 @@ def _measure(bench: StepBench, points: Points, progress: Callable[[str], None]) 
     return _Times(tuple(decode_s), prefill_s, tuple(added_s))
 
 
-def _least(tables: Sequence[tuple[tuple[float, ...], ...]]) -> tuple[tuple[float, ...], ...]:
-    """The least of each place; tables have the same shape."""
-    return tuple(tuple(map(min, zip(*rows, strict=True))) for rows in zip(*tables, strict=True))
+def _least(rows: Sequence[Row]) -> Row:
+    """The least of each place; rows are as long as each other."""
+    return tuple(map(min, zip(*rows, strict=True)))
+
+
+def _least_of_rows(tables: Sequence[tuple[Row, ...]]) -> tuple[Row, ...]:
+    return tuple(_least(rows) for rows in zip(*tables, strict=True))
 
 
 def _told(times_s: Iterable[float]) -> str:

@@ -29,7 +29,7 @@ class StepTable:
         machine: see `machine.describe`: card or processor, versions, commit, date.
         batches: sequences of the decode steps.
         contexts: positions of each of their sequences.
-        decode_s: median seconds by batch, then by context.
+        decode_s: median seconds by batch, then by context; here and below the least of the rounds.
         prompt_lens: tokens of steps that prefill one prompt.
         prefill_s: median seconds for each.
         spread: largest over all points of the ninth decile over the first; None if not kept.

@@ -1,5 +1,4 @@
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,17 +7,6 @@ from load_tests.calibrate.live_worker import LiveWorker, Sizes, live_config
 from load_tests.calibrate.measure import calibrate
 from load_tests.calibrate.points import Points
 from load_tests.model_folders import model_folder
-
-POINTS = Points(
-    batches=(2, 4),
-    contexts=(24, 64),
-    prompt_lens=(8, 32),
-    mixed_batches=(4,),
-    n=2,
-    beam_width=2,
-    repeats=3,
-    num_mixed=2,
-)
 
 
 def _told(lines: list[str], what: str) -> list[list[float]]:
@@ -31,8 +19,12 @@ def test_the_least_of_all_rounds_counts(tmp_path: Path) -> None:
     folder = model_folder("tiny", tmp_path)
     sizes = Sizes(max_num_seqs=8, max_num_batched_tokens=64, max_model_len=128, num_blocks=100)
     worker = LiveWorker(live_config(folder, "cpu", "float32", sizes))
+    points = Points(
+        batches=(2, 4), contexts=(24, 64), prompt_lens=(8, 32), mixed_batches=(4,),
+        repeats=3, num_mixed=2, rounds=2,
+    )  # fmt: skip
     lines: list[str] = []
-    table = calibrate(worker, replace(POINTS, rounds=2), lines.append)
+    table = calibrate(worker, points, lines.append)
     worker.close()
     assert table.mixed
     for what, kept in (
