@@ -7,7 +7,7 @@ from load_tests.in_process import beside
 from load_tests.in_process.beside import Column
 from load_tests.options import positive, several
 from load_tests.sides.job import Measure, Online
-from load_tests.sides.side import has_prefix_cache, modern_requests
+from load_tests.sides.side import is_modern, modern_requests
 from load_tests.traffic.lognormal import TRACES
 from load_tests.traffic.sources import MAX_TOTAL_LEN, SOURCES
 
@@ -41,7 +41,7 @@ def add_measures(parser: argparse.ArgumentParser) -> None:
         "--trace",
         choices=(*TRACES, *SOURCES),
         default="sharegpt",
-        help="like whose the lengths are; of the last four prompts may begin alike, and are cached",
+        help=f"like whose the lengths are; {', '.join(SOURCES)} with the prefix cache",
     )
 
 
@@ -72,7 +72,7 @@ def _check_lengths(args: argparse.Namespace) -> None:
 
 def columns(measure: Measure) -> Sequence[Column]:
     """Figures to show of a measure."""
-    return (*_COLUMNS, _CACHED) if has_prefix_cache(measure) else _COLUMNS
+    return (*_COLUMNS, _CACHED) if is_modern(measure) else _COLUMNS
 
 
 def run(args: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from engine.model_config import read_model_config
 from engine.types import Request, SamplingParams, StepOutput, int32
 from engine.worker.worker import load_worker
 from load_tests.sides.job import Knobs
-from load_tests.sides.side import Timeline, Work, has_prefix_cache, main
+from load_tests.sides.side import Timeline, Work, is_modern, main
 
 _DEFAULT_BUDGET = 2048
 
@@ -120,4 +120,4 @@ def _greedy(output_len: int) -> SamplingParams:
 
 
 if __name__ == "__main__":
-    main(lambda knobs, first: PagodaSide(knobs, has_prefix_cache=has_prefix_cache(first)))
+    main(lambda knobs, first: PagodaSide(knobs, has_prefix_cache=is_modern(first)))

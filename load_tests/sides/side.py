@@ -200,14 +200,14 @@ async def _online(side: Side, measure: Online) -> Figures:
     }
 
 
-def has_prefix_cache(measure: Measure) -> bool:
-    """Whether a side is to find prompts that it has computed: where they begin alike."""
+def is_modern(measure: Measure) -> bool:
+    """Whether it sends prompts of today, which every side may find in its prefix cache."""
     return isinstance(measure, Online) and measure.trace in SOURCES
 
 
 def arrivals(measure: Online) -> list[Work]:
     """Draw the requests of a Poisson process, in the order of their times."""
-    if measure.trace in SOURCES:
+    if is_modern(measure):
         return _modern_arrivals(measure)
     extent = Extent(duration_s=measure.duration_s)
     times = [r.due_s for r in poisson(measure.rate_per_s, FixedLengths(1, 1), extent, measure.seed)]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from load_tests.sides.job import Beam, Knobs, Measure, Online
-from load_tests.sides.side import Side, Timeline, Work, has_prefix_cache, main
+from load_tests.sides.side import Side, Timeline, Work, is_modern, main
 
 
 class BatchSide:
@@ -158,7 +158,7 @@ def _write_tokenizer(folder: Path) -> None:
 
 def _make(knobs: Knobs, first: Measure) -> Side:
     if isinstance(first, Online):
-        return OnlineSide(knobs, has_prefix_cache=has_prefix_cache(first))
+        return OnlineSide(knobs, has_prefix_cache=is_modern(first))
     # a search sends every beam again at each step, and finds what it sent before
     return BatchSide(knobs, has_prefix_cache=isinstance(first, Beam))
 

@@ -12,7 +12,7 @@ from load_tests.model_folders import model_folder
 from load_tests.sides.job import Beam, Decode, Job, Knobs, Measure, Offline, Online
 from load_tests.sides.launch import MODULES, take_turn
 from load_tests.sides.pagoda import PagodaSide
-from load_tests.sides.side import Timeline, Work, arrivals, has_prefix_cache, take
+from load_tests.sides.side import Timeline, Work, arrivals, is_modern, take
 from load_tests.traffic.lognormal import draw_pairs
 
 OFFLINE = Offline(trace="alpaca", num_requests=5, seed=0)
@@ -110,8 +110,8 @@ def test_prompts_of_today_begin_alike_at_one_rate_alone() -> None:
         Online(trace="system-prompts", rate_per_s=rate, duration_s=20 / rate, seed=0)
         for rate in (2.0, 4.0)
     ]
-    assert all(has_prefix_cache(measure) for measure in measures)
-    assert not has_prefix_cache(ONLINE)
+    assert all(is_modern(measure) for measure in measures)
+    assert not is_modern(ONLINE)
     starts = [{tuple(work.prompt[:1024]) for work in arrivals(measure)} for measure in measures]
     assert [len(prompts) for prompts in starts] == [4, 4]
     assert len(starts[0] | starts[1]) == 8
