@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import dataclass, replace
-from random import Random
 
 from engine.config import EngineConfig
 from engine.core.engine import Engine
@@ -19,7 +18,7 @@ from engine.types import (
     int32,
 )
 from engine.worker.worker import load_worker
-from load_tests.traffic.schedule import TracedRequest
+from load_tests.traffic.schedule import TracedRequest, prompt
 from load_tests.whatif.replica import Served
 from load_tests.whatif.trace import Trace
 
@@ -87,8 +86,7 @@ class LiveEngine:
     def _send(self, traced: TracedRequest) -> None:
         request_id = self._num_requests
         self._num_requests += 1
-        random = Random(f"prompt {request_id}")
-        ids = [int(random.random() * self._num_tokens) for _ in range(traced.input_len)]
+        ids = prompt(0, request_id, traced.input_len, self._num_tokens)
         sampling = SamplingParams(max_tokens=traced.output_len, temperature=0.0, ignore_eos=True)
         self._engine.add(
             Request(

@@ -153,15 +153,16 @@ def compare(config: EngineConfig, table: Path, args: argparse.Namespace) -> list
             print(f"load {load:g}: {trace.duration_s:.0f} s of arrivals", flush=True)
             live = engine.serve(trace)
             paces = pace, _pace(engine.serve(probe).steps)
+            step_pace = _pace(live.steps)
             comparisons.append(
                 Comparison(
                     load=load,
                     rate_per_s=load * capacity,
                     actual=latencies(live.served),
                     predicted=latencies(_predict(config, table, trace, pace=fmean(paces))),
-                    rescaled=latencies(_predict(config, table, trace, pace=_pace(live.steps))),
+                    rescaled=latencies(_predict(config, table, trace, pace=step_pace)),
                     step_ratios=_step_ratios(live.steps),
-                    step_pace=_pace(live.steps),
+                    step_pace=step_pace,
                     probe_paces=paces,
                 )
             )

@@ -2,13 +2,16 @@
 
 import json
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
+from engine.executor.step_time import StepTime
 from load_tests.__main__ import main
 from load_tests.calibrate.step_tables import StepTable, write_table
 from load_tests.whatif import validate
 from load_tests.whatif.command import resolve
+from load_tests.whatif.step_times import Scaled
 from load_tests.whatif.validate import CHECKED, MAX_ERROR, Comparison, calibration
 from tests.model.tiny import save_tiny
 
@@ -36,6 +39,13 @@ def test_the_same_requests_are_predicted_and_served(
 ) -> None:
     # it would start this process again
     monkeypatch.setattr(validate, "with_one_thread", lambda: None)
+    paces: list[float] = []
+
+    def scaled(step_time: StepTime, factor: float) -> Scaled:
+        paces.append(factor)
+        return Scaled(step_time, factor)
+
+    monkeypatch.setattr(validate, "Scaled", scaled)
     write_table(tmp_path / "table.json", TABLE)
     words = ("--lengths", "fixed:20:6", "--requests", "6", "--loads", "0.5,2")
     files = ("--config", str(config), "--step-times", str(tmp_path / "table.json"))
@@ -53,6 +63,8 @@ def test_the_same_requests_are_predicted_and_served(
         assert load["step_ratios"].keys() == {"decode only", "with prompts"}
     # the batch between two loads counts for both
     assert low["probe_paces"][1] == high["probe_paces"][0] > 0
+    expected = [p for x in (low, high) for p in (fmean(x["probe_paces"]), x["step_pace"])]
+    assert paces == pytest.approx([1.0, *expected])
     errors = [
         load["predicted"][name] / load["actual"][name] - 1
         for load in found["loads"]
