@@ -1,12 +1,15 @@
 """PagedAttention for rows with one new token (paper, section 4.1).
 
 The tokens of the batch are divided into shares (`kernels.triton.shares`), and a program attends to
-one share for one key head. The query heads that share the key head are the rows of one matrix
-product; a single one takes the same path, padded to the 16 rows of the tensor cores. The softmax is
-online within chunks of a row, whose borders depend on the row alone; chunks are merged in their
-order, so results depend neither on the batch nor on who comes first. Where a row is split between
-shares (Flash-Decoding, https://pytorch.org/blog/flash-decoding), the program that arrives last
-merges its chunks. Twin: `kernels.reference`.
+one share for one key head. Keys are the rows of one matrix product and values, transposed, those of
+the other; the query heads that share the key head are the columns of both, padded to the 8 of the
+tensor cores. (Queries as rows would be padded to 16: twice the products and twice the registers.)
+A program is one warp, which waits for no other: the more of them, the more keys are in flight.
+
+The softmax is online within chunks of a row, whose borders depend on the row alone; chunks are
+merged in their order, so results depend neither on the batch nor on who comes first. Where a row is
+split between shares (Flash-Decoding, https://pytorch.org/blog/flash-decoding), the program that
+arrives last merges its chunks. Twin: `kernels.reference`.
 """
 
 import functools
@@ -48,15 +51,13 @@ class Tuning:
     Attributes:
         row_shares, piece_shares: see `kernels.triton.shares`; each has a program per key head.
         tile_len: tokens whose keys are in flight together; part of the result's bits.
-        max_registers: per thread; None leaves them to the compiler.
     """
 
     row_shares: int
     piece_shares: int
-    tile_len: int = 32
+    tile_len: int = 16
     num_stages: int = 3
-    num_warps: int = 4
-    max_registers: int | None = None
+    num_warps: int = 1
 
 
 def decode_attention(
@@ -91,10 +92,10 @@ def decode_attention(
     out = torch.empty_like(q) if out is None else out
     if num_rows == 0:
         return out
-    columns = max(16, triton.next_power_of_2(head_dim))
+    dims = max(16, triton.next_power_of_2(head_dim))
     if tuning is None:
-        row_bytes = columns * q.element_size()
-        tuning = _tuning(num_sms(q.device), row_bytes, group, num_rows, num_kv_heads)
+        key_bytes = dims * q.element_size()
+        tuning = _tuning(num_sms(q.device), key_bytes, group, num_rows, num_kv_heads)
     max_pieces = num_rows * triton.cdiv(block_tables.shape[1] * block_size, PIECE_LEN)
     most = min(MAX_PROGRAMS // num_kv_heads, max_pieces)
     row_shares, piece_shares = min(tuning.row_shares, most), min(tuning.piece_shares, most)
@@ -122,34 +123,38 @@ def decode_attention(
         DIM=head_dim,
         PIECE_LEN=PIECE_LEN,
         MAX_CHUNKS=MAX_CHUNKS,
-        ROWS=max(16, triton.next_power_of_2(group)),
-        GROUP_ROWS=triton.next_power_of_2(group),
-        COLUMNS=columns,
+        DIMS=dims,
+        QUERIES=max(8, triton.next_power_of_2(group)),
+        STORED_QUERIES=triton.next_power_of_2(group),
         TILE=tuning.tile_len,
         STAGES=tuning.num_stages,
         num_warps=tuning.num_warps,
-        maxnreg=tuning.max_registers,
         **overlap(q.device),
     )
     return out
 
 
 @functools.cache
-def _tuning(sms: int, row_bytes: int, group: int, num_rows: int, num_kv_heads: int) -> Tuning:
-    """The fastest known whose tiles fit into shared memory; the size of keys decides on the bits.
+def _tuning(sms: int, key_bytes: int, group: int, num_rows: int, num_kv_heads: int) -> Tuning:
+    """The fastest known that fits; what decides on the bits depends on the model alone.
 
     Args:
         sms: multiprocessors of the device.
-        row_bytes: of one key.
+        key_bytes: of one key.
         group: query heads that share a key head.
     """
-    if row_bytes > 512:
-        return Tuning(*share_counts(sms, num_rows, num_kv_heads, 1, 1), num_stages=2)
-    if row_bytes > 256:
-        return Tuning(*share_counts(sms, num_rows, num_kv_heads, 2, 2))
-    # 32 rows of 576 tokens, 8 key heads, H200: 23.5 us with 3 stages, 24.0 with 4
-    per_sm = 4 if group == 1 else 3
-    return Tuning(*share_counts(sms, num_rows, num_kv_heads, 4, per_sm), max_registers=128)
+    if key_bytes > 512:
+        counts = share_counts(sms, num_rows, num_kv_heads, 1)
+        return Tuning(*counts, tile_len=32, num_stages=2, num_warps=4)
+    # the registers of one warp do not hold more either
+    if key_bytes > 256 or group > 16:
+        counts = share_counts(sms, num_rows, num_kv_heads, 2)
+        return Tuning(*counts, tile_len=32, num_warps=4)
+    row_shares, piece_shares = share_counts(sms, num_rows, num_kv_heads, 4)
+    # Programs that are few need more in flight. H200, 8 key heads: 32 rows of 576 tokens take 24.2
+    # us with 3 stages and 22.2 with 4, but 64 rows 38.3 and 38.9.
+    are_few = row_shares * num_kv_heads <= 3 * sms
+    return Tuning(row_shares, piece_shares, num_stages=4 if are_few else 3)
 
 
 @triton.jit
@@ -171,35 +176,37 @@ def _attend(
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Attend to tokens [start, end), chunk by chunk.
+    """Attend to tokens [start, end), chunk by chunk; queries are [DIMS, QUERIES].
 
     The chunks of a whole row are merged, those of others are stored for who merges them.
 
     Returns:
         The merged state.
     """
-    ROWS: tl.constexpr = queries.shape[0]
-    COLUMNS: tl.constexpr = queries.shape[1]
-    dims = tl.arange(0, COLUMNS)[None, :]
-    merged = no_tokens(ROWS, COLUMNS)
-    highest, total, attended = no_tokens(ROWS, COLUMNS)
+    DIMS: tl.constexpr = queries.shape[0]
+    QUERIES: tl.constexpr = queries.shape[1]
+    dims = tl.arange(0, DIMS)
+    merged = no_tokens(DIMS, QUERIES)
+    highest, total, attended = no_tokens(DIMS, QUERIES)
     blocks = load_block_ids(table, start, end, BLOCK_SIZE, TILE)
     for first in tl.range(start, end, TILE, num_stages=STAGES):
         offsets = token_offsets(blocks, first, block_stride, BLOCK_SIZE, DIM, TILE)
-        pointers = keys + offsets[:, None] + dims
         blocks = load_block_ids(table, first + TILE, end, BLOCK_SIZE, TILE)
         is_token = first + tl.arange(0, TILE) < end
-        key = tl.load(pointers, dims < DIM, other=0.0)
-        scores = tl.dot(queries, tl.trans(key), input_precision="ieee") * scale
-        scores = tl.where(is_token[None, :], scores, LOWEST)
-        new_highest = tl.maximum(highest, tl.max(scores, 1))
-        weights = tl.exp2(scores - new_highest[:, None])
+        key_places = keys + offsets[:, None] + dims[None, :]
+        key = tl.load(key_places, dims[None, :] < DIM, other=0.0)
+        scores = tl.dot(key, queries, input_precision="ieee") * scale
+        scores = tl.where(is_token[:, None], scores, LOWEST)
+        new_highest = tl.maximum(highest, tl.max(scores, 0))
+        weights = tl.exp2(scores - new_highest[None, :])
         shrink = tl.exp2(highest - new_highest)
-        total = total * shrink + tl.sum(weights, 1)
+        total = total * shrink + tl.sum(weights, 0)
+        # loaded as it is multiplied, transposed: the compiler does not transpose it on its way
+        value_places = keys + VALUES + offsets[None, :] + dims[:, None]
         # a value that is not there must be 0: its weight is 0, and 0 * NaN is NaN
-        value = tl.load(pointers + VALUES, is_token[:, None] & (dims < DIM), other=0.0)
-        attended *= shrink[:, None]
-        attended = tl.dot(weights.to(value.dtype), value, attended, input_precision="ieee")
+        value = tl.load(value_places, is_token[None, :] & (dims[:, None] < DIM), other=0.0)
+        attended *= shrink[None, :]
+        attended = tl.dot(value, weights.to(value.dtype), attended, input_precision="ieee")
         highest = new_highest
         next_first = first + TILE
         if (next_first & (chunk_len - 1) == 0) | (next_first >= end):
@@ -208,7 +215,7 @@ def _attend(
                 merged = merge(merged, state)
             else:
                 store_state(slots, first // chunk_len, state, GROUP, DIM)
-            highest, total, attended = no_tokens(ROWS, COLUMNS)
+            highest, total, attended = no_tokens(DIMS, QUERIES)
     return merged
 
 
@@ -249,14 +256,14 @@ def _decode_kernel(
     DIM: tl.constexpr,
     PIECE_LEN: tl.constexpr,
     MAX_CHUNKS: tl.constexpr,
-    ROWS: tl.constexpr,
-    GROUP_ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    DIMS: tl.constexpr,
+    QUERIES: tl.constexpr,
+    STORED_QUERIES: tl.constexpr,
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
     OVERLAPPED: tl.constexpr,
 ):
-    heads, dims = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
+    heads, dims = tl.arange(0, QUERIES)[None, :], tl.arange(0, DIMS)[:, None]
     # the heads of a share side by side: they read the same blocks
     share, kv_head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     wait_for_inputs(OVERLAPPED)
@@ -296,7 +303,7 @@ def _decode_kernel(
             if num_mine == num_chunks:
                 store_result(place, state, GROUP, DIM)
             elif _arrive(counters + owner, num_mine, num_chunks):
-                whole = merge_slots(slots, num_chunks, GROUP, DIM, GROUP_ROWS, COLUMNS)
+                whole = merge_slots(slots, num_chunks, GROUP, DIM, DIMS, STORED_QUERIES)
                 store_result(place, whole, GROUP, DIM)
         piece += num_pieces_of(context_len, PIECE_LEN)
         row += 1

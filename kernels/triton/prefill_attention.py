@@ -17,7 +17,7 @@ from torch import Tensor
 from kernels.triton.attention_work import TILE_LEN, max_prefill_tiles, prefill_tiles
 from kernels.triton.launch import overlap, wait_for_inputs
 from kernels.triton.paging import group_size, load_block_ids, token_offsets
-from kernels.triton.partial_softmax import LOWEST, no_tokens
+from kernels.triton.partial_softmax import LOWEST
 
 _LOG2_E = 1.4426950408889634
 
@@ -206,7 +206,9 @@ def _attend(
         Sum [ROWS] of the weights, and the weighted sum of values [ROWS, COLUMNS] before division.
     """
     seen_by_all = (first_position + 1) // TILE * TILE
-    state = no_tokens(queries.shape[0], queries.shape[1])
+    ROWS: tl.constexpr = queries.shape[0]
+    attended = tl.zeros([ROWS, queries.shape[1]], tl.float32)
+    state = tl.full([ROWS], LOWEST, tl.float32), tl.zeros([ROWS], tl.float32), attended
     for is_masked in tl.static_range(2):
         state = _attend_tiles(
             state,

@@ -12,7 +12,7 @@ import triton.language as tl
 
 
 def share_counts(
-    sms: int, num_rows: int, num_kv_heads: int, most_per_sm: int, per_sm: int
+    sms: int, num_rows: int, num_kv_heads: int, programs_per_sm: int
 ) -> tuple[int, int]:
     """Numbers of shares of rows and of pieces.
 
@@ -21,12 +21,10 @@ def share_counts(
     others a tenth of their speed where they are many, so both numbers are about the same.
 
     Args:
-        most_per_sm: programs that a multiprocessor has room for.
-        per_sm: programs that suit shares of pieces.
+        programs_per_sm: that keep a multiprocessor busy.
     """
-    most = max(most_per_sm * sms // num_kv_heads, 1)
-    pieces = max(per_sm * sms // num_kv_heads, 1)
-    whole = max(n for n in range(1, most + 1) if num_rows % n == 0)
+    pieces = max(programs_per_sm * sms // num_kv_heads, 1)
+    whole = max(n for n in range(1, pieces + 1) if num_rows % n == 0)
     # the more rows a share has, the less it costs to split some of them instead
     if whole * num_kv_heads >= (3 - 1.6 * whole / num_rows) * sms:
         return whole, max(whole, pieces)
