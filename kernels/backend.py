@@ -132,11 +132,14 @@ class KernelBackend(Protocol):
         """
         ...
 
-    def prepare(self, layout: BatchLayout) -> BatchLayout:
+    def prepare(self, layout: BatchLayout, kv: Tensor) -> BatchLayout:
         """Plan the step's attention; once per step, before the first `attention`.
 
         The plan is made on the device and its grids depend on shapes alone, so a captured graph
         replays with other lengths.
+
+        Args:
+            kv: [num_blocks, ..., num_kv_heads, block_size, head_dim], the pool or a layer of it.
         """
         ...
 

@@ -41,7 +41,7 @@ class BatchLayout:
     max_query_len: int
     logit_indices: Tensor | None
     is_deterministic: bool = False
-    attention_work: Tensor | None = None
+    attention_work: object = None
 
     def logit_rows(self, x: Tensor) -> Tensor:
         """The rows [S, n] of x [T, n] whose logits are needed, x itself where they are all."""

@@ -148,7 +148,7 @@ class ReferenceBackend:
         _write(kv_layer, rotated[:, num_heads:], heads[:, num_rotated:], layout.slots)
         return rotated[:, :num_heads].contiguous()
 
-    def prepare(self, layout: BatchLayout) -> BatchLayout:
+    def prepare(self, layout: BatchLayout, _kv: Tensor) -> BatchLayout:
         """Return the layout as it is: the reference needs no plan."""
         return layout
 

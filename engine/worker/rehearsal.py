@@ -84,7 +84,7 @@ class Rehearsal:
             is_deterministic=is_deterministic,
         )
         tokens = torch.zeros(num_tokens, dtype=torch.int64, device=device)
-        logits = self._model.forward(tokens, self._kv, self._backend.prepare(layout))
+        logits = self._model.forward(tokens, self._kv, self._backend.prepare(layout, self._kv))
         self._backend.sample(logits, _columns(num_logits, device))
         return logits
 

@@ -186,7 +186,8 @@ class Worker:
         return parts
 
     def _logits(self, tokens: Tensor, layout: BatchLayout) -> Tensor:
-        return self._model.forward(tokens, self.pool.kv, self._backend.prepare(layout))
+        kv = self.pool.kv
+        return self._model.forward(tokens, kv, self._backend.prepare(layout, kv))
 
     def _feed(self, tokens: Tensor, layout: BatchLayout, columns: SamplingColumns) -> Sampled:
         """See `engine.worker.graphs.Step`."""

@@ -4,8 +4,18 @@ import torch
 from torch import Tensor
 
 from kernels.batch import BatchLayout
-from kernels.triton.decode_attention import decode_attention
+from kernels.triton.attention_work import AttentionWork, plan_attention
+from kernels.triton.decode_attention import decode_attention, decode_shares
 from kernels.triton.prefill_attention import prefill_attention
+
+
+def plan(layout: BatchLayout, kv: Tensor) -> AttentionWork:
+    """Split the attention of a step.
+
+    Args:
+        kv: [num_blocks, ..., num_kv_heads, block_size, head_dim], the pool or a layer of it.
+    """
+    return plan_attention(layout, decode_shares(layout, kv))
 
 
 def attention(q: Tensor, kv_layer: Tensor, layout: BatchLayout, scale: float) -> Tensor:
@@ -14,7 +24,8 @@ def attention(q: Tensor, kv_layer: Tensor, layout: BatchLayout, scale: float) ->
     Raises:
         ValueError: the layout has no work list.
     """
-    if layout.attention_work is None:
+    work = layout.attention_work
+    if not isinstance(work, AttentionWork):
         raise ValueError("call the backend's `prepare` once per step, before attention")
     decodes, prefills = slice(layout.num_decodes), slice(layout.num_decodes, None)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
@@ -22,7 +33,7 @@ def attention(q: Tensor, kv_layer: Tensor, layout: BatchLayout, scale: float) ->
         q[decodes],
         kv_layer,
         layout.block_tables[decodes],
-        layout.attention_work,
+        work,
         scale,
         out=out[decodes],
     )
@@ -30,7 +41,7 @@ def attention(q: Tensor, kv_layer: Tensor, layout: BatchLayout, scale: float) ->
         q[prefills],
         kv_layer,
         layout.block_tables[prefills],
-        layout.attention_work,
+        work,
         scale,
         out=out[prefills],
     )

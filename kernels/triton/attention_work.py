@@ -1,15 +1,10 @@
 """The work of attention, split on the device so that a captured graph follows other lengths.
 
-One small kernel per step reads the lengths and writes what every layer's attention reads. Nothing
-in it depends on heads or block size, and grids depend on the shapes of the batch alone.
-
-The buffer is int32. From its front: arrival counters; a record for each decode row (number of its
-first piece in the batch, context_len, chunk_len, 0), and one that ends the count (pieces in all,
-pieces of the longest row, 0, 0); `kernels.triton.shares` divides them between programs. At the
-buffer's back: prefill tiles (row, first token, tokens, position of the first token) in the order of
-falling cost, so that processors that take them in turn finish together; one without tokens is
-unused.
+One small kernel per step reads the lengths and writes what every layer's attention reads. Grids
+depend on the shapes of the batch alone.
 """
+
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -18,42 +13,61 @@ from torch import Tensor
 
 from kernels.batch import BatchLayout
 from kernels.triton.launch import overlap, wait_for_inputs
+from kernels.triton.shares import ShareCounts, at, divide, owner_of
 
 # tokens of a piece of a decode row, the least that one program attends to
 PIECE_LEN = 64
-# A row is merged from chunks of one piece or, where those would be more than MAX_CHUNKS, of a power
-# of two of pieces. Its length alone decides, so its bits depend on nothing else.
+# chunks that a row is merged from, see `_is_chunk_short`
 MAX_CHUNKS = 32
 # query tokens of a prefill tile
 TILE_LEN = 128
 # arrival counters: programs that may share the decode rows
 MAX_PROGRAMS = 2048
 
-_RECORD = 4
 
+@dataclass(frozen=True, slots=True)
+class AttentionWork:
+    """What the kernels of every layer read; tensors are int32 parts of one buffer.
 
-def plan_attention(layout: BatchLayout) -> Tensor:
-    """Split the attention of a step into pieces of decode rows and tiles of prefill rows.
-
-    Returns:
-        The work buffer on the layout's device, to be read through the functions below.
+    Attributes:
+        counts: numbers of shares of the decode rows.
+        counters: [MAX_PROGRAMS] arrivals, zero before and after every call.
+        rows: [num_decodes, 4] first piece in the batch, context_len, binary logarithm of the pieces
+            of a chunk, and a share that the row is in; of rows in several shares no two have one.
+        shares: [counts.most, 8] first piece, end, first row, 0, and what `rows` says of that row:
+            all that a program must know before it can ask for keys.
+        tiles: [num_tiles, 4] row, first token, tokens and position of the first token of prefill
+            tiles, in the order of falling cost, so that processors that take them in turn finish
+            together; those without tokens are unused.
     """
+
+    counts: ShareCounts
+    counters: Tensor
+    rows: Tensor
+    shares: Tensor
+    tiles: Tensor
+
+
+def plan_attention(layout: BatchLayout, counts: ShareCounts) -> AttentionWork:
+    """Split the attention of a step into shares of decode rows and tiles of prefill rows."""
     device = layout.context_lens.device
     num_rows, num_decodes = layout.context_lens.shape[0], layout.num_decodes
-    num_prefill_tokens = layout.positions.shape[0] - num_decodes
-    num_tiles = max_prefill_tiles(num_prefill_tokens, num_rows - num_decodes)
-    decode_len = MAX_PROGRAMS + (num_decodes + 1) * _RECORD
-    work = torch.empty(decode_len + num_tiles * _RECORD, dtype=torch.int32, device=device)
+    num_shares = counts.most if num_decodes else 0
+    work = _allocate(layout, counts, num_shares)
     if num_rows == 0:
         return work
-    _plan_kernel[(num_rows,)](
-        work,
+    _plan_kernel[(num_rows + num_shares,)](
+        work.counters,
+        work.rows,
+        work.shares,
+        work.tiles,
         layout.context_lens,
         layout.query_starts,
         num_rows,
         num_decodes,
-        decode_len,
-        num_tiles,
+        counts.of_rows,
+        counts.of_pieces,
+        len(work.tiles),
         PIECE_LEN=PIECE_LEN,
         MAX_CHUNKS=MAX_CHUNKS,
         NUM_COUNTERS=MAX_PROGRAMS,
@@ -64,30 +78,36 @@ def plan_attention(layout: BatchLayout) -> Tensor:
     return work
 
 
-def max_prefill_tiles(num_tokens: int, num_rows: int) -> int:
-    """The most tiles that `num_rows` chunks of `num_tokens` tokens in all can have."""
-    return num_tokens // TILE_LEN + num_rows
-
-
-def decode_counters(work: Tensor) -> Tensor:
-    """[MAX_PROGRAMS]: arrivals, zero before and after every call."""
-    return work[:MAX_PROGRAMS]
-
-
-def decode_rows(work: Tensor) -> Tensor:
-    """[rows + 1, 4] flat: records of the rows that decode."""
-    return work[MAX_PROGRAMS:]
-
-
-def prefill_tiles(work: Tensor, num_tokens: int, num_rows: int) -> Tensor:
-    """[max_prefill_tiles, 4] flat."""
-    return work[work.shape[0] - max_prefill_tiles(num_tokens, num_rows) * _RECORD :]
+def _allocate(layout: BatchLayout, counts: ShareCounts, num_shares: int) -> AttentionWork:
+    num_decodes = layout.num_decodes
+    num_prefills = layout.context_lens.shape[0] - num_decodes
+    # the most tiles that so many chunks with so many tokens in all can have
+    num_tiles = (layout.positions.shape[0] - num_decodes) // TILE_LEN + num_prefills
+    sizes = MAX_PROGRAMS, num_decodes * 4, num_shares * 8, num_tiles * 4
+    buffer = torch.empty(sum(sizes), dtype=torch.int32, device=layout.context_lens.device)
+    counters, rows, shares, tiles = buffer.split(sizes)
+    rows, shares = rows.view(num_decodes, 4), shares.view(num_shares, 8)
+    return AttentionWork(counts, counters, rows, shares, tiles.view(num_tiles, 4))
 
 
 @triton.jit
 def num_pieces_of(context_lens, PIECE_LEN: tl.constexpr):
     """One for a row without tokens too, which writes zeros."""
     return tl.maximum(tl.cdiv(context_lens, PIECE_LEN), 1)
+
+
+@triton.jit
+def _is_chunk_short(chunk_len, context_len, MAX_CHUNKS: tl.constexpr):
+    """Whether a row of so many tokens wants longer chunks than these.
+
+    Long ones take time to attend to, many of them to merge; both at once are least where a chunk's
+    length grows as the square root of the row's. 1024 tokens, 8 rows, 8 key heads, H200: 13.0 us in
+    chunks of 128 and 14.2 in chunks of 64. The row's length alone decides, so its bits depend on
+    nothing else.
+    """
+    return (chunk_len < tl.cdiv(8 * context_len, chunk_len)) | (
+        chunk_len * MAX_CHUNKS < context_len
+    )
 
 
 @triton.jit
@@ -100,32 +120,33 @@ def _store_record(place, first, second, third, fourth, mask):
 
 @triton.jit
 def _plan_decode(
-    work,
+    rows_out,
+    shares_out,
     context_lens,
     row,
-    num_decodes,
+    share,
+    num_rows,
+    row_shares,
+    piece_shares,
     PIECE_LEN: tl.constexpr,
     MAX_CHUNKS: tl.constexpr,
-    NUM_COUNTERS: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """Write the record of one row; the last one's program ends the count and clears counters."""
+    """Write the record of a row, or with one that is not below 0 that of a share."""
     rows = tl.arange(0, ROWS)
-    lens = tl.load(context_lens + rows, rows < row, other=0)
-    counts = tl.where(rows < row, num_pieces_of(lens, PIECE_LEN), 0)
-    first = tl.sum(counts)
-    context_len = tl.load(context_lens + row)
-    num_pieces = num_pieces_of(context_len, PIECE_LEN)
-    chunk_len = PIECE_LEN
-    while chunk_len * MAX_CHUNKS < context_len:
-        chunk_len *= 2
-    record = work + NUM_COUNTERS + row * 4
-    _store_record(record, first, context_len, chunk_len, 0, None)
-    if row == num_decodes - 1:
-        longest = tl.maximum(tl.max(counts, 0), num_pieces)
-        _store_record(record + 4, first + num_pieces, longest, 0, 0, None)
-        counters = tl.arange(0, NUM_COUNTERS)
-        tl.store(work + counters, tl.zeros_like(counters))
+    lens = tl.load(context_lens + rows, rows < num_rows, other=0)
+    counts = tl.where(rows < num_rows, num_pieces_of(lens, PIECE_LEN), 0)
+    firsts = tl.cumsum(counts) - counts
+    record = rows_out + row * 4
+    if share >= 0:
+        start, end, row = divide(firsts, counts, num_rows, share, row_shares, piece_shares)
+        _store_record(shares_out + share * 8, start, end, row, 0, None)
+        record = shares_out + share * 8 + 4
+    context_len, chunk_bits = at(lens, row), 0
+    while _is_chunk_short(PIECE_LEN << chunk_bits, context_len, MAX_CHUNKS):
+        chunk_bits += 1
+    owner = owner_of(firsts, counts, num_rows, row, row_shares, piece_shares)
+    _store_record(record, at(firsts, row), context_len, chunk_bits, owner, None)
 
 
 @triton.jit
@@ -169,14 +190,20 @@ def _plan_prefill(
             _store_record(tiles + unused * 4, 0, 0, 0, 0, None)
 
 
-@triton.jit(do_not_specialize=["num_rows", "num_decodes", "tiles_start", "num_tiles"])
+@triton.jit(
+    do_not_specialize=["num_rows", "num_decodes", "row_shares", "piece_shares", "num_tiles"]
+)
 def _plan_kernel(
-    work,
+    counters,
+    rows_out,
+    shares_out,
+    tiles_out,
     context_lens,
     query_starts,
     num_rows,
     num_decodes,
-    tiles_start,
+    row_shares,
+    piece_shares,
     num_tiles,
     PIECE_LEN: tl.constexpr,
     MAX_CHUNKS: tl.constexpr,
@@ -185,22 +212,28 @@ def _plan_kernel(
     ROWS: tl.constexpr,
     OVERLAPPED: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row, share = tl.program_id(0), tl.program_id(0) - num_rows
     wait_for_inputs(OVERLAPPED)
-    if row < num_decodes:
+    if row == 0:
+        places = tl.arange(0, NUM_COUNTERS)
+        tl.store(counters + places, tl.zeros_like(places))
+    if (row < num_decodes) | (share >= 0):
         _plan_decode(
-            work,
+            rows_out,
+            shares_out,
             context_lens,
             row,
+            share,
             num_decodes,
+            row_shares,
+            piece_shares,
             PIECE_LEN,
             MAX_CHUNKS,
-            NUM_COUNTERS,
             ROWS,
         )
     else:
         _plan_prefill(
-            work + tiles_start,
+            tiles_out,
             context_lens,
             query_starts,
             row,

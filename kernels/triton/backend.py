@@ -7,9 +7,7 @@ from torch import Tensor
 from kernels.backend import Linear
 from kernels.batch import BatchColumns, BatchLayout, GatheredBatch, Sampled, SamplingColumns
 from kernels.reference import ReferenceBackend
-from kernels.triton import activation, batch, copy, norm, rope, sampling
-from kernels.triton.attention import attention
-from kernels.triton.attention_work import plan_attention
+from kernels.triton import activation, attention, batch, copy, norm, rope, sampling
 from kernels.triton.gated_linear import TritonGatedLinear
 from kernels.triton.linear import TritonLinear
 
@@ -73,13 +71,13 @@ class TritonBackend(ReferenceBackend):
         """Write without rotating; tokens with slot -1 are not written."""
         return rope.kv_write(qkv, layout.slots, kv_layer)
 
-    def prepare(self, layout: BatchLayout) -> BatchLayout:
+    def prepare(self, layout: BatchLayout, kv: Tensor) -> BatchLayout:
         """Split the attention of the step; see `kernels.triton.attention_work`."""
-        return replace(layout, attention_work=plan_attention(layout))
+        return replace(layout, attention_work=attention.plan(layout, kv))
 
     def attention(self, q: Tensor, kv_layer: Tensor, layout: BatchLayout, scale: float) -> Tensor:
         """One launch for the rows that decode, one for those that prefill."""
-        return attention(q, kv_layer, layout, scale)
+        return attention.attention(q, kv_layer, layout, scale)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """Compute in float32 and round once."""

@@ -12,7 +12,6 @@ split between shares (Flash-Decoding, https://pytorch.org/blog/flash-decoding), 
 arrives last merges its chunks. Twin: `kernels.reference`.
 """
 
-import functools
 from dataclasses import dataclass
 
 import torch
@@ -20,12 +19,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.batch import BatchLayout
 from kernels.triton.attention_work import (
     MAX_CHUNKS,
     MAX_PROGRAMS,
     PIECE_LEN,
-    decode_counters,
-    decode_rows,
+    AttentionWork,
     num_pieces_of,
 )
 from kernels.triton.launch import num_sms, overlap, wait_for_inputs
@@ -39,32 +38,46 @@ from kernels.triton.partial_softmax import (
     store_result,
     store_state,
 )
-from kernels.triton.shares import divide, owner_of, share_counts
+from kernels.triton.shares import ShareCounts, share_counts
 
 _LOG2_E = 1.4426950408889634
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How the kernel is compiled and launched.
+    """How the kernel is compiled.
 
     Attributes:
-        row_shares, piece_shares: see `kernels.triton.shares`; each has a program per key head.
         tile_len: tokens whose keys are in flight together; part of the result's bits.
+        num_warps: of a program; part of the bits too.
     """
 
-    row_shares: int
-    piece_shares: int
     tile_len: int = 16
     num_stages: int = 3
     num_warps: int = 1
+
+
+def decode_shares(layout: BatchLayout, kv: Tensor) -> ShareCounts:
+    """Numbers of shares that suit the decode rows of a batch.
+
+    Args:
+        kv: [num_blocks, ..., num_kv_heads, block_size, head_dim], the pool or a layer of it.
+    """
+    num_kv_heads, block_size, _ = kv.shape[-3:]
+    num_rows = max(layout.num_decodes, 1)
+    # as many programs as a multiprocessor has room for
+    per_sm = 4 if _key_bytes(kv) <= 256 else 2 if _key_bytes(kv) <= 512 else 1
+    best = share_counts(num_sms(kv.device), num_rows, num_kv_heads, per_sm)
+    max_pieces = num_rows * triton.cdiv(layout.block_tables.shape[1] * block_size, PIECE_LEN)
+    most = min(MAX_PROGRAMS // num_kv_heads, max_pieces)
+    return ShareCounts(min(best.of_rows, most), min(best.of_pieces, most))
 
 
 def decode_attention(
     q: Tensor,
     kv_layer: Tensor,
     block_tables: Tensor,
-    work: Tensor,
+    work: AttentionWork,
     scale: float,
     out: Tensor | None = None,
     tuning: Tuning | None = None,
@@ -76,8 +89,8 @@ def decode_attention(
         kv_layer: [num_blocks, 2, num_kv_heads, block_size, head_dim], the dtype of q, blocks
             contiguous. Slots behind a context may hold anything.
         block_tables: [R, max_blocks] int32.
-        work: the buffer of `plan_attention` for a batch that begins with these R rows; its
-            counters are used and left as they were.
+        work: the plan of a batch that begins with these R rows; its counters are used and left as
+            they were.
         scale: factor of the scores.
         out: where the result goes, contiguous; None makes a new tensor.
         tuning: None takes the fastest known.
@@ -92,14 +105,8 @@ def decode_attention(
     out = torch.empty_like(q) if out is None else out
     if num_rows == 0:
         return out
-    dims = max(16, triton.next_power_of_2(head_dim))
-    if tuning is None:
-        key_bytes = dims * q.element_size()
-        tuning = _tuning(num_sms(q.device), key_bytes, group, num_rows, num_kv_heads)
-    max_pieces = num_rows * triton.cdiv(block_tables.shape[1] * block_size, PIECE_LEN)
-    most = min(MAX_PROGRAMS // num_kv_heads, max_pieces)
-    row_shares, piece_shares = min(tuning.row_shares, most), min(tuning.piece_shares, most)
-    num_shares = max(row_shares, piece_shares)
+    tuning = tuning or _tuning(kv_layer, group, work.counts)
+    num_shares = work.counts.most
     state_size = num_heads * MAX_CHUNKS * (head_dim + STATISTICS.value)
     states = q.new_empty(num_shares * state_size, dtype=torch.float32)
     _decode_kernel[(num_shares * num_kv_heads,)](
@@ -107,12 +114,10 @@ def decode_attention(
         q,
         kv_layer,
         block_tables,
-        decode_rows(work),
-        decode_counters(work),
+        work.rows,
+        work.shares,
+        work.counters,
         states,
-        num_rows,
-        row_shares,
-        piece_shares,
         q.stride(0),
         block_tables.stride(0),
         kv_layer.stride(0),
@@ -123,7 +128,7 @@ def decode_attention(
         DIM=head_dim,
         PIECE_LEN=PIECE_LEN,
         MAX_CHUNKS=MAX_CHUNKS,
-        DIMS=dims,
+        DIMS=_padded_dims(head_dim),
         QUERIES=max(8, triton.next_power_of_2(group)),
         STORED_QUERIES=triton.next_power_of_2(group),
         TILE=tuning.tile_len,
@@ -134,27 +139,26 @@ def decode_attention(
     return out
 
 
-@functools.cache
-def _tuning(sms: int, key_bytes: int, group: int, num_rows: int, num_kv_heads: int) -> Tuning:
-    """The fastest known that fits; what decides on the bits depends on the model alone.
+def _padded_dims(head_dim: int) -> int:
+    padded: int = triton.next_power_of_2(head_dim)
+    return max(16, padded)
 
-    Args:
-        sms: multiprocessors of the device.
-        key_bytes: of one key.
-        group: query heads that share a key head.
-    """
-    if key_bytes > 512:
-        counts = share_counts(sms, num_rows, num_kv_heads, 1)
-        return Tuning(*counts, tile_len=32, num_stages=2, num_warps=4)
+
+def _key_bytes(kv: Tensor) -> int:
+    return _padded_dims(kv.shape[-1]) * kv.element_size()
+
+
+def _tuning(kv_layer: Tensor, group: int, counts: ShareCounts) -> Tuning:
+    """The fastest known that fits; what decides on the bits depends on the model alone."""
+    if _key_bytes(kv_layer) > 512:
+        return Tuning(tile_len=32, num_stages=2, num_warps=4)
     # the registers of one warp do not hold more either
-    if key_bytes > 256 or group > 16:
-        counts = share_counts(sms, num_rows, num_kv_heads, 2)
-        return Tuning(*counts, tile_len=32, num_warps=4)
-    row_shares, piece_shares = share_counts(sms, num_rows, num_kv_heads, 4)
+    if _key_bytes(kv_layer) > 256 or group > 16:
+        return Tuning(tile_len=32, num_warps=4)
     # Programs that are few need more in flight. H200, 8 key heads: 32 rows of 576 tokens take 24.2
     # us with 3 stages and 22.2 with 4, but 64 rows 38.3 and 38.9.
-    are_few = row_shares * num_kv_heads <= 3 * sms
-    return Tuning(row_shares, piece_shares, num_stages=4 if are_few else 3)
+    are_few = counts.of_rows * kv_layer.shape[-3] <= 3 * num_sms(kv_layer.device)
+    return Tuning(num_stages=4 if are_few else 3)
 
 
 @triton.jit
@@ -168,6 +172,7 @@ def _attend(
     chunk_len,
     is_whole,
     slots,
+    slot,
     scale,
     VALUES: tl.constexpr,
     GROUP: tl.constexpr,
@@ -178,7 +183,8 @@ def _attend(
 ):
     """Attend to tokens [start, end), chunk by chunk; queries are [DIMS, QUERIES].
 
-    The chunks of a whole row are merged, those of others are stored for who merges them.
+    The chunks of a whole row are merged, those of others are stored for who merges them, from
+    `slot` on.
 
     Returns:
         The merged state.
@@ -214,7 +220,8 @@ def _attend(
             if is_whole:
                 merged = merge(merged, state)
             else:
-                store_state(slots, first // chunk_len, state, GROUP, DIM)
+                store_state(slots, slot, state, GROUP, DIM)
+                slot += 1
             highest, total, attended = no_tokens(DIMS, QUERIES)
     return merged
 
@@ -232,20 +239,16 @@ def _arrive(counter, num_mine, num_chunks):
     return is_last
 
 
-@triton.jit(
-    do_not_specialize=["num_rows", "row_shares", "piece_shares", "q_stride", "table_stride"]
-)
+@triton.jit(do_not_specialize=["q_stride", "table_stride"])
 def _decode_kernel(
     out,
     q,
     kv_layer,
     block_tables,
-    records,
+    rows,
+    shares,
     counters,
     states,
-    num_rows,
-    row_shares,
-    piece_shares,
     q_stride,
     table_stride,
     block_stride,
@@ -267,20 +270,23 @@ def _decode_kernel(
     # the heads of a share side by side: they read the same blocks
     share, kv_head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     wait_for_inputs(OVERLAPPED)
-    start, end, row, division = divide(records, num_rows, share, row_shares, piece_shares)
-    piece = tl.load(records + row * 4)
+    record = shares + share * 8
+    start, end, row = tl.load(record), tl.load(record + 1), tl.load(record + 2)
+    piece, context_len = tl.load(record + 4), tl.load(record + 5)
+    chunk_bits, owner = tl.load(record + 6), tl.load(record + 7)
     while piece < end:
-        context_len, chunk_len = tl.load(records + row * 4 + 1), tl.load(records + row * 4 + 2)
-        num_chunks = tl.maximum(tl.cdiv(context_len, chunk_len), 1)
+        num_pieces = num_pieces_of(context_len, PIECE_LEN)
         # a chunk is of the share that it begins in
-        chunk_pieces = chunk_len // PIECE_LEN
-        first_chunk = tl.cdiv(tl.maximum(start - piece, 0), chunk_pieces)
-        end_chunk = tl.minimum(tl.cdiv(end - piece, chunk_pieces), num_chunks)
+        above = (1 << chunk_bits) - 1
+        num_chunks = (num_pieces + above) >> chunk_bits
+        first_chunk = (tl.maximum(start - piece, 0) + above) >> chunk_bits
+        end_chunk = tl.minimum((end - piece + above) >> chunk_bits, num_chunks)
         num_mine = end_chunk - first_chunk
         if num_mine > 0:
+            chunk_len = PIECE_LEN << chunk_bits
             query = q + row.to(tl.int64) * q_stride + (kv_head * GROUP + heads) * DIM + dims
-            owner = owner_of(row, piece, division) * HEADS + kv_head
-            slots = states + owner * (MAX_CHUNKS * GROUP * (DIM + STATISTICS))
+            counter = owner * HEADS + kv_head
+            slots = states + counter * (MAX_CHUNKS * GROUP * (DIM + STATISTICS))
             state = _attend(
                 tl.load(query, (heads < GROUP) & (dims < DIM), other=0.0),
                 kv_layer + kv_head * (BLOCK_SIZE * DIM),
@@ -291,6 +297,7 @@ def _decode_kernel(
                 chunk_len,
                 num_mine == num_chunks,
                 slots,
+                first_chunk,
                 scale,
                 HEADS * BLOCK_SIZE * DIM,
                 GROUP,
@@ -302,8 +309,12 @@ def _decode_kernel(
             place = out + (row.to(tl.int64) * HEADS + kv_head) * (GROUP * DIM)
             if num_mine == num_chunks:
                 store_result(place, state, GROUP, DIM)
-            elif _arrive(counters + owner, num_mine, num_chunks):
+            elif _arrive(counters + counter, num_mine, num_chunks):
                 whole = merge_slots(slots, num_chunks, GROUP, DIM, DIMS, STORED_QUERIES)
                 store_result(place, whole, GROUP, DIM)
-        piece += num_pieces_of(context_len, PIECE_LEN)
+        piece += num_pieces
         row += 1
+        if piece < end:
+            record = rows + row * 4
+            context_len = tl.load(record + 1)
+            chunk_bits, owner = tl.load(record + 2), tl.load(record + 3)

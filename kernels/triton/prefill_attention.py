@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.triton.attention_work import TILE_LEN, max_prefill_tiles, prefill_tiles
+from kernels.triton.attention_work import TILE_LEN, AttentionWork
 from kernels.triton.launch import overlap, wait_for_inputs
 from kernels.triton.paging import group_size, load_block_ids, token_offsets
 from kernels.triton.partial_softmax import LOWEST
@@ -44,7 +44,7 @@ def prefill_attention(
     q: Tensor,
     kv_layer: Tensor,
     block_tables: Tensor,
-    work: Tensor,
+    work: AttentionWork,
     scale: float,
     out: Tensor | None = None,
     tuning: Tuning | None = None,
@@ -57,7 +57,7 @@ def prefill_attention(
         kv_layer: [num_blocks, 2, num_kv_heads, block_size, head_dim], the dtype of q, blocks
             contiguous. Slots behind a context may hold anything.
         block_tables: [R, max_blocks] int32, the rows of these tokens.
-        work: the buffer of `plan_attention`.
+        work: the plan of the batch.
         scale: factor of the scores, positive.
         out: where the result goes, contiguous; None makes a new tensor.
         tuning: None takes the fastest known.
@@ -69,7 +69,6 @@ def prefill_attention(
     num_kv_heads, block_size = kv_layer.shape[2:4]
     group = group_size(q, kv_layer)
     out = torch.empty_like(q) if out is None else out
-    num_rows = block_tables.shape[0]
     if num_tokens == 0:
         return out
     columns = max(16, triton.next_power_of_2(head_dim))
@@ -77,14 +76,13 @@ def prefill_attention(
     # a power of two divides the rows without rest
     is_packed = tuning.is_packed and group & (group - 1) == 0 and group <= tuning.num_rows
     packed = group if is_packed else 1
-    num_tiles = max_prefill_tiles(num_tokens, num_rows)
     num_parts = TILE_LEN * packed // tuning.num_rows
-    _prefill_kernel[(num_tiles * (num_heads // packed) * num_parts,)](
+    _prefill_kernel[(len(work.tiles) * (num_heads // packed) * num_parts,)](
         out,
         q,
         kv_layer,
         block_tables,
-        prefill_tiles(work, num_tokens, num_rows),
+        work.tiles,
         q.stride(0),
         block_tables.stride(0),
         kv_layer.stride(0),

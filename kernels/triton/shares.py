@@ -6,76 +6,98 @@ saves what it costs to begin in the middle of a row and to merge its parts, a si
 """
 
 import math
+from dataclasses import dataclass
 
 import triton
 import triton.language as tl
 
 
-def share_counts(
-    sms: int, num_rows: int, num_kv_heads: int, programs_per_sm: int
-) -> tuple[int, int]:
-    """Numbers of shares of rows and of pieces.
+@dataclass(frozen=True, slots=True)
+class ShareCounts:
+    """Numbers of shares of a batch.
+
+    Attributes:
+        of_rows: where rows are divided.
+        of_pieces: where pieces are.
+    """
+
+    of_rows: int
+    of_pieces: int
+
+    @property
+    def most(self) -> int:
+        """As many as may be needed; which of the two, the lengths of the rows decide."""
+        return max(self.of_rows, self.of_pieces)
+
+
+def share_counts(sms: int, num_rows: int, num_kv_heads: int, programs_per_sm: int) -> ShareCounts:
+    """The best numbers of shares.
 
     Whole rows are the best shares where they keep the multiprocessors busy, and next to them equal
-    parts of rows, as long as their number is a power of two. Programs without a share may cost
-    others a tenth of their speed where they are many, so both numbers are about the same.
+    parts of rows, as long as their number is a power of two.
 
     Args:
+        sms: multiprocessors of the device.
         programs_per_sm: that keep a multiprocessor busy.
     """
     pieces = max(programs_per_sm * sms // num_kv_heads, 1)
     whole = max(n for n in range(1, pieces + 1) if num_rows % n == 0)
     # the more rows a share has, the less it costs to split some of them instead
     if whole * num_kv_heads >= (3 - 1.6 * whole / num_rows) * sms:
-        return whole, max(whole, pieces)
+        return ShareCounts(whole, pieces)
     parts = 2 ** int(math.log2(max(pieces / num_rows, 1)))
-    return (parts * num_rows if parts > 1 else pieces), pieces
+    return ShareCounts(parts * num_rows if parts > 1 else pieces, pieces)
 
 
 @triton.jit
-def divide(records, num_rows, share, row_shares, piece_shares):
+def divide(firsts, counts, num_rows, share, row_shares, piece_shares):
     """The pieces [start, end) of a share, and the row that it begins in.
 
     Args:
-        records: see `kernels.triton.attention_work`.
-        row_shares, piece_shares: number of shares where rows, and where pieces are divided; the
-            shares beyond are empty.
+        firsts, counts: [ROWS] first piece and number of pieces of each row; behind `num_rows` 0
+            pieces.
+        row_shares, piece_shares: see `ShareCounts`; the shares beyond are empty.
 
     Returns:
-        start, end, row, and what `owner_of` needs.
+        start, end, row.
     """
-    # all that is loaded is asked for at once
-    num_pieces = tl.load(records + num_rows * 4)
-    longest = tl.load(records + num_rows * 4 + 1)
-    start_in_rows, row_in_rows = _start_in_rows(records, num_rows, share, row_shares)
-    end_in_rows, _ = _start_in_rows(records, num_rows, share + 1, row_shares)
-    start = _start_in_pieces(share, num_pieces, piece_shares)
-    end = _start_in_pieces(share + 1, num_pieces, piece_shares)
-    row = _find_row(records, num_rows, start)
-    # the longest row at most an eighth longer than the mean
-    is_even = longest * num_rows * 8 <= num_pieces * 9
+    is_even = _is_even(counts, num_rows)
     num_shares = tl.where(is_even, row_shares, piece_shares)
-    start = tl.where(is_even, start_in_rows, start)
-    end = tl.where(share < num_shares, tl.where(is_even, end_in_rows, end), start)
-    row = tl.where(is_even, row_in_rows, row)
-    return start, end, row, (is_even, num_rows, num_pieces, num_shares)
+    if is_even:
+        start, row = _start_in_rows(firsts, counts, num_rows, share, num_shares)
+        end, _ = _start_in_rows(firsts, counts, num_rows, share + 1, num_shares)
+    else:
+        start = _start_in_pieces(share, tl.sum(counts), num_shares)
+        end = _start_in_pieces(share + 1, tl.sum(counts), num_shares)
+        row = tl.sum(((firsts <= start) & (counts > 0)).to(tl.int32)) - 1
+    return start, tl.where(share < num_shares, end, start), tl.minimum(row, num_rows - 1)
 
 
 @triton.jit
-def owner_of(row, piece, division):
-    """A share that a row is in, whose first piece is given; of rows in several no two have one."""
-    is_even, num_rows, num_pieces, num_shares = division
-    return tl.where(is_even, row * num_shares // num_rows, _share_of(piece, num_pieces, num_shares))
+def owner_of(firsts, counts, num_rows, row, row_shares, piece_shares):
+    """A share that a row is in; of rows in several no two have one. Arguments as of `divide`."""
+    in_pieces = _share_of(at(firsts, row), tl.sum(counts), piece_shares)
+    return tl.where(_is_even(counts, num_rows), row * row_shares // num_rows, in_pieces)
 
 
 @triton.jit
-def _start_in_rows(records, num_rows, share, num_shares):
+def at(values, index):
+    """One of the integers in a tensor, 0 behind its end."""
+    return tl.sum(tl.where(tl.arange(0, values.shape[0]) == index, values, 0))
+
+
+@triton.jit
+def _is_even(counts, num_rows):
+    """Whether the longest row is at most an eighth longer than the mean."""
+    return tl.max(counts, 0) * num_rows * 8 <= tl.sum(counts) * 9
+
+
+@triton.jit
+def _start_in_rows(firsts, counts, num_rows, share, num_shares):
     """First piece of a share of the rows, and its row."""
-    row = tl.minimum(share * num_rows // num_shares, num_rows)
-    part = share * num_rows % num_shares
-    first = tl.load(records + row * 4)
-    behind = tl.load(records + (row + 1) * 4, row < num_rows, other=0)
-    return first + part * tl.maximum(behind - first, 0) // num_shares, row
+    row, part = share * num_rows // num_shares, share * num_rows % num_shares
+    start = at(firsts, row) + part * at(counts, row) // num_shares
+    return tl.where(row < num_rows, start, tl.sum(counts)), row
 
 
 @triton.jit
@@ -91,16 +113,3 @@ def _share_of(piece, num_pieces, num_shares):
     end_of_larger = num_larger * (least + 1)
     behind = num_larger + (piece - end_of_larger) // tl.maximum(least, 1)
     return tl.where(piece < end_of_larger, piece // (least + 1), behind)
-
-
-@triton.jit
-def _find_row(records, num_rows, piece):
-    """The row that a piece is of."""
-    ROWS: tl.constexpr = 256
-    rows = tl.arange(0, ROWS)
-    starts = tl.load(records + rows * 4, rows < num_rows, other=2**31 - 1)
-    row = tl.sum((starts <= piece).to(tl.int32)) - 1
-    for first in range(ROWS, num_rows, ROWS):
-        starts = tl.load(records + (first + rows) * 4, first + rows < num_rows, other=2**31 - 1)
-        row += tl.sum((starts <= piece).to(tl.int32))
-    return row

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels.batch import BatchLayout
-from kernels.triton.attention_work import plan_attention
+from kernels.triton.attention import plan
 from kernels.triton.decode_attention import decode_attention
 from kernels.triton.prefill_attention import prefill_attention
 from load_tests.kernels import fa3
@@ -152,7 +152,7 @@ def _our_decode(
     batch = q.shape[0]
     kv = normal(tables.numel(), rotations, 2, heads.num_kv_heads, block_size, _HEAD_DIM)
     layout = _layout(tables, context_lens, torch.arange(batch + 1), num_decodes=batch)
-    work = plan_attention(layout)
+    work = plan(layout, kv)
     out = torch.empty_like(q)
 
     def call(layer: int) -> Call:
@@ -167,7 +167,7 @@ def _our_prefill(heads: Heads, q: Tensor, block_size: int) -> list[Call]:
     kv = normal(tables.numel(), _PREFILL_CALLS, 2, heads.num_kv_heads, block_size, _HEAD_DIM)
     context_lens = torch.tensor([length], dtype=torch.int32, device="cuda")
     layout = _layout(tables, context_lens, torch.tensor([0, length]), num_decodes=0)
-    work = plan_attention(layout)
+    work = plan(layout, kv)
     out = torch.empty_like(q)
 
     def call(layer: int) -> Call:

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from kernels.batch import BatchLayout
 from kernels.reference import ReferenceBackend
-from kernels.triton.attention import attention
-from kernels.triton.attention_work import plan_attention
+from kernels.triton.attention import attention, plan
 from tests.kernels.batches import Batch, Shape
 
 # relative to values near 1, of a softmax whose weights are rounded before the second product
@@ -18,8 +17,8 @@ TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
     """The same batch on another device, its attention planned."""
-    layout = planned(layout_on(batch.layout, device))
-    return replace(batch, layout=layout, kv=batch.kv.to(device))
+    kv = batch.kv.to(device)
+    return replace(batch, layout=planned(layout_on(batch.layout, device), kv), kv=kv)
 
 
 def layout_on(layout: BatchLayout, device: torch.device) -> BatchLayout:
@@ -33,8 +32,8 @@ def layout_on(layout: BatchLayout, device: torch.device) -> BatchLayout:
     )
 
 
-def planned(layout: BatchLayout) -> BatchLayout:
-    return replace(layout, attention_work=plan_attention(layout))
+def planned(layout: BatchLayout, kv: Tensor) -> BatchLayout:
+    return replace(layout, attention_work=plan(layout, kv))
 
 
 def random_queries(shape: Shape, batch: Batch, seed: int = 1) -> Tensor:

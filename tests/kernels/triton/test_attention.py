@@ -67,7 +67,7 @@ def test_a_row_of_more_pieces_than_it_may_have_chunks(device: torch.device) -> N
 def test_padding_rows_give_zeros_and_disturb_nobody(device: torch.device) -> None:
     q, batch = case(Shape(), [(300, 1), (20, 1)], device)
     batch.layout.context_lens[1] = 0
-    batch = replace(batch, layout=planned(batch.layout))
+    batch = replace(batch, layout=planned(batch.layout, batch.kv))
 
     attended = attend(q, batch)
 
@@ -124,16 +124,16 @@ def test_a_prefill_does_not_depend_on_its_chunks(
 @pytest.mark.gpu
 def test_a_graph_follows_other_lengths(device: torch.device) -> None:
     q, batch = case(Shape(dtype=torch.bfloat16), [(700, 1), (300, 1), (64, 1), (513, 1)], device)
-    attend(q, replace(batch, layout=planned(batch.layout)))
+    attend(q, replace(batch, layout=planned(batch.layout, batch.kv)))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        attended = attend(q, replace(batch, layout=planned(batch.layout)))
+        attended = attend(q, replace(batch, layout=planned(batch.layout, batch.kv)))
 
     for lens in ([700, 300, 64, 513], [1, 0, 33, 257], [256, 299, 1, 512]):
         batch.layout.context_lens.copy_(torch.tensor(lens))
         attended.fill_(torch.nan)
         graph.replay()
-        now = replace(batch, layout=planned(batch.layout))
+        now = replace(batch, layout=planned(batch.layout, batch.kv))
         assert torch.equal(attended, attend(q, now)), lens
 
 

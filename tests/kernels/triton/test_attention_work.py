@@ -8,11 +8,10 @@ from kernels.triton.attention_work import (
     MAX_CHUNKS,
     PIECE_LEN,
     TILE_LEN,
-    decode_counters,
-    decode_rows,
+    AttentionWork,
     plan_attention,
-    prefill_tiles,
 )
+from kernels.triton.shares import ShareCounts
 from tests.kernels.batches import make_layout
 from tests.kernels.triton.attention_batches import layout_on
 
@@ -23,10 +22,8 @@ def layout_of(rows: list[tuple[int, int]], device: torch.device) -> BatchLayout:
     return layout_on(layout, device)
 
 
-def records_of(work: torch.Tensor, num_rows: int) -> list[list[int]]:
-    """Records of the rows that decode, and the one that ends the count."""
-    records: list[list[int]] = decode_rows(work)[: (num_rows + 1) * 4].view(-1, 4).tolist()
-    return records
+def plan(layout: BatchLayout) -> AttentionWork:
+    return plan_attention(layout, ShareCounts(of_rows=4, of_pieces=3))
 
 
 @pytest.mark.usefixtures("poisoned_outputs")
@@ -34,36 +31,44 @@ def records_of(work: torch.Tensor, num_rows: int) -> list[list[int]]:
     "context_lens", [[1], [64, 65, 63], [700, 3, 512, 1024, 3], list(range(1, 900, 29))]
 )
 def test_pieces_of_decode_rows_are_counted(context_lens: list[int], device: torch.device) -> None:
-    work = plan_attention(layout_of([(context, 1) for context in context_lens], device))
-
-    *records, end = records_of(work, len(context_lens))
+    work = plan(layout_of([(context, 1) for context in context_lens], device))
 
     counts = [-(-context // PIECE_LEN) for context in context_lens]
-    assert [record[0] for record in records] == [sum(counts[:row]) for row in range(len(counts))]
-    assert [record[1] for record in records] == context_lens
-    assert end[0] == sum(counts)
-    assert not decode_counters(work).any()
+    firsts = [sum(counts[:row]) for row in range(len(counts))]
+    expected = [list(pair) for pair in zip(firsts, context_lens, strict=True)]
+    assert work.rows[:, :2].tolist() == expected
+    assert not work.counters.any()
 
 
 def test_a_row_without_tokens_has_a_piece(device: torch.device) -> None:
     layout = layout_of([(5, 1), (6, 1)], device)
     layout.context_lens[0] = 0
-    assert records_of(plan_attention(layout), 2)[1][0] == 1
+    assert plan(layout).rows[:, 0].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(
-    "context_len", [1, PIECE_LEN * MAX_CHUNKS, PIECE_LEN * MAX_CHUNKS + 1, 16385, 1_000_000]
+    ("context_len", "expected"),
+    [
+        (1, 64),
+        (512, 64),
+        (513, 128),
+        (2048, 128),
+        (2049, 256),
+        (8193, 512),
+        (1_000_000, 32768),
+        (2_000_000, 65536),
+    ],
 )
-def test_long_rows_have_longer_chunks(context_len: int, device: torch.device) -> None:
+def test_long_rows_have_longer_chunks(
+    context_len: int, expected: int, device: torch.device
+) -> None:
     layout = layout_of([(9, 1), (9, 1)], device)
     layout.context_lens[1] = context_len
 
-    chunk_len = records_of(plan_attention(layout), 2)[1][2]
+    chunk_len = PIECE_LEN << int(plan(layout).rows[1, 2])
 
-    num_chunks = -(-context_len // chunk_len)
-    assert num_chunks <= MAX_CHUNKS
-    assert chunk_len == PIECE_LEN or num_chunks > MAX_CHUNKS // 2
-    assert (chunk_len // PIECE_LEN).bit_count() == 1
+    assert chunk_len == expected
+    assert -(-context_len // chunk_len) <= MAX_CHUNKS
 
 
 @pytest.mark.usefixtures("poisoned_outputs")
@@ -83,9 +88,8 @@ def test_prefill_tiles_cover_each_chunk_once(
     prefills = rows[num_decodes:]
     num_tokens = sum(count for _, count in prefills)
 
-    work = plan_attention(layout)
+    tiles = plan(layout).tiles.tolist()
 
-    tiles = prefill_tiles(work, num_tokens, len(prefills)).view(-1, 4).tolist()
     used = [tile for tile in tiles if tile[2]]
     covered: list[int] = []
     for row, token, length, position in used:

@@ -27,7 +27,7 @@ def step(backend: KernelBackend) -> dict[str, torch.Tensor]:
     normed = backend.add_rms_norm(x, residual, norm, 1e-5)
     qkv = backend.make_linear(weights[0], norm.repeat(2)[:width])(normed)
     q = backend.rope_write(qkv, table, batch.kv_layer, batch.layout)
-    layout = backend.prepare(batch.layout)
+    layout = backend.prepare(batch.layout, batch.kv)
     attended = backend.attention(q, batch.kv_layer, layout, 0.125)
     out = backend.make_linear(weights[1], None)(attended)
     backend.copy_blocks(batch.kv, torch.tensor([0]), torch.tensor([1]))
