@@ -111,11 +111,11 @@ def _is_chunk_short(chunk_len, context_len, MAX_CHUNKS: tl.constexpr):
 
 
 @triton.jit
-def _store_record(place, first, second, third, fourth, mask):
-    tl.store(place, first, mask)
-    tl.store(place + 1, second, mask)
-    tl.store(place + 2, third, mask)
-    tl.store(place + 3, fourth, mask)
+def _store_record(place, first, second, third, fourth):
+    tl.store(place, first)
+    tl.store(place + 1, second)
+    tl.store(place + 2, third)
+    tl.store(place + 3, fourth)
 
 
 @triton.jit
@@ -140,13 +140,13 @@ def _plan_decode(
     record = rows_out + row * 4
     if share >= 0:
         start, end, row = divide(firsts, counts, num_rows, share, row_shares, piece_shares)
-        _store_record(shares_out + share * 8, start, end, row, 0, None)
+        _store_record(shares_out + share * 8, start, end, row, 0)
         record = shares_out + share * 8 + 4
     context_len, chunk_bits = at(lens, row), 0
     while _is_chunk_short(PIECE_LEN << chunk_bits, context_len, MAX_CHUNKS):
         chunk_bits += 1
     owner = owner_of(firsts, counts, num_rows, row, row_shares, piece_shares)
-    _store_record(record, at(firsts, row), context_len, chunk_bits, owner, None)
+    _store_record(record, at(firsts, row), context_len, chunk_bits, owner)
 
 
 @triton.jit
@@ -184,10 +184,10 @@ def _plan_prefill(
         position = prefix_len + tile * TILE_LEN
         # the kernel sees the prefill tokens alone, and each decode row has one token before them
         token = first - num_decodes + tile * TILE_LEN
-        _store_record(tiles + rank * 4, row - num_decodes, token, num_tokens, position, None)
+        _store_record(tiles + rank * 4, row - num_decodes, token, num_tokens, position)
     if row == num_rows - 1:
         for unused in range(tl.sum(tl.where(is_row, counts, 0)), num_tiles):
-            _store_record(tiles + unused * 4, 0, 0, 0, 0, None)
+            _store_record(tiles + unused * 4, 0, 0, 0, 0)
 
 
 @triton.jit(

@@ -65,7 +65,7 @@ def decode_shares(layout: BatchLayout, kv: Tensor) -> ShareCounts:
     """
     num_kv_heads, block_size, _ = kv.shape[-3:]
     num_rows = max(layout.num_decodes, 1)
-    # as many programs as a multiprocessor has room for
+    # programs that keep a multiprocessor busy
     per_sm = 4 if _key_bytes(kv) <= 256 else 2 if _key_bytes(kv) <= 512 else 1
     best = share_counts(num_sms(kv.device), num_rows, num_kv_heads, per_sm)
     max_pieces = num_rows * triton.cdiv(layout.block_tables.shape[1] * block_size, PIECE_LEN)
