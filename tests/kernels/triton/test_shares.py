@@ -1,4 +1,4 @@
-"""Shares cover every piece once, and of rows in several shares no two have one owner."""
+"""Shares keep the device busy and cover every piece; of rows in several no two have one owner."""
 
 from itertools import pairwise
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernels.triton.attention_work import PIECE_LEN, plan_attention
-from kernels.triton.shares import ShareCounts
+from kernels.triton.shares import ShareCounts, share_counts
 from tests.kernels.batches import make_layout
 from tests.kernels.triton.attention_batches import layout_on
 
@@ -48,3 +48,19 @@ def test_pieces_are_divided(
     assert sum(end > start for start, end, *_ in shares) <= used
     if counts in EVEN and len(counts) % used == 0:
         assert not split
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "num_kv_heads", "of_rows"),
+    [
+        # whole rows, one or several a share
+        (32, 8, 32), (33, 8, 33), (256, 8, 64), (8, 40, 8),
+        # parts of rows, a power of two
+        (8, 8, 64), (7, 8, 56), (1, 40, 8),
+        # rows that no number of busy programs divides
+        (64, 40, 13), (67, 8, 66),
+    ],
+)  # fmt: skip
+def test_shares_suit_the_multiprocessors(num_rows: int, num_kv_heads: int, of_rows: int) -> None:
+    counts = share_counts(132, num_rows, num_kv_heads, programs_per_sm=4)
+    assert counts == ShareCounts(of_rows, 4 * 132 // num_kv_heads)
