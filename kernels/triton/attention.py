@@ -10,11 +10,7 @@ from kernels.triton.prefill_attention import prefill_attention
 
 
 def plan(layout: BatchLayout, kv: Tensor) -> AttentionWork:
-    """Split the attention of a step.
-
-    Args:
-        kv: [num_blocks, ..., num_kv_heads, block_size, head_dim], the pool or a layer of it.
-    """
+    """Split the attention of a step; see `kernels.backend.KernelBackend.prepare`."""
     return plan_attention(layout, decode_shares(layout, kv))
 
 
@@ -22,7 +18,7 @@ def attention(q: Tensor, kv_layer: Tensor, layout: BatchLayout, scale: float) ->
     """Compute `kernels.backend.KernelBackend.attention` for a layout that was prepared.
 
     Raises:
-        ValueError: the layout has no work list.
+        ValueError: the layout was not.
     """
     work = layout.attention_work
     if not isinstance(work, AttentionWork):

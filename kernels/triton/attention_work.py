@@ -17,7 +17,7 @@ from kernels.triton.shares import ShareCounts, at, divide, owner_of
 
 # tokens of a piece of a decode row, the least that one program attends to
 PIECE_LEN = 64
-# chunks that a row is merged from, see `_is_chunk_short`
+# the most chunks that a row is merged from, see `_is_chunk_short`
 MAX_CHUNKS = 32
 # query tokens of a prefill tile
 TILE_LEN = 128
@@ -35,7 +35,7 @@ class AttentionWork:
         rows: [num_decodes, 4] first piece in the batch, context_len, binary logarithm of the pieces
             of a chunk, and a share that the row is in; of rows in several shares no two have one.
         shares: [counts.most, 8] first piece, end, first row, 0, and what `rows` says of that row:
-            all that a program must know before it can ask for keys.
+            all that a program must know before it can ask for keys. None without decode rows.
         tiles: [num_tiles, 4] row, first token, tokens and position of the first token of prefill
             tiles, in the order of falling cost, so that processors that take them in turn finish
             together; those without tokens are unused.
@@ -105,9 +105,8 @@ def _is_chunk_short(chunk_len, context_len, MAX_CHUNKS: tl.constexpr):
     chunks of 128 and 14.2 in chunks of 64. The row's length alone decides, so its bits depend on
     nothing else.
     """
-    return (chunk_len < tl.cdiv(8 * context_len, chunk_len)) | (
-        chunk_len * MAX_CHUNKS < context_len
-    )
+    is_merge_longer = chunk_len < tl.cdiv(8 * context_len, chunk_len)
+    return is_merge_longer | (chunk_len * MAX_CHUNKS < context_len)
 
 
 @triton.jit
@@ -132,7 +131,7 @@ def _plan_decode(
     MAX_CHUNKS: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """Write the record of a row, or with one that is not below 0 that of a share."""
+    """Write the record of a row or, if `share` is not negative, that of a share."""
     rows = tl.arange(0, ROWS)
     lens = tl.load(context_lens + rows, rows < num_rows, other=0)
     counts = tl.where(rows < num_rows, num_pieces_of(lens, PIECE_LEN), 0)

@@ -58,15 +58,11 @@ class Tuning:
 
 
 def decode_shares(layout: BatchLayout, kv: Tensor) -> ShareCounts:
-    """Numbers of shares that suit the decode rows of a batch.
-
-    Args:
-        kv: [num_blocks, ..., num_kv_heads, block_size, head_dim], the pool or a layer of it.
-    """
+    """Numbers of shares that suit the decode rows of a batch; see `KernelBackend.prepare`."""
     num_kv_heads, block_size, _ = kv.shape[-3:]
     num_rows = max(layout.num_decodes, 1)
-    # programs that keep a multiprocessor busy
-    per_sm = 4 if _key_bytes(kv) <= 256 else 2 if _key_bytes(kv) <= 512 else 1
+    # the longer the keys, the more warps and shared memory a program has
+    per_sm = max(1, min(4, 1024 // _key_bytes(kv)))
     best = share_counts(num_sms(kv.device), num_rows, num_kv_heads, per_sm)
     max_pieces = num_rows * triton.cdiv(layout.block_tables.shape[1] * block_size, PIECE_LEN)
     most = min(MAX_PROGRAMS // num_kv_heads, max_pieces)

@@ -5,6 +5,7 @@ saves what it costs to begin in the middle of a row and to merge its parts, a si
 32 rows. Other batches are divided as pieces, so that all programs end together.
 """
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ class ShareCounts:
         return max(self.of_rows, self.of_pieces)
 
 
+@functools.cache
 def share_counts(sms: int, num_rows: int, num_kv_heads: int, programs_per_sm: int) -> ShareCounts:
     """The best numbers of shares.
 

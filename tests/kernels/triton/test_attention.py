@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.triton.attention_work import MAX_CHUNKS, PIECE_LEN
 from tests.kernels.batches import Batch, Shape, make_batch, make_layout
 from tests.kernels.triton.attention_batches import (
     assert_attends,
@@ -58,9 +57,9 @@ def test_more_heads_in_a_group_than_rows_of_a_matrix_unit(device: torch.device) 
 
 
 @pytest.mark.usefixtures("poisoned_outputs")
-def test_a_row_of_more_pieces_than_it_may_have_chunks(device: torch.device) -> None:
+def test_rows_in_chunks_of_several_pieces(device: torch.device) -> None:
     shape = Shape(num_heads=2, num_kv_heads=1, head_dim=16, block_size=64)
-    rows = [(PIECE_LEN * MAX_CHUNKS + 70, 1), (PIECE_LEN * MAX_CHUNKS, 1)]
+    rows = [(2118, 1), (2048, 1)]
     assert_attends(*case(shape, rows, device))
 
 
