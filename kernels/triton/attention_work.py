@@ -39,6 +39,7 @@ class AttentionWork:
         tiles: [num_tiles, 4] row, first token, tokens and position of the first token of prefill
             tiles, in the order of falling cost, so that processors that take them in turn finish
             together; those without tokens are unused.
+        max_tile_tokens: the most tokens that a tile has.
     """
 
     counts: ShareCounts
@@ -46,6 +47,7 @@ class AttentionWork:
     rows: Tensor
     shares: Tensor
     tiles: Tensor
+    max_tile_tokens: int
 
 
 def plan_attention(layout: BatchLayout, counts: ShareCounts) -> AttentionWork:
@@ -87,7 +89,8 @@ def _allocate(layout: BatchLayout, counts: ShareCounts, num_shares: int) -> Atte
     buffer = torch.empty(sum(sizes), dtype=torch.int32, device=layout.context_lens.device)
     counters, rows, shares, tiles = buffer.split(sizes)
     rows, shares = rows.view(num_decodes, 4), shares.view(num_shares, 8)
-    return AttentionWork(counts, counters, rows, shares, tiles.view(num_tiles, 4))
+    tiles = tiles.view(num_tiles, 4)
+    return AttentionWork(counts, counters, rows, shares, tiles, min(layout.max_query_len, TILE_LEN))
 
 
 @triton.jit

@@ -3,7 +3,8 @@
 The chunk's keys and values are in the pool before, so there is one path for both. Programs take the
 tiles of `attention_work`, the longest contexts first. The online softmax is FlashAttention-2's
 (arXiv:2307.08691). Tiles of keys begin at position 0 and have one size, so the bits of a token
-depend neither on where chunks begin nor on the batch. Twin: `kernels.reference`.
+depend neither on where chunks begin nor on the batch. Hopper has a kernel of its own for most
+models, `hopper_prefill`. Twin: `kernels.reference`.
 """
 
 import functools
@@ -15,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.triton.attention_work import TILE_LEN, AttentionWork
+from kernels.triton.hopper_prefill import hopper_prefill, is_for_hopper
 from kernels.triton.launch import overlap, wait_for_inputs
 from kernels.triton.paging import group_size, load_block_ids, token_offsets
 from kernels.triton.partial_softmax import LOWEST
@@ -60,7 +62,7 @@ def prefill_attention(
         work: the plan of the batch.
         scale: factor of the scores, positive.
         out: where the result goes, contiguous; None makes a new tensor.
-        tuning: None takes the fastest known.
+        tuning: of this module's kernel; None takes the fastest known, of this or `hopper_prefill`.
 
     Returns:
         [T, num_heads, head_dim]; tokens that belong to no row are not written.
@@ -70,6 +72,10 @@ def prefill_attention(
     group = group_size(q, kv_layer)
     out = torch.empty_like(q) if out is None else out
     if num_tokens == 0:
+        return out
+    exponent_scale = scale * _LOG2_E
+    if tuning is None and is_for_hopper(q, kv_layer):
+        hopper_prefill(q, kv_layer, block_tables, work, exponent_scale, out)
         return out
     columns = max(16, triton.next_power_of_2(head_dim))
     tuning = tuning or _tuning(q.device, columns * q.element_size())
@@ -86,7 +92,7 @@ def prefill_attention(
         q.stride(0),
         block_tables.stride(0),
         kv_layer.stride(0),
-        scale * _LOG2_E,
+        exponent_scale,
         HEADS=num_heads,
         KV_HEADS=num_kv_heads,
         BLOCK_SIZE=block_size,
@@ -107,15 +113,9 @@ def prefill_attention(
 def _tuning(device: torch.device, row_bytes: int) -> Tuning:
     """Choose by the bytes of one key and by the matrix unit.
 
-    For keys of 256 bytes, on two H100: 272 and 283, 413 and 392, 450 and 409 TFLOP/s for 1k, 4k and
-    8k tokens of 32 heads over 8, 389 and 366 for 4k of 40 heads, where FlashAttention-3 has 312 and
-    314, 575 and 556, 619 and 617, 539 and 507. Of 14 others, products of 128 rows in 128 registers
-    have 216, 408, 428, 368, good for long prompts alone; as many rows without that limit 269, 401,
-    401, 337; tiles of 128 keys 237, 365, 398, 338; of 32 keys 271, 378, 394, 352. Matrix units
-    before Hopper's prefer what the compiler keeps in registers. On H200s 380 to 421 TFLOP/s for 4k
-    of 32 heads (FlashAttention-3 536 to 583); to multiply by the values while the next tile's
-    softmax is computed takes registers that cost more than it hides: 380 where this has 421.
-    Queries in registers, more stages, and fewer ones with more programs gain nothing either.
+    Matrix units before Hopper's prefer what the compiler keeps in registers. For Hopper's see the
+    log of measurements, which has what was raced: this reaches 390 to 420 TFLOP/s on an H200 for
+    4k tokens of 32 heads over 8, where `hopper_prefill` has 540 and FlashAttention-3 545.
     """
     if row_bytes > 256:
         return Tuning(num_rows=32, tile_len=32, num_stages=2)
