@@ -136,6 +136,8 @@ def _boxes_of_pool(kv_layer: Tensor) -> TensorDescriptor:
     """A layer of the pool as rows of keys or values, by boxes of tokens that lie together."""
     num_blocks, _, num_kv_heads, block_size, head_dim = kv_layer.shape
     num_rows = (num_blocks - 1) * kv_layer.stride(0) // head_dim + 2 * num_kv_heads * block_size
+    # what the accelerator takes for a place; 2^31 rows of 128 bytes would be 256 GiB
+    assert num_rows < 2**31
     box = [min(block_size, _KEYS), _HALF.value]
     return TensorDescriptor(kv_layer, [num_rows, head_dim], [head_dim, 1], box, _swizzled(rank=2))
 
