@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.triton.attention_work import TILE_LEN, AttentionWork
-from kernels.triton.hopper_prefill import hopper_prefill, is_for_hopper
+from kernels.triton.hopper.prefill import hopper_prefill, is_for_hopper
 from kernels.triton.launch import overlap, wait_for_inputs
 from kernels.triton.paging import group_size, load_block_ids, token_offsets
 from kernels.triton.partial_softmax import LOWEST

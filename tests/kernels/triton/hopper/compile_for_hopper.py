@@ -6,7 +6,7 @@ from triton.compiler import CompiledKernel
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from kernels.triton import hopper_prefill
+from kernels.triton.hopper import prefill
 
 SHARED_BYTES = 227 << 10
 
@@ -27,15 +27,15 @@ def main() -> None:
 
 def compile_kernel(num_groups: int, packed: int, head_dim: int, piece_len: int) -> CompiledKernel:
     """Compile for bfloat16, two key heads and blocks of `piece_len`."""
-    kernel = hopper_prefill._hopper_prefill_kernel
+    kernel = prefill._hopper_prefill_kernel
     constants = {
         "HEADS": 2 * packed,
         "KV_HEADS": 2,
         "PACKED": packed,
         "BLOCK_SIZE": piece_len,
         "DIM": head_dim,
-        "TILE": hopper_prefill._KEYS,
-        "STAGES": hopper_prefill._NUM_STAGES,
+        "TILE": prefill._KEYS,
+        "STAGES": prefill._NUM_STAGES,
         "GROUPS": num_groups,
     }
     types = {

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kernels.triton.attention_work import AttentionWork
-from kernels.triton.hopper_prefill import hopper_prefill, is_for_hopper
+from kernels.triton.hopper.prefill import hopper_prefill, is_for_hopper
 from kernels.triton.prefill_attention import Tuning, prefill_attention
 from tests.kernels.batches import Batch, Shape, make_batch
 from tests.kernels.triton.attention_batches import TOLERANCES, expected, on_device, random_queries
@@ -113,6 +113,6 @@ def test_what_it_is_for(shape: Shape, *, is_supported: bool) -> None:
 def test_it_compiles_for_hopper() -> None:
     """In a process of its own, since this one interprets kernels."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "tests.kernels.triton.compile_for_hopper"]
+    command = [sys.executable, "-m", "tests.kernels.triton.hopper.compile_for_hopper"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
