@@ -65,7 +65,8 @@ def decode_shares(layout: BatchLayout, kv: Tensor) -> ShareCounts:
     per_sm = max(1, min(4, 1024 // _key_bytes(kv)))
     best = share_counts(num_sms(kv.device), num_rows, num_kv_heads, per_sm)
     max_pieces = num_rows * triton.cdiv(layout.block_tables.shape[1] * block_size, PIECE_LEN)
-    most = min(MAX_PROGRAMS // num_kv_heads, max_pieces)
+    # a row's chunks are of the shares they begin in; more shares than chunks would be idle
+    most = min(MAX_PROGRAMS // num_kv_heads, max_pieces, num_rows * MAX_CHUNKS)
     return ShareCounts(min(best.of_rows, most), min(best.of_pieces, most))
 
 
@@ -152,7 +153,7 @@ def _tuning(kv_layer: Tensor, group: int, counts: ShareCounts) -> Tuning:
     if _key_bytes(kv_layer) > 256 or group > 16:
         return Tuning(tile_len=32, num_warps=4)
     # Programs that are few need more in flight. H200, 8 key heads: 32 rows of 576 tokens take 24.2
-    # us with 3 stages and 22.2 with 4, but 64 rows 38.3 and 38.9.
+    # us with 3 stages and 22.2 with 4, one of 128k 151 and 136, but 64 rows of 576 38.3 and 38.9.
     are_few = counts.of_rows * kv_layer.shape[-3] <= 3 * num_sms(kv_layer.device)
     return Tuning(num_stages=4 if are_few else 3)
 

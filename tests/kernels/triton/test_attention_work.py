@@ -11,6 +11,7 @@ from kernels.triton.attention_work import (
     AttentionWork,
     plan_attention,
 )
+from kernels.triton.decode_attention import decode_shares
 from kernels.triton.shares import ShareCounts
 from tests.kernels.batches import make_layout
 from tests.kernels.triton.attention_batches import layout_on
@@ -44,6 +45,16 @@ def test_a_row_without_tokens_has_a_piece(device: torch.device) -> None:
     layout = layout_of([(5, 1), (6, 1)], device)
     layout.context_lens[0] = 0
     assert plan(layout).rows[:, 0].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(("num_rows", "num_shares"), [(1, MAX_CHUNKS), (2, 2 * MAX_CHUNKS)])
+def test_a_row_has_no_more_shares_than_chunks(
+    num_rows: int, num_shares: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernels.triton.decode_attention.num_sms", lambda _: 132)
+    layout = layout_of([(100_000, 1)] * num_rows, torch.device("cpu"))
+    kv = torch.empty(1, 1, 2, 8, 1, 128, dtype=torch.bfloat16)
+    assert decode_shares(layout, kv).of_rows == num_shares
 
 
 @pytest.mark.parametrize(
