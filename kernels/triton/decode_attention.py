@@ -65,9 +65,10 @@ def decode_shares(layout: BatchLayout, kv: Tensor) -> ShareCounts:
     per_sm = max(1, min(4, 1024 // _key_bytes(kv)))
     best = share_counts(num_sms(kv.device), num_rows, num_kv_heads, per_sm)
     max_pieces = num_rows * triton.cdiv(layout.block_tables.shape[1] * block_size, PIECE_LEN)
-    # a row's chunks are of the shares they begin in; more shares than chunks would be idle
-    most = min(MAX_PROGRAMS // num_kv_heads, max_pieces, num_rows * MAX_CHUNKS)
-    return ShareCounts(min(best.of_rows, most), min(best.of_pieces, most))
+    most = min(MAX_PROGRAMS // num_kv_heads, max_pieces)
+    # more parts of a row than it has chunks would be idle
+    of_rows = min(best.of_rows, most, num_rows * MAX_CHUNKS)
+    return ShareCounts(of_rows, min(best.of_pieces, most))
 
 
 def decode_attention(

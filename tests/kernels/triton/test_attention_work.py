@@ -47,14 +47,15 @@ def test_a_row_without_tokens_has_a_piece(device: torch.device) -> None:
     assert plan(layout).rows[:, 0].tolist() == [0, 1]
 
 
-@pytest.mark.parametrize(("num_rows", "num_shares"), [(1, MAX_CHUNKS), (2, 2 * MAX_CHUNKS)])
-def test_a_row_has_no_more_shares_than_chunks(
-    num_rows: int, num_shares: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("num_rows", "num_kv_heads"), [(1, 8), (3, 1)])
+def test_a_row_is_divided_into_no_more_parts_than_chunks(
+    num_rows: int, num_kv_heads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kernels.triton.decode_attention.num_sms", lambda _: 132)
     layout = layout_of([(100_000, 1)] * num_rows, torch.device("cpu"))
-    kv = torch.empty(1, 1, 2, 8, 1, 128, dtype=torch.bfloat16)
-    assert decode_shares(layout, kv).of_rows == num_shares
+    kv = torch.empty(1, 1, 2, num_kv_heads, 1, 128, dtype=torch.bfloat16)
+    # unlike the pieces of unequal rows, whose shares do not begin where rows do
+    assert decode_shares(layout, kv) == ShareCounts(num_rows * MAX_CHUNKS, 4 * 132 // num_kv_heads)
 
 
 @pytest.mark.parametrize(
