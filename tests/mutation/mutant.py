@@ -10,13 +10,13 @@ import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+from tests import ROOT
+
 # seconds after which a test that hangs because of a fault counts as failed
 TEST_TIMEOUT_S = 20
 
@@ -89,10 +89,6 @@ def _cells(target: FunctionType) -> list[None]:
 def mirror_of(module: str) -> str:
     """Path of the test module that mirrors a module of the source."""
     *packages, name = module.split(".")
-    if packages[0] == "engine" and len(packages) > 1:
-        packages = packages[1:]
-    if packages[:2] == ["app", "text"]:
-        packages = packages[1:]
     return "/".join(["tests", *packages, f"test_{name}.py"])
 
 
