@@ -72,8 +72,8 @@ class Variant:
             "rows": rows,
             "context_lens": rows,
             "starts": rows + 1,
-            "entries": tokens,
-            "offsets": tokens,
+            "block_indices": tokens,
+            "block_offsets": tokens,
             "prompt_tokens": self.num_prompt_tokens,
             "positions": tokens,
             "logit_indices": rows if self.num_prompt_tokens else 0,
@@ -175,8 +175,8 @@ class Packer:
         """
         columns = {name: np.zeros(count, np.int64) for name, count in variant.column_lens.items()}
         columns["rows"][:] = self._padding_row
-        columns["entries"][:] = columns["places"][:] = self._padding_row * self._width
-        columns["offsets"][:] = -1
+        columns["block_indices"][:] = columns["places"][:] = self._padding_row * self._width
+        columns["block_offsets"][:] = -1
         columns["context_lens"][: variant.num_decodes] = variant.is_deterministic
         starts = np.arange(len(columns["starts"]))
         columns["starts"][:] = np.minimum(starts, variant.num_decodes)
@@ -199,8 +199,8 @@ class Packer:
             self._place_chunks(columns, variant, plan, spans)
         if self.holds_appends(variant, plan):
             num_appends = len(plan.append_rows)
-            entries = np.asarray(plan.append_rows) * np.int64(self._width)
-            columns["places"][:num_appends] = entries + np.asarray(plan.append_indices)
+            table_starts = np.asarray(plan.append_rows) * np.int64(self._width)
+            columns["places"][:num_appends] = table_starts + np.asarray(plan.append_indices)
             columns["blocks"][:num_appends] = plan.append_blocks
         return np.concatenate(list(columns.values()))
 
@@ -231,10 +231,12 @@ class Packer:
         columns["context_lens"][first_row:last_row] = spans.ends
         columns["starts"][first_row:last_row] = first_row + bounds[:-1]
         positions = spans.starts.repeat(counts) + count_up(counts)
-        entries = spans.rows.repeat(counts) * np.int64(self._width) + positions // self._block_size
+        block_indices = (
+            spans.rows.repeat(counts) * np.int64(self._width) + positions // self._block_size
+        )
         columns["positions"][first_row:last_token] = positions
-        columns["entries"][first_row:last_token] = entries
-        columns["offsets"][first_row:last_token] = positions % self._block_size
+        columns["block_indices"][first_row:last_token] = block_indices
+        columns["block_offsets"][first_row:last_token] = positions % self._block_size
 
     def holds_appends(self, variant: Variant, plan: StepPlan) -> bool:
         """Whether the buffer has room for a plan's appends; others come before the replay."""

@@ -185,7 +185,7 @@ class Graphs:
         layout = BatchLayout(
             num_decodes=0 if variant.is_deterministic else variant.num_decodes,
             positions=columns.positions,
-            slots=batch.slots,
+            slot_mapping=batch.slot_mapping,
             block_tables=batch.block_tables,
             context_lens=batch.context_lens,
             query_starts=batch.query_starts,

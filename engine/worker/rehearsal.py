@@ -74,7 +74,7 @@ class Rehearsal:
         layout = BatchLayout(
             num_decodes=0 if is_deterministic else num_decodes,
             positions=positions,
-            slots=torch.full((num_tokens,), -1, dtype=torch.int64, device=device),
+            slot_mapping=torch.full((num_tokens,), -1, dtype=torch.int64, device=device),
             block_tables=torch.zeros((len(counts), max_blocks), dtype=torch.int32, device=device),
             context_lens=context_lens,
             query_starts=starts,

@@ -45,7 +45,14 @@ def test_decodes_come_first_with_the_last_token_of_their_row() -> None:
 def test_each_token_goes_to_the_slot_of_its_position() -> None:
     layout = _mixed().layout
     assert layout.positions.tolist() == [5, 3, 4, 5, 0, 1]
-    assert layout.slots.tolist() == [31 * 4 + 1, 10 * 4 + 3, 11 * 4, 11 * 4 + 1, 20 * 4, 20 * 4 + 1]
+    assert layout.slot_mapping.tolist() == [
+        31 * 4 + 1,
+        10 * 4 + 3,
+        11 * 4,
+        11 * 4 + 1,
+        20 * 4,
+        20 * 4 + 1,
+    ]
     assert layout.context_lens.tolist() == [6, 6, 2]
     assert layout.block_tables[:, :2].tolist() == [[30, 31], [10, 11], [20, 0]]
 
@@ -93,13 +100,15 @@ def test_slots_are_64_bits_wide() -> None:
         prefill_samples=array("b", [1]),
         prefill_tokens=int32([1]),
     )
-    assert build_inputs(plan, table, _BLOCK_SIZE).layout.slots.tolist() == [((1 << 31) - 1) * 4]
+    assert build_inputs(plan, table, _BLOCK_SIZE).layout.slot_mapping.tolist() == [
+        ((1 << 31) - 1) * 4
+    ]
 
 
 def test_types_are_those_of_the_layout() -> None:
     layout = _mixed().layout
     assert layout.logit_indices is not None
-    wide = (layout.positions, layout.slots, layout.logit_indices)
+    wide = (layout.positions, layout.slot_mapping, layout.logit_indices)
     narrow = (layout.block_tables, layout.context_lens, layout.query_starts)
     assert {tensor.dtype for tensor in wide} == {torch.int64}
     assert {tensor.dtype for tensor in narrow} == {torch.int32}

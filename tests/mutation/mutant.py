@@ -1,0 +1,119 @@
+"""A fault put into one function on purpose, and the test that must notice it.
+
+A test suite that passes with the fault in place proves nothing about that line.
+"""
+
+import ast
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+# seconds after which a test that hangs because of a fault counts as failed
+TEST_TIMEOUT_S = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One place of one function replaced by a wrong one.
+
+    Attributes:
+        what: the rule that is broken, in words.
+        function: a function, method or property; decorators are looked through.
+        old: text that stands exactly once in the function.
+        new: what takes its place.
+        noticed_by: name of the test, in the file that mirrors the function's module.
+    """
+
+    what: str
+    function: Any
+    old: str
+    new: str
+    noticed_by: str
+
+    def target(self) -> FunctionType:
+        """The plain function."""
+        function = inspect.unwrap(getattr(self.function, "fget", self.function))
+        function = getattr(function, "__func__", function)
+        assert isinstance(function, FunctionType)
+        return function
+
+    @property
+    def test(self) -> str:
+        """Path and name of the test that must fail."""
+        return f"{mirror_of(self.target().__module__)}::{self.noticed_by}"
+
+    def code(self) -> CodeType:
+        """The faulty code.
+
+        Raises:
+            AssertionError: if the text no longer stands there once; the fault must be rewritten.
+        """
+        source = textwrap.dedent(inspect.getsource(self.target()))
+        name = self.target().__qualname__
+        assert source.count(self.old) == 1, f"{name} has not exactly one {self.old!r}"
+        [definition] = ast.parse(source.replace(self.old, self.new)).body
+        assert isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef)
+        definition.decorator_list = []
+        scope: dict[str, Any] = {}
+        exec(
+            _compile(definition, self.target()), vars(sys.modules[self.target().__module__]), scope
+        )
+        faulty: Callable[..., Any] = scope["make"](*_cells(self.target()))
+        assert isinstance(faulty, FunctionType)
+        return faulty.__code__
+
+
+def _compile(definition: ast.FunctionDef | ast.AsyncFunctionDef, target: FunctionType) -> CodeType:
+    """Code that defines `make`, which defines the function with the closure of the target."""
+    template = f"def make({', '.join(target.__code__.co_freevars)}):\n    return {definition.name}"
+    module = ast.parse(template)
+    [make] = module.body
+    assert isinstance(make, ast.FunctionDef)
+    make.body.insert(0, definition)
+    return compile(ast.fix_missing_locations(module), "<fault>", "exec")
+
+
+def _cells(target: FunctionType) -> list[None]:
+    return [None] * len(target.__code__.co_freevars)
+
+
+def mirror_of(module: str) -> str:
+    """Path of the test module that mirrors a module of the source."""
+    *packages, name = module.split(".")
+    if packages[0] == "engine" and len(packages) > 1:
+        packages = packages[1:]
+    if packages[:2] == ["app", "text"]:
+        packages = packages[1:]
+    return "/".join(["tests", *packages, f"test_{name}.py"])
+
+
+@contextmanager
+def in_place(fault: Fault) -> Iterator[None]:
+    """Put a fault into its function, wherever that is referred to, for a while."""
+    target = fault.target()
+    right = target.__code__
+    target.__code__ = fault.code()
+    try:
+        yield
+    finally:
+        target.__code__ = right
+
+
+def is_noticed(fault: Fault) -> bool:
+    """Whether the named test fails with the fault in place."""
+    arguments = [str(ROOT / fault.test), "-x", "-q", "--no-header", "-p", "no:cacheprovider"]
+    with in_place(fault):
+        exit_code = pytest.main([*arguments, "-o", f"timeout={TEST_TIMEOUT_S}"])
+    assert exit_code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED), (
+        f"{fault.test} could not be run: {exit_code!r}"
+    )
+    return exit_code == pytest.ExitCode.TESTS_FAILED

@@ -1,0 +1,21 @@
+"""Each fault put in on purpose is noticed by the test file that mirrors its module."""
+
+import pytest
+
+from tests.mutation.mutant import Fault, in_place, is_noticed
+from tests.mutation.runtime_faults import RUNTIME_FAULTS
+
+FAULTS: list[Fault] = [*RUNTIME_FAULTS]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
+def test_the_fault_is_noticed(fault: Fault) -> None:
+    assert is_noticed(fault)
+
+
+def test_a_fault_is_gone_afterwards() -> None:
+    fault = FAULTS[0]
+    right = fault.target().__code__
+    with in_place(fault):
+        assert fault.target().__code__ is not right
+    assert fault.target().__code__ is right
