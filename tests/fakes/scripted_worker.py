@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from engine.config import Device, EngineConfig, ModelConfig
 from engine.errors import ConfigError
-from engine.executor.symbolic import SymbolicExecutor, SymbolicModel, extend_hash
 from engine.types import Capacity, StepPlan, StepResult
+from tests.fakes.symbolic_executor import SymbolicExecutor, SymbolicModel, extend_hash
 
 Progress = Callable[[int, int], None]
 
