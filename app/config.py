@@ -49,7 +49,7 @@ class Limits(BaseModel):
 
     model_config = _STRICT
 
-    max_body_mib: float = option("largest body of a request in MiB", default=4.0, gt=0, le=64)
+    max_body_mib: float = option("largest body of a request", default=4.0, gt=0, le=64)
 
 
 class FlightRecorderOption(BaseModel):
@@ -64,7 +64,7 @@ class FlightRecorderOption(BaseModel):
         shown="none: nothing is recorded",
     )
     max_mib: float = option(
-        "size of the files that one replica keeps in MiB; the oldest are deleted first",
+        "size of the files that one replica keeps; the oldest are deleted first",
         default=256.0,
         ge=1,
         le=1 << 20,
@@ -84,7 +84,7 @@ class PinnedPrefixOption(BaseModel):
         "first messages of conversations", default=None, min_length=1, strict=False
     )
     ttl_s: float | None = option(
-        "seconds until the prefix is released",
+        "time until the prefix is released",
         default=None,
         shown="none: never",
         gt=0,
@@ -134,7 +134,6 @@ class AppConfig(BaseModel):
     )
     kv_cache_gib: float | None = engine_option(
         "kv_cache_bytes",
-        also=" in GiB",
         default=None,
         shown=f"{CPU_KV_CACHE_BYTES / (1 << 30):g} on a CPU, what `gpu_memory_fraction` leaves of "
         "a GPU",
@@ -143,9 +142,7 @@ class AppConfig(BaseModel):
         allow_inf_nan=False,
     )
     gpu_memory_fraction: float = engine_option("gpu_memory_fraction")
-    swap_gib: float = engine_option(
-        "swap_bytes", also="; in GiB", default=0.0, ge=0, le=1024, allow_inf_nan=False
-    )
+    swap_gib: float = engine_option("swap_bytes", default=0.0, ge=0, le=1024, allow_inf_nan=False)
     memory_policy: MemoryPolicy = engine_option("memory_policy")
     preemption: PreemptionPolicy = engine_option("preemption")
     watermark: float = engine_option("watermark")
@@ -169,7 +166,6 @@ class AppConfig(BaseModel):
     )
     inter_token_latency_ms: float | None = engine_option(
         "inter_token_latency_s",
-        also="; in milliseconds",
         default=None,
         shown="none: steps take as long as they need",
         gt=0,
@@ -180,7 +176,7 @@ class AppConfig(BaseModel):
     )
     max_num_waiting: int = engine_option("max_num_waiting")
     stream_interval_ms: float | None = option(
-        "least milliseconds between two chunks of a stream, the first one excepted; longer ones "
+        "least time between two chunks of a stream, the first one excepted; longer ones "
         "save CPU time",
         default=None,
         shown=by_device(DEFAULT_STREAM_INTERVAL_MS),
@@ -217,6 +213,10 @@ class AppConfig(BaseModel):
         return folder.resolve().name if folder.exists() else self.model
 
 
+# options that are groups of options
+NESTED: Mapping[str, type[BaseModel]] = {"limits": Limits, "flight_recorder": FlightRecorderOption}
+
+
 def parse_config(args: dict[str, Any]) -> AppConfig:
     """Check the application's `args`.
 
@@ -250,8 +250,7 @@ def _nearest_choice(item: Any) -> str:
 
 def _known_options() -> dict[str, str]:
     """Last part of an option's name -> its whole name."""
-    nested: dict[str, type[BaseModel]] = {"limits": Limits, "flight_recorder": FlightRecorderOption}
     parts = {
-        name: f"{part}.{name}" for part, model in nested.items() for name in model.model_fields
+        name: f"{part}.{name}" for part, model in NESTED.items() for name in model.model_fields
     }
     return {name: name for name in AppConfig.model_fields} | parts

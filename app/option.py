@@ -20,8 +20,9 @@ def option(doc: str, *, shown: str | None = None, **settings: Any) -> Any:
         shown: what the reference shows as its default, where the value does not say it.
         settings: of `pydantic.Field`: default and range.
     """
-    extra = None if shown is None else {"shown": shown}
-    return Field(description=doc, json_schema_extra=extra, **settings)
+    if shown is not None:
+        settings["json_schema_extra"] = {"shown": shown}
+    return Field(description=doc, **settings)
 
 
 def engine_option(name: str, *, also: str = "", **settings: Any) -> Any:

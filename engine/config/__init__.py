@@ -1,12 +1,19 @@
 """Frozen configuration: the shape of a model, the settings of an engine and of its scheduler.
 
 Every field of `EngineConfig` and `SchedulerConfig` carries its default, its range and its text as
-metadata (see `option`); the application's options and docs/configuration.md are made from them.
+metadata (see `documented`); the application's options and docs/configuration.md are made from them.
 """
 
-from engine.config.engine import CPU_KV_CACHE_BYTES, EngineConfig, PrefixConfig
+from engine.config.documented import bounds_of, doc_of, documented
+from engine.config.engine import (
+    CPU_KV_CACHE_BYTES,
+    Device,
+    DType,
+    EngineConfig,
+    LoadFormat,
+    PrefixConfig,
+)
 from engine.config.model import ModelConfig, RopeConfig
-from engine.config.option import Device, DType, LoadFormat, bounds_of, doc_of, option
 from engine.config.scheduler import MemoryPolicy, PreemptionPolicy, SchedulerConfig
 
 __all__ = [
@@ -23,5 +30,5 @@ __all__ = [
     "SchedulerConfig",
     "bounds_of",
     "doc_of",
-    "option",
+    "documented",
 ]

@@ -1,11 +1,15 @@
 """The settings of one engine replica."""
 
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
+from engine.config.documented import documented
 from engine.config.model import ModelConfig
-from engine.config.option import Device, DType, LoadFormat, option
 from engine.config.scheduler import SchedulerConfig
+
+DType = Literal["float32", "float16", "bfloat16"]
+Device = Literal["cpu", "cuda"]
+LoadFormat = Literal["safetensors", "dummy"]
 
 # size of the KV cache on a CPU unless it is configured: its memory is not the engine's to share out
 CPU_KV_CACHE_BYTES = 512 << 20
@@ -39,35 +43,35 @@ class EngineConfig:
     """
 
     model_path: str = field(
-        metadata=option("folder with config.json, tokenizer.json and safetensors")
+        metadata=documented("folder with config.json, tokenizer.json and safetensors")
     )
-    model: ModelConfig = field(metadata=option("shape of the model"))
-    scheduler: SchedulerConfig = field(metadata=option("settings of the scheduler"))
+    model: ModelConfig = field(metadata=documented("shape of the model"))
+    scheduler: SchedulerConfig = field(metadata=documented("settings of the scheduler"))
     dtype: DType = field(
-        metadata=option("type of the numbers in weights, activations and KV cache")
+        metadata=documented("type of the numbers in weights, activations and KV cache")
     )
-    device: Device = field(metadata=option("where the model runs"))
+    device: Device = field(metadata=documented("where the model runs"))
     load_format: LoadFormat = field(
         default="safetensors",
-        metadata=option(
+        metadata=documented(
             "where the weights come from; `dummy` draws random ones, for benchmarks of a model "
             "that is not there"
         ),
     )
     tensor_parallel_size: int = field(
         default=1,
-        metadata=option(
+        metadata=documented(
             "GPUs (or CPU processes) that share every layer; each is a rank", ge=1, le=64
         ),
     )
-    block_size: int = field(default=16, metadata=option("tokens per block", ge=1, le=256))
+    block_size: int = field(default=16, metadata=documented("tokens per block", ge=1, le=256))
     num_blocks: int = field(
-        default=0, metadata=option("blocks of the KV cache on each rank", ge=1, lt=1 << 31)
+        default=0, metadata=documented("blocks of the KV cache on each rank", ge=1, lt=1 << 31)
     )
-    kv_cache_bytes: int = field(default=0, metadata=option("size of the KV cache on each rank"))
+    kv_cache_bytes: int = field(default=0, metadata=documented("size of the KV cache on each rank"))
     gpu_memory_fraction: float = field(
         default=0.9,
-        metadata=option(
+        metadata=documented(
             "share of a GPU's memory for weights, activations, CUDA graphs and KV cache together",
             gt=0,
             le=1,
@@ -75,39 +79,40 @@ class EngineConfig:
     )
     swap_bytes: int = field(
         default=0,
-        metadata=option(
+        metadata=documented(
             "swap space: CPU memory on each rank for the KV cache of preempted requests; 0 never "
             "swaps"
         ),
     )
-    max_num_seqs: int = field(metadata=option("sequences in a batch", ge=1, le=4096))
+    max_num_seqs: int = field(metadata=documented("sequences in a batch", ge=1, le=4096))
     max_num_waiting: int = field(
         default=1024,
-        metadata=option(
+        metadata=documented(
             "requests that may wait for a place in the batch; further ones are refused with 429",
             ge=1,
             le=1 << 20,
         ),
     )
     num_threads: int = field(
-        default=1, metadata=option("compute threads of a CPU worker", ge=1, le=1024)
+        default=1, metadata=documented("compute threads of a CPU worker", ge=1, le=1024)
     )
     run_ahead: int = field(
-        default=2, metadata=option("steps that are in flight at once; 1 waits for each result")
+        default=2, metadata=documented("steps that are in flight at once; 1 waits for each result")
     )
     compiled_kernels: bool = field(
         default=True,
-        metadata=option(
+        metadata=documented(
             "compile kernels and use them: in C for CPUs, in Triton for GPUs; otherwise plain "
             "PyTorch computes"
         ),
     )
     graphs: bool = field(
         default=True,
-        metadata=option("capture small steps as CUDA graphs and replay them, on a GPU"),
+        metadata=documented("capture small steps as CUDA graphs and replay them, on a GPU"),
     )
     pinned_prefixes: tuple[PrefixConfig, ...] = field(
-        default=(), metadata=option("prefixes that are pinned before the first request is served")
+        default=(),
+        metadata=documented("prefixes that are pinned before the first request is served"),
     )
 
     @classmethod
@@ -121,7 +126,7 @@ class EngineConfig:
         Raises:
             TypeError: if an option is not known or a needed one is missing.
         """
-        inner = {"eos_token_ids": model.eos_token_ids}
+        inner: dict[str, Any] = {"eos_token_ids": model.eos_token_ids}
         inner |= {name: value for name, value in options.items() if name in _SCHEDULER_FIELDS}
         outer = {name: value for name, value in options.items() if name not in _SCHEDULER_FIELDS}
         return cls(model=model, scheduler=SchedulerConfig(**inner), **outer)

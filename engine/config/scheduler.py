@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from engine.config.option import option
+from engine.config.documented import documented
 from engine.errors import ConfigError
 from engine.integers import div_ceil
 
@@ -18,7 +18,7 @@ class SchedulerConfig:
     """Settings that `engine.core` reads; how many sequences a batch holds comes in `Capacity`."""
 
     max_num_batched_tokens: int = field(
-        metadata=option(
+        metadata=documented(
             "tokens that one step computes, prefill and decode together; lower it for shorter gaps "
             "between the tokens of a stream",
             ge=1,
@@ -26,14 +26,14 @@ class SchedulerConfig:
         )
     )
     max_model_len: int = field(
-        metadata=option("longest prompt plus output in tokens", ge=2, lt=1 << 31)
+        metadata=documented("longest prompt plus output in tokens", ge=2, lt=1 << 31)
     )
     eos_token_ids: tuple[int, ...] = field(
-        default=(), metadata=option("ids that end a sequence unless its request ignores them")
+        default=(), metadata=documented("ids that end a sequence unless its request ignores them")
     )
     memory_policy: MemoryPolicy = field(
         default="paged",
-        metadata=option(
+        metadata=documented(
             "how the KV cache is allocated: `paged`, block by block, or as a system that the paper "
             "compares with: `reserved_oracle`, `reserved_pow2` and `reserved_max` reserve "
             "contiguous blocks for the longest output (as asked for, rounded up to a power of two, "
@@ -43,7 +43,7 @@ class SchedulerConfig:
     )
     preemption: PreemptionPolicy = field(
         default="auto",
-        metadata=option(
+        metadata=documented(
             "how the KV cache of a preempted request comes back: `swap` copies its blocks to CPU "
             "memory and back (needs `swap_gib`), `recompute` frees them and prefills again, `auto` "
             "takes what costs less time for each request"
@@ -51,7 +51,7 @@ class SchedulerConfig:
     )
     watermark: float = field(
         default=0.01,
-        metadata=option(
+        metadata=documented(
             "share of the blocks that a new request must leave free for running ones; `paged` only",
             ge=0,
             le=0.5,
@@ -59,7 +59,7 @@ class SchedulerConfig:
     )
     growth_blocks: float = field(
         default=0.5,
-        metadata=option(
+        metadata=documented(
             "blocks per running sequence that a new request must leave free, where that is more "
             "than `watermark`; keeps the same request from being preempted again and again; "
             "`paged` only",
@@ -69,7 +69,7 @@ class SchedulerConfig:
     )
     max_overtakes: int = field(
         default=0,
-        metadata=option(
+        metadata=documented(
             "later requests that may start while an earlier one is swapped out and does not fit "
             "yet; 0 keeps first come, first served",
             ge=0,
@@ -78,7 +78,7 @@ class SchedulerConfig:
     )
     prompt_share: float = field(
         default=0.5,
-        metadata=option(
+        metadata=documented(
             "share of `max_num_batched_tokens` that the prefill of one prompt may take in a step "
             "while another prompt waits for its own",
             gt=0,
@@ -87,14 +87,14 @@ class SchedulerConfig:
     )
     prefix_cache: bool = field(
         default=True,
-        metadata=option(
+        metadata=documented(
             "keep the blocks of earlier prompts and answers, and use them again for prompts that "
             "begin in the same way"
         ),
     )
     pinned_prefix_share: float = field(
         default=0.0,
-        metadata=option(
+        metadata=documented(
             "share of the blocks that pinned prefixes may hold; the longest request must fit into "
             "the rest",
             ge=0,
@@ -103,7 +103,7 @@ class SchedulerConfig:
     )
     inter_token_latency_s: float = field(
         default=0.0,
-        metadata=option(
+        metadata=documented(
             "longest time that a step may take while requests wait for their next token; prefills "
             "in the same step are shortened to keep it"
         ),

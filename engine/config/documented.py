@@ -1,15 +1,11 @@
-"""What a field of a configuration carries beside its default: its text and its range."""
+"""What a field of a configuration carries beside its default: its meaning and its range."""
 
 from collections.abc import Mapping
 from dataclasses import Field
-from typing import Any, Literal
-
-DType = Literal["float32", "float16", "bfloat16"]
-Device = Literal["cpu", "cuda"]
-LoadFormat = Literal["safetensors", "dummy"]
+from typing import Any
 
 
-def option(doc: str, **bounds: float) -> Mapping[str, Any]:
+def documented(doc: str, **bounds: float) -> Mapping[str, Any]:
     """Describe a field, as the `metadata` of `dataclasses.field`.
 
     The range is checked once, where a user's options are read (`app.config`).
@@ -22,11 +18,11 @@ def option(doc: str, **bounds: float) -> Mapping[str, Any]:
 
 
 def doc_of(field: "Field[Any]") -> str:
-    """The meaning of a field that `option` describes."""
+    """The meaning of a field that `documented` describes."""
     doc: str = field.metadata["doc"]
     return doc
 
 
 def bounds_of(field: "Field[Any]") -> dict[str, float]:
-    """The range of a field that `option` describes; empty where every value is good."""
+    """The range of a field that `documented` describes; empty where every value is good."""
     return dict(field.metadata["bounds"])
