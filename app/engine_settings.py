@@ -13,7 +13,8 @@ from engine.integers import div_ceil
 
 logger = logging.getLogger(__name__)
 
-# fields of the engine that are no options by name: a folder's content, and ids of a tokenizer
+# options that the engine has under the same name in another form: the shape of the model, and
+# prefixes as token ids
 _MADE_OTHERWISE = {"model", "pinned_prefixes"}
 
 DTYPE_BYTES: dict[DType, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -150,7 +151,7 @@ def _block_bytes(config: AppConfig, model: ModelConfig, bytes_per_value: int) ->
 
 
 def _kv_cache_bytes(config: AppConfig, device: Device) -> int:
-    """Memory of the pool; 0 where the worker measures what the GPU has left."""
+    """Bytes of the KV cache; 0 where the worker measures what the GPU has left."""
     if config.kv_cache_gib is None:
         return 0 if device == "cuda" else CPU_KV_CACHE_BYTES
     return int(config.kv_cache_gib * (1 << 30))
@@ -161,7 +162,7 @@ def _swap_bytes(config: AppConfig) -> int:
 
 
 def _num_blocks(config: AppConfig, model: ModelConfig, device: Device, bytes_per_value: int) -> int:
-    """Blocks of the pool; 0 where only the worker will know."""
+    """Blocks of the KV cache; 0 where only the worker will know."""
     if config.num_blocks is not None:
         return config.num_blocks
     pool_bytes = _kv_cache_bytes(config, device)
@@ -176,7 +177,7 @@ def _num_blocks(config: AppConfig, model: ModelConfig, device: Device, bytes_per
 
 
 def _max_model_len(config: AppConfig, model: ModelConfig, num_blocks: int) -> int:
-    """Longest sequence; a pool of unknown size is checked when it is known."""
+    """Longest sequence in tokens; a KV cache of unknown size is checked by the worker."""
     num_slots = num_blocks * config.block_size or model.max_position
     if config.max_model_len is None:
         if num_blocks:
@@ -199,7 +200,7 @@ def _max_model_len(config: AppConfig, model: ModelConfig, num_blocks: int) -> in
 
 
 def _num_slots_beside_pins(config: AppConfig, num_slots: int) -> int:
-    """Tokens of the longest request: the whole pool, or what pinned prefixes are sure to leave."""
+    """Tokens of the longest request: the whole KV cache, or what pinned prefixes always leave."""
     if not config.pinned_prefix_share:
         return num_slots
     num_blocks = num_slots // config.block_size

@@ -1,4 +1,4 @@
-"""What newcomers leave free of the pool, so that those who are in it can grow for a while."""
+"""What new sequences leave free of the pool, so that running ones can be given more blocks."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ class Headroom:
     growth_blocks: float
 
     def num_kept_free(self, num_blocks: int, num_sequences: int) -> int:
-        """Blocks that a newcomer leaves free.
+        """Blocks that a new sequence leaves free.
 
         Args:
             num_blocks: blocks of the pool.
