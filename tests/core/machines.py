@@ -136,6 +136,7 @@ class EngineMachine(RuleBasedStateMachine):
             max_num_batched_tokens=budget,
             max_model_len=24,
             eos_token_ids=(1,),
+            prompt_share=1.0,
             pinned_prefix_share=data.draw(st.sampled_from((0.0, 0.3, 0.6))),
         )
         setting = Setting(

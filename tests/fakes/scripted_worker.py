@@ -69,7 +69,7 @@ def engine_config(
         max_position=256,
         norm_eps=1e-5,
     )
-    return EngineConfig(
+    return EngineConfig.from_options(
         model_path="",
         model=model,
         dtype="float32",
