@@ -145,3 +145,50 @@ def test_result_does_not_depend_on_how_tokens_are_grouped(
     assert offsets == sorted(offsets)
     if not include_stop:
         assert not any(stop in single.text for stop in stops)
+
+
+def test_text_held_for_a_stop_string_comes_with_the_end() -> None:
+    news = run([0, 1], TextOptions(stops=("ty!",), logprobs=True))
+    assert [part.text for part in news] == ["one", " twenty"]
+    assert [entry.text for entry in join(news).logprobs] == ["one", " twenty"]
+
+
+def test_a_log_probability_waits_for_the_text_of_its_token() -> None:
+    """The last character of " twenty" may begin the stop string."""
+    news = run([0, 1, 2], TextOptions(stops=("y!",), logprobs=True))
+    assert [part.text for part in news] == ["one", " twent", "y three"]
+    assert [[entry.text for entry in part.logprobs] for part in news] == [
+        ["one"],
+        [],
+        [" twenty", " three"],
+    ]
+
+
+def test_a_stop_string_over_several_deltas_is_found() -> None:
+    result = join(run([0, 1, 2], TextOptions(stops=("ty th",))))
+    assert (result.text, result.stop_reason, result.token_ids) == ("one twen", "ty th", (0, 1, 2))
+
+
+def test_a_stop_string_can_be_kept_without_what_follows_it() -> None:
+    result = join(run([0, 1, 2], TextOptions(stops=("ent",), include_stop=True)))
+    assert (result.text, result.stop_reason) == ("one twent", "ent")
+
+
+def test_the_end_by_a_limit_is_a_length() -> None:
+    assert [part.finish_reason for part in run([0, 1], TextOptions())] == [None, "length"]
+
+
+def test_alternatives_belong_to_their_token() -> None:
+    choice = ChoiceText(WORDS, TextOptions(logprobs=True))
+    both = Delta(
+        choice=0,
+        tokens=int32([0, 1]),
+        logprobs=float32([-0.5, -0.25]),
+        top_tokens=(int32([0, 2]), int32([1, 0])),
+        top_logprobs=(float32([-0.5, -1.0]), float32([-0.25, -2.0])),
+        finish_reason=FinishReason.LENGTH,
+    )
+    assert [(entry.logprob, entry.top) for entry in choice.push(both).logprobs] == [
+        (-0.5, ((0, -0.5), (2, -1.0))),
+        (-0.25, ((1, -0.25), (0, -2.0))),
+    ]
