@@ -1,22 +1,15 @@
-"""/v1/prefixes, and the prefixes of the configuration."""
+"""/v1/prefixes."""
 
 import hashlib
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.config import parse_config
-from app.pinned_prefixes import encode_prefixes
 from app.tenancy import tenant_salt
-from engine.config import EngineConfig, PrefixConfig
-from engine.errors import ConfigError, InvalidRequest
+from engine.errors import InvalidRequest
 from engine.types import FinishReason
 from tests.app.fakes import FakeEngineClient, Script
 from tests.app.server import MAX_MODEL_LEN, MODEL, encode, in_process, make_app
-from tests.runtime import scripted
-from tests.text.tokenizers import chatml_tokenizer
 
 URL = "/v1/prefixes"
 KEYS = ("one", "two")
@@ -115,62 +108,3 @@ async def test_a_prefix_that_is_not_computed_is_the_engines_error() -> None:
     async with in_process(make_app(client)) as http:
         answer = await http.post(URL, json={"name": "a", "prompt": TEXT})
     assert answer.status_code == 503
-
-
-def encoded(entries: list[dict[str, Any]], *, keys: tuple[bytes, ...] = ()) -> list[PrefixConfig]:
-    config = parse_config({"pinned_prefixes": entries})
-    engine: EngineConfig = scripted.engine_config(pinned_prefix_share=0.2)
-    return list(encode_prefixes(config.pinned_prefixes, engine, chatml_tokenizer(), keys))
-
-
-def test_configured_prefixes_become_token_ids(tmp_path: Path) -> None:
-    (tmp_path / "prefix.txt").write_text(TEXT, encoding="utf-8")
-    text, file, chat = encoded(
-        [
-            {"name": "text", "text": TEXT, "ttl_s": 60},
-            {"name": "file", "file": str(tmp_path / "prefix.txt")},
-            {"name": "chat", "messages": [{"role": "system", "content": "Be kind."}]},
-        ]
-    )
-    assert (text.token_ids, text.ttl_s, text.salt) == (
-        tuple(encode(TEXT)),
-        60.0,
-        tenant_salt(b"", None),
-    )
-    assert (file.token_ids, file.ttl_s) == (text.token_ids, None)
-    messages = [{"role": "system", "content": "Be kind."}]
-    ids = chatml_tokenizer().encode_chat(messages, add_generation_prompt=False)
-    assert chat.token_ids == tuple(ids)
-
-
-def test_a_prefix_with_a_token_that_the_model_does_not_have_is_named() -> None:
-    config = parse_config({"pinned_prefixes": [{"name": "a", "text": TEXT}]})
-    engine = scripted.engine_config(pinned_prefix_share=0.2)
-    small = replace(engine, model=replace(engine.model, vocab_size=max(encode(TEXT))))
-    with pytest.raises(ConfigError, match="'a' has a token that the model does not have"):
-        encode_prefixes(config.pinned_prefixes, small, chatml_tokenizer(), ())
-
-
-def test_each_tenant_has_its_own_copy() -> None:
-    prefixes = encoded([{"name": "a", "text": "The quick brown fox"}], keys=DIGESTS)
-    assert [prefix.salt for prefix in prefixes] == [tenant_salt(key, None) for key in DIGESTS]
-
-
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        ({"name": "a b", "text": TEXT}, r"pinned_prefixes\.0\.name is 'a b'"),
-        ({"name": "a"}, r"pinned_prefixes\.0 .*exactly one of text, file and messages"),
-        ({"name": "a", "text": TEXT, "file": "x"}, "exactly one of"),
-        ({"name": "a", "text": TEXT, "ttl_s": -1}, r"pinned_prefixes\.0\.ttl_s"),
-        ({"name": "a", "txt": TEXT}, "unknown option 'pinned_prefixes.0.txt'"),
-        ({"name": "a", "file": "/no/such/file"}, "'a' cannot be read"),
-        ({"name": "a", "text": "x"}, "'a' has 1 tokens, fewer than block_size 4"),
-        ({"name": "a", "text": TEXT * 6}, r"'a' does not fit.*need \d+ blocks.*allows 12"),
-        ({"name": "a", "text": TEXT * 30}, "'a' has .* max_model_len 200"),
-        ({"name": "b", "text": TEXT}, "'b' is there twice"),
-    ],
-)
-def test_a_bad_prefix_is_named(entry: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        encoded([entry, {"name": "b", "text": TEXT}])

@@ -1,140 +1,102 @@
-"""How a request's sampling fields reach the engine, up to their limits."""
+"""The engine's sampling parameters that belong to the fields of a request."""
 
 import math
 from typing import Any
 
 import pytest
 
-from engine.errors import InvalidRequest
-from tests.app.answers import BODIES, post
-from tests.app.fakes import FakeEngineClient, Script
-from tests.app.server import (
-    CHAT,
-    COMPLETIONS,
-    MAX_MODEL_LEN,
-    chat_body,
-    completion_body,
-    encode,
-    in_process,
-    make_app,
+from app.protocol.completion_request import CompletionRequest
+from app.sampling import is_ranked, sampling_params, scoring_params
+from engine.types import SamplingParams
+from tests.app.server import completion_body
+
+
+def request(**fields: Any) -> CompletionRequest:
+    return CompletionRequest(**completion_body(**fields))
+
+
+def params(max_tokens: int = 8, **fields: Any) -> SamplingParams:
+    return sampling_params(request(**fields), max_tokens, ())
+
+
+def test_a_request_without_a_seed_gets_one_of_its_own() -> None:
+    assert len({params().seed for _ in range(4)}) == 4
+
+
+@pytest.mark.parametrize("seed", [0, 7, -(2**63), 2**63 - 1])
+def test_a_seed_is_kept(seed: int) -> None:
+    assert params(seed=seed).seed == seed
+
+
+def test_one_sequence_is_made_where_all_would_be_equal() -> None:
+    assert params(n=2, best_of=3, temperature=0).n == 1
+    assert params(n=2, best_of=3, temperature=0.5).n == 3
+
+
+def test_negative_zero_is_greedy() -> None:
+    assert math.copysign(1, params(temperature=-0.0).temperature) == 1
+
+
+@pytest.mark.parametrize(("given", "top_k"), [(-1, 0), (0, 0), (1, 1), (7, 7)])
+def test_a_top_k_of_minus_one_is_off(given: int, top_k: int) -> None:
+    assert params(top_k=given).top_k == top_k
+
+
+def test_no_more_tokens_are_needed_than_may_be_made() -> None:
+    assert params(4, min_tokens=6).min_tokens == 4
+    assert params(8, min_tokens=6).min_tokens == 6
+    assert params(4, min_tokens=6, use_beam_search=True).min_tokens == 4
+
+
+def test_ids_are_passed_on_once_in_their_order() -> None:
+    sampling = params(stop_token_ids=[9, 4, 9], allowed_token_ids=[5, 0, 5])
+    assert (sampling.stop_token_ids, sampling.allowed_token_ids) == ((9, 4), (5, 0))
+    assert params(stop_token_ids=[9, 9], use_beam_search=True).stop_token_ids == (9,)
+
+
+def test_biases_are_those_of_their_ids() -> None:
+    assert params(logit_bias={"3": 1.5, "12": -100}).logit_bias == ((3, 1.5), (12, -100.0))
+
+
+def test_bad_words_are_passed_on() -> None:
+    assert sampling_params(request(), 8, ((1, 2), (3,))).bad_words == ((1, 2), (3,))
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"n": 2, "best_of": 3}, True),
+        ({"n": 2, "best_of": 2}, False),
+        ({"n": 2}, False),
+        ({"n": 2, "best_of": 3, "temperature": 0}, False),
+        ({"n": 2, "best_of": 3, "use_beam_search": True}, False),
+    ],
 )
-from tests.text.tokenizers import chatml_tokenizer
-
-EOS = 2
-VOCAB = len(chatml_tokenizer().vocabulary)
-
-
-async def test_sampling_parameters_reach_the_engine() -> None:
-    client = FakeEngineClient([Script([5, EOS])])
-    fields = {
-        "temperature": 1,
-        "top_p": 0.5,
-        "top_k": 7,
-        "min_p": 0.1,
-        "seed": -(2**63),
-        "stop_token_ids": [9, 9],
-        "ignore_eos": True,
-        "logprobs": 3,
-    }
-    await post(client, COMPLETIONS, completion_body(**fields))
-    [sampling] = client.samplings
-    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (1.0, 0.5, 7)
-    assert (sampling.min_p, sampling.seed, sampling.stop_token_ids) == (0.1, -(2**63), (9,))
-    assert (sampling.ignore_eos, sampling.num_logprobs) == (True, 3)
-
-
-async def test_negative_zero_is_greedy_and_top_k_minus_one_is_off() -> None:
-    client = FakeEngineClient([Script([5, EOS])])
-    await post(client, CHAT, chat_body(temperature=-0.0, top_k=-1))
-    assert math.copysign(1, client.samplings[0].temperature) == 1
-    assert client.samplings[0].top_k == 0
-
-
-async def test_equal_requests_without_a_seed_get_different_seeds() -> None:
-    client = FakeEngineClient([Script([5, EOS])])
-    await post(client, COMPLETIONS, completion_body(prompt=["a", "a", "a"]))
-    assert len({sampling.seed for sampling in client.samplings}) == 3
-
-
-@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
-@pytest.mark.parametrize("stream", [False, True])
-async def test_sampling_controls_reach_the_engine(path: str, stream: bool) -> None:
-    client = FakeEngineClient([Script([5, EOS])])
-    fields = {
-        "n": 2,
-        "presence_penalty": -2,
-        "frequency_penalty": 2.0,
-        "repetition_penalty": 1.3,
-        "logit_bias": {"0": 100, str(VOCAB - 1): -100.0},
-        "allowed_token_ids": [5, 0, 5],
-        "min_tokens": 3,
-        "max_tokens": 3,
-        "deterministic": True,
-    }
-    await post(client, path, BODIES[path](stream=stream, **fields))
-    [sampling] = client.samplings
-    assert (sampling.n, sampling.beam_width, sampling.min_tokens) == (2, 0, 3)
-    assert (sampling.presence_penalty, sampling.frequency_penalty) == (-2.0, 2.0)
-    assert sampling.repetition_penalty == 1.3
-    assert sampling.logit_bias == ((0, 100.0), (VOCAB - 1, -100.0))
-    assert sampling.allowed_token_ids == (5, 0)
-    assert sampling.deterministic
-
-
-LIMITS: list[tuple[str, Any]] = [
-    ("n", 128),
-    ("presence_penalty", 2),
-    ("frequency_penalty", -2),
-    ("repetition_penalty", 0.001),
-    ("repetition_penalty", 1000),
-    ("logit_bias", {str(id): id % 200 - 100 for id in range(min(VOCAB, 1024))}),
-    ("allowed_token_ids", [VOCAB - 1] * 1024),
-    ("bad_words", ["x" * 256]),
-    ("bad_words", [f"word{i}" for i in range(64)]),
-    ("min_tokens", 16),
-    ("max_tokens", 512),
-    ("prompt_logprobs", 20),
-    ("cache_salt", "x" * 128),
-    ("stop_token_ids", [5] * 128),
-    ("use_beam_search", True),
-    ("length_penalty", -10),
-    ("length_penalty", 10),
-    ("early_stopping", "never"),
-    ("top_k", -1),
-]
-
-
-@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("field", "value"), LIMITS, ids=lambda value: f"{value!s:.20}")
-async def test_values_at_the_limits_are_accepted(
-    path: str, stream: bool, field: str, value: Any
+def test_sequences_are_ranked_where_more_are_drawn_than_returned(
+    fields: dict[str, Any], expected: bool
 ) -> None:
-    client = FakeEngineClient([Script([5, EOS])])
-    await post(client, path, BODIES[path](stream=stream, **{field: value}))
-    assert len(client.samplings) == 1
+    assert is_ranked(request(**fields)) is expected
 
 
-@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
-async def test_min_tokens_end_where_the_room_ends(path: str) -> None:
-    client = FakeEngineClient([Script([5, EOS])])
-    await post(client, path, BODIES[path](min_tokens=512, max_tokens=512))
-    [sampling] = client.samplings
-    assert sampling.min_tokens == sampling.max_tokens == MAX_MODEL_LEN - len(client.prompts[0])
+def test_ranking_needs_log_probabilities() -> None:
+    assert params(n=1, best_of=3).num_logprobs == 0
+    assert params(n=1, best_of=3, logprobs=2).num_logprobs == 2
+    assert params(n=3, best_of=3).num_logprobs is None
 
 
-@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
-async def test_bad_words_are_meant_with_and_without_a_space_in_front(path: str) -> None:
-    client = FakeEngineClient([Script([5, EOS])])
-    await post(client, path, BODIES[path](bad_words=["quick", " fox", "quick", " "]))
-    expected = {tuple(encode(text)) for text in ("quick", " quick", "fox", " fox", " ")}
-    assert set(client.samplings[0].bad_words) == expected
-    assert len(client.samplings[0].bad_words) == len(expected)
+def test_a_beam_search_returns_the_best_of_its_width() -> None:
+    sampling = params(n=2, best_of=5, use_beam_search=True, length_penalty=0.5)
+    assert (sampling.n, sampling.beam_width, sampling.length_penalty) == (2, 5, 0.5)
 
 
-async def test_choices_that_the_engine_cannot_hold_are_refused() -> None:
-    refusal = InvalidRequest("a request may have up to 4 sequences, got 5", param="n")
-    async with in_process(make_app(FakeEngineClient([], refusal=refusal))) as http:
-        response = await http.post(COMPLETIONS, json=completion_body(n=5, stream=True))
-    assert response.status_code == 400
-    assert response.json()["error"]["param"] == "n"
+def test_only_a_stream_follows_the_beams() -> None:
+    assert params(use_beam_search=True, stream=True).tell_beams
+    assert not params(use_beam_search=True).tell_beams
+
+
+def test_a_prompt_is_scored_by_making_the_engine_say_its_last_token() -> None:
+    sampling = scoring_params(5, 2, deterministic=True)
+    assert (sampling.max_tokens, sampling.allowed_token_ids, sampling.ignore_eos) == (1, (5,), True)
+    assert (sampling.prompt_logprobs, sampling.num_logprobs) == (2, 2)
+    assert sampling.deterministic
+    assert sampling.temperature == 0
