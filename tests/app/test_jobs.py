@@ -34,9 +34,10 @@ async def test_a_conversation_may_fill_the_context_by_default() -> None:
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
 async def test_more_output_than_the_context_holds_is_refused(name: str) -> None:
-    await chat(**{name: MAX_MODEL_LEN})
+    fields: dict[str, Any] = {name: MAX_MODEL_LEN}
+    await chat(**fields)
     with pytest.raises(PromptTooLong) as caught:
-        await chat(**{name: MAX_MODEL_LEN + 1})
+        await chat(**{**fields, name: MAX_MODEL_LEN + 1})
     assert (caught.value.param, caught.value.got) == (name, MAX_MODEL_LEN + 1)
 
 
@@ -97,7 +98,7 @@ async def test_the_wishes_for_the_text_are_kept() -> None:
         logprobs=0,
     )
     text = job.text
-    assert (text.stops, text.stop_token_ids) == (("a", "b"), {7})
+    assert (text.stops, text.stop_token_ids) == (("a", "b"), frozenset({7}))
     assert (text.include_stop, text.skip_special, text.logprobs) == (True, False, True)
     text = (await completion()).text
     assert (text.include_stop, text.skip_special, text.logprobs) == (False, True, False)

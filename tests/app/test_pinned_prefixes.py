@@ -20,8 +20,8 @@ DIGESTS = tuple(hashlib.sha256(key).digest() for key in (b"one", b"two"))
 TEXT = "The quick brown fox jumps over the lazy dog."
 
 
-def encoded(entries: list[dict[str, Any]], *, keys: tuple[bytes, ...] = ()) -> list[PrefixConfig]:
-    config = parse_config({"pinned_prefixes": entries})
+def encoded(options: list[dict[str, Any]], *, keys: tuple[bytes, ...] = ()) -> list[PrefixConfig]:
+    config = parse_config({"pinned_prefixes": options})
     engine: EngineConfig = scripted.engine_config(pinned_prefix_share=0.2)
     return list(encode_prefixes(config.pinned_prefixes, engine, chatml_tokenizer(), keys))
 

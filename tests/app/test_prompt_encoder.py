@@ -32,7 +32,7 @@ class Watched(Tokenizer):
 
 
 async def test_prompts_keep_their_order_whether_text_or_ids() -> None:
-    prompts = [("prompt[0]", "The quick"), ("prompt[1]", [5, 6]), ("prompt[2]", "fox")]
+    prompts: list[tuple[str, str | list[int]]] = [("a", "The quick"), ("b", [5, 6]), ("c", "fox")]
     encoded = await encoder().encode(prompts, add_special_tokens=True)
     assert [ids.tolist() for ids in encoded] == [encode("The quick"), [5, 6], encode("fox")]
 
@@ -89,7 +89,7 @@ async def test_a_text_that_is_too_long_in_any_case_is_not_tokenised() -> None:
     prompts = encoder(tokenizer)
     with pytest.raises(PromptTooLong):
         await prompts.encode([("a", "short"), ("b", text)], add_special_tokens=True)
-    message = Message(role="user", content=text)
+    message = Message(role="user", content=text, name=None, tool_call_id=None)
     with pytest.raises(PromptTooLong) as caught:
         await prompts.encode_chat([message], add_generation_prompt=True)
     assert caught.value.param == "messages"

@@ -22,14 +22,16 @@ def run(
     groups: list[int] | None = None,
     vocabulary: Vocabulary = WORDS,
 ) -> list[TextDelta]:
-    choice, news, start = ChoiceText(vocabulary, options), [], 0
+    choice, parts, start = ChoiceText(vocabulary, options), [], 0
     for size in groups or [1] * len(tokens):
         part = tokens[start : start + size]
         start += size
-        news.append(choice.push(delta(part, finish if start >= len(tokens) else FinishReason.NONE)))
-        if news[-1].finish_reason is not None:
+        parts.append(
+            choice.push(delta(part, finish if start >= len(tokens) else FinishReason.NONE))
+        )
+        if parts[-1].finish_reason is not None:
             break
-    return news
+    return parts
 
 
 def delta(tokens: list[int], finish: FinishReason) -> Delta:
@@ -78,10 +80,10 @@ def test_a_cut_token_keeps_its_share_of_the_text() -> None:
 
 
 def test_tokens_without_text_wait_for_the_character() -> None:
-    news = run([0, 3, 4], TextOptions(logprobs=True))
-    assert [part.text for part in news] == ["one", "", "€"]
-    assert [part.token_ids for part in news] == [(0,), (), (3, 4)]
-    assert [len(part.logprobs) for part in news] == [1, 0, 2]
+    parts = run([0, 3, 4], TextOptions(logprobs=True))
+    assert [part.text for part in parts] == ["one", "", "€"]
+    assert [part.token_ids for part in parts] == [(0,), (), (3, 4)]
+    assert [len(part.logprobs) for part in parts] == [1, 0, 2]
 
 
 def test_an_incomplete_last_character_is_the_last_token_s() -> None:
@@ -135,29 +137,29 @@ def test_result_does_not_depend_on_how_tokens_are_grouped(
 ) -> None:
     options = TextOptions(stops=tuple(stops), include_stop=include_stop, logprobs=True)
     groups = data.draw(st.lists(st.integers(1, 4), min_size=len(tokens), max_size=len(tokens)))
-    news = run(tokens, options, finish, vocabulary=PIECES)
-    assert all(part.text or part.finish_reason or not part.logprobs for part in news)
-    single = join(news)
+    parts = run(tokens, options, finish, vocabulary=PIECES)
+    assert all(part.text or part.finish_reason or not part.logprobs for part in parts)
+    single = join(parts)
     grouped = join(run(tokens, options, finish, groups, vocabulary=PIECES))
     assert grouped == single
     assert "".join(entry.text for entry in single.logprobs) == single.text
-    offsets = [entry.offset for entry in single.logprobs]
-    assert offsets == sorted(offsets)
+    positions = [entry.offset for entry in single.logprobs]
+    assert positions == sorted(positions)
     if not include_stop:
         assert not any(stop in single.text for stop in stops)
 
 
 def test_text_held_for_a_stop_string_comes_with_the_end() -> None:
-    news = run([0, 1], TextOptions(stops=("ty!",), logprobs=True))
-    assert [part.text for part in news] == ["one", " twenty"]
-    assert [entry.text for entry in join(news).logprobs] == ["one", " twenty"]
+    parts = run([0, 1], TextOptions(stops=("ty!",), logprobs=True))
+    assert [part.text for part in parts] == ["one", " twenty"]
+    assert [entry.text for entry in join(parts).logprobs] == ["one", " twenty"]
 
 
 def test_a_log_probability_waits_for_the_text_of_its_token() -> None:
     """The last character of " twenty" may begin the stop string."""
-    news = run([0, 1, 2], TextOptions(stops=("y!",), logprobs=True))
-    assert [part.text for part in news] == ["one", " twent", "y three"]
-    assert [[entry.text for entry in part.logprobs] for part in news] == [
+    parts = run([0, 1, 2], TextOptions(stops=("y!",), logprobs=True))
+    assert [part.text for part in parts] == ["one", " twent", "y three"]
+    assert [[entry.text for entry in part.logprobs] for part in parts] == [
         ["one"],
         [],
         [" twenty", " three"],
