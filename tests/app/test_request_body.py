@@ -78,6 +78,6 @@ async def test_json_may_be_spelled_in_several_ways(media_type: str) -> None:
 async def test_other_media_are_refused_unread(headers: dict[str, str]) -> None:
     connection = Connection(b"1")
     with pytest.raises(HttpError) as caught:
-        await read(connection, **headers)
+        await read(connection, 8, **headers)
     assert caught.value.status == 415
     assert connection.num_read == 0

@@ -51,13 +51,6 @@ TEXT_FAULTS = [
         noticed_by="test_the_beginning_of_an_answer_is_rendered_where_it_is_wanted",
     ),
     Fault(
-        what="a template gets a role that it does not know",
-        function=ChatTemplate._with_known_role,
-        old='"role": "system"',
-        new='"role": "developer"',
-        noticed_by="test_developer_is_system_for_a_template_that_does_not_know_it",
-    ),
-    Fault(
         what="a template escapes what is not ASCII",
         function=_to_json,
         old="ensure_ascii=ensure_ascii",
@@ -302,12 +295,5 @@ TEXT_FAULTS = [
         old="self.byte_fallback and",
         new="False and",
         noticed_by="test_byte_fallback_tokens_stand_for_bytes",
-    ),
-    Fault(
-        what="an id beyond the vocabulary has no piece",
-        function=Vocabulary.piece,
-        old="if token < len(self.pieces) else",
-        new="if token <= len(self.pieces) else",
-        noticed_by="test_ids_that_no_token_has_stand_for_nothing",
     ),
 ]
