@@ -115,8 +115,8 @@ GENERATION_FAULTS = [
     Fault(
         what="a reader that is left early aborts nothing",
         function=PromptReader.abort,
-        old="stream is not None",
-        new="stream is None",
+        old="if stream is not None:",
+        new="if False:",
         noticed_by="test_a_reader_that_is_left_early_aborts_the_request_once",
     ),
     Fault(
