@@ -34,7 +34,7 @@ class KernelBackend(Protocol):
 
     Attributes:
         is_chunked_alike: whether a token that attends behind `BatchLayout.num_decodes` gets the
-            same bits in every chunk, also alone in one.
+            same bits in every chunk, also as the only token of one.
     """
 
     device: torch.device
@@ -63,7 +63,7 @@ class KernelBackend(Protocol):
         ...
 
     def append_blocks(self, block_tables: Tensor, places: Tensor, blocks: Tensor) -> None:
-        """Write blocks [N] int64 into entries [N] int64 of the flat block tables IN PLACE.
+        """Write blocks [N] int64 at places [N] int64 of the flat block tables IN PLACE.
 
         Args:
             block_tables: [rows, max_blocks] int32, contiguous.
@@ -135,7 +135,7 @@ class KernelBackend(Protocol):
     def prepare(self, layout: BatchLayout, kv: Tensor) -> BatchLayout:
         """Plan the step's attention; once per step, before the first `attention`.
 
-        The plan is made on the device and its grids depend on shapes alone, so a captured graph
+        The plan is made on the device and its grids depend only on shapes, so a captured graph
         replays with other lengths.
 
         Args:

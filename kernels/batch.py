@@ -17,15 +17,15 @@ class BatchLayout:
     Attributes:
         num_decodes: leading sequences with exactly one new token.
         positions: [T] int64 position of each token in its sequence.
-        slots: [T] int64 flat slot (block * block_size + offset) that receives its key and value; -1
-            for none.
+        slot_mapping: [T] int64 flat slot (block * block_size + offset) that receives its key and
+            value; -1 for none.
         block_tables: [R, max_blocks] int32, rows padded with any valid block id.
         context_lens: [R] int32 tokens of the sequence including the new ones.
         query_starts: [R + 1] int32.
         max_context_len: largest entry of `context_lens`.
         max_query_len: most new tokens of one sequence.
         logit_indices: [S] int64 tokens of the batch whose logits are needed; None for all.
-        is_deterministic: whether a token's result may depend on its own sequence alone, bit for
+        is_deterministic: whether a token's result may depend only on its own sequence, bit for
             bit; such sequences have one token each, and `num_decodes` is 0.
         attention_work: how the backend splits attention, private to it; None before
             `KernelBackend.prepare`, and for backends that need none.
@@ -33,7 +33,7 @@ class BatchLayout:
 
     num_decodes: int
     positions: Tensor
-    slots: Tensor
+    slot_mapping: Tensor
     block_tables: Tensor
     context_lens: Tensor
     query_starts: Tensor
@@ -59,16 +59,16 @@ class BatchColumns:
         rows, context_lens: [R] of each sequence: its row of the tables, and its tokens including
             the new ones.
         starts: [R + 1] first token of each sequence, and the end of the last one.
-        entries, offsets: [T] of each token: the entry of the flat block tables that names its
-            block, and its slot in that block; with an offset of -1 in block 0 it has none.
+        block_indices, block_offsets: [T] of each token: the place in the flat block tables that
+            names its block, and its slot in that block; with offset -1 in block 0 it has none.
         prompt_tokens: [P] ids of the tokens behind the decodes.
     """
 
     rows: Tensor
     context_lens: Tensor
     starts: Tensor
-    entries: Tensor
-    offsets: Tensor
+    block_indices: Tensor
+    block_offsets: Tensor
     prompt_tokens: Tensor
 
 
@@ -78,11 +78,11 @@ class GatheredBatch:
 
     Attributes:
         tokens: [T] int64.
-        slots, block_tables, context_lens, query_starts: see `BatchLayout`.
+        slot_mapping, block_tables, context_lens, query_starts: see `BatchLayout`.
     """
 
     tokens: Tensor
-    slots: Tensor
+    slot_mapping: Tensor
     block_tables: Tensor
     context_lens: Tensor
     query_starts: Tensor
@@ -90,7 +90,7 @@ class GatheredBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingColumns:
-    """Sampling parameters of S rows; a draw depends on its own row alone.
+    """Sampling parameters of S rows; a draw depends only on its own row.
 
     What the flags make pointless may hold anything: temperature and seeds where all rows are
     greedy, top_p, min_p and top_k where no row has a filter.

@@ -10,6 +10,8 @@ import mmap
 import torch
 from torch import Tensor
 
+from kernels.integers import div_ceil
+
 _MADV_HUGEPAGE = 14
 _CHUNK_BYTES = 32 << 20
 _ALIGNMENT = 64
@@ -18,7 +20,7 @@ _ALIGNMENT = 64
 def use_huge_pages(tensor: Tensor) -> None:
     """Ask for huge pages inside a tensor's memory; harmless where they are not known."""
     page = mmap.PAGESIZE
-    start = -(-tensor.data_ptr() // page) * page
+    start = div_ceil(tensor.data_ptr(), page) * page
     length = (tensor.data_ptr() + tensor.nbytes - start) // page * page
     if length > 0:
         ctypes.CDLL(None).madvise(

@@ -13,6 +13,7 @@ from torch.nn import functional
 from kernels import sampling
 from kernels.backend import Linear
 from kernels.batch import BatchColumns, BatchLayout, GatheredBatch, Sampled, SamplingColumns
+from kernels.integers import div_ceil
 
 # keys gathered at once for decoding rows: bounds the scratch memory of long contexts
 _MAX_GATHERED_TOKENS = 1 << 16
@@ -97,13 +98,13 @@ class ReferenceBackend:
     ) -> GatheredBatch:
         """Gather column by column."""
         num_prompt_tokens = len(columns.prompt_tokens)
-        decoding = columns.rows[: len(columns.entries) - num_prompt_tokens]
+        decoding = columns.rows[: len(columns.block_indices) - num_prompt_tokens]
         last = last_tokens.index_select(0, decoding)
-        blocks = block_tables.view(-1).index_select(0, columns.entries)
+        blocks = block_tables.view(-1).index_select(0, columns.block_indices)
         return GatheredBatch(
             tokens=torch.cat((last, columns.prompt_tokens)),
             # 64 bits wide, since a pool may have more than 2**31 slots
-            slots=columns.offsets.add(blocks, alpha=block_size),
+            slot_mapping=columns.block_offsets.add(blocks, alpha=block_size),
             block_tables=block_tables.index_select(0, columns.rows),
             context_lens=columns.context_lens.int(),
             query_starts=columns.starts.int(),
@@ -145,7 +146,7 @@ class ReferenceBackend:
         num_heads = heads.shape[1] - 2 * num_kv_heads
         num_rotated = num_heads + num_kv_heads
         rotated = _rotate(heads[:, :num_rotated], cos_sin[layout.positions])
-        _write(kv_layer, rotated[:, num_heads:], heads[:, num_rotated:], layout.slots)
+        _write(kv_layer, rotated[:, num_heads:], heads[:, num_rotated:], layout.slot_mapping)
         return rotated[:, :num_heads].contiguous()
 
     def prepare(self, layout: BatchLayout, _kv: Tensor) -> BatchLayout:
@@ -157,7 +158,7 @@ class ReferenceBackend:
         num_kv_heads, head_dim = kv_layer.shape[2], kv_layer.shape[4]
         heads = qkv.view(qkv.shape[0], -1, head_dim)
         keys, values = heads[:, -2 * num_kv_heads :].chunk(2, dim=1)
-        _write(kv_layer, keys, values, layout.slots)
+        _write(kv_layer, keys, values, layout.slot_mapping)
         return heads[:, : -2 * num_kv_heads].contiguous()
 
     def attention(self, q: Tensor, kv_layer: Tensor, layout: BatchLayout, scale: float) -> Tensor:
@@ -205,17 +206,17 @@ def _rotate(heads: Tensor, cos_sin: Tensor) -> Tensor:
     return rotated.to(heads.dtype)
 
 
-def _write(kv_layer: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
+def _write(kv_layer: Tensor, keys: Tensor, values: Tensor, slot_mapping: Tensor) -> None:
     """Put keys and values [T, kv_heads, D] into their slots; -1 is skipped."""
     block_size = kv_layer.shape[3]
-    written = slots >= 0
-    blocks, offsets = slots[written] // block_size, slots[written] % block_size
-    kv_layer[blocks, 0, :, offsets] = keys[written]
-    kv_layer[blocks, 1, :, offsets] = values[written]
+    written = slot_mapping >= 0
+    blocks, block_offsets = slot_mapping[written] // block_size, slot_mapping[written] % block_size
+    kv_layer[blocks, 0, :, block_offsets] = keys[written]
+    kv_layer[blocks, 1, :, block_offsets] = values[written]
 
 
 def _row_groups(context_lens: list[int], num_decodes: int) -> Iterator[slice]:
-    """Rows to attend together: decoding rows up to a bound of keys, then each chunk alone."""
+    """Rows to attend together: decoding rows up to a bound of keys, then each chunk by itself."""
     start, longest = 0, 0
     for row, context_len in enumerate(context_lens):
         longest = max(longest, context_len)
@@ -230,7 +231,7 @@ def _row_groups(context_lens: list[int], num_decodes: int) -> Iterator[slice]:
 def _gather(kv_layer: Tensor, block_tables: Tensor, max_context_len: int) -> tuple[Tensor, Tensor]:
     """Keys and values [R, kv_heads, tokens, D] float32 of whole blocks, by position."""
     block_size = kv_layer.shape[3]
-    num_blocks = -(-max_context_len // block_size)
+    num_blocks = div_ceil(max_context_len, block_size)
     # [R, num_blocks, 2, heads, block_size, D] -> [2, R, heads, num_blocks * block_size, D]
     blocks = kv_layer[block_tables[:, :num_blocks].long()].float()
     keys, values = blocks.permute(2, 0, 3, 1, 4, 5).flatten(3, 4)

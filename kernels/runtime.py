@@ -107,7 +107,7 @@ class Runtime(Protocol):
         ...
 
     def memory(self) -> DeviceMemory | None:
-        """What of the device's memory is used; None where it is not ours alone to share out."""
+        """What of the device's memory is used; None where other processes use it too."""
         ...
 
     def peak_bytes(self, work: Callable[[], object]) -> int:

@@ -19,7 +19,7 @@ def select_backend(device: str, dtype: torch.dtype, *, compiled: bool) -> Kernel
     """
     place = torch.device(device)
     if place.type == "cuda" and compiled:
-        # Triton exists for Linux alone, and a machine without a GPU has no use for it
+        # Triton exists only for Linux, and a machine without a GPU has no use for it
         from kernels.triton.backend import TritonBackend
 
         return TritonBackend(place, dtype)

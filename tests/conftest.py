@@ -2,12 +2,11 @@
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 
-ROOT = Path(__file__).parent.parent
+from tests import ROOT
 
 # read by Ray when it is imported, and inherited by its processes
 os.environ |= {

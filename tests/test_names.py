@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-ROOT = Path(__file__).parent.parent
+from tests import ROOT
 
 
 def test_transformers_works_beside_our_kernels_package(tmp_path: Path) -> None:

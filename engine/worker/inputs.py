@@ -57,8 +57,8 @@ class _Staged(NamedTuple):
 
     Attributes:
         rows, ends, bounds: of each sequence, see `Spans`.
-        positions, entries, offsets: of each token; entries index the sequences' flat block tables,
-            offsets are slots of a block.
+        positions, block_indices, block_offsets: of each token; block_indices are places in the
+            sequences' flat block tables, block_offsets are slots of a block.
         logit_indices, sampled_rows, sampled_positions: see `BatchLayout` and `StepInputs`.
         prefill_tokens: ids of the tokens behind the decodes.
     """
@@ -67,8 +67,8 @@ class _Staged(NamedTuple):
     ends: Tensor
     bounds: Tensor
     positions: Tensor
-    entries: Tensor
-    offsets: Tensor
+    block_indices: Tensor
+    block_offsets: Tensor
     logit_indices: Tensor
     sampled_rows: Tensor
     sampled_positions: Tensor
@@ -139,8 +139,8 @@ def _places(
     counts = sequences.counts
     positions = sequences.starts.repeat(counts) + count_up(counts)
     first_entries = np.arange(len(counts)) * num_table_columns
-    entries = first_entries.repeat(counts) + positions // block_size
-    return positions, entries, positions % block_size
+    block_indices = first_entries.repeat(counts) + positions // block_size
+    return positions, block_indices, positions % block_size
 
 
 def _lay_out(
@@ -153,12 +153,12 @@ def _lay_out(
     needs_all_logits: bool,
 ) -> BatchLayout:
     num_decodes = len(staged.positions) - len(staged.prefill_tokens)
-    blocks = block_tables.flatten().index_select(0, staged.entries)
+    blocks = block_tables.flatten().index_select(0, staged.block_indices)
     return BatchLayout(
         num_decodes=0 if is_deterministic else num_decodes,
         positions=staged.positions,
         # 64 bits wide, since a pool may have more than 2**31 slots
-        slots=staged.offsets.add(blocks, alpha=block_size),
+        slot_mapping=staged.block_offsets.add(blocks, alpha=block_size),
         block_tables=block_tables,
         context_lens=staged.ends.int(),
         query_starts=staged.bounds.int(),

@@ -128,11 +128,11 @@ def prompt_tokens(spans: Spans, parameters: RowParameters) -> NextTokens:
         return _NO_PROMPT_TOKENS
     ends = np.minimum(spans.ends, parameters.prompt_lens[spans.rows] - 1)
     counts = np.where(is_asked, (ends - spans.starts).clip(0), 0)
-    offsets = count_up(counts)
+    indices = count_up(counts)
     return NextTokens(
         rows=spans.rows.repeat(counts),
-        positions=spans.starts.repeat(counts) + offsets + 1,
-        indices=spans.bounds[:-1].repeat(counts) + offsets,
+        positions=spans.starts.repeat(counts) + indices + 1,
+        indices=spans.bounds[:-1].repeat(counts) + indices,
     )
 
 

@@ -121,7 +121,7 @@ class CpuBackend(PackedBackend):
             qkv.data_ptr(),
             cos_sin.data_ptr(),
             addresses.positions,
-            addresses.slots,
+            addresses.slot_mapping,
             num_tokens,
             num_heads,
             num_kv_heads,
@@ -142,7 +142,7 @@ class CpuBackend(PackedBackend):
             q.data_ptr(),
             kv_layer.data_ptr(),
             qkv.data_ptr(),
-            self._addresses_of(layout).slots,
+            self._addresses_of(layout).slot_mapping,
             num_tokens,
             num_heads,
             num_kv_heads,
@@ -234,7 +234,7 @@ class _LayoutAddresses(NamedTuple):
     """Where the columns of a layout lie, and their lengths."""
 
     positions: int
-    slots: int
+    slot_mapping: int
     block_tables: int
     context_lens: int
     query_starts: int
@@ -244,7 +244,7 @@ class _LayoutAddresses(NamedTuple):
     @classmethod
     def of(cls, layout: BatchLayout) -> "_LayoutAddresses":
         """Check the columns and take their addresses."""
-        wide = (layout.positions, layout.slots)
+        wide = (layout.positions, layout.slot_mapping)
         narrow = (layout.block_tables, layout.context_lens, layout.query_starts)
         assert all(column.dtype == torch.int64 for column in wide)
         assert all(column.dtype == torch.int32 for column in narrow)

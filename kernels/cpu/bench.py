@@ -96,7 +96,7 @@ def make_layout(num_rows: int, context_len: int, num_new: int) -> BatchLayout:
     return BatchLayout(
         num_decodes=num_rows if num_new == 1 else 0,
         positions=positions.repeat(num_rows),
-        slots=(blocks * BLOCK_SIZE + positions % BLOCK_SIZE).flatten(),
+        slot_mapping=(blocks * BLOCK_SIZE + positions % BLOCK_SIZE).flatten(),
         block_tables=tables,
         context_lens=torch.full((num_rows,), context_len, dtype=torch.int32),
         query_starts=starts,

@@ -64,7 +64,7 @@ def _compile(definitions: tuple[str, ...], compiler: str, cache: Path) -> Path:
 
 
 def _run(command: list[str], target: Path) -> None:
-    """Compile to a temporary file, then move it, so that nobody loads half a library."""
+    """Compile to a temporary file, then move it, so that no process loads half a library."""
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         output = Path(folder) / target.name
         subprocess.run(
@@ -97,5 +97,5 @@ def _cpu() -> str:
 
 
 def _user_cache() -> Path:
-    """Folder of this user alone: a library in a shared one could be anybody's."""
+    """Folder that only this user can write: a library in a shared one could come from anybody."""
     return Path("~/.cache/pagoda").expanduser()

@@ -6,6 +6,7 @@ from torch import Tensor
 from kernels.backend import Linear
 from kernels.cpu.library import Library
 from kernels.huge_pages import Arena
+from kernels.integers import div_ceil
 from kernels.reference import DenseLinear, in_tiles
 
 # inputs of a step and outputs of a block, see `source/linear.h`
@@ -60,7 +61,7 @@ class PackedLinear:
             out_dtype: bfloat16 or float32. Sums are in float32 either way.
         """
         self._out_features, self._in_features = weight.shape
-        padded = -(-self._out_features // _BLOCK_N) * _BLOCK_N
+        padded = div_ceil(self._out_features, _BLOCK_N) * _BLOCK_N
         self._packed = arena.empty(padded * self._in_features, weight.dtype)
         source = weight.contiguous()
         library.linear_pack(

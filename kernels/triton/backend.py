@@ -7,16 +7,18 @@ from torch import Tensor
 from kernels.backend import Linear
 from kernels.batch import BatchColumns, BatchLayout, GatheredBatch, Sampled, SamplingColumns
 from kernels.reference import ReferenceBackend
-from kernels.triton import activation, attention, batch, copy, norm, rope, sampling
-from kernels.triton.gated_linear import TritonGatedLinear
-from kernels.triton.linear import TritonLinear
+from kernels.triton import activation, batch, copy, norm, rope
+from kernels.triton.attention import dispatch
+from kernels.triton.linear.gated_linear import TritonGatedLinear
+from kernels.triton.linear.triton_linear import TritonLinear
+from kernels.triton.sampling import sample
 
 
 class TritonBackend(ReferenceBackend):
     """`kernels.backend.KernelBackend` in Triton; contracts are documented there.
 
     Everything may be captured in a CUDA graph: no operation waits for the device, and which kernels
-    run depends on shapes and host flags alone.
+    run depends only on shapes and host flags.
     """
 
     is_chunked_alike = True
@@ -65,19 +67,19 @@ class TritonBackend(ReferenceBackend):
         self, qkv: Tensor, cos_sin: Tensor, kv_layer: Tensor, layout: BatchLayout
     ) -> Tensor:
         """Rotate in float32; tokens with slot -1 are not written."""
-        return rope.rope_write(qkv, cos_sin, layout.positions, layout.slots, kv_layer)
+        return rope.rope_write(qkv, cos_sin, layout.positions, layout.slot_mapping, kv_layer)
 
     def kv_write(self, qkv: Tensor, kv_layer: Tensor, layout: BatchLayout) -> Tensor:
         """Write without rotating; tokens with slot -1 are not written."""
-        return rope.kv_write(qkv, layout.slots, kv_layer)
+        return rope.kv_write(qkv, layout.slot_mapping, kv_layer)
 
     def prepare(self, layout: BatchLayout, kv: Tensor) -> BatchLayout:
-        """Split the attention of the step; see `kernels.triton.attention_work`."""
-        return replace(layout, attention_work=attention.plan(layout, kv))
+        """Split the attention of the step; see `kernels.triton.attention.attention_work`."""
+        return replace(layout, attention_work=dispatch.plan(layout, kv))
 
     def attention(self, q: Tensor, kv_layer: Tensor, layout: BatchLayout, scale: float) -> Tensor:
         """One launch for the rows that decode, one for those that prefill."""
-        return attention.attention(q, kv_layer, layout, scale)
+        return dispatch.attention(q, kv_layer, layout, scale)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """Compute in float32 and round once."""
@@ -96,5 +98,5 @@ class TritonBackend(ReferenceBackend):
         copy.copy_blocks(kv, sources, destinations)
 
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Sampled:
-        """Choose tokens; see `kernels.triton.sampling`."""
-        return sampling.sample(logits, columns)
+        """Choose tokens; see `kernels.triton.sampling.sample`."""
+        return sample.sample(logits, columns)

@@ -12,8 +12,8 @@ from torch import Tensor
 from kernels.batch import BatchColumns, GatheredBatch
 from kernels.triton.launch import overlap, wait_for_inputs
 
-# entries, tokens or rows of a program, one a thread
-_ENTRIES = 128
+# elements (block table places, tokens or rows) of a program, one a thread
+_NUM_ELEMENTS = 128
 # block ids of a program, 16 bytes a thread
 _IDS = 512
 
@@ -21,9 +21,9 @@ _IDS = 512
 # columns are parts of one buffer, and may begin anywhere in it
 @triton.jit(do_not_specialize=["num_appends"], do_not_specialize_on_alignment=["places", "blocks"])
 def _append_kernel(
-    block_tables, places, blocks, num_appends, ENTRIES: tl.constexpr, OVERLAPPED: tl.constexpr
+    block_tables, places, blocks, num_appends, NUM_ELEMENTS: tl.constexpr, OVERLAPPED: tl.constexpr
 ):
-    appends = tl.program_id(0) * ENTRIES + tl.arange(0, ENTRIES)
+    appends = tl.program_id(0) * NUM_ELEMENTS + tl.arange(0, NUM_ELEMENTS)
     is_append = appends < num_appends
     wait_for_inputs(OVERLAPPED)
     place = tl.load(places + appends, is_append, other=0)
@@ -34,10 +34,10 @@ def _append_kernel(
 @triton.jit
 def _gather_tokens(
     tokens_out,
-    slots_out,
+    slot_mapping_out,
     rows,
-    entries,
-    offsets,
+    block_indices,
+    block_offsets,
     prompt_tokens,
     block_tables,
     last_tokens,
@@ -45,14 +45,14 @@ def _gather_tokens(
     num_tokens,
     num_decodes,
     block_size,
-    ENTRIES: tl.constexpr,
+    NUM_ELEMENTS: tl.constexpr,
 ):
-    """Write slots and ids of tokens [first, first + ENTRIES)."""
-    tokens = first + tl.arange(0, ENTRIES)
+    """Write slots and ids of tokens [first, first + NUM_ELEMENTS)."""
+    tokens = first + tl.arange(0, NUM_ELEMENTS)
     is_token, is_decode = tokens < num_tokens, tokens < num_decodes
-    blocks = tl.load(block_tables + tl.load(entries + tokens, is_token, other=0), is_token)
-    slots = blocks.to(tl.int64) * block_size + tl.load(offsets + tokens, is_token)
-    tl.store(slots_out + tokens, slots, is_token)
+    blocks = tl.load(block_tables + tl.load(block_indices + tokens, is_token, other=0), is_token)
+    slot_mapping = blocks.to(tl.int64) * block_size + tl.load(block_offsets + tokens, is_token)
+    tl.store(slot_mapping_out + tokens, slot_mapping, is_token)
     row = tl.load(rows + tokens, is_decode, other=0)
     last = tl.load(last_tokens + row, is_decode, other=0)
     given = tl.load(prompt_tokens + (tokens - num_decodes), is_token & ~is_decode, other=0)
@@ -67,10 +67,10 @@ def _gather_rows(
     starts,
     first,
     num_rows,
-    ENTRIES: tl.constexpr,
+    NUM_ELEMENTS: tl.constexpr,
 ):
-    """Write lengths and starts of rows [first, first + ENTRIES)."""
-    rows = first + tl.arange(0, ENTRIES)
+    """Write lengths and starts of rows [first, first + NUM_ELEMENTS)."""
+    rows = first + tl.arange(0, NUM_ELEMENTS)
     is_row, is_start = rows < num_rows, rows <= num_rows
     context_len = tl.load(context_lens + rows, is_row, other=0)
     tl.store(context_lens_out + rows, context_len.to(tl.int32), is_row)
@@ -94,22 +94,22 @@ def _gather_ids(tables_out, rows, block_tables, piece, num_pieces, max_blocks, I
         "rows",
         "context_lens",
         "starts",
-        "entries",
-        "offsets",
+        "block_indices",
+        "block_offsets",
         "prompt_tokens",
     ],
 )
 def _gather_kernel(
     tokens_out,
-    slots_out,
+    slot_mapping_out,
     tables_out,
     context_lens_out,
     query_starts_out,
     rows,
     context_lens,
     starts,
-    entries,
-    offsets,
+    block_indices,
+    block_offsets,
     prompt_tokens,
     block_tables,
     last_tokens,
@@ -119,7 +119,7 @@ def _gather_kernel(
     num_token_programs,
     max_blocks,
     block_size,
-    ENTRIES: tl.constexpr,
+    NUM_ELEMENTS: tl.constexpr,
     IDS: tl.constexpr,
     PIECES: tl.constexpr,
     OVERLAPPED: tl.constexpr,
@@ -128,13 +128,13 @@ def _gather_kernel(
     program = tl.program_id(0)
     wait_for_inputs(OVERLAPPED)
     if program < num_token_programs:
-        first = program * ENTRIES
+        first = program * NUM_ELEMENTS
         _gather_tokens(
             tokens_out,
-            slots_out,
+            slot_mapping_out,
             rows,
-            entries,
-            offsets,
+            block_indices,
+            block_offsets,
             prompt_tokens,
             block_tables,
             last_tokens,
@@ -142,7 +142,7 @@ def _gather_kernel(
             num_tokens,
             num_decodes,
             block_size,
-            ENTRIES,
+            NUM_ELEMENTS,
         )
         _gather_rows(
             context_lens_out,
@@ -151,7 +151,7 @@ def _gather_kernel(
             starts,
             first,
             num_rows,
-            ENTRIES,
+            NUM_ELEMENTS,
         )
     else:
         _gather_ids(
@@ -160,7 +160,7 @@ def _gather_kernel(
 
 
 def append_blocks(block_tables: Tensor, places: Tensor, blocks: Tensor) -> None:
-    """Write blocks into entries of the flat block tables IN PLACE.
+    """Write blocks at places of the flat block tables IN PLACE.
 
     Args:
         block_tables: [rows, max_blocks] int32, contiguous.
@@ -173,12 +173,12 @@ def append_blocks(block_tables: Tensor, places: Tensor, blocks: Tensor) -> None:
     num_appends = len(places)
     if num_appends == 0:
         return
-    _append_kernel[(triton.cdiv(num_appends, _ENTRIES),)](
+    _append_kernel[(triton.cdiv(num_appends, _NUM_ELEMENTS),)](
         block_tables,
         places,
         blocks,
         num_appends,
-        ENTRIES=_ENTRIES,
+        NUM_ELEMENTS=_NUM_ELEMENTS,
         num_warps=4,
         **overlap(block_tables.device),
     )
@@ -187,7 +187,7 @@ def append_blocks(block_tables: Tensor, places: Tensor, blocks: Tensor) -> None:
 def gather_batch(
     columns: BatchColumns, block_tables: Tensor, last_tokens: Tensor, block_size: int
 ) -> GatheredBatch:
-    """Look up what the columns tell in the tables of all rows.
+    """Gather tokens, block tables and slot mapping of a batch from the tables of all rows.
 
     Args:
         columns: contiguous, with at least one row.
@@ -198,23 +198,23 @@ def gather_batch(
     assert block_tables.dtype == torch.int32
     assert block_tables.is_contiguous()
     assert last_tokens.dtype == torch.int64
-    num_rows, num_tokens = len(columns.rows), len(columns.entries)
+    num_rows, num_tokens = len(columns.rows), len(columns.block_indices)
     num_decodes = num_tokens - len(columns.prompt_tokens)
     assert len(columns.starts) == num_rows + 1
     batch = _empty_batch(columns, block_tables.shape[1])
-    num_token_programs = triton.cdiv(max(num_tokens, num_rows + 1), _ENTRIES)
+    num_token_programs = triton.cdiv(max(num_tokens, num_rows + 1), _NUM_ELEMENTS)
     num_pieces = triton.cdiv(block_tables.shape[1], _IDS)
     _gather_kernel[(num_token_programs + num_rows * num_pieces,)](
         batch.tokens,
-        batch.slots,
+        batch.slot_mapping,
         batch.block_tables,
         batch.context_lens,
         batch.query_starts,
         columns.rows,
         columns.context_lens,
         columns.starts,
-        columns.entries,
-        columns.offsets,
+        columns.block_indices,
+        columns.block_offsets,
         columns.prompt_tokens,
         block_tables,
         last_tokens,
@@ -224,7 +224,7 @@ def gather_batch(
         num_token_programs,
         block_tables.shape[1],
         block_size,
-        ENTRIES=_ENTRIES,
+        NUM_ELEMENTS=_NUM_ELEMENTS,
         IDS=_IDS,
         PIECES=num_pieces,
         num_warps=4,
@@ -234,14 +234,14 @@ def gather_batch(
 
 
 def _empty_batch(columns: BatchColumns, max_blocks: int) -> GatheredBatch:
-    num_rows, num_tokens = len(columns.rows), len(columns.entries)
+    num_rows, num_tokens = len(columns.rows), len(columns.block_indices)
 
     def empty(*shape: int, dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=columns.rows.device)
 
     return GatheredBatch(
         tokens=empty(num_tokens, dtype=torch.int64),
-        slots=empty(num_tokens, dtype=torch.int64),
+        slot_mapping=empty(num_tokens, dtype=torch.int64),
         block_tables=empty(num_rows, max_blocks, dtype=torch.int32),
         context_lens=empty(num_rows, dtype=torch.int32),
         query_starts=empty(num_rows + 1, dtype=torch.int32),

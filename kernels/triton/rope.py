@@ -21,7 +21,7 @@ def _write_kernel(
     qkv,
     cos_sin,
     positions,
-    slots,
+    slot_mapping,
     qkv_stride,
     block_stride,
     num_heads,
@@ -60,26 +60,26 @@ def _write_kernel(
     query = q + token * num_heads * head_dim + places
     tl.store(query, first, is_query)
     tl.store(query + half, second, is_query)
-    slot = tl.load(slots + token)
+    slot = tl.load(slot_mapping + token)
     if slot >= 0:
         # keys of all heads, then values of all heads
         layer_heads = (heads - num_heads)[:, None].to(tl.int64)
         block = kv + (slot // block_size) * block_stride
-        offsets = (layer_heads * block_size + slot % block_size) * head_dim + pairs[None, :]
+        cache_places = (layer_heads * block_size + slot % block_size) * head_dim + pairs[None, :]
         is_written = is_any & (layer_heads >= 0)
-        tl.store(block + offsets, first, is_written)
-        tl.store(block + offsets + half, second, is_written)
+        tl.store(block + cache_places, first, is_written)
+        tl.store(block + cache_places + half, second, is_written)
 
 
 def rope_write(
-    qkv: Tensor, cos_sin: Tensor, positions: Tensor, slots: Tensor, kv_layer: Tensor
+    qkv: Tensor, cos_sin: Tensor, positions: Tensor, slot_mapping: Tensor, kv_layer: Tensor
 ) -> Tensor:
     """Rotate queries and keys, write keys and values into their slots IN PLACE.
 
     Args:
         qkv: [T, (num_heads + 2 * num_kv_heads) * head_dim], rows contiguous; heads of q, k, v.
         cos_sin: [max_position, head_dim] float32, contiguous: cosines, then sines.
-        positions, slots: [T] int64; slot -1 is not written.
+        positions, slot_mapping: [T] int64; slot -1 is not written.
         kv_layer: [num_blocks, 2, num_kv_heads, block_size, head_dim] of the dtype of qkv, each
             block contiguous.
 
@@ -90,16 +90,20 @@ def rope_write(
     assert cos_sin.shape[1] == kv_layer.shape[4]
     assert cos_sin.is_contiguous()
     assert positions.dtype == torch.int64
-    return _write(qkv, cos_sin, positions, slots, kv_layer)
+    return _write(qkv, cos_sin, positions, slot_mapping, kv_layer)
 
 
-def kv_write(qkv: Tensor, slots: Tensor, kv_layer: Tensor) -> Tensor:
+def kv_write(qkv: Tensor, slot_mapping: Tensor, kv_layer: Tensor) -> Tensor:
     """Do what `rope_write` does without rotating."""
-    return _write(qkv, None, None, slots, kv_layer)
+    return _write(qkv, None, None, slot_mapping, kv_layer)
 
 
 def _write(
-    qkv: Tensor, cos_sin: Tensor | None, positions: Tensor | None, slots: Tensor, kv_layer: Tensor
+    qkv: Tensor,
+    cos_sin: Tensor | None,
+    positions: Tensor | None,
+    slot_mapping: Tensor,
+    kv_layer: Tensor,
 ) -> Tensor:
     num_tokens, width = qkv.shape
     _, _, num_kv_heads, block_size, head_dim = kv_layer.shape
@@ -109,7 +113,7 @@ def _write(
     assert qkv.stride(1) == 1
     assert qkv.dtype == kv_layer.dtype
     assert kv_layer[0].is_contiguous()
-    assert slots.dtype == torch.int64
+    assert slot_mapping.dtype == torch.int64
     q = torch.empty(num_tokens, num_heads, head_dim, dtype=qkv.dtype, device=qkv.device)
     if num_tokens == 0:
         return q
@@ -120,7 +124,7 @@ def _write(
         qkv,
         cos_sin,
         positions,
-        slots,
+        slot_mapping,
         qkv.stride(0),
         kv_layer.stride(0),
         num_heads,

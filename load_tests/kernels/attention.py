@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels.batch import BatchLayout
-from kernels.triton.attention import plan
-from kernels.triton.decode_attention import decode_attention
-from kernels.triton.prefill_attention import prefill_attention
+from kernels.triton.attention.decode_attention import decode_attention
+from kernels.triton.attention.dispatch import plan
+from kernels.triton.attention.prefill_attention import prefill_attention
 from load_tests.kernels import fa3
 from load_tests.kernels.bench import Call, Figure, normal, num_rotations, race
 
@@ -232,7 +232,7 @@ def _layout(
     return BatchLayout(
         num_decodes=num_decodes,
         positions=torch.zeros(num_tokens, dtype=torch.int64, device="cuda"),
-        slots=torch.full((num_tokens,), -1, device="cuda"),
+        slot_mapping=torch.full((num_tokens,), -1, device="cuda"),
         block_tables=tables,
         context_lens=context_lens,
         query_starts=query_starts.int().cuda(),

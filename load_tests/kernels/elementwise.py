@@ -120,7 +120,7 @@ def _layout(num_tokens: int) -> BatchLayout:
     return BatchLayout(
         num_decodes=num_tokens,
         positions=positions,
-        slots=positions,
+        slot_mapping=positions,
         block_tables=none,
         context_lens=none,
         query_starts=none,

@@ -16,7 +16,7 @@ from engine.executor.gang import PLANS, REPLIES, GangExecutor, Reply
 from engine.executor.rank_actor import RankActor, serve_plans
 from engine.types import Capacity, RowAdmission, SamplingParams, StepPlan, StepResult, int32
 from tests.channels import channel_pair
-from tests.runtime import scripted
+from tests.fakes import scripted_worker as scripted
 
 CAPACITY = Capacity(num_blocks=64, block_size=4, num_rows=16)
 FIRST_TOKEN = scripted.continuation([5], 1)
@@ -201,7 +201,7 @@ def rank_actors(ray_cluster: None) -> Iterator[list[Any]]:
     actors: list[Any] = [
         ray.remote(RankActor)
         .options(num_cpus=0, max_concurrency=4)
-        .remote(config, rank, "file:///unused", "tests.runtime.scripted:load_worker")
+        .remote(config, rank, "file:///unused", "tests.fakes.scripted_worker:load_worker")
         for rank in range(2)
     ]
     yield actors

@@ -8,7 +8,7 @@ from engine.core.engine import Engine
 from engine.executor.inline import InlineExecutor
 from engine.types import Request, SamplingParams, StepPlan, int32
 from engine.worker.worker import load_worker
-from tests.model.tiny import TinyModel, save_tiny
+from tests.engine.model.tiny import TinyModel, save_tiny
 
 _NUM_TOKENS = 24
 _PROMPTS = [list(range(start, start + length)) for start, length in ((0, 3), (50, 41), (100, 17))]

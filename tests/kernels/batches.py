@@ -79,7 +79,7 @@ def make_layout(
     width = max(map(len, tables))
     spans = [range(context - count, context) for context, count in rows]
     counts = [len(span) for span in spans]
-    slots = [
+    slot_mapping = [
         table[position // block_size] * block_size + position % block_size
         for table, span in zip(tables, spans, strict=True)
         for position in span
@@ -90,7 +90,7 @@ def make_layout(
     return BatchLayout(
         num_decodes=decodes,
         positions=torch.tensor([position for span in spans for position in span]),
-        slots=torch.tensor(slots),
+        slot_mapping=torch.tensor(slot_mapping),
         block_tables=torch.tensor(padded, dtype=torch.int32),
         context_lens=torch.tensor([context for context, _ in rows], dtype=torch.int32),
         query_starts=torch.tensor(starts, dtype=torch.int32),

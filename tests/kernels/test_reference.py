@@ -81,14 +81,16 @@ def test_rope_write_rotates_pairs_and_fills_only_its_slots(backend: ReferenceBac
     expected = torch.cat((spun.real, spun.imag), dim=-1)
     torch.testing.assert_close(rotated, expected[:, :6], rtol=1e-5, atol=1e-5)
     by_slot = kv[:, 1].permute(0, 3, 1, 2, 4).flatten(0, 1)
-    torch.testing.assert_close(by_slot[layout.slots, 0], expected[:, 6:], rtol=1e-5, atol=1e-5)
-    assert torch.equal(by_slot[layout.slots, 1], heads[:, 8:])
+    torch.testing.assert_close(
+        by_slot[layout.slot_mapping, 0], expected[:, 6:], rtol=1e-5, atol=1e-5
+    )
+    assert torch.equal(by_slot[layout.slot_mapping, 1], heads[:, 8:])
     assert int(by_slot.isnan().all(-1).all(-1).all(-1).sum()) == by_slot.shape[0] - num_tokens
 
 
 def test_rope_write_skips_negative_slots(backend: ReferenceBackend) -> None:
     batch = make_batch(Shape(), [(5, 1), (6, 1)])
-    batch.layout.slots[:] = -1
+    batch.layout.slot_mapping[:] = -1
     before = batch.kv.clone()
 
     backend.rope_write(torch.randn(2, 640), torch.ones(8, 64), batch.kv_layer, batch.layout)
@@ -133,7 +135,7 @@ def test_activations_equal_their_formulas(backend: ReferenceBackend) -> None:
 
 def test_kv_write_is_rope_write_without_rotation(backend: ReferenceBackend) -> None:
     batch = make_batch(Shape(), ROWS)
-    batch.layout.slots[::5] = -1
+    batch.layout.slot_mapping[::5] = -1
     qkv = torch.randn(len(batch.layout.positions), 10 * 64)
     still = torch.cat((torch.ones(64, 32), torch.zeros(64, 32)), dim=1)
     kv, expected_kv = (torch.full_like(batch.kv, torch.nan) for _ in range(2))
@@ -175,13 +177,13 @@ def test_a_batch_is_looked_up_in_the_tables_of_all_rows(backend: ReferenceBacken
         rows=torch.tensor([1, 2, 0]),
         context_lens=torch.tensor([6, 0, 5]),
         starts=torch.tensor([0, 1, 2, 4]),
-        entries=torch.tensor([3, 4, 0, 1]),
-        offsets=torch.tensor([1, -1, 3, 0]),
+        block_indices=torch.tensor([3, 4, 0, 1]),
+        block_offsets=torch.tensor([1, -1, 3, 0]),
         prompt_tokens=torch.tensor([50, 51]),
     )
     batch = backend.gather_batch(columns, block_tables, torch.tensor([70, 71, 72]), 4)
     assert batch.tokens.tolist() == [71, 72, 50, 51]
-    assert batch.slots.tolist() == [33, -1, 23, 36]
+    assert batch.slot_mapping.tolist() == [33, -1, 23, 36]
     assert batch.block_tables.tolist() == [[7, 8], [0, 0], [5, 9]]
     narrow = (batch.block_tables, batch.context_lens, batch.query_starts)
     assert {tensor.dtype for tensor in narrow} == {torch.int32}

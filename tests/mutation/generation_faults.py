@@ -1,7 +1,7 @@
 """Faults of the way from the engine's output to the choices of an answer."""
 
-from app.generation import Generation, _mean_logprob, _submit
-from app.prompt_reader import PromptReader
+from app.generation.generation import Generation, _mean_logprob, _submit
+from app.generation.prompt_reader import PromptReader
 from tests.mutation.mutant import Fault
 
 GENERATION_FAULTS = [

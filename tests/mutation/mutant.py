@@ -10,13 +10,13 @@ import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+from tests import ROOT
+
 # seconds after which a test that hangs because of a fault counts as failed
 TEST_TIMEOUT_S = 20
 
@@ -39,7 +39,6 @@ class Fault:
     new: str
     noticed_by: str
 
-    @property
     def target(self) -> FunctionType:
         """The plain function."""
         function = inspect.unwrap(getattr(self.function, "fget", self.function))
@@ -50,7 +49,7 @@ class Fault:
     @property
     def test(self) -> str:
         """Path and name of the test that must fail."""
-        return f"{mirror_of(self.target.__module__)}::{self.noticed_by}"
+        return f"{mirror_of(self.target().__module__)}::{self.noticed_by}"
 
     def code(self) -> CodeType:
         """The faulty code.
@@ -58,15 +57,17 @@ class Fault:
         Raises:
             AssertionError: if the text no longer stands there once; the fault must be rewritten.
         """
-        source = textwrap.dedent(inspect.getsource(self.target))
-        name = self.target.__qualname__
+        source = textwrap.dedent(inspect.getsource(self.target()))
+        name = self.target().__qualname__
         assert source.count(self.old) == 1, f"{name} has not exactly one {self.old!r}"
         [definition] = ast.parse(source.replace(self.old, self.new)).body
         assert isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef)
         definition.decorator_list = []
         scope: dict[str, Any] = {}
-        exec(_compile(definition, self.target), vars(sys.modules[self.target.__module__]), scope)
-        faulty: Callable[..., Any] = scope["make"](*_cells(self.target))
+        exec(
+            _compile(definition, self.target()), vars(sys.modules[self.target().__module__]), scope
+        )
+        faulty: Callable[..., Any] = scope["make"](*_cells(self.target()))
         assert isinstance(faulty, FunctionType)
         return faulty.__code__
 
@@ -88,17 +89,13 @@ def _cells(target: FunctionType) -> list[None]:
 def mirror_of(module: str) -> str:
     """Path of the test module that mirrors a module of the source."""
     *packages, name = module.split(".")
-    if packages[0] == "engine" and len(packages) > 1:
-        packages = packages[1:]
-    if packages[:2] == ["app", "text"]:
-        packages = packages[1:]
     return "/".join(["tests", *packages, f"test_{name}.py"])
 
 
 @contextmanager
 def in_place(fault: Fault) -> Iterator[None]:
     """Put a fault into its function, wherever that is referred to, for a while."""
-    target = fault.target
+    target = fault.target()
     right = target.__code__
     target.__code__ = fault.code()
     try:

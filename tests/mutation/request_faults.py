@@ -1,10 +1,16 @@
 """Faults of the way from a request to what the engine is asked for."""
 
-from app.jobs import JobMaker, _Plan, _text_options
-from app.pinned_prefixes import _encode as encode_pinned
-from app.pinned_prefixes import encode_prefixes
-from app.prompt_encoder import PromptEncoder, _off_the_loop
-from app.sampling import _beam_params, _num_logprobs, is_ranked, sampling_params, scoring_params
+from app.generation.pinned_prefixes import _encode as encode_pinned
+from app.generation.pinned_prefixes import encode_prefixes
+from app.generation.prepare import JobMaker, _Plan, _text_options
+from app.generation.prompt_encoder import PromptEncoder, _off_the_loop
+from app.generation.sampling import (
+    _beam_params,
+    _num_logprobs,
+    is_ranked,
+    sampling_params,
+    scoring_params,
+)
 from tests.mutation.mutant import Fault
 
 REQUEST_FAULTS = [

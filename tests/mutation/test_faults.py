@@ -18,7 +18,7 @@ def test_the_fault_is_noticed(fault: Fault) -> None:
 
 def test_a_fault_is_gone_afterwards() -> None:
     fault = FAULTS[0]
-    right = fault.target.__code__
+    right = fault.target().__code__
     with in_place(fault):
-        assert fault.target.__code__ is not right
-    assert fault.target.__code__ is right
+        assert fault.target().__code__ is not right
+    assert fault.target().__code__ is right

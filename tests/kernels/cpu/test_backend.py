@@ -127,7 +127,7 @@ def test_rope_write(
 ) -> None:
     shape = Shape(head_dim=head_dim, block_size=block_size, dtype=backend.dtype)
     batch = make_batch(shape, CHUNKS)
-    batch.layout.slots[::5] = -1
+    batch.layout.slot_mapping[::5] = -1
     qkv = torch.randn(len(batch.layout.positions), 10 * head_dim).to(backend.dtype)
     cos_sin = torch.rand(200, head_dim) * 2 - 1
     expected_kv = torch.full_like(batch.kv, torch.nan)
@@ -180,7 +180,7 @@ def test_layer_norms(
 @pytest.mark.parametrize("block_size", [1, 16, 64])
 def test_kv_write(backend: CpuBackend, reference: ReferenceBackend, block_size: int) -> None:
     batch = make_batch(Shape(block_size=block_size, dtype=backend.dtype), CHUNKS)
-    batch.layout.slots[::5] = -1
+    batch.layout.slot_mapping[::5] = -1
     qkv = torch.randn(len(batch.layout.positions), 10 * 64).to(backend.dtype)
     expected_kv = torch.full_like(batch.kv, torch.nan)
     kv = expected_kv.clone()

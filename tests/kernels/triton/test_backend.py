@@ -18,7 +18,7 @@ def step(backend: KernelBackend) -> dict[str, torch.Tensor]:
     batch = make_batch(shape, [(9, 1), (20, 1), (7, 5)])
     hidden = shape.num_heads * shape.head_dim
     width = hidden + 2 * shape.num_kv_heads * shape.head_dim
-    residual, x = torch.randn(2, len(batch.layout.slots), hidden)
+    residual, x = torch.randn(2, len(batch.layout.slot_mapping), hidden)
     weights = torch.randn(width, hidden) * 0.05, torch.randn(hidden, hidden) * 0.05
     angles = torch.rand(32, shape.head_dim // 2)
     table = torch.cat((angles.cos(), angles.sin()), dim=1)

@@ -99,7 +99,7 @@ def test_a_captured_batch_follows_its_columns_and_appends(device: torch.device) 
         batch = gather_batch(columns, block_tables, last_tokens, _BLOCK_SIZE)
     reference = ReferenceBackend(device, torch.float32)
     for _ in range(5):
-        columns.entries.random_(512)
+        columns.block_indices.random_(512)
         places.copy_(torch.randperm(512)[:40])
         blocks.random_(2**31)
         last_tokens.random_(128_256)

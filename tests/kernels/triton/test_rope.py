@@ -18,7 +18,7 @@ ROWS = [(9, 1), (1, 1), (20, 1), (7, 5), (23, 4)]
 def make(shape: Shape, device: torch.device) -> tuple[Batch, torch.Tensor, torch.Tensor]:
     """A batch on the device whose third token is not written, with its qkv and table."""
     batch = make_batch(shape, ROWS)
-    batch.layout.slots[2] = -1
+    batch.layout.slot_mapping[2] = -1
     moved = {
         name: getattr(batch.layout, name).to(device)
         for name in BatchLayout.__dataclass_fields__
@@ -26,7 +26,7 @@ def make(shape: Shape, device: torch.device) -> tuple[Batch, torch.Tensor, torch
     }
     batch = replace(batch, layout=replace(batch.layout, **moved), kv=batch.kv.to(device))
     width = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
-    qkv = torch.randn(len(batch.layout.slots), width).to(device, shape.dtype)
+    qkv = torch.randn(len(batch.layout.slot_mapping), width).to(device, shape.dtype)
     angles = torch.rand(32, shape.head_dim // 2).to(device) * 6
     return batch, qkv, torch.cat((angles.cos(), angles.sin()), dim=1)
 
@@ -51,7 +51,7 @@ def test_rope_write_equals_the_reference(
     layout, expected_kv = batch.layout, batch.kv.clone()
     reference = ReferenceBackend(device, dtype)
     expected = reference.rope_write(qkv, table, expected_kv[:, 1], layout)
-    q = rope_write(qkv, table, layout.positions, layout.slots, batch.kv_layer)
+    q = rope_write(qkv, table, layout.positions, layout.slot_mapping, batch.kv_layer)
     assert_near(q, expected)
     assert torch.equal(batch.kv.isnan(), expected_kv.isnan())
     assert_near(batch.kv.nan_to_num(), expected_kv.nan_to_num())
@@ -62,10 +62,10 @@ def test_kv_write_copies_bit_by_bit(dtype: torch.dtype, device: torch.device) ->
     shape = Shape(dtype=dtype)
     batch, qkv, _ = make(shape, device)
     untouched = batch.kv.clone()
-    q = kv_write(qkv, batch.layout.slots, batch.kv_layer)
+    q = kv_write(qkv, batch.layout.slot_mapping, batch.kv_layer)
     heads = qkv.view(len(qkv), -1, shape.head_dim)
     assert torch.equal(q, heads[:, : shape.num_heads])
-    for token, slot in enumerate(batch.layout.slots.tolist()):
+    for token, slot in enumerate(batch.layout.slot_mapping.tolist()):
         if slot >= 0:
             block, offset = divmod(slot, shape.block_size)
             written = batch.kv_layer[block, :, :, offset].flatten(0, 1)
@@ -80,7 +80,7 @@ def test_slots_beyond_two_to_the_31_elements(device: torch.device) -> None:
     kv = torch.zeros(num_blocks, 1, 2, 2, 16, head_dim, dtype=torch.float16, device=device)
     assert kv.numel() > 2**31
     qkv = torch.randn(1, 5 * head_dim, device=device).half()
-    slots = torch.tensor([num_blocks * 16 - 1], device=device)
-    kv_write(qkv, slots, kv[:, 0])
+    slot_mapping = torch.tensor([num_blocks * 16 - 1], device=device)
+    kv_write(qkv, slot_mapping, kv[:, 0])
     assert torch.equal(kv[-1, 0, :, :, 15].flatten(), qkv[0, head_dim:])
     assert kv.count_nonzero() == kv[-1, 0, :, :, 15].count_nonzero()

@@ -1,0 +1,1 @@
+"""The HTTP application: middleware, routes, endpoints, errors, server-sent events."""

@@ -1,0 +1,1 @@
+"""Traces of what was asked and what became of it."""

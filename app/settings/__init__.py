@@ -1,0 +1,1 @@
+"""Options of the application, and the engine's configuration that follows from them."""

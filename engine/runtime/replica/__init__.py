@@ -1,0 +1,1 @@
+"""The engine replica: admission, sessions of clients, the gang of processes."""

@@ -1,0 +1,1 @@
+"""Steps as captured CUDA graphs."""

@@ -1,0 +1,1 @@
+"""Choice of tokens for the rows of a batch."""

@@ -1,0 +1,115 @@
+"""Steps over nobody's rows: to see what they take, and to have their kernels compiled."""
+
+import logging
+import time
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from engine.config import EngineConfig
+from engine.model.model import Model
+from kernels.backend import KernelBackend
+from kernels.batch import BatchLayout, SamplingColumns
+
+logger = logging.getLogger(__name__)
+
+# rows of the matrices that kernels come in a size of their own for
+_NUM_TOKENS = (8, 24, 48, 96, 192)
+
+
+class Rehearsal:
+    """Runs a model over a pool of one block that it does not write."""
+
+    def __init__(self, config: EngineConfig, backend: KernelBackend, model: Model) -> None:
+        shape = config.model
+        self._config, self._backend, self._model = config, backend, model
+        self._device = backend.device
+        self._kv = torch.zeros(
+            (1, shape.num_layers, 2, model.num_kv_heads, config.block_size, shape.head_dim),
+            dtype=backend.dtype,
+            device=self._device,
+        )
+
+    def prefill(self) -> None:
+        """Fill the token budget with prompts and choose a token for every row."""
+        self._step(self._chunks(self._config.max_num_batched_tokens))
+
+    def decode(self) -> None:
+        """Decode with every row."""
+        num_rows = self._config.max_num_seqs
+        self._step([1] * num_rows, num_decodes=num_rows)
+
+    def compile_kernels(self) -> None:
+        """Run whatever a request may need, so that none waits for a compiler."""
+        started_s = time.perf_counter()
+        for is_deterministic in (False, True):
+            for num_tokens in _NUM_TOKENS:
+                counts = [1, *self._chunks(num_tokens - 1)]
+                logits = self._step(counts, num_decodes=1, is_deterministic=is_deterministic)
+                self._choose_in_every_way(logits[:1])
+                logger.info(
+                    "kernels_compiled tokens=%d deterministic=%s s=%.1f",
+                    num_tokens,
+                    is_deterministic,
+                    time.perf_counter() - started_s,
+                )
+
+    def _chunks(self, num_tokens: int) -> list[int]:
+        """Lengths of prompts, the longest that there can be and a shorter one."""
+        longest = self._config.max_model_len
+        rest = [num_tokens % longest] if num_tokens % longest else []
+        return [longest] * (num_tokens // longest) + rest
+
+    @torch.inference_mode()
+    def _step(
+        self, counts: list[int], *, num_decodes: int = 0, is_deterministic: bool = False
+    ) -> Tensor:
+        config, device = self._config, self._device
+        num_tokens, num_logits = sum(counts), min(config.max_num_seqs, sum(counts))
+        max_blocks = -(-config.max_model_len // config.block_size)
+        context_lens = torch.tensor(counts, dtype=torch.int32, device=device)
+        starts = torch.tensor([0, *counts], dtype=torch.int32, device=device).cumsum(0).int()
+        positions = torch.cat([torch.arange(count, device=device) for count in counts])
+        layout = BatchLayout(
+            num_decodes=0 if is_deterministic else num_decodes,
+            positions=positions,
+            slot_mapping=torch.full((num_tokens,), -1, dtype=torch.int64, device=device),
+            block_tables=torch.zeros((len(counts), max_blocks), dtype=torch.int32, device=device),
+            context_lens=context_lens,
+            query_starts=starts,
+            max_context_len=max(counts),
+            max_query_len=max(counts),
+            logit_indices=torch.arange(num_logits, device=device),
+            is_deterministic=is_deterministic,
+        )
+        tokens = torch.zeros(num_tokens, dtype=torch.int64, device=device)
+        logits = self._model.forward(tokens, self._kv, self._backend.prepare(layout, self._kv))
+        self._backend.sample(logits, _columns(num_logits, device))
+        return logits
+
+    @torch.inference_mode()
+    def _choose_in_every_way(self, logits: Tensor) -> None:
+        """Which kernels choose tokens depends on flags alone."""
+        columns = _columns(len(logits), self._device)
+        for num_logprobs in (-1, 0, 20):
+            wanted = replace(columns, num_logprobs=num_logprobs)
+            self._backend.sample(logits, wanted)
+            self._backend.sample(logits, replace(wanted, any_filter=False))
+            self._backend.sample(logits, replace(wanted, any_filter=False, all_greedy=True))
+
+
+def _columns(num_rows: int, device: torch.device) -> SamplingColumns:
+    """Rows that use everything there is."""
+    ones: Tensor = torch.ones(num_rows, dtype=torch.float32, device=device)
+    return SamplingColumns(
+        temperature=ones,
+        top_p=0.9 * ones,
+        min_p=0.1 * ones,
+        top_k=ones.int() * 50,
+        seeds=ones.long(),
+        positions=ones.long(),
+        num_logprobs=20,
+        all_greedy=False,
+        any_filter=True,
+    )

@@ -1,0 +1,1 @@
+"""Matrix products with few rows, where reading the weights takes the time."""

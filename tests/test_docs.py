@@ -1,0 +1,83 @@
+"""What the documentation promises of itself: lengths, links, and one headline a run."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [
+    *ROOT.glob("*.md"),
+    *(ROOT / "docs").rglob("*.md"),
+    *(ROOT / "load_tests").rglob("*.md"),
+]
+# [text](target) and ![text](target); a target in angle brackets may have spaces
+LINK = re.compile(r"\]\(<?([^)>]+)>?\)")
+FENCE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks of code."""
+    return FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that GitHub gives the headings of a page."""
+    headings = (heading.lower().replace("`", "") for heading in HEADING.findall(prose(page)))
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in headings}
+
+
+def is_broken(page: Path, link: str) -> bool:
+    if re.match(r"[a-z]+:", link):
+        return False
+    path, _, anchor = link.partition("#")
+    target = page.parent / path if path else page
+    if not target.exists():
+        return True
+    return bool(anchor) and anchor not in anchors(target)
+
+
+@pytest.mark.parametrize(("page", "most"), [("README.md", 130), ("ARCHITECTURE.md", 150)])
+def test_first_pages_are_short(page: str, most: int) -> None:
+    assert len((ROOT / page).read_text(encoding="utf-8").splitlines()) <= most
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_relative_links_lead_somewhere(page: Path) -> None:
+    assert not [link for link in LINK.findall(prose(page)) if is_broken(page, link)]
+
+
+def test_broken_links_are_noticed() -> None:
+    readme = ROOT / "README.md"
+    assert is_broken(readme, "docs/no-such-page.md")
+    assert is_broken(readme, "docs/api.md#no-such-heading")
+    assert not is_broken(readme, "docs/api.md#pinned-prefixes")
+    assert LINK.findall("see [a](b.md), ![c](d.svg)") == ["b.md", "d.svg"]
+
+
+def test_the_log_has_one_headline_a_run() -> None:
+    log = ROOT / "load_tests" / "results" / "LOG.md"
+    long = [line for line in log.read_text(encoding="utf-8").splitlines() if len(line) > 200]
+    assert not long
+
+
+def test_a_reader_finds_the_main_pages_in_two_clicks() -> None:
+    first = set(LINK.findall(prose(ROOT / "README.md")))
+    assert first >= {
+        "docs/serving-a-model.md",
+        "docs/configuration.md",
+        "docs/structures.md",
+        "docs/benchmarks.md",
+        "docs/paper-figures.md",
+    }
+
+
+def test_every_decision_is_in_the_index() -> None:
+    folder = ROOT / "docs" / "decisions"
+    pages = {page.name for page in folder.glob("[0-9]*.md")}
+    assert pages == set(LINK.findall(prose(folder / "README.md")))
