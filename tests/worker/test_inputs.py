@@ -7,7 +7,6 @@ import torch
 from engine.types import RowAdmission, SamplingParams, StepPlan, int32
 from engine.worker.inputs import StepInputs, build_inputs
 from engine.worker.row_table import RowTable
-from engine.worker.staging import stage
 from kernels.runtime import HostRuntime
 
 _CPU = HostRuntime()
@@ -103,8 +102,3 @@ def test_types_are_those_of_the_layout() -> None:
     narrow = (layout.block_tables, layout.context_lens, layout.query_starts)
     assert {tensor.dtype for tensor in wide} == {torch.int64}
     assert {tensor.dtype for tensor in narrow} == {torch.int32}
-
-
-def test_staged_columns_keep_their_values_even_when_empty() -> None:
-    first, empty, last = stage(_CPU, int32([1, -2]), int32(), array("b", [3]))
-    assert (first.tolist(), empty.tolist(), last.tolist()) == ([1, -2], [], [3])

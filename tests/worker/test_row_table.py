@@ -112,13 +112,9 @@ def test_only_what_the_flags_ask_for_is_gathered() -> None:
     parameters = make_table(2).parameters
     parameters.set([1], [admission(1, temperature=0.5, top_k=3, seed=8)])
     where = torch.tensor([1])
-    drawing = parameters.columns(
-        where, where, num_logprobs=2, all_greedy=False, any_filter=False
-    )
+    drawing = parameters.columns(where, where, num_logprobs=2, all_greedy=False, any_filter=False)
     assert (drawing.temperature.tolist(), drawing.seeds.tolist()) == ([0.5], [8])
     assert (drawing.num_logprobs, drawing.all_greedy, drawing.any_filter) == (2, False, False)
-    filtering = parameters.columns(
-        where, where, num_logprobs=-1, all_greedy=True, any_filter=True
-    )
+    filtering = parameters.columns(where, where, num_logprobs=-1, all_greedy=True, any_filter=True)
     assert filtering.top_k.tolist() == [3]
     assert len(filtering.temperature) == 1
