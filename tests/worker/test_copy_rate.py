@@ -1,5 +1,7 @@
 """What swapping costs is measured, and nothing is changed by it."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -37,3 +39,14 @@ def test_without_swap_space_there_is_nothing_to_measure(tiny: TinyModel) -> None
 def test_a_worker_reports_its_rate(tiny: TinyModel) -> None:
     assert load_worker(tiny.config(swap_bytes=SWAP_BYTES)).capacity.block_copy_s > 0
     assert load_worker(tiny.config()).capacity.block_copy_s == 0
+
+
+def test_the_cost_is_that_of_one_block_in_one_direction(
+    tiny: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first round, which makes pages, does not count, and of the others the middle one."""
+    times_s = iter([0.0, 900.0, 1000.0, 1008.0, 2000.0, 2016.0, 3000.0, 3080.0])
+    clock = SimpleNamespace(perf_counter=lambda: next(times_s))
+    monkeypatch.setattr("engine.worker.copy_rate.time", clock)
+    config = tiny.config(num_blocks=4, max_model_len=16, swap_bytes=SWAP_BYTES)
+    assert measure_block_copy_s(_pool(config)) == 16 / (2 * 4)

@@ -48,6 +48,28 @@ def test_graphs_take_their_share(tiny: TinyModel) -> None:
     assert graphed.blocks == plain.blocks - graphed.graphs
 
 
+class _Measured(_SmallDevice):
+    """Steps that take as much as the test says, one after the other."""
+
+    def __init__(self, *peaks: int) -> None:
+        super().__init__(captures=True)
+        self._peaks = list(peaks)
+
+    def peak_bytes(self, work: Callable[[], object]) -> int:
+        work()
+        return self._peaks.pop(0)
+
+
+@pytest.mark.parametrize(("prefill", "decode"), [(9 << 20, 20 << 20), (20 << 20, 9 << 20)])
+def test_graphs_share_the_memory_of_the_largest_step(
+    tiny: TinyModel, prefill: int, decode: int
+) -> None:
+    budget = _share(tiny, _Measured(prefill, decode))
+    plain = _share(tiny, _Measured(0, 0))
+    assert budget.activations == prefill
+    assert budget.graphs == plain.graphs + (20 << 20)
+
+
 def test_a_fraction_that_leaves_nothing_is_refused(tiny: TinyModel) -> None:
     with pytest.raises(ConfigError, match=r"gpu_memory_fraction=0.3 is 0.30 GiB.*raise it"):
         _share(tiny, _SmallDevice(), gpu_memory_fraction=0.3)
@@ -56,6 +78,14 @@ def test_a_fraction_that_leaves_nothing_is_refused(tiny: TinyModel) -> None:
 def test_a_configured_pool_is_left_alone(tiny: TinyModel) -> None:
     assert _share(tiny, _SmallDevice(), kv_cache_bytes=12345).blocks == 12345
     assert _share(tiny, HostRuntime()).blocks == 512 << 20
+
+
+def test_without_a_size_the_pool_of_a_shared_memory_is_small_and_nothing_is_measured(
+    tiny: TinyModel,
+) -> None:
+    budget = _share(tiny, HostRuntime())
+    assert (budget.total, budget.activations, budget.graphs) == (0, 0, 0)
+    assert budget.weights == 200 << 20
 
 
 def test_the_table_says_how_many_sequences_fit() -> None:
