@@ -1,4 +1,5 @@
 import os
+import select
 import socket
 import stat
 import threading
@@ -79,6 +80,41 @@ def test_what_was_sent_before_the_end_is_still_received(ends: tuple[Channel, Cha
         right.try_send(b"anybody?")
 
 
+def test_what_was_sent_last_arrives_although_the_sender_left_messages_unread(
+    ends: tuple[Channel, Channel],
+) -> None:
+    """A rank that fails has the plans made ahead in its queue when it closes the channel."""
+    left, right = ends
+    for _ in range(2):
+        right.send(b"not read any more")
+    left.send(b"last words")
+    left.close()
+    assert right.recv() == b"last words"
+    with pytest.raises(ChannelClosed):
+        right.recv()
+
+
+def test_half_a_message_waits_for_its_rest_beside_nothing_else() -> None:
+    """What `try_recv` has taken of a message is not lost, and the next one begins anew."""
+    peer, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    channel = Channel(ours)
+    peer.send(b"\x00begin")
+    assert channel.try_recv() is None
+    peer.send(b"\x01 and end")
+    peer.send(b"\x01next")
+    assert channel.try_recv() == b"begin and end"
+    assert channel.try_recv() == b"next"
+    peer.close()
+    channel.close()
+
+
+def test_a_channel_is_readable_when_a_packet_has_come(ends: tuple[Channel, Channel]) -> None:
+    left, right = ends
+    assert not select.select([right], [], [], 0)[0]
+    left.send(b"hello")
+    assert select.select([right], [], [], 0)[0] == [right]
+
+
 def test_close_wakes_a_thread_that_waits(ends: tuple[Channel, Channel]) -> None:
     left, _ = ends
     errors: list[BaseException] = []
@@ -142,8 +178,10 @@ def test_a_message_without_an_end_is_not_gathered_for_ever(
 ) -> None:
     monkeypatch.setattr(channel_module, "MAX_MESSAGE_BYTES", 2 * PACKET_BYTES)
     left, right = ends
-    left.send(b"x" * (2 * PACKET_BYTES))
-    assert len(right.recv()) == 2 * PACKET_BYTES
+    # each message is counted by itself
+    for _ in range(2):
+        left.send(b"x" * (2 * PACKET_BYTES))
+        assert len(right.recv()) == 2 * PACKET_BYTES
     left.send(b"x" * (2 * PACKET_BYTES + 1))
     with pytest.raises(ChannelClosed, match="no part of a message"):
         right.recv()
