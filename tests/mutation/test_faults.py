@@ -4,8 +4,9 @@ import pytest
 
 from tests.mutation.mutant import Fault, in_place, is_noticed
 from tests.mutation.runtime_faults import RUNTIME_FAULTS
+from tests.mutation.worker_faults import WORKER_FAULTS
 
-FAULTS: list[Fault] = [*RUNTIME_FAULTS]
+FAULTS: list[Fault] = [*RUNTIME_FAULTS, *WORKER_FAULTS]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
