@@ -6,7 +6,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,14 +67,13 @@ def _serve(worker: _Recorder, *steps: int, is_first: bool = True) -> list[Reply]
         near.send(PLANS.encode(prefill(step)))
     # the rank sees the end behind the plans, and its answers can still be read
     left.shutdown(socket.SHUT_WR)
-    serve_plans(worker, Channel(right), is_first=is_first)
-    replies = []
-    while True:
-        try:
-            replies.append(REPLIES.decode(near.recv()))
-        except ChannelClosed:
-            near.close()
-            return replies
+    with closing(near), closing(Channel(right)) as far:
+        serve_plans(worker, far, is_first=is_first)
+        replies = []
+        with suppress(ChannelClosed):
+            while True:
+                replies.append(REPLIES.decode(near.recv()))
+        return replies
 
 
 def test_plans_are_executed_and_answered_in_their_order() -> None:
@@ -146,14 +145,13 @@ def test_an_actor_serves_on_the_socket_that_it_listens_on(tmp_path: Path, rank: 
     actor = RankActor(scripted.engine_config(), rank, None, factory)
     actor.load()
     actor.listen(str(tmp_path / "s"))
-    near = connect(str(tmp_path / "s"))
-    actor.serve()
-    near.send(PLANS.encode(prefill(2)))
-    reply = REPLIES.decode(near.recv())
+    with closing(connect(str(tmp_path / "s"))) as near:
+        actor.serve()
+        near.send(PLANS.encode(prefill(2)))
+        reply = REPLIES.decode(near.recv())
     assert reply.step == 2
     # only rank 0 has results
     assert (reply.result is not None) == (rank == 0)
-    near.close()
 
 
 def test_a_failed_step_is_reported_and_ends_the_rank() -> None:

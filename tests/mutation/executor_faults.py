@@ -9,11 +9,11 @@ from tests.mutation.mutant import Fault
 
 EXECUTOR_FAULTS = [
     Fault(
-        what="a message that just fills its packet has no end",
+        what="parts of a message come as messages",
         function=Channel._send_packet,
-        old="end >= len(message)",
-        new="end > len(message) + 1",
-        noticed_by="test_messages_come_whole_and_in_order",
+        old="_LAST if end >= len(message) else _MORE",
+        new="_LAST",
+        noticed_by="test_a_message_larger_than_a_packet_comes_whole",
     ),
     Fault(
         what="a message begins with the one before",
@@ -139,13 +139,13 @@ EXECUTOR_FAULTS = [
         function=GangExecutor._take_replies,
         old="if reply.error:",
         new="if False:",
-        noticed_by="test_a_failure_names_its_rank_and_text",
+        noticed_by="test_a_failure_beside_a_result_is_not_overlooked",
     ),
     Fault(
-        what="a late rank is waited for without end",
+        what="only the first rank is waited for",
         function=GangExecutor._await_replies,
-        old="if not ready:",
-        new="if not ready and not late:",
+        old="enumerate(self._replies)",
+        new="enumerate(self._replies[:1])",
         noticed_by="test_a_late_rank_counts_as_dead",
     ),
     Fault(

@@ -23,8 +23,15 @@ SAMPLING_FAULTS = [
     Fault(
         what="rules change the logits that all rows are reported",
         function=choose,
-        old="logits.index_select(0, where).float()\n        _apply_rules(scores, drawing, inputs, table)",
-        new="logits\n        _apply_rules(scores, drawing, inputs, table)\n        scores = logits[where]",
+        old=(
+            "logits.index_select(0, where).float()\n"
+            "        _apply_rules(scores, drawing, inputs, table)"
+        ),
+        new=(
+            "logits\n"
+            "        _apply_rules(scores, drawing, inputs, table)\n"
+            "        scores = logits[where]"
+        ),
         noticed_by="test_log_probabilities_are_raw_but_candidates_of_a_search_follow_its_rules",
     ),
     Fault(
@@ -38,7 +45,11 @@ SAMPLING_FAULTS = [
         what="candidates of a search are normalised after its rules",
         function=choose,
         old=".float().log_softmax(dim=-1)\n        _apply_rules(scores, searching, inputs, table)",
-        new=".float()\n        _apply_rules(scores, searching, inputs, table)\n        scores = scores.log_softmax(dim=-1)",
+        new=(
+            ".float()\n"
+            "        _apply_rules(scores, searching, inputs, table)\n"
+            "        scores = scores.log_softmax(dim=-1)"
+        ),
         noticed_by="test_log_probabilities_are_raw_but_candidates_of_a_search_follow_its_rules",
     ),
     Fault(

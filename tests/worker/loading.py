@@ -14,7 +14,7 @@ from engine.model.parallel import TensorParallel
 from engine.worker.kv_pool import KVPool
 from engine.worker.worker import Worker
 from kernels.batch import BatchLayout
-from kernels.runtime import HostRuntime
+from kernels.runtime import HostRuntime, T
 from kernels.select import select_backend
 
 # a token after which the logits are broken, and the one whose logit is
@@ -39,6 +39,26 @@ class BreakingModel:
         is_broken = layout.logit_rows(tokens[:, None])[:, 0] == POISON
         logits[is_broken, BROKEN_LOGIT] = self.value
         return logits
+
+
+class Replayer(HostRuntime):
+    """A CPU whose recordings are the work itself; counts them and their replays."""
+
+    def __init__(self) -> None:
+        super().__init__(captures=True)
+        self.num_captures = 0
+        self.num_replays = 0
+
+    def capture(self, work: Callable[[], T]) -> Callable[[], T]:
+        self.num_captures += 1
+        # a batch of padding must be harmless
+        work()
+
+        def replay() -> T:
+            self.num_replays += 1
+            return work()
+
+        return replay
 
 
 def loader(

@@ -88,6 +88,13 @@ def test_chunks_that_sample_come_before_siblings_and_before_those_that_go_on() -
     assert columns.logit_indices.tolist()[:5] == [0, 1, 4, 4, 6]
 
 
+def test_a_sibling_samples_from_the_logits_of_its_own_parent() -> None:
+    chunks = [Chunk(1, 0, (7, 8)), Chunk(3, 0, (9,))]
+    columns, _ = _pack(_table(), Variant(1, 8), make_plan([], chunks, [(0, 1)]))
+    assert columns.rows.tolist()[:4] == [_PADDING_ROW, 1, 3, 0]
+    assert columns.logit_indices.tolist()[:4] == [0, 2, 3, 2]
+
+
 def test_tokens_follow_the_order_of_the_chunks() -> None:
     chunks = [Chunk(0, 5, (1, 2), samples=False), Chunk(1, 0, (3,)), Chunk(3, 0, (4, 5, 6))]
     _, batch = _pack(_table(), Variant(1, 8), make_plan([2], chunks))

@@ -1,6 +1,5 @@
 """Decode steps that are replayed, on a CPU whose recordings are the work itself."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +14,9 @@ from engine.worker.graphs import Graphs
 from engine.worker.spans import make_spans
 from kernels.batch import BatchLayout, Sampled, SamplingColumns
 from kernels.reference import ReferenceBackend
-from kernels.runtime import HostRuntime, T
 from tests.model.tiny import TinyModel
 from tests.worker.engine_run import RECOMPUTE, SWAP, SWAP_BYTES, Run, run, tokens_of
-from tests.worker.loading import POISON, BreakingModel, loader
+from tests.worker.loading import POISON, BreakingModel, Replayer, loader
 from tests.worker.plans import Driver
 from tests.worker.rows import BLOCK_SIZE, Chunk, admission, make_plan, make_table
 
@@ -27,30 +25,10 @@ _DRAWING = SamplingParams(max_tokens=17, temperature=1.2, seed=9)
 _PROMPTS = [list(range(start, start + length)) for start, length in ((3, 5), (60, 16), (90, 23))]
 
 
-class _Replayer(HostRuntime):
-    """Counts what is recorded and replayed."""
-
-    def __init__(self) -> None:
-        super().__init__(captures=True)
-        self.num_captures = 0
-        self.num_replays = 0
-
-    def capture(self, work: Callable[[], T]) -> Callable[[], T]:
-        self.num_captures += 1
-        # padding alone must be harmless
-        work()
-
-        def replay() -> T:
-            self.num_replays += 1
-            return work()
-
-        return replay
-
-
 def _graphed(
     tiny: TinyModel, samplings: list[SamplingParams], **settings: Any
-) -> tuple[Run, _Replayer]:
-    runtime = _Replayer()
+) -> tuple[Run, Replayer]:
+    runtime = Replayer()
     return run(tiny, _PROMPTS, samplings, load=loader(runtime), **settings), runtime
 
 
@@ -98,7 +76,7 @@ def test_more_choices_than_a_graph_has_room_for_are_launched(tiny: TinyModel) ->
 
 def test_prompts_beside_beams_are_replayed(tiny: TinyModel) -> None:
     beams = replace(_GREEDY, beam_width=4, n=4)
-    runtime = _Replayer()
+    runtime = Replayer()
     engine = Run(tiny, load=loader(runtime), max_num_seqs=32)
     num_common = runtime.num_captures
     for index, prompt in enumerate(_PROMPTS):
@@ -152,7 +130,7 @@ def test_searches_and_log_probabilities_are_replayed_beside_plain_rows(
 
 
 def test_common_searches_are_recorded_at_the_start(tiny: TinyModel) -> None:
-    runtime = _Replayer()
+    runtime = Replayer()
     engine = Run(tiny, load=loader(runtime), max_num_seqs=16)
     num_common = runtime.num_captures
     for index, width in enumerate((2, 4, 8)):
@@ -175,7 +153,7 @@ def test_a_row_whose_rules_need_its_tokens_is_not_replayed(
 
 
 def test_a_chunk_that_goes_on_may_come_before_one_that_ends(tiny: TinyModel) -> None:
-    runtime = _Replayer()
+    runtime = Replayer()
     driver = Driver(loader(runtime)(tiny.config(block_size=4)))
     decoding, ending, going_on = (driver.admit(prompt) for prompt in _PROMPTS)
     driver.prefill(decoding, 64)
@@ -189,7 +167,7 @@ def test_a_chunk_that_goes_on_may_come_before_one_that_ends(tiny: TinyModel) -> 
 
 
 def test_draws_need_no_graphs_of_their_own(tiny: TinyModel) -> None:
-    runtime = _Replayer()
+    runtime = Replayer()
     engine = Run(tiny, load=loader(runtime))
     num_common = runtime.num_captures
     for index, sampling in enumerate((_DRAWING, replace(_DRAWING, top_p=0.5, top_k=40))):
@@ -200,7 +178,7 @@ def test_draws_need_no_graphs_of_their_own(tiny: TinyModel) -> None:
 
 
 def test_a_broken_row_that_is_decoded_ahead_ends_by_itself(tiny: TinyModel) -> None:
-    runtime = _Replayer()
+    runtime = Replayer()
     engine = Run(tiny, load=loader(runtime, BreakingModel))
     prompts = [[1, 2, 3], [1, POISON], [4, 5]]
     for index, prompt in enumerate(prompts):

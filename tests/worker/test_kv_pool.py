@@ -75,9 +75,9 @@ def test_the_swap_space_holds_whole_blocks(tiny: TinyModel) -> None:
 def test_blocks_that_were_swapped_out_come_back_where_they_are_wanted(tiny: TinyModel) -> None:
     pool = _swapping(tiny)
     before = pool.kv.clone()
-    pool.swap_out(int32([5, 6]), int32([2, 0]))
+    pool.swap_out(int32([5, 6]), int32([1, 2]))
     pool.kv[5:7] = 0
-    pool.swap_in(int32([0, 2]), int32([1, 7]))
+    pool.swap_in(int32([2, 1]), int32([1, 7]))
     assert torch.equal(pool.kv[1], before[6])
     assert torch.equal(pool.kv[7], before[5])
     untouched = [0, 2, 3, 4]

@@ -86,6 +86,7 @@ def test_tokens_beyond_a_row_and_beyond_the_vocabulary_count_for_nothing() -> No
     raw = torch.tensor([[2.0, 2.0]])
     context = replace(_context([7, 0, 1, 1], prompt_len=1), lengths=int32_array([2]))
     assert _ruled(raw, context, frequency_penalty=1.0).tolist() == [[1.0, 2.0]]
+    assert _ruled(raw, context, repetition_penalty=2.0).tolist() == [[1.0, 2.0]]
 
 
 def test_logit_bias_is_the_sequence_bias_of_transformers(tiny: TinyModel) -> None:
@@ -210,13 +211,13 @@ def test_each_row_has_its_own_penalties_bias_and_text() -> None:
         ]
     )
     context = Context(
-        tokens=torch.tensor([[0, 1, 1], [1, 1, 0], [0, 0, 2]]),
-        lengths=int32_array([3, 2, 3]),
+        tokens=torch.tensor([[0, 1, 0], [1, 1, 0], [0, 0, 2]]),
+        lengths=int32_array([2, 2, 3]),
         prompt_lens=int32_array([1, 0, 1]),
     )
     logits = torch.zeros(3, 3)
     rules.apply(logits, int32_array([2, 1, 0]), context)
-    # the words of row 2 have been said, row 0 has put out a 2 and a 0
+    # row 2 has said the beginning of its word, row 0 has put out a 0 and a 2
     assert logits.tolist() == [[0.0, 0.0, -torch.inf], [0.0, 0.5, 0.0], [-1.0, 0.0, -1.0]]
 
 

@@ -78,12 +78,11 @@ def test_a_sibling_needs_a_parent_that_samples() -> None:
 def test_each_prompt_token_but_the_first_is_looked_up_behind_the_one_before() -> None:
     """Row 0 has a prompt of 6 tokens and goes on behind it, row 1 asks for nothing."""
     table = make_table()
-    asking = {"prompt_logprobs": 2}
     table.admit(
         [
-            admission(0, prompt_len=6, length=1, **asking),
+            admission(0, prompt_len=6, length=1, prompt_logprobs=2),
             admission(1, prompt_len=3),
-            admission(2, prompt_len=3, length=3, **asking),
+            admission(2, prompt_len=3, length=3, prompt_logprobs=2),
         ]
     )
     chunks = [Chunk(1, 0, (1, 2, 3)), Chunk(0, 2, (3, 4, 5, 6, 7, 8))]

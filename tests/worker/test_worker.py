@@ -125,12 +125,21 @@ def test_blocks_are_swapped_out_before_others_take_their_place(tiny: TinyModel) 
 @pytest.mark.parametrize("captures", [False, True])
 def test_a_row_goes_on_with_the_token_that_a_plan_gives_it(tiny: TinyModel, captures: bool) -> None:
     driver = Driver(loader(HostRuntime(captures=captures))(tiny.config()))
-    row = driver.admit([1, 2, 3])
-    driver.prefill(row, 3)
-    plan = driver.plan([row], [])
-    given = replace(plan, token_rows=int32([row.row]), token_values=int32([77]))
-    result = driver.worker.execute(given)
-    assert list(result.tokens) == tiny.greedy([1, 2, 3, 77], 1)
+    rows = [driver.admit([1, 2, 3]) for _ in range(4)]
+    driver.step([], [(row, 3) for row in rows])
+    plan = driver.plan(rows, [])
+    # the second row keeps what it has sampled
+    given = [77, rows[1].output[0], 200, 120]
+    changed = [0, 2, 3]
+    plan = replace(
+        plan,
+        token_rows=int32([rows[index].row for index in changed]),
+        token_values=int32([given[index] for index in changed]),
+    )
+    result = driver.worker.execute(plan)
+    expected = [tiny.greedy([1, 2, 3, token], 1)[0] for token in given]
+    assert list(result.tokens) == expected
+    assert len(set(expected)) > 1
 
 
 @pytest.mark.parametrize("captures", [False, True])
@@ -138,14 +147,15 @@ def test_a_sibling_goes_on_behind_the_prompt_of_its_parent(tiny: TinyModel, capt
     """Both write the same keys and values into the block that they share."""
     driver = Driver(loader(HostRuntime(captures=captures))(tiny.config(block_size=8)))
     parent, sibling = driver.admit([1, 2, 3]), driver.admit([1, 2, 3])
-    plan = driver.plan([], [(parent, 3)])
-    appends = {
-        "append_rows": int32([parent.row, sibling.row]),
-        "append_indices": int32([0, 0]),
-        "append_blocks": int32(parent.blocks * 2),
-    }
-    siblings = {"sibling_rows": int32([sibling.row]), "sibling_parents": int32([parent.row])}
-    result = driver.worker.execute(replace(plan, **appends, **siblings))
+    plan = replace(
+        driver.plan([], [(parent, 3)]),
+        append_rows=int32([parent.row, sibling.row]),
+        append_indices=int32([0, 0]),
+        append_blocks=int32(parent.blocks * 2),
+        sibling_rows=int32([sibling.row]),
+        sibling_parents=int32([parent.row]),
+    )
+    result = driver.worker.execute(plan)
     expected = tiny.greedy([1, 2, 3], 4)
     assert list(result.rows) == [parent.row, sibling.row]
     assert list(result.tokens) == expected[:1] * 2
@@ -161,14 +171,14 @@ def test_a_forked_row_goes_on_as_its_parent_would(tiny: TinyModel) -> None:
     parent = driver.admit([1, 2, 3])
     driver.prefill(parent, 3)
     child = driver.admit([])
-    plan = driver.plan([], [])
-    forking = {
-        "fork_parents": int32([parent.row]),
-        "fork_children": int32([child.row]),
-        "token_rows": int32([child.row]),
-        "token_values": int32([parent.output[0]]),
-    }
-    driver.worker.execute(replace(plan, **forking))
+    plan = replace(
+        driver.plan([], []),
+        fork_parents=int32([parent.row]),
+        fork_children=int32([child.row]),
+        token_rows=int32([child.row]),
+        token_values=int32(parent.output),
+    )
+    driver.worker.execute(plan)
     child.length, child.blocks = parent.length, list(parent.blocks)
     for token in tiny.greedy([1, 2, 3], 4)[1:]:
         assert list(driver.step([parent, child]).tokens) == [token] * 2
@@ -208,11 +218,8 @@ def test_log_probabilities_of_prompts_come_after_sampled_tokens(tiny: TinyModel)
 def test_a_plan_that_reaches_beyond_the_pool_changes_nothing(tiny: TinyModel) -> None:
     worker = load_worker(tiny.config(num_blocks=33))
     before = worker.pool.kv.clone()
-    for plan in (
-        StepPlan(step=0, copy_sources=int32([0]), copy_destinations=int32([33])),
-        StepPlan(step=0, swap_out_blocks=int32([0]), swap_out_slots=int32([0])),
-        StepPlan(step=0, copy_sources=int32([0]), copy_destinations=int32([-1])),
-    ):
+    for block in (-1, 33):
+        plan = StepPlan(step=0, copy_sources=int32([0]), copy_destinations=int32([block]))
         with pytest.raises(InvariantViolated, match="beyond"):
             worker.execute(plan)
     assert torch.equal(worker.pool.kv, before)
