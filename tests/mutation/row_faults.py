@@ -6,6 +6,20 @@ from tests.mutation.mutant import Fault
 
 ROW_FAULTS = [
     Fault(
+        what="a row keeps the parameters of its last sequence",
+        function=RowTable.admit,
+        old="self.parameters.set(rows, admissions)",
+        new="pass",
+        noticed_by="test_an_admitted_row_is_chosen_for_as_its_sequence_wants",
+    ),
+    Fault(
+        what="a row is admitted without its rules",
+        function=RowTable.admit,
+        old="self.rules.set(admissions)",
+        new="pass",
+        noticed_by="test_an_admitted_row_is_chosen_for_as_its_sequence_wants",
+    ),
+    Fault(
         what="a fork gives the parent the block table of the child",
         function=RowTable.fork,
         old="self.block_tables[to_rows] = self.block_tables[from_rows]",

@@ -162,6 +162,7 @@ def test_special_decodes_are_rounded_up_in_rows_and_alternatives() -> None:
 def test_no_graph_is_larger_than_a_step_may_be() -> None:
     for variants in (mixed_variants(8, 200), searching_mixed_variants(32, 200)):
         assert {variant.num_prompt_tokens for variant in variants} <= {64, 128, 192}
+    assert {variant.num_prompt_tokens for variant in mixed_variants(8, 64)} == {64}
     assert mixed_variants(8, 63) == []
     assert {variant.num_decodes for variant in searching_variants(20)} == {8, 16, 20}
 

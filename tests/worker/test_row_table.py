@@ -26,6 +26,7 @@ def test_there_is_one_row_more_on_the_device_and_blocks_for_the_longest_sequence
     assert table.padding_row == 3
     assert table.lengths.tolist() == [-1, -1, -1]
     assert len(table.last_tokens) == len(table.block_tables) == 4
+    assert len(table.parameters.temperature) == len(table.parameters.seeds) == 4
     assert table.block_tables.shape[1] >= NUM_POSITIONS / BLOCK_SIZE
     assert table.block_tables[0].nbytes % ALIGNMENT_BYTES == 0
 
@@ -34,6 +35,14 @@ def test_an_admitted_row_begins_with_the_length_that_is_computed_already() -> No
     table = make_table(3)
     table.admit([admission(2, length=9), admission(0)])
     assert table.lengths.tolist() == [0, -1, 9]
+
+
+def test_an_admitted_row_is_chosen_for_as_its_sequence_wants() -> None:
+    table = make_table(3)
+    table.admit([admission(2, temperature=0.5, logit_bias=((1, 2.0),), known=[4, 5])])
+    assert table.parameters.is_random.tolist() == [False, False, True]
+    assert table.rules.is_active.tolist() == [False, False, True]
+    assert table.history.tokens[2, :2].tolist() == [4, 5]
 
 
 def test_a_released_row_is_free_to_be_admitted_again() -> None:

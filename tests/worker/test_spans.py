@@ -50,6 +50,8 @@ def test_a_row_decodes_up_to_its_last_position() -> None:
     table = _table()
     table.lengths[0] = NUM_POSITIONS - 1
     assert make_spans(make_plan([0]), table).ends.tolist() == [NUM_POSITIONS]
+    table.lengths[0] = 1
+    assert make_spans(make_plan([0]), table).ends.tolist() == [2]
 
 
 def test_a_free_row_cannot_prefill() -> None:
@@ -80,7 +82,7 @@ def test_each_prompt_token_but_the_first_is_looked_up_behind_the_one_before() ->
     table = make_table()
     table.admit(
         [
-            admission(0, prompt_len=6, length=1, prompt_logprobs=2),
+            admission(0, prompt_len=6, length=1, prompt_logprobs=0),
             admission(1, prompt_len=3),
             admission(2, prompt_len=3, length=3, prompt_logprobs=2),
         ]
