@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from engine.config import Device
-from engine.worker.graph_staging import decode_sizes, mixed_variants
+from engine.worker.graphs.graph_batch import decode_sizes, mixed_variants
 
 # the first steps of a batch find cold caches
 WARM_UP_STEPS = 3

@@ -1,8 +1,8 @@
 """Faults of graphs: which one replays a step, how it is padded, and what runs at the start."""
 
-from engine.worker.graph_staging import Packer, _tokens_of, mixed_variants, special_variant
-from engine.worker.graphs import Graphs
-from engine.worker.rehearsal import Rehearsal
+from engine.worker.graphs.cuda_graphs import Graphs
+from engine.worker.graphs.graph_batch import Packer, _tokens_of, mixed_variants, special_variant
+from engine.worker.warm_up import Rehearsal
 from tests.mutation.mutant import Fault
 
 GRAPH_FAULTS = [

@@ -1,6 +1,6 @@
 """Faults of the KV pool and of the memory that it gets."""
 
-from engine.worker.copy_rate import measure_block_copy_s
+from engine.worker.block_copy_time import measure_block_copy_s
 from engine.worker.kv_pool import KVPool, _check_room
 from engine.worker.memory_budget import MemoryBudget, share_out
 from tests.mutation.mutant import Fault

@@ -1,7 +1,7 @@
 """Faults of the rows of a batch and of their tokens."""
 
 from engine.worker.row_table import RowParameters, RowTable, _or_minus_one, _signed
-from engine.worker.token_history import TokenHistory
+from engine.worker.sampling.token_history import TokenHistory
 from tests.mutation.mutant import Fault
 
 ROW_FAULTS = [

@@ -1,6 +1,6 @@
 """Faults of the processes of an engine replica and of the client that talks to it."""
 
-from engine.runtime.open_choices import OpenChoices
+from engine.runtime.replica.open_choices import OpenChoices
 from tests.mutation.mutant import Fault
 
 RUNTIME_FAULTS = [

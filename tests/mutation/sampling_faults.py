@@ -1,7 +1,7 @@
 """Faults of the choice of tokens."""
 
-from engine.worker.logit_rules import LogitRules, _penalise, _Rules
-from engine.worker.sampler import _apply_rules, _columns, choose, look_up
+from engine.worker.sampling.logit_rules import LogitRules, _penalise, _Rules
+from engine.worker.sampling.sampler import _apply_rules, _columns, choose, look_up
 from kernels.sampling import sample
 from tests.mutation.mutant import Fault
 

@@ -1,0 +1,77 @@
+"""What swapping costs is measured, and nothing is changed by it."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.config import EngineConfig
+from engine.model.parallel import TensorParallel
+from engine.worker.block_copy_time import measure_block_copy_s
+from engine.worker.kv_pool import KVPool
+from engine.worker.worker import load_worker
+from kernels.reference import ReferenceBackend
+from kernels.runtime import HostRuntime
+from tests.engine.model.tiny import TinyModel
+from tests.engine.whole.engine_run import SWAP_BYTES
+
+_BACKEND = ReferenceBackend(torch.device("cpu"), torch.float32)
+
+
+def _pool(config: EngineConfig) -> KVPool:
+    return KVPool(config, TensorParallel(), _BACKEND, HostRuntime(), config.kv_cache_bytes)
+
+
+@pytest.mark.parametrize("num_blocks", [1, 300])
+def test_a_pool_is_the_same_after_the_measurement(tiny: TinyModel, num_blocks: int) -> None:
+    config = tiny.config(num_blocks=num_blocks, max_model_len=16, swap_bytes=SWAP_BYTES)
+    pool = _pool(config)
+    pool.kv.copy_(torch.randn_like(pool.kv))
+    before = pool.kv.clone()
+    assert measure_block_copy_s(pool) > 0
+    assert torch.equal(pool.kv, before)
+
+
+def test_without_swap_space_there_is_nothing_to_measure(tiny: TinyModel) -> None:
+    assert measure_block_copy_s(_pool(tiny.config())) == 0
+
+
+def test_a_worker_reports_its_rate(tiny: TinyModel) -> None:
+    assert load_worker(tiny.config(swap_bytes=SWAP_BYTES)).capacity.block_copy_s > 0
+    assert load_worker(tiny.config()).capacity.block_copy_s == 0
+
+
+class _Counting(HostRuntime):
+    """Counts the blocks that are moved in each direction."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moved = {"out": 0, "in": 0}
+
+    def move_out(self, kv: Tensor, blocks: list[int], host: Tensor, slots: list[int]) -> None:
+        self.moved["out"] += len(blocks)
+        super().move_out(kv, blocks, host, slots)
+
+    def move_in(self, host: Tensor, slots: list[int], kv: Tensor, blocks: list[int]) -> None:
+        self.moved["in"] += len(blocks)
+        super().move_in(host, slots, kv, blocks)
+
+
+def test_blocks_are_copied_in_both_directions(tiny: TinyModel) -> None:
+    config = tiny.config(num_blocks=4, max_model_len=16, swap_bytes=SWAP_BYTES)
+    runtime = _Counting()
+    measure_block_copy_s(KVPool(config, TensorParallel(), _BACKEND, runtime, 0))
+    # one round to make pages and three that count
+    assert runtime.moved == {"out": 16, "in": 16}
+
+
+def test_the_cost_is_that_of_one_block_in_one_direction(
+    tiny: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first round, which makes pages, does not count, and of the others the middle one."""
+    times_s = iter([0.0, 900.0, 1000.0, 1080.0, 2000.0, 2008.0, 3000.0, 3016.0])
+    clock = SimpleNamespace(perf_counter=lambda: next(times_s))
+    monkeypatch.setattr("engine.worker.block_copy_time.time", clock)
+    config = tiny.config(num_blocks=4, max_model_len=16, swap_bytes=SWAP_BYTES)
+    assert measure_block_copy_s(_pool(config)) == 16 / (2 * 4)

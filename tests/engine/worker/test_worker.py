@@ -1,0 +1,302 @@
+"""What one rank makes of plans."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from engine.errors import InvariantViolated
+from engine.types import RowAdmission, StepPlan, int32
+from engine.worker.worker import load_worker
+from kernels.runtime import HostRuntime
+from tests.engine.model.tiny import TinyModel, save_tiny
+from tests.engine.whole.engine_run import SWAP_BYTES
+from tests.engine.worker.loading import loader
+from tests.engine.worker.plans import GREEDY, Driver
+
+_POISON = 300
+
+
+@pytest.fixture
+def poisoned(tmp_path: Path) -> TinyModel:
+    """A model whose embedding of one token is NaN."""
+    tiny = save_tiny("mha", tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["model.embed_tokens.weight"][_POISON] = math.nan
+    save_file(weights, tmp_path / "model.safetensors")
+    return tiny
+
+
+def test_capacity_follows_the_configuration(tiny: TinyModel) -> None:
+    capacity = load_worker(tiny.config(num_blocks=33, block_size=8, max_num_seqs=5)).capacity
+    assert (capacity.num_blocks, capacity.block_size, capacity.num_rows) == (33, 8, 5)
+
+
+def test_plan_that_only_releases_computes_nothing(tiny: TinyModel) -> None:
+    driver = Driver(load_worker(tiny.config()))
+    row = driver.admit([1, 2])
+    driver.prefill(row, 2)
+    driver.release(row)
+    result = driver.step()
+    assert len(result.tokens) == 0
+    assert result.elapsed_s > 0
+
+
+def test_chunk_that_does_not_end_the_prompt_samples_nothing(tiny: TinyModel) -> None:
+    driver = Driver(load_worker(tiny.config()))
+    row = driver.admit([1, 2, 3, 4])
+    assert [len(result.tokens) for result in driver.prefill(row, 2)] == [0, 1]
+
+
+def test_result_lists_decodes_before_ended_prefills(tiny: TinyModel) -> None:
+    driver = Driver(load_worker(tiny.config()))
+    first, second, third = (driver.admit([token, token + 1]) for token in (1, 2, 3))
+    driver.prefill(first, 2)
+    result = driver.step([first], [(second, 1), (third, 2)])
+    assert list(result.rows) == [first.row, third.row]
+
+
+def test_row_released_and_admitted_in_one_plan_starts_anew(tiny: TinyModel) -> None:
+    driver = Driver(load_worker(tiny.config()))
+    first = driver.admit([5, 6, 7], replace(GREEDY, temperature=5.0, seed=3))
+    driver.prefill(first, 8)
+    driver.release(first)
+    second = driver.admit([8, 9])
+    assert second.row == first.row
+    driver.prefill(second, 8)
+    assert driver.generate(second, 12) == tiny.greedy([8, 9], 12)
+
+
+def test_plans_made_ahead_of_results_decode_the_right_tokens(tiny: TinyModel) -> None:
+    driver = Driver(load_worker(tiny.config(block_size=1)))
+    row = driver.admit([1, 2, 3])
+    plans = [driver.plan([], [(row, 3)])] + [driver.plan([row], []) for _ in range(9)]
+    tokens = [driver.worker.execute(plan).tokens[0] for plan in plans]
+    assert tokens == tiny.greedy([1, 2, 3], 10)
+
+
+def test_copied_blocks_hold_the_same_keys_and_values(tiny: TinyModel) -> None:
+    worker = load_worker(tiny.config(block_size=4))
+    driver = Driver(worker)
+    row = driver.admit([1, 2, 3])
+    driver.prefill(row, 8)
+    (source,) = row.blocks
+    target = driver.free_blocks.pop()
+    copying = StepPlan(
+        step=9,
+        append_rows=int32([row.row]),
+        append_indices=int32([0]),
+        append_blocks=int32([target]),
+        copy_sources=int32([source]),
+        copy_destinations=int32([target]),
+    )
+    worker.execute(copying)
+    worker.pool.kv[source].fill_(math.nan)
+    row.blocks[0] = target
+    assert driver.generate(row, 8) == tiny.greedy([1, 2, 3], 8)
+
+
+def test_blocks_are_swapped_out_before_others_take_their_place(tiny: TinyModel) -> None:
+    """One plan saves block 2, brings back what was saved of block 1 to it, and copies that."""
+    worker = load_worker(tiny.config(swap_bytes=SWAP_BYTES))
+    kv = worker.pool.kv
+    kv.normal_()
+    before = kv[:5].clone()
+    worker.execute(StepPlan(step=0, swap_out_blocks=int32([1]), swap_out_slots=int32([0])))
+    moving = StepPlan(
+        step=1,
+        swap_out_blocks=int32([2]),
+        swap_out_slots=int32([1]),
+        swap_in_slots=int32([0]),
+        swap_in_blocks=int32([2]),
+        copy_sources=int32([2]),
+        copy_destinations=int32([3]),
+    )
+    worker.execute(moving)
+    worker.execute(StepPlan(step=2, swap_in_slots=int32([1]), swap_in_blocks=int32([4])))
+    assert torch.equal(kv[2], before[1])
+    assert torch.equal(kv[3], before[1])
+    assert torch.equal(kv[4], before[2])
+
+
+@pytest.mark.parametrize("captures", [False, True])
+def test_a_row_goes_on_with_the_token_that_a_plan_gives_it(tiny: TinyModel, captures: bool) -> None:
+    driver = Driver(loader(HostRuntime(captures=captures))(tiny.config()))
+    rows = [driver.admit([1, 2, 3]) for _ in range(4)]
+    driver.step([], [(row, 3) for row in rows])
+    plan = driver.plan(rows, [])
+    # the second row keeps what it has sampled
+    given = [77, rows[1].output[0], 200, 120]
+    changed = [0, 2, 3]
+    plan = replace(
+        plan,
+        token_rows=int32([rows[index].row for index in changed]),
+        token_values=int32([given[index] for index in changed]),
+    )
+    result = driver.worker.execute(plan)
+    expected = [tiny.greedy([1, 2, 3, token], 1)[0] for token in given]
+    assert list(result.tokens) == expected
+    assert len(set(expected)) > 1
+
+
+@pytest.mark.parametrize("captures", [False, True])
+def test_a_sibling_goes_on_behind_the_prompt_of_its_parent(tiny: TinyModel, captures: bool) -> None:
+    """Both write the same keys and values into the block that they share."""
+    driver = Driver(loader(HostRuntime(captures=captures))(tiny.config(block_size=8)))
+    parent, sibling = driver.admit([1, 2, 3]), driver.admit([1, 2, 3])
+    plan = replace(
+        driver.plan([], [(parent, 3)]),
+        append_rows=int32([parent.row, sibling.row]),
+        append_indices=int32([0, 0]),
+        append_blocks=int32(parent.blocks * 2),
+        sibling_rows=int32([sibling.row]),
+        sibling_parents=int32([parent.row]),
+    )
+    result = driver.worker.execute(plan)
+    expected = tiny.greedy([1, 2, 3], 4)
+    assert list(result.rows) == [parent.row, sibling.row]
+    assert list(result.tokens) == expected[:1] * 2
+    sibling.length, sibling.blocks = parent.length, list(parent.blocks)
+    for token in expected[1:]:
+        result = driver.step([sibling, parent])
+        assert list(result.rows) == [sibling.row, parent.row]
+        assert list(result.tokens) == [token] * 2
+
+
+def test_a_forked_row_goes_on_as_its_parent_would(tiny: TinyModel) -> None:
+    driver = Driver(load_worker(tiny.config(block_size=8)))
+    parent = driver.admit([1, 2, 3])
+    driver.prefill(parent, 3)
+    child = driver.admit([])
+    plan = replace(
+        driver.plan([], []),
+        fork_parents=int32([parent.row]),
+        fork_children=int32([child.row]),
+        token_rows=int32([child.row]),
+        token_values=int32(parent.output),
+    )
+    driver.worker.execute(plan)
+    child.length, child.blocks = parent.length, list(parent.blocks)
+    for token in tiny.greedy([1, 2, 3], 4)[1:]:
+        assert list(driver.step([parent, child]).tokens) == [token] * 2
+
+
+def test_rules_know_the_tokens_that_were_fed(tiny: TinyModel) -> None:
+    """The driver says nothing of prompts, so that all tokens count as output."""
+    driver = Driver(load_worker(tiny.config()))
+    row = driver.admit([17, 4, 17], replace(GREEDY, frequency_penalty=2.0))
+    driver.prefill(row, 2)
+    driver.generate(row, 8)
+    for length in range(3, len(row.tokens)):
+        known = row.tokens[:length]
+        scores = tiny.logprobs(known)[-1].clone()
+        for token in known:
+            scores[token] -= 2.0
+        assert row.tokens[length] == int(scores.argmax())
+
+
+def test_log_probabilities_of_prompts_come_after_sampled_tokens(tiny: TinyModel) -> None:
+    driver = Driver(load_worker(tiny.config()))
+    wanted = replace(GREEDY, prompt_logprobs=0, num_logprobs=2)
+    row = driver.admit([7, 8, 9])
+    admission = RowAdmission(
+        row=row.row, sampling=wanted, prompt_len=3, known_tokens=int32([7, 8, 9])
+    )
+    plan = driver.plan([], [(row, 3)])
+    result = driver.worker.execute(replace(plan, admissions=(admission,)))
+    expected = tiny.logprobs([7, 8, 9])
+    assert list(result.rows) == [row.row] * 3
+    assert list(result.tokens) == [*tiny.greedy([7, 8, 9], 1), 8, 9]
+    assert list(result.top_counts) == [2, 0, 0]
+    chosen = torch.tensor([expected[2].max(), expected[0, 8], expected[1, 9]])
+    torch.testing.assert_close(torch.tensor(result.logprobs), chosen, atol=1e-4, rtol=0)
+
+
+def test_a_plan_that_reaches_beyond_the_pool_changes_nothing(tiny: TinyModel) -> None:
+    worker = load_worker(tiny.config(num_blocks=33))
+    before = worker.pool.kv.clone()
+    for block in (-1, 33):
+        plan = StepPlan(step=0, copy_sources=int32([0]), copy_destinations=int32([block]))
+        with pytest.raises(InvariantViolated, match="beyond"):
+            worker.execute(plan)
+    assert torch.equal(worker.pool.kv, before)
+
+
+def test_a_pool_of_one_block_has_no_block_to_copy_before_the_start(tiny: TinyModel) -> None:
+    config = tiny.config(num_blocks=1, block_size=16, max_model_len=16, max_num_seqs=1)
+    driver = Driver(loader(HostRuntime(captures=True))(config))
+    row = driver.admit([1, 2, 3])
+    driver.prefill(row, 3)
+    assert driver.generate(row, 4) == tiny.greedy([1, 2, 3], 4)
+
+
+def test_broken_row_reports_no_token_and_leaves_its_neighbours_alone(poisoned: TinyModel) -> None:
+    driver = Driver(load_worker(poisoned.config(block_size=4)))
+    sound, broken = driver.admit([1, 2, 3]), driver.admit([1, _POISON, 3])
+    driver.step([], [(sound, 3), (broken, 3)])
+    assert broken.output == [-1]
+    # a plan made ahead may still decode the broken row
+    driver.step([sound, broken])
+    assert broken.output == [-1, -1]
+    driver.release(broken)
+    # its blocks hold NaN until they are written again
+    heir = driver.admit([4, 5])
+    driver.step([sound], [(heir, 2)])
+    for _ in range(6):
+        driver.step([sound, heir])
+    assert sound.output == poisoned.greedy([1, 2, 3], 9)
+    assert heir.output == poisoned.greedy([4, 5], 7)
+
+
+def test_broken_row_that_draws_reports_no_token(poisoned: TinyModel) -> None:
+    driver = Driver(load_worker(poisoned.config()))
+    filtered = replace(GREEDY, temperature=0.7, top_p=0.9, top_k=5, min_p=0.01, num_logprobs=2)
+    row = driver.admit([_POISON], filtered)
+    (result,) = driver.prefill(row, 1)
+    assert list(result.tokens) == [-1]
+
+
+def test_decode_of_a_row_without_tokens_is_refused(tiny: TinyModel) -> None:
+    driver = Driver(load_worker(tiny.config()))
+    with pytest.raises(InvariantViolated, match="decode"):
+        driver.step([driver.admit([1])])
+
+
+def test_prefill_of_a_free_row_is_refused(tiny: TinyModel) -> None:
+    driver = Driver(load_worker(tiny.config()))
+    row = driver.admit([1])
+    driver.plan([], [])
+    with pytest.raises(InvariantViolated, match="free rows"):
+        driver.step([], [(row, 1)])
+
+
+def test_decode_beyond_the_longest_sequence_is_refused(tiny: TinyModel) -> None:
+    driver = Driver(load_worker(tiny.config(max_model_len=4, block_size=4)))
+    row = driver.admit([1, 2, 3])
+    driver.prefill(row, 4)
+    driver.step([row])
+    row.blocks.append(0)
+    with pytest.raises(InvariantViolated, match=r"\[4\] decode"):
+        driver.step([row])
+
+
+def test_release_of_a_free_row_and_admission_of_a_used_one_are_refused(tiny: TinyModel) -> None:
+    worker = load_worker(tiny.config())
+    with pytest.raises(InvariantViolated, match="free row"):
+        worker.execute(StepPlan(step=0, releases=int32([2])))
+    driver = Driver(worker)
+    row = driver.admit([1])
+    admitting = driver.plan([], [])
+    worker.execute(admitting)
+    with pytest.raises(InvariantViolated, match=f"in use.*{row.row}"):
+        worker.execute(admitting)
+
+
+def test_threads_are_those_of_the_configuration(tiny: TinyModel) -> None:
+    load_worker(tiny.config(num_threads=2))
+    assert torch.get_num_threads() == 2
+    load_worker(tiny.config(num_threads=1))
+    assert torch.get_num_threads() == 1
