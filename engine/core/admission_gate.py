@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.core.sequence import SequenceGroup
+from engine.core.sequence_group import SequenceGroup
 
 
 class AdmissionGate(Protocol):
@@ -50,10 +50,10 @@ class BatchGate:
     """A batch is formed only when the last one has ended (FasterTransformer with a scheduler).
 
     Its requests have the same number of sequences, and the longest prompt with the longest output
-    of any of them fits the context, as they are padded to a rectangle. Rows bound its size; what
-    the token budget of one step leaves out waits for the next batch. Sequences end here with their
-    own last token; that a padded batch goes on computing them is a matter of the step's time (see
-    `engine.executor.step_time.PaddedBatches`).
+    of any of them fits the context, as they are padded to a rectangle. The rows of the workers'
+    table bound its size; what the token budget of one step leaves out waits for the next batch.
+    Sequences end here with their own last token; that a padded batch goes on computing them is a
+    matter of the step's time (see `engine.executor.step_time.PaddedBatches`).
 
     Attributes:
         max_total_len: tokens of the rectangle's width.

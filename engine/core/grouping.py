@@ -5,7 +5,8 @@ from dataclasses import replace
 from engine.config import SchedulerConfig
 from engine.core.beam_search import BeamSearch
 from engine.core.limits import clip_max_tokens, num_sequences
-from engine.core.sequence import Sequence, SequenceGroup
+from engine.core.sequence import Sequence
+from engine.core.sequence_group import SequenceGroup
 from engine.types import Capacity, Request
 
 

@@ -3,8 +3,8 @@
 from engine.config import SchedulerConfig
 from engine.core.admission_gate import AdmissionGate, BatchGate, IterationGate
 from engine.core.headroom import Headroom
-from engine.core.memory import Memory
-from engine.core.paged_memory import PagedMemory
+from engine.core.memory import BlockManager
+from engine.core.paged_memory import PagedBlockManager
 from engine.core.preemption import (
     CheapestPreemption,
     FixedPreemption,
@@ -12,11 +12,11 @@ from engine.core.preemption import (
     SharedPreemption,
 )
 from engine.core.reservation import output_estimate
-from engine.core.reserved_memory import ReservedMemory
+from engine.core.reserved_memory import ReservedBlockManager
 from engine.types import Capacity
 
 
-def make_memory(config: SchedulerConfig, capacity: Capacity) -> Memory:
+def make_block_manager(config: SchedulerConfig, capacity: Capacity) -> BlockManager:
     """Make the policy for the KV pool.
 
     Raises:
@@ -24,15 +24,15 @@ def make_memory(config: SchedulerConfig, capacity: Capacity) -> Memory:
     """
     config.check_pinned_share(capacity.num_blocks, capacity.block_size)
     if config.memory_policy == "paged":
-        return PagedMemory(
+        return PagedBlockManager(
             capacity.num_blocks,
             capacity.block_size,
-            num_swap_slots=capacity.num_swap_slots,
+            num_swap_blocks=capacity.num_swap_blocks,
             headroom=Headroom(watermark=config.watermark, growth_blocks=config.growth_blocks),
             prefix_cache=config.prefix_cache,
             pinned_blocks=config.num_pinnable(capacity.num_blocks),
         )
-    return ReservedMemory(
+    return ReservedBlockManager(
         capacity.num_blocks,
         capacity.block_size,
         max_len=config.max_model_len,

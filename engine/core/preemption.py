@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.core.sequence import SequenceGroup
+from engine.core.sequence_group import SequenceGroup
 from engine.types import StepPlan
 
 
@@ -71,7 +71,7 @@ class PrefillRate:
 
     def note(self, plan: StepPlan, elapsed_s: float) -> None:
         """Take in a step, if most of its time went into prefills."""
-        if len(plan.prefill_tokens) > len(plan.decode_rows) and not plan.swap_in_blocks:
+        if len(plan.prefill_tokens) > len(plan.decode_rows) and not plan.swap_in_destinations:
             self._elapsed_s = self._MEMORY * self._elapsed_s + elapsed_s
             self._num_tokens = self._MEMORY * self._num_tokens + plan.num_tokens
 

@@ -13,14 +13,14 @@ class Capacity:
         num_blocks: blocks of the KV pool.
         block_size: tokens per block.
         num_rows: sequences that can be in the row table at once.
-        num_swap_slots: blocks that fit the swap space.
+        num_swap_blocks: blocks that fit the swap space.
         block_copy_s: seconds to copy a block to or from the swap space; 0 when not measured.
     """
 
     num_blocks: int
     block_size: int
     num_rows: int
-    num_swap_slots: int = 0
+    num_swap_blocks: int = 0
     block_copy_s: float = 0.0
 
     @property

@@ -46,7 +46,7 @@ class SamplingParams:
         beam_width: beams to keep open, at least n; 0 samples instead of searching.
         length_penalty, early_stopping: beam search only, as in transformers' `generate`.
         stop_pattern: beam search only: what else ends a hypothesis, with the token that meets it.
-        tell_beams: beam search only: tell of the open beams after each step.
+        report_beams: beam search only: tell of the open beams after each step.
         min_tokens: tokens before which no stop id can be chosen.
         presence_penalty, frequency_penalty: subtracted from the logits of output tokens, once and
             per occurrence, in [-2, 2].
@@ -75,7 +75,7 @@ class SamplingParams:
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
     stop_pattern: StopPattern | None = None
-    tell_beams: bool = False
+    report_beams: bool = False
     min_tokens: int = 0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0

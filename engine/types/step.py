@@ -44,8 +44,8 @@ class StepPlan:
         append_rows, append_indices, append_blocks: int32 writes table[row][index] = block.
         token_rows, token_values: int32 writes last_token[row] = value, where it is not the token
             that the row sampled last.
-        swap_out_blocks, swap_out_slots: int32 pairs, GPU block -> CPU slot.
-        swap_in_slots, swap_in_blocks: int32 pairs, CPU slot -> GPU block.
+        swap_out_sources, swap_out_destinations: int32 pairs, GPU block -> CPU slot.
+        swap_in_sources, swap_in_destinations: int32 pairs, CPU slot -> GPU block.
         copy_sources, copy_destinations: int32 block pairs (copy-on-write).
         decode_rows: int32 rows that grow by one token.
         prefill_rows, prefill_starts, prefill_counts: int32, one entry per chunk: tokens
@@ -66,10 +66,10 @@ class StepPlan:
     append_blocks: IntColumn = field(default_factory=int32)
     token_rows: IntColumn = field(default_factory=int32)
     token_values: IntColumn = field(default_factory=int32)
-    swap_out_blocks: IntColumn = field(default_factory=int32)
-    swap_out_slots: IntColumn = field(default_factory=int32)
-    swap_in_slots: IntColumn = field(default_factory=int32)
-    swap_in_blocks: IntColumn = field(default_factory=int32)
+    swap_out_sources: IntColumn = field(default_factory=int32)
+    swap_out_destinations: IntColumn = field(default_factory=int32)
+    swap_in_sources: IntColumn = field(default_factory=int32)
+    swap_in_destinations: IntColumn = field(default_factory=int32)
     copy_sources: IntColumn = field(default_factory=int32)
     copy_destinations: IntColumn = field(default_factory=int32)
     decode_rows: IntColumn = field(default_factory=int32)

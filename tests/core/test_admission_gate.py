@@ -4,7 +4,7 @@ from engine.config import SchedulerConfig
 from engine.core.admission_gate import BatchGate, IterationGate
 from engine.core.engine import Engine
 from engine.core.grouping import make_group
-from engine.core.sequence import SequenceGroup
+from engine.core.sequence_group import SequenceGroup
 from engine.executor.symbolic import SymbolicExecutor
 from engine.types import Capacity, Request, SamplingParams, int32
 
@@ -57,7 +57,7 @@ def test_under_faster_transformer_batches_follow_each_other_whole() -> None:
     capacity = Capacity(num_blocks=32, block_size=4, num_rows=3)
     engine = Engine(config, SymbolicExecutor(capacity))
     for request_id in range(5):
-        engine.add(_request(request_id, prompt_len=4, max_tokens=2 + request_id))
+        engine.scheduler.add(_request(request_id, prompt_len=4, max_tokens=2 + request_id))
     batches = []
     while (output := engine.step(0.0)) is not None:
         batches.append(sorted(set(output.request_ids)))

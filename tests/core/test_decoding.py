@@ -4,8 +4,8 @@ import math
 
 from engine.core.decoding import Decoding
 from engine.core.output import OutputBuilder
-from engine.core.paged_memory import PagedMemory
-from engine.core.sequence import SequenceGroup
+from engine.core.paged_memory import PagedBlockManager
+from engine.core.sequence_group import SequenceGroup
 from engine.types import (
     FinishReason,
     MemoryUsage,
@@ -29,11 +29,12 @@ class Table:
 
     def __init__(self, group: SequenceGroup) -> None:
         self.group = group
-        self.memory = PagedMemory(16, 4, prefix_cache=False)
+        self.manager = PagedBlockManager(16, 4, prefix_cache=False)
         self.output = OutputBuilder()
-        self.decoding = Decoding(self.memory, self.output)
-        for entry in self.memory.admit(group):
-            entry.sequence.row = entry.sequence.choice
+        self.decoding = Decoding(self.manager, self.output)
+        group.start_running()
+        for allocation in self.manager.allocate(group):
+            allocation.sequence.row = allocation.sequence.choice
 
     def accept(self, choice: int, *tops: tuple[int, float], token: int = 0) -> tuple[int, ...]:
         """Hands in a token or candidates of a choice; the choices that follow another."""
@@ -104,7 +105,7 @@ def test_the_first_candidates_make_the_beams() -> None:
     table = beam_table(3)
     assert table.accept(0, (5, -1.0), (6, -2.0), (7, -3.0), (8, -4.0)) == (1, 2)
     assert table.outputs == [[5], [6], [7]]
-    assert {table.memory.block_table(index) for index in range(3)} == {(0, 1)}
+    assert {table.manager.block_table(index) for index in range(3)} == {(0, 1)}
     assert [sequence.fork_row for sequence in table.group.sequences] == [-1, 0, 0]
     assert table.news() == []
 
@@ -120,24 +121,24 @@ def test_a_beam_without_children_becomes_a_fork_and_gives_back_its_blocks() -> N
     table = beam_table(2)
     table.accept(0, (5, -1.0), (6, -2.0))
     for index in range(2):
-        table.memory.append(index)
-    assert table.memory.usage().free == 64 - 12
+        table.manager.append(index)
+    assert table.manager.usage().free == 64 - 12
     table.accept(0, (1, -9.0))
     assert table.accept(1, (7, -0.1), (8, -0.2)) == (0,)
     assert table.outputs == [[6, 8], [6, 7]]
-    assert table.memory.block_table(0) == table.memory.block_table(1)
-    assert table.memory.usage().free == 64 - 8
+    assert table.manager.block_table(0) == table.manager.block_table(1)
+    assert table.manager.usage().free == 64 - 8
 
 
 def test_blocks_of_a_beam_that_ends_come_back_at_once() -> None:
     table = beam_table(2)
     table.accept(0, (5, -1.0), (6, -2.0))
     for index in range(2):
-        table.memory.append(index)
+        table.manager.append(index)
     table.accept(0, (9, -0.1), (1, -0.3))
     table.accept(1, (9, -8.0))
     assert table.outputs == [[5, 1]]
-    assert table.memory.usage().free == 64 - 8
+    assert table.manager.usage().free == 64 - 8
 
 
 def test_hypotheses_are_told_best_first_with_their_reasons() -> None:
@@ -175,7 +176,7 @@ def test_alternatives_are_as_many_as_asked_for_without_what_is_ruled_out() -> No
 def test_a_search_tells_its_steps_where_that_is_asked_for() -> None:
     for tells in (False, True):
         sampling = SamplingParams(
-            max_tokens=5, beam_width=2, n=2, stop_token_ids=(9,), tell_beams=tells
+            max_tokens=5, beam_width=2, n=2, stop_token_ids=(9,), report_beams=tells
         )
         table = Table(group_of([1] * 6, sampling=sampling))
         table.accept(0, (5, -1.0), (9, -1.5), (6, -2.0), (7, -3.0))
@@ -192,6 +193,6 @@ def test_a_search_tells_its_steps_where_that_is_asked_for() -> None:
 def test_one_choice_of_a_search_is_never_given_up() -> None:
     table = beam_table(2, n=2)
     table.accept(0, (5, -1.0), (6, -2.0))
-    assert not table.decoding.give_up(table.group, 0).ended
+    assert not table.decoding.abort_choice(table.group, 0).ended
     assert table.news() == []
     assert table.outputs == [[5], [6]]

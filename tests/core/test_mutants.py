@@ -26,8 +26,8 @@ from tests.core import test_preempted_groups as preempted_groups
 from tests.core import test_queues as queues
 from tests.core import test_scheduler as scheduler
 from tests.core import test_swap_space as swap_space
-from tests.core.machines import BlockPoolMachine
 from tests.core.mutants import Mutant
+from tests.core.state_machines import BlockPoolMachine
 from tests.core.workload import run_workload
 
 CORE_MUTANTS: list[Mutant] = [
@@ -42,7 +42,7 @@ CORE_MUTANTS: list[Mutant] = [
     *scheduler_mutants.PLAN_MUTANTS,
     *planner_mutants.PLANNER_MUTANTS,
     *scheduler_mutants.QUEUE_MUTANTS,
-    *scheduler_mutants.RETIREMENT_MUTANTS,
+    *scheduler_mutants.RELEASE_MUTANTS,
     *scheduler_mutants.SCHEDULER_MUTANTS,
     *scheduler_mutants.DECODING_MUTANTS,
     *scheduler_mutants.OUTPUT_MUTANTS,

@@ -5,7 +5,7 @@ import math
 from engine.config import SchedulerConfig
 from engine.core.grouping import make_group
 from engine.core.output import OutputBuilder
-from engine.core.sequence import SequenceGroup
+from engine.core.sequence_group import SequenceGroup
 from engine.types import (
     Capacity,
     FinishReason,
@@ -133,11 +133,11 @@ def test_cached_tokens_of_a_request_are_told_once_beside_an_entry() -> None:
 
 def test_preemptions_are_told_once_with_the_next_news() -> None:
     news = News(RESULT)
-    news.groups[2].num_untold_preemptions = 2
+    news.groups[2].num_unreported_preemptions = 2
     for position in (0, 1, 2):
         news.token(position)
     assert list(news.builder.build(4, STATS).preemptions) == [0, 0, 2]
-    news.groups[1].num_untold_preemptions = 1
+    news.groups[1].num_unreported_preemptions = 1
     news.end(1)
     news.end(2)
     assert list(news.builder.build(5, STATS).preemptions) == [1, 0]

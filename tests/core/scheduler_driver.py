@@ -4,7 +4,7 @@ from collections import deque
 from typing import Any
 
 from engine.config import SchedulerConfig
-from engine.core.paged_memory import PagedMemory
+from engine.core.paged_memory import PagedBlockManager
 from engine.core.policies import make_gate
 from engine.core.preemption import FixedPreemption
 from engine.core.scheduler import Scheduler
@@ -22,8 +22,8 @@ from engine.types import (
 News = dict[int, tuple[int, FinishReason]]
 
 
-class Desk:
-    """Rows are handed out from 0, so row n belongs to the n-th request until one ends."""
+class SchedulerDriver:
+    """RowAllocator are handed out from 0, so row n belongs to the n-th request until one ends."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Desk:
         block_size: int = 4,
         num_rows: int = 4,
         budget: int = 64,
-        num_swap_slots: int = 0,
+        num_swap_blocks: int = 0,
         prefix_cache: bool = False,
         **options: Any,
     ) -> None:
@@ -41,15 +41,15 @@ class Desk:
             num_blocks=num_blocks,
             block_size=block_size,
             num_rows=num_rows,
-            num_swap_slots=num_swap_slots,
+            num_swap_blocks=num_swap_blocks,
         )
         config = SchedulerConfig(max_num_batched_tokens=budget, max_model_len=1000, **options)
-        memory = PagedMemory(
-            num_blocks, block_size, num_swap_slots=num_swap_slots, prefix_cache=prefix_cache
+        manager = PagedBlockManager(
+            num_blocks, block_size, num_swap_blocks=num_swap_blocks, prefix_cache=prefix_cache
         )
-        preemption = FixedPreemption(swap=num_swap_slots > 0)
+        preemption = FixedPreemption(swap=num_swap_blocks > 0)
         gate = make_gate(config)
-        self.scheduler = Scheduler(config, capacity, memory, preemption, gate)
+        self.scheduler = Scheduler(config, capacity, manager, preemption, gate)
         self._in_flight: deque[StepPlan] = deque()
 
     def add(

@@ -1,8 +1,8 @@
 """Drives an engine over the symbolic executor and checks its promises at every step."""
 
 from engine.core.engine import Engine
-from engine.core.memory import Memory
-from engine.core.paged_memory import PagedMemory
+from engine.core.memory import BlockManager
+from engine.core.paged_memory import PagedBlockManager
 from engine.errors import InvalidRequest, PromptTooLong
 from engine.types import (
     FinishReason,
@@ -14,23 +14,23 @@ from engine.types import (
     StepStats,
     int32,
 )
+from tests.core.checking_executor import SEED_STRIDE, CheckingExecutor
 from tests.core.expectations import Answer, Setting, can_ever_fit, predict
-from tests.core.modelled_pins import ModelledPins
-from tests.core.watched_executor import SEED_STRIDE, WatchedExecutor
+from tests.core.expected_pins import ExpectedPins
 
 NONE, ABORT, ERROR = FinishReason.NONE, FinishReason.ABORT, FinishReason.ERROR
 
 
-class Harness:
+class CheckedEngine:
     """One engine with its requests; every command checks what it can."""
 
-    def __init__(self, setting: Setting, memory: Memory | None = None) -> None:
+    def __init__(self, setting: Setting, block_manager: BlockManager | None = None) -> None:
         self.setting = setting
-        self.executor = WatchedExecutor(setting, self.is_open)
+        self.executor = CheckingExecutor(setting, self.is_open)
         self.engine = Engine(
             setting.config,
             self.executor,
-            memory=memory or _paged_memory(setting),
+            block_manager=block_manager or _block_manager(setting),
             preemption=setting.preemption,
         )
         self.requests: list[Request] = []
@@ -38,7 +38,7 @@ class Harness:
         self.aborted: set[int] = set()
         self.aborted_choices: set[tuple[int, int]] = set()
         self.stats = StepStats(usage=_empty(setting))
-        self.pins = ModelledPins(setting.capacity.block_size, setting.pinned_blocks)
+        self.pins = ExpectedPins(setting.capacity.block_size, setting.pinned_blocks)
         self._now_s = 0
         self._quiet_steps = 0
         self._num_plans = 0
@@ -70,7 +70,7 @@ class Harness:
         )
         fits = can_ever_fit(self.setting, len(prompt), sampling)
         try:
-            self.engine.add(request)
+            self.engine.scheduler.add(request)
         except (InvalidRequest, PromptTooLong):
             assert not fits, "a request that fits was refused"
             return None
@@ -95,7 +95,7 @@ class Harness:
         may_pin = self.setting.prefix_cache and self.pins.accepts(request)
         fits = can_ever_fit(self.setting, len(prompt), request.sampling) and may_pin
         try:
-            self.engine.reserve_prefix(request)
+            self.engine.scheduler.add(request)
         except (InvalidRequest, PromptTooLong):
             assert not fits, "a prefix that can be pinned was refused"
             return None
@@ -110,14 +110,14 @@ class Harness:
         pin = self.pins.pins.pop((salt, name), None)
         if pin is not None and pin.warmer is not None and self.is_open(pin.warmer):
             self.aborted.add(pin.warmer)
-        self.engine.release_prefix(salt, name)
+        self.engine.scheduler.release_prefix(salt, name)
 
     def abort(self, request_id: int) -> None:
         """End a request, in whatever state it is."""
         if 0 <= request_id < len(self.answers) and self.is_open(request_id):
             self.aborted.add(request_id)
             self._settle_pin(request_id, is_computed=False)
-        self.engine.abort(request_id)
+        self.engine.scheduler.abort(request_id)
 
     def abort_choice(self, request_id: int, choice: int) -> None:
         """End one choice of a request that has others, as a stop string does."""
@@ -131,7 +131,7 @@ class Harness:
             return
         if not self.requests[request_id].sampling.beam_width:
             self.aborted_choices.add((request_id, choice))
-        self.engine.abort(request_id, choice)
+        self.engine.scheduler.abort(request_id, choice)
 
     def step(self) -> StepOutput | None:
         """One step of the engine."""
@@ -220,7 +220,7 @@ class Harness:
         _check_usage(stats.usage)
         assert stats.usage.total == capacity.num_slots
         assert stats.usage.internal <= capacity.block_size * capacity.num_rows
-        assert stats.usage.swapped <= capacity.num_swap_slots * capacity.block_size
+        assert stats.usage.swapped <= capacity.num_swap_blocks * capacity.block_size
         assert stats.num_tokens <= self.setting.config.max_num_batched_tokens
         assert self.setting.prefix_cache or stats.num_cached_tokens == 0
         num_open = stats.num_running + stats.num_waiting + stats.num_swapped
@@ -234,7 +234,9 @@ class Harness:
         has_plan = self.executor.num_plans > self._num_plans
         has_preempted = count_preemptions(stats) > count_preemptions(before)
         if self.setting.run_ahead == 1 and has_plan and has_preempted:
-            assert not self.executor.last_plan.admissions, "admitted in the step of a preemption"
+            assert not self.executor.last_plan.admissions, (
+                "a group entered in the step of a preemption"
+            )
         self.stats = stats
 
     def _check_answers(self, request: Request, answers: list[Answer]) -> None:
@@ -273,12 +275,12 @@ def count_preemptions(stats: StepStats) -> int:
     return stats.num_recomputed + stats.num_swapped_out
 
 
-def _paged_memory(setting: Setting) -> PagedMemory:
+def _block_manager(setting: Setting) -> PagedBlockManager:
     capacity = setting.capacity
-    return PagedMemory(
+    return PagedBlockManager(
         capacity.num_blocks,
         capacity.block_size,
-        num_swap_slots=capacity.num_swap_slots,
+        num_swap_blocks=capacity.num_swap_blocks,
         prefix_cache=setting.prefix_cache,
         pinned_blocks=setting.pinned_blocks,
     )

@@ -17,7 +17,7 @@ class _Pin:
     expires_s: float = inf
 
 
-class ModelledPins:
+class ExpectedPins:
     """Attributes: pins: by tenant and name."""
 
     def __init__(self, block_size: int, budget_blocks: int) -> None:

@@ -11,7 +11,7 @@ from tests.core.expectations import Setting
 SEED_STRIDE = 1000
 
 
-class WatchedExecutor(SymbolicExecutor):
+class CheckingExecutor(SymbolicExecutor):
     """Checks that requests are served first come, first served, unless some may overtake.
 
     Plans are those that a worker takes, too.
@@ -33,7 +33,7 @@ class WatchedExecutor(SymbolicExecutor):
         self._limits = PlanLimits(
             num_rows=capacity.num_rows,
             num_blocks=capacity.num_blocks,
-            num_swap_slots=capacity.num_swap_slots,
+            num_swap_blocks=capacity.num_swap_blocks,
             max_blocks=most,
             num_positions=most,
             vocab_size=most,
@@ -52,7 +52,7 @@ class WatchedExecutor(SymbolicExecutor):
             if admission.sampling.beam_width:
                 self._beam_rows.add(admission.row)
         # what a preempted group held is less than what it needs to come back
-        assert not (plan.swap_out_blocks and plan.admissions), "a plan swaps out and admits"
+        assert not (plan.swap_out_sources and plan.admissions), "a plan swaps out and admits"
         if not self._max_overtakes:
             self._check_order(plan)
         self.num_plans += 1
