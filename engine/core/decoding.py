@@ -115,8 +115,8 @@ class Decoding:
 
         The best child of a beam goes on in its parent's place: append. Every other child takes the
         place of a beam that has no child, or a new one, and shares the blocks of its parent: fork,
-        then append. A beam without a child whose place nobody took is freed. Blocks are copied only
-        when one of several children writes into the last block that they share (section 4.4).
+        then append. A beam without a child whose place is not taken is freed. Blocks are copied
+        only when one of several children writes into the last block that they share (section 4.4).
         """
         beam = group.beam
         assert beam is not None

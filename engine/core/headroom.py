@@ -1,16 +1,16 @@
-"""What newcomers leave free of the pool, so that those who are in it can grow for a while."""
+"""Blocks that stay free when a group enters, so that running sequences can grow for a while."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headroom:
-    """Blocks that are kept free of new sequences.
+    """How many blocks a group that enters must leave free.
 
     Attributes:
-        watermark: share of the pool that newcomers leave free.
-        growth_blocks: blocks that they leave free for each sequence in the pool, where that is
-            more. Without it a group that was preempted comes back only to be preempted again: with
+        watermark: share of the pool that stays free.
+        growth_blocks: blocks that stay free for each sequence in the pool, where that is more.
+            Without it a group that was preempted comes back only to be preempted again: with
             the paper's ShareGPT lengths on 981 blocks (simulated, A100, OPT-13B, 2 and 4 requests
             per second) 0.5 takes away a third of all preemptions and up to 16 % of the mean latency
             per token; with Alpaca's at 30 per second all 1,916 preemptions. A whole block costs
@@ -21,7 +21,7 @@ class Headroom:
     growth_blocks: float = 0.0
 
     def num_kept_free(self, num_blocks: int, num_sequences: int) -> int:
-        """Blocks that a newcomer leaves free.
+        """Blocks that stay free when a group enters.
 
         Args:
             num_blocks: blocks of the pool.

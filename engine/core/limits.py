@@ -1,4 +1,4 @@
-"""What can never be served, decided before a request is queued."""
+"""Which requests can never be served, decided before they are queued."""
 
 from engine.config import SchedulerConfig
 from engine.core.reservation import reserved_blocks

@@ -41,7 +41,7 @@ class Allocation:
 
 
 class BlockManager(Protocol):
-    """A policy for the KV cache: who gets which blocks (paper, sections 4.2 to 4.5).
+    """A policy for the KV cache: which blocks each sequence gets (paper, sections 4.2 to 4.5).
 
     Questions (`can_x`) have no effect; commands may assume that they were asked.
 
@@ -69,7 +69,7 @@ class BlockManager(Protocol):
         ...
 
     def fork(self, parent_id: int, child_id: int) -> BlockTableUpdate:
-        """Make the child a duplicate of the parent.
+        """Make the child a duplicate of the parent; it gives up what it had before.
 
         Returns:
             How the child's block table differs from the parent's, and copies for the next plan.

@@ -1,7 +1,7 @@
 """Prefixes whose blocks stay in the pool whatever else needs room (paper, section 4.4).
 
 A prefix is reserved, which takes its share of the budget; then a request computes it; then its full
-blocks are pinned. They are found by later prompts as any cached block is, by those of its tenant.
+blocks are pinned. Later prompts of the same tenant find them as they find any cached block.
 """
 
 from dataclasses import dataclass
@@ -129,7 +129,7 @@ class PinnedPrefixes:
         self.has_changed = True
 
     def abandon(self, request: Request) -> None:
-        """Note that a request will not compute its prefix; one that was pinned before stays so."""
+        """Note that a request will not compute its prefix; what was pinned before stays pinned."""
         key = _key(request)
         prefix = self._prefixes.get(key)
         if prefix is not None and prefix.computed_by == request.request_id:
@@ -139,10 +139,10 @@ class PinnedPrefixes:
             self.has_changed = True
 
     def release(self, salt: bytes, name: str) -> int | None:
-        """Give the blocks of a prefix to the ordinary cache; a name that is not known is ignored.
+        """Unpin the blocks of a prefix, which stay in the prefix cache as any others do.
 
         Returns:
-            Id of the request that computes it now, if any; it is of no use any more.
+            Id of the request that computes it now, if any. Unknown names are ignored.
         """
         prefix = self._prefixes.pop((salt, name), None)
         if prefix is None:

@@ -17,7 +17,7 @@ from engine.types import Capacity
 
 
 def make_block_manager(config: SchedulerConfig, capacity: Capacity) -> BlockManager:
-    """Make the policy for the KV pool.
+    """Make the policy for the KV cache.
 
     Raises:
         ConfigError: if the share for pinned prefixes could starve it.
@@ -50,7 +50,7 @@ def make_preemption(config: SchedulerConfig, capacity: Capacity) -> Preemption:
 
 
 def make_gate(config: SchedulerConfig) -> AdmissionGate:
-    """Make the scheduler's door."""
+    """Make the policy for the requests that enter the batch."""
     if config.memory_policy == "faster_transformer":
         return BatchGate(max_total_len=config.max_model_len)
     return IterationGate(max_overtakes=config.max_overtakes)

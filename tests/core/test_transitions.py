@@ -31,15 +31,16 @@ def changes(code: str) -> Iterator[str]:
     Fields of the same name that an object has itself (`self.status`) are its own.
     """
     for node in ast.walk(ast.parse(code)):
+        targets: list[ast.expr]
         if isinstance(node, ast.Assign | ast.Delete):
             targets = node.targets
         elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.For | ast.NamedExpr):
             targets = [node.target]
-        elif isinstance(node, ast.Call):
-            is_mutator = isinstance(node.func, ast.Attribute) and node.func.attr in MUTATORS
-            targets = [node.func.value] if is_mutator else []
-            if isinstance(node.func, ast.Name) and node.func.id in ("setattr", "delattr"):
-                yield ast.unparse(node)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            targets = [node.func.value] if node.func.attr in MUTATORS else []
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "delattr"):
+            yield ast.unparse(node)
+            continue
         else:
             continue
         yield from filter(None, map(_changed_field, _flattened(targets)))
