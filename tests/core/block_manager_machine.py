@@ -1,4 +1,4 @@
-"""A state machine for paged memory: told tables over a modelled pool."""
+"""A state machine for the paged block manager: its tables over a modelled pool."""
 
 import copy
 from collections.abc import Callable
@@ -21,10 +21,10 @@ CONFIG = SchedulerConfig(max_num_batched_tokens=1, max_model_len=24)
 
 
 class PagedBlockManagerMachine(RuleBasedStateMachine):
-    """Model: each slot of the pool holds the tokens that lead to it.
+    """Model: each token slot of the pool holds the tokens that lead to it.
 
     Attributes:
-        tables: blocks by sequence id, as told.
+        tables: blocks by sequence id, from the updates of the block manager.
         contents: by block, the prefix at each offset; None for what was never written.
     """
 
@@ -129,8 +129,8 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
         if swap and len(blocks) <= room:
             pairs = self.manager.swap_out(group)
             assert sorted(block for block, _ in pairs) == sorted(blocks), "not each block once"
-            for block, slot in pairs:
-                self.swapped[slot] = list(self.contents[block])
+            for block, swap_block in pairs:
+                self.swapped[swap_block] = list(self.contents[block])
             group.status = Status.SWAPPED
         else:
             group.status = Status.WAITING
@@ -153,8 +153,8 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
         if not fits:
             return
         pairs, allocations = self.manager.swap_in(group)
-        for slot, block in pairs:
-            self.contents[block] = list(self.swapped[slot])
+        for swap_block, block in pairs:
+            self.contents[block] = list(self.swapped[swap_block])
         self._enter(group, allocations, is_prefill=False)
 
     @precondition(lambda self: self.where(Status.SWAPPED))
@@ -204,17 +204,17 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
         self, group: SequenceGroup, allocations: list[Allocation], *, is_prefill: bool
     ) -> None:
         group.status = Status.RUNNING
-        assert [entry.sequence for entry in allocations] == group.live
-        for entry in allocations:
-            sequence = entry.sequence
+        assert [allocation.sequence for allocation in allocations] == group.live
+        for allocation in allocations:
+            sequence = allocation.sequence
             self.tables[sequence.sequence_id] = []
-            self._grow(sequence, entry.update)
-            assert entry.num_cached < sequence.num_known or not is_prefill
+            self._grow(sequence, allocation.update)
+            assert allocation.num_cached < sequence.num_known or not is_prefill
             sequence.num_scheduled = sequence.prefill_end = sequence.num_known
-            for position in range(entry.num_cached, sequence.num_known):
+            for position in range(allocation.num_cached, sequence.num_known):
                 self._write(sequence, position)
-        for entry in allocations if is_prefill else ():
-            self.manager.mark_computed(entry.sequence)
+        for allocation in allocations if is_prefill else ():
+            self.manager.mark_computed(allocation.sequence)
 
     def _grow(self, sequence: Sequence, update: BlockTableUpdate) -> None:
         for source, destination in update.copies:

@@ -44,7 +44,7 @@ class CheckedEngine:
         self._num_plans = 0
 
     def is_open(self, request_id: int) -> bool:
-        """Whether a request is neither aborted nor told to have ended."""
+        """Whether a request is neither aborted nor reported to have ended."""
         is_ended = all(answer.reason is not NONE for answer in self.answers[request_id])
         return not is_ended and request_id not in self.aborted
 
@@ -108,8 +108,8 @@ class CheckedEngine:
     def release(self, name: str, salt: bytes = b"") -> None:
         """Give up a pinned prefix, if there is one."""
         pin = self.pins.pins.pop((salt, name), None)
-        if pin is not None and pin.warmer is not None and self.is_open(pin.warmer):
-            self.aborted.add(pin.warmer)
+        if pin is not None and pin.computed_by is not None and self.is_open(pin.computed_by):
+            self.aborted.add(pin.computed_by)
         self.engine.scheduler.release_prefix(salt, name)
 
     def abort(self, request_id: int) -> None:
@@ -144,11 +144,11 @@ class CheckedEngine:
             assert not self.engine.has_work
             assert not self.open_requests, "the engine is idle with open requests"
             return None
-        news = zip(
+        items = zip(
             output.request_ids, output.choices, output.tokens, output.finish_reasons, strict=True
         )
-        for entry in news:
-            self._take_news(*entry)
+        for item in items:
+            self._take_item(*item)
         if output.pinned is not None:
             self.pins.check(output.pinned)
         self._check_progress(output)
@@ -166,7 +166,7 @@ class CheckedEngine:
         assert usage.free + usage.cached + usage.pinned == usage.total, "blocks leaked"
         size = self.setting.capacity.block_size
         assert usage.pinned == self.pins.num_warm_blocks * size, "pinned blocks leaked or lost"
-        assert usage.swapped == 0, "swap slots leaked"
+        assert usage.swapped == 0, "swap blocks leaked"
         assert usage.shared_saving == 0
 
     def check_pins(self) -> None:
@@ -186,15 +186,15 @@ class CheckedEngine:
         assert not self.stats.usage.pinned
 
     def check_rows(self) -> None:
-        """The next plan tells the workers of every row that was given back."""
+        """The next plan lists every row that was freed."""
         if self.add([0], self.sampling(1)) is None:
             return
         self.drain()
         assert len(self.executor.holders) == 1, "rows leaked"
 
-    def _take_news(self, request_id: int, choice: int, token: int, reason: int) -> None:
+    def _take_item(self, request_id: int, choice: int, token: int, reason: int) -> None:
         answer = self.answers[request_id][choice]
-        assert answer.reason is NONE, "news after the end"
+        assert answer.reason is NONE, "output after the end"
         if token >= 0:
             answer.tokens.append(token)
         else:
@@ -261,11 +261,11 @@ class CheckedEngine:
             if request.sampling.beam_width:
                 continue
             for answer in answers:
-                is_untold = answer.reason is ERROR or request.pin is not None
-                allowed += len(answer.tokens) + is_untold
+                is_unreported = answer.reason is ERROR or request.pin is not None
+                allowed += len(answer.tokens) + is_unreported
                 if answer.reason is not FinishReason.LENGTH:
                     allowed += self.setting.run_ahead - 1
-            # given up while it was prefilled, a choice ends in place of a token
+            # aborted while it was prefilled, a choice ends in place of a token
             allowed += sum(owner == request.request_id for owner, _ in self.aborted_choices)
         assert self.executor.num_sampled <= allowed, "samples beyond the end of their sequence"
 

@@ -1,4 +1,4 @@
-"""A symbolic executor that checks plans as workers do, and knows whose rows they compute."""
+"""A symbolic executor that checks plans as workers do, and knows the request of each row."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ class CheckingExecutor(SymbolicExecutor):
     Plans are those that a worker takes, too.
 
     Attributes:
-        holders: request id by row, as the workers were told.
+        holders: request id by row, from the plans.
         num_sampled: tokens sampled for requests without beams.
         last_plan: the plan submitted last.
     """
@@ -60,7 +60,7 @@ class CheckingExecutor(SymbolicExecutor):
         self.last_plan = plan
 
     def _check_order(self, plan: StepPlan) -> None:
-        """Nobody is computed while an earlier request has no row."""
+        """No request is computed while an earlier one has no row."""
         computed = (*plan.decode_rows, *plan.prefill_rows, *plan.sibling_rows)
         latest = max((self.holders[row] for row in computed), default=0)
         overtaken = set(range(latest)).difference(self.holders.values())

@@ -19,11 +19,11 @@ from engine.types import (
     int32,
 )
 
-News = dict[int, tuple[int, FinishReason]]
+TokensByRequest = dict[int, tuple[int, FinishReason]]
 
 
 class SchedulerDriver:
-    """RowAllocator are handed out from 0, so row n belongs to the n-th request until one ends."""
+    """Rows are allocated from 0, so row n belongs to the n-th request until one ends."""
 
     def __init__(
         self,
@@ -87,19 +87,19 @@ class SchedulerDriver:
         """One plan and its answer."""
         return self.schedule(), self.update(*tokens)
 
-    def finish_all(self) -> News:
-        """Answer everything until no request is left; the last news of each."""
-        last: News = {}
+    def finish_all(self) -> TokensByRequest:
+        """Answer everything until no request is left; the last token and finish reason of each."""
+        last: TokensByRequest = {}
         while self.scheduler.has_work:
             plan = self.scheduler.schedule()
             if plan is not None:
                 self._in_flight.append(plan)
             output = self.update() if self._in_flight else self.scheduler.take_output(0.0)
-            last |= news(output)
+            last |= tokens_by_request(output)
         return last
 
 
-def news(output: StepOutput) -> News:
+def tokens_by_request(output: StepOutput) -> TokensByRequest:
     """Token and finish reason by request."""
     rows = zip(output.request_ids, output.tokens, output.finish_reasons, strict=True)
     return {request_id: (token, FinishReason(reason)) for request_id, token, reason in rows}

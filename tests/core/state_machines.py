@@ -19,7 +19,7 @@ PREEMPTIONS: tuple[Preemption, ...] = (RECOMPUTE, SWAP, MixedPreemption(0))
 
 
 class BlockPoolMachine(RuleBasedStateMachine):
-    """Model: the references that are held, one entry each, and the kept blocks."""
+    """Model: the references that are held, one item each, and the kept blocks."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -33,7 +33,7 @@ def test_the_iteration_gate_is_always_open() -> None:
         ([(20, 5), (10, 10), (5, 21)], 2),
         ([(5, 5), (5, 5, 2), (5, 5)], 1),
         ([(5, 5, 2), (5, 5, 2), (5, 5)], 2),
-        # the head is let in alone, or nobody ever would be
+        # the first is let in by itself, or it would block the queue for ever
         ([(35, 5), (20, 10)], 1),
     ],
 )
@@ -61,5 +61,5 @@ def test_under_faster_transformer_batches_follow_each_other_whole() -> None:
     batches = []
     while (output := engine.step(0.0)) is not None:
         batches.append(sorted(set(output.request_ids)))
-    # rows bound the first batch; nobody takes the places of 0 and 1 before 2 has ended
+    # rows bound the first batch; the places of 0 and 1 stay free until 2 has ended
     assert batches == [[0, 1, 2], [0, 1, 2], [1, 2], [2], *[[3, 4]] * 5, [4]]

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.types import FinishReason, StepOutput
-from tests.core.scheduler_driver import SchedulerDriver, news
+from tests.core.scheduler_driver import SchedulerDriver, tokens_by_request
 
 NONE, STOP, LENGTH = FinishReason.NONE, FinishReason.STOP, FinishReason.LENGTH
 ABORT, ERROR = FinishReason.ABORT, FinishReason.ERROR
@@ -34,14 +34,14 @@ def test_end_ids_and_stop_ids_end_a_sequence(
 ) -> None:
     driver = SchedulerDriver(eos_token_ids=(2, 3))
     driver.add(1, prompt_len=3, stop_token_ids=(5,), ignore_eos=ignore_eos)
-    assert news(driver.step(token)[1]) == {1: (token, reason)}
+    assert tokens_by_request(driver.step(token)[1]) == {1: (token, reason)}
 
 
 def test_max_tokens_ends_a_sequence_with_its_last_token() -> None:
     driver = SchedulerDriver()
     driver.add(1, prompt_len=3, max_tokens=2)
-    assert news(driver.step(8)[1]) == {1: (8, NONE)}
-    assert news(driver.step(9)[1]) == {1: (9, LENGTH)}
+    assert tokens_by_request(driver.step(8)[1]) == {1: (8, NONE)}
+    assert tokens_by_request(driver.step(9)[1]) == {1: (9, LENGTH)}
     assert not driver.scheduler.has_work
     assert all_is_free(driver)
 
@@ -49,7 +49,7 @@ def test_max_tokens_ends_a_sequence_with_its_last_token() -> None:
 def test_a_stop_id_that_is_also_the_last_token_is_a_stop() -> None:
     driver = SchedulerDriver(eos_token_ids=(2,))
     driver.add(1, prompt_len=3, max_tokens=1)
-    assert news(driver.step(2)[1]) == {1: (2, STOP)}
+    assert tokens_by_request(driver.step(2)[1]) == {1: (2, STOP)}
 
 
 def test_max_tokens_is_clipped_to_the_context() -> None:
@@ -59,7 +59,7 @@ def test_max_tokens_is_clipped_to_the_context() -> None:
     for _ in range(17):
         last = driver.step()[1]
     assert last is not None
-    assert news(last) == {1: (7, LENGTH)}
+    assert tokens_by_request(last) == {1: (7, LENGTH)}
     assert not driver.scheduler.has_work
 
 
@@ -77,11 +77,11 @@ def test_a_sequence_that_ends_in_a_plan_ahead_wastes_one_row_and_nothing_else() 
     driver.add(2, prompt_len=3)
     driver.schedule()
     assert list(driver.schedule().decode_rows) == [0, 1]
-    assert news(driver.update(2, 7)) == {1: (2, STOP), 2: (7, NONE)}
+    assert tokens_by_request(driver.update(2, 7)) == {1: (2, STOP), 2: (7, NONE)}
     assert list(driver.schedule().decode_rows) == [1]
     # the token of the first row is dropped, even if it is an end id again
-    assert news(driver.update(2, 8)) == {2: (8, NONE)}
-    assert news(driver.update(9)) == {2: (9, NONE)}
+    assert tokens_by_request(driver.update(2, 8)) == {2: (8, NONE)}
+    assert tokens_by_request(driver.update(9)) == {2: (9, NONE)}
 
 
 def test_rows_and_blocks_return_after_the_last_plan_that_touches_them() -> None:
@@ -102,18 +102,18 @@ def test_an_error_ends_one_sequence_and_its_neighbours_go_on() -> None:
     driver = SchedulerDriver()
     driver.add(1, prompt_len=3)
     driver.add(2, prompt_len=3, max_tokens=2)
-    assert news(driver.step(-1, 7)[1]) == {1: (-1, ERROR), 2: (7, NONE)}
-    assert news(driver.step(8)[1]) == {2: (8, LENGTH)}
+    assert tokens_by_request(driver.step(-1, 7)[1]) == {1: (-1, ERROR), 2: (7, NONE)}
+    assert tokens_by_request(driver.step(8)[1]) == {2: (8, LENGTH)}
     assert all_is_free(driver)
 
 
-def test_an_error_after_which_a_plan_ahead_went_on_is_told_once() -> None:
+def test_an_error_after_which_a_plan_ahead_went_on_is_reported_once() -> None:
     driver = SchedulerDriver()
     driver.add(1, prompt_len=3)
     driver.schedule()
     driver.schedule()
-    assert news(driver.update(-1)) == {1: (-1, ERROR)}
-    assert news(driver.update(-1)) == {}
+    assert tokens_by_request(driver.update(-1)) == {1: (-1, ERROR)}
+    assert tokens_by_request(driver.update(-1)) == {}
     assert all_is_free(driver)
 
 
@@ -198,12 +198,12 @@ def test_the_id_of_an_ended_request_can_be_used_again() -> None:
 
 
 def choices(output: StepOutput) -> list[tuple[int, FinishReason]]:
-    """Choice and finish reason of all news."""
+    """Choice and finish reason of all items."""
     rows = zip(output.choices, output.finish_reasons, strict=True)
     return [(choice, FinishReason(reason)) for choice, reason in rows]
 
 
-def test_a_choice_ends_alone_and_gives_back_what_only_it_held() -> None:
+def test_an_aborted_choice_frees_the_blocks_that_only_it_held() -> None:
     driver = SchedulerDriver()
     driver.add(1, prompt_len=5, n=3)
     driver.step()
@@ -221,7 +221,7 @@ def test_a_choice_ends_alone_and_gives_back_what_only_it_held() -> None:
     assert all_is_free(driver)
 
 
-def test_a_choice_given_up_before_its_birth_ends_in_place_of_its_first_token() -> None:
+def test_a_choice_aborted_before_its_fork_ends_in_place_of_its_first_token() -> None:
     driver = SchedulerDriver(budget=4)
     driver.add(1, prompt_len=6, n=2)
     driver.step()

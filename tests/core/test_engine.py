@@ -37,7 +37,7 @@ def test_plans_are_made_as_far_ahead_as_the_executor_allows(run_ahead: int) -> N
     checked.drain()
 
 
-def test_an_abort_outside_of_a_step_is_told_by_the_next() -> None:
+def test_an_abort_outside_of_a_step_is_reported_by_the_next() -> None:
     checked = make_harness()
     checked.add([1, 2, 3], checked.sampling(10))
     checked.abort(0)
@@ -56,7 +56,7 @@ def test_a_refused_request_changes_nothing() -> None:
     checked.drain()
 
 
-def test_the_age_of_the_earliest_in_each_queue_is_told() -> None:
+def test_the_age_of_the_earliest_in_each_queue_is_reported() -> None:
     sampling = SamplingParams(max_tokens=3, ignore_eos=True)
     capacity = Capacity(num_blocks=3, block_size=4, num_rows=4, num_swap_blocks=4)
     config = SchedulerConfig(max_num_batched_tokens=16, max_model_len=64, preemption="swap")
@@ -97,35 +97,35 @@ def test_short_prompts_go_on_behind_a_refused_long_one() -> None:
 @pytest.mark.parametrize("run_ahead", [1, 2])
 def test_a_request_learns_what_the_cache_had_of_its_prompt(run_ahead: int) -> None:
     checked = make_harness(run_ahead)
-    told = []
+    reported = []
     for tokens in ([1] * 9, [1] * 9, [2] * 9, [1] * 9):
         checked.add(tokens, checked.sampling(3))
         found = 0
         while (output := checked.step()) is not None:
             found += sum(output.cached_tokens)
-        told.append(found)
-    assert told == [0, 8, 0, 8]
+        reported.append(found)
+    assert reported == [0, 8, 0, 8]
 
 
-def test_what_a_preempted_request_finds_of_itself_is_not_told() -> None:
+def test_what_a_preempted_request_finds_of_itself_is_not_reported() -> None:
     checked = make_harness(num_blocks=6)
     for first in (1, 2):
         checked.add([first] * 8, checked.sampling(12, ignore_eos=True))
-    told = 0
+    reported = 0
     while (output := checked.step()) is not None:
-        told += sum(output.cached_tokens)
+        reported += sum(output.cached_tokens)
     assert count_preemptions(checked.stats) > 0
-    assert told == 0
+    assert reported == 0
 
 
 def test_a_request_learns_how_often_it_was_preempted() -> None:
     checked = make_harness(num_blocks=6)
     for first in (1, 2):
         checked.add([first] * 8, checked.sampling(12, ignore_eos=True))
-    told = [0, 0]
+    reported = [0, 0]
     while (output := checked.step()) is not None:
         for request_id, count in zip(output.request_ids, output.preemptions, strict=False):
-            told[request_id] += count
+            reported[request_id] += count
     # the first came first: it is never preempted for the second
-    assert told == [0, count_preemptions(checked.stats)]
-    assert told[1] > 0
+    assert reported == [0, count_preemptions(checked.stats)]
+    assert reported[1] > 0

@@ -71,7 +71,7 @@ def test_a_search_leaves_its_prompt() -> None:
     assert num_found(checked, [*PROMPT, *tokens, 50]) == 8
 
 
-def test_the_answers_of_a_tenant_are_found_by_nobody_else() -> None:
+def test_the_answers_of_a_tenant_are_found_by_no_other_tenant() -> None:
     checked = make_harness()
     [tokens] = answer(checked, PROMPT, 12)
     prompt = [*PROMPT, *tokens, 50]
@@ -97,7 +97,7 @@ def test_what_an_aborted_answer_had_come_to_is_found() -> None:
     assert num_found(checked, [*PROMPT, *checked.answers[0][0].tokens[:12], 50]) == 20
 
 
-def test_answers_make_room_for_whoever_needs_it() -> None:
+def test_cached_answers_make_room_for_new_requests() -> None:
     checked = make_harness(num_blocks=12)
     [tokens] = answer(checked, PROMPT, 12)
     assert checked.stats.usage.cached == 20
@@ -163,7 +163,7 @@ def test_a_fork_is_found_by_the_tokens_that_it_has_now() -> None:
     for sequence in group.sequences:
         manager.free(sequence.sequence_id)
     later = group_of([1, 2, 3, 4, 5, 6, 10, 11, 12], first_id=2)
-    assert [entry.num_cached for entry in manager.allocate(later)] == [8]
+    assert [allocation.num_cached for allocation in manager.allocate(later)] == [8]
 
 
 RULES: list[Callable[[], None]] = [

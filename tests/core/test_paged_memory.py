@@ -14,9 +14,9 @@ def admit(manager: PagedBlockManager, group: SequenceGroup) -> list[int]:
     """Admits and computes a group; how many tokens of each sequence were there already."""
     assert manager.can_allocate(group)
     allocations = manager.allocate(group)
-    for entry in allocations:
-        manager.mark_computed(entry.sequence)
-    return [entry.num_cached for entry in allocations]
+    for allocation in allocations:
+        manager.mark_computed(allocation.sequence)
+    return [allocation.num_cached for allocation in allocations]
 
 
 def test_tokens_that_others_hold_too_stay_when_a_group_leaves() -> None:
@@ -24,7 +24,7 @@ def test_tokens_that_others_hold_too_stay_when_a_group_leaves() -> None:
     prompt = [1, 2, 3, 4, 5, 6]
     first = group_of(prompt, (7,))
     admit(manager, first)
-    assert manager.num_tokens_kept_by_others(first) == 0, "nobody else holds it"
+    assert manager.num_tokens_kept_by_others(first) == 0, "no other group holds it"
     later = group_of([1, 2, 3, 4, 8], first_id=1)
     assert admit(manager, later) == [4]
     assert manager.num_tokens_kept_by_others(first) == manager.num_tokens_kept_by_others(later) == 4
@@ -81,7 +81,7 @@ def test_admission_looks_at_the_free_blocks(prompt_len: int, fits: bool) -> None
     assert manager.can_allocate(group) is fits
 
 
-def test_the_watermark_is_kept_free_of_newcomers_but_not_of_growth() -> None:
+def test_the_watermark_binds_groups_that_enter_and_not_those_that_grow() -> None:
     manager = PagedBlockManager(num_blocks=10, block_size=1, headroom=Headroom(watermark=0.2))
     admit(manager, group_of([1] * 7))
     assert manager.can_allocate(group_of([2], first_id=1))
@@ -105,7 +105,7 @@ def test_a_fork_shares_blocks_until_one_of_the_two_writes() -> None:
         total=32, filled=6, internal=2, cached=0, free=24, shared_saving=6
     )
     assert manager.append(0) == BlockTableUpdate(new_blocks=((1, 2),), copies=((1, 2),))
-    # the other one is alone in the block now
+    # the other one has the block for itself now
     assert manager.append(1) == BlockTableUpdate()
     assert (manager.block_table(0), manager.block_table(1)) == ((0, 2), (0, 1))
 
@@ -184,7 +184,7 @@ def test_what_is_not_computed_yet_is_not_found() -> None:
     assert admit(manager, group_of(list(range(12)), first_id=1)) == [4]
 
 
-def test_hits_that_nobody_uses_are_taken_out_of_the_free_blocks() -> None:
+def test_unused_blocks_that_are_hit_no_longer_count_as_free() -> None:
     manager = PagedBlockManager(num_blocks=3, block_size=4)
     admit(manager, group_of(list(range(8))))
     manager.free(0)

@@ -64,7 +64,7 @@ def test_a_hit_gives_what_no_cache_gives_at_block_borders(end: int) -> None:
     pin(checked, PREFIX)
     press(checked)
     prompt = [*PREFIX, 50, 51][: len(PREFIX) + end]
-    # the checked compares each answer with that of the model alone
+    # the checked engine compares each answer with that of the model by itself
     assert num_cached(checked, prompt) == (len(prompt) - 1) // SIZE * SIZE
 
 

@@ -55,7 +55,7 @@ def test_a_half_prefilled_group_is_recomputed() -> None:
     assert (stats.num_recomputed, stats.num_swapped_out) == (1, 0)
 
 
-def test_nobody_new_enters_while_a_group_is_swapped_out() -> None:
+def test_no_new_group_enters_while_one_is_swapped_out() -> None:
     driver = preempt_second(num_swap_blocks=2)
     driver.add(3, prompt_len=1, max_tokens=1)
     for _ in range(3):
@@ -96,7 +96,7 @@ def test_siblings_that_come_back_wait_for_the_head_of_their_prompt() -> None:
         run_workload(seed, may_pin=False, prompt_share=0.3)
 
 
-def test_a_choice_given_up_while_it_comes_back_ends_once_its_sibling_can_do_without() -> None:
+def test_a_choice_aborted_while_it_is_recomputed_ends_once_its_sibling_can_do_without() -> None:
     """Its sibling reads blocks that it has yet to write; after that it takes no further token."""
     setting = Setting(
         capacity=Capacity(num_blocks=10, block_size=4, num_rows=4),
@@ -133,8 +133,8 @@ def test_a_beam_rewound_by_a_swap_decodes() -> None:
 MOST_SEQUENCES = 3
 
 
-class _ForcedMemory(PagedBlockManager):
-    """Says now and then that it is full, until somebody has given something back."""
+class _OftenFullBlockManager(PagedBlockManager):
+    """Says now and then that it is full, until blocks are freed."""
 
     def __init__(self, capacity: Capacity) -> None:
         super().__init__(
@@ -170,7 +170,7 @@ def test_a_thousand_preemptions_change_no_answer(preemption: Preemption, run_ahe
     )
     # room for all rows at their longest
     calm = CheckedEngine(replace(setting, capacity=replace(capacity, num_blocks=24 * 24)))
-    forced = CheckedEngine(setting, _ForcedMemory(capacity))
+    forced = CheckedEngine(setting, _OftenFullBlockManager(capacity))
     for checked in (calm, forced):
         rng = Random(1)
         for _ in range(200):

@@ -1,4 +1,4 @@
-"""Queues: whoever came first goes first."""
+"""Queues: first come, first served."""
 
 from engine.core.queues import Queues
 from engine.core.sequence_group import Status

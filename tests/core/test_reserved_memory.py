@@ -60,7 +60,7 @@ def _sum(usage: MemoryUsage) -> int:
         ("reserved_max", 10, 9, 45, 0, 96),
     ],
 )
-def test_slots_are_told_by_use(
+def test_usage_counts_slots_by_use(
     policy: MemoryPolicy, filled: int, reserved: int, internal: int, external: int, free: int
 ) -> None:
     manager = make_block_manager(_config(policy), CAPACITY)
@@ -89,7 +89,7 @@ def test_no_reservation_is_longer_than_the_context() -> None:
     assert len(allocations.update.new_blocks) == MAX_LEN // BLOCK_SIZE
 
 
-def test_the_whole_group_is_tried_before_it_is_admitted() -> None:
+def test_the_whole_group_is_tried_before_blocks_are_allocated() -> None:
     manager = _oracle()
     assert manager.can_allocate(_group(8, 8, n=8))
     manager.allocate(_group(8, 8, n=8, first_id=100))
@@ -150,7 +150,7 @@ def test_a_fork_copies_what_the_parent_has_into_a_buffer_of_its_own() -> None:
     assert update.copies == tuple(zip(parent, child, strict=True))[:3]
 
 
-def test_unborn_siblings_give_their_buffers_back_with_the_group() -> None:
+def test_buffers_of_siblings_not_forked_yet_are_freed_with_the_group() -> None:
     manager = _oracle()
     manager.allocate(_group(10, 9, n=4))
     manager.free(0)

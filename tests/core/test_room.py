@@ -41,7 +41,7 @@ def test_sequences_can_grow_as_long_as_there_is_a_block_for_each_that_needs_one(
     assert not manager.can_append([2])
 
 
-def test_newcomers_leave_half_a_block_of_growth_for_each_in_the_pool() -> None:
+def test_a_group_that_enters_leaves_half_a_block_for_each_sequence_in_the_pool() -> None:
     manager = _block_manager(9)
     for sequence_id in range(6):
         manager.allocate(_group(sequence_id, BLOCK_SIZE))

@@ -4,7 +4,7 @@ import pytest
 
 from engine.errors import InvalidRequest
 from engine.types import FinishReason
-from tests.core.scheduler_driver import SchedulerDriver, news
+from tests.core.scheduler_driver import SchedulerDriver, tokens_by_request
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_an_earlier_prompt_is_finished_before_a_later_one_goes_on() -> None:
 def test_a_long_prompt_leaves_room_for_others_that_wait() -> None:
     driver = SchedulerDriver(budget=8, num_blocks=100, prompt_share=0.5)
     driver.add(1, prompt_len=30, max_tokens=1)
-    assert list(driver.step()[0].prefill_counts) == [8], "alone it takes all"
+    assert list(driver.step()[0].prefill_counts) == [8], "by itself it takes all"
     driver.add(2, prompt_len=9, max_tokens=1)
     counts = [list(driver.step()[0].prefill_counts) for _ in range(4)]
     assert counts == [[4, 4], [4, 4], [4, 1], [8]]
@@ -81,10 +81,10 @@ def test_short_prompts_get_their_first_token_beside_a_long_one() -> None:
     driver.step()
     for request_id in range(1, 21):
         driver.add(request_id, prompt_len=16, max_tokens=1)
-    told = [set(driver.step()[1].request_ids) for _ in range(2)]
+    reported = [set(driver.step()[1].request_ids) for _ in range(2)]
     # 320 tokens beside at least 256 of the long prompt in each step
-    assert set(range(1, 17)) <= told[0]
-    assert told[0] | told[1] == set(range(21))
+    assert set(range(1, 17)) <= reported[0]
+    assert reported[0] | reported[1] == set(range(21))
 
 
 def test_requests_wait_for_a_row() -> None:
@@ -122,7 +122,7 @@ def test_the_latest_request_is_preempted_first() -> None:
     assert (output.stats.num_recomputed, output.stats.num_waiting) == (1, 1)
 
 
-def test_a_request_without_later_ones_gives_way_itself() -> None:
+def test_the_latest_request_is_preempted_even_for_itself() -> None:
     driver = SchedulerDriver(num_blocks=3)
     driver.add(1, prompt_len=7, max_tokens=5)
     driver.add(2, prompt_len=4, max_tokens=5)
@@ -143,7 +143,7 @@ def test_preempted_requests_come_back_in_order_of_arrival() -> None:
     ended = driver.step()[1]
     assert list(ended.request_ids) == [1]
     plan, output = driver.step()
-    # prompts with the one token that each had: 9 + 5, and the newcomer still waits
+    # prompts with the one token that each had: 9 + 5, and the new request still waits
     assert list(plan.prefill_counts) == [9, 5]
     assert output.stats.num_waiting == 1
 
@@ -168,7 +168,7 @@ def test_a_request_preempted_in_flight_keeps_the_token_of_that_plan() -> None:
     driver.schedule()
     # the first request needs a block and the second is preempted, but its blocks are in use
     assert driver.scheduler.schedule() is None
-    assert news(driver.update(7, 51))[2] == (51, FinishReason.NONE)
+    assert tokens_by_request(driver.update(7, 51))[2] == (51, FinishReason.NONE)
     driver.step()
     plan, _ = driver.step()
     assert list(plan.prefill_tokens) == [*range(100, 108), 51]
@@ -184,7 +184,7 @@ def test_blocks_on_their_way_back_are_waited_for_before_more_requests_are_preemp
     assert driver.update().stats.num_recomputed == 1
 
 
-def test_a_request_is_not_admitted_in_the_step_that_preempts_it() -> None:
+def test_a_request_does_not_enter_in_the_step_that_preempts_it() -> None:
     driver = SchedulerDriver(num_blocks=3)
     driver.add(1, prompt_len=4, max_tokens=9)
     driver.add(2, prompt_len=8, max_tokens=3)
@@ -202,7 +202,7 @@ def test_an_open_request_cannot_be_added_again() -> None:
     assert set(driver.finish_all()) == {1}
 
 
-def test_releases_alone_make_no_plan_and_go_with_the_next() -> None:
+def test_freed_rows_by_themselves_make_no_plan_and_go_with_the_next() -> None:
     driver = SchedulerDriver()
     driver.add(1, prompt_len=2, max_tokens=1)
     driver.step()

@@ -1,4 +1,4 @@
-"""Swapping: each block once, its slot until the group is back or gone."""
+"""Swapping: each block once, its swap block until the group is back or gone."""
 
 import pytest
 
@@ -21,14 +21,14 @@ def swapped_pair(num_blocks: int, prompt_len: int) -> tuple[PagedBlockManager, S
     return manager, group
 
 
-def test_slots_are_handed_out_once_and_come_back_once() -> None:
+def test_swap_blocks_are_assigned_once_and_freed_once() -> None:
     space = SwapSpace(3)
     group = group_of([1], (), ())
-    slots = space.store([7, 8])
-    assert sorted(slots) == [7, 8]
-    assert len(set(slots.values())) == 2
-    space.tables[0] = [slots[7], slots[8]]
-    space.tables[1] = [slots[7]]
+    swap_blocks = space.store([7, 8])
+    assert sorted(swap_blocks) == [7, 8]
+    assert len(set(swap_blocks.values())) == 2
+    space.tables[0] = [swap_blocks[7], swap_blocks[8]]
+    space.tables[1] = [swap_blocks[7]]
     assert (space.num_free, space.num_used) == (1, 2)
     space.discard(group.sequences[:1])
     assert (space.num_free, space.num_used) == (2, 1)
@@ -60,7 +60,7 @@ def test_a_group_comes_back_with_what_it_shared() -> None:
     pairs, allocations = manager.swap_in(group)
     assert len(pairs) == 2
     assert manager.block_table(0) == manager.block_table(1)
-    assert [entry.num_cached for entry in allocations] == [6, 6]
+    assert [allocation.num_cached for allocation in allocations] == [6, 6]
     usage = manager.usage()
     assert (usage.filled, usage.shared_saving, usage.swapped) == (6, 6, 0)
 
