@@ -15,6 +15,7 @@ from tests.core import (
     pin_mutants,
     planner_mutants,
     scheduler_mutants,
+    sequence_mutants,
     sharing_mutants,
 )
 from tests.core import test_decoding as decoding
@@ -41,6 +42,7 @@ CORE_MUTANTS: list[Mutant] = [
     *sharing_mutants.SWAPPED_MUTANTS,
     *scheduler_mutants.PLAN_MUTANTS,
     *planner_mutants.PLANNER_MUTANTS,
+    *sequence_mutants.SEQUENCE_MUTANTS,
     *scheduler_mutants.QUEUE_MUTANTS,
     *scheduler_mutants.RELEASE_MUTANTS,
     *scheduler_mutants.SCHEDULER_MUTANTS,
