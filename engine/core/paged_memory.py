@@ -182,10 +182,7 @@ class PagedBlockManager:
         return len(self._distinct_blocks(group))
 
     def num_tokens_kept_by_others(self, group: SequenceGroup) -> int:
-        """See `BlockManager.num_tokens_kept_by_others`.
-
-        Blocks are shared with other groups only through the prefix cache.
-        """
+        """See `BlockManager`; blocks are shared with other groups only through the prefix cache."""
         if not group.request.sampling.may_read_cache:
             return 0
         held = (self._tables.get(sequence.sequence_id) for sequence in group.sequences)

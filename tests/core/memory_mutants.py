@@ -5,7 +5,6 @@ from engine.core.block_pool import BlockPool
 from engine.core.block_table import num_new_blocks
 from engine.core.limits import clip_max_tokens, max_positions
 from engine.core.paged_memory import PagedBlockManager
-from engine.core.rows import RowAllocator
 from engine.core.swap_space import SwapSpace
 from tests.core.mutants import mutant
 
@@ -194,37 +193,6 @@ MEMORY_MUTANTS = [
         PagedBlockManager.free,
         "self._num_logical -= table.length",
         "pass",
-    ),
-]
-
-ROW_MUTANTS = [
-    mutant(
-        "a row is handed out twice",
-        RowAllocator,
-        RowAllocator.allocate,
-        "self._free.pop()",
-        "self._free[-1]",
-    ),
-    mutant(
-        "a row is not freed",
-        RowAllocator,
-        RowAllocator.free,
-        "self._free.append(row)",
-        "pass",
-    ),
-    mutant(
-        "the workers do not forget a row that is freed",
-        RowAllocator,
-        RowAllocator.free,
-        "self._freed.append(row)",
-        "pass",
-    ),
-    mutant(
-        "the workers forget a row that was freed in every plan",
-        RowAllocator,
-        RowAllocator.take_freed,
-        "self._freed, []",
-        "self._freed, self._freed",
     ),
 ]
 

@@ -1,6 +1,7 @@
-"""Faults of the transitions of sequences and groups."""
+"""Faults of the transitions of sequences and groups, and of their rows."""
 
 from engine.core import planner, scheduler, sequence_group
+from engine.core.rows import RowAllocator
 from engine.core.sequence import Sequence
 from engine.core.sequence_group import SequenceGroup
 from tests.core.mutants import mutant
@@ -89,5 +90,36 @@ SEQUENCE_MUTANTS = [
         SequenceGroup.preempt,
         "sequence.rewind()",
         "pass",
+    ),
+]
+
+ROW_MUTANTS = [
+    mutant(
+        "a row is handed out twice",
+        RowAllocator,
+        RowAllocator.allocate,
+        "self._free.pop()",
+        "self._free[-1]",
+    ),
+    mutant(
+        "a row is not freed",
+        RowAllocator,
+        RowAllocator.free,
+        "self._free.append(row)",
+        "pass",
+    ),
+    mutant(
+        "the workers do not forget a row that is freed",
+        RowAllocator,
+        RowAllocator.free,
+        "self._freed.append(row)",
+        "pass",
+    ),
+    mutant(
+        "the workers forget a row that was freed in every plan",
+        RowAllocator,
+        RowAllocator.take_freed,
+        "self._freed, []",
+        "self._freed, self._freed",
     ),
 ]

@@ -33,7 +33,7 @@ from tests.core.workload import run_workload
 
 CORE_MUTANTS: list[Mutant] = [
     *memory_mutants.MEMORY_MUTANTS,
-    *memory_mutants.ROW_MUTANTS,
+    *sequence_mutants.ROW_MUTANTS,
     *memory_mutants.SWAP_MUTANTS,
     *memory_mutants.LIMIT_MUTANTS,
     *sharing_mutants.FORK_MUTANTS,
