@@ -11,20 +11,20 @@ from typing import Any
 from ray.serve import Application
 from starlette.types import ASGIApp
 
-from app.config import AppConfig, parse_config
-from app.deployments import Engine, Ingress, gang_options, resources
-from app.flight_recorder import RecorderOptions
-from app.ingress import build_app
-from app.model_store import resolve
-from app.pinned_prefixes import encode_prefixes
+from app.generation.pinned_prefixes import encode_prefixes
+from app.http.routes import build_app
+from app.models.model_store import resolve
 from app.preflight import check
 from app.protocol.settings import ApiSettings
-from app.startup import config_errors_without_traceback
+from app.recorder.flight_recorder import RecorderOptions
+from app.serve.deployments import Engine, Ingress, gang_options, resources
+from app.serve.startup import config_errors_without_traceback
+from app.settings.config import AppConfig, parse_config
 from app.text.tokenizer import Tokenizer
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.runtime.protocol import EngineClient
-from engine.runtime.supervisor import ClientLimits
+from engine.runtime.replica.supervisor import ClientLimits
 
 
 def build(args: dict[str, Any]) -> Application:

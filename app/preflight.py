@@ -12,11 +12,11 @@ from typing import Any
 import psutil
 import yaml
 
-from app.checkpoint import check_weights, expected_tensors
-from app.config import AppConfig, parse_config
-from app.engine_settings import DTYPE_BYTES, to_engine_config
-from app.model_store import resolve
-from app.trace_file import check_folder
+from app.models.checkpoint import check_weights, expected_tensors
+from app.models.model_store import resolve
+from app.recorder.trace_file import check_folder
+from app.settings.config import AppConfig, parse_config
+from app.settings.engine_settings import DTYPE_BYTES, to_engine_config
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.model_config import read_model_config

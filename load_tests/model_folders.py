@@ -71,7 +71,7 @@ def embedded_model() -> Path:
         ValueError: if it cannot be fetched.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "app.model_store", "embedded"],
+        [sys.executable, "-m", "app.models.model_store", "embedded"],
         capture_output=True,
         text=True,
         check=False,

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from engine.config import ModelConfig
-from engine.model.learned import Layer, LayerNorm, LayerStack, LearnedPositions
+from engine.model.gpt_layers import Layer, LayerNorm, LayerStack, LearnedPositions
 from engine.model.parameters import Parameters
 from engine.model.vocab import VocabEmbedding, VocabHead
 from kernels.backend import KernelBackend, Linear

@@ -7,8 +7,8 @@ from dataclasses import replace
 from engine.core.engine import Engine
 from engine.errors import RequestError
 from engine.executor.channel import Channel
-from engine.runtime.columns import failure, idle_stats
 from engine.runtime.messages import COMMANDS, OUTPUTS, Command, refusal_of
+from engine.runtime.outputs import failure, idle_stats
 from engine.types import Capacity, Request, StepOutput
 
 logger = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.model.model import Model
-from engine.worker.graphs import common_variants
-from engine.worker.rehearsal import Rehearsal
+from engine.worker.graphs.cuda_graphs import common_variants
+from engine.worker.warm_up import Rehearsal
 from kernels.backend import KernelBackend
 from kernels.runtime import Runtime
 

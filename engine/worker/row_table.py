@@ -13,9 +13,9 @@ from torch import Tensor
 
 from engine.errors import InvariantViolated
 from engine.types import RowAdmission
-from engine.worker.logit_rules import LogitRules
+from engine.worker.sampling.logit_rules import LogitRules
+from engine.worker.sampling.token_history import TokenHistory
 from engine.worker.staging import ALIGNMENT_BYTES, Int32Array, stage, stage_floats
-from engine.worker.token_history import TokenHistory
 from kernels.batch import SamplingColumns
 from kernels.runtime import Runtime
 

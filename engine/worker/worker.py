@@ -12,18 +12,18 @@ from engine.model.model import Model
 from engine.model.parallel import TensorParallel, connect, local_device
 from engine.model.safetensors_folder import Progress
 from engine.types import Capacity, StepPlan, StepResult
-from engine.worker.copy_rate import measure_block_copy_s
-from engine.worker.graphs import Graphs
+from engine.worker.block_copy_time import measure_block_copy_s
+from engine.worker.graphs.cuda_graphs import Graphs
 from engine.worker.inputs import build_inputs
 from engine.worker.kv_pool import KVPool
 from engine.worker.memory_budget import share_out
 from engine.worker.plan_check import PlanLimits, check_plan
-from engine.worker.rehearsal import Rehearsal
 from engine.worker.report import Part, PendingStep
 from engine.worker.row_table import RowTable
-from engine.worker.sampler import choose, look_up
+from engine.worker.sampling.sampler import choose, look_up
 from engine.worker.spans import make_spans, sampled_tokens
 from engine.worker.staging import stage
+from engine.worker.warm_up import Rehearsal
 from kernels.backend import KernelBackend
 from kernels.batch import BatchLayout, Sampled, SamplingColumns
 from kernels.runtime import Runtime
@@ -190,7 +190,7 @@ class Worker:
         return self._model.forward(tokens, kv, self._backend.prepare(layout, kv))
 
     def _feed(self, tokens: Tensor, layout: BatchLayout, columns: SamplingColumns) -> Sampled:
-        """See `engine.worker.graphs.Step`."""
+        """See `engine.worker.graphs.cuda_graphs.Step`."""
         return self._backend.sample(self._logits(tokens, layout), columns)
 
     def _rehearse_copy(self) -> None:

@@ -7,9 +7,11 @@ from torch import Tensor
 from kernels.backend import Linear
 from kernels.batch import BatchColumns, BatchLayout, GatheredBatch, Sampled, SamplingColumns
 from kernels.reference import ReferenceBackend
-from kernels.triton import activation, attention, batch, copy, norm, rope, sampling
-from kernels.triton.gated_linear import TritonGatedLinear
-from kernels.triton.linear import TritonLinear
+from kernels.triton import activation, batch, copy, norm, rope
+from kernels.triton.attention import attention
+from kernels.triton.linear.gated_linear import TritonGatedLinear
+from kernels.triton.linear.linear import TritonLinear
+from kernels.triton.sampling import sampling
 
 
 class TritonBackend(ReferenceBackend):
@@ -72,7 +74,7 @@ class TritonBackend(ReferenceBackend):
         return rope.kv_write(qkv, layout.slots, kv_layer)
 
     def prepare(self, layout: BatchLayout, kv: Tensor) -> BatchLayout:
-        """Split the attention of the step; see `kernels.triton.attention_work`."""
+        """Split the attention of the step; see `kernels.triton.attention.attention_work`."""
         return replace(layout, attention_work=attention.plan(layout, kv))
 
     def attention(self, q: Tensor, kv_layer: Tensor, layout: BatchLayout, scale: float) -> Tensor:
@@ -96,5 +98,5 @@ class TritonBackend(ReferenceBackend):
         copy.copy_blocks(kv, sources, destinations)
 
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Sampled:
-        """Choose tokens; see `kernels.triton.sampling`."""
+        """Choose tokens; see `kernels.triton.sampling.sampling`."""
         return sampling.sample(logits, columns)

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 
 from engine.config import Device
-from engine.worker.graph_staging import decode_sizes, mixed_variants
+from engine.worker.graphs.graph_batch import decode_sizes, mixed_variants
 
 # the first steps of a batch find cold caches
 WARM_UP_STEPS = 3
 # at first, of the sequences that decode beside prompts: what prompts add hardly depends on it
 MIXED_CONTEXT = 48
 # Contexts of a batch differ by so many tokens either way, as they do wherever requests differ:
-# attention to equal ones is divided otherwise (`kernels.triton.shares`), and is faster.
+# attention to equal ones is divided otherwise (`kernels.triton.attention.shares`), and is faster.
 SPREAD = 64
 # prompts are computed in pieces, as a model may know fewer positions than a step has tokens
 PIECE_LEN = 1024

@@ -13,13 +13,13 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from kernels.triton.attention.attention import plan
 from torch import Tensor
 from torch.nn import functional
 
 from kernels.batch import BatchLayout
-from kernels.triton.attention import plan
-from kernels.triton.decode_attention import decode_attention
-from kernels.triton.prefill_attention import prefill_attention
+from kernels.triton.attention.decode_attention import decode_attention
+from kernels.triton.attention.prefill_attention import prefill_attention
 from load_tests.kernels import fa3
 from load_tests.kernels.bench import Call, Figure, normal, num_rotations, race
 

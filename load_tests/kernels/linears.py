@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
+from kernels.triton.linear.linear import TritonLinear
 from torch import Tensor
 from torch.nn import functional
 
 from kernels.triton.activation import silu_mul
-from kernels.triton.gated_linear import TritonGatedLinear
-from kernels.triton.linear import TritonLinear
+from kernels.triton.linear.gated_linear import TritonGatedLinear
 from load_tests.kernels.bench import Figure, normal, num_rotations, race
 
 _Layers = dict[str, list[Callable[[Tensor], Tensor]]]

@@ -12,7 +12,7 @@ import torch
 
 from kernels import sampling as twin
 from kernels.batch import SamplingColumns
-from kernels.triton import sampling
+from kernels.triton.sampling import sampling
 from load_tests.kernels.bench import Figure, num_rotations, race
 
 _VOCAB_SIZE = 128_256

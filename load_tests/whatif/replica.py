@@ -7,8 +7,8 @@ from engine.core.engine import Engine
 from engine.errors import RequestError
 from engine.executor.simulated import SimulatedExecutor
 from engine.executor.step_time import StepTime
-from engine.runtime.admission import Admission
-from engine.runtime.columns import idle_stats
+from engine.runtime.outputs import idle_stats
+from engine.runtime.replica.admission import Admission
 from engine.types import Capacity, FinishReason, MemoryUsage, Request, StepOutput
 from load_tests import simulation
 from load_tests.traffic.schedule import TracedRequest

@@ -37,7 +37,7 @@ def read_settings(config: Path, variants: Sequence[Changes]) -> list[EngineConfi
         ValueError: if the file cannot be used at all.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "app.resolved_config", str(config.absolute())],
+        [sys.executable, "-m", "app.settings.resolved_config", str(config.absolute())],
         input=json.dumps([dict(changes) for changes in variants]),
         capture_output=True,
         text=True,

@@ -4,12 +4,12 @@ from pathlib import Path
 import pytest
 from ray.serve.exceptions import RayServeException
 
-from app.config import parse_config
-from app.deployments import gang_options, resources
 from app.main import api_settings, build, stream_interval_s
+from app.serve.deployments import gang_options, resources
+from app.settings.config import parse_config
 from engine.config import Device
 from engine.errors import ConfigError
-from tests.runtime.scripted import engine_config
+from tests.fakes.scripted_worker import engine_config
 
 
 def test_a_bad_option_is_one_message() -> None:

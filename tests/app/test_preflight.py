@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from app.config import parse_config
 from app.preflight import check, check_file
+from app.settings.config import parse_config
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.model_files import SINGLE_FILE
-from tests.app.checkpoints import write_model
+from tests.fakes.checkpoints import write_model
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -8,11 +8,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from engine.config import SchedulerConfig
 from engine.core.block_pool import BlockPool
 from engine.core.preemption import Preemption
-from engine.executor.symbolic import SymbolicModel
 from engine.types import Capacity
 from tests.core.checked_engine import CheckedEngine
 from tests.core.expectations import FlakyModel, Setting
 from tests.core.workload import RECOMPUTE, SWAP, MixedPreemption
+from tests.fakes.symbolic_executor import SymbolicModel
 
 NUM_BLOCKS = 6
 PREEMPTIONS: tuple[Preemption, ...] = (RECOMPUTE, SWAP, MixedPreemption(0))

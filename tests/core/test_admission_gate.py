@@ -5,8 +5,8 @@ from engine.core.admission_gate import BatchGate, IterationGate
 from engine.core.engine import Engine
 from engine.core.grouping import make_group
 from engine.core.sequence_group import SequenceGroup
-from engine.executor.symbolic import SymbolicExecutor
 from engine.types import Capacity, Request, SamplingParams, int32
+from tests.fakes.symbolic_executor import SymbolicExecutor
 
 CAPACITY = Capacity(num_blocks=100, block_size=4, num_rows=8)
 CONFIG = SchedulerConfig(max_num_batched_tokens=64, max_model_len=40)

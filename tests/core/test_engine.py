@@ -4,10 +4,10 @@ import pytest
 
 from engine.config import SchedulerConfig
 from engine.core.engine import Engine
-from engine.executor.symbolic import SymbolicExecutor, SymbolicModel
 from engine.types import Capacity, FinishReason, Request, SamplingParams, int32
 from tests.core.checked_engine import CheckedEngine, count_preemptions
 from tests.core.expectations import Setting
+from tests.fakes.symbolic_executor import SymbolicExecutor, SymbolicModel
 
 
 def make_harness(run_ahead: int = 1, num_blocks: int = 16) -> CheckedEngine:

@@ -11,10 +11,10 @@ from engine.core.pinned_prefixes import PinnedPrefixes
 from engine.core.policies import make_block_manager
 from engine.core.prefix_cache import PrefixCache
 from engine.errors import ConfigError, InvalidRequest
-from engine.executor.symbolic import SymbolicExecutor, SymbolicModel
 from engine.types import Capacity, Pin, Request, SamplingParams, int32
 from tests.core.checked_engine import CheckedEngine
 from tests.core.expectations import Setting
+from tests.fakes.symbolic_executor import SymbolicExecutor, SymbolicModel
 
 SIZE = 4
 PREFIX = list(range(3 * SIZE))

@@ -16,7 +16,7 @@ from engine.model_files import (
     find_weights,
     read_header,
 )
-from tests.app.checkpoints import write_sharded
+from tests.fakes.checkpoints import write_sharded
 
 
 def entry(

@@ -60,8 +60,8 @@ class FakeServer:
     async def running(self) -> AsyncIterator[str]:
         """Serve on a free port; yields the base URL."""
         app = web.Application()
-        app.router.add_get("/v1/models", self.models)
-        app.router.add_post("/v1/completions", self.completions)
+        app.serve.router.add_get("/v1/models", self.models)
+        app.serve.router.add_post("/v1/completions", self.completions)
         runner = web.AppRunner(app, shutdown_timeout=0, handler_cancellation=True)
         await runner.setup()
         try:

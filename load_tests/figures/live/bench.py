@@ -11,7 +11,7 @@ from typing import get_args
 from engine.config import Device, DType, EngineConfig
 from engine.executor.simulated import BeamAncestry
 from engine.types import Capacity
-from engine.worker.graph_staging import (
+from engine.worker.graphs.graph_batch import (
     Variant,
     mixed_variants,
     searching_mixed_variants,

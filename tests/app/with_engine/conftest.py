@@ -5,9 +5,9 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.model_config import read_model_config
-from tests.app.inline_engine import InlineEngineClient
-from tests.app.server import MAX_MODEL_LEN
+from tests.app.api.server import MAX_MODEL_LEN
 from tests.app.with_engine.reference import make_model
+from tests.fakes.inline_engine import InlineEngineClient
 
 
 @pytest.fixture(scope="package")

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, StoppingCriteria
 
-from tests.app.server import MAX_MODEL_LEN, encode
-from tests.text.tokenizers import chatml_tokenizer
+from tests.app.api.server import MAX_MODEL_LEN, encode
+from tests.app.text.tokenizers import chatml_tokenizer
 
 EOS = 2
 PROMPT = encode("The quick brown fox jumps over the lazy dog. It costs 12.50")

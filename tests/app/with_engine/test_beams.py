@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from tests.app.answers import BODIES, post, summed, text_of
-from tests.app.inline_engine import InlineEngineClient
-from tests.app.server import CHAT, COMPLETIONS, chat_body, completion_body
+from tests.app.api.answers import BODIES, post, summed, text_of
+from tests.app.api.server import CHAT, COMPLETIONS, chat_body, completion_body
 from tests.app.with_engine.reference import PROMPT, StopString, logprobs, search
+from tests.fakes.inline_engine import InlineEngineClient
 
 
 def assert_same_tokens(choices: list[dict[str, Any]], expected: Any) -> None:
@@ -112,7 +112,7 @@ async def test_a_beam_ends_at_a_stop_string_as_in_transformers(
 async def test_a_streamed_search_shows_how_far_it_is(
     path: str, client: InlineEngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.prompt_reader.PROGRESS_PERIOD_S", 0.0)
+    monkeypatch.setattr("app.generation.prompt_reader.PROGRESS_PERIOD_S", 0.0)
     fields = {"n": 4, "use_beam_search": True, "max_tokens": 12, "length_penalty": 0.5}
     plain = (await post(client, path, BODIES[path](**fields)))["choices"]
     chunks = await post(client, path, BODIES[path](stream=True, **fields))
@@ -142,7 +142,7 @@ def _may_become(beam: dict[str, Any], choice: dict[str, Any]) -> bool:
 async def test_progress_is_not_told_more_often_than_it_can_be_read(
     client: InlineEngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.prompt_reader.PROGRESS_PERIOD_S", 1e6)
+    monkeypatch.setattr("app.generation.prompt_reader.PROGRESS_PERIOD_S", 1e6)
     body = completion_body(n=2, use_beam_search=True, max_tokens=12, stream=True)
     body["stream_options"] = {"include_usage": True}
     first, *rest = await post(client, COMPLETIONS, body)

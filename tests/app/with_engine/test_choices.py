@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.app.answers import BODIES, post, summed, text_of
-from tests.app.inline_engine import InlineEngineClient
-from tests.app.server import CHAT, COMPLETIONS, MAX_MODEL_LEN, chat_body, completion_body
+from tests.app.api.answers import BODIES, post, summed, text_of
+from tests.app.api.server import CHAT, COMPLETIONS, MAX_MODEL_LEN, chat_body, completion_body
 from tests.app.with_engine.reference import PROMPT
+from tests.fakes.inline_engine import InlineEngineClient
 
 
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])

@@ -1,9 +1,9 @@
 """Pinned prefixes over a real engine and a tiny model."""
 
-from tests.app.answers import post
-from tests.app.inline_engine import InlineEngineClient
-from tests.app.server import COMPLETIONS, completion_body, in_process, make_app
+from tests.app.api.answers import post
+from tests.app.api.server import COMPLETIONS, completion_body, in_process, make_app
 from tests.app.with_engine.reference import PROMPT
+from tests.fakes.inline_engine import InlineEngineClient
 
 
 async def test_a_pinned_prefix_is_found_and_changes_no_answer(client: InlineEngineClient) -> None:

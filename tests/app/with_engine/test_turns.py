@@ -1,9 +1,9 @@
 """Chats that go on, over a real engine and a tiny model."""
 
-from tests.app.answers import post
-from tests.app.inline_engine import InlineEngineClient
-from tests.app.server import COMPLETIONS, completion_body
+from tests.app.api.answers import post
+from tests.app.api.server import COMPLETIONS, completion_body
 from tests.app.with_engine.reference import PROMPT
+from tests.fakes.inline_engine import InlineEngineClient
 
 SIZE = 16
 

@@ -6,7 +6,7 @@ from engine.executor.step_time import StepWork
 from load_tests.__main__ import main
 from load_tests.calibrate import command
 from load_tests.calibrate.step_tables import FOLDER, StepTable, read_table
-from tests.model.tiny import save_tiny
+from tests.engine.model.tiny import save_tiny
 
 AXES = [
     "--mixed-batches",

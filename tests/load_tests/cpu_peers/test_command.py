@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.engine.model.tiny import save_tiny
 from tests.load_tests.fake_server import FakeServer
-from tests.model.tiny import save_tiny
 
 ROOT = Path(__file__).parents[3]
 

@@ -13,7 +13,7 @@ from load_tests.whatif import validate
 from load_tests.whatif.command import resolve
 from load_tests.whatif.step_times import Scaled
 from load_tests.whatif.validate import CHECKED, MAX_ERROR, Comparison, calibration
-from tests.model.tiny import save_tiny
+from tests.engine.model.tiny import save_tiny
 
 TABLE = StepTable(
     model="tiny", device="cpu", dtype="float32", block_size=16, machine={}, batches=(1, 4),

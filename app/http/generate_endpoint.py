@@ -1,0 +1,161 @@
+"""POST /v1/completions and POST /v1/chat/completions: one flow, plain or streamed."""
+
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from starlette.types import Receive, Scope, Send
+
+from app.generation.generation import Generation, News
+from app.generation.prepare import Job
+from app.http import sse
+from app.http.errors import ClientDisconnected, describe_broken_stream
+from app.http.request_body import read_json_body
+from app.http.tasks import until_disconnect, with_pulse
+from app.http.tenancy import tenant_salt
+from app.protocol.answer import AnswerHead, AnswerWriter
+from app.protocol.errors import ModelNotFound
+from app.protocol.fields import GenerationFields
+from app.protocol.parsing import Schema, parse_object, parse_request
+from app.protocol.settings import ApiSettings
+from app.text.beam_text import Progress
+from app.text.choice_text import TextDelta, join
+from app.text.vocabulary import Vocabulary
+from engine.runtime.protocol import EngineClient
+
+RequestT = TypeVar("RequestT", bound=GenerationFields)
+HeaderList = list[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api(Generic[RequestT]):
+    """What tells one generating route from the other."""
+
+    schema: Schema[RequestT]
+    make_job: Callable[[RequestT], Awaitable[Job]]
+    answer: type[AnswerWriter]
+
+
+class GenerateEndpoint(Generic[RequestT]):
+    """ASGI application of one generating route.
+
+    Nothing is sent before the engine's first news, so refusals are real statuses. When the client
+    goes away, or whatever else ends the request, its sequences are aborted.
+    """
+
+    def __init__(
+        self,
+        api: Api[RequestT],
+        client: EngineClient,
+        vocabulary: Vocabulary,
+        settings: ApiSettings,
+    ) -> None:
+        self._api = api
+        self._client = client
+        self._vocabulary = vocabulary
+        self._settings = settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        body = await read_json_body(scope, receive, self._settings.max_body_bytes)
+        request, ignored = parse_request(
+            self._api.schema, parse_object(body), self._settings.unknown_parameters
+        )
+        check_model(request.model, self._settings)
+        headers: HeaderList = []
+        if ignored := ignored + request.fields_without_effect():
+            headers.append((b"x-ignored-parameters", ", ".join(ignored).encode()))
+        state = scope["state"]
+        request_id = state["request_id"]
+        if request.request_id is not None and not state["has_own_id"]:
+            request_id = request.request_id
+        salt = tenant_salt(state["key_sha256"], request.cache_salt)
+        await until_disconnect(receive, self._answer(request, request_id, salt, headers, send))
+
+    async def _answer(
+        self, request: RequestT, request_id: str, salt: bytes, headers: HeaderList, send: Send
+    ) -> None:
+        job = await self._api.make_job(request)
+        writer = self._api.answer(
+            AnswerHead(
+                id=request_id,
+                created_s=int(time.time()),
+                model=self._settings.model_id,
+                system_fingerprint=self._settings.system_fingerprint,
+            ),
+            request,
+            self._vocabulary,
+            [prompt.ids for prompt in job.prompts],
+        )
+        generation = await Generation.start(self._client, job, self._vocabulary, salt)
+        try:
+            if request.stream:
+                await self._stream(generation, writer, headers, send)
+            else:
+                await _complete(generation, writer, headers, send)
+        finally:
+            await generation.close()
+
+    async def _stream(
+        self, generation: Generation, writer: AnswerWriter, headers: HeaderList, send: Send
+    ) -> None:
+        news: AsyncGenerator[News | None, None] = aiter(generation)
+        if generation.is_silent:
+            news = with_pulse(news, self._settings.keep_alive_s)
+        async with aclosing(news):
+            first = await anext(news)
+            headers = [*sse.HEADERS, *headers]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            try:
+                await _send_part(send, _frames(first, generation, writer))
+                async for item in news:
+                    await _send_part(send, _frames(item, generation, writer))
+                end = sse.frames(writer.closing(generation.total_usage())) + sse.DONE
+            except ClientDisconnected:
+                raise
+            except Exception as error:  # the status has been sent: an event must tell of it
+                end = sse.frames([describe_broken_stream(error).to_json()])
+        await send({"type": "http.response.body", "body": end})
+
+
+def check_model(name: str, settings: ApiSettings) -> None:
+    """Refuse a model that is not served here.
+
+    Raises:
+        ModelNotFound: naming it, if the name is short enough to show.
+    """
+    if name != settings.model_id:
+        shown = f"the model {name!r}" if len(name) <= 100 and name.isprintable() else "this model"
+        raise ModelNotFound(f"{shown} is not served here; see /v1/models", param="model")
+
+
+async def _complete(
+    generation: Generation, writer: AnswerWriter, headers: HeaderList, send: Send
+) -> None:
+    parts: list[list[TextDelta]] = [[] for _ in range(generation.num_candidates)]
+    async with aclosing(aiter(generation)) as news:
+        async for index, delta in news:
+            if isinstance(delta, TextDelta):
+                parts[index].append(delta)
+    choices = generation.best([join(deltas) for deltas in parts])
+    body = writer.complete(choices, generation.total_usage())
+    length = (b"content-length", str(len(body)).encode())
+    headers = [(b"content-type", b"application/json"), length, *headers]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _frames(item: News | None, generation: Generation, writer: AnswerWriter) -> bytes:
+    if item is None:
+        return sse.KEEP_ALIVE
+    index, delta = item
+    if isinstance(delta, Progress):
+        return sse.frames([writer.progress(index, delta)])
+    return sse.frames(writer.news(index, delta, generation.usage(index)))
+
+
+async def _send_part(send: Send, frames: bytes) -> None:
+    if frames:
+        await send({"type": "http.response.body", "body": frames, "more_body": True})

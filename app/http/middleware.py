@@ -1,0 +1,91 @@
+"""The outermost layer of the HTTP application: request ids, keys, and an answer to every error."""
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Sequence
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.http.errors import ClientDisconnected, HttpError, describe
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+# probes come from machines that hold no key
+_OPEN_PATHS = ("/live", "/health")
+_MODEL_PREFIX = b"/v1/models/"
+
+
+class Edge:
+    """ASGI middleware around everything else.
+
+    Each answer has `x-request-id`: the client's own if it is harmless text, else a random one.
+    Inner layers find it as `scope["state"]["request_id"]`, in `"has_own_id"` whether it is the
+    client's, and in `"key_sha256"` the digest of the caller's key, empty where none is needed. No
+    exception leaves it.
+    """
+
+    def __init__(self, app: ASGIApp, api_key_sha256: Sequence[bytes] = ()) -> None:
+        self._app = app
+        self._digests = tuple(api_key_sha256)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request; other scopes (lifespan) pass through."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        own_id = _own_request_id(scope)
+        request_id = own_id or secrets.token_hex(12)
+        state = {"request_id": request_id, "has_own_id": own_id is not None}
+        scope.setdefault("state", {}).update(state)
+        has_started = False
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal has_started
+            if message["type"] == "http.response.start":
+                has_started = True
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            try:
+                await send(message)
+            except OSError as error:
+                raise ClientDisconnected from error
+
+        try:
+            self._check(scope)
+            await self._app(scope, receive, send_with_id)
+        except ClientDisconnected:
+            return
+        except Exception as error:  # the last place to answer from
+            answer = describe(error)
+            if not has_started:
+                await answer.send(send_with_id)
+
+    def _check(self, scope: Scope) -> None:
+        raw_path = scope.get("raw_path") or b""
+        if b"%" in raw_path and not raw_path.startswith(_MODEL_PREFIX):
+            # one spelling per path: no way around a rule that looks at paths
+            raise HttpError(404, "unknown_url", "there is nothing at this path")
+        digest = self._key_digest(scope) if self._digests else b""
+        scope["state"]["key_sha256"] = digest
+        if self._digests and not digest and scope["path"] not in _OPEN_PATHS:
+            raise HttpError(
+                401,
+                "invalid_api_key",
+                "a valid key is needed: Authorization: Bearer KEY",
+                headers={"www-authenticate": "Bearer"},
+            )
+
+    def _key_digest(self, scope: Scope) -> bytes:
+        """Return the digest of an accepted key, or nothing."""
+        given = Headers(scope=scope).getlist("authorization")
+        scheme, _, key = given[0].partition(" ") if len(given) == 1 else ("", "", "")
+        digest = hashlib.sha256(key.encode("latin-1")).digest()
+        # every digest is compared, so that the time tells nothing
+        matches = [hmac.compare_digest(digest, known) for known in self._digests]
+        return digest if scheme.lower() == "bearer" and any(matches) else b""
+
+
+def _own_request_id(scope: Scope) -> str | None:
+    given = Headers(scope=scope).getlist("x-request-id")
+    return given[0] if len(given) == 1 and _REQUEST_ID.fullmatch(given[0]) else None

@@ -1,0 +1,88 @@
+"""POST, GET and DELETE /v1/prefixes: what a caller keeps in the KV pool for prompts to come."""
+
+from typing import Any
+
+from starlette.requests import Request
+
+from app.generation.prompt_encoder import PromptEncoder
+from app.http.errors import HttpError
+from app.http.generate_endpoint import check_model
+from app.http.request_body import read_json_body
+from app.http.tenancy import tenant_salt
+from app.protocol.parsing import parse_object, parse_request
+from app.protocol.prefix_request import SCHEMA, PrefixRequest
+from app.protocol.settings import ApiSettings
+from engine.errors import EngineError
+from engine.runtime.messages import PrefixInfo
+from engine.runtime.protocol import EngineClient
+from engine.types import FinishReason, IntColumn, Pin
+
+
+class PrefixEndpoints:
+    """The routes of one model. A caller sees only what was pinned with its own key and salt."""
+
+    def __init__(self, client: EngineClient, encoder: PromptEncoder, settings: ApiSettings) -> None:
+        self._client = client
+        self._encoder = encoder
+        self._settings = settings
+
+    async def pin(self, request: Request) -> dict[str, Any]:
+        """Compute and pin a prefix; the answer comes when it is there."""
+        raw = await read_json_body(request.scope, request.receive, self._settings.max_body_bytes)
+        body, _ = parse_request(SCHEMA, parse_object(raw), self._settings.unknown_parameters)
+        if body.model is not None:
+            check_model(body.model, self._settings)
+        salt = tenant_salt(request.state.key_sha256, body.cache_salt)
+        pin = Pin(name=body.name, ttl_s=body.ttl_s)
+        reason = await self._client.pin_prefix(await self._encode(body), pin, salt=salt)
+        if reason is not FinishReason.LENGTH:
+            raise EngineError(f"the engine ended a prefix by {reason.name}")
+        return _as_json(await self._find(body.name, salt))
+
+    async def show_all(self, request: Request) -> dict[str, Any]:
+        """List the caller's prefixes."""
+        prefixes = await self._client.prefixes(salt=_salt_of(request))
+        return {"object": "list", "data": [_as_json(prefix) for prefix in prefixes]}
+
+    async def show(self, request: Request) -> dict[str, Any]:
+        """Show one prefix of the caller."""
+        return _as_json(await self._find(request.path_params["name"], _salt_of(request)))
+
+    async def release(self, request: Request) -> dict[str, Any]:
+        """Give a prefix of the caller to the ordinary cache."""
+        name, salt = request.path_params["name"], _salt_of(request)
+        await self._find(name, salt)
+        await self._client.release_prefix(name, salt=salt)
+        return {"id": name, "object": "prefix", "deleted": True}
+
+    async def _encode(self, body: PrefixRequest) -> IntColumn:
+        if body.messages is not None:
+            ids = await self._encoder.encode_chat(body.messages, add_generation_prompt=False)
+            self._encoder.room("messages", ids)
+            return ids
+        assert body.prompt is not None
+        [ids] = await self._encoder.encode(
+            [("prompt", body.prompt)], add_special_tokens=body.add_special_tokens
+        )
+        return ids
+
+    async def _find(self, name: str, salt: bytes) -> PrefixInfo:
+        for prefix in await self._client.prefixes(salt=salt):
+            if prefix.name == name:
+                return prefix
+        raise HttpError(404, "prefix_not_found", "no prefix of this name is pinned")
+
+
+def _salt_of(request: Request) -> bytes:
+    return tenant_salt(request.state.key_sha256, request.query_params.get("cache_salt"))
+
+
+def _as_json(prefix: PrefixInfo) -> dict[str, Any]:
+    return {
+        "id": prefix.name,
+        "object": "prefix",
+        "status": "pinned" if prefix.is_warm else "computing",
+        "tokens": prefix.num_tokens,
+        "blocks": prefix.num_blocks,
+        "expires_in_s": None if prefix.ttl_s is None else round(prefix.ttl_s, 3),
+    }

@@ -1,0 +1,228 @@
+"""The two Serve deployments: `Ingress` answers HTTP, `Engine` generates tokens."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+from starlette.types import ASGIApp
+
+from app.recorder.flight_recorder import FlightRecorder, RecorderOptions
+from app.serve.handle import ServeEngineHandle, ask_all
+from engine.config import EngineConfig, PrefixConfig
+from engine.errors import EngineError
+from engine.runtime.client.client import RemoteEngineClient
+from engine.runtime.messages import PINS
+from engine.runtime.protocol import EngineClient
+from engine.runtime.replica.gang import GangOptions, start_gang
+from engine.runtime.replica.pin_at_start import adopt, warm
+from engine.runtime.replica.supervisor import CLIENT_LIMITS, ClientLimits, Supervisor
+
+logger = logging.getLogger(__name__)
+
+
+@serve.deployment(
+    max_ongoing_requests=2048,
+    health_check_period_s=2,
+    health_check_timeout_s=10,
+    graceful_shutdown_timeout_s=300,
+    graceful_shutdown_wait_loop_s=0.5,
+    # what a constructor refuses once, it refuses again
+    max_constructor_retry_count=1,
+)
+@serve.ingress()
+class Ingress:
+    """Serves the HTTP application. Its health does not depend on the engine's."""
+
+    def __init__(
+        self,
+        engine: DeploymentHandle[Any],
+        make_app: Callable[[EngineClient], ASGIApp],
+        recorder: RecorderOptions | None = None,
+    ) -> None:
+        _log_like_serve()
+        self._client = RemoteEngineClient(ServeEngineHandle(engine))
+        self._recorder = FlightRecorder(self._client, recorder) if recorder else None
+        self._make_app = make_app
+
+    def __serve_build_asgi_app__(self) -> ASGIApp:
+        """Called by Serve once the replica's loop runs."""
+        return self._make_app(self._recorder or self._client)
+
+    async def __del__(self) -> None:
+        """Called by Serve when the replica stops."""
+        await self._client.close()
+        if self._recorder is not None:
+            await asyncio.to_thread(self._recorder.close)
+
+
+@serve.deployment(
+    max_ongoing_requests=8192,
+    health_check_period_s=2,
+    health_check_timeout_s=10,
+    graceful_shutdown_timeout_s=300,
+    graceful_shutdown_wait_loop_s=0.5,
+    # what a constructor refuses once, it refuses again
+    max_constructor_retry_count=1,
+    request_router_config={
+        "request_router_class": "app.serve.router:EngineRouter",
+        "request_routing_stats_period_s": 1,
+    },
+)
+class Engine:
+    """Forwards bytes to and from a supervisor; see `engine.runtime.client.client.EngineHandle`."""
+
+    _supervisor: Supervisor | None = None
+
+    # Serve awaits the constructor; a replica takes calls only once its weights are loaded
+    async def __init__(  # type: ignore[misc]
+        self,
+        config: EngineConfig,
+        options: GangOptions,
+        locate: Callable[[], Path],
+        limits: ClientLimits = CLIENT_LIMITS,
+    ) -> None:
+        """Args: locate: finds the model's folder on this node, fetching it when it is not there."""
+        _log_like_serve()
+        config = replace(config, model_path=str(locate()))
+        self._replica = serve.get_replica_context().replica_tag
+        self._max_num_seqs = config.max_num_seqs
+        gang = await start_gang(config, options)
+        self._supervisor = Supervisor(
+            gang,
+            config,
+            replica=self._replica,
+            step_deadline_s=options.step_deadline_s,
+            limits=limits,
+        )
+        try:
+            await warm(self._supervisor, config.pinned_prefixes)
+            if config.pinned_prefix_share:
+                await adopt(self._supervisor, await _pins_of_peers())
+        except BaseException:
+            self._supervisor.close()
+            raise
+
+    async def tag(self) -> str:
+        """Which replica this is."""
+        return self._replica
+
+    async def submit(self, client: int, request: bytes, replica: str | None = None) -> bytes:
+        """Accept or refuse a client's encoded `Request`."""
+        if replica is not None:
+            self._check_addressee(replica)
+        return self._running.submit(client, request)
+
+    async def abort(self, replica: str, request_ids: tuple[int, ...], choice: int) -> None:
+        """End requests, or one choice of each."""
+        self._check_addressee(replica)
+        self._running.abort(request_ids, choice)
+
+    async def renew(self, replica: str, client: int, received_bytes: int) -> None:
+        """Keep a client's lease and note what it has read."""
+        self._check_addressee(replica)
+        self._running.renew(client, received_bytes)
+
+    async def attach(self, replica: str, client: int) -> AsyncIterator[bytes]:
+        """Stream a client's outputs."""
+        self._check_addressee(replica)
+        async for batch in self._running.attach(client):
+            yield batch
+
+    async def release_prefix(self, salt: bytes, name: str) -> None:
+        """Give up a tenant's pinned prefix."""
+        self._running.release_prefix(salt, name)
+
+    async def prefixes(self, salt: bytes) -> bytes:
+        """List a tenant's pinned prefixes."""
+        return self._running.prefixes(salt)
+
+    async def pins(self) -> bytes:
+        """All that is pinned here, for a replica that joins."""
+        return self._running.pins()
+
+    async def is_ready(self) -> bool:
+        """Whether steps are made."""
+        return self._running.is_healthy
+
+    async def check_health(self) -> None:
+        """Called by Serve; a RayActorError out of it replaces the replica at once."""
+        await self._running.check_health()
+
+    def record_routing_stats(self) -> dict[str, float]:
+        """Called by Serve; read by `EngineRouter`."""
+        return {"num_waiting": self._running.num_waiting, "kv_usage": self._kv_usage}
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """Called by Serve; read by `app.serve.scaling`."""
+        batch_usage = self._running.num_open_choices / self._max_num_seqs
+        return {"pressure": max(self._kv_usage, batch_usage)}
+
+    def __del__(self) -> None:
+        """Called by Serve when the replica stops."""
+        if self._supervisor is not None:
+            self._supervisor.close()
+
+    @property
+    def _running(self) -> Supervisor:
+        assert self._supervisor is not None, "Serve awaits the constructor before any call"
+        return self._supervisor
+
+    @property
+    def _kv_usage(self) -> float:
+        usage = self._running.stats.usage
+        # what is pinned for good says nothing of the load
+        return 1.0 - (usage.free + usage.cached) / (usage.total - usage.pinned)
+
+    def _check_addressee(self, replica: str) -> None:
+        if replica != self._replica:
+            raise EngineError(f"replica {replica} is gone")
+
+
+async def _pins_of_peers() -> list[PrefixConfig]:
+    """What the replicas that run have pinned; nothing where none does."""
+    context = serve.get_replica_context()
+    handle = serve.get_deployment_handle(context.deployment, context.app_name)
+    try:
+        answers = await ask_all(handle, "pins")
+    except EngineError as error:
+        logger.info("no_pins_of_peers reason=%s", error)
+        return []
+    return [pin for answer in answers for pin in PINS.decode(answer)]
+
+
+def resources(config: EngineConfig) -> dict[str, Any]:
+    """Deployment options that reserve what a gang needs, all on one node.
+
+    The first bundle holds replica and scheduler, the others a rank each. On a CPU machine the
+    shares are nominal, so that the application fits any; compute threads are `num_threads`.
+    """
+    if config.device == "cuda":
+        control, rank = {"CPU": 1.0}, {"CPU": 1.0, "GPU": 1.0}
+    else:
+        control, rank = {"CPU": 0.1}, {"CPU": 0.4}
+    return {
+        "ray_actor_options": {"num_cpus": control["CPU"]},
+        "placement_group_bundles": [control] + [rank] * config.tensor_parallel_size,
+        "placement_group_strategy": "STRICT_PACK",
+    }
+
+
+def gang_options(config: EngineConfig) -> GangOptions:
+    """What each rank takes of its bundle."""
+    rank = resources(config)["placement_group_bundles"][1]
+    return GangOptions(num_cpus_per_rank=rank["CPU"], num_gpus_per_rank=rank.get("GPU", 0.0))
+
+
+def _log_like_serve() -> None:
+    """Send our own log lines where `logging_config` sends Serve's."""
+    serve_logger = logging.getLogger("ray.serve")
+    for package in ("app", "engine"):
+        logger = logging.getLogger(package)
+        logger.setLevel(serve_logger.getEffectiveLevel())
+        logger.handlers = list(serve_logger.handlers)
+        logger.propagate = False

@@ -1,0 +1,97 @@
+"""Serve's way from an ingress to the engine replicas."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
+from ray.serve.handle import DeploymentHandle
+
+from app.serve.router import session_of
+from engine.errors import EngineError
+from engine.types import ALL_CHOICES
+
+# longer than Serve takes to replace a replica whose process has died
+CALL_TIMEOUT_S = 10.0
+
+
+class ServeEngineHandle:
+    """Calls the `Engine` deployment. Implements `engine.runtime.client.client.EngineHandle`."""
+
+    def __init__(self, engine: DeploymentHandle[Any]) -> None:
+        self._engine = engine
+
+    async def replicas(self) -> list[str]:
+        """See `EngineHandle.replicas`."""
+        return await ask_all(self._engine, "tag")
+
+    async def submit(self, client: int, request: bytes, replica: str | None = None) -> bytes:
+        """See `EngineHandle.submit`."""
+        engine = self._engine if replica is None else self._pinned(replica)
+        verdict: bytes = await _answer(engine.submit.remote(client, request, replica))
+        return verdict
+
+    async def abort(
+        self, replica: str, request_ids: tuple[int, ...], choice: int = ALL_CHOICES
+    ) -> None:
+        """See `EngineHandle.abort`."""
+        await _answer(self._pinned(replica).abort.remote(replica, request_ids, choice))
+
+    async def renew(self, replica: str, client: int, received_bytes: int) -> None:
+        """See `EngineHandle.renew`."""
+        await _answer(self._pinned(replica).renew.remote(replica, client, received_bytes))
+
+    async def attach(self, replica: str, client: int) -> AsyncIterator[bytes]:
+        """See `EngineHandle.attach`."""
+        handle: Any = self._pinned(replica).options(stream=True)
+        with _engine_errors():
+            async for batch in handle.attach.remote(replica, client):
+                yield batch
+
+    async def release_prefix(self, salt: bytes, name: str) -> None:
+        """See `EngineHandle.release_prefix`."""
+        await ask_all(self._engine, "release_prefix", salt, name)
+
+    async def prefixes(self, salt: bytes) -> list[bytes]:
+        """See `EngineHandle.prefixes`."""
+        return await ask_all(self._engine, "prefixes", salt)
+
+    async def is_ready(self) -> bool:
+        """See `EngineHandle.is_ready`."""
+        return bool(await _answer(self._engine.is_ready.remote()))
+
+    def _pinned(self, replica: str) -> DeploymentHandle[Any]:
+        return self._engine.options(session_id=session_of(replica))
+
+
+async def ask_all(engine: DeploymentHandle[Any], method: str, *args: Any) -> list[Any]:
+    """Call every engine replica; those that do not answer are passed over.
+
+    Raises:
+        EngineError: if none answers.
+    """
+    with _engine_errors():
+        answers = await engine.broadcast(method, *args).results_async(
+            timeout_s=CALL_TIMEOUT_S, return_exceptions=True
+        )
+    answered = [answer for answer in answers if not isinstance(answer, BaseException)]
+    if not answered:
+        raise EngineError(f"no engine replica can be reached: {answers}")
+    return answered
+
+
+async def _answer(call: Any) -> Any:
+    with _engine_errors():
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            return await call
+
+
+@contextmanager
+def _engine_errors() -> Iterator[None]:
+    """Make an EngineError of whatever Ray and Serve raise when a replica cannot be reached."""
+    try:
+        yield
+    except (RayError, RayServeException, TimeoutError) as error:
+        raise EngineError(f"the engine replica cannot be reached: {error}") from error

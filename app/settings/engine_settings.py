@@ -1,0 +1,232 @@
+"""Derives the engine's settings from the application's options and the model's shape."""
+
+import logging
+import platform
+from pathlib import Path
+
+from app.settings.config import AppConfig
+from engine.config import Device, DType, EngineConfig, ModelConfig
+from engine.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+# of KV pool where neither the configuration nor a GPU says how much
+_CPU_POOL_BYTES = 512 << 20
+
+# sequences of the batch and tokens of a step: a GPU is idle for less
+_BATCH_LIMITS: dict[Device, tuple[int, int]] = {"cpu": (64, 256), "cuda": (256, 2048)}
+
+DTYPE_BYTES: dict[DType, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+# how Linux names the instructions on x86 and on Arm
+_BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+
+
+def to_engine_config(config: AppConfig, folder: Path, model: ModelConfig) -> EngineConfig:
+    """Fill in what was left automatic and check that options and model fit together.
+
+    Raises:
+        ConfigError: naming the two values that contradict each other and what to change.
+    """
+    _check_split(model, config.tensor_parallel_size)
+    device = _device(config)
+    max_num_seqs, max_num_batched_tokens = _batch_limits(config, device)
+    dtype = _dtype(config, device)
+    _check_swap(config, model, DTYPE_BYTES[dtype])
+    num_blocks = _num_blocks(config, model, device, DTYPE_BYTES[dtype])
+    max_model_len = _max_model_len(config, model, num_blocks)
+    _check_reserved(config, max_model_len, num_blocks)
+    engine = EngineConfig(
+        model_path=str(folder),
+        model=model,
+        dtype=dtype,
+        device=device,
+        load_format=config.load_format,
+        tensor_parallel_size=config.tensor_parallel_size,
+        block_size=config.block_size,
+        num_blocks=num_blocks,
+        kv_cache_bytes=_kv_cache_bytes(config, device),
+        gpu_memory_fraction=config.gpu_memory_fraction,
+        swap_bytes=_swap_bytes(config),
+        memory_policy=config.memory_policy,
+        preemption=config.preemption,
+        watermark=config.watermark,
+        growth_blocks=config.growth_blocks,
+        max_overtakes=config.max_overtakes,
+        prompt_share=config.prompt_share,
+        prefix_cache=config.prefix_cache,
+        pinned_prefix_share=config.pinned_prefix_share,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_model_len=max_model_len,
+        inter_token_latency_s=(config.inter_token_latency_ms or 0.0) / 1e3,
+        max_num_waiting=config.max_num_waiting,
+        num_threads=config.num_threads,
+        compiled_kernels=config.compiled_kernels,
+    )
+    if num_blocks:
+        engine.scheduler.check_pinned_share(num_blocks, config.block_size)
+    return engine
+
+
+def _batch_limits(config: AppConfig, device: Device) -> tuple[int, int]:
+    """Sequences of the batch and tokens of a step; what is not set fits what is."""
+    num_seqs, num_tokens = _BATCH_LIMITS[device]
+    given_seqs, given_tokens = config.max_num_seqs, config.max_num_batched_tokens
+    if given_seqs is not None and given_tokens is not None and given_tokens < given_seqs:
+        raise ConfigError(
+            f"max_num_batched_tokens {given_tokens} is below max_num_seqs {given_seqs}: a step "
+            "takes one token of every sequence; raise the one or lower the other"
+        )
+    num_seqs = given_seqs or min(num_seqs, given_tokens or num_seqs)
+    return num_seqs, given_tokens or max(num_tokens, num_seqs)
+
+
+def _check_split(model: ModelConfig, size: int) -> None:
+    """Every rank takes the same share of heads and of the feed-forward layer."""
+    parts = {
+        "attention heads": model.num_heads,
+        "key-value heads": model.num_kv_heads,
+        "intermediate rows": model.intermediate_size,
+    }
+    for name, count in parts.items():
+        if count % size:
+            raise ConfigError(
+                f"tensor_parallel_size {size} does not divide the model's {count} {name}; "
+                "set it to a common divisor of "
+                + ", ".join(f"{count} {name}" for name, count in parts.items())
+            )
+
+
+def _device(config: AppConfig) -> Device:
+    if config.device != "auto":
+        return config.device
+    return "cuda" if any(Path("/dev").glob("nvidia[0-9]*")) else "cpu"
+
+
+def _dtype(config: AppConfig, device: Device) -> DType:
+    if config.dtype != "auto":
+        return config.dtype
+    return "bfloat16" if device == "cuda" or _cpu_has_bfloat16() else "float32"
+
+
+def _cpu_has_bfloat16() -> bool:
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.exists():
+        return platform.system() == "Darwin" and platform.machine() == "arm64"
+    return not _BFLOAT16_FLAGS.isdisjoint(cpuinfo.read_text(encoding="utf-8").split())
+
+
+def _check_swap(config: AppConfig, model: ModelConfig, bytes_per_value: int) -> None:
+    """Swap space must hold a block if it is there, and be there if it is to be used."""
+    if config.preemption == "swap" and not config.swap_gib:
+        raise ConfigError(
+            "preemption swap needs swap space, but swap_gib is 0; raise it or set preemption to "
+            "auto"
+        )
+    block_bytes = _block_bytes(config, model, bytes_per_value)
+    if config.swap_gib and _swap_bytes(config) < block_bytes:
+        raise ConfigError(
+            f"swap_gib {config.swap_gib} does not hold one block: {config.block_size} tokens of "
+            f"this model take {block_bytes / (1 << 30):.4g} GiB; raise it or set it to 0"
+        )
+
+
+def _check_reserved(config: AppConfig, max_model_len: int, num_blocks: int) -> None:
+    """What reserves memory never preempts, and gives out powers of two of blocks."""
+    policy = config.memory_policy
+    if policy == "paged":
+        return
+    if config.preemption != "auto" or config.swap_gib:
+        raise ConfigError(
+            f"memory_policy {policy} never preempts, so preemption {config.preemption} and "
+            f"swap_gib {config.swap_gib} have no use; leave them at auto and 0 or set "
+            "memory_policy to paged"
+        )
+    largest = 1 << (-(-max_model_len // config.block_size) - 1).bit_length()
+    if policy in ("reserved_max", "faster_transformer") and 0 < num_blocks < largest:
+        raise ConfigError(
+            f"memory_policy {policy} reserves {largest} blocks for every sequence of max_model_len "
+            f"{max_model_len}, and the KV pool has {num_blocks}; raise kv_cache_gib (or "
+            "num_blocks), or lower max_model_len"
+        )
+
+
+def _block_bytes(config: AppConfig, model: ModelConfig, bytes_per_value: int) -> int:
+    token_bytes = model.kv_bytes_per_token(bytes_per_value, config.tensor_parallel_size)
+    return token_bytes * config.block_size
+
+
+def _kv_cache_bytes(config: AppConfig, device: Device) -> int:
+    """Memory of the pool; 0 where the worker measures what the GPU has left."""
+    if config.kv_cache_gib is None:
+        return 0 if device == "cuda" else _CPU_POOL_BYTES
+    return int(config.kv_cache_gib * (1 << 30))
+
+
+def _swap_bytes(config: AppConfig) -> int:
+    return int(config.swap_gib * (1 << 30))
+
+
+def _num_blocks(config: AppConfig, model: ModelConfig, device: Device, bytes_per_value: int) -> int:
+    """Blocks of the pool; 0 where only the worker will know."""
+    if config.num_blocks is not None:
+        return config.num_blocks
+    pool_bytes = _kv_cache_bytes(config, device)
+    block_bytes = _block_bytes(config, model, bytes_per_value)
+    num_blocks = pool_bytes // block_bytes
+    if pool_bytes and num_blocks < 1:
+        raise ConfigError(
+            f"kv_cache_gib {pool_bytes / (1 << 30):g} does not hold one block: {config.block_size} "
+            f"tokens of this model take {block_bytes / (1 << 30):.4g} GiB; raise it"
+        )
+    return num_blocks
+
+
+def _max_model_len(config: AppConfig, model: ModelConfig, num_blocks: int) -> int:
+    """Longest sequence; a pool of unknown size is checked when it is known."""
+    num_slots = num_blocks * config.block_size or model.max_position
+    if config.max_model_len is None:
+        if num_blocks:
+            num_slots = _num_slots_beside_pins(config, num_slots)
+        if num_slots < model.max_position:
+            logger.warning(
+                "context_clipped max_model_len=%d model_max=%d reason=kv_pool raise=kv_cache_gib",
+                num_slots,
+                model.max_position,
+            )
+        return min(model.max_position, num_slots)
+    if config.max_model_len > model.max_position:
+        raise ConfigError(
+            f"max_model_len {config.max_model_len} is above the model's {model.max_position} "
+            f"tokens; lower it to {model.max_position} or leave it null"
+        )
+    if config.max_model_len > num_slots:
+        raise ConfigError(_pool_too_small(config, num_slots))
+    return config.max_model_len
+
+
+def _num_slots_beside_pins(config: AppConfig, num_slots: int) -> int:
+    """Tokens of the longest request: the whole pool, or what pinned prefixes are sure to leave."""
+    if not config.pinned_prefix_share:
+        return num_slots
+    num_blocks = num_slots // config.block_size
+    num_taken = int(num_blocks * config.pinned_prefix_share) + int(num_blocks * config.watermark)
+    return (num_blocks - num_taken) * config.block_size
+
+
+def _pool_too_small(config: AppConfig, num_slots: int) -> str:
+    num_blocks = num_slots // config.block_size
+    assert config.max_model_len is not None
+    if config.num_blocks is not None:
+        option, needed = "num_blocks", str(-(-config.max_model_len // config.block_size))
+    else:
+        # as many blocks as the longest sequence needs, in GiB rounded up to a hundredth
+        bytes_per_block = _kv_cache_bytes(config, "cpu") / num_blocks
+        blocks = -(-config.max_model_len // config.block_size)
+        option, needed = "kv_cache_gib", f"{blocks * bytes_per_block / (1 << 30) + 0.01:.2f}"
+    return (
+        f"the KV pool holds {num_slots} tokens ({num_blocks} blocks of {config.block_size}), fewer "
+        f"than max_model_len {config.max_model_len}; raise {option} to {needed} or lower "
+        "max_model_len"
+    )

@@ -1,0 +1,114 @@
+"""Pins prefixes before a replica takes its first request: the configuration's, then its peers'."""
+
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence, Sized
+from contextlib import asynccontextmanager
+
+from engine.config import PrefixConfig
+from engine.errors import ConfigError, RequestError
+from engine.runtime.client.client import RemoteEngineClient
+from engine.runtime.messages import PINS
+from engine.runtime.replica.supervisor import Supervisor
+from engine.types import ALL_CHOICES, FinishReason, Pin, int32
+
+logger = logging.getLogger(__name__)
+
+
+class LocalEngineHandle:
+    """A way to one supervisor in this process. Implements `engine.runtime.client.client.EngineHandle`."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+
+    async def replicas(self) -> list[str]:
+        """See `EngineHandle.replicas`."""
+        return [self._supervisor.replica]
+
+    async def submit(self, client: int, request: bytes, replica: str | None = None) -> bytes:
+        """See `EngineHandle.submit`."""
+        return self._supervisor.submit(client, request)
+
+    async def abort(
+        self, replica: str, request_ids: tuple[int, ...], choice: int = ALL_CHOICES
+    ) -> None:
+        """See `EngineHandle.abort`."""
+        self._supervisor.abort(request_ids, choice)
+
+    async def renew(self, replica: str, client: int, received_bytes: int) -> None:
+        """See `EngineHandle.renew`."""
+        self._supervisor.renew(client, received_bytes)
+
+    def attach(self, replica: str, client: int) -> AsyncIterator[bytes]:
+        """See `EngineHandle.attach`."""
+        return self._supervisor.attach(client)
+
+    async def release_prefix(self, salt: bytes, name: str) -> None:
+        """See `EngineHandle.release_prefix`."""
+        self._supervisor.release_prefix(salt, name)
+
+    async def prefixes(self, salt: bytes) -> list[bytes]:
+        """See `EngineHandle.prefixes`."""
+        return [self._supervisor.prefixes(salt)]
+
+    async def is_ready(self) -> bool:
+        """See `EngineHandle.is_ready`."""
+        return self._supervisor.is_healthy
+
+
+async def warm(supervisor: Supervisor, prefixes: Sequence[PrefixConfig]) -> None:
+    """Compute and pin prefixes, one after the other.
+
+    Raises:
+        ConfigError: naming the prefix that cannot be pinned.
+        EngineError: if the engine fails meanwhile.
+    """
+    async with _pinning(supervisor, prefixes) as client:
+        for prefix in prefixes:
+            await _pin(client, prefix)
+
+
+async def adopt(supervisor: Supervisor, pins: Iterable[PrefixConfig]) -> None:
+    """Pin what other replicas hold and this one does not; what cannot be pinned is left out.
+
+    Raises:
+        EngineError: if the engine fails meanwhile.
+    """
+    held = {_key(prefix) for prefix in PINS.decode(supervisor.pins())}
+    # several replicas tell of the same prefix
+    missing = {_key(pin): pin for pin in pins if _key(pin) not in held}
+    async with _pinning(supervisor, missing) as client:
+        for pin in missing.values():
+            try:
+                await _pin(client, pin)
+            except ConfigError as error:
+                logger.warning("prefix_not_adopted reason=%s", error)
+
+
+@asynccontextmanager
+async def _pinning(supervisor: Supervisor, prefixes: Sized) -> AsyncIterator[RemoteEngineClient]:
+    started_s = time.monotonic()
+    client = RemoteEngineClient(LocalEngineHandle(supervisor))
+    try:
+        yield client
+    finally:
+        await client.close()
+    if prefixes:
+        seconds = time.monotonic() - started_s
+        logger.info("prefixes_pinned count=%d seconds=%.1f", len(prefixes), seconds)
+
+
+def _key(prefix: PrefixConfig) -> tuple[bytes, str]:
+    return prefix.salt, prefix.name
+
+
+async def _pin(client: RemoteEngineClient, prefix: PrefixConfig) -> None:
+    pin = Pin(name=prefix.name, ttl_s=prefix.ttl_s)
+    try:
+        reason = await client.pin_prefix(int32(prefix.token_ids), pin, salt=prefix.salt)
+    except RequestError as error:
+        raise ConfigError(f"pinned_prefixes: {prefix.name!r} cannot be pinned: {error}") from error
+    if reason is not FinishReason.LENGTH:
+        raise ConfigError(
+            f"pinned_prefixes: {prefix.name!r} cannot be computed: the model gives no probabilities"
+        )

@@ -1,0 +1,234 @@
+"""Chooses one token per row of logits, without sorting and without a word from the host.
+
+Rows are cut into chunks. A first kernel finds the best token of each chunk, a second one the best
+of a row. Rows with filters go on in `kernels.triton.sampling.filtering`; log-probabilities come from
+`kernels.triton.sampling.logprobs`. Twin: `kernels.sampling.sample`.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.batch import Sampled, SamplingColumns
+from kernels.triton.launch import overlap, wait_for_inputs
+from kernels.triton.sampling.filtering import RowStats, filter_rows
+from kernels.triton.sampling.logprobs import report_logprobs
+from kernels.triton.sampling.noise import best_draw, draw_keys, first_token, score
+
+# two warps with 16 values per thread were the fastest of 1024 to 8192 tokens on an H200
+CHUNK = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkStats:
+    """What is known of chunks of logits; each column is [S, num_chunks].
+
+    Attributes:
+        largest: float32; NaN if the chunk holds one.
+        tokens: int32 token that wins the chunk.
+        raw_sums: float32 sum of exp(logit - largest).
+        scaled_sums: float32 sum of exp((logit - largest) / temperature).
+    """
+
+    largest: Tensor
+    tokens: Tensor
+    raw_sums: Tensor
+    scaled_sums: Tensor
+
+
+@triton.jit
+def _chunk_kernel(
+    largest_out,
+    tokens_out,
+    raw_sums_out,
+    scaled_sums_out,
+    logits,
+    temperatures,
+    seeds,
+    positions,
+    row_stride,
+    vocab_size,
+    num_chunks,
+    IS_GREEDY: tl.constexpr,
+    HAS_RAW_SUMS: tl.constexpr,
+    HAS_SCALED_SUMS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    OVERLAPPED: tl.constexpr,
+):
+    row = tl.program_id(1).to(tl.int64)
+    chunk = tl.program_id(0)
+    tokens = chunk * CHUNK + tl.arange(0, CHUNK)
+    wait_for_inputs(OVERLAPPED)
+    place = logits + row * row_stride + tokens
+    values = tl.load(place, tokens < vocab_size, other=-float("inf")).to(tl.float32)
+    largest = tl.max(values, axis=0)
+    out = row * num_chunks + chunk
+    has_nan = tl.max((values != values).to(tl.int32), axis=0) > 0
+    tl.store(largest_out + out, tl.where(has_nan, float("nan"), largest))
+    # a chunk of -inf alone has no sum: -inf - -inf
+    base = tl.where(largest == -float("inf"), 0.0, largest)
+    if HAS_RAW_SUMS:
+        tl.store(raw_sums_out + out, tl.sum(tl.exp(values - base), axis=0))
+    temperature = 0.0
+    if not IS_GREEDY:
+        temperature = tl.load(temperatures + row)
+    if temperature > 0:
+        first_key, second_key = draw_keys(tl.load(seeds + row), tl.load(positions + row))
+        _, token = best_draw(values, tokens, temperature, first_key, second_key)
+        if HAS_SCALED_SUMS:
+            scaled = (values - base) * (1.0 / temperature)
+            tl.store(scaled_sums_out + out, tl.sum(tl.exp(scaled), axis=0))
+    else:
+        token = first_token(values == largest, tokens)
+    # among NaN and where nothing can be drawn there may be none
+    tl.store(tokens_out + out, tl.minimum(tl.maximum(token, 0), vocab_size - 1))
+
+
+@triton.jit
+def _merge_kernel(
+    tokens_out,
+    logsumexps_out,
+    largest_out,
+    scaled_sums_out,
+    chunk_largest,
+    chunk_tokens,
+    chunk_raw_sums,
+    chunk_scaled_sums,
+    logits,
+    temperatures,
+    seeds,
+    positions,
+    row_stride,
+    num_chunks,
+    IS_GREEDY: tl.constexpr,
+    HAS_RAW_SUMS: tl.constexpr,
+    HAS_SCALED_SUMS: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    OVERLAPPED: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    chunks = tl.arange(0, CHUNKS)
+    is_chunk = chunks < num_chunks
+    places = row * num_chunks + chunks
+    wait_for_inputs(OVERLAPPED)
+    maxima = tl.load(chunk_largest + places, is_chunk, other=-float("inf"))
+    tokens = tl.load(chunk_tokens + places, is_chunk, other=0)
+    largest = tl.max(maxima, axis=0)
+    has_nan = tl.max((maxima != maxima).to(tl.int32), axis=0) > 0
+    token = first_token(maxima == largest, tokens)
+    if HAS_RAW_SUMS:
+        sums = tl.load(chunk_raw_sums + places, is_chunk, other=0.0)
+        total = tl.sum(sums * tl.exp(maxima - largest), axis=0)
+        tl.store(logsumexps_out + row, largest + tl.log(total))
+    if not IS_GREEDY:
+        temperature = tl.load(temperatures + row)
+        if temperature > 0:
+            first_key, second_key = draw_keys(tl.load(seeds + row), tl.load(positions + row))
+            winners = tl.load(logits + row * row_stride + tokens).to(tl.float32)
+            scores = score(winners, tokens, temperature, first_key, second_key)
+            scores = tl.where(is_chunk, scores, -float("inf"))
+            token = first_token(scores == tl.max(scores, axis=0), tokens)
+            if HAS_SCALED_SUMS:
+                sums = tl.load(chunk_scaled_sums + places, is_chunk, other=0.0)
+                total = tl.sum(sums * tl.exp((maxima - largest) / temperature), axis=0)
+                tl.store(scaled_sums_out + row, total)
+                tl.store(largest_out + row, largest)
+    is_broken = has_nan | (tl.abs(largest) == float("inf"))
+    tl.store(tokens_out + row, tl.where(is_broken, -1, token).to(tl.int64))
+
+
+def sample(logits: Tensor, columns: SamplingColumns) -> Sampled:
+    """Choose one token per row; see `kernels.sampling.sample`.
+
+    Which kernels run depends on the flags of `columns` alone, so a captured graph can be replayed
+    with other parameters under the same flags.
+
+    Args:
+        logits: [S, vocab], any float dtype, rows contiguous.
+        columns: parameters of the S rows, contiguous.
+    """
+    num_rows = len(logits)
+    assert logits.stride(1) == 1
+    assert columns.temperature.shape == (num_rows,)
+    assert columns.seeds.dtype == columns.positions.dtype == torch.int64
+    tokens = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
+    if num_rows == 0:
+        return Sampled(tokens=tokens)
+    wants_logprobs = columns.num_logprobs >= 0
+    flags = {
+        "IS_GREEDY": columns.all_greedy,
+        "HAS_RAW_SUMS": wants_logprobs,
+        "HAS_SCALED_SUMS": columns.any_filter,
+    }
+    logsumexps, largest, scaled_sums = _floats(3, (num_rows,), logits.device)
+    stats = _chunk(logits, columns, flags)
+    _merge_kernel[(num_rows,)](
+        tokens,
+        logsumexps,
+        largest,
+        scaled_sums,
+        stats.largest,
+        stats.tokens,
+        stats.raw_sums,
+        stats.scaled_sums,
+        logits,
+        columns.temperature,
+        columns.seeds,
+        columns.positions,
+        logits.stride(0),
+        stats.largest.shape[1],
+        **flags,
+        CHUNKS=triton.next_power_of_2(stats.largest.shape[1]),
+        num_warps=1,
+        **overlap(logits.device),
+    )
+    if columns.any_filter:
+        row_stats = RowStats(
+            largest=largest,
+            scaled_sums=scaled_sums,
+            chunk_largest=stats.largest,
+            chunk_tokens=stats.tokens,
+            chunk_len=CHUNK,
+        )
+        filter_rows(tokens, logits, columns, row_stats)
+    if not wants_logprobs:
+        return Sampled(tokens=tokens)
+    return report_logprobs(tokens, logits, columns.num_logprobs, logsumexps, stats.largest, CHUNK)
+
+
+def _chunk(logits: Tensor, columns: SamplingColumns, flags: dict[str, bool]) -> ChunkStats:
+    num_rows, vocab_size = logits.shape
+    num_chunks = triton.cdiv(vocab_size, CHUNK)
+    largest, raw_sums, scaled_sums = _floats(3, (num_rows, num_chunks), logits.device)
+    stats = ChunkStats(
+        largest=largest,
+        raw_sums=raw_sums,
+        scaled_sums=scaled_sums,
+        tokens=torch.empty(num_rows, num_chunks, dtype=torch.int32, device=logits.device),
+    )
+    _chunk_kernel[(num_chunks, num_rows)](
+        stats.largest,
+        stats.tokens,
+        stats.raw_sums,
+        stats.scaled_sums,
+        logits,
+        columns.temperature,
+        columns.seeds,
+        columns.positions,
+        logits.stride(0),
+        vocab_size,
+        num_chunks,
+        **flags,
+        CHUNK=CHUNK,
+        num_warps=2,
+        **overlap(logits.device),
+    )
+    return stats
+
+
+def _floats(count: int, shape: tuple[int, ...], device: torch.device) -> list[Tensor]:
+    """Separate tensors, since a part of one may begin where no kernel has been compiled for."""
+    return [torch.empty(shape, dtype=torch.float32, device=device) for _ in range(count)]

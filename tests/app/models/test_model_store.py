@@ -1,0 +1,94 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.models.manifest import write_manifest
+from app.models.model_store import resolve, verify
+from engine.errors import ConfigError
+from tests.fakes.checkpoints import write_model
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_a_folder_that_exists_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "org" / "name").mkdir(parents=True)
+    assert resolve("org/name", tmp_path) == tmp_path / "org" / "name"
+    assert resolve(str(tmp_path), tmp_path) == tmp_path
+
+
+def test_home_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "m").mkdir()
+    assert resolve("~/m", tmp_path) == tmp_path / "m"
+
+
+@pytest.mark.parametrize("model", ["./none", "/none/at/all", "~/none", "a/b/c", "-x", "a b"])
+def test_what_is_neither_folder_nor_hub_id_is_refused(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    monkeypatch.chdir(empty)
+    with pytest.raises(ConfigError, match="no such folder, and it is not a hub id"):
+        resolve(model, tmp_path)
+
+
+def test_a_file_is_not_a_model(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(ConfigError, match="is a file"):
+        resolve(str(tmp_path / "model.safetensors"), tmp_path)
+
+
+def run(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
+    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(home), "PATH": "", "HOME": str(home)}
+    command = [sys.executable, "-m", "app.models.model_store", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def cache_hub_model(home: Path) -> Path:
+    """Lay out a fetched repository as the hub's client does."""
+    repository = home / "hub" / "models--org--name"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("0" * 40)
+    snapshot = repository / "snapshots" / ("0" * 40)
+    snapshot.parent.mkdir()
+    return write_model(snapshot)
+
+
+def test_a_hub_model_that_was_fetched_before_needs_no_network(tmp_path: Path) -> None:
+    snapshot = cache_hub_model(tmp_path)
+    done = run("org/name", home=tmp_path)
+    assert (done.returncode, done.stdout.strip()) == (0, str(snapshot))
+
+
+def test_a_hub_model_that_cannot_be_had_is_one_clear_message(tmp_path: Path) -> None:
+    done = run("org/absent", home=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "model 'org/absent': there is no such folder" in done.stderr
+    assert "set 'model' to 'embedded'" in done.stderr
+
+
+def test_the_command_prints_the_folder_alone(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "m")
+    done = run(str(folder), home=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{folder}\n", "")
+
+
+def test_the_full_check_finds_a_changed_byte(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "m")
+    verify(folder)
+    write_manifest(folder, source="test")
+    verify(folder)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
+    with pytest.raises(ConfigError, match=r"model\.safetensors changed"):
+        verify(folder)
+    done = run(str(folder), "--verify", home=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")

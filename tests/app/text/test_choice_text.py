@@ -1,0 +1,147 @@
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.text.choice_text import ChoiceText, TextDelta, TextOptions, join
+from app.text.vocabulary import Vocabulary
+from engine.errors import EngineError
+from engine.runtime.protocol import Delta
+from engine.types import FinishReason, float32, int32
+from tests.app.text.tokenizers import spelled_vocabulary
+
+WORDS = spelled_vocabulary("one", " twenty", " three", b"\xe2\x82", b"\xac", special=("<|end|>",))
+END = 5
+
+
+def run(
+    tokens: list[int],
+    options: TextOptions,
+    finish: FinishReason = FinishReason.LENGTH,
+    groups: list[int] | None = None,
+    vocabulary: Vocabulary = WORDS,
+) -> list[TextDelta]:
+    choice, news, start = ChoiceText(vocabulary, options), [], 0
+    for size in groups or [1] * len(tokens):
+        part = tokens[start : start + size]
+        start += size
+        news.append(choice.push(delta(part, finish if start >= len(tokens) else FinishReason.NONE)))
+        if news[-1].finish_reason is not None:
+            break
+    return news
+
+
+def delta(tokens: list[int], finish: FinishReason) -> Delta:
+    count = len(tokens)
+    return Delta(
+        choice=0,
+        tokens=int32(tokens),
+        logprobs=float32([-float(token) for token in tokens]),
+        top_tokens=tuple(int32([0, 1]) for _ in range(count)),
+        top_logprobs=tuple(float32([0.0, -math.inf]) for _ in range(count)),
+        finish_reason=finish,
+    )
+
+
+def test_a_stop_string_inside_a_token_ends_the_text_there() -> None:
+    result = join(run([0, 1, 2], TextOptions(stops=(" tw",))))
+    assert (result.text, result.finish_reason, result.stop_reason) == ("one", "stop", " tw")
+    assert result.token_ids == (0, 1)
+
+
+def test_tokens_after_a_stop_string_do_not_count() -> None:
+    result = join(run([0, 1, 2, 2], TextOptions(stops=(" tw",)), groups=[4]))
+    assert (result.text, result.token_ids) == ("one", (0, 1))
+
+
+def test_the_end_token_counts_but_is_not_text() -> None:
+    options = TextOptions(skip_special=False, logprobs=True)
+    result = join(run([0, END], options, FinishReason.STOP))
+    assert (result.text, result.finish_reason, result.stop_reason) == ("one", "stop", None)
+    assert result.token_ids == (0, END)
+    assert [entry.token for entry in result.logprobs] == [0]
+
+
+def test_a_requested_stop_token_is_the_reason() -> None:
+    options = TextOptions(stop_token_ids=frozenset({2}))
+    result = join(run([0, 2], options, FinishReason.STOP))
+    assert (result.text, result.stop_reason) == ("one", 2)
+    kept = TextOptions(stop_token_ids=frozenset({2}), include_stop=True)
+    assert join(run([0, 2], kept, FinishReason.STOP)).text == "one three"
+
+
+def test_a_cut_token_keeps_its_share_of_the_text() -> None:
+    result = join(run([0, 1, 2], TextOptions(stops=("went",), logprobs=True)))
+    assert result.text == "one t"
+    assert [(entry.text, entry.offset) for entry in result.logprobs] == [("one", 0), (" t", 3)]
+
+
+def test_tokens_without_text_wait_for_the_character() -> None:
+    news = run([0, 3, 4], TextOptions(logprobs=True))
+    assert [part.text for part in news] == ["one", "", "€"]
+    assert [part.token_ids for part in news] == [(0,), (), (3, 4)]
+    assert [len(part.logprobs) for part in news] == [1, 0, 2]
+
+
+def test_an_incomplete_last_character_is_the_last_token_s() -> None:
+    result = join(run([0, 3], TextOptions(logprobs=True)))
+    assert result.text == "one\ufffd"
+    assert [entry.text for entry in result.logprobs] == ["one", "\ufffd"]
+
+
+def test_a_choice_that_got_no_token_ends_without_text() -> None:
+    result = ChoiceText(WORDS, TextOptions()).push(delta([], FinishReason.STOP))
+    assert (result.text, result.finish_reason, result.stop_reason) == ("", "stop", None)
+
+
+def test_offsets_go_on_from_what_comes_before() -> None:
+    choice = ChoiceText(WORDS, TextOptions(logprobs=True, stops=("went",)), start=10)
+    result = choice.push(delta([0, 1, 2], FinishReason.LENGTH))
+    assert result.text == "one t"
+    assert [(entry.text, entry.offset) for entry in result.logprobs] == [("one", 10), (" t", 13)]
+
+
+def test_log_probabilities_are_summed_up_to_the_end_of_the_text() -> None:
+    """The test's tokens have their negated ids as log-probabilities."""
+    for groups in ([1, 1, 1, 1], [4]):
+        assert join(run([1, 3, 4, 2], TextOptions(), groups=groups)).logprob == -10
+        assert join(run([1, 3, 4, 2], TextOptions(stops=("€",)), groups=groups)).logprob == -8
+
+
+@pytest.mark.parametrize("reason", [FinishReason.ABORT, FinishReason.ERROR])
+def test_a_sequence_that_the_engine_gave_up_raises(reason: FinishReason) -> None:
+    with pytest.raises(EngineError):
+        ChoiceText(WORDS, TextOptions()).push(delta([], reason))
+
+
+PIECES = spelled_vocabulary("a", "b", "ab", "ba", b"\xc3", b"\xa4", b"a\xc3", special=("<|end|>",))
+
+
+@given(
+    st.lists(st.integers(0, 7), min_size=1, max_size=12),
+    st.lists(st.text("abä", min_size=1, max_size=3), max_size=3),
+    st.booleans(),
+    st.sampled_from([FinishReason.STOP, FinishReason.LENGTH]),
+    st.data(),
+)
+@settings(max_examples=500, deadline=None)
+def test_result_does_not_depend_on_how_tokens_are_grouped(
+    tokens: list[int],
+    stops: list[str],
+    include_stop: bool,
+    finish: FinishReason,
+    data: st.DataObject,
+) -> None:
+    options = TextOptions(stops=tuple(stops), include_stop=include_stop, logprobs=True)
+    groups = data.draw(st.lists(st.integers(1, 4), min_size=len(tokens), max_size=len(tokens)))
+    news = run(tokens, options, finish, vocabulary=PIECES)
+    assert all(part.text or part.finish_reason or not part.logprobs for part in news)
+    single = join(news)
+    grouped = join(run(tokens, options, finish, groups, vocabulary=PIECES))
+    assert grouped == single
+    assert "".join(entry.text for entry in single.logprobs) == single.text
+    offsets = [entry.offset for entry in single.logprobs]
+    assert offsets == sorted(offsets)
+    if not include_stop:
+        assert not any(stop in single.text for stop in stops)

@@ -1,0 +1,87 @@
+import pytest
+
+from app.text.prompt_text import PromptOptions, PromptText
+from engine.runtime.protocol import Delta
+from engine.types import PROMPT_CHOICE, float32, int32
+from tests.app.text.tokenizers import spelled_vocabulary
+
+WORDS = spelled_vocabulary("one", " twenty", " three", b"\xe2\x82", b"\xac", special=("<|end|>",))
+END = 5
+
+
+def scores(*tokens: int) -> Delta:
+    return Delta(
+        choice=PROMPT_CHOICE,
+        tokens=int32(list(tokens)),
+        logprobs=float32([-float(token) for token in tokens]),
+        top_tokens=tuple(int32([0, 1]) for _ in tokens),
+        top_logprobs=tuple(float32([-0.5, -1.5]) for _ in tokens),
+    )
+
+
+def prompt(ids: list[int], text: str | None = None, **options: int | bool | None) -> PromptText:
+    return PromptText(WORDS, PromptOptions(**options), ids, text)  # type: ignore[arg-type]
+
+
+def test_scores_belong_to_the_tokens_from_the_second_on() -> None:
+    text = prompt([0, 1, 2], echo=True, num_echo_logprobs=1)
+    assert text.num_missing == 2
+    text.push(scores(1))
+    text.push(scores(2))
+    assert text.num_missing == 0
+    opening = text.opening()
+    assert opening.text == "one twenty three"
+    assert [(e.text, e.offset, e.logprob) for e in opening.logprobs] == [
+        ("one", 0, None),
+        (" twenty", 3, -1.0),
+        (" three", 10, -2.0),
+    ]
+    assert [e.top for e in opening.logprobs] == [(), ((0, -0.5),), ((0, -0.5),)]
+
+
+def test_scores_that_are_told_again_are_ignored() -> None:
+    """A preempted prompt may be computed twice."""
+    text = prompt([0, 1, 2], num_logprobs=0)
+    for delta in (scores(1), scores(2), scores(1, 2), scores(2)):
+        text.push(delta)
+    assert [entry.logprob for entry in text.opening().prompt] == [None, -1.0, -2.0]
+
+
+def test_nothing_is_missing_where_nothing_is_wanted() -> None:
+    for options in ({}, {"echo": True}, {"num_echo_logprobs": 3}):
+        text = prompt([0, 1], **options)
+        assert text.num_missing == 0
+        assert (text.opening().logprobs, text.opening().prompt) == ((), ())
+    assert prompt([0, 1]).opening().text == ""
+
+
+@pytest.mark.parametrize(
+    ("echo", "echoed", "beside", "expected"),
+    [
+        (False, 5, None, None),
+        (False, 5, 0, 0),
+        (True, None, None, None),
+        (True, 2, None, 2),
+        (True, 2, 5, 5),
+        (True, 5, 2, 5),
+        (True, None, 3, 3),
+    ],
+)
+def test_the_engine_tells_what_either_list_needs(
+    echo: bool, echoed: int | None, beside: int | None, expected: int | None
+) -> None:
+    options = PromptOptions(echo=echo, num_echo_logprobs=echoed, num_logprobs=beside)
+    assert options.num_scored == expected
+
+
+def test_a_character_of_several_tokens_is_the_last_one_s() -> None:
+    text = prompt([0, 3, 4, 3], echo=True, num_echo_logprobs=0)
+    text.push(scores(3, 4, 3))
+    assert [entry.text for entry in text.opening().logprobs] == ["one", "", "€", "\ufffd"]
+
+
+def test_control_tokens_of_a_text_are_shown_where_it_spells_them() -> None:
+    assert prompt([END, 0], "one", echo=True).text == "one"
+    assert prompt([END, 0], "<|end|>one", echo=True).text == "<|end|>one"
+    assert prompt([END, 0, END], "one<|end|>", echo=True).text == "one<|end|>"
+    assert prompt([END, 0], None, echo=True).text == "<|end|>one"

@@ -1,0 +1,58 @@
+"""Patterns over tokens are met with the token that completes a stop string in the text."""
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.text.stop_pattern import StopPatternMaker
+from engine.core.stop_pattern import NO_STATES, StopPatternMatcher
+from tests.app.text.tokenizers import chatml_tokenizer
+
+VOCABULARY = chatml_tokenizer().vocabulary
+MAKER = StopPatternMaker(VOCABULARY)
+TOKENS = random.Random(0).sample(range(len(VOCABULARY)), min(60, len(VOCABULARY)))
+
+
+def met_at(tokens: list[int], stops: list[str], *, skip_special: bool = True) -> int | None:
+    """Index of the token that meets the pattern."""
+    matcher = StopPatternMatcher(MAKER.make(stops, skip_special=skip_special))
+    states = NO_STATES
+    for index, token in enumerate(tokens):
+        after = matcher.advance(states, token)
+        if after is None:
+            return index
+        states = after
+    return None
+
+
+def found_at(tokens: list[int], stops: list[str], *, skip_special: bool = True) -> int | None:
+    """The same by looking at the whole text after each token."""
+    text = b""
+    for index, token in enumerate(tokens):
+        if not (skip_special and token in VOCABULARY.special_ids):
+            text += VOCABULARY.piece(token)
+        if any(stop.encode() in text for stop in stops):
+            return index
+    return None
+
+
+@given(
+    tokens=st.lists(st.sampled_from(TOKENS), min_size=1, max_size=8),
+    cuts=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9)), min_size=1, max_size=3),
+    skip_special=st.booleans(),
+)
+def test_patterns_follow_the_text(
+    tokens: list[int], cuts: list[tuple[int, int]], skip_special: bool
+) -> None:
+    text = b"".join(map(VOCABULARY.piece, tokens)).decode(errors="ignore")
+    stops = [stop for start, count in cuts if (stop := text[start : start + count])]
+    if stops:
+        expected = found_at(tokens, stops, skip_special=skip_special)
+        assert met_at(tokens, stops, skip_special=skip_special) == expected
+
+
+def test_a_stop_string_that_overlaps_itself_is_found() -> None:
+    tokens = [VOCABULARY.pieces.index(bytes([byte])) for byte in b"aabaabaac"]
+    assert met_at(tokens, ["aabaac"]) == found_at(tokens, ["aabaac"]) == 8
+    assert met_at(tokens, ["aabab", "ca"]) is None

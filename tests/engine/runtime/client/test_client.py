@@ -1,0 +1,210 @@
+import asyncio
+
+import pytest
+
+from engine.errors import EngineError, InvalidRequest, Overloaded
+from engine.runtime.client.client import RemoteEngineClient
+from engine.runtime.client.token_stream import RemoteTokenStream
+from engine.runtime.messages import OUTPUTS, encode_batch
+from engine.runtime.outputs import failure
+from engine.types import PROMPT_CHOICE, FinishReason, Refusal, SamplingParams, int32
+from tests.fakes.engine_handle import (
+    REQUEST_CONTEXT,
+    STATS,
+    FakeEngineHandle,
+    read,
+    read_choices,
+    submit,
+)
+
+NONE, LENGTH = FinishReason.NONE, FinishReason.LENGTH
+
+
+async def test_each_stream_gets_its_own_tokens(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    first, second = await submit(client), await submit(client)
+    handle.tell((first.request_id, 1, NONE), (second.request_id, 7, NONE))
+    handle.tell((second.request_id, 8, LENGTH), (first.request_id, 2, LENGTH), (12345, 9, NONE))
+    assert await read(first) == [1, 2]
+    assert await read(second) == [7, 8]
+    assert handle.attached == ["a"]
+    assert [request.request_id for request in handle.requests] == [
+        first.request_id,
+        second.request_id,
+    ]
+
+
+async def test_the_engine_is_told_the_tenant(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    await client.submit(int32([1]), SamplingParams(max_tokens=5), salt=b"tenant")
+    await submit(client)
+    assert [request.salt for request in handle.requests] == [b"tenant", b""]
+
+
+async def test_a_stream_that_has_ended_stays_ended(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    stream = await submit(client)
+    handle.tell((stream.request_id, 1, LENGTH))
+    assert await read(stream) == [1]
+    assert await read(stream) == []
+    await stream.abort()
+    assert handle.aborted == []
+
+
+async def test_tokens_that_come_before_the_verdict_are_kept(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    first = await submit(client)
+    handle.may_answer.clear()
+    submitting = asyncio.ensure_future(submit(client))
+    await asyncio.sleep(0)
+    handle.tell((first.request_id + 1, 3, LENGTH), (first.request_id, 9, LENGTH))
+    assert await read(first) == [9]
+    handle.may_answer.set()
+    assert await read(await submitting) == [3]
+
+
+async def test_a_refusal_is_raised(client: RemoteEngineClient, handle: FakeEngineHandle) -> None:
+    handle.refusal = Refusal(code="queue_full", message="full", retry_after_s=3.0)
+    with pytest.raises(Overloaded) as full:
+        await submit(client)
+    assert full.value.retry_after_s == 3.0
+    assert handle.attached == []
+
+
+async def test_without_a_replica_submission_fails_and_nothing_is_ready(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    assert await client.is_ready()
+    handle.is_up = False
+    with pytest.raises(EngineError):
+        await submit(client)
+    assert not await client.is_ready()
+
+
+async def test_the_shared_stream_does_not_belong_to_the_first_request(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    async def first_request() -> RemoteTokenStream:
+        REQUEST_CONTEXT.set("the first request")
+        stream = await submit(client)
+        await asyncio.Event().wait()
+        return stream
+
+    first = asyncio.create_task(first_request())
+    await asyncio.wait_for(handle.was_attached.wait(), 10)
+    first.cancel()
+    second = await submit(client)
+    handle.tell((second.request_id, 4, LENGTH))
+    assert await read(second) == [4]
+    assert handle.attached == ["a"]
+    assert handle.contexts == {""}
+
+
+async def test_the_death_of_a_replica_fails_its_streams_and_no_other(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    doomed = [await submit(client), await submit(client)]
+    handle.replica = "b"
+    other = await submit(client)
+    handle.end_stream("a", EngineError("replica a died"))
+    for stream in doomed:
+        with pytest.raises(EngineError, match="replica a died"):
+            await read(stream)
+    handle.tell((other.request_id, 6, LENGTH), replica="b")
+    assert await read(other) == [6]
+
+
+async def test_an_idle_stream_is_opened_again_for_the_next_request(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    for token in (1, 2):
+        stream = await submit(client)
+        handle.tell((stream.request_id, token, LENGTH))
+        handle.end_stream("a")
+        assert await read(stream) == [token]
+        # the task that follows the replica has seen the end then
+        assert await handle.ended.get() == "a"
+    assert handle.attached == ["a", "a"]
+
+
+async def test_a_replica_that_forgets_a_request_fails_it(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    stream = await submit(client)
+    handle.end_stream("a")
+    with pytest.raises(EngineError, match="lost"):
+        await read(stream)
+
+
+async def test_the_lease_is_renewed_while_requests_are_open(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    await submit(client)
+    await asyncio.wait_for(handle.was_renewed.wait(), 10)
+    assert set(handle.renewed) == {("a", 0)}
+
+
+async def test_close_fails_what_is_open(client: RemoteEngineClient) -> None:
+    stream = await submit(client)
+    await client.close()
+    with pytest.raises(EngineError, match="closed"):
+        await read(stream)
+
+
+async def test_a_stream_ends_with_its_last_choice(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    stream = await submit(client, n=2)
+    handle.tell((stream.request_id, 1, NONE, 0), (stream.request_id, 5, LENGTH, 1))
+    # nothing comes after the end of a choice
+    handle.tell((stream.request_id, 6, NONE, 1), (stream.request_id, 2, LENGTH, 0))
+    assert await read_choices(stream) == [(0, [1], NONE), (1, [5], LENGTH), (0, [2], LENGTH)]
+    assert await read(stream) == []
+
+
+async def test_news_of_the_prompt_are_passed_on_and_end_nothing(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    stream = await submit(client)
+    handle.tell((stream.request_id, 1, LENGTH, PROMPT_CHOICE))
+    handle.tell((stream.request_id, 2, LENGTH))
+    assert await read_choices(stream) == [(PROMPT_CHOICE, [1], LENGTH), (0, [2], LENGTH)]
+
+
+async def test_the_replica_is_told_how_much_has_been_read(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    stream = await submit(client)
+    handle.tell((stream.request_id, 1, NONE))
+    await anext(aiter(stream))
+    handle.was_renewed.clear()
+    await asyncio.wait_for(handle.was_renewed.wait(), 10)
+    await asyncio.wait_for(handle.was_renewed.wait(), 10)
+    assert handle.renewed[-1][1] > 0
+
+
+async def test_bytes_that_are_no_outputs_fail_the_requests_of_their_replica(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    stream = await submit(client)
+    handle.send(b"junk")
+    with pytest.raises(EngineError, match="not a"):
+        await read(stream)
+
+
+async def test_a_request_that_is_refused_after_all_fails_with_the_reason(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    refused, other = await submit(client), await submit(client)
+    why = Refusal(code="invalid_value", message="no room", param="prompt")
+    news = failure([(refused.request_id, 0)], STATS, why)
+    handle.send(encode_batch([OUTPUTS.encode(news)]))
+    with pytest.raises(InvalidRequest, match="no room") as caught:
+        await read(refused)
+    assert caught.value.param == "prompt"
+    handle.tell((other.request_id, 3, LENGTH))
+    assert await read(other) == [3]

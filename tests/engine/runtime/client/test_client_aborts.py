@@ -1,0 +1,118 @@
+import asyncio
+
+import pytest
+
+from engine.errors import EngineError
+from engine.runtime.client.client import RemoteEngineClient
+from engine.types import FinishReason
+from tests.fakes.engine_handle import FakeEngineHandle, read, read_choices, submit
+
+NONE, LENGTH = FinishReason.NONE, FinishReason.LENGTH
+
+
+async def test_abort_ends_the_stream_and_tells_its_replica(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    stream = await submit(client)
+    await stream.abort()
+    await stream.abort()
+    assert [delta.finish_reason async for delta in stream] == [FinishReason.ABORT]
+    assert handle.aborted == [("a", stream.request_id)]
+
+
+async def test_a_choice_is_aborted_alone(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    stream = await submit(client, n=2)
+    await stream.abort_choice(1)
+    await stream.abort_choice(1)
+    assert (handle.aborted, handle.aborted_choices) == ([("a", stream.request_id)], [1])
+    abort = FinishReason.ABORT
+    handle.tell((stream.request_id, -1, abort, 1), (stream.request_id, 5, LENGTH, 0))
+    assert [delta.choice async for delta in stream] == [0]
+
+
+async def test_a_lost_abort_of_a_choice_leaves_the_others_alone(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    stream = await submit(client, n=2)
+    handle.loses_aborts = True
+    await stream.abort_choice(0)
+    handle.tell((stream.request_id, 4, NONE, 0), (stream.request_id, 5, LENGTH, 1))
+    assert await read(stream) == [5]
+
+
+async def test_abort_reaches_the_replica_when_the_caller_is_cancelled(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    stream = await submit(client)
+
+    async def request() -> None:
+        try:
+            await read(stream)
+        finally:
+            await stream.abort()
+
+    task = asyncio.create_task(request())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait_for(handle.was_aborted.wait(), 10)
+    assert handle.aborted == [("a", stream.request_id)]
+    await asyncio.wait([task])
+
+
+async def test_a_submission_cancelled_before_its_verdict_is_aborted(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    handle.may_answer.clear()
+    task = asyncio.create_task(submit(client))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    handle.may_answer.set()
+    await asyncio.wait_for(handle.was_aborted.wait(), 10)
+    assert handle.aborted == [("a", handle.requests[0].request_id)]
+
+
+async def test_abort_ends_every_choice_that_goes_on(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    stream = await submit(client, n=3)
+    other = await submit(client)
+    handle.tell((stream.request_id, 5, LENGTH, 1), (other.request_id, 1, LENGTH))
+    assert await read(other) == [1]
+    await stream.abort()
+    abort = FinishReason.ABORT
+    assert await read_choices(stream) == [(1, [5], LENGTH), (0, [], abort), (2, [], abort)]
+
+
+async def test_a_request_whose_verdict_was_lost_is_aborted_at_its_first_news(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    known = await submit(client)
+    handle.loses_verdicts = True
+    with pytest.raises(EngineError, match="no answer"):
+        await submit(client)
+    unseen = handle.requests[1].request_id
+    handle.tell((unseen, 1, NONE))
+    await asyncio.wait_for(handle.was_aborted.wait(), 10)
+    # what was sent before the abort came is no reason for another one
+    handle.tell((unseen, 1, NONE))
+    handle.tell((unseen, -1, FinishReason.ABORT), (known.request_id, 1, LENGTH))
+    assert await read(known) == [1]
+    assert handle.aborted == [("a", unseen)]
+
+
+async def test_a_lost_abort_is_repeated_when_the_replica_goes_on(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    stream = await submit(client)
+    handle.loses_aborts = True
+    await stream.abort()
+    handle.loses_aborts = False
+    handle.was_aborted.clear()
+    handle.tell((stream.request_id, 1, NONE))
+    await asyncio.wait_for(handle.was_aborted.wait(), 10)
+    assert handle.aborted == [("a", stream.request_id)] * 2

@@ -1,0 +1,154 @@
+import math
+from array import array
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.runtime.messages import OUTPUTS
+from engine.runtime.outputs import (
+    deltas,
+    ended_choices,
+    failure,
+    idle_stats,
+    part_by_owner,
+)
+from engine.runtime.protocol import Delta
+from engine.types import (
+    BEAM_CHOICE,
+    PROMPT_CHOICE,
+    Capacity,
+    FinishReason,
+    Refusal,
+    StepOutput,
+    float32,
+    int32,
+    int64,
+)
+from tests.fakes.engine_handle import tokens_output
+
+STATS = idle_stats(Capacity(num_blocks=2, block_size=4, num_rows=1))
+# (request, choice, token, finish reason, alternatives)
+ROWS = st.lists(
+    st.tuples(
+        st.integers(0, 5),
+        st.integers(PROMPT_CHOICE, 2),
+        st.integers(0, 9),
+        st.sampled_from([0, 0, 1, 2]),
+        st.lists(st.integers(0, 9), max_size=3),
+    ),
+    max_size=8,
+)
+# requests 0 and 1 are of nobody any more
+OWNERS = {2: "a", 3: "b", 4: "a", 5: "c"}
+Row = tuple[int, int, int, int, list[int]]
+
+
+def output_of(rows: list[Row]) -> StepOutput:
+    tops = [top for *_, top in rows]
+    has_tops = any(tops)
+    return StepOutput(
+        step=4,
+        request_ids=int64([request_id for request_id, *_ in rows]),
+        choices=int32([choice for _, choice, *_ in rows]),
+        tokens=int32([token for _, _, token, _, _ in rows]),
+        logprobs=float32([-float(token) for _, _, token, _, _ in rows]),
+        finish_reasons=array("b", [reason for _, _, _, reason, _ in rows]),
+        top_counts=int32([len(top) for top in tops] if has_tops else []),
+        top_tokens=int32([token for top in tops for token in top]),
+        top_logprobs=float32([-float(token) for top in tops for token in top]),
+        stats=STATS,
+    )
+
+
+def by_choice(*outputs: StepOutput) -> dict[tuple[int, int], Delta]:
+    told = [((request_id, delta.choice), delta) for request_id, delta in deltas(outputs)]
+    assert len(dict(told)) == len(told)
+    return dict(told)
+
+
+@given(ROWS)
+def test_parting_gives_each_owner_its_own_rows_in_order(rows: list[Row]) -> None:
+    output = output_of(rows)
+    parts = part_by_owner(output, OUTPUTS.encode(output), OWNERS)
+    assert set(parts) == {OWNERS[row[0]] for row in rows if row[0] in OWNERS}
+    for owner, part in parts.items():
+        mine = output_of([row for row in rows if OWNERS.get(row[0]) == owner])
+        assert by_choice(OUTPUTS.decode(part)) == by_choice(mine)
+
+
+def test_an_output_of_one_owner_is_passed_on_as_it_is() -> None:
+    output = output_of([(2, 0, 7, 0, []), (4, 1, 8, 0, [])])
+    assert part_by_owner(output, b"as it came", OWNERS) == {"a": b"as it came"}
+
+
+def test_owners_are_told_what_concerns_their_requests_and_nothing_of_pins() -> None:
+    rows: list[Row] = [(2, 0, 7, 0, []), (3, 0, 8, 0, []), (2, 1, 9, 0, [])]
+    why = Refusal(code="invalid_value", message="no")
+    output = replace(
+        output_of(rows),
+        cached_tokens=int32([0, 5, 3]),
+        preemptions=int32([1, 0, 2]),
+        refusals=((3, why),),
+        pinned=(),
+    )
+    parts = {o: OUTPUTS.decode(p) for o, p in part_by_owner(output, b"", OWNERS).items()}
+    assert list(parts["a"].cached_tokens) == [0, 3]
+    assert list(parts["a"].preemptions) == [1, 2]
+    assert [delta.num_preemptions for delta in by_choice(output).values()] == [1, 0, 2]
+    assert (parts["a"].refusals, parts["b"].refusals) == ((), ((3, why),))
+    assert parts["a"].pinned is parts["b"].pinned is None
+    assert {key: delta.num_cached for key, delta in by_choice(output).items()} == {
+        (2, 0): 0,
+        (3, 0): 5,
+        (2, 1): 3,
+    }
+    alone = replace(output_of(rows[:1]), pinned=())
+    assert OUTPUTS.decode(part_by_owner(alone, b"", OWNERS)["a"]).pinned is None
+
+
+@given(st.lists(ROWS, max_size=3))
+def test_deltas_keep_every_token_of_several_outputs_in_order(steps: list[list[Row]]) -> None:
+    for key, delta in by_choice(*map(output_of, steps)).items():
+        mine = [row for rows in steps for row in rows if row[:2] == key]
+        assert delta.tokens.tolist() == [token for _, _, token, _, _ in mine]
+        assert delta.logprobs.tolist() == [-float(token) for _, _, token, _, _ in mine]
+        assert [top.tolist() for top in delta.top_tokens] == [top for *_, top in mine if top]
+
+
+def test_ended_choices_are_those_with_a_reason() -> None:
+    rows: list[Row] = [(1, 0, 5, 0, []), (1, 1, 5, 1, []), (3, 0, 5, 2, [])]
+    assert list(ended_choices(output_of(rows))) == [(1, 1), (3, 0)]
+
+
+def test_a_failure_ends_choices_without_a_token() -> None:
+    told = by_choice(failure([(3, 0), (3, 1), (4, 0)], STATS))
+    assert set(told) == {(3, 0), (3, 1), (4, 0)}
+    assert {delta.finish_reason for delta in told.values()} == {FinishReason.ERROR}
+    assert not told[3, 1].tokens
+    assert math.isnan(failure([(3, 0)], STATS).logprobs[0])
+
+
+def test_steps_of_searches_go_to_their_owners_and_stay_apart() -> None:
+    told = replace(
+        tokens_output([(1, 5, FinishReason.NONE)]),
+        beam_requests=int64([2, 2, 3]),
+        beam_indices=int32([0, -1, 0]),
+        beam_parents=int32([0, 1, 2]),
+        beam_tokens=int32([7, 8, 9]),
+        beam_logprobs=float32([-1.0, -2.0, -3.0]),
+    )
+    encoded = OUTPUTS.encode(told)
+    whole = part_by_owner(told, encoded, dict.fromkeys((1, 2, 3), "a"))
+    assert whole == {"a": encoded}
+    parts = part_by_owner(told, encoded, {2: "a", 3: "b"})
+    steps = {}
+    for part in parts.values():
+        output = OUTPUTS.decode(part)
+        for request_id, delta in deltas([output, output]):
+            assert delta.choice == BEAM_CHOICE
+            steps[request_id] = [
+                list(zip(s.indices, s.parents, s.tokens, s.logprobs, strict=True))
+                for s in delta.beam_steps
+            ]
+    assert steps == {2: [[(0, 0, 7, -1.0), (-1, 1, 8, -2.0)]] * 2, 3: [[(0, 2, 9, -3.0)]] * 2}
