@@ -44,7 +44,7 @@ class PromptReader:
         }
         self._unopened = set(self._open)
         self._beams = None
-        if prompt.sampling is not None and prompt.sampling.tell_beams:
+        if prompt.sampling is not None and prompt.sampling.report_beams:
             self._beams = BeamTexts(
                 vocabulary,
                 job.text,

@@ -74,7 +74,7 @@ def _beam_params(request: GenerationFields, max_tokens: int) -> SamplingParams:
         beam_width=request.num_candidates,
         length_penalty=request.length_penalty,
         early_stopping=request.early_stopping,
-        tell_beams=request.stream,
+        report_beams=request.stream,
         stop_token_ids=_distinct(request.stop_token_ids),
         ignore_eos=request.ignore_eos,
         min_tokens=min(request.min_tokens, max_tokens),

@@ -54,7 +54,7 @@ class Child(NamedTuple):
 
 
 class _Beam(NamedTuple):
-    """The last token of a beam, and the beam before it, which its siblings share."""
+    """The last token of a beam, linked to the beam that it goes on from, which others may share."""
 
     parent: "_Beam | None" = None
     token: int = -1
@@ -114,10 +114,10 @@ class BeamSearch:
         return (1 + max(1, len(self._stop_ids))) * self.width
 
     def offer(self, beam: int, candidates: Candidates, alternatives: Candidates = ()) -> bool:
-        """Hand in the most likely (token, logprob) pairs of one beam.
+        """Give the search the most likely (token, logprob) pairs of one beam.
 
         Args:
-            alternatives: what hypotheses shall keep of them for this place.
+            alternatives: those of them that the output shows for this place.
 
         Returns:
             Whether every open beam has been offered some, so that `advance` may be called.
@@ -131,10 +131,11 @@ class BeamSearch:
         self._offered = {}
 
     def advance(self) -> dict[int, Child]:
-        """Choose the beams of the next step.
+        """Choose the beams of the next step among the candidates of all beams.
 
-        A parent that goes on keeps its index for its best child; other children take the indices of
-        beams that end.
+        The best `width` candidates that do not end a hypothesis go on. A parent keeps its index for
+        its best child, so that this child needs no fork; other children take the indices of beams
+        without children.
 
         Returns:
             The new beams by index; empty when the search is done.
@@ -167,7 +168,7 @@ class BeamSearch:
             scores += [cumulative + logprob for _, logprob in offered]
             parents += [index] * len(offered)
             candidates += offered
-        # stable also in reverse; plain floats are compared much faster than tuples
+        # sorted is stable also in reverse; plain floats are compared much faster than tuples
         best = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
         for place in best[: self.num_candidates]:
             # what is not allowed comes with probability 0

@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 
 class BlockPool:
-    """Hands out block ids [0, num_blocks) and counts who uses each.
+    """Allocates physical blocks [0, num_blocks) and counts the references to each (section 4.4).
 
     A block without references is free, or kept when its contents may be asked for again (see
-    `keep`). Free blocks are handed out first, the most recently released one first, as it is the
-    likeliest to be in a cache; then kept blocks, the least recently used one first. A pinned block
-    is kept, and never handed out.
+    `keep`). Free blocks are allocated first, the most recently released one first, as it is the
+    likeliest to be in a cache of the processor; then kept blocks, the least recently used one
+    first. A pinned block is kept, and never allocated anew.
     """
 
     def __init__(self, num_blocks: int, on_evict: Callable[[int], None] | None = None) -> None:
-        """Args: on_evict: told each kept block that is handed out and so loses its contents."""
+        """Args: on_evict: called with each kept block that is allocated and loses its contents."""
         self.num_blocks = num_blocks
         self._on_evict = on_evict
         self._references = array("i", bytes(4 * num_blocks))
@@ -27,7 +27,7 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Blocks that can be handed out: without reference and pin, kept or not."""
+        """Blocks that can be allocated: without reference and pin, kept or not."""
         return len(self._free) + len(self._unused_kept)
 
     @property
@@ -45,7 +45,7 @@ class BlockPool:
         return self._references[block]
 
     def is_free(self, block: int) -> bool:
-        """Whether a block can be handed out; one that is kept can also be shared."""
+        """Whether a block can be allocated; one that is kept can also be shared."""
         return not self._references[block] and not self._pins[block]
 
     def allocate(self) -> int:
@@ -75,7 +75,7 @@ class BlockPool:
         self._is_kept[block] = True
 
     def pin(self, block: int) -> None:
-        """Never hand out a kept block until it has been unpinned as often as it was pinned."""
+        """Never allocate a kept block until it has been unpinned as often as it was pinned."""
         assert self._is_kept[block]
         if self.is_free(block):
             del self._unused_kept[block]

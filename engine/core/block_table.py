@@ -1,4 +1,4 @@
-"""The blocks of one sequence in order, and what it takes to let several of them grow."""
+"""Block tables: from a sequence's logical blocks to physical ones (paper, section 4.2)."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class BlockTable:
-    """Attributes: length: tokens in the blocks."""
+    """Attributes: blocks: physical blocks in order; length: tokens in them."""
 
     blocks: list[int]
     length: int = 0
@@ -18,9 +18,12 @@ def num_new_blocks(
 ) -> int:
     """Blocks to allocate so that each table can grow by one token.
 
+    One for each table whose blocks are full, and one for each copy-on-write. Of the tables that
+    write into the same last block all copy it, but if they are its only users the last one does
+    not: by then the block is its own.
+
     Args:
-        num_users: how many tables have a block in them; all but the last of its users that write
-            into it copy it.
+        num_users: how many tables have a block in them.
     """
     num_full = sum(table.length == len(table.blocks) * block_size for table in tables)
     writers = Counter(table.blocks[-1] for table in tables if table.length % block_size)

@@ -23,7 +23,7 @@ class BuddyAllocator:
         self.num_blocks = num_blocks
         self.num_free = 0
         self._max_chunk = max_chunk
-        # size -> starts of free chunks; a dict is a stack whose inner entries can be taken out too
+        # size -> starts of free chunks; a dict is a stack whose inner items can be taken out too
         self._free: dict[int, dict[int, None]] = {
             1 << bit: {} for bit in range(max_chunk.bit_length())
         }

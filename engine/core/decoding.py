@@ -1,131 +1,152 @@
 """What a result means for a group: a sampled token, or one step of its beam search.
 
-Both are built from three operations on sequences: fork, append and free (paper, section 5.2).
+All decoding methods are built from three operations on sequences (paper, section 5.2): fork makes
+one from another, append adds a token, free ends one.
 """
 
 import math
 from dataclasses import dataclass
 
 from engine.core.beam_search import Hypothesis
-from engine.core.memory import Growth, Memory
+from engine.core.memory import BlockManager, BlockTableUpdate
 from engine.core.output import OutputBuilder
-from engine.core.sequence import UNFINISHED, Sequence, SequenceGroup
+from engine.core.sequence import UNFINISHED, Sequence
+from engine.core.sequence_group import RUNNING, SequenceGroup
 from engine.types import FinishReason, StepResult
 
 
 @dataclass(frozen=True, slots=True)
-class Fork:
-    """A sequence whose row takes over the state of another, and how its blocks differ then."""
+class BeamFork:
+    """A beam that goes on as a fork of another, which the workers have to follow.
+
+    Attributes:
+        update: how its block table differs from that of the other beam.
+    """
 
     sequence: Sequence
-    growth: Growth
+    update: BlockTableUpdate
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """Attributes: ended: sequences that do not go on; forked: sequences that others go on as."""
+class SequenceUpdates:
+    """Attributes: ended: sequences that do not go on; forked: beams that go on as forks."""
 
     ended: tuple[Sequence, ...] = ()
-    forked: tuple[Fork, ...] = ()
+    forked: tuple[BeamFork, ...] = ()
 
 
-_GOES_ON = Outcome()
+NO_UPDATES = SequenceUpdates()
 
 
 class Decoding:
-    """Turns results into tokens of sequences, and into news for the ingresses."""
+    """Turns results into tokens of sequences, and into output for the clients."""
 
-    def __init__(self, memory: Memory, output: OutputBuilder) -> None:
-        self._memory = memory
+    def __init__(self, block_manager: BlockManager, output: OutputBuilder) -> None:
+        self._block_manager = block_manager
         self._output = output
 
     def accept(
         self, group: SequenceGroup, sequence: Sequence, result: StepResult, position: int
-    ) -> Outcome:
-        """Take in the entry of a result that belongs to a sequence."""
-        if sequence.choice in group.unwanted:
-            return self.give_up(group, sequence.choice)
-        if result.tokens[position] < 0:
-            return self.end(group, FinishReason.ERROR)
-        if group.beam is not None:
-            return self._search(group, sequence, result, position)
-        if group.request.pin is not None:
-            return self.end(group, FinishReason.LENGTH)
+    ) -> SequenceUpdates:
+        """Take in what a result has at a position for a sequence that goes on."""
         token = result.tokens[position]
-        sequence.output.append(token)
-        sequence.finish_reason = _finish_reason(group, sequence, token)
+        if group.beam is not None:
+            return self._accept_candidates(group, sequence, token, position)
+        if group.deferred_aborts and sequence.choice in group.deferred_aborts:
+            return self.abort_choice(group, sequence.choice)
+        if token < 0:
+            # its logits were not finite
+            return self.end(group, FinishReason.ERROR)
+        if group.request.pin is not None:
+            # only the prompt was wanted, and it is computed
+            return self.end(group, FinishReason.LENGTH)
+        sequence.append_token(token, group.stop_ids, group.max_tokens)
         self._output.token(group, sequence, position)
-        return _GOES_ON if sequence.finish_reason is UNFINISHED else Outcome((sequence,))
+        return NO_UPDATES if sequence.finish_reason is UNFINISHED else SequenceUpdates((sequence,))
 
-    def end(self, group: SequenceGroup, reason: FinishReason) -> Outcome:
+    def end(self, group: SequenceGroup, reason: FinishReason) -> SequenceUpdates:
         """End all live sequences of a group without a token."""
         live = tuple(group.live)
         for sequence in live:
-            sequence.finish_reason = reason
-        unborn = range(len(group.sequences), group.num_sequences)
-        choices = [*(sequence.choice for sequence in live), *unborn]
+            sequence.finish(reason)
+        not_forked_yet = range(len(group.sequences), group.num_sequences)
+        choices = [*(sequence.choice for sequence in live), *not_forked_yet]
         for choice in range(group.request.sampling.n) if group.beam is not None else choices:
             self._output.end(group, choice, reason)
-        return Outcome(live)
+        return SequenceUpdates(live)
 
-    def give_up(self, group: SequenceGroup, choice: int) -> Outcome:
+    def abort_choice(self, group: SequenceGroup, choice: int) -> SequenceUpdates:
         """End one live choice of a group without a token; nothing for a beam search.
 
-        While it is prefilled others are to be born from it, or to read what it has yet to write:
-        then it ends in place of its next token.
+        While it is prefilled, its siblings are still to be forked from it or to read what it has
+        yet to write: then it ends in place of its next token.
         """
         if group.beam is not None:
-            return _GOES_ON
-        own = tuple(sequence for sequence in group.live if sequence.choice == choice)
-        if group.num_unborn or any(sequence.is_prefilling for sequence in own):
-            group.unwanted.add(choice)
-            return _GOES_ON
-        group.unwanted.discard(choice)
-        for sequence in own:
-            sequence.finish_reason = FinishReason.ABORT
+            return NO_UPDATES
+        is_prefilling = any(s.is_prefilling for s in group.live if s.choice == choice)
+        if group.num_pending_forks or is_prefilling:
+            group.defer_abort(choice)
+            return NO_UPDATES
+        ended = group.abort_choice(choice)
+        for _ in ended:
             self._output.end(group, choice, FinishReason.ABORT)
-        return Outcome(own)
+        return SequenceUpdates(ended)
 
-    def _search(
-        self, group: SequenceGroup, sequence: Sequence, result: StepResult, position: int
-    ) -> Outcome:
+    def _accept_candidates(
+        self, group: SequenceGroup, sequence: Sequence, token: int, position: int
+    ) -> SequenceUpdates:
+        """Take in the candidates of one beam; with the last beam's the search makes a step."""
         beam = group.beam
         assert beam is not None
+        if group.status is not RUNNING:
+            # it was preempted since, and will decode all its beams again
+            return NO_UPDATES
+        if token < 0:
+            return self.end(group, FinishReason.ERROR)
         candidates = self._output.alternatives(position)
         alternatives = candidates[: group.request.sampling.num_logprobs or 0]
         # what the rules leave out has no probability
         alternatives = [pair for pair in alternatives if pair[1] > -math.inf]
-        if not beam.offer(sequence.choice, candidates, alternatives):
-            return _GOES_ON
+        is_complete = beam.offer(sequence.choice, candidates, alternatives)
+        return self._step_search(group) if is_complete else NO_UPDATES
+
+    def _step_search(self, group: SequenceGroup) -> SequenceUpdates:
+        """Replace the beams of a search by the best candidates (paper, figure 9).
+
+        The best child of a beam goes on in its parent's place: append. Every other child takes the
+        place of a beam that has no child, or a new one, and shares the blocks of its parent: fork,
+        then append. A beam without a child whose place is not taken is freed. Blocks are copied
+        only when one of several children writes into the last block that they share (section 4.4).
+        """
+        beam = group.beam
+        assert beam is not None
         children = beam.advance()
-        parents = {index: group.sequences[child.parent] for index, child in children.items()}
+        # a parent has one of its children in its own place, so no fork replaces a parent
         forked = tuple(
-            self._fork(group, parents[index], index)
+            self._fork(group, group.sequences[child.parent], index)
             for index, child in children.items()
             if index != child.parent
         )
+        # only now, or a fork would take over the token of its parent's other child
         for index, child in children.items():
-            group.sequences[index].output.append(child.token)
-        dead = tuple(s for s in group.live if s.choice not in children)
-        for lost in dead:
-            lost.finish_reason = FinishReason.STOP
-            self._memory.free(lost.sequence_id)
+            group.sequences[index].append_beam_token(child.token)
+        lost = tuple(sequence for sequence in group.live if sequence.choice not in children)
+        for sequence in lost:
+            sequence.finish(FinishReason.STOP)
+            # at once: no plan in flight touches a search that has all its candidates
+            self._block_manager.free(sequence.sequence_id)
         if beam.is_done:
-            self._tell_hypotheses(group)
-            return Outcome(ended=dead)
-        if group.request.sampling.tell_beams:
+            self._report_hypotheses(group)
+            return SequenceUpdates(ended=lost)
+        if group.request.sampling.report_beams:
             self._output.beams(group, children, beam.just_ended)
-        return Outcome(forked=forked)
+        return SequenceUpdates(forked=forked)
 
-    def _fork(self, group: SequenceGroup, parent: Sequence, index: int) -> Fork:
-        while len(group.sequences) <= index:
-            group.bear_sibling()
-        child = group.sequences[index]
-        growth = self._memory.fork(parent.sequence_id, child.sequence_id)
-        child.become_fork(parent)
-        return Fork(child, growth)
+    def _fork(self, group: SequenceGroup, parent: Sequence, index: int) -> BeamFork:
+        child = group.fork_beam(parent, index)
+        return BeamFork(child, self._block_manager.fork(parent.sequence_id, child.sequence_id))
 
-    def _tell_hypotheses(self, group: SequenceGroup) -> None:
+    def _report_hypotheses(self, group: SequenceGroup) -> None:
         assert group.beam is not None
         best = group.beam.finished[: group.request.sampling.n]
         for rank, hypothesis in enumerate(best):
@@ -148,11 +169,3 @@ def _end_of(hypothesis: Hypothesis) -> FinishReason:
     if hypothesis.is_stopped:
         return FinishReason.STOP
     return FinishReason.PATTERN if hypothesis.is_matched else FinishReason.LENGTH
-
-
-def _finish_reason(group: SequenceGroup, sequence: Sequence, token: int) -> FinishReason:
-    if token in group.stop_ids:
-        return FinishReason.STOP
-    if len(sequence.output) == group.max_tokens:
-        return FinishReason.LENGTH
-    return UNFINISHED

@@ -5,7 +5,8 @@ from dataclasses import replace
 from engine.config import SchedulerConfig
 from engine.core.beam_search import BeamSearch
 from engine.core.limits import clip_max_tokens, num_sequences
-from engine.core.sequence import Sequence, SequenceGroup
+from engine.core.sequence import Sequence
+from engine.core.sequence_group import SequenceGroup
 from engine.types import Capacity, Request
 
 
@@ -25,7 +26,7 @@ def make_group(
     eos = () if sampling.ignore_eos else config.eos_token_ids
     stop_ids = frozenset(sampling.stop_token_ids).union(eos)
     if sampling.min_tokens:
-        # the rows keep back whatever would end the sequence
+        # so that the workers rule out every token that would end the sequence too early
         sampling = replace(sampling, stop_token_ids=tuple(sorted(stop_ids)))
     beam = None
     if sampling.beam_width:
@@ -37,7 +38,7 @@ def make_group(
             early_stopping=sampling.early_stopping,
             stop_pattern=sampling.stop_pattern,
         )
-        # the rows report candidates; which of them is chosen is decided here
+        # the workers report candidates; which of them are chosen is decided by the beam search
         num_logprobs = max(beam.num_candidates, sampling.num_logprobs or 0)
         sampling = replace(sampling, temperature=0.0, num_logprobs=num_logprobs, stop_pattern=None)
     return SequenceGroup(

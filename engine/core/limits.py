@@ -1,8 +1,9 @@
-"""What can never be served, decided before a request is queued."""
+"""Which requests can never be served, decided before they are queued."""
 
 from engine.config import SchedulerConfig
 from engine.core.reservation import reserved_blocks
 from engine.errors import InvalidRequest, PromptTooLong
+from engine.integers import div_ceil
 from engine.types import Capacity, SamplingParams
 
 
@@ -65,7 +66,7 @@ def max_positions(prompt_len: int, max_tokens: int) -> int:
 def blocks_needed(prompt_len: int, max_tokens: int, num_sequences: int, block_size: int) -> int:
     """Blocks that a request can need at most: full blocks of the prompt once, the rest for each."""
     num_shared = prompt_len // block_size
-    num_each = -(-max_positions(prompt_len, max_tokens) // block_size)
+    num_each = div_ceil(max_positions(prompt_len, max_tokens), block_size)
     return num_shared + num_sequences * (num_each - num_shared)
 
 

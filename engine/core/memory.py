@@ -1,60 +1,62 @@
-"""What the scheduler asks of a policy for the KV pool."""
+"""What the scheduler asks of a policy for the KV cache: the block manager."""
 
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.core.pinned_prefixes import PinnedPrefixes
-from engine.core.sequence import Sequence, SequenceGroup
+from engine.core.pinned_prefixes import NoPinnedPrefixes, PinnedPrefixes
+from engine.core.sequence import Sequence
+from engine.core.sequence_group import SequenceGroup
 from engine.types import MemoryUsage
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
-    """What changed in a block table.
+class BlockTableUpdate:
+    """How a block table differs from what the workers have.
 
     Attributes:
-        entries: (table index, block) pairs that are new.
+        new_blocks: (index in the table, block) pairs to write.
         copies: (source, destination) blocks to copy before the new tokens are written.
     """
 
-    entries: tuple[tuple[int, int], ...] = ()
+    new_blocks: tuple[tuple[int, int], ...] = ()
     copies: tuple[tuple[int, int], ...] = ()
 
 
-NO_GROWTH = Growth()
+NO_UPDATE = BlockTableUpdate()
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
-    """What a sequence got on entering the pool.
+class Allocation:
+    """The blocks that a sequence got when its group entered the batch.
 
     Attributes:
-        growth: its block table.
+        update: its whole block table.
         num_cached: leading tokens whose keys and values are there already, or will be once the
             first sequence of the group has been prefilled that far.
     """
 
     sequence: Sequence
-    growth: Growth
+    update: BlockTableUpdate
     num_cached: int
 
 
-class Memory(Protocol):
-    """A policy for the KV pool.
+class BlockManager(Protocol):
+    """A policy for the KV cache: which blocks each sequence gets (paper, sections 4.2 to 4.5).
 
     Questions (`can_x`) have no effect; commands may assume that they were asked.
 
     Attributes:
-        prefixes: what is pinned; None where blocks are not shared with later requests.
+        prefixes: the prefixes whose blocks are pinned.
     """
 
-    prefixes: PinnedPrefixes | None
+    @property
+    def prefixes(self) -> PinnedPrefixes | NoPinnedPrefixes: ...
 
-    def can_admit(self, group: SequenceGroup) -> bool:
+    def can_allocate(self, group: SequenceGroup) -> bool:
         """Whether all live sequences of a group fit with the tokens that are known."""
         ...
 
-    def admit(self, group: SequenceGroup) -> list[Admitted]:
+    def allocate(self, group: SequenceGroup) -> list[Allocation]:
         """Give every live sequence of a group blocks for its known tokens."""
         ...
 
@@ -62,28 +64,28 @@ class Memory(Protocol):
         """Whether each of these sequences can grow by one token."""
         ...
 
-    def append(self, sequence_id: int) -> Growth:
-        """Grow a sequence by one token."""
+    def append(self, sequence_id: int) -> BlockTableUpdate:
+        """Make room for one more token of a sequence."""
         ...
 
-    def fork(self, parent_id: int, child_id: int) -> Growth:
-        """Make the child a duplicate of the parent.
+    def fork(self, parent_id: int, child_id: int) -> BlockTableUpdate:
+        """Make the child a duplicate of the parent; it gives up what it had before.
 
         Returns:
             How the child's block table differs from the parent's, and copies for the next plan.
         """
         ...
 
-    def commit(self, sequence: Sequence) -> None:
+    def mark_computed(self, sequence: Sequence) -> None:
         """Note that plans up to the last fill positions [0, num_scheduled).
 
-        Those of known tokens can be found from now on, as far as the policy finds any; a no-op for
-        a sequence that holds nothing.
+        The blocks of known tokens can be found by later prompts from now on, if the policy shares
+        any; a no-op for a sequence that holds nothing.
         """
         ...
 
     def free(self, sequence_id: int) -> None:
-        """Give back all that a sequence holds; a no-op for one that holds nothing."""
+        """Give back all blocks of a sequence; a no-op for one that holds nothing."""
         ...
 
     def block_table(self, sequence_id: int) -> tuple[int, ...]:
@@ -94,8 +96,8 @@ class Memory(Protocol):
         """Blocks that a group holds, shared ones once."""
         ...
 
-    def num_kept_tokens(self, group: SequenceGroup) -> int:
-        """Leading tokens of a group that other groups keep in the pool when it leaves."""
+    def num_tokens_kept_by_others(self, group: SequenceGroup) -> int:
+        """Leading tokens of a group whose blocks other groups hold, too, when it leaves."""
         ...
 
     def can_swap_out(self, group: SequenceGroup) -> bool:
@@ -103,10 +105,10 @@ class Memory(Protocol):
         ...
 
     def swap_out(self, group: SequenceGroup) -> list[tuple[int, int]]:
-        """Copy a group to the swap space; its blocks stay its own until they are freed.
+        """Copy a group to the swap space; its GPU blocks stay its own until they are freed.
 
         Returns:
-            (block, swap slot) pairs, shared blocks once.
+            (GPU block, swap block) pairs, shared blocks once.
         """
         ...
 
@@ -114,18 +116,18 @@ class Memory(Protocol):
         """Whether the pool has room for a swapped group and one more token of each sequence."""
         ...
 
-    def swap_in(self, group: SequenceGroup) -> tuple[list[tuple[int, int]], list[Admitted]]:
+    def swap_in(self, group: SequenceGroup) -> tuple[list[tuple[int, int]], list[Allocation]]:
         """Bring a group back.
 
         Returns:
-            (swap slot, block) pairs, and the block table of each live sequence.
+            (swap block, GPU block) pairs, and the block table of each live sequence.
         """
         ...
 
     def discard(self, group: SequenceGroup) -> None:
-        """Give back swap space that only ended sequences of a group hold, if there is any."""
+        """Free swap blocks that only ended sequences of a group hold, if there are any."""
         ...
 
     def usage(self) -> MemoryUsage:
-        """Slots by use."""
+        """Token slots by use."""
         ...

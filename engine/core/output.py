@@ -1,11 +1,12 @@
-"""Collects the news for the ingresses, one entry per new token or ended sequence."""
+"""Collects the output of a step for the clients, one item per new token or ended sequence."""
 
 from array import array
 from collections.abc import Mapping
 from itertools import accumulate
 
 from engine.core.beam_search import Candidates, Child
-from engine.core.sequence import Sequence, SequenceGroup
+from engine.core.sequence import Sequence
+from engine.core.sequence_group import SequenceGroup
 from engine.types import (
     PROMPT_CHOICE,
     FinishReason,
@@ -34,16 +35,16 @@ class OutputBuilder:
         return bool(self._tokens)
 
     def begin(self, result: StepResult) -> None:
-        """Take alternatives of the following tokens from this result."""
+        """Take the following tokens and their alternatives from this result."""
         self._result = result
         self._top_ends = list(accumulate(result.top_counts))
 
     def token(self, group: SequenceGroup, sequence: Sequence, position: int) -> None:
-        """Tell the token at `position` of the result, and whether it was the sequence's last."""
+        """Add the token at `position` of the result, and whether it was the sequence's last."""
         self._pass_on(group, sequence.choice, position, sequence.finish_reason)
 
     def prompt_token(self, group: SequenceGroup, position: int) -> None:
-        """Tell the prompt's token at `position` of the result."""
+        """Add the prompt's token at `position` of the result."""
         self._pass_on(group, PROMPT_CHOICE, position, FinishReason.NONE)
 
     def alternatives(self, position: int) -> list[tuple[int, float]]:
@@ -61,15 +62,13 @@ class OutputBuilder:
         reason: FinishReason,
         alternatives: Candidates = (),
     ) -> None:
-        """Tell one token of a choice, and the most likely ones at its place."""
-        if group.num_cached_tokens > 0 and not group.is_cache_told:
-            group.is_cache_told = True
+        """Add one token of a choice, and the most likely ones at its place."""
+        if group.num_cached_tokens > 0 and not group.is_cache_reported:
             self._extend_to_here(self._cached_tokens)
-            self._cached_tokens.append(group.num_cached_tokens)
-        if group.num_untold_preemptions:
+            self._cached_tokens.append(group.report_cached_tokens())
+        if group.num_unreported_preemptions:
             self._extend_to_here(self._preemptions)
-            self._preemptions.append(group.num_untold_preemptions)
-            group.num_untold_preemptions = 0
+            self._preemptions.append(group.report_preemptions())
         self._request_ids.append(group.request.request_id)
         self._choices.append(choice)
         self._tokens.append(token)
@@ -81,13 +80,13 @@ class OutputBuilder:
             self._top_logprobs.extend(logprob for _, logprob in alternatives)
 
     def end(self, group: SequenceGroup, choice: int, reason: FinishReason) -> None:
-        """Tell that a choice ended without a token."""
+        """Add the end of a choice without a token."""
         self.append(group, choice, -1, _NO_LOGPROB, reason)
 
     def beams(
         self, group: SequenceGroup, open_: Mapping[int, Child], ended: list[tuple[int, Child]]
     ) -> None:
-        """Tell one step of a search that goes on: its beams by index, and what it has ended."""
+        """Add one step of a search that goes on: its beams by index, and what it has ended."""
         for index, child in (*ended, *open_.items()):
             self._beam_requests.append(group.request.request_id)
             self._beam_indices.append(index)
@@ -98,8 +97,8 @@ class OutputBuilder:
     def build(
         self, step: int, stats: StepStats, pinned: tuple[PinnedPrefix, ...] | None = None
     ) -> StepOutput:
-        """Hand out the columns and start anew."""
-        # entries that tell nothing are filled in only where some entry does
+        """Return the columns and start anew."""
+        # columns that are empty stay so; the others get a value for every item
         for column in (self._cached_tokens, self._preemptions, self._top_counts):
             if column:
                 self._extend_to_here(column)
@@ -141,11 +140,11 @@ class OutputBuilder:
         self._top_logprobs += result.top_logprobs[end - count : end]
 
     def _extend_to_here(self, column: IntColumn) -> None:
-        """Fill in zeros for the entries before the next one."""
+        """Fill in zeros for the items before the next one."""
         column.extend([0] * (len(self._tokens) - len(column)))
 
     def _begin_alternatives(self, count: int) -> None:
-        # earlier entries without alternatives are filled in only once somebody has some
+        # earlier items without alternatives are filled in only once an item has some
         self._top_counts.extend([0] * (len(self._tokens) - 1 - len(self._top_counts)))
         self._top_counts.append(count)
 

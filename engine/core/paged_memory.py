@@ -1,4 +1,4 @@
-"""Paged KV memory: block tables that grow on demand and share blocks (paper, section 4)."""
+"""The paged block manager: block tables grow on demand and share blocks (paper, section 4)."""
 
 from array import array
 from collections import Counter
@@ -7,23 +7,25 @@ from itertools import takewhile
 from engine.core.block_pool import BlockPool
 from engine.core.block_table import BlockTable, num_common_blocks, num_new_blocks
 from engine.core.headroom import NO_HEADROOM, Headroom
-from engine.core.memory import NO_GROWTH, Admitted, Growth
-from engine.core.pinned_prefixes import PinnedPrefixes
+from engine.core.memory import NO_UPDATE, Allocation, BlockTableUpdate
+from engine.core.pinned_prefixes import NoPinnedPrefixes, PinnedPrefixes
 from engine.core.prefix_cache import PrefixCache
-from engine.core.prefix_index import PrefixIndex
-from engine.core.sequence import UNFINISHED, Sequence, SequenceGroup
+from engine.core.prefix_index import NoPrefixIndex, PrefixIndex
+from engine.core.sequence import UNFINISHED, Sequence
+from engine.core.sequence_group import SequenceGroup
 from engine.core.swap_space import SwapSpace
+from engine.integers import div_ceil
 from engine.types import MemoryUsage
 
 _NO_TABLE = BlockTable([])
 
 
-class PagedMemory:
-    """Blocks are allocated when the first token that needs them arrives, and are never contiguous.
+class PagedBlockManager:
+    """Gives a sequence a block when its first token needs one; any free block will do.
 
-    Sequences share blocks until one of them writes into a shared one, which it then copies. A share
-    of the pool, at least the watermark, is kept free of new sequences so that running ones can grow
-    for a while before one of them must be preempted.
+    Sequences share blocks until one of them writes into a shared one, which it then copies. A part
+    of the pool is kept free when a group enters (see `Headroom`), so that running ones can grow for
+    a while before one of them must be preempted.
     """
 
     def __init__(
@@ -31,7 +33,7 @@ class PagedMemory:
         num_blocks: int,
         block_size: int,
         *,
-        num_swap_slots: int = 0,
+        num_swap_blocks: int = 0,
         headroom: Headroom = NO_HEADROOM,
         prefix_cache: bool = True,
         pinned_blocks: int = 0,
@@ -41,52 +43,56 @@ class PagedMemory:
         Args:
             num_blocks: blocks of the pool.
             block_size: tokens per block.
-            num_swap_slots: blocks that fit the swap space.
-            headroom: what newcomers leave free.
+            num_swap_blocks: blocks that fit the swap space.
+            headroom: what stays free when a group enters.
             prefix_cache: whether full blocks are kept for later prompts.
             pinned_blocks: blocks that pinned prefixes may hold; no request may need them.
         """
-        cache = PrefixCache() if prefix_cache else None
-        self._pool = BlockPool(num_blocks, cache.forget if cache else None)
-        self._index = PrefixIndex(self._pool, cache, block_size)
-        self.prefixes: PinnedPrefixes | None = None
-        if cache:
+        self._index: PrefixIndex | NoPrefixIndex = NoPrefixIndex()
+        self.prefixes: PinnedPrefixes | NoPinnedPrefixes = NoPinnedPrefixes()
+        if prefix_cache:
+            cache = PrefixCache()
+            self._pool = BlockPool(num_blocks, on_evict=cache.forget)
+            self._index = PrefixIndex(self._pool, cache, block_size)
             self.prefixes = PinnedPrefixes(
                 self._pool, cache, block_size, budget_blocks=pinned_blocks
             )
+        else:
+            self._pool = BlockPool(num_blocks)
         self._block_size = block_size
         self._headroom = headroom
         self._tables: dict[int, BlockTable] = {}
-        self._swap = SwapSpace(num_swap_slots)
+        self._swap = SwapSpace(num_swap_blocks)
         # tokens in each block in use, their sum, and that of the lengths of all tables
         self._filled = array("i", bytes(4 * num_blocks))
         self._num_filled = 0
         self._num_logical = 0
 
-    def can_admit(self, group: SequenceGroup) -> bool:
-        """See `Memory.can_admit`; the watermark does not apply to an empty pool."""
+    def can_allocate(self, group: SequenceGroup) -> bool:
+        """See `BlockManager.can_allocate`; nothing is kept free in an empty pool."""
         first, *others = group.live
         hits = self._index.match(group, first)
         num_blocks = self._num_blocks(first.num_known) - len(hits)
         num_shared = self._num_shared_blocks(group)
         num_blocks += sum(self._num_blocks(other.num_known) - num_shared for other in others)
-        # a hit that nobody uses is taken out of the blocks that count as free, unless it is pinned
+        # a hit that no sequence uses counts as free until it is shared, unless it is pinned
         num_blocks += sum(self._pool.is_free(block) for block in hits)
         return self._has_room(num_blocks)
 
-    def admit(self, group: SequenceGroup) -> list[Admitted]:
-        """See `Memory.admit`.
+    def allocate(self, group: SequenceGroup) -> list[Allocation]:
+        """See `BlockManager.allocate` (paper, section 4.3).
 
-        The first sequence takes what the prefix cache has; the others, if the group was recomputed
-        after it had forked, share the full blocks of the prompt with the first.
+        The first sequence shares what the prefix cache has of its prompt, and gets new blocks for
+        the rest. There are others if the group was preempted after it had forked: they share the
+        full blocks of the prompt with the first, as they did before (section 4.4).
         """
         first, *others = group.live
-        admitted = [self._admit(group, first, self._index.match(group, first))]
+        allocations = [self._allocate(group, first, self._index.match(group, first))]
         prefix = self._tables[first.sequence_id].blocks[: self._num_shared_blocks(group)]
-        return admitted + [self._admit(group, other, prefix) for other in others]
+        return allocations + [self._allocate(group, other, prefix) for other in others]
 
     def can_append(self, sequence_ids: list[int]) -> bool:
-        """See `Memory.can_append`."""
+        """See `BlockManager.can_append`."""
         # none needs more than one block, so there is seldom a need to look closer
         if len(sequence_ids) <= self._pool.num_free:
             return True
@@ -94,17 +100,21 @@ class PagedMemory:
         num_new = num_new_blocks(tables, self._block_size, self._pool.references)
         return num_new <= self._pool.num_free
 
-    def append(self, sequence_id: int) -> Growth:
-        """See `Memory.append`; a shared last block is copied first (paper, section 4.4)."""
+    def append(self, sequence_id: int) -> BlockTableUpdate:
+        """See `BlockManager.append` (paper, section 4.3; copy-on-write: section 4.4)."""
         table = self._tables[sequence_id]
-        blocks, growth = table.blocks, NO_GROWTH
+        blocks, update = table.blocks, NO_UPDATE
         index, offset = divmod(table.length, self._block_size)
         if index == len(blocks):
+            # all blocks are full: a new logical block is mapped to any free physical one
             blocks.append(self._pool.allocate())
-            growth = Growth(entries=((index, blocks[index]),))
+            update = BlockTableUpdate(new_blocks=((index, blocks[index]),))
         elif offset and self._pool.references(blocks[index]) > 1:
+            # the last block is half full and shared: the sequence goes on in a copy of its own, and
+            # the last of those that shared it writes into the original
             copy = self._copy_last(table)
-            growth = Growth(entries=((index, copy[1]),), copies=(copy,))
+            update = BlockTableUpdate(new_blocks=((index, copy[1]),), copies=(copy,))
+        # else the last block is its own and has room for the token
         block = blocks[index]
         # `_fill_block`, without the call: most tokens of a server come by here
         if self._filled[block] <= offset:
@@ -112,13 +122,17 @@ class PagedMemory:
             self._filled[block] = offset + 1
         table.length += 1
         self._num_logical += 1
-        return growth
+        return update
 
-    def fork(self, parent_id: int, child_id: int) -> Growth:
-        """See `Memory.fork`; the child shares all blocks and gives back what it held before."""
+    def fork(self, parent_id: int, child_id: int) -> BlockTableUpdate:
+        """See `BlockManager.fork`; the child shares all blocks of the parent (section 4.4).
+
+        A beam that is forked into had blocks of its own, which it gives up. Nothing is copied here,
+        but by `append`, when one of the two writes into a block that both have.
+        """
         parent = self._tables[parent_id]
         child = self._tables.get(child_id, _NO_TABLE)
-        # beams differ in their last blocks alone
+        # beams mostly differ in their last blocks only, and what they share is left as it is
         num_common = num_common_blocks(parent.blocks, child.blocks)
         for block in parent.blocks[num_common:]:
             self._pool.share(block)
@@ -126,26 +140,26 @@ class PagedMemory:
         self._tables[child_id] = BlockTable(list(parent.blocks), parent.length)
         self._index.fork(parent_id, child_id)
         self._num_logical += parent.length - child.length
-        return NO_GROWTH
+        return NO_UPDATE
 
-    def commit(self, sequence: Sequence) -> None:
-        """See `Memory.commit`; full blocks can be found by later sequences from now on."""
+    def mark_computed(self, sequence: Sequence) -> None:
+        """See `BlockManager.mark_computed`; only full blocks can be found."""
         table = self._tables.get(sequence.sequence_id, _NO_TABLE)
-        self._index.commit(sequence, table.blocks)
+        self._index.mark_computed(sequence, table.blocks)
 
     def free(self, sequence_id: int) -> None:
-        """See `Memory.free`; later blocks first, so that the heads of prefixes are evicted last."""
+        """See `BlockManager.free`; heads of prefixes come last, so that they are evicted last."""
         table = self._tables.pop(sequence_id, _NO_TABLE)
         self._num_logical -= table.length
         self._release(table.blocks)
         self._index.leave(sequence_id)
 
     def block_table(self, sequence_id: int) -> tuple[int, ...]:
-        """See `Memory.block_table`."""
+        """See `BlockManager.block_table`."""
         return tuple(self._tables[sequence_id].blocks)
 
     def usage(self) -> MemoryUsage:
-        """See `Memory.usage`."""
+        """See `BlockManager.usage`."""
         size = self._block_size
         total = self._pool.num_blocks * size
         cached = self._pool.num_unused_kept * size
@@ -164,11 +178,11 @@ class PagedMemory:
         )
 
     def num_distinct_blocks(self, group: SequenceGroup) -> int:
-        """See `Memory.num_distinct_blocks`."""
+        """See `BlockManager.num_distinct_blocks`."""
         return len(self._distinct_blocks(group))
 
-    def num_kept_tokens(self, group: SequenceGroup) -> int:
-        """See `Memory.num_kept_tokens`; blocks are shared with others only through the cache."""
+    def num_tokens_kept_by_others(self, group: SequenceGroup) -> int:
+        """See `BlockManager`; blocks are shared with other groups only through the prefix cache."""
         if not group.request.sampling.may_read_cache:
             return 0
         held = (self._tables.get(sequence.sequence_id) for sequence in group.sequences)
@@ -178,56 +192,59 @@ class PagedMemory:
         return self._block_size * len(list(kept))
 
     def can_swap_out(self, group: SequenceGroup) -> bool:
-        """See `Memory.can_swap_out`."""
+        """See `BlockManager.can_swap_out`."""
         return len(self._distinct_blocks(group)) <= self._swap.num_free
 
     def swap_out(self, group: SequenceGroup) -> list[tuple[int, int]]:
-        """See `Memory.swap_out`."""
-        slots = self._swap.store(self._distinct_blocks(group))
+        """See `BlockManager.swap_out` (paper, section 4.5); a shared block is copied once."""
+        swap_blocks = self._swap.store(self._distinct_blocks(group))
         for sequence in group.live:
             table = self._tables[sequence.sequence_id]
-            self._swap.tables[sequence.sequence_id] = [slots[block] for block in table.blocks]
-        return list(slots.items())
+            # the same sharing as in the pool, so that it can be restored
+            self._swap.tables[sequence.sequence_id] = [swap_blocks[block] for block in table.blocks]
+        return list(swap_blocks.items())
 
     def can_swap_in(self, group: SequenceGroup) -> bool:
-        """See `Memory.can_swap_in`; the watermark does not apply to an empty pool."""
+        """See `BlockManager.can_swap_in`; nothing is kept free in an empty pool."""
         tables = [
             BlockTable(self._swap.tables[sequence.sequence_id], sequence.num_scheduled)
             for sequence in group.live
         ]
-        users = Counter(slot for table in tables for slot in table.blocks)
+        users = Counter(swap_block for table in tables for swap_block in table.blocks)
         num_new = num_new_blocks(tables, self._block_size, users.__getitem__)
         return self._has_room(len(users) + num_new)
 
-    def swap_in(self, group: SequenceGroup) -> tuple[list[tuple[int, int]], list[Admitted]]:
-        """See `Memory.swap_in`."""
+    def swap_in(self, group: SequenceGroup) -> tuple[list[tuple[int, int]], list[Allocation]]:
+        """See `BlockManager.swap_in` (paper, section 4.5); any free blocks will do."""
         blocks: dict[int, int] = {}
-        admitted = []
+        allocations = []
         for sequence in group.live:
-            slots = self._swap.tables[sequence.sequence_id]
-            for slot in slots:
-                if slot in blocks:
-                    self._pool.share(blocks[slot])
+            swap_blocks = self._swap.tables[sequence.sequence_id]
+            for swap_block in swap_blocks:
+                if swap_block in blocks:
+                    # a sequence before it has brought it back: shared as before
+                    self._pool.share(blocks[swap_block])
                 else:
-                    blocks[slot] = self._pool.allocate()
-            table = BlockTable([blocks[slot] for slot in slots])
+                    blocks[swap_block] = self._pool.allocate()
+            table = BlockTable([blocks[swap_block] for swap_block in swap_blocks])
             self._tables[sequence.sequence_id] = table
             self._index.enter(group, sequence, 0)
             self._fill(table, sequence.num_scheduled)
-            admitted.append(_admitted(sequence, table, sequence.num_scheduled))
+            allocations.append(_allocation(sequence, table, sequence.num_scheduled))
         self._swap.discard(group.sequences)
-        return list(blocks.items()), admitted
+        return list(blocks.items()), allocations
 
     def discard(self, group: SequenceGroup) -> None:
-        """See `Memory.discard`."""
+        """See `BlockManager.discard`."""
         self._swap.discard([s for s in group.sequences if s.finish_reason is not UNFINISHED])
 
     def _has_room(self, num_blocks: int) -> bool:
-        """Whether newcomers can have blocks; nothing is kept free in an empty pool."""
+        """Whether a group that enters can have so many blocks, and the headroom stays free."""
         num_kept_free = self._headroom.num_kept_free(self._pool.num_blocks, len(self._tables))
         return num_blocks + num_kept_free <= self._pool.num_free
 
-    def _admit(self, group: SequenceGroup, sequence: Sequence, prefix: list[int]) -> Admitted:
+    def _allocate(self, group: SequenceGroup, sequence: Sequence, prefix: list[int]) -> Allocation:
+        """Make a block table that begins with the shared blocks of a prefix."""
         for block in prefix:
             self._pool.share(block)
         num_new = self._num_blocks(sequence.num_known) - len(prefix)
@@ -235,7 +252,7 @@ class PagedMemory:
         self._tables[sequence.sequence_id] = table
         self._index.enter(group, sequence, len(prefix))
         self._fill(table, sequence.num_known)
-        return _admitted(sequence, table, len(prefix) * self._block_size)
+        return _allocation(sequence, table, len(prefix) * self._block_size)
 
     def _num_shared_blocks(self, group: SequenceGroup) -> int:
         return len(group.request.prompt) // self._block_size
@@ -274,8 +291,8 @@ class PagedMemory:
             self._num_filled += num_new
 
     def _num_blocks(self, num_tokens: int) -> int:
-        return -(-num_tokens // self._block_size)
+        return div_ceil(num_tokens, self._block_size)
 
 
-def _admitted(sequence: Sequence, table: BlockTable, num_cached: int) -> Admitted:
-    return Admitted(sequence, Growth(tuple(enumerate(table.blocks))), num_cached)
+def _allocation(sequence: Sequence, table: BlockTable, num_cached: int) -> Allocation:
+    return Allocation(sequence, BlockTableUpdate(tuple(enumerate(table.blocks))), num_cached)

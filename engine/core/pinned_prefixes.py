@@ -1,7 +1,7 @@
-"""Prefixes whose blocks outlast every pressure on the pool (paper, section 4.4: shared prefixes).
+"""Prefixes whose blocks stay in the pool whatever else needs room (paper, section 4.4).
 
 A prefix is reserved, which takes its share of the budget; then a request computes it; then its full
-blocks are pinned. They are found by later prompts as any cached block is, by those of its tenant.
+blocks are pinned. Later prompts of the same tenant find them as they find any cached block.
 """
 
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from itertools import chain
 from math import inf
 
 from engine.core.block_pool import BlockPool
+from engine.core.limits import num_sequences
 from engine.core.prefix_cache import Link, PrefixCache, PrefixChain
 from engine.errors import InvalidRequest
 from engine.types import PinnedPrefix, Request, int32
@@ -16,19 +17,53 @@ from engine.types import PinnedPrefix, Request, int32
 
 @dataclass(slots=True, kw_only=True)
 class _Prefix:
-    """Attributes: blocks: pinned ones; warmer: id of the request that computes it now."""
+    """Attributes: blocks: pinned ones; computed_by: id of the request that computes it now."""
 
     links: tuple[Link, ...]
     blocks: tuple[int, ...] = ()
     expires_s: float = inf
-    warmer: int | None = None
+    computed_by: int | None = None
+
+
+class NoPinnedPrefixes:
+    """Stands for the pinned prefixes where blocks are not shared with later requests.
+
+    It refuses every request for one, and has nothing to release or report.
+    """
+
+    has_changed = False
+
+    def reserve(self, request: Request) -> None:
+        """See `PinnedPrefixes.reserve`."""
+        raise InvalidRequest(
+            "a prefix can be pinned only in paged memory with the prefix cache on", param="name"
+        )
+
+    def pin(self, request: Request, blocks: tuple[int, ...]) -> None:
+        """See `PinnedPrefixes.pin`."""
+        raise AssertionError("no prefix was reserved")
+
+    def abandon(self, request: Request) -> None:
+        """See `PinnedPrefixes.abandon`."""
+        raise AssertionError("no prefix was reserved")
+
+    def release(self, salt: bytes, name: str) -> int | None:
+        """See `PinnedPrefixes.release`."""
+        return None
+
+    def expire(self, now_s: float) -> None:
+        """See `PinnedPrefixes.expire`."""
+
+    def report(self) -> tuple[PinnedPrefix, ...]:
+        """See `PinnedPrefixes.report`."""
+        return ()
 
 
 class PinnedPrefixes:
     """Pins blocks of a pool, by tenant and name.
 
     Attributes:
-        has_changed: whether `tell` would tell something new.
+        has_changed: whether `report` has anything new.
     """
 
     def __init__(
@@ -51,8 +86,11 @@ class PinnedPrefixes:
         request asks for.
 
         Raises:
-            InvalidRequest: if its name is taken, it fills no block or the budget is too small.
+            InvalidRequest: if its name is taken, it fills no block, the budget is too small or the
+                request asks for more than one token of one sequence.
         """
+        if num_sequences(request.sampling) != 1 or request.sampling.max_tokens != 1:
+            raise InvalidRequest("a prefix is computed by one sequence of one token", param="n")
         key, links = _key(request), self._links(request)
         prefix = self._prefixes.get(key)
         if prefix is None:
@@ -62,9 +100,9 @@ class PinnedPrefixes:
             raise _refusal(
                 request, "is pinned with other tokens; release it first or choose another name"
             )
-        elif prefix.warmer is not None:
+        elif prefix.computed_by is not None:
             raise _refusal(request, "is being computed already")
-        prefix.warmer = request.request_id
+        prefix.computed_by = request.request_id
         self.has_changed = True
 
     def pin(self, request: Request, blocks: tuple[int, ...]) -> None:
@@ -76,7 +114,7 @@ class PinnedPrefixes:
         assert request.pin is not None
         prefix = self._prefixes[_key(request)]
         ttl_s = request.pin.ttl_s
-        prefix.warmer = None
+        prefix.computed_by = None
         prefix.expires_s = inf if ttl_s is None else self._now_s + ttl_s
         self._next_end_s = min(self._next_end_s, prefix.expires_s)
         # the cache may know other blocks with the same contents, or have forgotten some meanwhile
@@ -91,27 +129,27 @@ class PinnedPrefixes:
         self.has_changed = True
 
     def abandon(self, request: Request) -> None:
-        """Note that a request will not compute its prefix; one that was pinned before stays so."""
+        """Note that a request will not compute its prefix; what was pinned before stays pinned."""
         key = _key(request)
         prefix = self._prefixes.get(key)
-        if prefix is not None and prefix.warmer == request.request_id:
-            prefix.warmer = None
+        if prefix is not None and prefix.computed_by == request.request_id:
+            prefix.computed_by = None
             if not prefix.blocks:
                 del self._prefixes[key]
             self.has_changed = True
 
     def release(self, salt: bytes, name: str) -> int | None:
-        """Give the blocks of a prefix to the ordinary cache; a name that is not known is ignored.
+        """Unpin the blocks of a prefix, which stay in the prefix cache as any others do.
 
         Returns:
-            Id of the request that computes it now, if any; it is of no use any more.
+            Id of the request that computes it now, if any. Unknown names are ignored.
         """
         prefix = self._prefixes.pop((salt, name), None)
         if prefix is None:
             return None
         self._unpin(prefix)
         self.has_changed = True
-        return prefix.warmer
+        return prefix.computed_by
 
     def expire(self, now_s: float) -> None:
         """Set the clock, and release what has lived for its time."""
@@ -124,7 +162,7 @@ class PinnedPrefixes:
         ends_s = (prefix.expires_s for prefix in self._prefixes.values())
         self._next_end_s = min(ends_s, default=inf)
 
-    def tell(self) -> tuple[PinnedPrefix, ...]:
+    def report(self) -> tuple[PinnedPrefix, ...]:
         """All prefixes, pinned or reserved."""
         self.has_changed = False
         return tuple(
@@ -142,7 +180,7 @@ class PinnedPrefixes:
     def _end(self, key: tuple[bytes, str], prefix: _Prefix) -> None:
         self._unpin(prefix)
         prefix.expires_s = inf
-        if prefix.warmer is None:
+        if prefix.computed_by is None:
             del self._prefixes[key]
         self.has_changed = True
 

@@ -3,8 +3,8 @@
 from engine.config import SchedulerConfig
 from engine.core.admission_gate import AdmissionGate, BatchGate, IterationGate
 from engine.core.headroom import Headroom
-from engine.core.memory import Memory
-from engine.core.paged_memory import PagedMemory
+from engine.core.memory import BlockManager
+from engine.core.paged_memory import PagedBlockManager
 from engine.core.preemption import (
     CheapestPreemption,
     FixedPreemption,
@@ -12,27 +12,27 @@ from engine.core.preemption import (
     SharedPreemption,
 )
 from engine.core.reservation import output_estimate
-from engine.core.reserved_memory import ReservedMemory
+from engine.core.reserved_memory import ReservedBlockManager
 from engine.types import Capacity
 
 
-def make_memory(config: SchedulerConfig, capacity: Capacity) -> Memory:
-    """Make the policy for the KV pool.
+def make_block_manager(config: SchedulerConfig, capacity: Capacity) -> BlockManager:
+    """Make the policy for the KV cache.
 
     Raises:
         ConfigError: if the share for pinned prefixes could starve it.
     """
     config.check_pinned_share(capacity.num_blocks, capacity.block_size)
     if config.memory_policy == "paged":
-        return PagedMemory(
+        return PagedBlockManager(
             capacity.num_blocks,
             capacity.block_size,
-            num_swap_slots=capacity.num_swap_slots,
+            num_swap_blocks=capacity.num_swap_blocks,
             headroom=Headroom(watermark=config.watermark, growth_blocks=config.growth_blocks),
             prefix_cache=config.prefix_cache,
             pinned_blocks=config.num_pinnable(capacity.num_blocks),
         )
-    return ReservedMemory(
+    return ReservedBlockManager(
         capacity.num_blocks,
         capacity.block_size,
         max_len=config.max_model_len,
@@ -50,7 +50,7 @@ def make_preemption(config: SchedulerConfig, capacity: Capacity) -> Preemption:
 
 
 def make_gate(config: SchedulerConfig) -> AdmissionGate:
-    """Make the scheduler's door."""
+    """Make the policy for the requests that enter the batch."""
     if config.memory_policy == "faster_transformer":
         return BatchGate(max_total_len=config.max_model_len)
     return IterationGate(max_overtakes=config.max_overtakes)

@@ -3,19 +3,19 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.core.sequence import SequenceGroup
+from engine.core.sequence_group import SequenceGroup
 from engine.types import StepPlan
 
 
 class Preemption(Protocol):
-    """Chooses for each victim; the swap space has room for it."""
+    """Chooses for each group that is preempted and would fit the swap space."""
 
     def prefers_swap(self, group: SequenceGroup, num_blocks: int, num_kept: int) -> bool:
         """Whether to swap a group.
 
         Args:
             num_blocks: distinct blocks that it holds, all of which would be copied.
-            num_kept: leading tokens that it would find again without computing them.
+            num_kept: leading tokens that it would find in the prefix cache when it comes back.
         """
         ...
 
@@ -26,7 +26,7 @@ class Preemption(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FixedPreemption:
-    """The same for every group, for experiments."""
+    """The same choice for every group, for experiments."""
 
     swap: bool
 
@@ -40,10 +40,11 @@ class FixedPreemption:
 
 @dataclass(frozen=True, slots=True)
 class SharedPreemption:
-    """Swaps groups of several sequences, whose shared blocks would be computed once for each.
+    """Swaps groups of several sequences, and recomputes the others.
 
-    The rule of the paper's authors, good without any measurement: a lone sequence is computed again
-    about as fast as it is copied (paper, section 7.3).
+    The rule of the paper's authors, which needs no measurement: a single sequence is computed again
+    about as fast as it is copied (paper, section 7.3), while of several each has output of its own
+    to compute again, and the blocks that they share are copied only once.
     """
 
     def prefers_swap(self, group: SequenceGroup, num_blocks: int, num_kept: int) -> bool:
@@ -55,10 +56,10 @@ class SharedPreemption:
 
 
 class PrefillRate:
-    """Seconds per token of the steps that mostly prefill; what is long ago counts little."""
+    """Seconds per token of the steps that mostly prefill; earlier steps count less and less."""
 
     # weight of all earlier steps against the next one, so that about ten count
-    _MEMORY = 0.9
+    _DECAY = 0.9
 
     def __init__(self) -> None:
         self._elapsed_s = 0.0
@@ -71,13 +72,13 @@ class PrefillRate:
 
     def note(self, plan: StepPlan, elapsed_s: float) -> None:
         """Take in a step, if most of its time went into prefills."""
-        if len(plan.prefill_tokens) > len(plan.decode_rows) and not plan.swap_in_blocks:
-            self._elapsed_s = self._MEMORY * self._elapsed_s + elapsed_s
-            self._num_tokens = self._MEMORY * self._num_tokens + plan.num_tokens
+        if len(plan.prefill_tokens) > len(plan.decode_rows) and not plan.swap_in_destinations:
+            self._elapsed_s = self._DECAY * self._elapsed_s + elapsed_s
+            self._num_tokens = self._DECAY * self._num_tokens + plan.num_tokens
 
 
 class CheapestPreemption:
-    """Compares the time of two copies of each block with that of prefilling again."""
+    """Compares the time to copy each block out and back with that of prefilling again."""
 
     def __init__(self, *, block_copy_s: float) -> None:
         """Args: block_copy_s: seconds to copy one block to or from the swap space."""

@@ -1,4 +1,4 @@
-"""Finds full blocks by the tokens that lead to them (paper, section 4.4, made automatic).
+"""Finds full blocks by the tokens that lead to them: shared prefixes (section 4.4), automatic.
 
 The key of a block is a chained hash over the tenant, the key of the block before it and its own
 tokens. On a hit the tokens are compared too, so a collision is a miss and never a wrong block.
@@ -30,7 +30,7 @@ class Link:
 class PrefixChain:
     """The links of one prefix, each hashed once.
 
-    It never changes, so that sequences with the same tokens can have it in common.
+    It is immutable, so that sequences with the same tokens can refer to the same chain.
 
     Attributes:
         root: what the first block has in the place of a parent's key.
@@ -59,7 +59,7 @@ class PrefixChain:
 
 
 class PrefixCache:
-    """Index from prefixes to blocks; whether a block lives on is decided by its pool."""
+    """Index from prefixes to blocks; whether a block keeps its contents is decided by its pool."""
 
     def __init__(self) -> None:
         self._blocks: dict[bytes, int] = {}

@@ -4,32 +4,52 @@ from dataclasses import dataclass
 
 from engine.core.block_pool import BlockPool
 from engine.core.prefix_cache import PrefixCache, PrefixChain
-from engine.core.sequence import Sequence, SequenceGroup
+from engine.core.sequence import Sequence
+from engine.core.sequence_group import SequenceGroup
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
-    """Attributes: num_indexed: leading blocks that the prefix cache has been told of."""
+class _IndexedChain:
+    """Attributes: num_indexed: leading blocks of the sequence that the prefix cache has."""
 
     chain: PrefixChain
     num_indexed: int
 
 
+class NoPrefixIndex:
+    """Stands for the index where the prefix cache is off: finds nothing, keeps nothing."""
+
+    def match(self, group: SequenceGroup, sequence: Sequence) -> list[int]:
+        """See `PrefixIndex.match`."""
+        return []
+
+    def enter(self, group: SequenceGroup, sequence: Sequence, num_indexed: int) -> None:
+        """See `PrefixIndex.enter`."""
+
+    def fork(self, parent_id: int, child_id: int) -> None:
+        """See `PrefixIndex.fork`."""
+
+    def mark_computed(self, sequence: Sequence, blocks: list[int]) -> None:
+        """See `PrefixIndex.mark_computed`."""
+
+    def leave(self, sequence_id: int) -> None:
+        """See `PrefixIndex.leave`."""
+
+
 class PrefixIndex:
     """Keeps the chains of the sequences in the pool, and of the one that is next in line."""
 
-    def __init__(self, pool: BlockPool, cache: PrefixCache | None, block_size: int) -> None:
-        """Args: cache: None finds nothing and is told of nothing."""
+    def __init__(self, pool: BlockPool, cache: PrefixCache, block_size: int) -> None:
         self._pool = pool
         self._cache = cache
         self._block_size = block_size
-        self._entries: dict[int, _Entry] = {}
-        # a group asks at every step until it is admitted, and is hashed only once
+        self._chains: dict[int, _IndexedChain] = {}
+        # a group asks at every step until it gets its blocks, and is hashed only once
         self._next_in_line: tuple[int, PrefixChain] | None = None
 
     def match(self, group: SequenceGroup, sequence: Sequence) -> list[int]:
         """Cached blocks of a prefix that leaves at least one token to compute."""
-        if self._cache is None or not group.request.sampling.may_read_cache:
+        if not group.request.sampling.may_read_cache:
             return []
         num_blocks = (sequence.num_known - 1) // self._block_size
         chain = self._extended(self._next_chain(group, sequence), sequence, num_blocks)
@@ -42,38 +62,36 @@ class PrefixIndex:
         Args:
             num_indexed: its leading blocks that it shares; they are, or will be, found already.
         """
-        if self._cache is None:
-            return
         chain = self._next_chain(group, sequence)
         self._next_in_line = None
-        self._entries[sequence.sequence_id] = _Entry(chain, num_indexed)
+        self._chains[sequence.sequence_id] = _IndexedChain(chain, num_indexed)
 
     def fork(self, parent_id: int, child_id: int) -> None:
         """Note that a sequence has the tokens and blocks of another now."""
-        if self._cache is not None:
-            self._entries[child_id] = self._entries[parent_id]
+        self._chains[child_id] = self._chains[parent_id]
 
-    def commit(self, sequence: Sequence, blocks: list[int]) -> None:
+    def mark_computed(self, sequence: Sequence, blocks: list[int]) -> None:
         """Index the full blocks of what plans up to the last fill with known tokens.
 
         Args:
             blocks: the sequence's block table.
         """
-        entry = self._entries.get(sequence.sequence_id)
-        if self._cache is None or entry is None:
+        before = self._chains.get(sequence.sequence_id)
+        if before is None:
             return
+        # only what is computed, and only what is known: a token in flight has no key yet
         num_blocks = min(sequence.num_scheduled, sequence.num_known) // self._block_size
-        if num_blocks <= entry.num_indexed:
+        if num_blocks <= before.num_indexed:
             return
-        chain = self._extended(entry.chain, sequence, num_blocks)
-        for index in range(entry.num_indexed, num_blocks):
+        chain = self._extended(before.chain, sequence, num_blocks)
+        for index in range(before.num_indexed, num_blocks):
             if self._cache.insert(chain.links[index], blocks[index]):
                 self._pool.keep(blocks[index])
-        self._entries[sequence.sequence_id] = _Entry(chain, num_blocks)
+        self._chains[sequence.sequence_id] = _IndexedChain(chain, num_blocks)
 
     def leave(self, sequence_id: int) -> None:
         """Note that a sequence is not in the pool any more; a no-op for one that was not."""
-        self._entries.pop(sequence_id, None)
+        self._chains.pop(sequence_id, None)
 
     def _next_chain(self, group: SequenceGroup, sequence: Sequence) -> PrefixChain:
         if self._next_in_line is None or self._next_in_line[0] != sequence.sequence_id:

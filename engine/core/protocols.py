@@ -1,4 +1,4 @@
-"""What the core needs from outside: a place where plans are executed."""
+"""What the core needs from outside: an executor that carries out plans."""
 
 from typing import Protocol
 
@@ -6,7 +6,7 @@ from engine.types import Capacity, StepPlan, StepResult
 
 
 class Executor(Protocol):
-    """The process border: plans are executed, and results come back, in the order of submission.
+    """Carries out plans on the workers; results come back in the order of submission.
 
     Attributes:
         capacity: what the workers can hold; fixed for the executor's life.
@@ -17,7 +17,7 @@ class Executor(Protocol):
     run_ahead: int
 
     def submit(self, plan: StepPlan) -> None:
-        """Hand a plan to all ranks without waiting for it."""
+        """Send a plan to all ranks without waiting for it."""
         ...
 
     def collect(self) -> StepResult:
@@ -29,5 +29,5 @@ class Executor(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back what the executor holds; plans in flight are dropped."""
+        """Free what the executor holds; plans in flight are dropped."""
         ...

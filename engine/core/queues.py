@@ -1,18 +1,18 @@
-"""Where the open groups are; each queue in order of arrival.
+"""Where the open groups are: waiting, running or swapped, each queue in order of arrival.
 
-The latest running group is preempted first and the earliest one comes back first. Unless the policy
-of the door lets somebody overtake, every running group is therefore earlier than all that wait or
-are swapped out: first come, first served.
+Scheduling is first come, first served: the latest running group is preempted first, and of those
+that do not run the earliest comes back first. Unless the admission gate lets a group overtake,
+every running group is therefore earlier than all that wait or are swapped out.
 """
 
 from bisect import insort
 from collections import deque
 
-from engine.core.sequence import Sequence, SequenceGroup, Status
+from engine.core.sequence_group import Member, SequenceGroup, Status
 
 
 class Queues:
-    """Moves groups between waiting, running and swapped."""
+    """Moves groups between waiting, running and swapped; their status follows."""
 
     def __init__(self) -> None:
         self.waiting: deque[SequenceGroup] = deque()
@@ -25,7 +25,7 @@ class Queues:
         heads = [queue[0] for queue in (self.swapped, self.waiting) if queue]
         return min(heads, key=_arrival, default=None)
 
-    def ready(self) -> list[tuple[SequenceGroup, Sequence]]:
+    def ready(self) -> list[Member]:
         """Sequences whose next token can be planned, with their groups, in order of arrival."""
         return [(group, sequence) for group in self.running for sequence in group.ready]
 
@@ -34,19 +34,23 @@ class Queues:
         self.waiting.append(group)
 
     def enter(self, group: SequenceGroup) -> None:
-        """Let a group run."""
+        """Let a waiting or swapped group run."""
         self.remove(group)
+        group.start_running()
         insort(self.running, group, key=_arrival)
-        group.status = Status.RUNNING
 
-    def preempt(self, group: SequenceGroup, *, swap: bool) -> None:
-        """Put a running group back among those that do not run."""
+    def preempt(self, group: SequenceGroup, *, swap: bool, step: int) -> None:
+        """Put a running group back among the swapped or the waiting ones.
+
+        Args:
+            swap, step: see `SequenceGroup.preempt`.
+        """
         self.remove(group)
+        group.preempt(swap=swap, step=step)
         insort(self.swapped if swap else self.waiting, group, key=_arrival)
-        group.status = Status.SWAPPED if swap else Status.WAITING
 
     def remove(self, group: SequenceGroup) -> None:
-        """Take a group out of wherever it is."""
+        """Take a group out of the queue that it is in."""
         if group.status is Status.RUNNING:
             self.running.remove(group)
         elif group.status is Status.SWAPPED:
@@ -56,4 +60,5 @@ class Queues:
 
 
 def _arrival(group: SequenceGroup) -> int:
+    # ids are given out in order of arrival
     return group.sequences[0].sequence_id

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from engine.config import SchedulerConfig
 from engine.core.buddy import chunk_size
+from engine.integers import div_ceil
 
 OutputEstimate = Callable[[int], int]
 
@@ -44,4 +45,4 @@ def reserved_blocks(
     num_slots = reserved_slots(
         prompt_len, max_tokens, max_len=config.max_model_len, estimate=output_estimate(config)
     )
-    return num_sequences * chunk_size(-(-num_slots // block_size))
+    return num_sequences * chunk_size(div_ceil(num_slots, block_size))

@@ -4,10 +4,12 @@ from dataclasses import dataclass, field
 
 from engine.core.buddy import BuddyAllocator, chunk_size
 from engine.core.limits import max_positions
-from engine.core.memory import NO_GROWTH, Admitted, Growth
-from engine.core.pinned_prefixes import PinnedPrefixes
+from engine.core.memory import NO_UPDATE, Allocation, BlockTableUpdate
+from engine.core.pinned_prefixes import NoPinnedPrefixes
 from engine.core.reservation import OutputEstimate, reserved_slots
-from engine.core.sequence import Sequence, SequenceGroup
+from engine.core.sequence import Sequence
+from engine.core.sequence_group import SequenceGroup
+from engine.integers import div_ceil
 from engine.types import MemoryUsage
 
 
@@ -40,7 +42,7 @@ class _Reservation:
 
     Attributes:
         held: by sequence id.
-        spares: of siblings that are not born yet, and of beams that a fork may revive.
+        spares: of siblings that are not forked yet, and of ended beams that may be forked into.
     """
 
     size: _Size
@@ -49,17 +51,17 @@ class _Reservation:
     spares: list[_Buffer] = field(default_factory=list)
 
 
-class ReservedMemory:
-    """Each sequence has a chunk for all the tokens that it may get, from admission to its end.
+class ReservedBlockManager:
+    """Each sequence has a chunk for all the tokens that it may get, from its entry to its end.
 
-    Nobody ever runs out, so nobody is preempted, and nothing is shared: a fork copies the parent's
-    blocks. Block tables look like the paged ones, so that the same kernels serve both. Orca
-    schedules the sequences of a request like requests of their own, each of which computes the
+    No sequence ever runs out of blocks, so none is preempted, and nothing is shared: a fork copies
+    the parent's blocks. Block tables look like the paged ones, so that the same kernels serve both.
+    Orca schedules the sequences of a request like requests of their own, each of which computes the
     prompt again; here siblings copy it, so these baselines are a little faster than Orca with
     parallel sampling, while memory, all that admission depends on, is the same.
     """
 
-    prefixes: PinnedPrefixes | None = None
+    prefixes = NoPinnedPrefixes()
 
     def __init__(
         self, num_blocks: int, block_size: int, *, max_len: int, estimate: OutputEstimate
@@ -75,15 +77,15 @@ class ReservedMemory:
         self._block_size = block_size
         self._max_len = max_len
         self._estimate = estimate
-        self._buddy = BuddyAllocator(num_blocks, chunk_size(-(-max_len // block_size)))
+        self._buddy = BuddyAllocator(num_blocks, chunk_size(div_ceil(max_len, block_size)))
         self._reservations: dict[int, _Reservation] = {}
 
-    def can_admit(self, group: SequenceGroup) -> bool:
-        """See `Memory.can_admit`; there must be room for all siblings at once."""
+    def can_allocate(self, group: SequenceGroup) -> bool:
+        """See `BlockManager.can_allocate`; there must be room for all siblings at once."""
         return self._buddy.can_allocate(group.num_sequences, self._size(group).num_blocks)
 
-    def admit(self, group: SequenceGroup) -> list[Admitted]:
-        """See `Memory.admit`."""
+    def allocate(self, group: SequenceGroup) -> list[Allocation]:
+        """See `BlockManager.allocate`."""
         size = self._size(group)
         reservation = _Reservation(size=size, keeps_spares=group.beam is not None)
         for _ in range(group.num_sequences):
@@ -91,33 +93,33 @@ class ReservedMemory:
         return [self._enter(reservation, sequence) for sequence in group.live]
 
     def can_append(self, sequence_ids: list[int]) -> bool:
-        """See `Memory.can_append`."""
+        """See `BlockManager.can_append`."""
         return True
 
-    def append(self, sequence_id: int) -> Growth:
-        """See `Memory.append`."""
+    def append(self, sequence_id: int) -> BlockTableUpdate:
+        """See `BlockManager.append`."""
         self._reservations[sequence_id].held[sequence_id].length += 1
-        return NO_GROWTH
+        return NO_UPDATE
 
-    def fork(self, parent_id: int, child_id: int) -> Growth:
-        """See `Memory.fork`; a child keeps the buffer that it has."""
+    def fork(self, parent_id: int, child_id: int) -> BlockTableUpdate:
+        """See `BlockManager.fork`; a beam that is forked into keeps the buffer that it has."""
         reservation = self._reservations[parent_id]
         self._reservations[child_id] = reservation
         if child_id not in reservation.held:
             reservation.held[child_id] = reservation.spares.pop()
         parent, child = reservation.held[parent_id], reservation.held[child_id]
         child.length = parent.length
-        num_used = -(-parent.length // self._block_size)
-        return Growth(
-            entries=tuple(enumerate(self.block_table(child_id))),
+        num_used = div_ceil(parent.length, self._block_size)
+        return BlockTableUpdate(
+            new_blocks=tuple(enumerate(self.block_table(child_id))),
             copies=tuple((parent.start + i, child.start + i) for i in range(num_used)),
         )
 
-    def commit(self, sequence: Sequence) -> None:
-        """See `Memory.commit`; nothing is found again."""
+    def mark_computed(self, sequence: Sequence) -> None:
+        """See `BlockManager.mark_computed`; nothing is found again."""
 
     def free(self, sequence_id: int) -> None:
-        """See `Memory.free`; spare buffers of a group go with its last sequence."""
+        """See `BlockManager.free`; spare buffers of a group go with its last sequence."""
         reservation = self._reservations.pop(sequence_id, None)
         if reservation is None:
             return
@@ -131,40 +133,40 @@ class ReservedMemory:
                 self._buddy.free(spare.start, reservation.size.num_blocks)
 
     def block_table(self, sequence_id: int) -> tuple[int, ...]:
-        """See `Memory.block_table`."""
+        """See `BlockManager.block_table`."""
         reservation = self._reservations[sequence_id]
         start = reservation.held[sequence_id].start
         return tuple(range(start, start + reservation.size.num_blocks))
 
     def num_distinct_blocks(self, group: SequenceGroup) -> int:
-        """See `Memory.num_distinct_blocks`."""
+        """See `BlockManager.num_distinct_blocks`."""
         return sum(len(self.block_table(sequence.sequence_id)) for sequence in group.live)
 
-    def num_kept_tokens(self, group: SequenceGroup) -> int:
-        """See `Memory.num_kept_tokens`; nothing is shared."""
+    def num_tokens_kept_by_others(self, group: SequenceGroup) -> int:
+        """See `BlockManager.num_tokens_kept_by_others`; nothing is shared."""
         return 0
 
     def can_swap_out(self, group: SequenceGroup) -> bool:
-        """See `Memory.can_swap_out`; whoever was admitted stays to its end."""
+        """See `BlockManager.can_swap_out`; what has entered stays to its end."""
         return False
 
     def swap_out(self, group: SequenceGroup) -> list[tuple[int, int]]:
-        """See `Memory.swap_out`."""
+        """See `BlockManager.swap_out`."""
         raise AssertionError("reserved memory is never swapped")
 
     def can_swap_in(self, group: SequenceGroup) -> bool:
-        """See `Memory.can_swap_in`."""
+        """See `BlockManager.can_swap_in`."""
         return False
 
-    def swap_in(self, group: SequenceGroup) -> tuple[list[tuple[int, int]], list[Admitted]]:
-        """See `Memory.swap_in`."""
+    def swap_in(self, group: SequenceGroup) -> tuple[list[tuple[int, int]], list[Allocation]]:
+        """See `BlockManager.swap_in`."""
         raise AssertionError("reserved memory is never swapped")
 
     def discard(self, group: SequenceGroup) -> None:
-        """See `Memory.discard`."""
+        """See `BlockManager.discard`."""
 
     def usage(self) -> MemoryUsage:
-        """See `Memory.usage`."""
+        """See `BlockManager.usage`."""
         filled = reserved = internal = external = 0
         # every sequence of a group refers to the same reservation
         for reservation in {id(r): r for r in self._reservations.values()}.values():
@@ -194,13 +196,13 @@ class ReservedMemory:
         return _Size(
             needed=max_positions(prompt_len, group.max_tokens),
             num_slots=num_slots,
-            num_blocks=-(-num_slots // self._block_size),
+            num_blocks=div_ceil(num_slots, self._block_size),
         )
 
-    def _enter(self, reservation: _Reservation, sequence: Sequence) -> Admitted:
+    def _enter(self, reservation: _Reservation, sequence: Sequence) -> Allocation:
         buffer = reservation.spares.pop()
         buffer.length = sequence.num_known
         reservation.held[sequence.sequence_id] = buffer
         self._reservations[sequence.sequence_id] = reservation
         table = self.block_table(sequence.sequence_id)
-        return Admitted(sequence, Growth(tuple(enumerate(table))), 0)
+        return Allocation(sequence, BlockTableUpdate(tuple(enumerate(table))), 0)

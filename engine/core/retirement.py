@@ -1,21 +1,24 @@
-"""Gives back what sequences hold, once no plan in flight can touch it any more.
+"""Frees what sequences hold, once no plan in flight can touch it any more.
 
-What they have computed, prompt and output, can be found again until others need its room.
+Plans are made ahead of results. When a sequence ends or is preempted, a plan that writes into its
+blocks may still be running, so its row and blocks are freed with a delay. What it has computed,
+prompt and output, stays in the prefix cache until its blocks are needed.
 """
 
 from collections.abc import Iterable
 
-from engine.core.memory import Memory
-from engine.core.rows import Rows
-from engine.core.sequence import Sequence, SequenceGroup
+from engine.core.memory import BlockManager
+from engine.core.rows import RowAllocator
+from engine.core.sequence import Sequence
+from engine.core.sequence_group import SequenceGroup
 from engine.types import FinishReason
 
 
-class Retirement:
-    """Sequences on their way out of the batch, each with its row and blocks."""
+class DeferredRelease:
+    """Sequences that have left the batch, each still with its row and blocks."""
 
-    def __init__(self, memory: Memory, rows: Rows) -> None:
-        self._memory = memory
+    def __init__(self, block_manager: BlockManager, rows: RowAllocator) -> None:
+        self._block_manager = block_manager
         self._rows = rows
         self._sequences: list[Sequence] = []
         self._completed_step = -1
@@ -24,16 +27,16 @@ class Retirement:
         return bool(self._sequences)
 
     def add(self, sequences: Iterable[Sequence]) -> None:
-        """Give back rows and blocks as soon as the last plan that touches them is complete."""
+        """Free rows and blocks as soon as the last plan that touches them is complete."""
         for sequence in sequences:
-            sequence.fork_row = -1
+            sequence.leave_batch()
             self._sequences.append(sequence)
         self._release()
 
-    def give_back_spares(self, group: SequenceGroup) -> None:
-        """Give back rows of siblings that were not born, which no plan touches."""
-        while group.spare_rows:
-            self._rows.give_back(group.spare_rows.pop())
+    def release_reserved_rows(self, group: SequenceGroup) -> None:
+        """Free the rows of siblings that were not forked yet, at once: no plan touches them."""
+        for row in group.release_reserved_rows():
+            self._rows.free(row)
 
     def complete(self, step: int) -> None:
         """Note that the plans up to a step are complete."""
@@ -46,10 +49,9 @@ class Retirement:
             if sequence.last_step > self._completed_step:
                 kept.append(sequence)
                 continue
-            # what led to logits that are not finite may be broken itself
+            # what led to logits that are not finite may be broken itself: it is not found again
             if sequence.finish_reason is not FinishReason.ERROR:
-                self._memory.commit(sequence)
-            self._memory.free(sequence.sequence_id)
-            self._rows.give_back(sequence.row)
-            sequence.row = -1
+                self._block_manager.mark_computed(sequence)
+            self._block_manager.free(sequence.sequence_id)
+            self._rows.free(sequence.release_row())
         self._sequences = kept

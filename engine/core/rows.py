@@ -1,28 +1,28 @@
-"""Rows of the workers' table: which are free, and which the workers must be told to forget."""
+"""Rows of the workers' table: which are free, and which ones the workers must forget."""
 
 
-class Rows:
+class RowAllocator:
     """Hands out rows [0, num_rows)."""
 
     def __init__(self, num_rows: int) -> None:
         self._free = list(range(num_rows - 1, -1, -1))
-        self._released: list[int] = []
+        self._freed: list[int] = []
 
     @property
     def num_free(self) -> int:
-        """Rows that nobody holds."""
+        """Rows that no sequence has."""
         return len(self._free)
 
-    def take(self) -> int:
-        """Take a free row."""
+    def allocate(self) -> int:
+        """Take a free row; the caller has asked `num_free`."""
         return self._free.pop()
 
-    def give_back(self, row: int) -> None:
-        """Free a row; the next plan tells the workers."""
+    def free(self, row: int) -> None:
+        """Give back a row; the next plan lists it, so that the workers forget it."""
         self._free.append(row)
-        self._released.append(row)
+        self._freed.append(row)
 
-    def take_released(self) -> list[int]:
+    def take_freed(self) -> list[int]:
         """Rows that were given back since the last call."""
-        released, self._released = self._released, []
-        return released
+        freed, self._freed = self._freed, []
+        return freed

@@ -1,13 +1,13 @@
-"""How many tokens a step may compute, so that those who wait for their next one do not wait long.
+"""How many tokens a step may compute, so that running sequences get their next token in time.
 
 Prompts prefilled beside running sequences make a step longer. With a target for the time between
-two tokens, prompts get what the target leaves after the decodes, by what steps have taken so far.
+two tokens, prompts get what the target leaves after the decodes, estimated from past steps.
 """
 
 from engine.config import SchedulerConfig
 
-# prompt tokens beside decodes as long as their cost is unknown, and at the least: prompts go on
-# even where decodes alone miss the target
+# prompt tokens beside decodes as long as their cost is unknown, and at the least: prompts make
+# progress even where the decodes by themselves miss the target
 _FIRST_PROMPT_TOKENS = 256
 _LEAST_PROMPT_TOKENS = 64
 # weight of the latest step in the averages
@@ -15,7 +15,7 @@ _WEIGHT = 0.1
 
 
 class TokenBudget:
-    """Learns from the steps that are done."""
+    """Estimates the time of decodes and prompt tokens from the steps that are done."""
 
     def __init__(self, config: SchedulerConfig) -> None:
         """Args: config: without a target for the time between tokens, the budget is fixed."""
@@ -25,7 +25,7 @@ class TokenBudget:
         self._prompt_token_s: float | None = None
 
     def num_tokens(self, num_decodes: int) -> int:
-        """Tokens of a step in which so many sequences decode."""
+        """Tokens of a step in which `num_decodes` sequences decode."""
         if not self._target_s or not num_decodes:
             return self._most
         num_prompt_tokens = _FIRST_PROMPT_TOKENS

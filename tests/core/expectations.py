@@ -1,6 +1,6 @@
 """What a request must get: a function of its prompt and the model, whatever else is in the batch.
 
-However its prefill is cut, whoever shares its blocks and however often it is preempted.
+However its prefill is cut, its blocks are shared and however often it is preempted.
 """
 
 from dataclasses import dataclass, field
@@ -52,7 +52,7 @@ class FlakyModel(SymbolicModel):
 
 
 def predict(setting: Setting, request: Request) -> list[Answer]:
-    """The answers of a request that is alone and never aborted, one per choice."""
+    """The answers, one per choice, of a request that runs by itself and is never aborted."""
     sampling = request.sampling
     if request.pin is not None:
         is_error = setting.model.sample(hash_prefix(request.prompt), sampling.seed) < 0

@@ -2,10 +2,10 @@
 
 from engine.config import SchedulerConfig
 from engine.core.grouping import make_group
-from engine.core.sequence import SequenceGroup
+from engine.core.sequence_group import SequenceGroup
 from engine.types import Capacity, Request, SamplingParams, int32
 
-CONFIG = SchedulerConfig(max_num_batched_tokens=64, max_model_len=1000)
+CONFIG = SchedulerConfig(max_num_batched_tokens=64, max_model_len=1000, prompt_share=1.0)
 CAPACITY = Capacity(num_blocks=1000, block_size=4, num_rows=32)
 
 
@@ -21,11 +21,13 @@ def group_of(
     sampling = sampling or SamplingParams(max_tokens=max_tokens, n=max(1, len(outputs)))
     request = Request(request_id=first_id, prompt=int32(prompt), sampling=sampling, salt=salt)
     group = make_group(request, first_id, CONFIG, CAPACITY)
-    group.spare_rows += range(1, group.num_sequences)
+    group.reserved_rows += range(1, group.num_sequences)
     for _ in outputs[1:]:
-        group.bear_sibling()
+        group.fork_sibling(group.sequences[0], step=0)
     for sequence, output in zip(group.sequences, outputs, strict=False):
         sequence.output.extend(output)
     for sequence in group.sequences:
         sequence.num_scheduled = sequence.prefill_end = sequence.num_known
+        sequence.num_in_flight = 0
+        sequence.row = -1
     return group

@@ -4,8 +4,7 @@ from engine.core import grouping, limits, paged_memory
 from engine.core.block_pool import BlockPool
 from engine.core.block_table import num_new_blocks
 from engine.core.limits import clip_max_tokens, max_positions
-from engine.core.paged_memory import PagedMemory
-from engine.core.rows import Rows
+from engine.core.paged_memory import PagedBlockManager
 from engine.core.swap_space import SwapSpace
 from tests.core.mutants import mutant
 
@@ -18,7 +17,7 @@ POOL_MUTANTS = [
         "pass",
     ),
     mutant(
-        "a block is free although somebody still refers to it",
+        "a block is free although a sequence still refers to it",
         BlockPool,
         BlockPool.release,
         "if self._references[block]:",
@@ -95,7 +94,7 @@ POOL_MUTANTS = [
         "if not self._unused_kept else",
     ),
     mutant(
-        "nobody is told that a kept block loses its contents",
+        "a kept block that loses its contents is still in the cache",
         BlockPool,
         BlockPool._evict,
         "self._on_evict(block)",
@@ -112,30 +111,30 @@ POOL_MUTANTS = [
 
 MEMORY_MUTANTS = [
     mutant(
-        "table entries are off by one",
-        PagedMemory,
-        PagedMemory.append,
-        "Growth(entries=((index, blocks[index]),))",
-        "Growth(entries=((index + 1, blocks[index]),))",
+        "indices in block tables are off by one",
+        PagedBlockManager,
+        PagedBlockManager.append,
+        "BlockTableUpdate(new_blocks=((index, blocks[index]),))",
+        "BlockTableUpdate(new_blocks=((index + 1, blocks[index]),))",
     ),
     mutant(
-        "the workers are not told of a new block",
-        PagedMemory,
-        PagedMemory.append,
-        "growth = Growth(entries=((index, blocks[index]),))",
+        "the workers do not get a new block",
+        PagedBlockManager,
+        PagedBlockManager.append,
+        "update = BlockTableUpdate(new_blocks=((index, blocks[index]),))",
         "pass",
     ),
     mutant(
         "a block comes one token too soon",
-        PagedMemory,
-        PagedMemory.append,
+        PagedBlockManager,
+        PagedBlockManager.append,
         "index == len(blocks)",
         "index + (offset == self._block_size - 1) == len(blocks)",
     ),
     mutant(
         "the filled tokens of a block are miscounted",
-        PagedMemory,
-        PagedMemory.append,
+        PagedBlockManager,
+        PagedBlockManager.append,
         "self._filled[block] <= offset",
         "self._filled[block] < offset",
     ),
@@ -148,105 +147,86 @@ MEMORY_MUTANTS = [
     ),
     mutant(
         "a full pool is not noticed",
-        PagedMemory,
-        PagedMemory.can_append,
+        PagedBlockManager,
+        PagedBlockManager.can_append,
         "num_new <= self._pool.num_free",
         "True",
     ),
     mutant(
         "the room of a full pool is overrated by one block",
-        PagedMemory,
-        PagedMemory._has_room,
+        PagedBlockManager,
+        PagedBlockManager._has_room,
         "<= self._pool.num_free",
         "<= self._pool.num_free + 1",
     ),
     mutant(
         "the first block of a freed sequence is never given back",
-        PagedMemory,
-        PagedMemory._release,
+        PagedBlockManager,
+        PagedBlockManager._release,
         "reversed(blocks)",
         "blocks[1:]",
     ),
     mutant(
-        "growth is counted as one token",
-        PagedMemory,
-        PagedMemory._fill_block,
+        "any growth is counted as one token",
+        PagedBlockManager,
+        PagedBlockManager._fill_block,
         "num_tokens - self._filled[block]",
         "1",
     ),
     mutant(
         "freed tokens are still counted",
-        PagedMemory,
-        PagedMemory._release,
+        PagedBlockManager,
+        PagedBlockManager._release,
         "self._num_filled -= ",
         "_ = ",
     ),
     mutant(
         "what only siblings share is thought to stay without them",
-        PagedMemory,
-        PagedMemory.num_kept_tokens,
+        PagedBlockManager,
+        PagedBlockManager.num_tokens_kept_by_others,
         "> own[block]",
         "> 1",
     ),
     mutant(
         "tokens of freed sequences still count as saved by sharing",
-        PagedMemory,
-        PagedMemory.free,
+        PagedBlockManager,
+        PagedBlockManager.free,
         "self._num_logical -= table.length",
         "pass",
     ),
 ]
 
-ROW_MUTANTS = [
-    mutant("a row is handed out twice", Rows, Rows.take, "self._free.pop()", "self._free[-1]"),
-    mutant("a row is not given back", Rows, Rows.give_back, "self._free.append(row)", "pass"),
-    mutant(
-        "the workers are not told of a row given back",
-        Rows,
-        Rows.give_back,
-        "self._released.append(row)",
-        "pass",
-    ),
-    mutant(
-        "the workers are told of a row given back in every plan",
-        Rows,
-        Rows.take_released,
-        "self._released, []",
-        "self._released, self._released",
-    ),
-]
-
 SWAP_MUTANTS = [
     mutant(
-        "a swap slot is given back twice",
+        "a swap block is given back twice",
         SwapSpace,
         SwapSpace.discard,
-        "self._free += [slot",
-        "self._free += 2 * [slot",
+        "self._free += [block",
+        "self._free += 2 * [block",
     ),
     mutant(
-        "a swap slot is given back once for every sequence that shares it",
+        "a swap block is given back once for every sequence that shares it",
         SwapSpace,
         SwapSpace.discard,
-        "dict.fromkeys(slot for table in tables for slot in table)",
-        "[slot for table in tables for slot in table]",
+        "dict.fromkeys(block for table in tables for block in table)",
+        "[block for table in tables for block in table]",
     ),
     mutant(
-        "a swap slot is never given back",
+        "a swap block is never given back",
         SwapSpace,
         SwapSpace.discard,
-        "if slot not in kept",
+        "if block not in kept",
         "if False",
     ),
     mutant(
-        "a swap slot is given back while a sibling needs it",
+        "a swap block is given back while a sibling needs it",
         SwapSpace,
         SwapSpace.discard,
-        "if slot not in kept",
+        "if block not in kept",
         "if True",
     ),
     mutant(
-        "a swap slot holds two blocks",
+        "a swap block holds two blocks",
         SwapSpace,
         SwapSpace.store,
         "self._free.pop()",

@@ -2,7 +2,7 @@
 
 from engine.core import grouping
 from engine.core.limits import clip_max_tokens
-from engine.core.paged_memory import PagedMemory
+from engine.core.paged_memory import PagedBlockManager
 from engine.core.pinned_prefixes import PinnedPrefixes
 from engine.core.scheduler import Scheduler
 from tests.core.mutants import mutant
@@ -72,24 +72,24 @@ PIN_MUTANTS = [
         "self._prefixes.pop(next((k for k in self._prefixes if k[1] == name), (salt, name)), None)",
     ),
     mutant(
-        "an abort of the warming leaves the prefix reserved",
+        "an abort while it is computed leaves the prefix reserved",
         PinnedPrefixes,
         PinnedPrefixes.abandon,
         "del self._prefixes[key]",
         "pass",
     ),
     mutant(
-        "an abort of the second warming drops what is pinned",
+        "an abort while it is computed again drops what is pinned",
         PinnedPrefixes,
         PinnedPrefixes.abandon,
         "if not prefix.blocks:",
         "if True:",
     ),
     mutant(
-        "the warming of a released prefix goes on",
+        "a released prefix is still computed",
         Scheduler,
         Scheduler.release_prefix,
-        "self.abort(warmer)",
+        "self.abort(request_id)",
         "pass",
     ),
     mutant(
@@ -101,8 +101,8 @@ PIN_MUTANTS = [
     ),
     mutant(
         "pinned blocks that are hit are counted as free ones that are taken",
-        PagedMemory,
-        PagedMemory.can_admit,
+        PagedBlockManager,
+        PagedBlockManager.can_allocate,
         "self._pool.is_free(block) for block",
         "self._pool.references(block) == 0 for block",
     ),
@@ -115,8 +115,8 @@ PIN_MUTANTS = [
     ),
     mutant(
         "pinned blocks count as slots that are wasted",
-        PagedMemory,
-        PagedMemory.usage,
+        PagedBlockManager,
+        PagedBlockManager.usage,
         "- cached - pinned - self._num_filled",
         "- cached - self._num_filled",
     ),

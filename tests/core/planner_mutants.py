@@ -1,14 +1,16 @@
-"""Faults of who moves, who enters and who gives way."""
+"""Faults of which sequences are planned, which groups enter and which are preempted."""
 
+from engine.core import planner, sequence_group
 from engine.core.planner import Planner
 from engine.core.sequence import Sequence
+from engine.core.sequence_group import SequenceGroup
 from tests.core.mutants import mutant
 
 PLANNER_MUTANTS = [
     mutant(
         "a decode does not count as the last plan that touches a sequence",
-        Planner,
-        Planner._decode,
+        planner,
+        sequence_group.schedule_decodes,
         "sequence.last_step = step",
         "pass",
     ),
@@ -16,15 +18,15 @@ PLANNER_MUTANTS = [
         "the earliest group is preempted",
         Planner,
         Planner._make_room,
-        "victim = self._queues.running[-1]",
-        "victim = self._queues.running[0]",
+        "latest = self._queues.running[-1]",
+        "latest = self._queues.running[0]",
     ),
     mutant(
         "a group that was planned in this step is preempted",
         Planner,
         Planner._make_room,
-        "victim = self._queues.running[-1]",
-        "victim = next((g for g in self._queues.running if g is not group), group)",
+        "latest = self._queues.running[-1]",
+        "latest = next((g for g in self._queues.running if g is not group), group)",
     ),
     mutant(
         "a preempted group comes back before its last token is known",
@@ -34,18 +36,18 @@ PLANNER_MUTANTS = [
         "False",
     ),
     mutant(
-        "sequences are admitted without free rows",
+        "groups enter without free rows",
         Planner,
         Planner._can_enter,
-        "num_rows > self._rows.num_free",
+        "group.num_rows > self._rows.num_free",
         "False",
     ),
     mutant(
         "no rows are kept for siblings",
-        Planner,
-        Planner._can_enter,
-        "len(group.with_row) + group.num_unborn",
-        "len(group.with_row)",
+        SequenceGroup,
+        SequenceGroup.num_rows,
+        "len(self.with_row) + self.num_pending_forks",
+        "len(self.with_row)",
     ),
     mutant(
         "groups enter in the step of a preemption",
@@ -65,7 +67,7 @@ PLANNER_MUTANTS = [
         "a swapped group is overtaken for ever",
         Planner,
         Planner._admit,
-        "first.num_overtakes += 1",
+        "first.count_overtake()",
         "pass",
     ),
     mutant(
@@ -86,35 +88,35 @@ PLANNER_MUTANTS = [
         "the row of a fork does not follow",
         Planner,
         Planner._plan_forks,
-        "builder.fork(sequence.fork_row, sequence.row)",
+        "builder.fork(parent_row, fork.sequence.row)",
         "pass",
     ),
     mutant(
-        "a beam is not told its token",
+        "the workers do not get the token of a beam",
         Planner,
         Planner._decode,
         "builder.set_last_token(sequence)",
         "pass",
     ),
     mutant(
-        "a swapped sequence is not told its last token",
+        "the workers do not get the last token of a swapped sequence",
         Planner,
         Planner._swap_in,
-        "builder.set_last_token(entry.sequence)",
+        "builder.set_last_token(sequence)",
         "pass",
     ),
     mutant(
         "siblings sample with the seed of the first",
         Planner,
         Planner._enter,
-        "builder.admit_spare(group, group.spare_rows[-1], choice)",
-        "builder.admit_spare(group, group.spare_rows[-1], 0)",
+        "builder.admit_reserved(group, row, choice)",
+        "builder.admit_reserved(group, row, 0)",
     ),
     mutant(
         "a sibling does not share its parent's blocks",
         Planner,
-        Planner._bear_sibling,
-        "builder.grow(sibling, Growth(tuple(enumerate(table))))",
+        Planner._fork_sibling,
+        "builder.update_table(sibling, BlockTableUpdate(tuple(enumerate(table))))",
         "pass",
     ),
     mutant(
@@ -125,24 +127,24 @@ PLANNER_MUTANTS = [
         "self.num_scheduled",
     ),
     mutant(
-        "rows of unborn siblings are lost with a preemption",
+        "reserved rows are lost with a preemption",
         Planner,
         Planner._preempt,
-        "self._retirement.give_back_spares(group)",
-        "group.spare_rows.clear()",
+        "self._deferred_release.release_reserved_rows(group)",
+        "group.release_reserved_rows()",
     ),
     mutant(
         "what a recomputed sequence has generated is lost",
         Planner,
         Planner._preempt,
-        "self._memory.commit(sequence)",
+        "self._block_manager.mark_computed(sequence)",
         "pass",
     ),
     mutant(
         "what siblings share counts as found in the cache",
         Planner,
         Planner._admit,
-        "self.num_cached_tokens += admitted[0].num_cached",
-        "self.num_cached_tokens += sum(entry.num_cached for entry in admitted)",
+        "builder.count_cached(allocations[0].num_cached)",
+        "builder.count_cached(sum(entry.num_cached for entry in allocations))",
     ),
 ]

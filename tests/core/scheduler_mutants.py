@@ -1,6 +1,5 @@
-"""Faults of plans, queues, ends and news."""
+"""Faults of plans, queues, ends and output."""
 
-from engine.core import decoding as decoding_module
 from engine.core import grouping
 from engine.core import scheduler as scheduler_module
 from engine.core.beam_search import BeamSearch
@@ -8,9 +7,10 @@ from engine.core.decoding import Decoding
 from engine.core.output import OutputBuilder
 from engine.core.plan import PlanBuilder
 from engine.core.queues import Queues
-from engine.core.retirement import Retirement
+from engine.core.retirement import DeferredRelease
 from engine.core.scheduler import Scheduler
-from engine.core.sequence import Sequence, SequenceGroup
+from engine.core.sequence import Sequence
+from engine.core.sequence_group import SequenceGroup
 from tests.core.mutants import mutant
 
 PLAN_MUTANTS = [
@@ -75,39 +75,39 @@ QUEUE_MUTANTS = [
     ),
 ]
 
-RETIREMENT_MUTANTS = [
+RELEASE_MUTANTS = [
     mutant(
         "rows and blocks go back while a plan in flight touches them",
-        Retirement,
-        Retirement._release,
+        DeferredRelease,
+        DeferredRelease._release,
         "if sequence.last_step > self._completed_step:",
         "if False:",
     ),
     mutant(
         "rows and blocks go back one plan too early",
-        Retirement,
-        Retirement._release,
+        DeferredRelease,
+        DeferredRelease._release,
         "sequence.last_step > self._completed_step",
         "sequence.last_step > self._completed_step + 1",
     ),
     mutant(
         "a finished sequence keeps its blocks",
-        Retirement,
-        Retirement._release,
-        "self._memory.free(sequence.sequence_id)",
+        DeferredRelease,
+        DeferredRelease._release,
+        "self._block_manager.free(sequence.sequence_id)",
         "pass",
     ),
     mutant(
         "what a sequence has generated is lost with it",
-        Retirement,
-        Retirement._release,
-        "self._memory.commit(sequence)",
+        DeferredRelease,
+        DeferredRelease._release,
+        "self._block_manager.mark_computed(sequence)",
         "pass",
     ),
     mutant(
         "what led to an error is found",
-        Retirement,
-        Retirement._release,
+        DeferredRelease,
+        DeferredRelease._release,
         "if sequence.finish_reason is not FinishReason.ERROR:",
         "if True:",
     ),
@@ -123,37 +123,37 @@ SCHEDULER_MUTANTS = [
     ),
     mutant(
         "candidates of a preempted beam are accepted",
-        Scheduler,
-        Scheduler._accept,
-        "if group.beam is not None and group.status is not Status.RUNNING:",
+        Decoding,
+        Decoding._accept_candidates,
+        "if group.status is not RUNNING:",
         "if False:",
     ),
     mutant(
         "an aborted group stays where it is",
         Scheduler,
         Scheduler.abort,
-        "self._settle(group, outcome.ended)",
+        "self._apply(group, updates)",
         "pass",
     ),
     mutant(
         "what a preempted group held is given back again when it ends",
         Scheduler,
-        Scheduler._settle,
+        Scheduler._apply,
         "if group.status is Status.RUNNING:",
         "if True:",
     ),
     mutant(
-        "rows of unborn siblings are lost with an abort",
+        "reserved rows are lost with an abort",
         Scheduler,
-        Scheduler._settle,
-        "self._retirement.give_back_spares(group)",
-        "group.spare_rows.clear()",
+        Scheduler._apply,
+        "self._deferred_release.release_reserved_rows(group)",
+        "group.release_reserved_rows()",
     ),
     mutant(
-        "a group that ends in the swap space keeps its slots",
+        "a group that ends in the swap space keeps its swap blocks",
         Scheduler,
-        Scheduler._settle,
-        "self._memory.discard(group)",
+        Scheduler._apply,
+        "self._block_manager.discard(group)",
         "pass",
     ),
     mutant(
@@ -168,17 +168,17 @@ SCHEDULER_MUTANTS = [
 DECODING_MUTANTS = [
     mutant(
         "stop ids are ignored",
-        decoding_module,
-        decoding_module._finish_reason,
-        "if token in group.stop_ids:",
+        Sequence,
+        Sequence.append_token,
+        "if token in stop_ids:",
         "if False:",
     ),
     mutant(
         "one token less than max_tokens is generated",
-        decoding_module,
-        decoding_module._finish_reason,
-        "len(sequence.output) == group.max_tokens",
-        "len(sequence.output) == max(1, group.max_tokens - 1)",
+        Sequence,
+        Sequence.append_token,
+        "len(output) == max_tokens",
+        "len(output) == max(1, max_tokens - 1)",
     ),
     mutant(
         "ignore_eos is ignored",
@@ -191,63 +191,63 @@ DECODING_MUTANTS = [
         "a failed sequence goes on",
         Decoding,
         Decoding.accept,
-        "if result.tokens[position] < 0:",
+        "if token < 0:",
         "if False:",
     ),
     mutant(
-        "unborn siblings are not told of an abort",
+        "an abort does not end siblings that are not forked yet",
         Decoding,
         Decoding.end,
-        "[*(sequence.choice for sequence in live), *unborn]",
+        "[*(sequence.choice for sequence in live), *not_forked_yet]",
         "[sequence.choice for sequence in live]",
     ),
     mutant(
-        "an end is told again to siblings that had ended",
+        "siblings that had ended end once more",
         Decoding,
         Decoding.end,
-        "[*(sequence.choice for sequence in live), *unborn]",
+        "[*(sequence.choice for sequence in live), *not_forked_yet]",
         "range(group.num_sequences)",
     ),
     mutant(
-        "a choice that is given up is told of without an end",
+        "an aborted choice has no end in the output",
         Decoding,
-        Decoding.give_up,
+        Decoding.abort_choice,
         "self._output.end(group, choice, FinishReason.ABORT)",
         "pass",
     ),
     mutant(
-        "a choice that is given up ends before its siblings can do without",
+        "an aborted choice ends before its siblings can do without",
         Decoding,
-        Decoding.give_up,
-        "any(sequence.is_prefilling for sequence in own)",
+        Decoding.abort_choice,
+        "any(s.is_prefilling for s in group.live if s.choice == choice)",
         "False",
     ),
     mutant(
-        "a choice that is given up goes on while its siblings are prefilled",
+        "an aborted choice goes on while its siblings are prefilled",
         Decoding,
-        Decoding.give_up,
-        "any(sequence.is_prefilling for sequence in own)",
+        Decoding.abort_choice,
+        "any(s.is_prefilling for s in group.live if s.choice == choice)",
         "group.is_prefilling",
     ),
     mutant(
         "a beam continues the wrong parent",
         Decoding,
-        Decoding._search,
-        "group.sequences[child.parent] for",
-        "group.sequences[child.parent - 1] for",
+        Decoding._step_search,
+        "group.sequences[child.parent]",
+        "group.sequences[child.parent - 1]",
     ),
     mutant(
         "a beam gets the token of another",
         Decoding,
-        Decoding._search,
-        "output.append(child.token)",
-        "output.append(next(iter(children.values())).token)",
+        Decoding._step_search,
+        "append_beam_token(child.token)",
+        "append_beam_token(next(iter(children.values())).token)",
     ),
     mutant(
         "a beam that ends keeps its blocks",
         Decoding,
-        Decoding._search,
-        "self._memory.free(lost.sequence_id)",
+        Decoding._step_search,
+        "self._block_manager.free(sequence.sequence_id)",
         "pass",
     ),
     mutant(
@@ -261,7 +261,7 @@ DECODING_MUTANTS = [
 
 OUTPUT_MUTANTS = [
     mutant(
-        "the token told is the first of the step",
+        "the token reported is the first of the step",
         OutputBuilder,
         OutputBuilder._pass_on,
         "self.append(group, choice, result.tokens[position],",
@@ -275,7 +275,7 @@ OUTPUT_MUTANTS = [
         "self._top_ends[position - 1]",
     ),
     mutant(
-        "news is told again with the next step",
+        "output is reported again with the next step",
         OutputBuilder,
         OutputBuilder.build,
         "self._clear()",

@@ -4,7 +4,7 @@ from engine.config import SchedulerConfig
 from engine.core.admission_gate import BatchGate, IterationGate
 from engine.core.engine import Engine
 from engine.core.grouping import make_group
-from engine.core.sequence import SequenceGroup
+from engine.core.sequence_group import SequenceGroup
 from engine.types import Capacity, Request, SamplingParams, int32
 from tests.fakes.symbolic_executor import SymbolicExecutor
 
@@ -33,7 +33,7 @@ def test_the_iteration_gate_is_always_open() -> None:
         ([(20, 5), (10, 10), (5, 21)], 2),
         ([(5, 5), (5, 5, 2), (5, 5)], 1),
         ([(5, 5, 2), (5, 5, 2), (5, 5)], 2),
-        # the head is let in alone, or nobody ever would be
+        # the first is let in by itself, or it would block the queue for ever
         ([(35, 5), (20, 10)], 1),
     ],
 )
@@ -60,9 +60,9 @@ def test_under_faster_transformer_batches_follow_each_other_whole() -> None:
     capacity = Capacity(num_blocks=32, block_size=4, num_rows=3)
     engine = Engine(config, SymbolicExecutor(capacity))
     for request_id in range(5):
-        engine.add(_request(request_id, prompt_len=4, max_tokens=2 + request_id))
+        engine.scheduler.add(_request(request_id, prompt_len=4, max_tokens=2 + request_id))
     batches = []
     while (output := engine.step(0.0)) is not None:
         batches.append(sorted(set(output.request_ids)))
-    # rows bound the first batch; nobody takes the places of 0 and 1 before 2 has ended
+    # rows bound the first batch; the places of 0 and 1 stay free until 2 has ended
     assert batches == [[0, 1, 2], [0, 1, 2], [1, 2], [2], *[[3, 4]] * 5, [4]]

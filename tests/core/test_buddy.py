@@ -41,7 +41,7 @@ def test_chunks_never_overlap_are_aligned_and_merge_back(
 @given(
     held=st.lists(st.integers(1, 40), max_size=12), count=st.integers(1, 9), size=st.integers(1, 40)
 )
-def test_the_trial_for_several_chunks_tells_the_truth(
+def test_chunks_can_be_allocated_exactly_if_it_is_said_so(
     held: list[int], count: int, size: int
 ) -> None:
     buddy = BuddyAllocator(200, 64)

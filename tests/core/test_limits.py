@@ -8,7 +8,7 @@ from engine.core.limits import blocks_needed, clip_max_tokens, max_positions
 from engine.errors import InvalidRequest, PromptTooLong
 from engine.types import Capacity, Request, SamplingParams, int32
 
-CONFIG = SchedulerConfig(max_num_batched_tokens=64, max_model_len=512)
+CONFIG = SchedulerConfig(max_num_batched_tokens=64, max_model_len=512, prompt_share=1.0)
 POOL = Capacity(num_blocks=64, block_size=16, num_rows=8)
 SMALL_POOL = Capacity(num_blocks=4, block_size=16, num_rows=8)
 

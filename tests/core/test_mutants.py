@@ -15,6 +15,7 @@ from tests.core import (
     pin_mutants,
     planner_mutants,
     scheduler_mutants,
+    sequence_mutants,
     sharing_mutants,
 )
 from tests.core import test_decoding as decoding
@@ -26,13 +27,13 @@ from tests.core import test_preempted_groups as preempted_groups
 from tests.core import test_queues as queues
 from tests.core import test_scheduler as scheduler
 from tests.core import test_swap_space as swap_space
-from tests.core.machines import BlockPoolMachine
 from tests.core.mutants import Mutant
+from tests.core.state_machines import BlockPoolMachine
 from tests.core.workload import run_workload
 
 CORE_MUTANTS: list[Mutant] = [
     *memory_mutants.MEMORY_MUTANTS,
-    *memory_mutants.ROW_MUTANTS,
+    *sequence_mutants.ROW_MUTANTS,
     *memory_mutants.SWAP_MUTANTS,
     *memory_mutants.LIMIT_MUTANTS,
     *sharing_mutants.FORK_MUTANTS,
@@ -41,8 +42,9 @@ CORE_MUTANTS: list[Mutant] = [
     *sharing_mutants.SWAPPED_MUTANTS,
     *scheduler_mutants.PLAN_MUTANTS,
     *planner_mutants.PLANNER_MUTANTS,
+    *sequence_mutants.SEQUENCE_MUTANTS,
     *scheduler_mutants.QUEUE_MUTANTS,
-    *scheduler_mutants.RETIREMENT_MUTANTS,
+    *scheduler_mutants.RELEASE_MUTANTS,
     *scheduler_mutants.SCHEDULER_MUTANTS,
     *scheduler_mutants.DECODING_MUTANTS,
     *scheduler_mutants.OUTPUT_MUTANTS,
@@ -55,14 +57,14 @@ RULES: list[Callable[[], None]] = [
     paged_memory.test_what_siblings_share_leaves_with_their_group,
     *pinned_prefixes.RULES,
     *found_outputs.RULES,
-    swap_space.test_slots_are_handed_out_once_and_come_back_once,
+    swap_space.test_swap_blocks_are_assigned_once_and_freed_once,
     swap_space.test_ended_sequences_need_no_room_to_come_back,
     swap_space.test_one_copy_is_enough_for_two_to_come_back,
     decoding.test_blocks_of_a_beam_that_ends_come_back_at_once,
-    scheduler.test_a_request_is_not_admitted_in_the_step_that_preempts_it,
+    scheduler.test_a_request_does_not_enter_in_the_step_that_preempts_it,
     preempted_groups.test_a_beam_rewound_by_a_swap_decodes,
     preempted_groups.test_siblings_that_come_back_wait_for_the_head_of_their_prompt,
-    preempted_groups.test_a_choice_given_up_while_it_comes_back_ends_once_its_sibling_can_do_without,
+    preempted_groups.test_a_choice_aborted_while_it_is_recomputed_ends_once_its_sibling_can_do_without,
     preempted_groups.test_as_many_as_configured_overtake_a_swapped_group,
     queues.test_an_overtaken_group_is_preempted_after_those_that_overtook_it,
     limits.test_a_group_with_more_sequences_than_rows_is_refused,

@@ -1,11 +1,11 @@
-"""News: one entry per token or end, with its alternatives beside it."""
+"""Output: one item per token or end, with its alternatives."""
 
 import math
 
 from engine.config import SchedulerConfig
 from engine.core.grouping import make_group
 from engine.core.output import OutputBuilder
-from engine.core.sequence import SequenceGroup
+from engine.core.sequence_group import SequenceGroup
 from engine.types import (
     Capacity,
     FinishReason,
@@ -19,12 +19,12 @@ from engine.types import (
     int32,
 )
 
-CONFIG = SchedulerConfig(max_num_batched_tokens=8, max_model_len=8)
+CONFIG = SchedulerConfig(max_num_batched_tokens=8, max_model_len=8, prompt_share=1.0)
 CAPACITY = Capacity(num_blocks=8, block_size=4, num_rows=4)
 STATS = StepStats(usage=MemoryUsage(total=0, filled=0, internal=0, cached=0, free=0))
 
 
-class News:
+class OutputCase:
     """An output builder with one sequence per position of a result."""
 
     def __init__(self, result: StepResult) -> None:
@@ -48,7 +48,7 @@ def _make_group(request_id: int) -> SequenceGroup:
 
 
 def alternatives(output: StepOutput) -> list[list[int]]:
-    """Alternatives of each entry."""
+    """Alternatives of each item."""
     result, start = [], 0
     for count in output.top_counts:
         result.append(list(output.top_tokens[start : start + count]))
@@ -69,32 +69,32 @@ RESULT = StepResult(
 
 
 def test_alternatives_stay_with_their_token_when_only_some_rows_ask() -> None:
-    news = News(RESULT)
+    case = OutputCase(RESULT)
     for position in range(4):
-        news.token(position)
-    output = news.builder.build(4, STATS)
+        case.token(position)
+    output = case.builder.build(4, STATS)
     assert list(output.tokens) == [10, 11, 12, 13]
     assert alternatives(output) == [[], [21, 22], [], [41]]
     assert list(output.top_logprobs) == [-0.5, -1.5, -0.25]
 
 
 def test_alternatives_of_a_dropped_token_are_dropped() -> None:
-    news = News(RESULT)
-    news.token(0)
-    news.token(3)
-    output = news.builder.build(4, STATS)
+    case = OutputCase(RESULT)
+    case.token(0)
+    case.token(3)
+    output = case.builder.build(4, STATS)
     assert list(output.tokens) == [10, 13]
     assert alternatives(output) == [[], [41]]
 
 
 def test_ends_without_a_token_have_no_alternatives() -> None:
-    news = News(RESULT)
-    news.end(0)
-    news.token(1)
-    news.end(2)
-    news.token(3)
-    news.end(0)
-    output = news.builder.build(4, STATS)
+    case = OutputCase(RESULT)
+    case.end(0)
+    case.token(1)
+    case.end(2)
+    case.token(3)
+    case.end(0)
+    output = case.builder.build(4, STATS)
     assert list(output.tokens) == [-1, 11, -1, 13, -1]
     assert alternatives(output) == [[], [21, 22], [], [41], []]
     assert [math.isnan(logprob) for logprob in output.logprobs] == [True, False] * 2 + [True]
@@ -103,43 +103,43 @@ def test_ends_without_a_token_have_no_alternatives() -> None:
 
 
 def test_without_alternatives_their_columns_are_empty() -> None:
-    news = News(StepResult(step=0, rows=int32([0]), tokens=int32([5])))
-    news.token(0)
-    output = news.builder.build(0, STATS)
+    case = OutputCase(StepResult(step=0, rows=int32([0]), tokens=int32([5])))
+    case.token(0)
+    output = case.builder.build(0, STATS)
     assert alternatives(output) == []
     assert math.isnan(output.logprobs[0])
 
 
-def test_news_is_told_once() -> None:
-    news = News(RESULT)
-    news.token(1)
-    assert news.builder
-    first = news.builder.build(4, STATS)
-    assert not news.builder
-    assert len(news.builder.build(5, STATS).tokens) == 0
+def test_output_is_reported_once() -> None:
+    case = OutputCase(RESULT)
+    case.token(1)
+    assert case.builder
+    first = case.builder.build(4, STATS)
+    assert not case.builder
+    assert len(case.builder.build(5, STATS).tokens) == 0
     assert list(first.tokens) == [11]
 
 
-def test_cached_tokens_of_a_request_are_told_once_beside_an_entry() -> None:
-    news = News(RESULT)
-    news.groups[1].num_cached_tokens = 4
+def test_cached_tokens_of_a_request_are_reported_once_with_a_token() -> None:
+    case = OutputCase(RESULT)
+    case.groups[1].num_cached_tokens = 4
     for position in (0, 1, 2):
-        news.token(position)
-    assert list(news.builder.build(4, STATS).cached_tokens) == [0, 4, 0]
-    news.builder.begin(RESULT)
-    news.token(1)
-    assert not news.builder.build(5, STATS).cached_tokens
+        case.token(position)
+    assert list(case.builder.build(4, STATS).cached_tokens) == [0, 4, 0]
+    case.builder.begin(RESULT)
+    case.token(1)
+    assert not case.builder.build(5, STATS).cached_tokens
 
 
-def test_preemptions_are_told_once_with_the_next_news() -> None:
-    news = News(RESULT)
-    news.groups[2].num_untold_preemptions = 2
+def test_preemptions_are_reported_once_with_the_next_output() -> None:
+    case = OutputCase(RESULT)
+    case.groups[2].num_unreported_preemptions = 2
     for position in (0, 1, 2):
-        news.token(position)
-    assert list(news.builder.build(4, STATS).preemptions) == [0, 0, 2]
-    news.groups[1].num_untold_preemptions = 1
-    news.end(1)
-    news.end(2)
-    assert list(news.builder.build(5, STATS).preemptions) == [1, 0]
-    news.end(0)
-    assert not news.builder.build(6, STATS).preemptions
+        case.token(position)
+    assert list(case.builder.build(4, STATS).preemptions) == [0, 0, 2]
+    case.groups[1].num_unreported_preemptions = 1
+    case.end(1)
+    case.end(2)
+    assert list(case.builder.build(5, STATS).preemptions) == [1, 0]
+    case.end(0)
+    assert not case.builder.build(6, STATS).preemptions

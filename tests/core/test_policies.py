@@ -5,15 +5,15 @@ import pytest
 
 from engine.config import MemoryPolicy, PreemptionPolicy, SchedulerConfig
 from engine.core.admission_gate import BatchGate, IterationGate
-from engine.core.paged_memory import PagedMemory
-from engine.core.policies import make_gate, make_memory, make_preemption
+from engine.core.paged_memory import PagedBlockManager
+from engine.core.policies import make_block_manager, make_gate, make_preemption
 from engine.core.preemption import (
     CheapestPreemption,
     FixedPreemption,
     Preemption,
     SharedPreemption,
 )
-from engine.core.reserved_memory import ReservedMemory
+from engine.core.reserved_memory import ReservedBlockManager
 from engine.types import Capacity
 
 CAPACITY = Capacity(num_blocks=64, block_size=4, num_rows=4)
@@ -21,17 +21,21 @@ MEASURED = replace(CAPACITY, block_copy_s=1e-4)
 
 
 def _config(
-    memory: MemoryPolicy = "paged", preemption: PreemptionPolicy = "auto"
+    manager: MemoryPolicy = "paged", preemption: PreemptionPolicy = "auto"
 ) -> SchedulerConfig:
     return SchedulerConfig(
-        max_num_batched_tokens=64, max_model_len=64, memory_policy=memory, preemption=preemption
+        max_num_batched_tokens=64,
+        max_model_len=64,
+        memory_policy=manager,
+        preemption=preemption,
+        prompt_share=1.0,
     )
 
 
 @pytest.mark.parametrize("policy", get_args(MemoryPolicy))
 def test_only_paged_memory_is_paged(policy: MemoryPolicy) -> None:
-    expected = PagedMemory if policy == "paged" else ReservedMemory
-    assert isinstance(make_memory(_config(policy), CAPACITY), expected)
+    expected = PagedBlockManager if policy == "paged" else ReservedBlockManager
+    assert isinstance(make_block_manager(_config(policy), CAPACITY), expected)
 
 
 @pytest.mark.parametrize("policy", get_args(MemoryPolicy))

@@ -21,7 +21,7 @@ def _cheapest(block_copy_s: float) -> CheapestPreemption:
 def _step(*, num_prefilled: int, num_decoded: int = 0, num_swapped_in: int = 0) -> StepPlan:
     return StepPlan(
         step=0,
-        swap_in_blocks=int32([1] * num_swapped_in),
+        swap_in_destinations=int32([1] * num_swapped_in),
         decode_rows=int32(list(range(num_decoded))),
         prefill_tokens=int32([7] * num_prefilled),
     )
@@ -76,7 +76,7 @@ def test_the_scheduler_learns_the_rate_from_its_steps() -> None:
     """The second group, of two blocks and eight tokens, is swapped if a token takes long."""
     for token_s, swaps in ((0.4, False), (0.6, True)):
         capacity = Capacity(
-            num_blocks=3, block_size=4, num_rows=4, num_swap_slots=8, block_copy_s=1.2
+            num_blocks=3, block_size=4, num_rows=4, num_swap_blocks=8, block_copy_s=1.2
         )
         config = SchedulerConfig(
             max_num_batched_tokens=64,
@@ -92,7 +92,7 @@ def test_the_scheduler_learns_the_rate_from_its_steps() -> None:
         for request_id, prompt_len in ((1, 4), (2, 8)):
             sampling = SamplingParams(max_tokens=3, ignore_eos=True)
             prompt = int32([PROMPT_TOKEN] * prompt_len)
-            engine.add(Request(request_id=request_id, prompt=prompt, sampling=sampling))
+            engine.scheduler.add(Request(request_id=request_id, prompt=prompt, sampling=sampling))
         while (output := engine.step(0.0)) is not None:
             stats = output.stats
         assert (stats.num_swapped_out, stats.num_recomputed) == (int(swaps), int(not swaps))

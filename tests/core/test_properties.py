@@ -4,8 +4,8 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from tests.core.machines import BlockPoolMachine, EngineMachine
-from tests.core.memory_machine import PagedMemoryMachine
+from tests.core.block_manager_machine import PagedBlockManagerMachine
+from tests.core.state_machines import BlockPoolMachine, EngineMachine
 from tests.core.workload import run_workload
 
 
@@ -16,15 +16,15 @@ def test_random_workloads_end_with_right_tokens_and_empty_pools(first_seed: int)
 
 
 def test_workloads_reach_every_end_and_preempt_in_both_ways() -> None:
-    harnesses = [run_workload(seed, may_pin=False) for seed in range(40)]
+    engines = [run_workload(seed, may_pin=False) for seed in range(40)]
     reasons = {
         answer.reason.name
-        for harness in harnesses
-        for answers in harness.answers
+        for checked in engines
+        for answers in checked.answers
         for answer in answers
     }
     assert reasons == {"STOP", "LENGTH", "ABORT", "ERROR"}
-    stats = [harness.stats for harness in harnesses]
+    stats = [checked.stats for checked in engines]
     assert sum(last.num_recomputed for last in stats) > 40
     assert sum(last.num_swapped_out for last in stats) > 20
     assert sum(last.num_cached_tokens for last in stats) > 100
@@ -32,7 +32,7 @@ def test_workloads_reach_every_end_and_preempt_in_both_ways() -> None:
 
 @pytest.mark.parametrize(
     ("machine", "num_examples"),
-    [(BlockPoolMachine, 900), (PagedMemoryMachine, 500), (EngineMachine, 600)],
+    [(BlockPoolMachine, 900), (PagedBlockManagerMachine, 500), (EngineMachine, 600)],
 )
 def test_no_order_of_commands_breaks_the_model(
     machine: type[RuleBasedStateMachine], num_examples: int

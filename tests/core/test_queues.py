@@ -1,7 +1,7 @@
-"""Queues: whoever came first goes first."""
+"""Queues: first come, first served."""
 
 from engine.core.queues import Queues
-from engine.core.sequence import Status
+from engine.core.sequence_group import Status
 from tests.core.groups import group_of
 
 
@@ -13,8 +13,8 @@ def test_the_earliest_comes_back_first_whichever_way_it_was_preempted() -> None:
     for group in groups[:3]:
         assert queues.next_in_line is group
         queues.enter(group)
-    queues.preempt(groups[2], swap=True)
-    queues.preempt(groups[1], swap=False)
+    queues.preempt(groups[2], swap=True, step=0)
+    queues.preempt(groups[1], swap=False, step=0)
     assert [group.status for group in groups] == [
         Status.RUNNING,
         Status.WAITING,
@@ -35,7 +35,7 @@ def test_a_group_is_removed_from_wherever_it_is() -> None:
         queues.add(group)
     queues.enter(running)
     queues.enter(swapped)
-    queues.preempt(swapped, swap=True)
+    queues.preempt(swapped, swap=True, step=0)
     for group in (waiting, swapped, running):
         queues.remove(group)
     assert [len(queue) for queue in (queues.waiting, queues.swapped, queues.running)] == [0] * 3
@@ -48,10 +48,10 @@ def test_an_overtaken_group_is_preempted_after_those_that_overtook_it() -> None:
         queues.add(group)
     queues.enter(first)
     queues.enter(overtaken)
-    queues.preempt(overtaken, swap=True)
+    queues.preempt(overtaken, swap=True, step=0)
     queues.enter(later)
     queues.enter(overtaken)
     assert queues.running == [first, overtaken, later]
     for group in (later, overtaken):
-        queues.preempt(group, swap=True)
+        queues.preempt(group, swap=True, step=0)
     assert list(queues.swapped) == [overtaken, later]

@@ -8,10 +8,10 @@ from engine.config import MemoryPolicy, SchedulerConfig
 from engine.core.engine import Engine
 from engine.core.grouping import make_group
 from engine.core.limits import clip_max_tokens
-from engine.core.policies import make_memory
+from engine.core.policies import make_block_manager
 from engine.core.reservation import oracle, pow2
-from engine.core.reserved_memory import ReservedMemory
-from engine.core.sequence import SequenceGroup
+from engine.core.reserved_memory import ReservedBlockManager
+from engine.core.sequence_group import SequenceGroup
 from engine.errors import PromptTooLong
 from engine.types import Capacity, MemoryUsage, Request, SamplingParams, int32
 from tests.fakes.symbolic_executor import SymbolicExecutor
@@ -30,7 +30,11 @@ Answers = dict[int, list[list[int]]]
 
 def _config(policy: MemoryPolicy) -> SchedulerConfig:
     return SchedulerConfig(
-        max_num_batched_tokens=7, max_model_len=MAX_LEN, memory_policy=policy, eos_token_ids=(3,)
+        max_num_batched_tokens=7,
+        max_model_len=MAX_LEN,
+        memory_policy=policy,
+        eos_token_ids=(3,),
+        prompt_share=1.0,
     )
 
 
@@ -40,8 +44,8 @@ def _group(prompt_len: int, max_tokens: int, first_id: int = 0, **sampling: int)
     return make_group(request, first_id, _config("paged"), CAPACITY)
 
 
-def _oracle() -> ReservedMemory:
-    return ReservedMemory(40, BLOCK_SIZE, max_len=MAX_LEN, estimate=oracle)
+def _oracle() -> ReservedBlockManager:
+    return ReservedBlockManager(40, BLOCK_SIZE, max_len=MAX_LEN, estimate=oracle)
 
 
 def _sum(usage: MemoryUsage) -> int:
@@ -60,11 +64,11 @@ def _sum(usage: MemoryUsage) -> int:
         ("reserved_max", 10, 9, 45, 0, 96),
     ],
 )
-def test_slots_are_told_by_use(
+def test_usage_counts_slots_by_use(
     policy: MemoryPolicy, filled: int, reserved: int, internal: int, external: int, free: int
 ) -> None:
-    memory = make_memory(_config(policy), CAPACITY)
-    memory.admit(_group(prompt_len=10, max_tokens=9))
+    manager = make_block_manager(_config(policy), CAPACITY)
+    manager.allocate(_group(prompt_len=10, max_tokens=9))
     # the last of 9 tokens is sampled but never fed back, so its slot stays empty
     expected = MemoryUsage(
         total=160,
@@ -74,7 +78,7 @@ def test_slots_are_told_by_use(
         external=external,
         free=free,
     )
-    assert memory.usage() == expected
+    assert manager.usage() == expected
     assert _sum(expected) == 160
 
 
@@ -84,17 +88,17 @@ def test_pow2_overestimates_by_less_than_twice() -> None:
 
 
 def test_no_reservation_is_longer_than_the_context() -> None:
-    memory = ReservedMemory(40, BLOCK_SIZE, max_len=MAX_LEN, estimate=pow2)
-    (admitted,) = memory.admit(_group(prompt_len=30, max_tokens=33))
-    assert len(admitted.growth.entries) == MAX_LEN // BLOCK_SIZE
+    manager = ReservedBlockManager(40, BLOCK_SIZE, max_len=MAX_LEN, estimate=pow2)
+    (allocations,) = manager.allocate(_group(prompt_len=30, max_tokens=33))
+    assert len(allocations.update.new_blocks) == MAX_LEN // BLOCK_SIZE
 
 
-def test_the_whole_group_is_tried_before_it_is_admitted() -> None:
-    memory = _oracle()
-    assert memory.can_admit(_group(8, 8, n=8))
-    memory.admit(_group(8, 8, n=8, first_id=100))
-    assert not memory.can_admit(_group(8, 8, n=3))
-    assert memory.can_admit(_group(8, 8, n=2))
+def test_the_whole_group_is_tried_before_blocks_are_allocated() -> None:
+    manager = _oracle()
+    assert manager.can_allocate(_group(8, 8, n=8))
+    manager.allocate(_group(8, 8, n=8, first_id=100))
+    assert not manager.can_allocate(_group(8, 8, n=3))
+    assert manager.can_allocate(_group(8, 8, n=2))
 
 
 def test_what_never_fits_is_refused_with_both_numbers() -> None:
@@ -103,7 +107,7 @@ def test_what_never_fits_is_refused_with_both_numbers() -> None:
         request_id=0, prompt=int32([1] * 4), sampling=SamplingParams(max_tokens=8, n=3)
     )
     with pytest.raises(PromptTooLong) as raised:
-        engine.add(request)
+        engine.scheduler.add(request)
     assert (raised.value.limit, raised.value.got) == (160, 192)
     assert not engine.has_work
 
@@ -120,7 +124,7 @@ def test_whatever_is_accepted_has_room_in_an_empty_pool(
         sampling = SamplingParams(max_tokens=max_tokens, n=n)
         request = Request(request_id=0, prompt=int32([0] * prompt_len), sampling=sampling)
         group = make_group(request, 0, config, plenty)
-        has_room = make_memory(config, pool).can_admit(group)
+        has_room = make_block_manager(config, pool).can_allocate(group)
         try:
             is_accepted = bool(clip_max_tokens(prompt_len, sampling, config, pool))
         except PromptTooLong:
@@ -131,44 +135,44 @@ def test_whatever_is_accepted_has_room_in_an_empty_pool(
 
 
 def test_tables_are_contiguous_and_known_from_the_start() -> None:
-    memory = _oracle()
-    (admitted,) = memory.admit(_group(10, 9))
-    blocks = memory.block_table(0)
-    assert admitted.growth.entries == tuple(enumerate(blocks))
+    manager = _oracle()
+    (allocations,) = manager.allocate(_group(10, 9))
+    blocks = manager.block_table(0)
+    assert allocations.update.new_blocks == tuple(enumerate(blocks))
     assert blocks == tuple(range(blocks[0], blocks[0] + 5))
-    assert not any(memory.append(0).entries for _ in range(8))
+    assert not any(manager.append(0).new_blocks for _ in range(8))
 
 
 def test_a_fork_copies_what_the_parent_has_into_a_buffer_of_its_own() -> None:
-    memory = _oracle()
-    memory.admit(_group(10, 9, n=2))
-    growth = memory.fork(0, 1)
-    parent, child = memory.block_table(0), memory.block_table(1)
+    manager = _oracle()
+    manager.allocate(_group(10, 9, n=2))
+    update = manager.fork(0, 1)
+    parent, child = manager.block_table(0), manager.block_table(1)
     assert set(parent).isdisjoint(child)
-    assert growth.entries == tuple(enumerate(child))
+    assert update.new_blocks == tuple(enumerate(child))
     # 10 tokens are in three blocks of four
-    assert growth.copies == tuple(zip(parent, child, strict=True))[:3]
+    assert update.copies == tuple(zip(parent, child, strict=True))[:3]
 
 
-def test_unborn_siblings_give_their_buffers_back_with_the_group() -> None:
-    memory = _oracle()
-    memory.admit(_group(10, 9, n=4))
-    memory.free(0)
-    memory.free(0)
-    assert memory.usage().free == 160
+def test_buffers_of_siblings_not_forked_yet_are_freed_with_the_group() -> None:
+    manager = _oracle()
+    manager.allocate(_group(10, 9, n=4))
+    manager.free(0)
+    manager.free(0)
+    assert manager.usage().free == 160
 
 
 def test_a_beam_that_died_keeps_its_buffer_for_the_one_that_follows() -> None:
-    memory = _oracle()
-    memory.admit(_group(10, 9, beam_width=2))
-    memory.fork(0, 1)
-    free = memory.usage().free
-    memory.free(1)
-    assert memory.usage().free == free
-    memory.fork(0, 1)
-    memory.free(0)
-    memory.free(1)
-    assert memory.usage().free == 160
+    manager = _oracle()
+    manager.allocate(_group(10, 9, beam_width=2))
+    manager.fork(0, 1)
+    free = manager.usage().free
+    manager.free(1)
+    assert manager.usage().free == free
+    manager.fork(0, 1)
+    manager.free(0)
+    manager.free(1)
+    assert manager.usage().free == 160
 
 
 @pytest.mark.parametrize("run_ahead", [1, 2])
@@ -198,12 +202,12 @@ def _draw(random: Random) -> list[Request]:
 def _answers(policy: MemoryPolicy, requests: list[Request], run_ahead: int) -> Answers:
     engine = Engine(_config(policy), SymbolicExecutor(CAPACITY, run_ahead=run_ahead))
     for request in requests:
-        engine.add(request)
+        engine.scheduler.add(request)
     answers: Answers = {r.request_id: [[] for _ in range(r.sampling.n)] for r in requests}
     aborted = requests[3].request_id
     for step in range(2000):
         if step == 9:
-            engine.abort(aborted)
+            engine.scheduler.abort(aborted)
         output = engine.step(0.0)
         if output is None:
             del answers[aborted]

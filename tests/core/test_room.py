@@ -3,23 +3,23 @@
 from engine.config import SchedulerConfig
 from engine.core.grouping import make_group
 from engine.core.headroom import Headroom
-from engine.core.paged_memory import PagedMemory
-from engine.core.sequence import SequenceGroup
+from engine.core.paged_memory import PagedBlockManager
+from engine.core.sequence_group import SequenceGroup
 from engine.types import Capacity, Request, SamplingParams, int32
 
 BLOCK_SIZE = 4
 
 
 def _group(first_id: int, prompt_len: int) -> SequenceGroup:
-    config = SchedulerConfig(max_num_batched_tokens=64, max_model_len=64)
+    config = SchedulerConfig(max_num_batched_tokens=64, max_model_len=64, prompt_share=1.0)
     sampling = SamplingParams(max_tokens=8, ignore_eos=True)
     request = Request(request_id=first_id, prompt=int32([1] * prompt_len), sampling=sampling)
     capacity = Capacity(num_blocks=64, block_size=BLOCK_SIZE, num_rows=64)
     return make_group(request, first_id, config, capacity)
 
 
-def _memory(num_blocks: int, watermark: float = 0.0) -> PagedMemory:
-    return PagedMemory(
+def _block_manager(num_blocks: int, watermark: float = 0.0) -> PagedBlockManager:
+    return PagedBlockManager(
         num_blocks,
         BLOCK_SIZE,
         headroom=Headroom(watermark=watermark, growth_blocks=0.5),
@@ -28,38 +28,38 @@ def _memory(num_blocks: int, watermark: float = 0.0) -> PagedMemory:
 
 
 def test_sequences_can_grow_as_long_as_there_is_a_block_for_each_that_needs_one() -> None:
-    memory = _memory(5)
+    manager = _block_manager(5)
     for sequence_id in range(3):
-        memory.admit(_group(sequence_id, BLOCK_SIZE))
-    assert memory.can_append([0, 1])
-    assert not memory.can_append([0, 1, 2])
-    memory.append(0)
+        manager.allocate(_group(sequence_id, BLOCK_SIZE))
+    assert manager.can_append([0, 1])
+    assert not manager.can_append([0, 1, 2])
+    manager.append(0)
     # the first has room in its second block now
-    assert memory.can_append([0, 1])
-    memory.append(1)
-    assert memory.can_append([0, 1])
-    assert not memory.can_append([2])
+    assert manager.can_append([0, 1])
+    manager.append(1)
+    assert manager.can_append([0, 1])
+    assert not manager.can_append([2])
 
 
-def test_newcomers_leave_half_a_block_of_growth_for_each_in_the_pool() -> None:
-    memory = _memory(9)
+def test_a_group_that_enters_leaves_half_a_block_for_each_sequence_in_the_pool() -> None:
+    manager = _block_manager(9)
     for sequence_id in range(6):
-        memory.admit(_group(sequence_id, BLOCK_SIZE))
+        manager.allocate(_group(sequence_id, BLOCK_SIZE))
     # three of nine are free, and three are left to the six
-    assert not memory.can_admit(_group(9, 1))
+    assert not manager.can_allocate(_group(9, 1))
     for sequence_id in range(2):
-        memory.free(sequence_id)
+        manager.free(sequence_id)
     # five are free, two are left to the four
-    assert memory.can_admit(_group(9, 3 * BLOCK_SIZE))
-    assert not memory.can_admit(_group(9, 3 * BLOCK_SIZE + 1))
+    assert manager.can_allocate(_group(9, 3 * BLOCK_SIZE))
+    assert not manager.can_allocate(_group(9, 3 * BLOCK_SIZE + 1))
 
 
 def test_the_watermark_is_the_least_that_is_left() -> None:
-    memory = _memory(20, watermark=0.25)
-    memory.admit(_group(0, BLOCK_SIZE))
-    assert memory.can_admit(_group(1, 14 * BLOCK_SIZE))
-    assert not memory.can_admit(_group(1, 14 * BLOCK_SIZE + 1))
+    manager = _block_manager(20, watermark=0.25)
+    manager.allocate(_group(0, BLOCK_SIZE))
+    assert manager.can_allocate(_group(1, 14 * BLOCK_SIZE))
+    assert not manager.can_allocate(_group(1, 14 * BLOCK_SIZE + 1))
 
 
 def test_an_empty_pool_lets_in_what_fits() -> None:
-    assert _memory(14, watermark=0.25).can_admit(_group(0, 14 * BLOCK_SIZE - 8))
+    assert _block_manager(14, watermark=0.25).can_allocate(_group(0, 14 * BLOCK_SIZE - 8))

@@ -1,19 +1,19 @@
-"""Rows: each with one holder, and its end told once."""
+"""Rows of the workers' table: each has one sequence at a time, and is listed once when freed."""
 
-from engine.core.rows import Rows
+from engine.core.rows import RowAllocator
 
 
 def test_rows_are_handed_out_from_zero() -> None:
-    rows = Rows(3)
-    assert [rows.take() for _ in range(3)] == [0, 1, 2]
+    rows = RowAllocator(3)
+    assert [rows.allocate() for _ in range(3)] == [0, 1, 2]
     assert rows.num_free == 0
 
 
-def test_a_row_given_back_is_told_once_and_can_be_taken_again() -> None:
-    rows = Rows(2)
-    rows.take()
-    rows.give_back(0)
+def test_a_freed_row_is_listed_once_and_can_be_allocated_again() -> None:
+    rows = RowAllocator(2)
+    rows.allocate()
+    rows.free(0)
     assert rows.num_free == 2
-    assert rows.take_released() == [0]
-    assert rows.take_released() == []
-    assert rows.take() == 0
+    assert rows.take_freed() == [0]
+    assert rows.take_freed() == []
+    assert rows.allocate() == 0

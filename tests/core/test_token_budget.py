@@ -8,7 +8,10 @@ from engine.core.token_budget import TokenBudget
 
 def _budget(target_s: float) -> TokenBudget:
     config = SchedulerConfig(
-        max_num_batched_tokens=2048, max_model_len=4096, inter_token_latency_s=target_s
+        max_num_batched_tokens=2048,
+        max_model_len=4096,
+        inter_token_latency_s=target_s,
+        prompt_share=1.0,
     )
     return TokenBudget(config)
 
@@ -31,14 +34,14 @@ def test_prompts_are_cut_to_what_the_target_leaves() -> None:
     assert budget.num_tokens(64) == pytest.approx(64 + 512, abs=8)
 
 
-def test_prompts_go_on_where_decodes_alone_miss_the_target() -> None:
+def test_prompts_make_progress_where_decodes_by_themselves_miss_the_target() -> None:
     budget = _budget(0.005)
     budget.observe(64, 0, 0.010)
     budget.observe(64, 256, 0.020)
     assert 64 < budget.num_tokens(64) < 256
 
 
-def test_without_steps_of_decodes_alone_the_whole_step_keeps_to_the_target() -> None:
+def test_without_steps_of_only_decodes_the_whole_step_keeps_to_the_target() -> None:
     budget = _budget(0.020)
     num_tokens = 8 + 256
     for _ in range(200):

@@ -6,10 +6,10 @@ from typing import Any
 
 from engine.config import SchedulerConfig
 from engine.core.preemption import FixedPreemption, Preemption
-from engine.core.sequence import SequenceGroup
+from engine.core.sequence_group import SequenceGroup
 from engine.types import Capacity, SamplingParams, StepPlan
+from tests.core.checked_engine import CheckedEngine
 from tests.core.expectations import FlakyModel, Setting
-from tests.core.harness import Harness
 from tests.fakes.symbolic_executor import SymbolicModel
 
 SWAP, RECOMPUTE = FixedPreemption(swap=True), FixedPreemption(swap=False)
@@ -28,7 +28,7 @@ class MixedPreemption:
         pass
 
 
-def run_workload(seed: int, *, may_pin: bool = True, **options: Any) -> Harness:
+def run_workload(seed: int, *, may_pin: bool = True, **options: Any) -> CheckedEngine:
     """Run one workload to its end, most of them without pinned prefixes.
 
     Args:
@@ -44,11 +44,11 @@ def run_workload(seed: int, *, may_pin: bool = True, **options: Any) -> Harness:
         "prompt_share": Random(f"share of {seed}").choice((1.0, 0.4)),
     }
     config = replace(setting.config, **(drawn | options))
-    harness = Harness(replace(setting, config=config))
-    _Traffic(rng, pins, harness, Random(f"choices {seed}"), Random(f"turns {seed}")).run()
-    harness.check_pins()
-    harness.check_rows()
-    return harness
+    checked = CheckedEngine(replace(setting, config=config))
+    _Traffic(rng, pins, checked, Random(f"choices {seed}"), Random(f"turns {seed}")).run()
+    checked.check_pins()
+    checked.check_rows()
+    return checked
 
 
 def draw_setting(rng: Random) -> Setting:
@@ -59,7 +59,7 @@ def draw_setting(rng: Random) -> Setting:
         num_blocks=num_blocks,
         block_size=block_size,
         num_rows=rng.randint(2, 16),
-        num_swap_slots=rng.choice((0, 3, num_blocks, 4 * num_blocks)),
+        num_swap_blocks=rng.choice((0, 3, num_blocks, 4 * num_blocks)),
     )
     vocab_size = rng.randint(8, 40)
     config = SchedulerConfig(
@@ -84,9 +84,9 @@ def draw_preemption(rng: Random) -> Preemption:
     return rng.choice((RECOMPUTE, SWAP, SWAP, MixedPreemption(rng.randint(0, 99))))
 
 
-def draw_sampling(rng: Random, harness: Harness, prompt_len: int) -> SamplingParams:
+def draw_sampling(rng: Random, checked: CheckedEngine, prompt_len: int) -> SamplingParams:
     """One sequence, several, or beams; many outgrow the pool when they meet."""
-    capacity = harness.setting.capacity
+    capacity = checked.setting.capacity
     kind = rng.choice(("one", "several", "beams"))
     num_sequences = 1 if kind == "one" else rng.randint(1, min(4, capacity.num_rows))
     options: dict[str, object] = {"n": num_sequences}
@@ -100,7 +100,7 @@ def draw_sampling(rng: Random, harness: Harness, prompt_len: int) -> SamplingPar
     room = max(1, capacity.num_slots // num_sequences - prompt_len)
     # one in five is at the border of what fits the pool
     at_border = rng.random() < 0.2
-    return harness.sampling(
+    return checked.sampling(
         max(1, room + rng.randint(0, 2) if at_border else rng.randint(room // 4, room)),
         stop_token_ids=tuple(rng.sample(range(40), rng.choice((0, 0, 1, 3)))),
         ignore_eos=rng.random() < 0.6,
@@ -112,66 +112,66 @@ def draw_sampling(rng: Random, harness: Harness, prompt_len: int) -> SamplingPar
 class _Traffic:
     rng: Random
     pins: Random
-    harness: Harness
+    checked: CheckedEngine
     choice_rng: Random
     turn_rng: Random
 
     def run(self) -> None:
-        rng, harness = self.rng, self.harness
+        rng, checked = self.rng, self.checked
         num_requests = rng.randint(4, 20)
         arrival_rate = rng.choice((0.2, 1.0, 1.0))
         abort_rate = rng.choice((0.0, 0.0, 0.02, 0.2))
         choice_abort_rate = self.choice_rng.choice((0.0, 0.0, 0.0, 0.2))
         num_turns = self.turn_rng.choice((0, 3, 9))
-        while num_requests or harness.engine.has_work:
+        while num_requests or checked.engine.has_work:
             while num_requests and (arrival_rate == 1.0 or rng.random() < arrival_rate):
                 self._add()
                 num_requests -= 1
             if rng.random() < abort_rate:
                 # ended and unknown ids too
-                harness.abort(rng.randint(0, len(harness.requests)))
-            if harness.setting.pinned_blocks and self.pins.random() < 0.2:
+                checked.abort(rng.randint(0, len(checked.requests)))
+            if checked.setting.pinned_blocks and self.pins.random() < 0.2:
                 self._change_pins()
             if self.choice_rng.random() < choice_abort_rate:
-                request_id = self.choice_rng.randint(0, len(harness.requests))
-                harness.abort_choice(request_id, self.choice_rng.randint(0, 3))
+                request_id = self.choice_rng.randint(0, len(checked.requests))
+                checked.abort_choice(request_id, self.choice_rng.randint(0, 3))
             if num_turns and self.turn_rng.random() < 0.1:
                 num_turns -= 1
                 self._take_turn()
-            harness.step()
-        harness.drain()
+            checked.step()
+        checked.drain()
 
     def _take_turn(self) -> None:
         """Go on after what an answer has come to, ended or not, as a chat does."""
-        rng, harness = self.turn_rng, self.harness
-        if not harness.requests:
+        rng, checked = self.turn_rng, self.checked
+        if not checked.requests:
             return
-        request = rng.choice(harness.requests)
-        prompt = [*request.prompt, *rng.choice(harness.answers[request.request_id]).tokens]
+        request = rng.choice(checked.requests)
+        prompt = [*request.prompt, *rng.choice(checked.answers[request.request_id]).tokens]
         prompt += [rng.randrange(40) for _ in range(rng.randint(0, 3))]
-        sampling = draw_sampling(rng, harness, len(prompt))
-        harness.add(prompt, sampling, salt=request.salt)
+        sampling = draw_sampling(rng, checked, len(prompt))
+        checked.add(prompt, sampling, salt=request.salt)
 
     def _change_pins(self) -> None:
         """Names come again, with the same tokens and with others."""
-        rng, harness = self.pins, self.harness
+        rng, checked = self.pins, self.checked
         name, salt = rng.choice("ab"), rng.choice((b"", b"other tenant"))
         if rng.random() < 0.3:
-            harness.release(name, salt)
+            checked.release(name, salt)
             return
         tokens = Random(rng.randint(0, 3))
-        size = harness.setting.capacity.block_size
+        size = checked.setting.capacity.block_size
         prompt = [tokens.randrange(40) for _ in range(rng.randint(1, 3 * size))]
-        harness.pin(prompt, name, ttl_s=rng.choice((None, 3.0, 20.0)), salt=salt)
+        checked.pin(prompt, name, ttl_s=rng.choice((None, 3.0, 20.0)), salt=salt)
 
     def _add(self) -> None:
         rng = self.rng
-        num_slots = self.harness.setting.capacity.num_slots
+        num_slots = self.checked.setting.capacity.num_slots
         prompt_len = rng.randint(1, max(1, num_slots // rng.choice((1, 4, 8, 8))))
         # few distinct prompts, so that equal and nested prefixes meet
         tokens = Random(rng.randint(0, 3))
-        self.harness.add(
+        self.checked.add(
             [tokens.randrange(40) for _ in range(prompt_len)],
-            draw_sampling(rng, self.harness, prompt_len),
+            draw_sampling(rng, self.checked, prompt_len),
             salt=rng.choice((b"", b"", b"other tenant")),
         )

@@ -234,8 +234,8 @@ LOOP_FAULTS = [
     Fault(
         what="an abort of one choice reaches the core as one of all",
         function=EngineLoop._obey,
-        old="self._engine.abort(request_id, choice)",
-        new="self._engine.abort(request_id)",
+        old="self._engine.scheduler.abort(request_id, choice)",
+        new="self._engine.scheduler.abort(request_id)",
         noticed_by="test_one_choice_is_aborted_and_the_others_go_on",
     ),
     Fault(
@@ -255,8 +255,8 @@ LOOP_FAULTS = [
     Fault(
         what="requests have no time of arrival",
         function=EngineLoop._add,
-        old="request = replace(request, arrival_s=self._clock())",
-        new="pass",
+        old="replace(request, arrival_s=self._clock())",
+        new="request",
         noticed_by="test_a_request_has_the_time_of_its_arrival",
     ),
     Fault(

@@ -270,7 +270,7 @@ async def test_the_beams_of_a_search_are_shown_now_and_then(
     period_s: float, shown: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prompt_reader, "PROGRESS_PERIOD_S", period_s)
-    search = SamplingParams(max_tokens=8, n=1, beam_width=2, tell_beams=True)
+    search = SamplingParams(max_tokens=8, n=1, beam_width=2, report_beams=True)
     reader = reader_of(ListedStream([beams(0), beams(1), said(0, 1, ends=True)]), search)
     parts = [part async for choice, part in reader if choice == 0]
     progress = [part.beams[0].text for part in parts if isinstance(part, Progress)]

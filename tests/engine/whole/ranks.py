@@ -64,7 +64,7 @@ def _serve(
     bits: dict[int, list[int]] = {index: [] for index in indices}
     for index in bits:
         prompt = int32(list(range(30 * index, 43 * index + 9)))
-        engine.add(Request(request_id=index, prompt=prompt, sampling=sampling))
+        engine.scheduler.add(Request(request_id=index, prompt=prompt, sampling=sampling))
     while (output := engine.step(0.0)) is not None:
         for request_id, token, logprob in zip(
             output.request_ids, output.tokens, output.logprobs, strict=True

@@ -4,7 +4,7 @@ from collections import deque
 from typing import Any
 
 from engine.config import SchedulerConfig
-from engine.core.paged_memory import PagedMemory
+from engine.core.paged_memory import PagedBlockManager
 from engine.core.policies import make_gate
 from engine.core.preemption import FixedPreemption
 from engine.core.scheduler import Scheduler
@@ -19,11 +19,11 @@ from engine.types import (
     int32,
 )
 
-News = dict[int, tuple[int, FinishReason]]
+TokensByRequest = dict[int, tuple[int, FinishReason]]
 
 
-class Desk:
-    """Rows are handed out from 0, so row n belongs to the n-th request until one ends."""
+class SchedulerDriver:
+    """Rows are allocated from 0, so row n belongs to the n-th request until one ends."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Desk:
         block_size: int = 4,
         num_rows: int = 4,
         budget: int = 64,
-        num_swap_slots: int = 0,
+        num_swap_blocks: int = 0,
         prefix_cache: bool = False,
         **options: Any,
     ) -> None:
@@ -41,16 +41,16 @@ class Desk:
             num_blocks=num_blocks,
             block_size=block_size,
             num_rows=num_rows,
-            num_swap_slots=num_swap_slots,
+            num_swap_blocks=num_swap_blocks,
         )
         options = {"prompt_share": 1.0} | options
         config = SchedulerConfig(max_num_batched_tokens=budget, max_model_len=1000, **options)
-        memory = PagedMemory(
-            num_blocks, block_size, num_swap_slots=num_swap_slots, prefix_cache=prefix_cache
+        manager = PagedBlockManager(
+            num_blocks, block_size, num_swap_blocks=num_swap_blocks, prefix_cache=prefix_cache
         )
-        preemption = FixedPreemption(swap=num_swap_slots > 0)
+        preemption = FixedPreemption(swap=num_swap_blocks > 0)
         gate = make_gate(config)
-        self.scheduler = Scheduler(config, capacity, memory, preemption, gate)
+        self.scheduler = Scheduler(config, capacity, manager, preemption, gate)
         self._in_flight: deque[StepPlan] = deque()
 
     def add(
@@ -88,19 +88,19 @@ class Desk:
         """One plan and its answer."""
         return self.schedule(), self.update(*tokens)
 
-    def finish_all(self) -> News:
-        """Answer everything until no request is left; the last news of each."""
-        last: News = {}
+    def finish_all(self) -> TokensByRequest:
+        """Answer everything until no request is left; the last token and finish reason of each."""
+        last: TokensByRequest = {}
         while self.scheduler.has_work:
             plan = self.scheduler.schedule()
             if plan is not None:
                 self._in_flight.append(plan)
             output = self.update() if self._in_flight else self.scheduler.take_output(0.0)
-            last |= news(output)
+            last |= tokens_by_request(output)
         return last
 
 
-def news(output: StepOutput) -> News:
+def tokens_by_request(output: StepOutput) -> TokensByRequest:
     """Token and finish reason by request."""
     rows = zip(output.request_ids, output.tokens, output.finish_reasons, strict=True)
     return {request_id: (token, FinishReason(reason)) for request_id, token, reason in rows}

@@ -9,8 +9,8 @@ from engine.config import SchedulerConfig
 from engine.core.block_pool import BlockPool
 from engine.core.preemption import Preemption
 from engine.types import Capacity
+from tests.core.checked_engine import CheckedEngine
 from tests.core.expectations import FlakyModel, Setting
-from tests.core.harness import Harness
 from tests.core.workload import RECOMPUTE, SWAP, MixedPreemption
 from tests.fakes.symbolic_executor import SymbolicModel
 
@@ -19,7 +19,7 @@ PREEMPTIONS: tuple[Preemption, ...] = (RECOMPUTE, SWAP, MixedPreemption(0))
 
 
 class BlockPoolMachine(RuleBasedStateMachine):
-    """Model: the references that are held, one entry each, and the kept blocks."""
+    """Model: the references that are held, one item each, and the kept blocks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,13 +106,13 @@ class BlockPoolMachine(RuleBasedStateMachine):
 
 
 class EngineMachine(RuleBasedStateMachine):
-    """Model: the harness."""
+    """Model: the checked."""
 
     @initialize(
         num_blocks=st.integers(2, 12),
         block_size=st.integers(1, 5),
         num_rows=st.integers(1, 6),
-        num_swap_slots=st.sampled_from((0, 2, 40)),
+        num_swap_blocks=st.sampled_from((0, 2, 40)),
         budget=st.sampled_from((1, 3, 7, 64)),
         data=st.data(),
     )
@@ -122,7 +122,7 @@ class EngineMachine(RuleBasedStateMachine):
         num_blocks: int,
         block_size: int,
         num_rows: int,
-        num_swap_slots: int,
+        num_swap_blocks: int,
         budget: int,
         data: st.DataObject,
     ) -> None:
@@ -130,7 +130,7 @@ class EngineMachine(RuleBasedStateMachine):
             num_blocks=num_blocks,
             block_size=block_size,
             num_rows=num_rows,
-            num_swap_slots=num_swap_slots,
+            num_swap_blocks=num_swap_blocks,
         )
         config = SchedulerConfig(
             max_num_batched_tokens=budget,
@@ -147,7 +147,7 @@ class EngineMachine(RuleBasedStateMachine):
             preemption=data.draw(st.sampled_from(PREEMPTIONS)),
             prefix_cache=data.draw(st.booleans()),
         )
-        self.harness = Harness(setting)
+        self.checked = CheckedEngine(setting)
 
     @rule(
         prompt=st.lists(st.integers(0, 2), min_size=1, max_size=12),
@@ -167,23 +167,23 @@ class EngineMachine(RuleBasedStateMachine):
         n: int,
         beam_width: int,
     ) -> None:
-        sampling = self.harness.sampling(
+        sampling = self.checked.sampling(
             max_tokens,
             stop_token_ids=stop_token_ids,
             ignore_eos=ignore_eos,
             n=n,
             beam_width=beam_width,
         )
-        self.harness.add(prompt, sampling, salt=bytes(n == 1))
+        self.checked.add(prompt, sampling, salt=bytes(n == 1))
 
-    @precondition(lambda self: self.harness.requests)
+    @precondition(lambda self: self.checked.requests)
     @rule(data=st.data(), choice=st.integers(0, 2), max_tokens=st.integers(1, 16))
     def go_on(self, data: st.DataObject, choice: int, max_tokens: int) -> None:
         """Ask what comes after an answer, ended or not."""
-        request = data.draw(st.sampled_from(self.harness.requests))
-        answers = self.harness.answers[request.request_id]
+        request = data.draw(st.sampled_from(self.checked.requests))
+        answers = self.checked.answers[request.request_id]
         prompt = [*request.prompt, *answers[choice % len(answers)].tokens, 0]
-        self.harness.add(prompt, self.harness.sampling(max_tokens), salt=request.salt)
+        self.checked.add(prompt, self.checked.sampling(max_tokens), salt=request.salt)
 
     @rule(
         prompt=st.lists(st.integers(0, 2), min_size=1, max_size=12),
@@ -192,33 +192,33 @@ class EngineMachine(RuleBasedStateMachine):
         salt=st.sampled_from((bytes(0), bytes(1))),
     )
     def pin(self, prompt: list[int], name: str, ttl_s: float | None, salt: bytes) -> None:
-        self.harness.pin(prompt, name, ttl_s=ttl_s, salt=salt)
+        self.checked.pin(prompt, name, ttl_s=ttl_s, salt=salt)
 
     @rule(name=st.sampled_from("ab"), salt=st.sampled_from((bytes(0), bytes(1))))
     def release(self, name: str, salt: bytes) -> None:
-        self.harness.release(name, salt)
+        self.checked.release(name, salt)
 
-    @precondition(lambda self: self.harness.open_requests)
+    @precondition(lambda self: self.checked.open_requests)
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
-        self.harness.abort(data.draw(st.sampled_from(self.harness.open_requests)))
+        self.checked.abort(data.draw(st.sampled_from(self.checked.open_requests)))
 
-    @precondition(lambda self: self.harness.open_requests)
+    @precondition(lambda self: self.checked.open_requests)
     @rule(data=st.data(), choice=st.integers(0, 3))
     def abort_a_choice(self, data: st.DataObject, choice: int) -> None:
-        request_id = data.draw(st.sampled_from(self.harness.open_requests))
-        self.harness.abort_choice(request_id, choice)
+        request_id = data.draw(st.sampled_from(self.checked.open_requests))
+        self.checked.abort_choice(request_id, choice)
 
     @rule(request_id=st.integers(-1, 40))
     def abort_whatever_it_is(self, request_id: int) -> None:
-        self.harness.abort(request_id)
+        self.checked.abort(request_id)
 
     @rule(count=st.integers(1, 8))
     def step(self, count: int) -> None:
         for _ in range(count):
-            self.harness.step()
+            self.checked.step()
 
     def teardown(self) -> None:
-        if hasattr(self, "harness"):
-            self.harness.check_pins()
-            self.harness.check_rows()
+        if hasattr(self, "checked"):
+            self.checked.check_pins()
+            self.checked.check_rows()

@@ -1,4 +1,4 @@
-"""A symbolic executor that checks plans as workers do, and knows whose rows they compute."""
+"""A symbolic executor that checks plans as workers do, and knows the request of each row."""
 
 from collections.abc import Callable
 
@@ -11,13 +11,13 @@ from tests.fakes.symbolic_executor import SymbolicExecutor
 SEED_STRIDE = 1000
 
 
-class WatchedExecutor(SymbolicExecutor):
+class CheckingExecutor(SymbolicExecutor):
     """Checks that requests are served first come, first served, unless some may overtake.
 
     Plans are those that a worker takes, too.
 
     Attributes:
-        holders: request id by row, as the workers were told.
+        holders: request id by row, from the plans.
         num_sampled: tokens sampled for requests without beams.
         last_plan: the plan submitted last.
     """
@@ -33,7 +33,7 @@ class WatchedExecutor(SymbolicExecutor):
         self._limits = PlanLimits(
             num_rows=capacity.num_rows,
             num_blocks=capacity.num_blocks,
-            num_swap_slots=capacity.num_swap_slots,
+            num_swap_blocks=capacity.num_swap_blocks,
             max_blocks=most,
             num_positions=most,
             vocab_size=most,
@@ -52,7 +52,7 @@ class WatchedExecutor(SymbolicExecutor):
             if admission.sampling.beam_width:
                 self._beam_rows.add(admission.row)
         # what a preempted group held is less than what it needs to come back
-        assert not (plan.swap_out_blocks and plan.admissions), "a plan swaps out and admits"
+        assert not (plan.swap_out_sources and plan.admissions), "a plan swaps out and admits"
         if not self._max_overtakes:
             self._check_order(plan)
         self.num_plans += 1
@@ -60,7 +60,7 @@ class WatchedExecutor(SymbolicExecutor):
         self.last_plan = plan
 
     def _check_order(self, plan: StepPlan) -> None:
-        """Nobody is computed while an earlier request has no row."""
+        """No request is computed while an earlier one has no row."""
         computed = (*plan.decode_rows, *plan.prefill_rows, *plan.sibling_rows)
         latest = max((self.holders[row] for row in computed), default=0)
         overtaken = set(range(latest)).difference(self.holders.values())

@@ -1,4 +1,4 @@
-"""A state machine for paged memory: told tables over a modelled pool."""
+"""A state machine for the paged block manager: its tables over a modelled pool."""
 
 import copy
 from collections.abc import Callable
@@ -8,37 +8,38 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from engine.config import SchedulerConfig
 from engine.core.grouping import make_group
-from engine.core.memory import Admitted, Growth
-from engine.core.paged_memory import PagedMemory
-from engine.core.sequence import Sequence, SequenceGroup, Status
+from engine.core.memory import Allocation, BlockTableUpdate
+from engine.core.paged_memory import PagedBlockManager
+from engine.core.sequence import Sequence
+from engine.core.sequence_group import SequenceGroup, Status
 from engine.errors import RequestError
 from engine.types import Capacity, FinishReason, IntColumn, Request, SamplingParams, int32
 
 NUM_BLOCKS = 8
-NUM_SWAP_SLOTS = 6
-CONFIG = SchedulerConfig(max_num_batched_tokens=1, max_model_len=24)
+NUM_SWAP_BLOCKS = 6
+CONFIG = SchedulerConfig(max_num_batched_tokens=1, max_model_len=24, prompt_share=1.0)
 
 
-class PagedMemoryMachine(RuleBasedStateMachine):
-    """Model: each slot of the pool holds the tokens that lead to it.
+class PagedBlockManagerMachine(RuleBasedStateMachine):
+    """Model: each token slot of the pool holds the tokens that lead to it.
 
     Attributes:
-        tables: blocks by sequence id, as told.
+        tables: blocks by sequence id, from the updates of the block manager.
         contents: by block, the prefix at each offset; None for what was never written.
     """
 
     @initialize(block_size=st.integers(1, 4), prefix_cache=st.booleans())
     def start(self, block_size: int, prefix_cache: bool) -> None:
         self.capacity = Capacity(num_blocks=NUM_BLOCKS, block_size=block_size, num_rows=3)
-        self.memory = PagedMemory(
-            NUM_BLOCKS, block_size, num_swap_slots=NUM_SWAP_SLOTS, prefix_cache=prefix_cache
+        self.manager = PagedBlockManager(
+            NUM_BLOCKS, block_size, num_swap_blocks=NUM_SWAP_BLOCKS, prefix_cache=prefix_cache
         )
         self.next_id = 0
         self.groups: list[SequenceGroup] = []
         self.tables: dict[int, list[int]] = {}
         empty: list[IntColumn | None] = [None] * block_size
         self.contents = [list(empty) for _ in range(NUM_BLOCKS)]
-        self.swapped = [list(empty) for _ in range(NUM_SWAP_SLOTS)]
+        self.swapped = [list(empty) for _ in range(NUM_SWAP_BLOCKS)]
 
     def where(self, status: Status) -> list[SequenceGroup]:
         return [group for group in self.groups if group.status is status]
@@ -62,13 +63,13 @@ class PagedMemoryMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.where(Status.WAITING))
     @rule(data=st.data())
-    def admit(self, data: st.DataObject) -> None:
+    def allocate(self, data: st.DataObject) -> None:
         group = data.draw(st.sampled_from(self.where(Status.WAITING)))
-        trial = copy.deepcopy(self.memory)
-        fits = _succeeds(lambda: trial.admit(group))
-        assert self.memory.can_admit(group) == fits
+        trial = copy.deepcopy(self.manager)
+        fits = _succeeds(lambda: trial.allocate(group))
+        assert self.manager.can_allocate(group) == fits
         if fits:
-            self._enter(group, self.memory.admit(group), is_prefill=True)
+            self._enter(group, self.manager.allocate(group), is_prefill=True)
 
     @precondition(lambda self: self.where(Status.RUNNING))
     @rule(data=st.data(), token=st.integers(0, 1))
@@ -77,14 +78,14 @@ class PagedMemoryMachine(RuleBasedStateMachine):
         sequences = [s for s in group.live if len(s.output) < group.max_tokens - 1]
         sequences = sequences[: data.draw(st.integers(1, 3))]
         ids = [sequence.sequence_id for sequence in sequences]
-        trial = copy.deepcopy(self.memory)
+        trial = copy.deepcopy(self.manager)
         fits = _succeeds(lambda: [trial.append(sequence_id) for sequence_id in ids])
-        assert self.memory.can_append(ids) == fits
+        assert self.manager.can_append(ids) == fits
         for sequence in sequences if fits else ():
-            growth = self.memory.append(sequence.sequence_id)
+            update = self.manager.append(sequence.sequence_id)
             # only the order of the sequences may matter for who copies
-            self._grow(sequence, growth)
-            sequence.output.append(token)
+            self._grow(sequence, update)
+            sequence.append_beam_token(token)
             self._write(sequence, sequence.num_scheduled)
             sequence.num_scheduled += 1
 
@@ -98,12 +99,12 @@ class PagedMemoryMachine(RuleBasedStateMachine):
         choice = data.draw(st.integers(0, group.num_sequences - 1))
         if choice == parent.choice:
             return
-        while len(group.sequences) <= choice:
-            group.spare_rows.append(0)
-            group.bear_sibling().finish_reason = FinishReason.STOP
-        child = group.sequences[choice]
-        self.memory.fork(parent.sequence_id, child.sequence_id)
-        child.become_fork(parent)
+        # rows mean nothing here
+        group.reserved_rows += range(choice + 1 - len(group.sequences))
+        while len(group.sequences) < choice:
+            group.fork_sibling(parent, step=0).finish(FinishReason.STOP)
+        child = group.fork_beam(parent, choice)
+        self.manager.fork(parent.sequence_id, child.sequence_id)
         self.tables[child.sequence_id] = list(self.tables[parent.sequence_id])
 
     @precondition(lambda self: self.where(Status.RUNNING))
@@ -112,7 +113,7 @@ class PagedMemoryMachine(RuleBasedStateMachine):
         group = data.draw(st.sampled_from(self.where(Status.RUNNING)))
         sequence = data.draw(st.sampled_from(group.live))
         self._leave(sequence)
-        sequence.finish_reason = FinishReason.STOP
+        sequence.finish(FinishReason.STOP)
         if not group.live:
             self.groups.remove(group)
 
@@ -122,14 +123,14 @@ class PagedMemoryMachine(RuleBasedStateMachine):
         group = data.draw(st.sampled_from(self.where(Status.RUNNING)))
         swap = data.draw(st.booleans())
         blocks = {block for s in group.live for block in self.tables[s.sequence_id]}
-        assert self.memory.num_distinct_blocks(group) == len(blocks)
-        room = NUM_SWAP_SLOTS - self.memory.usage().swapped // self.capacity.block_size
-        assert self.memory.can_swap_out(group) == (len(blocks) <= room)
+        assert self.manager.num_distinct_blocks(group) == len(blocks)
+        room = NUM_SWAP_BLOCKS - self.manager.usage().swapped // self.capacity.block_size
+        assert self.manager.can_swap_out(group) == (len(blocks) <= room)
         if swap and len(blocks) <= room:
-            pairs = self.memory.swap_out(group)
+            pairs = self.manager.swap_out(group)
             assert sorted(block for block, _ in pairs) == sorted(blocks), "not each block once"
-            for block, slot in pairs:
-                self.swapped[slot] = list(self.contents[block])
+            for block, swap_block in pairs:
+                self.swapped[swap_block] = list(self.contents[block])
             group.status = Status.SWAPPED
         else:
             group.status = Status.WAITING
@@ -140,7 +141,7 @@ class PagedMemoryMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def swap_in(self, data: st.DataObject) -> None:
         group = data.draw(st.sampled_from(self.where(Status.SWAPPED)))
-        trial = copy.deepcopy(self.memory)
+        trial = copy.deepcopy(self.manager)
 
         def come_back() -> None:
             trial.swap_in(group)
@@ -148,13 +149,13 @@ class PagedMemoryMachine(RuleBasedStateMachine):
                 trial.append(sequence.sequence_id)
 
         fits = _succeeds(come_back)
-        assert self.memory.can_swap_in(group) == fits
+        assert self.manager.can_swap_in(group) == fits
         if not fits:
             return
-        pairs, admitted = self.memory.swap_in(group)
-        for slot, block in pairs:
-            self.contents[block] = list(self.swapped[slot])
-        self._enter(group, admitted, is_prefill=False)
+        pairs, allocations = self.manager.swap_in(group)
+        for swap_block, block in pairs:
+            self.contents[block] = list(self.swapped[swap_block])
+        self._enter(group, allocations, is_prefill=False)
 
     @precondition(lambda self: self.where(Status.SWAPPED))
     @rule(data=st.data())
@@ -162,7 +163,7 @@ class PagedMemoryMachine(RuleBasedStateMachine):
         group = data.draw(st.sampled_from(self.where(Status.SWAPPED)))
         for sequence in group.sequences:
             sequence.finish_reason = FinishReason.ABORT
-        self.memory.discard(group)
+        self.manager.discard(group)
         self.groups.remove(group)
 
     @invariant()
@@ -171,7 +172,7 @@ class PagedMemoryMachine(RuleBasedStateMachine):
         for group in self.where(Status.RUNNING):
             for sequence in group.live:
                 table = self.tables[sequence.sequence_id]
-                assert self.memory.block_table(sequence.sequence_id) == tuple(table)
+                assert self.manager.block_table(sequence.sequence_id) == tuple(table)
                 assert len(table) == -(-sequence.num_known // size)
                 for position in range(sequence.num_known):
                     found = self.contents[table[position // size]][position % size]
@@ -179,7 +180,7 @@ class PagedMemoryMachine(RuleBasedStateMachine):
 
     @invariant()
     def usage_sums_to_the_pool(self) -> None:
-        size, usage = self.capacity.block_size, self.memory.usage()
+        size, usage = self.capacity.block_size, self.manager.usage()
         live = [s for group in self.where(Status.RUNNING) for s in group.live]
         held = {block for table in self.tables.values() for block in table}
         filled = {
@@ -196,28 +197,30 @@ class PagedMemoryMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_left_of_groups_that_are_gone(self) -> None:
         if not self.groups:
-            usage = self.memory.usage()
+            usage = self.manager.usage()
             assert (usage.filled, usage.internal, usage.swapped) == (0, 0, 0)
 
-    def _enter(self, group: SequenceGroup, admitted: list[Admitted], *, is_prefill: bool) -> None:
+    def _enter(
+        self, group: SequenceGroup, allocations: list[Allocation], *, is_prefill: bool
+    ) -> None:
         group.status = Status.RUNNING
-        assert [entry.sequence for entry in admitted] == group.live
-        for entry in admitted:
-            sequence = entry.sequence
+        assert [allocation.sequence for allocation in allocations] == group.live
+        for allocation in allocations:
+            sequence = allocation.sequence
             self.tables[sequence.sequence_id] = []
-            self._grow(sequence, entry.growth)
-            assert entry.num_cached < sequence.num_known or not is_prefill
+            self._grow(sequence, allocation.update)
+            assert allocation.num_cached < sequence.num_known or not is_prefill
             sequence.num_scheduled = sequence.prefill_end = sequence.num_known
-            for position in range(entry.num_cached, sequence.num_known):
+            for position in range(allocation.num_cached, sequence.num_known):
                 self._write(sequence, position)
-        for entry in admitted if is_prefill else ():
-            self.memory.commit(entry.sequence)
+        for allocation in allocations if is_prefill else ():
+            self.manager.mark_computed(allocation.sequence)
 
-    def _grow(self, sequence: Sequence, growth: Growth) -> None:
-        for source, destination in growth.copies:
+    def _grow(self, sequence: Sequence, update: BlockTableUpdate) -> None:
+        for source, destination in update.copies:
             self.contents[destination] = list(self.contents[source])
         table = self.tables[sequence.sequence_id]
-        for index, block in growth.entries:
+        for index, block in update.new_blocks:
             assert index <= len(table)
             table[index : index + 1] = [block]
 
@@ -227,8 +230,8 @@ class PagedMemoryMachine(RuleBasedStateMachine):
         self.contents[block][offset] = sequence.known_tokens(0, position + 1)
 
     def _leave(self, sequence: Sequence) -> None:
-        self.memory.commit(sequence)
-        self.memory.free(sequence.sequence_id)
+        self.manager.mark_computed(sequence)
+        self.manager.free(sequence.sequence_id)
         del self.tables[sequence.sequence_id]
 
 

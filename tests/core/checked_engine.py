@@ -1,8 +1,8 @@
 """Drives an engine over the symbolic executor and checks its promises at every step."""
 
 from engine.core.engine import Engine
-from engine.core.memory import Memory
-from engine.core.paged_memory import PagedMemory
+from engine.core.memory import BlockManager
+from engine.core.paged_memory import PagedBlockManager
 from engine.errors import InvalidRequest, PromptTooLong
 from engine.types import (
     FinishReason,
@@ -14,23 +14,23 @@ from engine.types import (
     StepStats,
     int32,
 )
+from tests.core.checking_executor import SEED_STRIDE, CheckingExecutor
 from tests.core.expectations import Answer, Setting, can_ever_fit, predict
-from tests.core.modelled_pins import ModelledPins
-from tests.core.watched_executor import SEED_STRIDE, WatchedExecutor
+from tests.core.expected_pins import ExpectedPins
 
 NONE, ABORT, ERROR = FinishReason.NONE, FinishReason.ABORT, FinishReason.ERROR
 
 
-class Harness:
+class CheckedEngine:
     """One engine with its requests; every command checks what it can."""
 
-    def __init__(self, setting: Setting, memory: Memory | None = None) -> None:
+    def __init__(self, setting: Setting, block_manager: BlockManager | None = None) -> None:
         self.setting = setting
-        self.executor = WatchedExecutor(setting, self.is_open)
+        self.executor = CheckingExecutor(setting, self.is_open)
         self.engine = Engine(
             setting.config,
             self.executor,
-            memory=memory or _paged_memory(setting),
+            block_manager=block_manager or _block_manager(setting),
             preemption=setting.preemption,
         )
         self.requests: list[Request] = []
@@ -38,13 +38,13 @@ class Harness:
         self.aborted: set[int] = set()
         self.aborted_choices: set[tuple[int, int]] = set()
         self.stats = StepStats(usage=_empty(setting))
-        self.pins = ModelledPins(setting.capacity.block_size, setting.pinned_blocks)
+        self.pins = ExpectedPins(setting.capacity.block_size, setting.pinned_blocks)
         self._now_s = 0
         self._quiet_steps = 0
         self._num_plans = 0
 
     def is_open(self, request_id: int) -> bool:
-        """Whether a request is neither aborted nor told to have ended."""
+        """Whether a request is neither aborted nor reported to have ended."""
         is_ended = all(answer.reason is not NONE for answer in self.answers[request_id])
         return not is_ended and request_id not in self.aborted
 
@@ -70,7 +70,7 @@ class Harness:
         )
         fits = can_ever_fit(self.setting, len(prompt), sampling)
         try:
-            self.engine.add(request)
+            self.engine.scheduler.add(request)
         except (InvalidRequest, PromptTooLong):
             assert not fits, "a request that fits was refused"
             return None
@@ -95,7 +95,7 @@ class Harness:
         may_pin = self.setting.prefix_cache and self.pins.accepts(request)
         fits = can_ever_fit(self.setting, len(prompt), request.sampling) and may_pin
         try:
-            self.engine.reserve_prefix(request)
+            self.engine.scheduler.add(request)
         except (InvalidRequest, PromptTooLong):
             assert not fits, "a prefix that can be pinned was refused"
             return None
@@ -108,16 +108,16 @@ class Harness:
     def release(self, name: str, salt: bytes = b"") -> None:
         """Give up a pinned prefix, if there is one."""
         pin = self.pins.pins.pop((salt, name), None)
-        if pin is not None and pin.warmer is not None and self.is_open(pin.warmer):
-            self.aborted.add(pin.warmer)
-        self.engine.release_prefix(salt, name)
+        if pin is not None and pin.computed_by is not None and self.is_open(pin.computed_by):
+            self.aborted.add(pin.computed_by)
+        self.engine.scheduler.release_prefix(salt, name)
 
     def abort(self, request_id: int) -> None:
         """End a request, in whatever state it is."""
         if 0 <= request_id < len(self.answers) and self.is_open(request_id):
             self.aborted.add(request_id)
             self._settle_pin(request_id, is_computed=False)
-        self.engine.abort(request_id)
+        self.engine.scheduler.abort(request_id)
 
     def abort_choice(self, request_id: int, choice: int) -> None:
         """End one choice of a request that has others, as a stop string does."""
@@ -131,7 +131,7 @@ class Harness:
             return
         if not self.requests[request_id].sampling.beam_width:
             self.aborted_choices.add((request_id, choice))
-        self.engine.abort(request_id, choice)
+        self.engine.scheduler.abort(request_id, choice)
 
     def step(self) -> StepOutput | None:
         """One step of the engine."""
@@ -144,11 +144,11 @@ class Harness:
             assert not self.engine.has_work
             assert not self.open_requests, "the engine is idle with open requests"
             return None
-        news = zip(
+        items = zip(
             output.request_ids, output.choices, output.tokens, output.finish_reasons, strict=True
         )
-        for entry in news:
-            self._take_news(*entry)
+        for item in items:
+            self._take_item(*item)
         if output.pinned is not None:
             self.pins.check(output.pinned)
         self._check_progress(output)
@@ -166,7 +166,7 @@ class Harness:
         assert usage.free + usage.cached + usage.pinned == usage.total, "blocks leaked"
         size = self.setting.capacity.block_size
         assert usage.pinned == self.pins.num_warm_blocks * size, "pinned blocks leaked or lost"
-        assert usage.swapped == 0, "swap slots leaked"
+        assert usage.swapped == 0, "swap blocks leaked"
         assert usage.shared_saving == 0
 
     def check_pins(self) -> None:
@@ -186,15 +186,15 @@ class Harness:
         assert not self.stats.usage.pinned
 
     def check_rows(self) -> None:
-        """The next plan tells the workers of every row that was given back."""
+        """The next plan lists every row that was freed."""
         if self.add([0], self.sampling(1)) is None:
             return
         self.drain()
         assert len(self.executor.holders) == 1, "rows leaked"
 
-    def _take_news(self, request_id: int, choice: int, token: int, reason: int) -> None:
+    def _take_item(self, request_id: int, choice: int, token: int, reason: int) -> None:
         answer = self.answers[request_id][choice]
-        assert answer.reason is NONE, "news after the end"
+        assert answer.reason is NONE, "output after the end"
         if token >= 0:
             answer.tokens.append(token)
         else:
@@ -220,7 +220,7 @@ class Harness:
         _check_usage(stats.usage)
         assert stats.usage.total == capacity.num_slots
         assert stats.usage.internal <= capacity.block_size * capacity.num_rows
-        assert stats.usage.swapped <= capacity.num_swap_slots * capacity.block_size
+        assert stats.usage.swapped <= capacity.num_swap_blocks * capacity.block_size
         assert stats.num_tokens <= self.setting.config.max_num_batched_tokens
         assert self.setting.prefix_cache or stats.num_cached_tokens == 0
         num_open = stats.num_running + stats.num_waiting + stats.num_swapped
@@ -234,7 +234,9 @@ class Harness:
         has_plan = self.executor.num_plans > self._num_plans
         has_preempted = count_preemptions(stats) > count_preemptions(before)
         if self.setting.run_ahead == 1 and has_plan and has_preempted:
-            assert not self.executor.last_plan.admissions, "admitted in the step of a preemption"
+            assert not self.executor.last_plan.admissions, (
+                "a group entered in the step of a preemption"
+            )
         self.stats = stats
 
     def _check_answers(self, request: Request, answers: list[Answer]) -> None:
@@ -259,11 +261,11 @@ class Harness:
             if request.sampling.beam_width:
                 continue
             for answer in answers:
-                is_untold = answer.reason is ERROR or request.pin is not None
-                allowed += len(answer.tokens) + is_untold
+                is_unreported = answer.reason is ERROR or request.pin is not None
+                allowed += len(answer.tokens) + is_unreported
                 if answer.reason is not FinishReason.LENGTH:
                     allowed += self.setting.run_ahead - 1
-            # given up while it was prefilled, a choice ends in place of a token
+            # aborted while it was prefilled, a choice ends in place of a token
             allowed += sum(owner == request.request_id for owner, _ in self.aborted_choices)
         assert self.executor.num_sampled <= allowed, "samples beyond the end of their sequence"
 
@@ -273,12 +275,12 @@ def count_preemptions(stats: StepStats) -> int:
     return stats.num_recomputed + stats.num_swapped_out
 
 
-def _paged_memory(setting: Setting) -> PagedMemory:
+def _block_manager(setting: Setting) -> PagedBlockManager:
     capacity = setting.capacity
-    return PagedMemory(
+    return PagedBlockManager(
         capacity.num_blocks,
         capacity.block_size,
-        num_swap_slots=capacity.num_swap_slots,
+        num_swap_blocks=capacity.num_swap_blocks,
         prefix_cache=setting.prefix_cache,
         pinned_blocks=setting.pinned_blocks,
     )

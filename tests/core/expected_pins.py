@@ -12,12 +12,12 @@ Key = tuple[bytes, str]
 @dataclass(slots=True)
 class _Pin:
     tokens: tuple[int, ...]
-    warmer: int | None
+    computed_by: int | None
     is_warm: bool = False
     expires_s: float = inf
 
 
-class ModelledPins:
+class ExpectedPins:
     """Attributes: pins: by tenant and name."""
 
     def __init__(self, block_size: int, budget_blocks: int) -> None:
@@ -29,21 +29,21 @@ class ModelledPins:
         """Whether the prefix of a request may be pinned, apart from what the request needs."""
         tokens, pin = self._full_blocks(request), self.pins.get(_key(request))
         if pin is not None:
-            return pin.tokens == tokens and pin.warmer is None
+            return pin.tokens == tokens and pin.computed_by is None
         held = self._blocks((key[0], pin.tokens) for key, pin in self.pins.items())
         held |= self._blocks([(request.salt, tokens)])
         return bool(tokens) and len(held) <= self._budget_blocks
 
     def reserve(self, request: Request) -> None:
         pin = self.pins.setdefault(_key(request), _Pin(self._full_blocks(request), None))
-        pin.warmer = request.request_id
+        pin.computed_by = request.request_id
 
     def settle(self, request: Request, now_s: float, *, is_computed: bool) -> None:
         """Note the end of a request that was to compute a prefix."""
         pin = self.pins.get(_key(request))
-        if pin is None or pin.warmer != request.request_id:
+        if pin is None or pin.computed_by != request.request_id:
             return
-        pin.warmer = None
+        pin.computed_by = None
         if is_computed:
             assert request.pin is not None
             ttl_s = request.pin.ttl_s
@@ -55,7 +55,7 @@ class ModelledPins:
         for key, pin in list(self.pins.items()):
             if pin.expires_s <= now_s:
                 pin.is_warm, pin.expires_s = False, inf
-                if pin.warmer is None:
+                if pin.computed_by is None:
                     del self.pins[key]
 
     @property
@@ -65,8 +65,8 @@ class ModelledPins:
             self._blocks((key[0], pin.tokens) for key, pin in self.pins.items() if pin.is_warm)
         )
 
-    def check(self, told: tuple[PinnedPrefix, ...]) -> None:
-        """Compare with what the engine tells."""
+    def check(self, reported: tuple[PinnedPrefix, ...]) -> None:
+        """Compare with what the engine reports."""
         size = self._block_size
         expected = [
             PinnedPrefix(
@@ -79,7 +79,7 @@ class ModelledPins:
             )
             for (salt, name), pin in self.pins.items()
         ]
-        assert sorted(told, key=repr) == sorted(expected, key=repr)
+        assert sorted(reported, key=repr) == sorted(expected, key=repr)
 
     def _full_blocks(self, request: Request) -> tuple[int, ...]:
         num_tokens = len(request.prompt) // self._block_size * self._block_size
