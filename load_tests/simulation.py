@@ -7,9 +7,9 @@ from typing import Protocol
 
 from engine.config import SchedulerConfig
 from engine.core.engine import Engine
-from engine.core.memory import BlockManager
-from engine.core.policies import make_block_manager
-from engine.core.protocols import Executor
+from engine.core.executor import Executor
+from engine.core.memory.block_manager import BlockManager
+from engine.core.scheduling.policies import make_block_manager
 from engine.executor.simulated import OUTPUT_TOKEN, PROMPT_TOKEN, BeamAncestry, SimulatedExecutor
 from engine.executor.step_time import PaddedBatches, StepTime
 from engine.types import (

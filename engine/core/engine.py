@@ -1,12 +1,12 @@
 """The step loop: schedule, execute, update; nothing else."""
 
 from engine.config import SchedulerConfig
-from engine.core.admission_gate import AdmissionGate
-from engine.core.memory import BlockManager
-from engine.core.policies import make_block_manager, make_gate, make_preemption
-from engine.core.preemption import Preemption
-from engine.core.protocols import Executor
+from engine.core.executor import Executor
+from engine.core.memory.block_manager import BlockManager
 from engine.core.scheduler import Scheduler
+from engine.core.scheduling.admission_gate import AdmissionGate
+from engine.core.scheduling.policies import make_block_manager, make_gate, make_preemption
+from engine.core.scheduling.preemption import Preemption
 from engine.types import StepOutput
 
 

@@ -7,20 +7,20 @@ them is complete.
 from collections import deque
 
 from engine.config import SchedulerConfig
-from engine.core.admission_gate import AdmissionGate
-from engine.core.decoding import NO_UPDATES, BeamFork, Decoding, SequenceUpdates
-from engine.core.grouping import make_group
-from engine.core.memory import BlockManager
-from engine.core.output import OutputBuilder
-from engine.core.plan import PlanBuilder, PlannedStep
-from engine.core.planner import Planner
-from engine.core.preemption import Preemption
-from engine.core.queues import Queues
-from engine.core.retirement import DeferredRelease
-from engine.core.rows import RowAllocator
+from engine.core.decoding.decoding import NO_UPDATES, BeamFork, Decoding, SequenceUpdates
+from engine.core.decoding.output import OutputBuilder
+from engine.core.memory.block_manager import BlockManager
+from engine.core.scheduling.admission_gate import AdmissionGate
+from engine.core.scheduling.deferred_release import DeferredRelease
+from engine.core.scheduling.grouping import make_group
+from engine.core.scheduling.plan import PlanBuilder, PlannedStep
+from engine.core.scheduling.planner import Planner
+from engine.core.scheduling.preemption import Preemption
+from engine.core.scheduling.queues import Queues
+from engine.core.scheduling.row_allocator import RowAllocator
+from engine.core.scheduling.token_budget import TokenBudget
 from engine.core.sequence import UNFINISHED
 from engine.core.sequence_group import SequenceGroup, Status, receive_results
-from engine.core.token_budget import TokenBudget
 from engine.errors import InvalidRequest
 from engine.types import (
     ALL_CHOICES,

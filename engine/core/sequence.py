@@ -3,7 +3,7 @@
 Every change is a method of this file, or for the loops over a whole batch a function of
 `sequence_group`. Each asserts what it relies on where that costs no time. Only the scheduler and
 its parts call them, and no other module assigns to a field of a sequence or a group
-(`tests/core/test_transitions.py` reads the code for it):
+(`tests/engine/core/test_transitions.py` reads the code for it):
 
     Planner          schedule_prefill, take_fork_row
     Decoding         append_token, append_beam_token, finish

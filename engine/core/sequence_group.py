@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from engine.core.beam_search import BeamSearch
+from engine.core.decoding.beam_search import BeamSearch
 from engine.core.sequence import UNFINISHED, Sequence
 from engine.types import FinishReason, Request, SamplingParams
 

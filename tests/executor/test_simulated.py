@@ -1,6 +1,6 @@
 from engine.config import SchedulerConfig
 from engine.core.engine import Engine
-from engine.core.paged_memory import PagedBlockManager
+from engine.core.memory.paged_block_manager import PagedBlockManager
 from engine.executor.simulated import (
     OUTPUT_TOKEN,
     PROMPT_TOKEN,

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from engine.config import EngineConfig
 from engine.core.engine import Engine
-from engine.core.preemption import FixedPreemption, Preemption
+from engine.core.scheduling.preemption import FixedPreemption, Preemption
 from engine.core.sequence_group import SequenceGroup
 from engine.executor.inline import InlineExecutor
 from engine.types import (

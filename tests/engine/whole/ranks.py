@@ -8,7 +8,7 @@ from pathlib import Path
 
 from engine.config import EngineConfig, SchedulerConfig
 from engine.core.engine import Engine
-from engine.core.preemption import Preemption
+from engine.core.scheduling.preemption import Preemption
 from engine.types import Request, StepPlan, float32, int32
 from engine.worker.worker import Worker, load_worker
 from tests.engine.whole.engine_run import RECOMPUTE, SWAP, Recorder
