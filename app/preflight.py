@@ -7,16 +7,15 @@ import logging
 import math
 import sys
 from pathlib import Path
-from typing import Any
 
 import psutil
-import yaml
 
 from app.models.checkpoint import check_weights, expected_tensors
 from app.models.model_store import resolve
 from app.recorder.trace_file import check_folder
 from app.settings.config import AppConfig, parse_config
 from app.settings.engine_settings import DTYPE_BYTES, to_engine_config
+from app.settings.serve_file import applications
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.model_config import read_model_config
@@ -55,24 +54,6 @@ def check_file(path: Path) -> None:
             check(parse_config(args))
         except ConfigError as error:
             raise ConfigError(f"{path}, application {name!r}: {error}") from error
-
-
-def applications(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Name and `args` of each application in a Serve configuration file; there is at least one.
-
-    Raises:
-        ConfigError: if it is none.
-    """
-    try:
-        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-        found = [(app["name"], app.get("args") or {}) for app in content["applications"]]
-    except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist") from None
-    except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
-        raise ConfigError(f"{path} is not a Serve configuration file: {error!r:.300}") from error
-    if not found:
-        raise ConfigError(f"{path} has no application")
-    return found
 
 
 def _check_memory(engine: EngineConfig) -> None:

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
+from app.generation.cancellation import finish
 from app.generation.prepare import Job, Prompt
 from app.generation.prompt_reader import PromptReader
-from app.http.tasks import finish
 from app.protocol.answer import Usage
 from app.text.beam_text import Progress
 from app.text.choice_text import TextDelta

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
 
+from app.generation.cancellation import finish
 from app.generation.prepare import Job, Prompt
-from app.http.tasks import finish
 from app.text.beam_text import BeamTexts, Progress
 from app.text.choice_text import ChoiceText, TextDelta, check_alive, join
 from app.text.prompt_text import PromptText

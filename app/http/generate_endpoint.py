@@ -10,11 +10,11 @@ from starlette.types import Receive, Scope, Send
 
 from app.generation.generation import Generation, News
 from app.generation.prepare import Job
+from app.generation.tenancy import tenant_salt
 from app.http import sse
 from app.http.errors import ClientDisconnected, describe_broken_stream
 from app.http.request_body import read_json_body
 from app.http.tasks import until_disconnect, with_pulse
-from app.http.tenancy import tenant_salt
 from app.protocol.answer import AnswerHead, AnswerWriter
 from app.protocol.errors import ModelNotFound
 from app.protocol.fields import GenerationFields

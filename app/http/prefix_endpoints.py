@@ -5,10 +5,10 @@ from typing import Any
 from starlette.requests import Request
 
 from app.generation.prompt_encoder import PromptEncoder
+from app.generation.tenancy import tenant_salt
 from app.http.errors import HttpError
 from app.http.generate_endpoint import check_model
 from app.http.request_body import read_json_body
-from app.http.tenancy import tenant_salt
 from app.protocol.parsing import parse_object, parse_request
 from app.protocol.prefix_request import SCHEMA, PrefixRequest
 from app.protocol.settings import ApiSettings

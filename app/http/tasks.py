@@ -7,22 +7,9 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive
 
+from app.generation.cancellation import finish
+
 ResultT = TypeVar("ResultT")
-
-
-async def finish(task: "asyncio.Future[ResultT]") -> ResultT:
-    """Wait for a task to its end, even while being cancelled; then let the cancellation go on."""
-    cancelled = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        # look at the outcome, or its loss would be reported as an error of its own
-        _ = task.cancelled() or task.exception()
-        raise cancelled
-    return task.result()
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:

@@ -1,9 +1,5 @@
-"""The application's configuration: `args` of serve_config.yaml, checked.
+"""The application's configuration: `args` of serve_config.yaml, checked."""
 
-This is the only file that reads environment variables.
-"""
-
-import os
 import re
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, mode
 from pydantic_core import PydanticCustomError
 
 from app.models import embedded
+from app.models.cache_folder import default_cache
 from app.models.embedded import EMBEDDED
 from app.protocol.chat_request import Message
 from app.protocol.prefix_request import PREFIX_NAME
@@ -20,11 +17,6 @@ from engine.config import LoadFormat, MemoryPolicy, PreemptionPolicy
 from engine.errors import ConfigError
 
 _FolderOption = Annotated[Path, Strict(False)]
-
-
-def default_cache() -> Path:
-    """Where models are kept: $XDG_CACHE_HOME/pagoda, else ~/.cache/pagoda."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "pagoda"
 
 
 class Limits(BaseModel):
