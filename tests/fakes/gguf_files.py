@@ -74,7 +74,7 @@ def _shapes(vocab_size: int, tied: bool) -> dict[str, tuple[int, ...]]:
 
 
 def _add_tensor(writer: gguf.GGUFWriter, name: str, shape: tuple[int, ...]) -> None:
-    # crc-like but fixed: the name alone decides the values
+    # crc-like but fixed: only the name decides the values
     seed = sum(name.encode())
     values = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
     if len(shape) == 1:

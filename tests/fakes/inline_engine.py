@@ -23,7 +23,7 @@ from engine.worker.worker import load_worker
 
 
 class InlineEngineClient:
-    """Implements `EngineClient`; whoever waits for news makes the next step."""
+    """Implements `EngineClient`; whoever waits for a delta makes the next step."""
 
     def __init__(self, config: EngineConfig) -> None:
         self._engine = Engine(config.scheduler, InlineExecutor(load_worker(config), 2))
@@ -75,7 +75,7 @@ class InlineEngineClient:
         if output is not None:
             self._pinned = self._pinned if output.pinned is None else output.pinned
             for request_id, delta in deltas([output]):
-                self._streams[request_id].news.append(delta)
+                self._streams[request_id].pending.append(delta)
 
     def abort(self, request_id: int, choice: int = ALL_CHOICES) -> None:
         self._engine.abort(request_id, choice)
@@ -88,15 +88,15 @@ class InlineEngineClient:
 class InlineStream:
     def __init__(self, client: InlineEngineClient, request_id: int, num_choices: int) -> None:
         self.request_id = request_id
-        self.news: deque[Delta] = deque()
+        self.pending: deque[Delta] = deque()
         self._client = client
         self._num_open = num_choices
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
         while self._num_open:
-            while not self.news:
+            while not self.pending:
                 self._client.step()
-            delta = self.news.popleft()
+            delta = self.pending.popleft()
             self._num_open -= delta.finish_reason is not FinishReason.NONE
             yield delta
 

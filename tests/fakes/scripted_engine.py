@@ -38,7 +38,7 @@ class Script:
         tokens: what the model would say; cut at the request's `max_tokens`.
         draw: what it would say instead with a seed, to which a choice adds its index.
         logprob_of: log-probability of a sampled token; its alternatives are the ids after it.
-        hypotheses: what a beam search finds, best first; told at the end.
+        hypotheses: what a beam search finds, best first; sent at the end.
         beam_steps: what it tells before.
         finish: why it ends when the tokens are used up before `max_tokens`.
         group: tokens per delta; choices take turns.
@@ -127,8 +127,8 @@ class FakeStream:
         prompt = [(0, delta) for delta in self._prompt_deltas()]
         # the last scores of the prompt may come behind the first token, but not behind the end
         late = min(1, len(turns) - 1)
-        told = prompt[:-1] + turns[:late] + prompt[-1:] + turns[late:]
-        for index, (start, delta) in enumerate(told):
+        deltas = prompt[:-1] + turns[:late] + prompt[-1:] + turns[late:]
+        for index, (start, delta) in enumerate(deltas):
             await self._wait(start)
             yield delta if index else replace(delta, num_cached=self._script.num_cached)
 

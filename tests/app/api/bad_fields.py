@@ -1,4 +1,4 @@
-"""Fields that must be refused, and what the client is told of them."""
+"""Fields that must be refused, and how the answer names them."""
 
 from typing import Any
 
@@ -189,7 +189,7 @@ ONLY_CHAT: list[tuple[str, Any, str, str]] = [
     ("prompt", "x", UNKNOWN, "prompt"),
 ]
 
-# fields that are valid alone but not together: fields, param
+# fields that are valid by themselves but not together: fields, param
 BOTH_TOGETHER: list[tuple[dict[str, Any], str]] = [
     ({"min_tokens": 4, "max_tokens": 3}, "min_tokens"),
     *(

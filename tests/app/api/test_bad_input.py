@@ -1,4 +1,4 @@
-"""What must not reach the engine, and what the client is told."""
+"""What must not reach the engine, and what the client reads instead."""
 
 import json
 from typing import Any
@@ -61,7 +61,7 @@ async def test_fields_that_contradict_each_other_are_named(
     path: str, fields: dict[str, Any], param: str, stream: bool
 ) -> None:
     client = FakeEngineClient([Script([5])])
-    # the field at fault is the only reason, also where streaming alone would be one
+    # the field at fault is the only reason, also where streaming by itself would be one
     options = {"stream": True} if stream and "best_of" not in fields else {}
     async with in_process(build(client)) as http:
         response = await http.post(path, json=BODIES[path](**{**options, **fields}))

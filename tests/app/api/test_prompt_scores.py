@@ -199,16 +199,16 @@ async def test_prompt_logprobs_are_told_on_both_routes(
     answer = await post(client, path, body)
     choices = summed(answer) if stream else answer["choices"]
     if path == CHAT:
-        told = [(answer[0] if stream else answer)["prompt_logprobs"]]
+        found = [(answer[0] if stream else answer)["prompt_logprobs"]]
     else:
-        told = [choice["prompt_logprobs"] for choice in choices]
+        found = [choice["prompt_logprobs"] for choice in choices]
     [ids] = client.prompts
     assert client.samplings[0].prompt_logprobs == count
     vocabulary = chatml_tokenizer().vocabulary
-    for entries in told:
-        assert len(entries) == len(ids)
-        assert entries[0] is None
-        for position, (token, entry) in enumerate(zip(ids[1:], entries[1:], strict=True), 1):
+    for scores in found:
+        assert len(scores) == len(ids)
+        assert scores[0] is None
+        for position, (token, entry) in enumerate(zip(ids[1:], scores[1:], strict=True), 1):
             assert len(entry) == max(count, 1)
             assert next(iter(entry)) == str(token)
             assert entry[str(token)]["logprob"] == PROMPT_LOGPROB * position
@@ -234,8 +234,8 @@ async def test_prompt_logprobs_come_once_in_a_stream() -> None:
         body = BODIES[path](prompt_logprobs=1, n=2, seed=1, stream=True, max_tokens=50)
         chunks = await post(engine(), path, body)
         places = [chunk["choices"][0] if path == COMPLETIONS else chunk for chunk in chunks]
-        told = [place for place in places if "prompt_logprobs" in place]
-        assert len(told) == (2 if path == COMPLETIONS else 1)
+        found = [place for place in places if "prompt_logprobs" in place]
+        assert len(found) == (2 if path == COMPLETIONS else 1)
 
 
 async def test_a_prompt_whose_text_is_empty_still_has_its_scores_streamed() -> None:

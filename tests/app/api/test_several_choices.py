@@ -66,8 +66,8 @@ async def test_index_is_prompt_times_n_plus_choice() -> None:
 async def test_choice_i_alone_has_the_seed_plus_i(path: str) -> None:
     together = await post(drawing(), path, BODIES[path](n=3, seed=9, max_tokens=50))
     for index, choice in enumerate(together["choices"]):
-        alone = await post(drawing(), path, BODIES[path](seed=9 + index, max_tokens=50))
-        assert text_of(alone["choices"][0]) == text_of(choice)
+        single = await post(drawing(), path, BODIES[path](seed=9 + index, max_tokens=50))
+        assert text_of(single["choices"][0]) == text_of(choice)
 
 
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])

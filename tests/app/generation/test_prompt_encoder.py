@@ -1,37 +1,144 @@
-"""Which tokens of a text may reach the engine."""
+"""Which tokens of a text may reach the engine, and how many."""
+
+import threading
+from typing import Any
 
 import pytest
 
-from tests.app.api.answers import BODIES
-from tests.app.api.server import CHAT, COMPLETIONS, completion_body, in_process
-from tests.app.api.server import make_app as build
-from tests.fakes.scripted_engine import FakeEngineClient, Script
+from app.generation.prompt_encoder import MAX_BAD_SEQUENCES
+from app.protocol.chat_request import Message
+from app.text.tokenizer import Tokenizer
+from engine.errors import InvalidRequest, PromptTooLong
+from engine.types import IntColumn, int32
+from tests.app.api.server import MAX_MODEL_LEN, encode
+from tests.app.generation.prepared import encoder
+from tests.app.text.tokenizers import CHATML, byte_level_backend, chatml_tokenizer, llama2_tokenizer
+
+VOCAB = len(chatml_tokenizer().vocabulary)
 
 
-@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
-async def test_tokens_that_only_the_tokenizer_knows_do_not_reach_the_engine(path: str) -> None:
-    """Some published tokenizers have more tokens than the embedding has rows."""
-    client = FakeEngineClient([Script([5])])
-    async with in_process(build(client)) as http:
-        await http.post(path, json=BODIES[path]())
-    [[*ids]] = client.prompts
-    last = ids.index(max(ids))
-    async with in_process(build(client, vocab_size=ids[last])) as http:
-        response = await http.post(path, json=BODIES[path]())
-    assert response.status_code == 400
-    name = "prompt" if path == COMPLETIONS else "messages"
-    assert response.json()["error"]["param"] == f"{name}[{last}]"
-    assert len(client.prompts) == 1
+class Watched(Tokenizer):
+    """Remembers the texts that it encoded, and the threads that asked for it."""
+
+    def __init__(self) -> None:
+        super().__init__(byte_level_backend(), {}, CHATML)
+        self.texts: list[str] = []
+        self.threads: list[threading.Thread] = []
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> IntColumn:
+        self.texts.append(text)
+        self.threads.append(threading.current_thread())
+        return super().encode(text, add_special_tokens=add_special_tokens)
+
+
+async def test_prompts_keep_their_order_whether_text_or_ids() -> None:
+    prompts: list[tuple[str, str | list[int]]] = [("a", "The quick"), ("b", [5, 6]), ("c", "fox")]
+    encoded = await encoder().encode(prompts, add_special_tokens=True)
+    assert [ids.tolist() for ids in encoded] == [encode("The quick"), [5, 6], encode("fox")]
+
+
+async def test_special_tokens_are_added_where_they_are_wanted() -> None:
+    tokenizer = llama2_tokenizer()
+    for wanted in (True, False):
+        prompts = [("prompt", "the dog")]
+        [ids] = await encoder(tokenizer).encode(prompts, add_special_tokens=wanted)
+        assert ids == tokenizer.encode("the dog", add_special_tokens=wanted)
+        assert ids == await encoder(tokenizer).tokenize("the dog", add_special_tokens=wanted)
+
+
+async def test_a_prompt_without_tokens_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="has no tokens") as caught:
+        await encoder().encode([("prompt[0]", "")], add_special_tokens=False)
+    assert caught.value.param == "prompt[0]"
+
+
+@pytest.mark.parametrize(("ids", "at"), [([3, VOCAB], 1), ([-1, 3], 0), ([0, 10**30], 1)])
+def test_the_first_id_that_is_no_token_is_named(ids: list[int], at: int) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        encoder().check_ids("field", ids)
+    assert caught.value.param == f"field[{at}]"
+
+
+def test_every_id_below_the_vocabulary_is_a_token() -> None:
+    encoder().check_ids("field", [0, VOCAB - 1])
+    encoder().check_ids("field", [])
+    encoder().check_keys("field", ["0", str(VOCAB - 1)])
+    with pytest.raises(InvalidRequest) as caught:
+        encoder().check_keys("field", ["0", str(VOCAB)])
+    assert caught.value.param == "field"
+
+
+@pytest.mark.parametrize("min_output", [0, 1])
+async def test_a_prompt_must_leave_room_for_the_output(min_output: int) -> None:
+    prompts, longest = encoder(), MAX_MODEL_LEN - min_output
+    assert prompts.room("prompt", int32([5] * longest), min_output=min_output) == min_output
+    for given in ([5] * longest, "\t" * longest):
+        fits: list[tuple[str, str | list[int]]] = [("prompt", given)]
+        await prompts.encode(fits, add_special_tokens=True, min_output=min_output)
+    with pytest.raises(PromptTooLong) as caught:
+        prompts.room("prompt", int32([5] * (longest + 1)), min_output=min_output)
+    assert (caught.value.limit, caught.value.got) == (MAX_MODEL_LEN, longest + 1)
+    too_long: list[tuple[str, str | list[int]]] = [("prompt", [5] * (longest + 1))]
+    with pytest.raises(PromptTooLong):
+        await prompts.encode(too_long, add_special_tokens=True, min_output=min_output)
+
+
+async def test_a_text_that_is_too_long_in_any_case_is_not_tokenised() -> None:
+    tokenizer = Watched()
+    text = "a" * (MAX_MODEL_LEN * tokenizer.vocabulary.longest_piece)
+    prompts = encoder(tokenizer)
+    with pytest.raises(PromptTooLong):
+        await prompts.encode([("a", "short"), ("b", text)], add_special_tokens=True)
+    message = Message(role="user", content=text, name=None, tool_call_id=None)
+    with pytest.raises(PromptTooLong) as caught:
+        await prompts.encode_chat([message], add_generation_prompt=True)
+    assert caught.value.param == "messages"
+    with pytest.raises(PromptTooLong):
+        await prompts.tokenize(text + "a", add_special_tokens=True)
+    assert tokenizer.texts == []
+
+
+async def test_prompts_behind_one_that_is_too_long_are_not_tokenised() -> None:
+    tokenizer = Watched()
+    prompts: list[tuple[str, Any]] = [("a", "\t" * MAX_MODEL_LEN), ("b", "short")]
+    with pytest.raises(PromptTooLong):
+        await encoder(tokenizer).encode(prompts, add_special_tokens=True)
+    assert tokenizer.texts == ["\t" * MAX_MODEL_LEN]
+
+
+async def test_a_long_text_is_tokenised_beside_the_event_loop() -> None:
+    tokenizer = Watched()
+    prompts = encoder(tokenizer, max_model_len=10**6)
+    for num_characters in (4096, 4097):
+        await prompts.encode([("prompt", "a" * num_characters)], add_special_tokens=True)
+    here = threading.current_thread()
+    assert [thread is here for thread in tokenizer.threads] == [True, False]
+
+
+async def test_a_text_that_is_only_counted_may_be_empty() -> None:
+    assert len(await encoder().tokenize("", add_special_tokens=True)) == 0
+
+
+async def test_bad_words_are_meant_with_and_without_a_space_in_front() -> None:
+    words = await encoder().encode_bad_words(["quick", " fox", "quick", " "])
+    expected = {tuple(encode(text)) for text in ("quick", " quick", "fox", " fox", " ")}
+    assert set(words) == expected
+    assert len(words) == len(expected)
 
 
 async def test_bad_words_that_the_model_cannot_say_are_left_out() -> None:
-    client = FakeEngineClient([Script([5])])
-    body = completion_body(prompt=[5, 6], bad_words=["<|im_end|>", "a"])
-    async with in_process(build(client)) as http:
-        await http.post(COMPLETIONS, json=body)
-    most = max(max(word) for word in client.samplings[0].bad_words)
-    async with in_process(build(client, vocab_size=most)) as http:
-        await http.post(COMPLETIONS, json=body)
-    known = tuple(word for word in client.samplings[0].bad_words if max(word) < most)
+    words = await encoder().encode_bad_words(["<|im_end|>", "a"])
+    largest = max(max(word) for word in words)
+    known = tuple(word for word in words if max(word) < largest)
     assert known
-    assert client.samplings[1].bad_words == known
+    assert await encoder(vocab_size=largest).encode_bad_words(["<|im_end|>", "a"]) == known
+
+
+async def test_too_many_bad_words_are_refused() -> None:
+    half = MAX_BAD_SEQUENCES // 2
+    assert len(await encoder().encode_bad_words([f"w{i}" for i in range(half)])) == 2 * half
+    with pytest.raises(InvalidRequest) as caught:
+        await encoder().encode_bad_words([f"w{i}" for i in range(half + 1)])
+    assert caught.value.param == "bad_words"
+    with pytest.raises(InvalidRequest, match="tokens in 2 sequences"):
+        await encoder().encode_bad_words(["\t" * 699 + "x"])

@@ -5,7 +5,7 @@ import pytest
 from app.text.beam_text import BeamText, BeamTexts
 from app.text.choice_text import TextOptions
 from engine.runtime.protocol import BeamStep
-from engine.types import float32, int32
+from engine.types import ENDED_BY_PATTERN, float32, int32
 from tests.app.text.tokenizers import chatml_tokenizer
 
 VOCABULARY = chatml_tokenizer().vocabulary
@@ -77,3 +77,33 @@ def test_text_is_shown_up_to_a_stop_string() -> None:
     assert beams.best().beams == (BeamText(text="ab", cumulative_logprob=-2, is_finished=False),)
     beams.push([step((0, 0, b"c", -1.0))])
     assert [beam.text for beam in beams.best().beams] == ["a"]
+
+
+def test_a_stop_string_inside_the_last_token_leaves_what_comes_before_it() -> None:
+    """The engine ends the hypothesis with the token that holds the stop string."""
+    beams = texts(stops=("ick",))
+    beams.push([step((ENDED_BY_PATTERN, 0, b" quick", -1.0), (0, 0, b"a", -9.0))])
+    assert shown(beams) == [(" qu", -1.0, True), ("a", -9.0, False)]
+
+
+def test_an_incomplete_character_of_a_finished_hypothesis_is_replaced() -> None:
+    beams = texts()
+    beams.push([step((0, 0, b"\xc3", -1.0)), step((-1, 0, b"a", -1.0))])
+    assert shown(beams) == [("\ufffd", -2.0, True)]
+
+
+def test_the_tokens_of_a_finished_hypothesis_count_in_its_score() -> None:
+    """The end token has made it one longer: (-1 - 3) / 2 against -2.5 / 1."""
+    beams = texts(num_shown=1)
+    beams.push([step((-1, 0, b"a", -2.5), (0, 0, b"b", -1.0)), step((-1, 0, b"a", -3.0))])
+    assert shown(beams) == [("b", -4.0, True)]
+
+
+def test_no_more_finished_hypotheses_are_kept_than_are_shown() -> None:
+    beams = texts(num_shown=2)
+    rows = [
+        (-1, 0, piece, logprob) for piece, logprob in ((b"a", -3.0), (b"b", -1.0), (b"c", -2.0))
+    ]
+    beams.push([step(*rows, (0, 0, b"d", -0.5))])
+    beams.push([step((0, 0, b"d", -9.0))])
+    assert [b.cumulative_logprob for b in beams.best().beams] == [-1.0, -2.0]

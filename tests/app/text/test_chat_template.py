@@ -64,3 +64,14 @@ def test_developer_is_system_for_a_template_that_does_not_know_it() -> None:
 def test_a_template_with_a_syntax_error_is_refused_at_start() -> None:
     with pytest.raises(ConfigError, match="not valid"):
         ChatTemplate("{% for %}", {})
+
+
+def test_the_beginning_of_an_answer_is_rendered_where_it_is_wanted() -> None:
+    template = ChatTemplate("x{% if add_generation_prompt %}assistant{% endif %}", {})
+    assert template.render(USER) == "xassistant"
+    assert template.render(USER, add_generation_prompt=False) == "x"
+
+
+def test_line_breaks_behind_blocks_are_not_part_of_the_prompt() -> None:
+    source = "{% for m in messages %}\n    {% if true %}\n{{ m.content }}{% endif %}\n{% endfor %}"
+    assert ChatTemplate(source, {}).render(USER * 2) == "hihi"

@@ -22,14 +22,16 @@ def run(
     groups: list[int] | None = None,
     vocabulary: Vocabulary = WORDS,
 ) -> list[TextDelta]:
-    choice, news, start = ChoiceText(vocabulary, options), [], 0
+    choice, parts, start = ChoiceText(vocabulary, options), [], 0
     for size in groups or [1] * len(tokens):
         part = tokens[start : start + size]
         start += size
-        news.append(choice.push(delta(part, finish if start >= len(tokens) else FinishReason.NONE)))
-        if news[-1].finish_reason is not None:
+        parts.append(
+            choice.push(delta(part, finish if start >= len(tokens) else FinishReason.NONE))
+        )
+        if parts[-1].finish_reason is not None:
             break
-    return news
+    return parts
 
 
 def delta(tokens: list[int], finish: FinishReason) -> Delta:
@@ -78,10 +80,10 @@ def test_a_cut_token_keeps_its_share_of_the_text() -> None:
 
 
 def test_tokens_without_text_wait_for_the_character() -> None:
-    news = run([0, 3, 4], TextOptions(logprobs=True))
-    assert [part.text for part in news] == ["one", "", "€"]
-    assert [part.token_ids for part in news] == [(0,), (), (3, 4)]
-    assert [len(part.logprobs) for part in news] == [1, 0, 2]
+    parts = run([0, 3, 4], TextOptions(logprobs=True))
+    assert [part.text for part in parts] == ["one", "", "€"]
+    assert [part.token_ids for part in parts] == [(0,), (), (3, 4)]
+    assert [len(part.logprobs) for part in parts] == [1, 0, 2]
 
 
 def test_an_incomplete_last_character_is_the_last_token_s() -> None:
@@ -135,13 +137,60 @@ def test_result_does_not_depend_on_how_tokens_are_grouped(
 ) -> None:
     options = TextOptions(stops=tuple(stops), include_stop=include_stop, logprobs=True)
     groups = data.draw(st.lists(st.integers(1, 4), min_size=len(tokens), max_size=len(tokens)))
-    news = run(tokens, options, finish, vocabulary=PIECES)
-    assert all(part.text or part.finish_reason or not part.logprobs for part in news)
-    single = join(news)
+    parts = run(tokens, options, finish, vocabulary=PIECES)
+    assert all(part.text or part.finish_reason or not part.logprobs for part in parts)
+    single = join(parts)
     grouped = join(run(tokens, options, finish, groups, vocabulary=PIECES))
     assert grouped == single
     assert "".join(entry.text for entry in single.logprobs) == single.text
-    offsets = [entry.offset for entry in single.logprobs]
-    assert offsets == sorted(offsets)
+    positions = [entry.offset for entry in single.logprobs]
+    assert positions == sorted(positions)
     if not include_stop:
         assert not any(stop in single.text for stop in stops)
+
+
+def test_text_held_for_a_stop_string_comes_with_the_end() -> None:
+    parts = run([0, 1], TextOptions(stops=("ty!",), logprobs=True))
+    assert [part.text for part in parts] == ["one", " twenty"]
+    assert [entry.text for entry in join(parts).logprobs] == ["one", " twenty"]
+
+
+def test_a_log_probability_waits_for_the_text_of_its_token() -> None:
+    """The last character of " twenty" may begin the stop string."""
+    parts = run([0, 1, 2], TextOptions(stops=("y!",), logprobs=True))
+    assert [part.text for part in parts] == ["one", " twent", "y three"]
+    assert [[entry.text for entry in part.logprobs] for part in parts] == [
+        ["one"],
+        [],
+        [" twenty", " three"],
+    ]
+
+
+def test_a_stop_string_over_several_deltas_is_found() -> None:
+    result = join(run([0, 1, 2], TextOptions(stops=("ty th",))))
+    assert (result.text, result.stop_reason, result.token_ids) == ("one twen", "ty th", (0, 1, 2))
+
+
+def test_a_stop_string_can_be_kept_without_what_follows_it() -> None:
+    result = join(run([0, 1, 2], TextOptions(stops=("ent",), include_stop=True)))
+    assert (result.text, result.stop_reason) == ("one twent", "ent")
+
+
+def test_the_end_by_a_limit_is_a_length() -> None:
+    assert [part.finish_reason for part in run([0, 1], TextOptions())] == [None, "length"]
+
+
+def test_alternatives_belong_to_their_token() -> None:
+    choice = ChoiceText(WORDS, TextOptions(logprobs=True))
+    both = Delta(
+        choice=0,
+        tokens=int32([0, 1]),
+        logprobs=float32([-0.5, -0.25]),
+        top_tokens=(int32([0, 2]), int32([1, 0])),
+        top_logprobs=(float32([-0.5, -1.0]), float32([-0.25, -2.0])),
+        finish_reason=FinishReason.LENGTH,
+    )
+    assert [(entry.logprob, entry.top) for entry in choice.push(both).logprobs] == [
+        (-0.5, ((0, -0.5), (2, -1.0))),
+        (-0.25, ((1, -0.25), (0, -2.0))),
+    ]

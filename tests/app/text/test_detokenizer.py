@@ -71,3 +71,20 @@ def test_first_space_stays_when_a_text_goes_on() -> None:
     ids = metaspace_backend().encode("the dog", add_special_tokens=False).ids
     detokenizer = Detokenizer(METASPACE, skip_special=True, starts_text=False)
     assert "".join(map(detokenizer.push, ids)) == " the dog"
+
+
+def test_only_the_first_space_of_a_text_is_dropped() -> None:
+    ids = metaspace_backend().encode("the dog", add_special_tokens=False).ids
+    assert "".join(stream(METASPACE, ids)) == "the dog"
+    spaced = metaspace_backend().encode("  the", add_special_tokens=False).ids
+    assert "".join(stream(METASPACE, spaced)) == "  the"
+
+
+def test_a_fork_goes_on_from_the_same_half_of_a_character() -> None:
+    vocabulary = spelled_vocabulary(b"\xe2\x82", b"\xac", b"\xad")
+    first = Detokenizer(vocabulary, skip_special=True, starts_text=True)
+    assert first.push(0) == ""
+    second = first.fork()
+    assert not second.is_complete
+    assert (first.push(1), second.push(2)) == ("\u20ac", "\u20ad")
+    assert first.is_complete

@@ -85,3 +85,18 @@ def test_control_tokens_of_a_text_are_shown_where_it_spells_them() -> None:
     assert prompt([END, 0], "<|end|>one", echo=True).text == "<|end|>one"
     assert prompt([END, 0, END], "one<|end|>", echo=True).text == "one<|end|>"
     assert prompt([END, 0], None, echo=True).text == "<|end|>one"
+
+
+def test_each_list_has_as_many_alternatives_as_were_asked_for() -> None:
+    text = prompt([0, 1], echo=True, num_echo_logprobs=1, num_logprobs=2)
+    text.push(scores(1))
+    opening = text.opening()
+    assert [len(entry.top) for entry in opening.logprobs] == [0, 1]
+    assert [len(entry.top) for entry in opening.prompt] == [0, 2]
+
+
+def test_a_list_beside_the_text_does_not_echo_the_prompt() -> None:
+    text = prompt([0, 1], num_logprobs=0)
+    text.push(scores(1))
+    assert (text.opening().text, text.opening().logprobs) == ("", ())
+    assert [entry.token for entry in text.opening().prompt] == [0, 1]

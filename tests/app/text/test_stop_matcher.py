@@ -72,3 +72,17 @@ def test_result_does_not_depend_on_how_text_is_cut(
     if cut.matched is None:
         assert kept == text
         assert not any(stop in text for stop in stops)
+
+
+def test_only_what_may_begin_a_stop_string_is_held() -> None:
+    matcher = StopMatcher(["abc"])
+    assert matcher.push("xab") == "x"
+    assert matcher.push("ab") == "ab"
+    assert matcher.push("c!") == ""
+    assert matcher.matched == "abc"
+
+
+def test_the_first_in_the_text_wins_whatever_the_order_of_the_stop_strings() -> None:
+    for stops in (["b", "d"], ["d", "b"]):
+        matcher = StopMatcher(stops)
+        assert ("".join(feed(matcher, ["abcd"])), matcher.matched) == ("a", "b")

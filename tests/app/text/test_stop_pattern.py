@@ -56,3 +56,31 @@ def test_a_stop_string_that_overlaps_itself_is_found() -> None:
     tokens = [VOCABULARY.pieces.index(bytes([byte])) for byte in b"aabaabaac"]
     assert met_at(tokens, ["aabaac"]) == found_at(tokens, ["aabaac"]) == 8
     assert met_at(tokens, ["aabab", "ca"]) is None
+
+
+def spelled(text: str) -> list[int]:
+    """One token a byte."""
+    return [VOCABULARY.pieces.index(bytes([byte])) for byte in text.encode()]
+
+
+def test_several_stop_strings_do_not_mix() -> None:
+    """The beginning of one and the end of another are no stop string."""
+    stops = ["ab!", "cd?"]
+    assert met_at(spelled("ab?cd!"), stops) is None
+    assert met_at(spelled("xcd?"), stops) == 3
+    assert met_at(spelled("xab!"), stops) == 3
+
+
+def test_a_stop_string_inside_one_token_is_found() -> None:
+    [quick] = [token for token in range(len(VOCABULARY)) if VOCABULARY.piece(token) == b" quick"]
+    assert met_at([quick], ["ui"]) == 0
+
+
+def test_control_tokens_that_are_not_shown_do_not_interrupt_a_stop_string() -> None:
+    end = min(VOCABULARY.special_ids)
+    tokens = [*spelled("a"), end, *spelled("b")]
+    assert met_at(tokens, ["ab"]) == 2
+    assert met_at(tokens, ["ab"], skip_special=False) is None
+    spelling = VOCABULARY.special_texts[end]
+    assert met_at([end], [spelling]) is None
+    assert met_at([end], [spelling], skip_special=False) == 0

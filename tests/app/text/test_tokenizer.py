@@ -171,3 +171,22 @@ def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("[")
     with pytest.raises(ConfigError, match="not valid JSON"):
         Tokenizer.load(tmp_path)
+
+
+def test_a_conversation_gets_no_control_tokens_but_the_template_s() -> None:
+    tokenizer = Tokenizer(metaspace_backend(), {"bos_token": "<s>"}, "{{ messages[0].content }}")
+    ids = tokenizer.encode_chat([{"role": "user", "content": "the dog"}])
+    assert ids.tolist() == tokenizer.encode("the dog", add_special_tokens=False).tolist()
+
+
+def test_special_tokens_are_named_by_text_or_object(tmp_path: Path) -> None:
+    folder = write_model(tmp_path, "{{ eos_token }}|{{ bos_token }}", special=["<e>"], bos="<b>")
+    tokenizer = Tokenizer.load(folder)
+    assert tokenizer.decode(tokenizer.encode_chat([])) == "<e>|<b>"
+
+
+def test_control_tokens_are_shown_unless_they_are_skipped() -> None:
+    tokenizer = chatml_tokenizer()
+    ids = tokenizer.encode("<|im_start|>hi<|im_end|>")
+    assert tokenizer.decode(ids) == "<|im_start|>hi<|im_end|>"
+    assert tokenizer.decode(ids, skip_special=True) == "hi"

@@ -55,7 +55,7 @@ def search(model: Any, max_tokens: int, **settings: Any) -> Any:
 
 
 class StopString(StoppingCriteria):
-    """Ends a beam whose text after the prompt holds a string, as told by the vocabulary."""
+    """Ends a beam whose text after the prompt holds a string, according to the vocabulary."""
 
     def __init__(self, stop: str) -> None:
         self._stop = stop

@@ -19,8 +19,8 @@ async def test_choice_i_alone_has_the_seed_plus_i(path: str, client: InlineEngin
     streamed = summed(await post(client, path, {**body, "stream": True}))
     assert len({text_of(choice) for choice in whole}) > 1
     for index, choice in enumerate(whole):
-        [alone] = (await post(client, path, {**body, "n": 1, "seed": 5 + index}))["choices"]
-        assert text_of(alone) == text_of(choice) == streamed[index]["text"]
+        [single] = (await post(client, path, {**body, "n": 1, "seed": 5 + index}))["choices"]
+        assert text_of(single) == text_of(choice) == streamed[index]["text"]
 
 
 async def test_best_of_keeps_the_likeliest(client: InlineEngineClient) -> None:

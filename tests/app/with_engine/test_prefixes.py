@@ -16,9 +16,9 @@ async def test_a_pinned_prefix_is_found_and_changes_no_answer(client: InlineEngi
         fields = {"prompt": prompt, "max_tokens": 6, "temperature": 0}
         found = await post(client, COMPLETIONS, completion_body(**fields))
         # a prompt that is scored is computed without the cache
-        alone = await post(client, COMPLETIONS, completion_body(**fields, prompt_logprobs=0))
-        assert found["choices"][0]["text"] == alone["choices"][0]["text"]
-        cached = [a["usage"]["prompt_tokens_details"]["cached_tokens"] for a in (found, alone)]
+        scored = await post(client, COMPLETIONS, completion_body(**fields, prompt_logprobs=0))
+        assert found["choices"][0]["text"] == scored["choices"][0]["text"]
+        cached = [a["usage"]["prompt_tokens_details"]["cached_tokens"] for a in (found, scored)]
         assert cached == [(len(prompt) - 1) // size * size, 0]
 
 

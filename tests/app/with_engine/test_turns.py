@@ -18,8 +18,8 @@ async def test_the_next_turn_finds_the_answer_and_is_answered_as_without(
     turn = completion_body(prompt=whole + PROMPT[:3], max_tokens=SIZE, **options)
     found = await post(client, COMPLETIONS, turn)
     # a prompt that is scored is computed without the cache
-    alone = await post(client, COMPLETIONS, {**turn, "prompt_logprobs": 0})
-    assert found["choices"][0]["token_ids"] == alone["choices"][0]["token_ids"]
-    cached = [a["usage"]["prompt_tokens_details"]["cached_tokens"] for a in (found, alone)]
+    scored = await post(client, COMPLETIONS, {**turn, "prompt_logprobs": 0})
+    assert found["choices"][0]["token_ids"] == scored["choices"][0]["token_ids"]
+    cached = [a["usage"]["prompt_tokens_details"]["cached_tokens"] for a in (found, scored)]
     # the last token of an answer is not computed
     assert cached == [(len(whole) - 1) // SIZE * SIZE, 0]

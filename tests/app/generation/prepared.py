@@ -1,0 +1,38 @@
+"""Requests that are checked and prepared for the engine, without HTTP."""
+
+from typing import Any
+
+from app.generation.prepare import Job, JobMaker
+from app.generation.prompt_encoder import PromptEncoder
+from app.protocol.chat_request import ChatRequest
+from app.protocol.completion_request import CompletionRequest
+from app.protocol.settings import ApiSettings
+from app.text.tokenizer import Tokenizer
+from tests.app.api.server import MAX_MODEL_LEN, MODEL, chat_body, completion_body
+from tests.app.text.tokenizers import chatml_tokenizer
+
+
+def encoder(
+    tokenizer: Tokenizer | None = None,
+    *,
+    max_model_len: int = MAX_MODEL_LEN,
+    vocab_size: int | None = None,
+) -> PromptEncoder:
+    tokenizer = tokenizer or chatml_tokenizer()
+    settings = ApiSettings(
+        model_id=MODEL,
+        created_s=0,
+        max_model_len=max_model_len,
+        vocab_size=vocab_size or len(tokenizer.vocabulary),
+    )
+    return PromptEncoder(tokenizer, settings)
+
+
+async def completion(prompts: PromptEncoder | None = None, **fields: Any) -> Job:
+    maker = JobMaker(prompts or encoder(), MAX_MODEL_LEN)
+    return await maker.completion(CompletionRequest(**completion_body(**fields)))
+
+
+async def chat(prompts: PromptEncoder | None = None, **fields: Any) -> Job:
+    maker = JobMaker(prompts or encoder(), MAX_MODEL_LEN)
+    return await maker.chat(ChatRequest(**chat_body(**fields)))

@@ -1,0 +1,102 @@
+"""The engine's sampling parameters that belong to the fields of a request."""
+
+import math
+from typing import Any
+
+import pytest
+
+from app.generation.sampling import is_ranked, sampling_params, scoring_params
+from app.protocol.completion_request import CompletionRequest
+from engine.types import SamplingParams
+from tests.app.api.server import completion_body
+
+
+def request(**fields: Any) -> CompletionRequest:
+    return CompletionRequest(**completion_body(**fields))
+
+
+def params(max_tokens: int = 8, **fields: Any) -> SamplingParams:
+    return sampling_params(request(**fields), max_tokens, ())
+
+
+def test_a_request_without_a_seed_gets_one_of_its_own() -> None:
+    assert len({params().seed for _ in range(4)}) == 4
+
+
+@pytest.mark.parametrize("seed", [0, 7, -(2**63), 2**63 - 1])
+def test_a_seed_is_kept(seed: int) -> None:
+    assert params(seed=seed).seed == seed
+
+
+def test_one_sequence_is_made_where_all_would_be_equal() -> None:
+    assert params(n=2, best_of=3, temperature=0).n == 1
+    assert params(n=2, best_of=3, temperature=0.5).n == 3
+
+
+def test_negative_zero_is_greedy() -> None:
+    assert math.copysign(1, params(temperature=-0.0).temperature) == 1
+
+
+@pytest.mark.parametrize(("given", "top_k"), [(-1, 0), (0, 0), (1, 1), (7, 7)])
+def test_a_top_k_of_minus_one_is_off(given: int, top_k: int) -> None:
+    assert params(top_k=given).top_k == top_k
+
+
+def test_no_more_tokens_are_needed_than_may_be_made() -> None:
+    assert params(4, min_tokens=6).min_tokens == 4
+    assert params(8, min_tokens=6).min_tokens == 6
+    assert params(4, min_tokens=6, use_beam_search=True).min_tokens == 4
+
+
+def test_ids_are_passed_on_once_in_their_order() -> None:
+    sampling = params(stop_token_ids=[9, 4, 9], allowed_token_ids=[5, 0, 5])
+    assert (sampling.stop_token_ids, sampling.allowed_token_ids) == ((9, 4), (5, 0))
+    assert params(stop_token_ids=[9, 9], use_beam_search=True).stop_token_ids == (9,)
+
+
+def test_biases_are_those_of_their_ids() -> None:
+    assert params(logit_bias={"3": 1.5, "12": -100}).logit_bias == ((3, 1.5), (12, -100.0))
+
+
+def test_bad_words_are_passed_on() -> None:
+    assert sampling_params(request(), 8, ((1, 2), (3,))).bad_words == ((1, 2), (3,))
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"n": 2, "best_of": 3}, True),
+        ({"n": 2, "best_of": 2}, False),
+        ({"n": 2}, False),
+        ({"n": 2, "best_of": 3, "temperature": 0}, False),
+        ({"n": 2, "best_of": 3, "use_beam_search": True}, False),
+    ],
+)
+def test_sequences_are_ranked_where_more_are_drawn_than_returned(
+    fields: dict[str, Any], expected: bool
+) -> None:
+    assert is_ranked(request(**fields)) is expected
+
+
+def test_ranking_needs_log_probabilities() -> None:
+    assert params(n=1, best_of=3).num_logprobs == 0
+    assert params(n=1, best_of=3, logprobs=2).num_logprobs == 2
+    assert params(n=3, best_of=3).num_logprobs is None
+
+
+def test_a_beam_search_returns_the_best_of_its_width() -> None:
+    sampling = params(n=2, best_of=5, use_beam_search=True, length_penalty=0.5)
+    assert (sampling.n, sampling.beam_width, sampling.length_penalty) == (2, 5, 0.5)
+
+
+def test_only_a_stream_follows_the_beams() -> None:
+    assert params(use_beam_search=True, stream=True).tell_beams
+    assert not params(use_beam_search=True).tell_beams
+
+
+def test_a_prompt_is_scored_by_making_the_engine_say_its_last_token() -> None:
+    sampling = scoring_params(5, 2, deterministic=True)
+    assert (sampling.max_tokens, sampling.allowed_token_ids, sampling.ignore_eos) == (1, (5,), True)
+    assert (sampling.prompt_logprobs, sampling.num_logprobs) == (2, 2)
+    assert sampling.deterministic
+    assert sampling.temperature == 0

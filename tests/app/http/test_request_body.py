@@ -1,0 +1,83 @@
+"""A body is read up to its limit, and only if it says that it is JSON."""
+
+from typing import Any
+
+import pytest
+
+from app.http.errors import ClientDisconnected, HttpError
+from app.http.request_body import read_json_body
+
+JSON = "application/json"
+
+
+class Connection:
+    """Hands out the parts of a body, and counts what is read of it."""
+
+    def __init__(self, *parts: bytes, leaves: bool = False) -> None:
+        self.num_read = 0
+        self._parts = list(parts)
+        self._leaves = leaves
+
+    async def receive(self) -> dict[str, Any]:
+        self.num_read += 1
+        if self._leaves and not self._parts:
+            return {"type": "http.disconnect"}
+        part = self._parts.pop(0)
+        more = bool(self._parts) or self._leaves
+        return {"type": "http.request", "body": part, "more_body": more}
+
+
+async def read(connection: Connection, max_bytes: int = 8, **headers: str) -> bytes:
+    given = {"content-type": JSON, **{name.replace("_", "-"): v for name, v in headers.items()}}
+    raw = [(name.encode(), value.encode()) for name, value in given.items()]
+    scope = {"type": "http", "headers": raw}
+    return await read_json_body(scope, connection.receive, max_bytes)
+
+
+async def test_the_parts_of_a_body_are_put_together() -> None:
+    assert await read(Connection(b'{"a"', b"", b":1}")) == b'{"a":1}'
+
+
+async def test_a_body_may_be_as_large_as_the_limit() -> None:
+    assert await read(Connection(b"1234", b"5678")) == b"12345678"
+    with pytest.raises(HttpError) as caught:
+        await read(Connection(b"1234", b"56789"))
+    assert (caught.value.status, caught.value.headers) == (413, {"connection": "close"})
+
+
+async def test_nothing_is_read_beyond_the_limit() -> None:
+    endless = Connection(*[b"12345"] * 9)
+    with pytest.raises(HttpError):
+        await read(endless)
+    assert endless.num_read == 2
+    announced = Connection(b"123456789")
+    with pytest.raises(HttpError):
+        await read(announced, content_length="9")
+    assert announced.num_read == 0
+
+
+async def test_a_client_that_leaves_has_sent_no_body() -> None:
+    with pytest.raises(ClientDisconnected):
+        await read(Connection(b"12", leaves=True))
+
+
+@pytest.mark.parametrize("media_type", [JSON, "Application/JSON", f'{JSON}; charset="UTF-8"'])
+async def test_json_may_be_spelled_in_several_ways(media_type: str) -> None:
+    assert await read(Connection(b"1"), content_type=media_type) == b"1"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"content_type": "text/plain"},
+        {"content_type": ""},
+        {"content_type": f"{JSON}; charset=latin-1"},
+        {"content_encoding": "gzip"},
+    ],
+)
+async def test_other_media_are_refused_unread(headers: dict[str, str]) -> None:
+    connection = Connection(b"1")
+    with pytest.raises(HttpError) as caught:
+        await read(connection, 8, **headers)
+    assert caught.value.status == 415
+    assert connection.num_read == 0

@@ -1,0 +1,124 @@
+"""Calls to engine replicas: who is asked, and what becomes of those that do not answer."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from ray.exceptions import RayActorError
+from ray.serve.exceptions import RayServeException
+from ray.serve.handle import DeploymentHandle
+
+from app.serve.handle import ServeEngineHandle, ask_all
+from app.serve.router import session_of
+from engine.errors import EngineError
+from engine.types import ALL_CHOICES
+
+
+class FakeDeployment:
+    """Answers as a test says and remembers the calls, each with the session that it was for."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.calls: list[tuple[str | None, str, tuple[Any, ...]]] = []
+        self._answers = answers
+        self._session_id: str | None = None
+
+    def options(self, *, session_id: str | None = None, stream: bool = False) -> "FakeDeployment":
+        pinned = FakeDeployment(*self._answers)
+        pinned.calls = self.calls
+        pinned._session_id = session_id or self._session_id
+        return pinned
+
+    def broadcast(self, method: str, *args: Any) -> Any:
+        self.calls.append((None, method, args))
+
+        async def results_async(**_: Any) -> list[Any]:
+            return list(self._answers)
+
+        return SimpleNamespace(results_async=results_async)
+
+    def __getattr__(self, method: str) -> Any:
+        def remote(*args: Any) -> Any:
+            self.calls.append((self._session_id, method, args))
+            return self._batches() if method == "attach" else self._answer()
+
+        return SimpleNamespace(remote=remote)
+
+    async def _answer(self) -> Any:
+        [answer] = self._answers
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    async def _batches(self) -> AsyncIterator[Any]:
+        for answer in self._answers:
+            if isinstance(answer, BaseException):
+                raise answer
+            yield answer
+
+
+def handle(deployment: FakeDeployment) -> ServeEngineHandle:
+    return ServeEngineHandle(cast("DeploymentHandle[Any]", deployment))
+
+
+async def test_replicas_that_do_not_answer_are_passed_over() -> None:
+    deployment = FakeDeployment("a", RayActorError(), "c")
+    assert await handle(deployment).replicas() == ["a", "c"]
+    assert deployment.calls == [(None, "tag", ())]
+
+
+@pytest.mark.parametrize("answers", [(), (RayActorError(), TimeoutError())])
+async def test_without_any_answer_there_is_no_engine(answers: tuple[Any, ...]) -> None:
+    with pytest.raises(EngineError, match="no engine replica"):
+        await ask_all(cast("DeploymentHandle[Any]", FakeDeployment(*answers)), "tag")
+
+
+async def test_a_request_goes_to_any_replica_unless_one_is_named() -> None:
+    deployment = FakeDeployment(b"verdict")
+    assert await handle(deployment).submit(1, b"request") == b"verdict"
+    assert await handle(deployment).submit(1, b"request", "one") == b"verdict"
+    assert deployment.calls == [
+        (None, "submit", (1, b"request", None)),
+        (session_of("one"), "submit", (1, b"request", "one")),
+    ]
+
+
+async def test_a_replica_gets_what_is_meant_for_it() -> None:
+    deployment = FakeDeployment(None)
+    await handle(deployment).abort("one", (3, 4))
+    await handle(deployment).abort("one", (3,), 2)
+    await handle(deployment).renew("two", 7, 100)
+    assert deployment.calls == [
+        (session_of("one"), "abort", ("one", (3, 4), ALL_CHOICES)),
+        (session_of("one"), "abort", ("one", (3,), 2)),
+        (session_of("two"), "renew", ("two", 7, 100)),
+    ]
+
+
+async def test_the_output_of_a_replica_comes_as_it_is_sent() -> None:
+    deployment = FakeDeployment(b"1", b"2")
+    batches = [batch async for batch in handle(deployment).attach("one", 7)]
+    assert batches == [b"1", b"2"]
+    assert deployment.calls == [(session_of("one"), "attach", ("one", 7))]
+
+
+@pytest.mark.parametrize("error", [RayActorError(), RayServeException("x"), TimeoutError()])
+async def test_a_replica_that_cannot_be_reached_is_an_error_of_the_engine(
+    error: Exception,
+) -> None:
+    engine = handle(FakeDeployment(error))
+    with pytest.raises(EngineError, match="cannot be reached"):
+        await engine.submit(1, b"request")
+    with pytest.raises(EngineError, match="cannot be reached"):
+        await anext(engine.attach("one", 7))
+
+
+async def test_our_own_mistakes_stay_what_they_are() -> None:
+    with pytest.raises(ZeroDivisionError):
+        await handle(FakeDeployment(ZeroDivisionError())).is_ready()
+
+
+async def test_a_call_that_is_cancelled_stays_cancelled() -> None:
+    with pytest.raises(asyncio.CancelledError):
+        await handle(FakeDeployment(asyncio.CancelledError())).is_ready()
