@@ -12,18 +12,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.http.errors import ClientDisconnected, HttpError, describe
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-# probes come from machines that hold no key
+# probes come from machines that have no key
 _OPEN_PATHS = ("/live", "/health")
 _MODEL_PREFIX = b"/v1/models/"
 
 
-class Edge:
-    """ASGI middleware around everything else.
+class RequestMiddleware:
+    """ASGI middleware around everything else. No exception leaves it.
 
     Each answer has `x-request-id`: the client's own if it is harmless text, else a random one.
     Inner layers find it as `scope["state"]["request_id"]`, in `"has_own_id"` whether it is the
-    client's, and in `"key_sha256"` the digest of the caller's key, empty where none is needed. No
-    exception leaves it.
+    client's, and in `"key_sha256"` the digest of the caller's key, empty where none is needed.
     """
 
     def __init__(self, app: ASGIApp, api_key_sha256: Sequence[bytes] = ()) -> None:
@@ -81,7 +80,7 @@ class Edge:
         given = Headers(scope=scope).getlist("authorization")
         scheme, _, key = given[0].partition(" ") if len(given) == 1 else ("", "", "")
         digest = hashlib.sha256(key.encode("latin-1")).digest()
-        # every digest is compared, so that the time tells nothing
+        # every digest is compared, so that the time taken gives nothing away
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
         return digest if scheme.lower() == "bearer" and any(matches) else b""
 

@@ -84,7 +84,7 @@ class _Refused(jinja2.TemplateError):
 
 
 class _RoundBudget:
-    """A `range` whose loops share one budget, so that nested loops cannot run for ever."""
+    """Limits the rounds of all `range` loops together, so that nested loops cannot run for ever."""
 
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
@@ -98,7 +98,7 @@ class _RoundBudget:
 
 
 class _GenerationBlock(jinja2.ext.Extension):
-    """`{% generation %}` marks the model's own words for training; here only its body counts."""
+    """`{% generation %}` marks the model's own words for training; its body is kept."""
 
     tags = {"generation"}  # noqa: RUF012
 
