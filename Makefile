@@ -17,7 +17,7 @@ export RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S ?= 60
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
-.PHONY: serve test check fmt bench help
+.PHONY: serve test check fmt docs bench help
 
 # $(call timed,WHAT,COMMANDS)
 timed = @set -e; echo "$(1)"; SECONDS=0; $(2); echo "$(1): done in $$SECONDS s"
@@ -39,6 +39,9 @@ check: $(VENV)/.installed-dev  ## check format, lint and types
 fmt: $(VENV)/.installed-dev  ## format, and fix what the linter can fix
 	$(call timed,fixing,$(BIN)/ruff check --fix --exit-zero --quiet .)
 	$(call timed,formatting,$(BIN)/ruff format .)
+
+docs: $(VENV)/.installed-dev  ## write docs/configuration.md from the code
+	$(call timed,writing docs/configuration.md,$(BIN)/python -m app.settings.reference >docs/configuration.md)
 
 bench: $(VENV)/.installed-dev  ## measure (ARGS="COMMAND ..." for load_tests; without it they are listed)
 	$(call timed,measuring,$(BIN)/python -m load_tests $(or $(ARGS),--help))

@@ -19,7 +19,7 @@ from app.protocol.settings import ApiSettings
 from app.recorder.flight_recorder import RecorderOptions
 from app.serve.deployments import Engine, Ingress, gang_options, resources
 from app.serve.startup import config_errors_without_traceback
-from app.settings.config import AppConfig, parse_config
+from app.settings.config import DEFAULT_STREAM_INTERVAL_MS, AppConfig, parse_config
 from app.text.tokenizer import Tokenizer
 from engine.config import EngineConfig
 from engine.errors import ConfigError
@@ -76,9 +76,10 @@ def make_http_app(
 
 def stream_interval_s(config: AppConfig, engine: EngineConfig) -> float:
     """Least seconds between two chunks of a stream."""
-    if config.stream_interval_ms is None:
-        return 0.05 if engine.device == "cpu" else 0.02
-    return config.stream_interval_ms / 1e3
+    milliseconds = config.stream_interval_ms
+    if milliseconds is None:
+        milliseconds = DEFAULT_STREAM_INTERVAL_MS[engine.device]
+    return milliseconds / 1e3
 
 
 def recorder_options(config: AppConfig) -> RecorderOptions | None:
@@ -102,7 +103,7 @@ def api_settings(config: AppConfig, engine: EngineConfig) -> ApiSettings:
     return ApiSettings(
         model_id=config.model_id,
         created_s=int(time.time()),
-        max_model_len=engine.max_model_len,
+        max_model_len=engine.scheduler.max_model_len,
         vocab_size=engine.model.num_choices,
         unknown_parameters=config.unknown_parameters,
         max_body_bytes=int(config.limits.max_body_mib * (1 << 20)),

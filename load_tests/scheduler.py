@@ -83,6 +83,7 @@ def _full_batch(num_sequences: int, output_len: int) -> tuple[Scheduler, Simulat
     config = SchedulerConfig(
         max_num_batched_tokens=max(2048, num_sequences),
         max_model_len=2 * PROMPT_LEN + output_len,
+        prompt_share=1.0,
     )
     scheduler = Scheduler(
         config,

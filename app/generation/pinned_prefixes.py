@@ -58,10 +58,10 @@ def _encode(
             f"has {len(ids)} tokens, fewer than block_size {engine.block_size}; only whole blocks "
             "are pinned",
         )
-    if len(ids) >= engine.max_model_len:
+    limit = engine.scheduler.max_model_len
+    if len(ids) >= limit:
         raise _error(
-            option,
-            f"has {len(ids)} tokens, which leaves no room in max_model_len {engine.max_model_len}",
+            option, f"has {len(ids)} tokens, which leaves no room in max_model_len {limit}"
         )
     if max(ids) >= engine.model.num_choices:
         raise _error(option, "has a token that the model does not have")
@@ -84,8 +84,8 @@ def _check_budget(option: PinnedPrefixOption, engine: EngineConfig, num_blocks: 
         raise _error(
             option,
             f"does not fit: the prefixes up to it need {num_blocks} blocks, and "
-            f"pinned_prefix_share {engine.pinned_prefix_share} of {engine.num_blocks} allows "
-            f"{budget}; raise the share, enlarge the pool or shorten the prefixes",
+            f"pinned_prefix_share {engine.scheduler.pinned_prefix_share} of {engine.num_blocks} "
+            f"allows {budget}; raise the share, enlarge the pool or shorten the prefixes",
         )
 
 

@@ -101,7 +101,7 @@ class Engine:
         )
         try:
             await warm(self._supervisor, config.pinned_prefixes)
-            if config.pinned_prefix_share:
+            if config.scheduler.pinned_prefix_share:
                 await adopt(self._supervisor, await _pins_of_peers())
         except BaseException:
             self._supervisor.close()

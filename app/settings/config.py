@@ -1,11 +1,12 @@
 """The application's configuration: `args` of serve_config.yaml, checked."""
 
 import re
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Strict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from app.models import embedded
@@ -13,55 +14,74 @@ from app.models.cache_folder import default_cache
 from app.models.embedded import EMBEDDED
 from app.protocol.chat_request import Message
 from app.protocol.prefix_request import PREFIX_NAME
-from engine.config import LoadFormat, MemoryPolicy, PreemptionPolicy
+from app.settings.option import by_device, engine_option, option
+from engine.config import (
+    CPU_KV_CACHE_BYTES,
+    Device,
+    DType,
+    LoadFormat,
+    MemoryPolicy,
+    PreemptionPolicy,
+)
 from engine.errors import ConfigError
 
 _FolderOption = Annotated[Path, Strict(False)]
 
+# what null stands for where it depends on the device
+DEFAULT_MAX_NUM_SEQS: Mapping[Device, int] = {"cpu": 64, "cuda": 256}
+DEFAULT_MAX_NUM_BATCHED_TOKENS: Mapping[Device, int] = {"cpu": 256, "cuda": 2048}
+# on a CPU each chunk of a stream takes time from the model
+DEFAULT_STREAM_INTERVAL_MS: Mapping[Device, float] = {"cpu": 50.0, "cuda": 20.0}
+
+_STRICT = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+
 
 class Limits(BaseModel):
-    """What one HTTP request may ask for.
+    """What one HTTP request may ask for."""
 
-    Attributes:
-        max_body_mib: largest request body in MiB.
-    """
+    model_config = _STRICT
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    max_body_mib: float = Field(default=4.0, gt=0, le=64)
+    max_body_mib: float = option("largest body of a request", default=4.0, gt=0, le=64)
 
 
 class FlightRecorderOption(BaseModel):
-    """Traces of what was asked and what became of it, without texts and tokens.
+    """Traces of what was asked and what became of it, without texts and tokens."""
 
-    Attributes:
-        folder: where each ingress replica writes its own; null records nothing.
-        max_mib: what a replica keeps there in MiB; the oldest goes first.
-    """
+    model_config = _STRICT
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    folder: _FolderOption | None = None
-    max_mib: float = Field(default=256.0, ge=1, le=1 << 20, allow_inf_nan=False)
+    folder: _FolderOption | None = option(
+        "folder on each ingress node in which its replicas write a line about every request, "
+        "without texts and tokens",
+        default=None,
+        shown="none: nothing is recorded",
+    )
+    max_mib: float = option(
+        "size of the files that one replica keeps; the oldest are deleted first",
+        default=256.0,
+        ge=1,
+        le=1 << 20,
+        allow_inf_nan=False,
+    )
 
 
 class PinnedPrefixOption(BaseModel):
-    """A text with which many prompts begin, kept in the KV pool from the start.
+    """A text with which many prompts begin, kept in the KV cache from the start."""
 
-    Attributes:
-        name: unique among the options.
-        text, file, messages: the prefix of completions as it is or in a UTF-8 file, or the first
-            messages of conversations; exactly one of them.
-        ttl_s: seconds until it is given up; null for never.
-    """
+    model_config = _STRICT
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    name: str = Field(pattern=PREFIX_NAME)
-    text: str | None = Field(default=None, min_length=1)
-    file: _FolderOption | None = None
-    messages: tuple[Message, ...] | None = Field(default=None, min_length=1, strict=False)
-    ttl_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    name: str = option("name, unique in the list", pattern=PREFIX_NAME)
+    text: str | None = option("the prefix of completions", default=None, min_length=1)
+    file: _FolderOption | None = option("UTF-8 file with the prefix of completions", default=None)
+    messages: tuple[Message, ...] | None = option(
+        "first messages of conversations", default=None, min_length=1, strict=False
+    )
+    ttl_s: float | None = option(
+        "time until the prefix is released",
+        default=None,
+        shown="none: never",
+        gt=0,
+        allow_inf_nan=False,
+    )
 
     @model_validator(mode="after")
     def _check_content(self) -> Self:
@@ -71,83 +91,106 @@ class PinnedPrefixOption(BaseModel):
 
 
 class AppConfig(BaseModel):
-    """All options of one application; README.md describes each.
+    """All options of one application; docs/configuration.md is made from this class."""
 
-    Attributes:
-        model: "embedded", a local folder or a Hugging Face hub id.
-        served_model_name: the name that clients ask for; null derives it from `model`.
-        dtype: of weights and KV pool; auto is bfloat16 where the device computes in it.
-        device: auto is cuda where there is an NVIDIA device.
-        load_format: dummy fills the model with random weights, for benchmarks.
-        tensor_parallel_size: ranks that share every layer.
-        block_size: tokens per block of the KV pool.
-        num_blocks: blocks of the KV pool on each rank; null derives it from `kv_cache_gib`.
-        kv_cache_gib: memory of the KV pool on each rank in GiB; null takes what
-            `gpu_memory_fraction` leaves of a GPU, and 0.5 on a CPU.
-        gpu_memory_fraction: share of a GPU's memory for weights, steps and KV pool together.
-        swap_gib: CPU memory for preempted sequences on each rank in GiB; 0 never swaps.
-        memory_policy: how KV memory is given out: paged, or as one of the systems that the paper
-            compares with, which reserve it in advance.
-        preemption: how a preempted request comes back: from the swap space, by recomputation, or
-            by what is cheaper for it.
-        watermark: share of the KV pool that new requests leave free for running ones.
-        growth_blocks: blocks that they leave free for each running sequence, where that is more.
-        max_overtakes: later requests that may enter while one is swapped out.
-        prompt_share: share of a step's tokens that one prompt takes while others wait.
-        prefix_cache: whether the KV pool keeps blocks of earlier prompts and answers and uses them
-            again.
-        pinned_prefix_share: share of the KV pool that pinned prefixes may hold.
-        pinned_prefixes: prefixes that are pinned before the first request is served.
-        max_num_seqs: sequences in the batch at once; null takes 64 on a CPU and 256 on a GPU.
-        max_num_batched_tokens: token budget of one step; null takes 256 on a CPU and 2048 on a
-            GPU, or as many as there are sequences.
-        inter_token_latency_ms: milliseconds that a step may take while requests wait for their next
-            token, by which prompts beside them are cut; null does not care.
-        max_model_len: longest prompt plus output in tokens; null takes the model's.
-        max_num_waiting: requests that may wait for a place in the batch.
-        stream_interval_ms: least time between two chunks of a stream, the first one excepted;
-            null is 20, and 50 where the model runs on the CPU, which has no time to give away.
-        num_threads: compute threads of a CPU worker.
-        compiled_kernels: whether kernels may be compiled, in C for CPUs and Triton for GPUs.
-        cache_folder: where the embedded model is kept.
-        unknown_parameters: whether a request field that the API does not know is an error.
-        flight_recorder: traces for `python -m load_tests whatif`.
-        api_keys_file: file with one accepted API key per line; null accepts every caller.
-    """
+    model_config = _STRICT
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
-
-    model: str = Field(default=EMBEDDED, min_length=1)
-    served_model_name: str | None = Field(default=None, min_length=1, max_length=256)
-    dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    load_format: LoadFormat = "safetensors"
-    tensor_parallel_size: int = Field(default=1, ge=1, le=64)
-    block_size: int = Field(default=16, ge=1, le=256)
-    num_blocks: int | None = Field(default=None, ge=1, lt=1 << 31)
-    kv_cache_gib: float | None = Field(default=None, gt=0, le=1024, allow_inf_nan=False)
-    gpu_memory_fraction: float = Field(default=0.9, gt=0, le=1, allow_inf_nan=False)
-    swap_gib: float = Field(default=0.0, ge=0, le=1024, allow_inf_nan=False)
-    memory_policy: MemoryPolicy = "paged"
-    preemption: PreemptionPolicy = "auto"
-    watermark: float = Field(default=0.01, ge=0, le=0.5, allow_inf_nan=False)
-    growth_blocks: float = Field(default=0.5, ge=0, le=64, allow_inf_nan=False)
-    max_overtakes: int = Field(default=0, ge=0, le=4096)
-    prompt_share: float = Field(default=0.5, gt=0, le=1, allow_inf_nan=False)
-    prefix_cache: bool = True
-    pinned_prefix_share: float = Field(default=0.0, ge=0, le=0.9)
-    pinned_prefixes: tuple[PinnedPrefixOption, ...] = Field(default=(), strict=False)
-    max_num_seqs: int | None = Field(default=None, ge=1, le=4096)
-    max_num_batched_tokens: int | None = Field(default=None, ge=1, le=1 << 20)
-    inter_token_latency_ms: float | None = Field(default=None, gt=0, le=60_000, allow_inf_nan=False)
-    max_model_len: int | None = Field(default=None, ge=2, lt=1 << 31)
-    max_num_waiting: int = Field(default=1024, ge=1, le=1 << 20)
-    stream_interval_ms: float | None = Field(default=None, ge=0, le=10_000, allow_inf_nan=False)
-    num_threads: int = Field(default=1, ge=1, le=1024)
-    compiled_kernels: bool = True
-    cache_folder: _FolderOption = Field(default_factory=default_cache)
-    unknown_parameters: Literal["reject", "ignore"] = "reject"
-    api_keys_file: _FolderOption | None = None
+    model: str = option(
+        "`embedded` (SmolLM2-135M-Instruct), a local folder, or a Hugging Face hub id",
+        default=EMBEDDED,
+        min_length=1,
+    )
+    served_model_name: str | None = option(
+        "name that clients ask for",
+        default=None,
+        shown="name of the model's folder, or its hub id",
+        min_length=1,
+        max_length=256,
+    )
+    dtype: Literal["auto", DType] = engine_option(
+        "dtype",
+        default="auto",
+        also="; `auto` is `bfloat16` where the device computes in it, otherwise `float32`",
+    )
+    device: Literal["auto", Device] = engine_option(
+        "device",
+        default="auto",
+        also="; `auto` is `cuda` where there is an NVIDIA GPU; set it by hand where the head node "
+        "has other devices than the workers",
+    )
+    load_format: LoadFormat = engine_option("load_format")
+    tensor_parallel_size: int = engine_option("tensor_parallel_size")
+    block_size: int = engine_option("block_size")
+    num_blocks: int | None = engine_option(
+        "num_blocks", default=None, shown="as many as `kv_cache_gib` holds"
+    )
+    kv_cache_gib: float | None = engine_option(
+        "kv_cache_bytes",
+        default=None,
+        shown=f"{CPU_KV_CACHE_BYTES / (1 << 30):g} on a CPU, what `gpu_memory_fraction` leaves of "
+        "a GPU",
+        gt=0,
+        le=1024,
+        allow_inf_nan=False,
+    )
+    gpu_memory_fraction: float = engine_option("gpu_memory_fraction")
+    swap_gib: float = engine_option("swap_bytes", default=0.0, ge=0, le=1024, allow_inf_nan=False)
+    memory_policy: MemoryPolicy = engine_option("memory_policy")
+    preemption: PreemptionPolicy = engine_option("preemption")
+    watermark: float = engine_option("watermark")
+    growth_blocks: float = engine_option("growth_blocks")
+    max_overtakes: int = engine_option("max_overtakes")
+    prompt_share: float = engine_option("prompt_share")
+    prefix_cache: bool = engine_option("prefix_cache")
+    pinned_prefix_share: float = engine_option("pinned_prefix_share")
+    pinned_prefixes: tuple[PinnedPrefixOption, ...] = engine_option(
+        "pinned_prefixes", strict=False, shown="none"
+    )
+    max_num_seqs: int | None = engine_option(
+        "max_num_seqs",
+        default=None,
+        shown=f"{by_device(DEFAULT_MAX_NUM_SEQS)}; at most `max_num_batched_tokens`",
+    )
+    max_num_batched_tokens: int | None = engine_option(
+        "max_num_batched_tokens",
+        default=None,
+        shown=f"{by_device(DEFAULT_MAX_NUM_BATCHED_TOKENS)}; at least `max_num_seqs`",
+    )
+    inter_token_latency_ms: float | None = engine_option(
+        "inter_token_latency_s",
+        default=None,
+        shown="none: steps take as long as they need",
+        gt=0,
+        le=60_000,
+    )
+    max_model_len: int | None = engine_option(
+        "max_model_len", default=None, shown="the model's, as far as the KV cache holds it"
+    )
+    max_num_waiting: int = engine_option("max_num_waiting")
+    stream_interval_ms: float | None = option(
+        "least time between two chunks of a stream, the first one excepted; longer ones "
+        "save CPU time",
+        default=None,
+        shown=by_device(DEFAULT_STREAM_INTERVAL_MS),
+        ge=0,
+        le=10_000,
+        allow_inf_nan=False,
+    )
+    num_threads: int = engine_option("num_threads")
+    compiled_kernels: bool = engine_option("compiled_kernels")
+    cache_folder: _FolderOption = option(
+        "where the embedded model is kept",
+        default_factory=default_cache,
+        shown="`$XDG_CACHE_HOME/pagoda`, or `~/.cache/pagoda`",
+    )
+    unknown_parameters: Literal["reject", "ignore"] = option(
+        "what happens to a request with a field that the API does not know: an error, or it is "
+        "served without the field",
+        default="reject",
+    )
+    api_keys_file: _FolderOption | None = option(
+        "file with one accepted API key per line", default=None, shown="none: everyone is served"
+    )
     flight_recorder: FlightRecorderOption = FlightRecorderOption()
     limits: Limits = Limits()
 
@@ -160,6 +203,10 @@ class AppConfig(BaseModel):
             return embedded.SMOLLM2.name
         folder = Path(self.model).expanduser()
         return folder.resolve().name if folder.exists() else self.model
+
+
+# options that are groups of options
+NESTED: Mapping[str, type[BaseModel]] = {"limits": Limits, "flight_recorder": FlightRecorderOption}
 
 
 def parse_config(args: dict[str, Any]) -> AppConfig:
@@ -195,8 +242,7 @@ def _nearest_choice(item: Any) -> str:
 
 def _known_options() -> dict[str, str]:
     """Last part of an option's name -> its whole name."""
-    nested: dict[str, type[BaseModel]] = {"limits": Limits, "flight_recorder": FlightRecorderOption}
     parts = {
-        name: f"{part}.{name}" for part, model in nested.items() for name in model.model_fields
+        name: f"{part}.{name}" for part, model in NESTED.items() for name in model.model_fields
     }
     return {name: name for name in AppConfig.model_fields} | parts

@@ -3,18 +3,19 @@
 import logging
 import platform
 from pathlib import Path
+from typing import Any
 
-from app.settings.config import AppConfig
-from engine.config import Device, DType, EngineConfig, ModelConfig
+from app.settings.config import DEFAULT_MAX_NUM_BATCHED_TOKENS, DEFAULT_MAX_NUM_SEQS, AppConfig
+from app.settings.option import ENGINE_FIELDS
+from engine.config import CPU_KV_CACHE_BYTES, Device, DType, EngineConfig, ModelConfig
 from engine.errors import ConfigError
+from engine.integers import div_ceil
 
 logger = logging.getLogger(__name__)
 
-# of KV pool where neither the configuration nor a GPU says how much
-_CPU_POOL_BYTES = 512 << 20
-
-# sequences of the batch and tokens of a step: a GPU is idle for less
-_BATCH_LIMITS: dict[Device, tuple[int, int]] = {"cpu": (64, 256), "cuda": (256, 2048)}
+# options that the engine has under the same name in another form: the shape of the model, and
+# prefixes as token ids
+_MADE_OTHERWISE = {"model", "pinned_prefixes"}
 
 DTYPE_BYTES: dict[DType, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -36,42 +37,34 @@ def to_engine_config(config: AppConfig, folder: Path, model: ModelConfig) -> Eng
     num_blocks = _num_blocks(config, model, device, DTYPE_BYTES[dtype])
     max_model_len = _max_model_len(config, model, num_blocks)
     _check_reserved(config, max_model_len, num_blocks)
-    engine = EngineConfig(
-        model_path=str(folder),
-        model=model,
-        dtype=dtype,
-        device=device,
-        load_format=config.load_format,
-        tensor_parallel_size=config.tensor_parallel_size,
-        block_size=config.block_size,
-        num_blocks=num_blocks,
-        kv_cache_bytes=_kv_cache_bytes(config, device),
-        gpu_memory_fraction=config.gpu_memory_fraction,
-        swap_bytes=_swap_bytes(config),
-        memory_policy=config.memory_policy,
-        preemption=config.preemption,
-        watermark=config.watermark,
-        growth_blocks=config.growth_blocks,
-        max_overtakes=config.max_overtakes,
-        prompt_share=config.prompt_share,
-        prefix_cache=config.prefix_cache,
-        pinned_prefix_share=config.pinned_prefix_share,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-        max_model_len=max_model_len,
-        inter_token_latency_s=(config.inter_token_latency_ms or 0.0) / 1e3,
-        max_num_waiting=config.max_num_waiting,
-        num_threads=config.num_threads,
-        compiled_kernels=config.compiled_kernels,
+    changed = {
+        "device": device,
+        "dtype": dtype,
+        "num_blocks": num_blocks,
+        "kv_cache_bytes": _kv_cache_bytes(config, device),
+        "swap_bytes": _swap_bytes(config),
+        "max_num_seqs": max_num_seqs,
+        "max_num_batched_tokens": max_num_batched_tokens,
+        "max_model_len": max_model_len,
+        "inter_token_latency_s": (config.inter_token_latency_ms or 0.0) / 1e3,
+    }
+    engine = EngineConfig.from_options(
+        model_path=str(folder), model=model, **(_same(config) | changed)
     )
     if num_blocks:
         engine.scheduler.check_pinned_share(num_blocks, config.block_size)
     return engine
 
 
+def _same(config: AppConfig) -> dict[str, Any]:
+    """Options that the engine has under the same name, as they are."""
+    names = ENGINE_FIELDS.keys() & AppConfig.model_fields.keys() - _MADE_OTHERWISE
+    return {name: getattr(config, name) for name in names}
+
+
 def _batch_limits(config: AppConfig, device: Device) -> tuple[int, int]:
     """Sequences of the batch and tokens of a step; what is not set fits what is."""
-    num_seqs, num_tokens = _BATCH_LIMITS[device]
+    num_seqs, num_tokens = DEFAULT_MAX_NUM_SEQS[device], DEFAULT_MAX_NUM_BATCHED_TOKENS[device]
     given_seqs, given_tokens = config.max_num_seqs, config.max_num_batched_tokens
     if given_seqs is not None and given_tokens is not None and given_tokens < given_seqs:
         raise ConfigError(
@@ -143,7 +136,7 @@ def _check_reserved(config: AppConfig, max_model_len: int, num_blocks: int) -> N
             f"swap_gib {config.swap_gib} have no use; leave them at auto and 0 or set "
             "memory_policy to paged"
         )
-    largest = 1 << (-(-max_model_len // config.block_size) - 1).bit_length()
+    largest = 1 << (div_ceil(max_model_len, config.block_size) - 1).bit_length()
     if policy in ("reserved_max", "faster_transformer") and 0 < num_blocks < largest:
         raise ConfigError(
             f"memory_policy {policy} reserves {largest} blocks for every sequence of max_model_len "
@@ -158,9 +151,9 @@ def _block_bytes(config: AppConfig, model: ModelConfig, bytes_per_value: int) ->
 
 
 def _kv_cache_bytes(config: AppConfig, device: Device) -> int:
-    """Memory of the pool; 0 where the worker measures what the GPU has left."""
+    """Bytes of the KV cache; 0 where the worker measures what the GPU has left."""
     if config.kv_cache_gib is None:
-        return 0 if device == "cuda" else _CPU_POOL_BYTES
+        return 0 if device == "cuda" else CPU_KV_CACHE_BYTES
     return int(config.kv_cache_gib * (1 << 30))
 
 
@@ -169,7 +162,7 @@ def _swap_bytes(config: AppConfig) -> int:
 
 
 def _num_blocks(config: AppConfig, model: ModelConfig, device: Device, bytes_per_value: int) -> int:
-    """Blocks of the pool; 0 where only the worker will know."""
+    """Blocks of the KV cache; 0 where only the worker will know."""
     if config.num_blocks is not None:
         return config.num_blocks
     pool_bytes = _kv_cache_bytes(config, device)
@@ -184,7 +177,7 @@ def _num_blocks(config: AppConfig, model: ModelConfig, device: Device, bytes_per
 
 
 def _max_model_len(config: AppConfig, model: ModelConfig, num_blocks: int) -> int:
-    """Longest sequence; a pool of unknown size is checked when it is known."""
+    """Longest sequence in tokens; a KV cache of unknown size is checked by the worker."""
     num_slots = num_blocks * config.block_size or model.max_position
     if config.max_model_len is None:
         if num_blocks:
@@ -207,7 +200,7 @@ def _max_model_len(config: AppConfig, model: ModelConfig, num_blocks: int) -> in
 
 
 def _num_slots_beside_pins(config: AppConfig, num_slots: int) -> int:
-    """Tokens of the longest request: the whole pool, or what pinned prefixes are sure to leave."""
+    """Tokens of the longest request: the whole KV cache, or what pinned prefixes always leave."""
     if not config.pinned_prefix_share:
         return num_slots
     num_blocks = num_slots // config.block_size
@@ -219,11 +212,11 @@ def _pool_too_small(config: AppConfig, num_slots: int) -> str:
     num_blocks = num_slots // config.block_size
     assert config.max_model_len is not None
     if config.num_blocks is not None:
-        option, needed = "num_blocks", str(-(-config.max_model_len // config.block_size))
+        option, needed = "num_blocks", str(div_ceil(config.max_model_len, config.block_size))
     else:
         # as many blocks as the longest sequence needs, in GiB rounded up to a hundredth
         bytes_per_block = _kv_cache_bytes(config, "cpu") / num_blocks
-        blocks = -(-config.max_model_len // config.block_size)
+        blocks = div_ceil(config.max_model_len, config.block_size)
         option, needed = "kv_cache_gib", f"{blocks * bytes_per_block / (1 << 30) + 0.01:.2f}"
     return (
         f"the KV pool holds {num_slots} tokens ({num_blocks} blocks of {config.block_size}), fewer "

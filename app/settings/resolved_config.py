@@ -1,8 +1,9 @@
-"""Tells which engine a Serve configuration file asks for, to tools that must not import this.
+"""Reports which engine a Serve configuration file asks for, to tools that must not import this.
 
 `python -m app.settings.resolved_config serve_config.yaml` reads a JSON list from standard
 input, of objects that map options to new values (YAML texts), and writes a JSON list: for each
-object either `{"engine": ...}`, the fields of `EngineConfig`, or `{"error": ...}`.
+object either `{"engine": ...}`, the fields of `EngineConfig` with `scheduler` as an object, or
+`{"error": ...}`.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What newcomers leave free of the pool, so that those who are in it can grow for a while."""
+"""What new sequences leave free of the pool, so that running ones can be given more blocks."""
 
 from dataclasses import dataclass
 
@@ -8,20 +8,20 @@ class Headroom:
     """Blocks that are kept free of new sequences.
 
     Attributes:
-        watermark: share of the pool that newcomers leave free.
-        growth_blocks: blocks that they leave free for each sequence in the pool, where that is
-            more. Without it a group that was preempted comes back only to be preempted again: with
-            the paper's ShareGPT lengths on 981 blocks (simulated, A100, OPT-13B, 2 and 4 requests
-            per second) 0.5 takes away a third of all preemptions and up to 16 % of the mean latency
-            per token; with Alpaca's at 30 per second all 1,916 preemptions. A whole block costs
-            Alpaca 50 % of latency.
+        watermark: share of the pool, see `SchedulerConfig`.
+        growth_blocks: blocks for each sequence in the pool, where that is more. Without it a group
+            that was preempted comes back only to be preempted again: with the paper's ShareGPT
+            lengths on 981 blocks (simulated, A100, OPT-13B, 2 and 4 requests per second) 0.5 takes
+            away a third of all preemptions and up to 16 % of the mean latency per token; with
+            Alpaca's at 30 per second all 1,916 preemptions. A whole block costs Alpaca 50 % of
+            latency.
     """
 
-    watermark: float = 0.01
-    growth_blocks: float = 0.0
+    watermark: float
+    growth_blocks: float
 
     def num_kept_free(self, num_blocks: int, num_sequences: int) -> int:
-        """Blocks that a newcomer leaves free.
+        """Blocks that a new sequence leaves free.
 
         Args:
             num_blocks: blocks of the pool.
@@ -32,4 +32,4 @@ class Headroom:
         return max(int(num_blocks * self.watermark), int(self.growth_blocks * num_sequences))
 
 
-WATERMARK_ONLY = Headroom()
+NO_HEADROOM = Headroom(watermark=0.0, growth_blocks=0.0)

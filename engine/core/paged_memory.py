@@ -6,7 +6,7 @@ from itertools import takewhile
 
 from engine.core.block_pool import BlockPool
 from engine.core.block_table import BlockTable, num_common_blocks, num_new_blocks
-from engine.core.headroom import WATERMARK_ONLY, Headroom
+from engine.core.headroom import NO_HEADROOM, Headroom
 from engine.core.memory import NO_GROWTH, Admitted, Growth
 from engine.core.pinned_prefixes import PinnedPrefixes
 from engine.core.prefix_cache import PrefixCache
@@ -32,7 +32,7 @@ class PagedMemory:
         block_size: int,
         *,
         num_swap_slots: int = 0,
-        headroom: Headroom = WATERMARK_ONLY,
+        headroom: Headroom = NO_HEADROOM,
         prefix_cache: bool = True,
         pinned_blocks: int = 0,
     ) -> None:

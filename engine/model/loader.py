@@ -42,7 +42,7 @@ def load_model(
     def build(source: DummySource | SafetensorsFolder) -> Model:
         parameters = Parameters(source, parallel, backend.dtype, backend.device)
         make = _MODELS[config.model.architecture]
-        return make(config.model, parameters, backend, num_positions=config.max_model_len)
+        return make(config.model, parameters, backend, num_positions=config.scheduler.max_model_len)
 
     if config.load_format == "dummy":
         return build(DummySource())

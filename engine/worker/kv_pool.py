@@ -83,11 +83,12 @@ class KVPool:
 
 def _check_room(config: EngineConfig, num_blocks: int, block_bytes: int) -> None:
     num_slots = num_blocks * config.block_size
-    if num_slots >= config.max_model_len:
+    longest = config.scheduler.max_model_len
+    if num_slots >= longest:
         return
-    needed = -(-config.max_model_len // config.block_size)
+    needed = -(-longest // config.block_size)
     raise ConfigError(
-        f"the KV pool holds {num_slots} tokens, fewer than max_model_len={config.max_model_len}; "
+        f"the KV pool holds {num_slots} tokens, fewer than max_model_len={longest}; "
         f"raise kv_cache_bytes to {needed * block_bytes} (num_blocks to {needed}) or lower "
         "max_model_len"
     )

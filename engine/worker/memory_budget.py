@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine.config import EngineConfig
+from engine.config import CPU_KV_CACHE_BYTES, EngineConfig
 from engine.errors import ConfigError
 from engine.model.model import Model
 from engine.worker.graphs.cuda_graphs import common_variants
@@ -11,8 +11,6 @@ from engine.worker.warm_up import Rehearsal
 from kernels.backend import KernelBackend
 from kernels.runtime import Runtime
 
-# of the KV pool, where the device's memory is not ours to share out
-_DEFAULT_POOL_BYTES = 512 << 20
 # what the driver keeps for a graph of some hundred nodes, seen on an H100
 _GRAPH_BYTES = 8 << 20
 _GIB = 1 << 30
@@ -71,13 +69,13 @@ def share_out(
     memory = runtime.memory()
     if config.num_blocks or config.kv_cache_bytes or memory is None:
         return MemoryBudget(
-            weights=weight_bytes, blocks=config.kv_cache_bytes or _DEFAULT_POOL_BYTES
+            weights=weight_bytes, blocks=config.kv_cache_bytes or CPU_KV_CACHE_BYTES
         )
     rehearsal = Rehearsal(config, backend, model)
     activations = runtime.peak_bytes(rehearsal.prefill)
     graphs = 0
     if config.graphs and runtime.captures:
-        variants = common_variants(config.max_num_seqs, config.max_num_batched_tokens)
+        variants = common_variants(config.max_num_seqs, config.scheduler.max_num_batched_tokens)
         # all share the memory of the largest one
         largest = max(activations, runtime.peak_bytes(rehearsal.decode))
         graphs = largest + len(variants) * _GRAPH_BYTES

@@ -33,7 +33,7 @@ class Rehearsal:
 
     def prefill(self) -> None:
         """Fill the token budget with prompts and choose a token for every row."""
-        self._step(self._chunks(self._config.max_num_batched_tokens))
+        self._step(self._chunks(self._config.scheduler.max_num_batched_tokens))
 
     def decode(self) -> None:
         """Decode with every row."""
@@ -57,7 +57,7 @@ class Rehearsal:
 
     def _chunks(self, num_tokens: int) -> list[int]:
         """Lengths of prompts, the longest that there can be and a shorter one."""
-        longest = self._config.max_model_len
+        longest = self._config.scheduler.max_model_len
         rest = [num_tokens % longest] if num_tokens % longest else []
         return [longest] * (num_tokens // longest) + rest
 
@@ -67,7 +67,7 @@ class Rehearsal:
     ) -> Tensor:
         config, device = self._config, self._device
         num_tokens, num_logits = sum(counts), min(config.max_num_seqs, sum(counts))
-        max_blocks = -(-config.max_model_len // config.block_size)
+        max_blocks = -(-config.scheduler.max_model_len // config.block_size)
         context_lens = torch.tensor(counts, dtype=torch.int32, device=device)
         starts = torch.tensor([0, *counts], dtype=torch.int32, device=device).cumsum(0).int()
         positions = torch.cat([torch.arange(count, device=device) for count in counts])

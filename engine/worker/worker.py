@@ -64,7 +64,7 @@ class Worker:
         self._model = model
         self._table = RowTable(
             config.max_num_seqs,
-            config.max_model_len,
+            config.scheduler.max_model_len,
             block_size=pool.block_size,
             vocab_size=config.model.num_choices,
             runtime=runtime,
@@ -73,7 +73,7 @@ class Worker:
             num_rows=config.max_num_seqs,
             num_blocks=pool.num_blocks,
             num_swap_slots=pool.num_swap_slots,
-            num_positions=config.max_model_len,
+            num_positions=config.scheduler.max_model_len,
             max_blocks=self._table.block_tables.shape[1],
             vocab_size=config.model.vocab_size,
         )
@@ -205,7 +205,7 @@ class Worker:
             self._backend,
             self._feed,
             max_num_rows=config.max_num_seqs,
-            max_num_tokens=config.max_num_batched_tokens,
+            max_num_tokens=config.scheduler.max_num_batched_tokens,
             block_size=self.pool.block_size,
         )
         graphs.capture_common()
@@ -247,6 +247,6 @@ def load_worker(
     if budget.total:
         value_bytes = backend.dtype.itemsize
         token_bytes = config.model.kv_bytes_per_token(value_bytes, parallel.size)
-        for line in budget.lines(token_bytes, config.max_model_len):
+        for line in budget.lines(token_bytes, config.scheduler.max_model_len):
             logger.info("memory %s", line)
     return Worker(config, runtime, backend, parallel, model, pool)

@@ -44,7 +44,7 @@ class Sizes:
 
 def live_config(folder: Path, device: Device, dtype: DType, sizes: Sizes) -> EngineConfig:
     """Configure a worker for a model; one without weights gets random ones."""
-    return EngineConfig(
+    return EngineConfig.from_options(
         model_path=str(folder),
         model=read_model_config(folder),
         dtype=dtype,

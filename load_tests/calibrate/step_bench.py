@@ -35,7 +35,7 @@ class StepBench:
         self.copied_block_s = worker.block_copy_s()
         self._worker = worker
         self._points = points
-        self._max_len = worker.config.max_model_len
+        self._max_len = worker.config.scheduler.max_model_len
 
     def warm_up(self) -> None:
         """Run a point for nothing: a worker that has just been made is slower."""

@@ -20,7 +20,7 @@ def cpu_config(
 ) -> EngineConfig:
     """Configure a CPU engine with one thread whose pool holds every sequence at its longest."""
     blocks_per_sequence = -(-max_model_len // BLOCK_SIZE)
-    return EngineConfig(
+    return EngineConfig.from_options(
         model_path=str(folder),
         model=read_model_config(folder),
         dtype=dtype,
@@ -29,6 +29,7 @@ def cpu_config(
         # the allocator keeps a little in reserve
         num_blocks=max_num_seqs * blocks_per_sequence + max(8, max_num_seqs),
         max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=256,
         max_model_len=max_model_len,
         # a comparison gives every system all of the work
         prefix_cache=False,

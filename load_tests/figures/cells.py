@@ -75,6 +75,7 @@ def setup(cell: Cell) -> Setup:
         memory_policy=SYSTEMS[cell.system][1],
         preemption=cell.preemption,
         prefix_cache=prefix_len > 0,
+        prompt_share=1.0,
     )
     return Setup(
         config=config,

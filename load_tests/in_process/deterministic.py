@@ -120,7 +120,7 @@ def _config(
 ) -> EngineConfig:
     model = read_model_config(folder)
     scarce = min(a.num_blocks for a in arrangements)
-    return EngineConfig(
+    return EngineConfig.from_options(
         model_path=str(folder),
         model=model,
         dtype=dtype_of(folder),

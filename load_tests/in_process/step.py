@@ -139,7 +139,7 @@ def run(args: argparse.Namespace) -> int:
 
 def engine_config(args: argparse.Namespace, folder: Path) -> EngineConfig:
     """Configure an engine with random weights for the options of the command."""
-    return EngineConfig(
+    return EngineConfig.from_options(
         model_path=str(folder),
         model=read_model_config(folder),
         dtype=dtype_of(folder),
@@ -161,7 +161,7 @@ class Bench:
         executor = InlineExecutor(load_worker(config), config.run_ahead)
         self.num_blocks = executor.capacity.num_blocks
         self._executor = executor
-        self._budget = config.max_num_batched_tokens
+        self._budget = config.scheduler.max_num_batched_tokens
         self._last_s = time.perf_counter()
         self._engine = Engine(config.scheduler, executor)
         self._vocab_size = config.model.vocab_size

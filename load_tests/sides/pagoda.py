@@ -31,8 +31,8 @@ class PagodaSide:
             "name": "pagoda",
             "kv_blocks": self._executor.capacity.num_blocks,
             "max_num_seqs": config.max_num_seqs,
-            "max_num_batched_tokens": config.max_num_batched_tokens,
-            "inter_token_latency_s": config.inter_token_latency_s,
+            "max_num_batched_tokens": config.scheduler.max_num_batched_tokens,
+            "inter_token_latency_s": config.scheduler.inter_token_latency_s,
         }
 
     def generate(self, works: Sequence[Work]) -> int:
@@ -100,7 +100,7 @@ def engine_config(knobs: Knobs, *, has_prefix_cache: bool) -> EngineConfig:
     """Configure the engine without swap space."""
     settings: dict[str, Any] = {"dtype": knobs.dtype, "device": knobs.device}
     folder = Path(knobs.model)
-    return EngineConfig(
+    return EngineConfig.from_options(
         model_path=str(folder),
         model=read_model_config(folder),
         load_format="dummy",

@@ -194,7 +194,7 @@ def systems(max_model_len: int) -> dict[str, EngineConfig]:
     """LLaMA-3-8B on an H100 with each way to give out memory."""
     with TemporaryDirectory() as temporary:
         model = read_model_config(model_folder("llama3-8b", Path(temporary)))
-    base = EngineConfig(
+    base = EngineConfig.from_options(
         model_path="",
         # as a LLaMA 3.1, whose positions are scaled
         model=replace(model, max_position=max_model_len),
@@ -206,7 +206,7 @@ def systems(max_model_len: int) -> dict[str, EngineConfig]:
         max_model_len=max_model_len,
         max_num_waiting=1 << 20,
     )
-    return {name: replace(base, **settings) for name, settings in SETTINGS.items()}
+    return {name: base.with_options(**settings) for name, settings in SETTINGS.items()}
 
 
 def _rows(found: Sequence[Sustained]) -> Iterator[tuple[str, ...]]:

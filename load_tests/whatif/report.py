@@ -144,7 +144,7 @@ def as_json(answer: Answer) -> dict[str, object]:
         "notes": list(speed.notes),
         "changes": dict(answer.changes),
         "settings": {
-            name: {field: getattr(config, field) for field in SETTINGS}
+            name: {field: config.options()[field] for field in SETTINGS}
             for name, config in answer.settings.items()
         },
         "figures": {name: asdict(outcome.figures) for name, outcome in answer.outcomes.items()},

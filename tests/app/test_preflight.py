@@ -28,7 +28,7 @@ def write_yaml(path: Path, args: Any) -> Path:
 
 def test_a_good_folder_gives_the_engines_settings(tmp_path: Path) -> None:
     engine = checked(write_model(tmp_path))
-    assert (engine.model_path, engine.max_model_len) == (str(tmp_path), 64)
+    assert (engine.model_path, engine.scheduler.max_model_len) == (str(tmp_path), 64)
 
 
 @pytest.mark.parametrize(

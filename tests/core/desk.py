@@ -43,6 +43,7 @@ class Desk:
             num_rows=num_rows,
             num_swap_slots=num_swap_slots,
         )
+        options = {"prompt_share": 1.0} | options
         config = SchedulerConfig(max_num_batched_tokens=budget, max_model_len=1000, **options)
         memory = PagedMemory(
             num_blocks, block_size, num_swap_slots=num_swap_slots, prefix_cache=prefix_cache

@@ -9,8 +9,8 @@ from functools import reduce
 from engine.config import SchedulerConfig
 from engine.core.beam_search import BeamSearch
 from engine.core.preemption import FixedPreemption, Preemption
-from engine.executor.symbolic import EMPTY_PREFIX, SymbolicModel, extend_hash
 from engine.types import Capacity, FinishReason, IntColumn, Request, SamplingParams
+from tests.fakes.symbolic_executor import EMPTY_PREFIX, SymbolicModel, extend_hash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,11 +8,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from engine.config import SchedulerConfig
 from engine.core.block_pool import BlockPool
 from engine.core.preemption import Preemption
-from engine.executor.symbolic import SymbolicModel
 from engine.types import Capacity
 from tests.core.expectations import FlakyModel, Setting
 from tests.core.harness import Harness
 from tests.core.workload import RECOMPUTE, SWAP, MixedPreemption
+from tests.fakes.symbolic_executor import SymbolicModel
 
 NUM_BLOCKS = 6
 PREEMPTIONS: tuple[Preemption, ...] = (RECOMPUTE, SWAP, MixedPreemption(0))
@@ -136,6 +136,7 @@ class EngineMachine(RuleBasedStateMachine):
             max_num_batched_tokens=budget,
             max_model_len=24,
             eos_token_ids=(1,),
+            prompt_share=1.0,
             pinned_prefix_share=data.draw(st.sampled_from((0.0, 0.3, 0.6))),
         )
         setting = Setting(

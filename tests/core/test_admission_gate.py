@@ -5,11 +5,11 @@ from engine.core.admission_gate import BatchGate, IterationGate
 from engine.core.engine import Engine
 from engine.core.grouping import make_group
 from engine.core.sequence import SequenceGroup
-from engine.executor.symbolic import SymbolicExecutor
 from engine.types import Capacity, Request, SamplingParams, int32
+from tests.fakes.symbolic_executor import SymbolicExecutor
 
 CAPACITY = Capacity(num_blocks=100, block_size=4, num_rows=8)
-CONFIG = SchedulerConfig(max_num_batched_tokens=64, max_model_len=40)
+CONFIG = SchedulerConfig(max_num_batched_tokens=64, max_model_len=40, prompt_share=1.0)
 
 
 def _request(request_id: int, prompt_len: int, max_tokens: int, n: int = 1) -> Request:
@@ -52,7 +52,10 @@ def test_the_batch_gate_is_shut_while_the_last_batch_runs() -> None:
 
 def test_under_faster_transformer_batches_follow_each_other_whole() -> None:
     config = SchedulerConfig(
-        max_num_batched_tokens=64, max_model_len=32, memory_policy="faster_transformer"
+        max_num_batched_tokens=64,
+        max_model_len=32,
+        memory_policy="faster_transformer",
+        prompt_share=1.0,
     )
     capacity = Capacity(num_blocks=32, block_size=4, num_rows=3)
     engine = Engine(config, SymbolicExecutor(capacity))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from engine.core.beam_search import BeamSearch, EarlyStopping
-from engine.executor.symbolic import EMPTY_PREFIX, SymbolicModel, extend_hash
 from engine.types import ENDED_BY_PATTERN, PATTERN_MET, StopPattern, int32
+from tests.fakes.symbolic_executor import EMPTY_PREFIX, SymbolicModel, extend_hash
 
 Found = list[tuple[tuple[int, ...], float]]
 

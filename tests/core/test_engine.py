@@ -4,16 +4,16 @@ import pytest
 
 from engine.config import SchedulerConfig
 from engine.core.engine import Engine
-from engine.executor.symbolic import SymbolicExecutor, SymbolicModel
 from engine.types import Capacity, FinishReason, Request, SamplingParams, int32
 from tests.core.expectations import Setting
 from tests.core.harness import Harness, count_preemptions
+from tests.fakes.symbolic_executor import SymbolicExecutor, SymbolicModel
 
 
 def make_harness(run_ahead: int = 1, num_blocks: int = 16) -> Harness:
     setting = Setting(
         capacity=Capacity(num_blocks=num_blocks, block_size=4, num_rows=4),
-        config=SchedulerConfig(max_num_batched_tokens=16, max_model_len=64),
+        config=SchedulerConfig(max_num_batched_tokens=16, max_model_len=64, prompt_share=1.0),
         model=SymbolicModel(50),
         run_ahead=run_ahead,
     )
@@ -59,7 +59,9 @@ def test_a_refused_request_changes_nothing() -> None:
 def test_the_age_of_the_earliest_in_each_queue_is_told() -> None:
     sampling = SamplingParams(max_tokens=3, ignore_eos=True)
     capacity = Capacity(num_blocks=3, block_size=4, num_rows=4, num_swap_slots=4)
-    config = SchedulerConfig(max_num_batched_tokens=16, max_model_len=64, preemption="swap")
+    config = SchedulerConfig(
+        max_num_batched_tokens=16, max_model_len=64, preemption="swap", prompt_share=1.0
+    )
     engine = Engine(config, SymbolicExecutor(capacity))
     for request_id, (prompt_len, arrival_s) in enumerate([(4, 1.0), (8, 2.0), (1, 3.0), (1, 4.0)]):
         prompt = int32([request_id] * prompt_len)

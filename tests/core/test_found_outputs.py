@@ -22,7 +22,7 @@ def make_harness(
 ) -> Harness:
     """An engine with blocks of 4 tokens, for 60 tokens a sequence."""
     capacity = Capacity(num_blocks=num_blocks, block_size=4, num_rows=8, num_swap_slots=32)
-    config = SchedulerConfig(max_num_batched_tokens=64, max_model_len=60)
+    config = SchedulerConfig(max_num_batched_tokens=64, max_model_len=60, prompt_share=1.0)
     return Harness(
         Setting(capacity=capacity, config=config, run_ahead=run_ahead, preemption=preemption)
     )

@@ -82,7 +82,9 @@ def test_admission_looks_at_the_free_blocks(prompt_len: int, fits: bool) -> None
 
 
 def test_the_watermark_is_kept_free_of_newcomers_but_not_of_growth() -> None:
-    memory = PagedMemory(num_blocks=10, block_size=1, headroom=Headroom(watermark=0.2))
+    memory = PagedMemory(
+        num_blocks=10, block_size=1, headroom=Headroom(watermark=0.2, growth_blocks=0.0)
+    )
     admit(memory, group_of([1] * 7))
     assert memory.can_admit(group_of([2], first_id=1))
     assert not memory.can_admit(group_of([2, 3], first_id=2))
@@ -91,7 +93,9 @@ def test_the_watermark_is_kept_free_of_newcomers_but_not_of_growth() -> None:
 
 
 def test_the_watermark_does_not_apply_to_an_empty_pool() -> None:
-    memory = PagedMemory(num_blocks=10, block_size=1, headroom=Headroom(watermark=0.2))
+    memory = PagedMemory(
+        num_blocks=10, block_size=1, headroom=Headroom(watermark=0.2, growth_blocks=0.0)
+    )
     group = group_of(list(range(10)))
     assert memory.can_admit(group)
 

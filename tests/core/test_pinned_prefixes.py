@@ -11,10 +11,10 @@ from engine.core.pinned_prefixes import PinnedPrefixes
 from engine.core.policies import make_memory
 from engine.core.prefix_cache import PrefixCache
 from engine.errors import ConfigError, InvalidRequest
-from engine.executor.symbolic import SymbolicExecutor, SymbolicModel
 from engine.types import Capacity, Pin, Request, SamplingParams, int32
 from tests.core.expectations import Setting
 from tests.core.harness import Harness
+from tests.fakes.symbolic_executor import SymbolicExecutor, SymbolicModel
 
 SIZE = 4
 PREFIX = list(range(3 * SIZE))
@@ -22,7 +22,9 @@ CAPACITY = Capacity(num_blocks=12, block_size=SIZE, num_rows=4)
 
 
 def harness_of(share: float = 0.4, capacity: Capacity = CAPACITY) -> Harness:
-    config = SchedulerConfig(max_num_batched_tokens=64, max_model_len=24, pinned_prefix_share=share)
+    config = SchedulerConfig(
+        max_num_batched_tokens=64, max_model_len=24, pinned_prefix_share=share, prompt_share=1.0
+    )
     return Harness(Setting(capacity=capacity, config=config))
 
 
@@ -151,7 +153,9 @@ def test_a_name_that_is_being_computed_is_taken() -> None:
 def test_an_end_while_it_is_computed_frees_all(
     num_steps: int, how: Callable[[Harness, int], None]
 ) -> None:
-    config = SchedulerConfig(max_num_batched_tokens=SIZE, max_model_len=24, pinned_prefix_share=0.5)
+    config = SchedulerConfig(
+        max_num_batched_tokens=SIZE, max_model_len=24, pinned_prefix_share=0.5, prompt_share=1.0
+    )
     harness = Harness(Setting(capacity=CAPACITY, config=config, run_ahead=2))
     assert harness.pin(PREFIX, "a") == 0
     for _ in range(num_steps):

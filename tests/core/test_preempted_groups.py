@@ -100,7 +100,9 @@ def test_a_choice_given_up_while_it_comes_back_ends_once_its_sibling_can_do_with
     """Its sibling reads blocks that it has yet to write; after that it takes no further token."""
     setting = Setting(
         capacity=Capacity(num_blocks=10, block_size=4, num_rows=4),
-        config=SchedulerConfig(max_num_batched_tokens=8, max_model_len=40, prefix_cache=False),
+        config=SchedulerConfig(
+            max_num_batched_tokens=8, max_model_len=40, prefix_cache=False, prompt_share=1.0
+        ),
         preemption=RECOMPUTE,
         prefix_cache=False,
     )
@@ -164,7 +166,7 @@ def test_a_thousand_preemptions_change_no_answer(preemption: Preemption, run_ahe
     capacity = Capacity(num_blocks=160, block_size=4, num_rows=24, num_swap_slots=400)
     setting = Setting(
         capacity=capacity,
-        config=SchedulerConfig(max_num_batched_tokens=64, max_model_len=96),
+        config=SchedulerConfig(max_num_batched_tokens=64, max_model_len=96, prompt_share=1.0),
         preemption=preemption,
         run_ahead=run_ahead,
     )

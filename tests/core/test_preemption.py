@@ -79,7 +79,11 @@ def test_the_scheduler_learns_the_rate_from_its_steps() -> None:
             num_blocks=3, block_size=4, num_rows=4, num_swap_slots=8, block_copy_s=1.2
         )
         config = SchedulerConfig(
-            max_num_batched_tokens=64, max_model_len=64, prefix_cache=False, growth_blocks=0
+            max_num_batched_tokens=64,
+            max_model_len=64,
+            prefix_cache=False,
+            growth_blocks=0,
+            prompt_share=1.0,
         )
         step_time = LinearStepTime(
             weights_s=0.0, token_s=token_s, context_token_s=0.0, step_s=0.0, sequence_s=0.0

@@ -13,8 +13,8 @@ from engine.core.reservation import oracle, pow2
 from engine.core.reserved_memory import ReservedMemory
 from engine.core.sequence import SequenceGroup
 from engine.errors import PromptTooLong
-from engine.executor.symbolic import SymbolicExecutor
 from engine.types import Capacity, MemoryUsage, Request, SamplingParams, int32
+from tests.fakes.symbolic_executor import SymbolicExecutor
 
 MAX_LEN = 64
 BLOCK_SIZE = 4

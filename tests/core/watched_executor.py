@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from engine.executor.symbolic import SymbolicExecutor
 from engine.types import StepPlan
 from engine.worker.plan_check import PlanLimits, check_plan
 from tests.core.expectations import Setting
+from tests.fakes.symbolic_executor import SymbolicExecutor
 
 # the seed of a request says which one it is; the seeds of its choices follow it
 SEED_STRIDE = 1000

@@ -7,10 +7,10 @@ from typing import Any
 from engine.config import SchedulerConfig
 from engine.core.preemption import FixedPreemption, Preemption
 from engine.core.sequence import SequenceGroup
-from engine.executor.symbolic import SymbolicModel
 from engine.types import Capacity, SamplingParams, StepPlan
 from tests.core.expectations import FlakyModel, Setting
 from tests.core.harness import Harness
+from tests.fakes.symbolic_executor import SymbolicModel
 
 SWAP, RECOMPUTE = FixedPreemption(swap=True), FixedPreemption(swap=False)
 

@@ -10,7 +10,9 @@ from engine.executor.simulated import (
 from engine.executor.step_time import LinearStepTime, StepWork
 from engine.types import Capacity, Request, SamplingParams, StepOutput, int32
 
-CONFIG = SchedulerConfig(max_num_batched_tokens=64, max_model_len=200, prefix_cache=False)
+CONFIG = SchedulerConfig(
+    max_num_batched_tokens=64, max_model_len=200, prefix_cache=False, prompt_share=1.0
+)
 CAPACITY = Capacity(num_blocks=64, block_size=4, num_rows=8, num_swap_slots=64)
 STEP_TIME = LinearStepTime(
     weights_s=1.0, token_s=0.0, context_token_s=0.001, step_s=0.0, sequence_s=0.0
@@ -94,6 +96,7 @@ def test_beams_survive_preemption() -> None:
             max_model_len=200,
             prefix_cache=False,
             preemption=preemption,
+            prompt_share=1.0,
         )
         executor = SimulatedExecutor(small, STEP_TIME, ancestry=BeamAncestry(replacement=0.2))
         outputs = _run(

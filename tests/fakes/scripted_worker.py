@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from engine.config import Device, EngineConfig, ModelConfig
 from engine.errors import ConfigError
-from engine.executor.symbolic import SymbolicExecutor, SymbolicModel, extend_hash
 from engine.types import Capacity, StepPlan, StepResult
+from tests.fakes.symbolic_executor import SymbolicExecutor, SymbolicModel, extend_hash
 
 Progress = Callable[[int, int], None]
 
@@ -69,7 +69,7 @@ def engine_config(
         max_position=256,
         norm_eps=1e-5,
     )
-    return EngineConfig(
+    return EngineConfig.from_options(
         model_path="",
         model=model,
         dtype="float32",

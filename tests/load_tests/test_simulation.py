@@ -16,7 +16,11 @@ STEP_TIME = LinearStepTime(
 
 def _setup(policy: MemoryPolicy = "paged", n: int = 1) -> Setup:
     config = SchedulerConfig(
-        max_num_batched_tokens=64, max_model_len=64, memory_policy=policy, prefix_cache=False
+        max_num_batched_tokens=64,
+        max_model_len=64,
+        memory_policy=policy,
+        prefix_cache=False,
+        prompt_share=1.0,
     )
     capacity = Capacity(num_blocks=64, block_size=4, num_rows=4)
     return Setup(config=config, capacity=capacity, step_time=STEP_TIME, n=n)
@@ -77,7 +81,9 @@ def test_batches_are_answered_whole() -> None:
 
 
 def test_a_shared_prefix_is_computed_once_and_nothing_else_is_shared() -> None:
-    config = SchedulerConfig(max_num_batched_tokens=64, max_model_len=64, prefix_cache=True)
+    config = SchedulerConfig(
+        max_num_batched_tokens=64, max_model_len=64, prefix_cache=True, prompt_share=1.0
+    )
     setup = replace(_setup(), config=config, shared_prefix_len=8)
     first, second = _timed(0.0, 16, 9), _timed(1.0, 16, 9)
     samples = replay(setup, (first, second)).samples

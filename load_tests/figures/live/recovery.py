@@ -4,7 +4,7 @@ import json
 import random
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -41,8 +41,7 @@ def measure_recovery(config: EngineConfig, step_time: StepTime) -> tuple[Recover
     rows = []
     for size in BLOCK_SIZES:
         num_blocks = NUM_TOKENS // size
-        pool_config = replace(
-            config,
+        pool_config = config.with_options(
             block_size=size,
             max_model_len=NUM_TOKENS,
             num_blocks=_POOL_FACTOR * num_blocks,

@@ -155,7 +155,7 @@ def engine_config(tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
         )
     )
     model.save_pretrained(folder)
-    return EngineConfig(
+    return EngineConfig.from_options(
         model_path=str(folder),
         model=read_model_config(folder),
         dtype="float32",
@@ -164,6 +164,7 @@ def engine_config(tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
         watermark=0.0,
         growth_blocks=0.0,
         max_num_seqs=4,
+        max_num_batched_tokens=256,
         max_model_len=128,
     )
 

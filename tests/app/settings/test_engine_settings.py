@@ -41,7 +41,7 @@ def gib(num_tokens: float) -> float:
 
 def test_swapping_and_caching_reach_the_engine() -> None:
     engine = settings(swap_gib=gib(64), preemption="swap", prefix_cache=False)
-    assert (engine.swap_bytes, engine.preemption) == (64 * TOKEN_BYTES, "swap")
+    assert engine.swap_bytes == 64 * TOKEN_BYTES
     assert (engine.scheduler.preemption, engine.scheduler.prefix_cache) == ("swap", False)
     default = settings().scheduler
     assert (settings().swap_bytes, default.preemption, default.prefix_cache) == (0, "auto", True)
@@ -110,7 +110,7 @@ def test_options_reach_the_engine() -> None:
     engine = settings(
         num_blocks=64, max_num_seqs=3, max_num_batched_tokens=9, max_num_waiting=5, num_threads=2
     )
-    assert engine == EngineConfig(
+    assert engine == EngineConfig.from_options(
         model_path="/models/m",
         model=MODEL,
         dtype="float32",
@@ -136,14 +136,14 @@ def test_the_pool_takes_as_many_whole_blocks_as_fit() -> None:
 def test_a_gpu_is_measured_before_it_is_shared_out() -> None:
     on_gpu = settings(device="cuda", gpu_memory_fraction=0.5)
     assert (on_gpu.num_blocks, on_gpu.kv_cache_bytes) == (0, 0)
-    assert (on_gpu.gpu_memory_fraction, on_gpu.max_model_len) == (0.5, 1024)
+    assert (on_gpu.gpu_memory_fraction, on_gpu.scheduler.max_model_len) == (0.5, 1024)
     assert settings(device="cuda", kv_cache_gib=gib(1024)).num_blocks == 64
 
 
 def test_limits_of_the_batch_follow_the_device_and_each_other() -> None:
     def limits(**options: Any) -> tuple[int, int]:
         engine = settings(num_blocks=64, **options)
-        return engine.max_num_seqs, engine.max_num_batched_tokens
+        return engine.max_num_seqs, engine.scheduler.max_num_batched_tokens
 
     assert limits() == (64, 256)
     assert limits(device="cuda") == (256, 2048)
@@ -159,16 +159,16 @@ def test_a_latency_target_reaches_the_scheduler() -> None:
 def test_automatic_context_is_the_models_or_what_the_pool_holds(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    assert settings(num_blocks=64).max_model_len == 1024
+    assert settings(num_blocks=64).scheduler.max_model_len == 1024
     assert not caplog.records
-    assert settings(num_blocks=63).max_model_len == 1008
+    assert settings(num_blocks=63).scheduler.max_model_len == 1008
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "1008" in caplog.text
     assert "1024" in caplog.text
 
 
 def test_a_context_may_be_all_that_model_and_pool_have() -> None:
-    assert settings(num_blocks=64, max_model_len=1024).max_model_len == 1024
+    assert settings(num_blocks=64, max_model_len=1024).scheduler.max_model_len == 1024
 
 
 def test_the_advised_pool_size_is_enough() -> None:
@@ -195,7 +195,7 @@ def test_an_uneven_feed_forward_split_is_refused() -> None:
 
 
 def test_a_step_may_hold_just_a_token_of_every_sequence() -> None:
-    assert settings(max_num_seqs=8, max_num_batched_tokens=8).max_num_batched_tokens == 8
+    assert settings(max_num_seqs=8, max_num_batched_tokens=8).scheduler.max_num_batched_tokens == 8
 
 
 def test_automatic_dtype_is_one_that_the_device_computes_in() -> None:
@@ -208,14 +208,14 @@ def test_the_context_is_clipped_to_what_pinned_prefixes_leave() -> None:
     engine = settings(num_blocks=100, block_size=4, pinned_prefix_share=0.25)
     assert engine.scheduler.pinned_prefix_share == 0.25
     # 25 blocks may be pinned, one is kept free, or as many as the watermark says
-    assert engine.max_model_len == 74 * 4
+    assert engine.scheduler.max_model_len == 74 * 4
     engine = settings(num_blocks=100, block_size=4, pinned_prefix_share=0.25, watermark=0.2)
-    assert engine.max_model_len == 55 * 4
-    assert settings(num_blocks=100, block_size=4).max_model_len == 400
+    assert engine.scheduler.max_model_len == 55 * 4
+    assert settings(num_blocks=100, block_size=4).scheduler.max_model_len == 400
 
 
 def test_a_share_for_pinned_prefixes_that_starves_the_longest_request_is_refused() -> None:
     args: dict[str, Any] = {"num_blocks": 100, "block_size": 4, "max_model_len": 300}
-    assert settings(**args, pinned_prefix_share=0.24).max_model_len == 300
+    assert settings(**args, pinned_prefix_share=0.24).scheduler.max_model_len == 300
     with pytest.raises(ConfigError, match=r"leaves 74 of 100 blocks.*max_model_len 300 needs 75"):
         settings(**args, pinned_prefix_share=0.25)

@@ -21,8 +21,8 @@ def test_changes_are_options_as_yaml(tmp_path: Path) -> None:
     given = args(write_model(tmp_path))
     changes = {"block_size": "8", "prefix_cache": "false", "limits.max_body_mib": "2.0"}
     changed, plain = resolved(given, changes), resolved(given, {})
-    assert (changed.block_size, changed.prefix_cache) == (8, False)
-    assert (plain.block_size, plain.prefix_cache) == (16, True)
+    assert (changed.block_size, changed.scheduler.prefix_cache) == (8, False)
+    assert (plain.block_size, plain.scheduler.prefix_cache) == (16, True)
     assert changed.num_blocks // 2 == plain.num_blocks
     assert "block_size" not in given
 
@@ -65,6 +65,7 @@ def test_the_command_answers_every_question_without_torch_or_ray(tmp_path: Path)
 
     plain, misspelt, small = json.loads(run(path).stdout)
     assert plain["engine"]["max_num_seqs"] == 64
+    assert plain["engine"]["scheduler"]["max_num_batched_tokens"] == 256
     assert "did you mean" in misspelt["error"]
     assert small["engine"]["max_num_seqs"] == 7
     refused = run(tmp_path / "none.yaml")

@@ -1,4 +1,3 @@
-
 from app.text.prompt_text import PromptText
 from app.text.text_options import TextOptions
 from engine.runtime.protocol import Delta

@@ -19,13 +19,14 @@ def reference() -> Any:
 def client(reference: Any, tmp_path_factory: pytest.TempPathFactory) -> InlineEngineClient:
     folder: Path = tmp_path_factory.mktemp("model")
     reference.save_pretrained(folder)
-    config = EngineConfig(
+    config = EngineConfig.from_options(
         model_path=str(folder),
         model=read_model_config(folder),
         dtype="float32",
         device="cpu",
         num_blocks=512,
         max_num_seqs=16,
+        max_num_batched_tokens=256,
         max_model_len=MAX_MODEL_LEN,
         pinned_prefix_share=0.1,
     )

@@ -75,9 +75,10 @@ class TinyModel:
             "device": "cpu",
             "num_blocks": 512,
             "max_num_seqs": 8,
+            "max_num_batched_tokens": 256,
             "max_model_len": 256,
         }
-        return EngineConfig(**(defaults | settings))
+        return EngineConfig.from_options(**(defaults | settings))
 
     @torch.inference_mode()
     def logprobs(self, tokens: list[int]) -> Tensor:

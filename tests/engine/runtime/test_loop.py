@@ -5,7 +5,6 @@ import pytest
 
 from engine.core.engine import Engine
 from engine.executor.channel import Channel, ChannelClosed
-from engine.executor.symbolic import SymbolicExecutor
 from engine.runtime.loop import EngineLoop
 from engine.runtime.messages import COMMANDS, OUTPUTS, Command
 from engine.runtime.outputs import deltas
@@ -22,6 +21,7 @@ from engine.types import (
 )
 from tests.channels import channel_pair
 from tests.fakes import scripted_worker as scripted
+from tests.fakes.symbolic_executor import SymbolicExecutor
 
 CAPACITY = Capacity(num_blocks=64, block_size=4, num_rows=16)
 

@@ -57,7 +57,7 @@ def _serve(
     worker: Worker, indices: Iterable[int], preemption: Preemption, *, budget: int
 ) -> Outputs:
     """Every rank has a scheduler of its own here, which sees the same results as all others."""
-    config = SchedulerConfig(max_num_batched_tokens=budget, max_model_len=80)
+    config = SchedulerConfig(max_num_batched_tokens=budget, max_model_len=80, prompt_share=1.0)
     executor = Recorder(worker, run_ahead=2)
     engine = Engine(config, executor, preemption=preemption)
     sampling = replace(_DRAWING, max_tokens=24, num_logprobs=0, deterministic=True)

@@ -70,9 +70,10 @@ class Dummy:
             "load_format": "dummy",
             "num_blocks": 512,
             "max_num_seqs": 8,
+            "max_num_batched_tokens": 256,
             "max_model_len": 256,
         }
-        return EngineConfig(**(defaults | settings))
+        return EngineConfig.from_options(**(defaults | settings))
 
 
 @pytest.fixture(

@@ -34,7 +34,9 @@ def _serve(
     ancestry = BeamAncestry(replacement=replacement) if width else None
     turn = worker.turn(num_blocks=num_blocks, ancestry=ancestry)
     setup = Setup(
-        config=SchedulerConfig(max_num_batched_tokens=64, max_model_len=64, prefix_cache=False),
+        config=SchedulerConfig(
+            max_num_batched_tokens=64, max_model_len=64, prefix_cache=False, prompt_share=1.0
+        ),
         capacity=turn.capacity,
         step_time=_Nothing(),
         n=width or 1,

@@ -28,8 +28,17 @@ LEVEL = Objective(ttft_s=2.0, tpot_s=1.0)
 
 def machine(num_blocks: int = 64, **settings: Any) -> Machine:
     sizes = {"num_blocks": num_blocks, "block_size": 4, "max_num_seqs": 4, "max_model_len": 64}
-    fields = {"watermark": 0.0, "growth_blocks": 0.0, "run_ahead": 1, **sizes, **settings}
-    config = EngineConfig(model_path="", model=MODEL, dtype="float32", device="cpu", **fields)
+    fields = {
+        "watermark": 0.0,
+        "growth_blocks": 0.0,
+        "run_ahead": 1,
+        "max_num_batched_tokens": 256,
+        **sizes,
+        **settings,
+    }
+    config = EngineConfig.from_options(
+        model_path="", model=MODEL, dtype="float32", device="cpu", **fields
+    )
     capacity = Capacity(num_blocks=num_blocks, block_size=4, num_rows=config.max_num_seqs)
     return Machine(config=config, capacity=capacity, step_time=STEP_TIME)
 

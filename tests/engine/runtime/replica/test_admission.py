@@ -47,7 +47,7 @@ def test_every_choice_counts_against_the_pool_and_the_rows(admission: Admission)
 
 
 def test_what_a_baseline_can_never_reserve_is_refused_before_it_is_queued() -> None:
-    config = replace(engine_config(max_num_waiting=4), memory_policy="reserved_pow2")
+    config = engine_config(max_num_waiting=4).with_options(memory_policy="reserved_pow2")
     admission = Admission(config, CAPACITY)
     # each of two sequences takes a chunk of 4 of the 10 blocks
     admission.check(request(8, 8, n=2), num_waiting=0, now_s=0.0)

@@ -4,7 +4,6 @@ from array import array
 from dataclasses import replace
 from functools import reduce
 
-from engine.executor.symbolic import EMPTY_PREFIX, SymbolicExecutor, SymbolicModel, extend_hash
 from engine.types import (
     Capacity,
     IntColumn,
@@ -13,6 +12,7 @@ from engine.types import (
     StepPlan,
     int32,
 )
+from tests.fakes.symbolic_executor import EMPTY_PREFIX, SymbolicExecutor, SymbolicModel, extend_hash
 
 CAPACITY = Capacity(num_blocks=6, block_size=2, num_rows=3, num_swap_slots=6)
 SAMPLING = SamplingParams(max_tokens=8, seed=5)

@@ -10,7 +10,7 @@ from engine.types import (
     StepPlan,
     int32,
 )
-from tests.executor.plans import (
+from tests.fakes.plans import (
     SAMPLING,
     append,
     decode,

@@ -6,14 +6,13 @@ from dataclasses import replace
 import pytest
 
 from engine.errors import InvariantViolated
-from engine.executor.symbolic import SymbolicExecutor, SymbolicModel
 from engine.types import (
     RowAdmission,
     StepPlan,
     float32,
     int32,
 )
-from tests.executor.plans import (
+from tests.fakes.plans import (
     CAPACITY,
     MODEL,
     SAMPLING,
@@ -25,6 +24,7 @@ from tests.executor.plans import (
     prefill,
     run,
 )
+from tests.fakes.symbolic_executor import SymbolicExecutor, SymbolicModel
 
 
 def test_tokens_follow_from_the_prefix() -> None:

@@ -1,0 +1,224 @@
+"""Writes the reference of all options, docs/configuration.md: see `make docs`.
+
+Default, range and text of an option stand where it is declared, in `app.settings.config` and
+`engine.config`; the values of the other sections come from serve_config.yaml.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from app.settings.config import NESTED, AppConfig, PinnedPrefixOption
+
+# heading -> the options below it, in the order in which they are shown
+GROUPS: Mapping[str, Sequence[str]] = {
+    "Model": (
+        "model", "served_model_name", "load_format", "dtype", "device", "tensor_parallel_size",
+        "num_threads", "compiled_kernels", "cache_folder",
+    ),
+    "KV cache": (
+        "block_size", "kv_cache_gib", "num_blocks", "gpu_memory_fraction", "swap_gib",
+        "memory_policy", "prefix_cache", "pinned_prefix_share", "pinned_prefixes",
+    ),
+    "Batching and scheduling": (
+        "max_num_seqs", "max_num_batched_tokens", "max_model_len", "max_num_waiting",
+        "prompt_share", "inter_token_latency_ms", "preemption", "watermark", "growth_blocks",
+        "max_overtakes",
+    ),
+    "HTTP server": (
+        "api_keys_file", "unknown_parameters", "stream_interval_ms", "limits.max_body_mib",
+    ),
+    "Traces": ("flight_recorder.folder", "flight_recorder.max_mib"),
+}  # fmt: skip
+
+_UNITS = {"_gib": " GiB", "_mib": " MiB", "_ms": " ms", "_s": " s"}
+_TYPES = {bool: "`true`, `false`", str: "text", Path: "path"}
+
+_INTRODUCTION = """# Configuration
+
+Generated from the code by `make docs`; do not edit it by hand.
+
+All options are in one file, [serve_config.yaml](../serve_config.yaml) or a copy of it.
+`make serve CONFIG=file` serves it, `python -m app.preflight file` only checks it. The options of
+the application stand under `args`. A bad value or an unknown option ends the start with one message
+that says what to change, with the nearest known name. `null` stands for a default that depends on
+something else. A name with a dot is in a group: `limits: {max_body_mib: 4.0}`."""
+
+_PREFIXES = "Each of `pinned_prefixes` has a name and exactly one of `text`, `file` and `messages`:"
+
+_SERVE = """## Sections for Ray Serve
+
+What stands beside `args` belongs to Ray Serve, whose
+[documentation](https://docs.ray.io/en/latest/serve/production-guide/config.html) has every field.
+Those that serve_config.yaml sets, with its values (`Ingress` and `Engine` are `deployments`):"""
+
+_PRODUCTION = """In production export `RAY_SERVE_ENABLE_HA_PROXY=1` and
+`RAY_SERVE_THROUGHPUT_OPTIMIZED=1` in the environment of `ray start`: streaming then costs a tenth
+of the CPU. `cluster.yaml` launches such a cluster on A100 nodes with `ray up`."""
+
+# field of serve_config.yaml, see `serve_fields` -> what it means
+SERVE_FIELDS: Mapping[str, str] = {
+    "proxy_location": "nodes that take HTTP connections",
+    "http_options.host": "address that the HTTP proxy listens on; `0.0.0.0` on a cluster, behind a "
+    "firewall or a load balancer",
+    "http_options.port": "port of the HTTP proxy",
+    "http_options.keep_alive_timeout_s": "seconds until an idle connection is closed",
+    "logging_config.encoding": "form of Serve's log lines, `TEXT` or `JSON`",
+    "logging_config.log_level": "lowest level that is logged",
+    "logging_config.enable_access_log": "log a line for each request",
+    "applications.name": "name of the application",
+    "applications.route_prefix": "path below which the API is served",
+    "applications.import_path": "the code that builds the application",
+    "Ingress.ray_actor_options.num_cpus": "CPUs that Ray reserves for each ingress replica, which "
+    "tokenizes and streams; the resources of the engine's processes follow from `args`",
+    "Ingress.autoscaling_config.min_replicas": "fewest ingress replicas",
+    "Ingress.autoscaling_config.max_replicas": "most ingress replicas",
+    "Ingress.autoscaling_config.target_ongoing_requests": "requests in progress per ingress "
+    "replica that scaling aims at",
+    "Engine.autoscaling_config.min_replicas": "fewest engine replicas; each has a copy of the "
+    "model",
+    "Engine.autoscaling_config.max_replicas": "most engine replicas",
+    "Engine.autoscaling_config.upscale_delay_s": "seconds of high load before a replica is added",
+    "Engine.autoscaling_config.downscale_delay_s": "seconds of low load before one is removed",
+    "Engine.autoscaling_config.policy.policy_function": "computes the number of engine replicas "
+    "from how full their batches and KV caches are",
+}
+
+
+def reference(serve_config: Any) -> str:
+    """The whole page, in Markdown.
+
+    Args:
+        serve_config: content of serve_config.yaml.
+
+    Raises:
+        KeyError: if an option is in no group, or a field of the file has no text.
+    """
+    options = all_options()
+    parts = [_INTRODUCTION]
+    for title, names in GROUPS.items():
+        parts += [f"## {title}", _option_table({name: options.pop(name) for name in names})]
+        if title == "KV cache":
+            parts += [_PREFIXES, _option_table(PinnedPrefixOption.model_fields)]
+    if options:
+        raise KeyError(f"in no group: {', '.join(options)}")
+    rows = (
+        (f"`{name}`", f"`{value}`", SERVE_FIELDS[name])
+        for name, value in serve_fields(serve_config).items()
+    )
+    parts += [_SERVE, _table(("field", "value", "meaning"), rows), _PRODUCTION]
+    return "\n\n".join(parts) + "\n"
+
+
+def all_options() -> dict[str, FieldInfo]:
+    """Every option by its whole name; groups are replaced by what is in them."""
+    found: dict[str, FieldInfo] = {}
+    for name, field in AppConfig.model_fields.items():
+        group = NESTED.get(name)
+        inside = {name: field} if group is None else _inside(name, group)
+        found |= inside
+    return found
+
+
+def _inside(group: str, model: type[BaseModel]) -> dict[str, FieldInfo]:
+    return {f"{group}.{name}": field for name, field in model.model_fields.items()}
+
+
+def serve_fields(content: Any) -> dict[str, str]:
+    """Fields of a Serve configuration file beside `args`, with their values as YAML.
+
+    Those of the only application's deployments begin with the deployment's name.
+    """
+    [application] = content["applications"]
+    deployments = {each["name"]: each for each in application["deployments"]}
+    return (
+        _leaves({name: content[name] for name in content if name != "applications"})
+        | _leaves({"applications": application}, without=("args", "deployments"))
+        | _leaves(deployments, without=("name",))
+    )
+
+
+def _leaves(parts: Mapping[str, Any], *, without: Sequence[str] = ()) -> dict[str, str]:
+    """Values by their path, in YAML."""
+    found: dict[str, str] = {}
+    for name, value in parts.items():
+        if isinstance(value, dict):
+            inside = {f"{name}.{key}": value[key] for key in value if key not in without}
+            found |= _leaves(inside)
+        else:
+            found[name] = yaml.safe_dump(value).splitlines()[0]
+    return found
+
+
+def _option_table(options: Mapping[str, FieldInfo]) -> str:
+    rows = (
+        (f"`{name}`", _default(field), _values(name, field), field.description or "")
+        for name, field in options.items()
+    )
+    return _table(("option", "default", "values", "meaning"), rows)
+
+
+def _table(columns: Sequence[str], rows: Iterator[tuple[str, ...]]) -> str:
+    lines = ["| " + " | ".join(cells) + " |" for cells in (columns, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(columns), *lines[1:]])
+
+
+def _default(field: FieldInfo) -> str:
+    extra = field.json_schema_extra
+    if isinstance(extra, dict):
+        return str(extra["shown"])
+    if field.is_required():
+        return "must be given"
+    default = field.default
+    if default is None:
+        return "none"
+    if isinstance(default, bool):
+        return f"`{default}`".lower()
+    return f"`{default}`" if isinstance(default, str) else f"{default:g}"
+
+
+def _values(name: str, field: FieldInfo) -> str:
+    """What an option accepts: choices, a range with its unit, or a type."""
+    kind = _without_none(field.annotation)
+    if get_origin(kind) is Literal:
+        return ", ".join(f"`{choice}`" for choice in get_args(kind))
+    if get_origin(kind) is tuple:
+        return "list"
+    unit = next((unit for end, unit in _UNITS.items() if name.endswith(end)), "")
+    return _TYPES[kind] if kind in _TYPES else _range(field) + unit
+
+
+def _without_none(annotation: Any) -> Any:
+    """The type of an option's values, without null and without what pydantic adds to it."""
+    if get_origin(annotation) in (Union, UnionType):
+        annotation = next(arg for arg in get_args(annotation) if arg is not type(None))
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
+def _range(field: FieldInfo) -> str:
+    bounds = {
+        name: getattr(part, name)
+        for part in field.metadata
+        for name in ("ge", "gt", "le", "lt")
+        if hasattr(part, name)
+    }
+    above = f"above {_number(bounds['gt'])}" if "gt" in bounds else ""
+    if "le" in bounds:
+        return f"{above or _number(bounds['ge'])} to {_number(bounds['le'])}"
+    # a limit that only the type's size sets is none to a reader
+    return above or f"at least {_number(bounds['ge'])}"
+
+
+def _number(value: float) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    serve_config = Path("serve_config.yaml").read_text(encoding="utf-8")
+    sys.stdout.write(reference(yaml.safe_load(serve_config)))

@@ -1,0 +1,34 @@
+"""Frozen configuration: the shape of a model, the settings of an engine and of its scheduler.
+
+Every field of `EngineConfig` and `SchedulerConfig` carries its default, its range and its text as
+metadata (see `documented`); the application's options and docs/configuration.md are made from them.
+"""
+
+from engine.config.documented import bounds_of, doc_of, documented
+from engine.config.engine import (
+    CPU_KV_CACHE_BYTES,
+    Device,
+    DType,
+    EngineConfig,
+    LoadFormat,
+    PrefixConfig,
+)
+from engine.config.model import ModelConfig, RopeConfig
+from engine.config.scheduler import MemoryPolicy, PreemptionPolicy, SchedulerConfig
+
+__all__ = [
+    "CPU_KV_CACHE_BYTES",
+    "DType",
+    "Device",
+    "EngineConfig",
+    "LoadFormat",
+    "MemoryPolicy",
+    "ModelConfig",
+    "PreemptionPolicy",
+    "PrefixConfig",
+    "RopeConfig",
+    "SchedulerConfig",
+    "bounds_of",
+    "doc_of",
+    "documented",
+]

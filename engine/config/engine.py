@@ -1,0 +1,148 @@
+"""The settings of one engine replica."""
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, Self
+
+from engine.config.documented import documented
+from engine.config.model import ModelConfig
+from engine.config.scheduler import SchedulerConfig
+
+DType = Literal["float32", "float16", "bfloat16"]
+Device = Literal["cpu", "cuda"]
+LoadFormat = Literal["safetensors", "dummy"]
+
+# size of the KV cache on a CPU unless it is configured: its memory is not the engine's to share out
+CPU_KV_CACHE_BYTES = 512 << 20
+
+_SCHEDULER_FIELDS = tuple(each.name for each in fields(SchedulerConfig))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixConfig:
+    """A prefix that is pinned from the start of a replica.
+
+    Attributes:
+        token_ids: its tokens; those of its full blocks are kept.
+        ttl_s: seconds from then on; None for as long as the engine lives.
+        salt: the tenant that it is for.
+    """
+
+    name: str
+    token_ids: tuple[int, ...]
+    ttl_s: float | None = None
+    salt: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Settings of one engine replica, checked and complete; what the scheduler reads is nested.
+
+    Make it with `from_options`, and change it with `with_options`, which take the fields of
+    `SchedulerConfig` as well. `num_blocks` 0 has the worker compute it from `kv_cache_bytes`;
+    `kv_cache_bytes` 0 has it measure what a GPU has left, and is `CPU_KV_CACHE_BYTES` elsewhere.
+    """
+
+    model_path: str = field(
+        metadata=documented("folder with config.json, tokenizer.json and safetensors")
+    )
+    model: ModelConfig = field(metadata=documented("shape of the model"))
+    scheduler: SchedulerConfig = field(metadata=documented("settings of the scheduler"))
+    dtype: DType = field(
+        metadata=documented("type of the numbers in weights, activations and KV cache")
+    )
+    device: Device = field(metadata=documented("where the model runs"))
+    load_format: LoadFormat = field(
+        default="safetensors",
+        metadata=documented(
+            "where the weights come from; `dummy` draws random ones, for benchmarks of a model "
+            "that is not there"
+        ),
+    )
+    tensor_parallel_size: int = field(
+        default=1,
+        metadata=documented(
+            "GPUs (or CPU processes) that share every layer; each is a rank", ge=1, le=64
+        ),
+    )
+    block_size: int = field(default=16, metadata=documented("tokens per block", ge=1, le=256))
+    num_blocks: int = field(
+        default=0, metadata=documented("blocks of the KV cache on each rank", ge=1, lt=1 << 31)
+    )
+    kv_cache_bytes: int = field(default=0, metadata=documented("size of the KV cache on each rank"))
+    gpu_memory_fraction: float = field(
+        default=0.9,
+        metadata=documented(
+            "share of a GPU's memory for weights, activations, CUDA graphs and KV cache together",
+            gt=0,
+            le=1,
+        ),
+    )
+    swap_bytes: int = field(
+        default=0,
+        metadata=documented(
+            "swap space: CPU memory on each rank for the KV cache of preempted requests; 0 never "
+            "swaps"
+        ),
+    )
+    max_num_seqs: int = field(metadata=documented("sequences in a batch", ge=1, le=4096))
+    max_num_waiting: int = field(
+        default=1024,
+        metadata=documented(
+            "requests that may wait for a place in the batch; further ones are refused with 429",
+            ge=1,
+            le=1 << 20,
+        ),
+    )
+    num_threads: int = field(
+        default=1, metadata=documented("compute threads of a CPU worker", ge=1, le=1024)
+    )
+    run_ahead: int = field(
+        default=2, metadata=documented("steps that are in flight at once; 1 waits for each result")
+    )
+    compiled_kernels: bool = field(
+        default=True,
+        metadata=documented(
+            "compile kernels and use them: in C for CPUs, in Triton for GPUs; otherwise plain "
+            "PyTorch computes"
+        ),
+    )
+    graphs: bool = field(
+        default=True,
+        metadata=documented("capture small steps as CUDA graphs and replay them, on a GPU"),
+    )
+    pinned_prefixes: tuple[PrefixConfig, ...] = field(
+        default=(),
+        metadata=documented("prefixes that are pinned before the first request is served"),
+    )
+
+    @classmethod
+    def from_options(cls, *, model: ModelConfig, **options: Any) -> Self:
+        """Make a configuration from options by name, those of the scheduler among them.
+
+        Args:
+            model: ends its sequences with its own ids, unless `eos_token_ids` says others.
+            options: fields of `EngineConfig`, without `scheduler`, and of `SchedulerConfig`.
+
+        Raises:
+            TypeError: if an option is not known or a needed one is missing.
+        """
+        inner: dict[str, Any] = {"eos_token_ids": model.eos_token_ids}
+        inner |= {name: value for name, value in options.items() if name in _SCHEDULER_FIELDS}
+        outer = {name: value for name, value in options.items() if name not in _SCHEDULER_FIELDS}
+        return cls(model=model, scheduler=SchedulerConfig(**inner), **outer)
+
+    def with_options(self, **changes: Any) -> Self:
+        """Make a configuration that differs in some options, those of the scheduler among them.
+
+        Raises:
+            TypeError: if an option is not known.
+        """
+        inner = {name: value for name, value in changes.items() if name in _SCHEDULER_FIELDS}
+        outer = {name: value for name, value in changes.items() if name not in _SCHEDULER_FIELDS}
+        return replace(self, scheduler=replace(self.scheduler, **inner), **outer)
+
+    def options(self) -> dict[str, Any]:
+        """Every option by name, those of the scheduler among them."""
+        outer = {each.name: getattr(self, each.name) for each in fields(self)}
+        inner = outer.pop("scheduler")
+        return outer | {name: getattr(inner, name) for name in _SCHEDULER_FIELDS}

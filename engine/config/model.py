@@ -1,0 +1,82 @@
+"""The shape of a model."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeConfig:
+    """Rotary position embedding.
+
+    Attributes:
+        theta: base of the frequencies.
+        scaling: how positions beyond the trained context are mapped.
+        factor: stretch of the context.
+        low_freq_factor, high_freq_factor, original_max_position: `llama3` scaling only.
+    """
+
+    theta: float = 10000.0
+    scaling: Literal["none", "linear", "llama3"] = "none"
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position: int = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Shape of a decoder-only transformer, see `engine.architectures`.
+
+    Attributes:
+        hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim: as published.
+        vocab_size: rows of the embedding.
+        max_position: longest context in tokens that the weights were made for.
+        embedding_size: columns of the embedding, projected to `hidden_size` where they differ; 0
+            for `hidden_size` itself.
+        norm_first: whether norms come before attention and feed-forward network, not after them.
+        attention_bias: whether query, key and value projections have a bias (Qwen2).
+        output_bias: whether the attention's output projection has one too.
+        tie_embeddings: whether the output layer is the embedding.
+        eos_token_ids: ids that end a sequence.
+        num_token_ids: ids that the tokenizer knows, the only ones that are ever chosen; 0 for all
+            rows of the embedding.
+    """
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_position: int
+    norm_eps: float
+    rope: RopeConfig = RopeConfig()
+    embedding_size: int = 0
+    norm_first: bool = True
+    attention_bias: bool = False
+    output_bias: bool = False
+    tie_embeddings: bool = False
+    eos_token_ids: tuple[int, ...] = ()
+    num_token_ids: int = 0
+
+    @property
+    def num_choices(self) -> int:
+        """Columns of the logits."""
+        return min(self.num_token_ids or self.vocab_size, self.vocab_size)
+
+    @property
+    def embedding_width(self) -> int:
+        """Columns of the embedding."""
+        return self.embedding_size or self.hidden_size
+
+    def kv_bytes_per_token(self, bytes_per_value: int, tensor_parallel_size: int = 1) -> int:
+        """Bytes that the keys and values of one token take on one rank."""
+        return (
+            2
+            * self.num_layers
+            * (self.num_kv_heads // tensor_parallel_size)
+            * self.head_dim
+            * bytes_per_value
+        )

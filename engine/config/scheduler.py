@@ -1,0 +1,145 @@
+"""The settings of the scheduler and of the KV cache's allocation."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from engine.config.documented import documented
+from engine.errors import ConfigError
+from engine.integers import div_ceil
+
+MemoryPolicy = Literal[
+    "paged", "reserved_oracle", "reserved_pow2", "reserved_max", "faster_transformer"
+]
+PreemptionPolicy = Literal["auto", "swap", "recompute"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """Settings that `engine.core` reads; how many sequences a batch holds comes in `Capacity`."""
+
+    max_num_batched_tokens: int = field(
+        metadata=documented(
+            "tokens that one step computes, prefill and decode together; lower it for shorter gaps "
+            "between the tokens of a stream",
+            ge=1,
+            le=1 << 20,
+        )
+    )
+    max_model_len: int = field(
+        metadata=documented("longest prompt plus output in tokens", ge=2, lt=1 << 31)
+    )
+    eos_token_ids: tuple[int, ...] = field(
+        default=(), metadata=documented("ids that end a sequence unless its request ignores them")
+    )
+    memory_policy: MemoryPolicy = field(
+        default="paged",
+        metadata=documented(
+            "how the KV cache is allocated: `paged`, block by block, or as a system that the paper "
+            "compares with: `reserved_oracle`, `reserved_pow2` and `reserved_max` reserve "
+            "contiguous blocks for the longest output (as asked for, rounded up to a power of two, "
+            "or up to `max_model_len`), `faster_transformer` is `reserved_max` with batches that "
+            "start and end together"
+        ),
+    )
+    preemption: PreemptionPolicy = field(
+        default="auto",
+        metadata=documented(
+            "how the KV cache of a preempted request comes back: `swap` copies its blocks to CPU "
+            "memory and back (needs `swap_gib`), `recompute` frees them and prefills again, `auto` "
+            "takes what costs less time for each request"
+        ),
+    )
+    watermark: float = field(
+        default=0.01,
+        metadata=documented(
+            "share of the blocks that a new request must leave free for running ones; `paged` only",
+            ge=0,
+            le=0.5,
+        ),
+    )
+    growth_blocks: float = field(
+        default=0.5,
+        metadata=documented(
+            "blocks per running sequence that a new request must leave free, where that is more "
+            "than `watermark`; keeps the same request from being preempted again and again; "
+            "`paged` only",
+            ge=0,
+            le=64,
+        ),
+    )
+    max_overtakes: int = field(
+        default=0,
+        metadata=documented(
+            "later requests that may start while an earlier one is swapped out and does not fit "
+            "yet; 0 keeps first come, first served",
+            ge=0,
+            le=4096,
+        ),
+    )
+    prompt_share: float = field(
+        default=0.5,
+        metadata=documented(
+            "share of `max_num_batched_tokens` that the prefill of one prompt may take in a step "
+            "while another prompt waits for its own",
+            gt=0,
+            le=1,
+        ),
+    )
+    prefix_cache: bool = field(
+        default=True,
+        metadata=documented(
+            "keep the blocks of earlier prompts and answers, and use them again for prompts that "
+            "begin in the same way"
+        ),
+    )
+    pinned_prefix_share: float = field(
+        default=0.0,
+        metadata=documented(
+            "share of the blocks that pinned prefixes may hold; the longest request must fit into "
+            "the rest",
+            ge=0,
+            le=0.9,
+        ),
+    )
+    inter_token_latency_s: float = field(
+        default=0.0,
+        metadata=documented(
+            "longest time that a step may take while requests wait for their next token; prefills "
+            "in the same step are shortened to keep it"
+        ),
+    )
+
+    @property
+    def max_chunk(self) -> int:
+        """Tokens of `prompt_share`."""
+        return max(1, int(self.max_num_batched_tokens * self.prompt_share))
+
+    def num_pinnable(self, num_blocks: int) -> int:
+        """Blocks of a pool of `num_blocks` that pinned prefixes may hold."""
+        return int(num_blocks * self.pinned_prefix_share)
+
+    def check_pinned_share(self, num_blocks: int, block_size: int) -> None:
+        """Accept by returning a share for pinned prefixes that cannot starve the pool.
+
+        Raises:
+            ConfigError: if the longest sequence does not fit beside them and the watermark, or if
+                nothing can be pinned at all.
+        """
+        share = self.pinned_prefix_share
+        if not share:
+            return
+        if self.memory_policy != "paged" or not self.prefix_cache:
+            raise ConfigError(
+                f"pinned_prefix_share is {share}, but prefixes can be pinned only in paged memory "
+                "with prefix_cache true; set it to 0"
+            )
+        num_pinned, num_kept_free = self.num_pinnable(num_blocks), int(num_blocks * self.watermark)
+        num_left = num_blocks - num_pinned - num_kept_free
+        num_needed = div_ceil(self.max_model_len, block_size)
+        if num_left < num_needed:
+            raise ConfigError(
+                f"pinned_prefix_share {share} leaves {num_left} of {num_blocks} blocks "
+                f"({num_pinned} may be pinned, {num_kept_free} are kept free), but a sequence of "
+                f"max_model_len {self.max_model_len} needs {num_needed}; lower pinned_prefix_share "
+                "or max_model_len, or enlarge the pool"
+            )
