@@ -17,7 +17,12 @@ from app.models.model_store import resolve
 from app.preflight import check
 from app.protocol.settings import ApiSettings
 from app.recorder.flight_recorder import RecorderOptions
-from app.serve.deployments import Engine, Ingress, gang_options, resources
+from app.serve.deployments import (
+    EngineDeployment,
+    IngressDeployment,
+    gang_options,
+    resources,
+)
 from app.serve.startup import config_errors_without_traceback
 from app.settings.config import DEFAULT_STREAM_INTERVAL_MS, AppConfig, parse_config
 from app.text.tokenizer import Tokenizer
@@ -44,12 +49,12 @@ def build(args: dict[str, Any]) -> Application:
     # every node finds its own copy of the model
     locate = partial(resolve, config.model, config.cache_folder)
     limits = ClientLimits(coalesce_s=stream_interval_s(config, engine_config))
-    engine = Engine.options(**resources(engine_config)).bind(  # type: ignore[attr-defined]
+    engine = EngineDeployment.options(**resources(engine_config)).bind(  # type: ignore[attr-defined]
         engine_config, gang_options(engine_config), locate, limits
     )
     make_app = partial(make_http_app, locate=locate, settings=settings)
     recorder = recorder_options(config)
-    return Ingress.bind(engine, make_app, recorder)  # type: ignore[attr-defined,no-any-return]
+    return IngressDeployment.bind(engine, make_app, recorder)  # type: ignore[attr-defined,no-any-return]
 
 
 def with_known_ids_only(config: EngineConfig) -> EngineConfig:

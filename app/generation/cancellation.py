@@ -19,7 +19,7 @@ async def finish(task: "asyncio.Future[ResultT]") -> ResultT:
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
-        # asyncio logs the exception of a task that nobody has asked for
+        # asyncio logs the exception of a task that was never looked at
         _ = task.cancelled() or task.exception()
         raise cancelled
     return task.result()

@@ -29,7 +29,7 @@ def _check_biases(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if len(value) > MAX_BIASES:
-        raise PydanticCustomError("too_long", f"it may have at most {MAX_BIASES} entries")
+        raise PydanticCustomError("too_long", f"it may have at most {MAX_BIASES} items")
     if not all(_TOKEN_ID.fullmatch(key) for key in value):
         raise PydanticCustomError("token_id", "its keys must be token ids")
     return value
