@@ -1,7 +1,8 @@
 """Records the requests to the engine and how they ended, without texts and tokens.
 
 A line is one JSON object in the form of Mooncake's traces (timestamp, input_length, output_length,
-hash_ids) with more fields, so that tools that replay those take these; docs/traces-and-whatif.md lists them.
+hash_ids) with more fields, so that tools that replay those take these.
+docs/traces-and-whatif.md lists the fields.
 """
 
 import time
