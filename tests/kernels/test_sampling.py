@@ -1,4 +1,4 @@
-"""Sampling: the right distribution, exact filters, and draws that depend on their own row alone."""
+"""Sampling: the right distribution, exact filters, and draws that depend only on their own row."""
 
 import pytest
 import torch
@@ -58,11 +58,11 @@ def test_a_row_draws_the_same_alone_and_in_a_batch(vocab_size: int, dtype: torch
     together = sample(logits, columns)
     noise = gumbel_noise(columns.seeds, columns.positions, vocab_size)
     for row in range(5):
-        alone = sample(logits[row : row + 1], take_row(columns, row))
-        assert alone.tokens[0] == together.tokens[row]
-        assert alone.logprobs is not None
+        single = sample(logits[row : row + 1], take_row(columns, row))
+        assert single.tokens[0] == together.tokens[row]
+        assert single.logprobs is not None
         assert together.logprobs is not None
-        assert torch.equal(alone.logprobs[0], together.logprobs[row])
+        assert torch.equal(single.logprobs[0], together.logprobs[row])
         own = gumbel_noise(
             columns.seeds[row : row + 1], columns.positions[row : row + 1], vocab_size
         )
