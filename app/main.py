@@ -58,7 +58,7 @@ def build(args: dict[str, Any]) -> Application:
 
 
 def with_known_ids_only(config: EngineConfig) -> EngineConfig:
-    """Limit the model to ids that the tokenizer knows; an embedding may have more rows."""
+    """Allow only token ids that the tokenizer knows; an embedding may have more rows."""
     num_token_ids = len(Tokenizer.load(Path(config.model_path)).vocabulary)
     return replace(config, model=replace(config.model, num_token_ids=num_token_ids))
 
@@ -88,7 +88,7 @@ def stream_interval_s(config: AppConfig, engine: EngineConfig) -> float:
 
 
 def recorder_options(config: AppConfig) -> RecorderOptions | None:
-    """Where requests are recorded, with a new secret; None where they are not."""
+    """Return where requests are recorded, with a new secret; None if they are not."""
     option = config.flight_recorder
     if option.folder is None:
         return None
@@ -100,7 +100,7 @@ def recorder_options(config: AppConfig) -> RecorderOptions | None:
 
 
 def api_settings(config: AppConfig, engine: EngineConfig) -> ApiSettings:
-    """What the HTTP layer must know.
+    """Return what the HTTP layer must know.
 
     Raises:
         ConfigError: if the file of API keys cannot be used.
@@ -117,7 +117,7 @@ def api_settings(config: AppConfig, engine: EngineConfig) -> ApiSettings:
 
 
 def _read_api_keys(path: Path | None) -> tuple[bytes, ...]:
-    """Digests of the keys, so that the keys themselves leave this function nowhere."""
+    """Return the digests of the keys; the keys themselves are not kept."""
     if path is None:
         return ()
     try:

@@ -1,4 +1,4 @@
-"""Finds what would make the engine fail, in a second and before anything heavy starts.
+"""Finds what would make the engine fail, before any process starts.
 
 `python -m app.preflight serve_config.yaml` checks every application of the file.
 """
@@ -57,7 +57,7 @@ def check_file(path: Path) -> None:
 
 
 def _check_memory(engine: EngineConfig) -> None:
-    """All ranks of a CPU engine live on one machine: one copy of the weights, a pool for each."""
+    """Check that one copy of the weights and the pools of all ranks fit the CPU memory."""
     value_bytes = DTYPE_BYTES[engine.dtype]
     parameters = sum(math.prod(shape) for shape in expected_tensors(engine.model).values())
     token_bytes = engine.model.kv_bytes_per_token(value_bytes, engine.tensor_parallel_size)
@@ -77,7 +77,7 @@ def _gib(num_bytes: int) -> str:
 
 
 def main() -> int:
-    """Check the file named on the command line; the exit code says whether it can be served."""
+    """Check the file named on the command line; return 0 if it can be served, else 1."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     try:
         check_file(Path(sys.argv[1] if len(sys.argv) > 1 else "serve_config.yaml"))

@@ -64,7 +64,7 @@ class PromptEncoder:
         )
 
     def stop_pattern(self, stops: Sequence[str], *, skip_special: bool) -> StopPattern:
-        """Return what the engine must know of stop strings to end beams at them."""
+        """Return the automaton by which the engine ends beams at stop strings."""
         return self._patterns.make(stops, skip_special=skip_special)
 
     async def tokenize(self, text: str, *, add_special_tokens: bool) -> IntColumn:

@@ -99,7 +99,7 @@ def describe(error: Exception) -> ErrorAnswer:
                 status=status, message=str(error), code=error.code, param=error.param
             )
         case EngineError():
-            # the engine logs the cause once; a line per request would drown it
+            # the engine logs the cause once, so that not every open request repeats it
             logger.debug("engine_unavailable error=%r", error)
             return ErrorAnswer(
                 status=503,

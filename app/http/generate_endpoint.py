@@ -1,4 +1,4 @@
-"""POST /v1/completions and POST /v1/chat/completions: one flow, plain or streamed."""
+"""POST /v1/completions and POST /v1/chat/completions: answered whole or as a stream."""
 
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable

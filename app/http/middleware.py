@@ -55,7 +55,7 @@ class RequestMiddleware:
             await self._app(scope, receive, send_with_id)
         except ClientDisconnected:
             return
-        except Exception as error:  # the last place to answer from
+        except Exception as error:  # no layer outside of this one answers
             answer = describe(error)
             if not has_started:
                 await answer.send(send_with_id)
@@ -63,7 +63,7 @@ class RequestMiddleware:
     def _check(self, scope: Scope) -> None:
         raw_path = scope.get("raw_path") or b""
         if b"%" in raw_path and not raw_path.startswith(_MODEL_PREFIX):
-            # one spelling per path: no way around a rule that looks at paths
+            # a path has one spelling, so that no rule about paths can be bypassed
             raise HttpError(404, "unknown_url", "there is nothing at this path")
         digest = self._key_digest(scope) if self._digests else b""
         scope["state"]["key_sha256"] = digest
@@ -76,7 +76,7 @@ class RequestMiddleware:
             )
 
     def _key_digest(self, scope: Scope) -> bytes:
-        """Return the digest of an accepted key, or nothing."""
+        """Return the digest of the caller's key if it is an accepted one, else nothing."""
         given = Headers(scope=scope).getlist("authorization")
         scheme, _, key = given[0].partition(" ") if len(given) == 1 else ("", "", "")
         digest = hashlib.sha256(key.encode("latin-1")).digest()

@@ -40,7 +40,7 @@ def build_app(client: EngineClient, tokenizer: Tokenizer, settings: ApiSettings)
         # the middleware answers errors of every kind
         exception_handlers={HTTPException: _pass_on},
     )
-    # a path has one spelling
+    # no second spelling of a path with a slash at its end
     app.router.redirect_slashes = False
     return app
 

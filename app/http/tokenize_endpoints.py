@@ -1,4 +1,4 @@
-"""POST /tokenize and POST /detokenize: what the model sees of a text, and back."""
+"""POST /tokenize and POST /detokenize: token ids of a text, and back."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from app.text.tokenizer import Tokenizer
 
 
 class TokenizeEndpoints:
-    """Both routes of one model."""
+    """The two routes of one model."""
 
     def __init__(self, tokenizer: Tokenizer, encoder: PromptEncoder, settings: ApiSettings) -> None:
         self._tokenizer = tokenizer

@@ -15,7 +15,7 @@ from app.models.manifest import FILE_NAME, damaged_files
 from engine.errors import ConfigError
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-# never pickled weights, never code
+# neither pickled weights nor code, which could run when loaded
 _HUB_FILES = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model")
 
 

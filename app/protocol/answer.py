@@ -59,7 +59,7 @@ class AnswerWriter(ABC):
         request_id: str,
         created_s: int,
     ) -> None:
-        """Write nothing yet.
+        """Encode what every chunk repeats.
 
         Args:
             prompts: int32 token ids of each prompt.

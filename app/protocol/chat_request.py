@@ -46,7 +46,7 @@ class Message(Strict):
     @model_validator(mode="before")
     @classmethod
     def _prepare(cls, message: Any) -> Any:
-        """Drop nulls, so that a message of an answer can be sent back as it came."""
+        """Drop nulls, so that a client can send the message of an answer back unchanged."""
         if not isinstance(message, dict):
             return message
         message = {key: value for key, value in message.items() if value is not None}

@@ -91,7 +91,7 @@ class CompletionRequest(GenerationFields):
             return [("prompt", self.prompt)]
         if isinstance(self.prompt[0], int):
             return [("prompt", self.prompt)]
-        # a list of texts or a list of id lists, which is the same here
+        # a list of texts or a list of id lists
         prompts = cast("list[str | list[int]]", self.prompt)
         return [(f"prompt[{index}]", prompt) for index, prompt in enumerate(prompts)]
 

@@ -1,4 +1,4 @@
-"""Log-probabilities in the two shapes of the API."""
+"""Log-probabilities in the shapes of the API: of completions, of chats and of prompts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 from app.text.choice_text import TokenLogprob
 from app.text.vocabulary import Vocabulary
 
-# JSON has no infinity
+# stands for minus infinity, which JSON does not have
 _LOWEST = -9999.0
 
 
 class LogprobWriter:
-    """Writes log-probabilities of one request.
+    """Writes the log-probabilities of one request.
 
     Args:
         as_ids: write a token as "token_id:7" instead of its text.
@@ -89,5 +89,5 @@ class LogprobWriter:
 
 
 def _finite(logprob: float) -> float:
-    # also for NaN, which is not above anything
+    # NaN compares false, so that it becomes the lowest value, too
     return logprob if logprob > _LOWEST else _LOWEST

@@ -19,8 +19,8 @@ from engine.runtime.messages import PrefixInfo
 from engine.runtime.protocol import Delta, EngineClient, TokenStream
 from engine.types import FinishReason, IntColumn, Pin, SamplingParams
 
-# tokens of a hashed block: as fine as the pool's blocks mostly are, so that other sizes can be
-# tried on a trace
+# tokens of a hashed block: the usual block size of the pool, so that a simulation can try
+# other sizes
 HASH_BLOCK = 16
 # so that a hash is exact in every reader of JSON, whose numbers may be floats
 _HASH_BYTES = 6

@@ -49,7 +49,7 @@ class _Node:
         return _Node(detokenizer, text, self.cumulative + logprob, self.length + 1)
 
     def end(self, token: int, logprob: float, *, include_stop: bool) -> "_Node":
-        """Add the token that ends it, whose text is left out unless it is to be included."""
+        """Add the token that ends it, whose text counts only with `include_stop`."""
         said = self.extend(token, logprob)
         last = said if include_stop else self
         text = last.text + last.detokenizer.fork().finish()

@@ -16,7 +16,7 @@ from engine.errors import ConfigError, InvalidRequest
 # rounds of `range` loops in one rendering; templates loop over messages, not over numbers
 _MAX_ROUNDS = 100_000
 _MAX_REASON_LEN = 300
-# what a template can raise by meeting a message that it was not written for
+# what a template can raise at a message that its author did not think of
 _RENDER_ERRORS = (
     jinja2.TemplateError,
     ArithmeticError,

@@ -128,7 +128,7 @@ class ChoiceText:
         )
 
     def _decode(self, delta: Delta) -> tuple[str, int]:
-        """Return the text let through and the number of tokens used."""
+        """Return the text up to a stop string, and the number of tokens that count."""
         last = len(delta.tokens) - 1
         parts = []
         for index, token in enumerate(delta.tokens):

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -25,9 +26,9 @@ def test_good_values_are_read() -> None:
 @pytest.mark.parametrize(
     ("read", "value"),
     [
-        *((size, value) for value in (None, 0, -1, True, 1.0, "1")),
-        *((number, value) for value in (None, 0, -1.0, float("inf"), float("nan"), True, "1")),
-        *((flag, value) for value in (2, "true", [])),
+        *product([size], [None, 0, -1, True, 1.0, "1"]),
+        *product([number], [None, 0, -1.0, float("inf"), float("nan"), True, "1"]),
+        *product([flag], [2, "true", []]),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_named(read: Callable[..., Any], value: object) -> None:
