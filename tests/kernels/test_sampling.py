@@ -1,5 +1,7 @@
 """Sampling: the right distribution, exact filters, and draws that depend only on their own row."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -135,3 +137,12 @@ def test_no_logprobs_unless_a_row_wants_them() -> None:
     chosen_only = sample(logits, make_columns(2, num_logprobs=0))
     assert chosen_only.logprobs is not None
     assert chosen_only.top_tokens is None
+
+
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.0}, {"top_p": 0.9, "num_logprobs": 2}])
+def test_logits_that_are_no_numbers_give_no_token(settings: dict[str, Any]) -> None:
+    sound = [0.0, 9.0, -torch.inf]
+    broken = [[torch.nan, 9.0, 0.0], [torch.inf, 9.0, 0.0], [-torch.inf] * 3]
+    logits = torch.tensor([sound, broken[0], sound, broken[1], broken[2], sound])
+    tokens = sample(logits, make_columns(6, **({"temperature": 0.1} | settings))).tokens
+    assert tokens.tolist() == [1, -1, 1, -1, -1, 1]
