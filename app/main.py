@@ -15,7 +15,7 @@ from app.generation.pinned_prefixes import encode_prefixes
 from app.http.routes import build_app
 from app.models.model_store import resolve
 from app.preflight import check
-from app.protocol.settings import ApiSettings
+from app.protocol.api_settings import ApiSettings
 from app.recorder.flight_recorder import RecorderOptions
 from app.serve.deployments import (
     EngineDeployment,

@@ -18,9 +18,12 @@ TESTED_ELSEWHERE = {
     "app/protocol/chat_answer.py": ("app/protocol/test_answer.py",),
     "app/protocol/completion_answer.py": ("app/protocol/test_answer.py",),
     "app/protocol/errors.py": ("app/http/test_errors.py", "app/protocol/test_parsing.py"),
-    "app/protocol/fields.py": ("app/api/test_bad_input.py", "app/protocol/test_chat_request.py"),
+    "app/protocol/generation_fields.py": (
+        "app/api/test_bad_input.py",
+        "app/protocol/test_chat_request.py",
+    ),
     "app/protocol/sampling_fields.py": ("app/api/test_sampling_fields.py",),
-    "app/protocol/settings.py": ("app/test_main.py",),
+    "app/protocol/api_settings.py": ("app/test_main.py",),
     # engine
     "engine/architectures/architecture.py": ("engine/test_model_config.py",),
     "engine/architectures/gpt2.py": ("engine/test_model_config.py",),

@@ -8,7 +8,7 @@ from app.generation.prompt_encoder import PromptEncoder
 from app.generation.sampling import BadWords, is_ranked, sampling_params, scoring_params
 from app.protocol.chat_request import ChatRequest
 from app.protocol.completion_request import CompletionRequest
-from app.protocol.fields import GenerationFields
+from app.protocol.generation_fields import GenerationFields
 from app.text.text_options import TextOptions
 from engine.errors import PromptTooLong
 from engine.types import IntColumn, SamplingParams, StopPattern

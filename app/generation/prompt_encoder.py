@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from app.protocol.api_settings import ApiSettings
 from app.protocol.chat_request import Message
-from app.protocol.settings import ApiSettings
 from app.text.stop_pattern import StopPatternMaker
 from app.text.tokenizer import Tokenizer
 from engine.errors import InvalidRequest, PromptTooLong

@@ -2,7 +2,7 @@
 
 import secrets
 
-from app.protocol.fields import GenerationFields
+from app.protocol.generation_fields import GenerationFields
 from engine.types import SamplingParams
 
 BadWords = tuple[tuple[int, ...], ...]

@@ -16,10 +16,10 @@ from app.http.errors import ClientDisconnected, describe_broken_stream
 from app.http.request_body import read_json_body
 from app.http.tasks import until_disconnect, with_pulse
 from app.protocol.answer import AnswerWriter
+from app.protocol.api_settings import ApiSettings
 from app.protocol.errors import ModelNotFound
-from app.protocol.fields import GenerationFields
+from app.protocol.generation_fields import GenerationFields
 from app.protocol.parsing import Schema, parse_object, parse_request
-from app.protocol.settings import ApiSettings
 from app.text.beam_text import BeamProgress
 from app.text.choice_text import TextDelta, join
 from engine.runtime.protocol import EngineClient

@@ -9,9 +9,9 @@ from app.generation.tenancy import tenant_salt
 from app.http.errors import HttpError
 from app.http.generate_endpoint import check_model
 from app.http.request_body import read_json_body
+from app.protocol.api_settings import ApiSettings
 from app.protocol.parsing import parse_object, parse_request
 from app.protocol.prefix_request import SCHEMA, PrefixRequest
-from app.protocol.settings import ApiSettings
 from engine.errors import EngineError
 from engine.runtime.messages import PrefixInfo
 from engine.runtime.protocol import EngineClient

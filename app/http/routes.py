@@ -19,9 +19,9 @@ from app.http.middleware import RequestMiddleware
 from app.http.prefix_endpoints import PrefixEndpoints
 from app.http.tokenize_endpoints import TokenizeEndpoints
 from app.protocol import chat_request, completion_request
+from app.protocol.api_settings import ApiSettings
 from app.protocol.chat_answer import ChatAnswer
 from app.protocol.completion_answer import CompletionAnswer
-from app.protocol.settings import ApiSettings
 from app.text.tokenizer import Tokenizer
 from engine.runtime.protocol import EngineClient
 

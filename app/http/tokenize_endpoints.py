@@ -7,8 +7,8 @@ from starlette.requests import Request
 from app.generation.prompt_encoder import PromptEncoder
 from app.http.generate_endpoint import check_model
 from app.http.request_body import read_json_body
+from app.protocol.api_settings import ApiSettings
 from app.protocol.parsing import RequestT, Schema, parse_object, parse_request
-from app.protocol.settings import ApiSettings
 from app.protocol.tokenize_request import DETOKENIZE, TOKENIZE
 from app.text.tokenizer import Tokenizer
 

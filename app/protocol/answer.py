@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from app.protocol.fields import GenerationFields
+from app.protocol.api_settings import ApiSettings
+from app.protocol.generation_fields import GenerationFields
 from app.protocol.logprobs import LogprobWriter
-from app.protocol.settings import ApiSettings
 from app.text.beam_text import BeamProgress
 from app.text.choice_text import TextDelta
 from app.text.vocabulary import Vocabulary

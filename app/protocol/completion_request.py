@@ -5,8 +5,8 @@ from typing import Annotated, Any, Self, cast
 from pydantic import Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.protocol import fields
-from app.protocol.fields import GenerationFields
+from app.protocol import generation_fields
+from app.protocol.generation_fields import GenerationFields
 from app.protocol.parsing import Schema
 from app.protocol.sampling_fields import MAX_CHOICES
 
@@ -98,6 +98,6 @@ class CompletionRequest(GenerationFields):
 
 SCHEMA = Schema(
     model=CompletionRequest,
-    ignored=fields.IGNORED,
-    unsupported=fields.UNSUPPORTED | {"suffix": None, "prompt_embeds": None},
+    ignored=generation_fields.IGNORED,
+    unsupported=generation_fields.UNSUPPORTED | {"suffix": None, "prompt_embeds": None},
 )

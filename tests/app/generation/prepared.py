@@ -4,9 +4,9 @@ from typing import Any
 
 from app.generation.prepare import PreparedRequest, prepare_chat, prepare_completion
 from app.generation.prompt_encoder import PromptEncoder
+from app.protocol.api_settings import ApiSettings
 from app.protocol.chat_request import ChatRequest
 from app.protocol.completion_request import CompletionRequest
-from app.protocol.settings import ApiSettings
 from app.text.tokenizer import Tokenizer
 from tests.app.api.server import MAX_MODEL_LEN, MODEL, chat_body, completion_body
 from tests.app.text.tokenizers import chatml_tokenizer

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from app.protocol.answer import AnswerWriter, Usage
+from app.protocol.api_settings import ApiSettings
 from app.protocol.chat_answer import ChatAnswer
 from app.protocol.chat_request import ChatRequest
 from app.protocol.completion_answer import CompletionAnswer
 from app.protocol.completion_request import CompletionRequest
-from app.protocol.settings import ApiSettings
 from app.text.beam_text import BeamProgress, BeamText
 from app.text.choice_text import TextDelta, TokenLogprob
 from engine.types import int32
