@@ -12,13 +12,13 @@ class ApiSettings:
         model_id: the name that clients ask for.
         created_s: Unix seconds at which the model became available.
         max_model_len: longest prompt plus output in tokens.
-        vocab_size: token ids that the model and its tokenizer know lie below it.
+        vocab_size: every token id that both model and tokenizer know is below it.
         unknown_parameters: whether a field that the API does not know is an error or is reported
             as ignored.
         system_fingerprint: names the build and the weights; a change may change outputs.
         max_body_bytes: largest request body.
-        keep_alive_s: seconds of silence after which a stream that has no news yet shows that it
-            lives; its status is 200 from then on.
+        keep_alive_s: seconds after which a stream that has nothing to send yet sends a keep-alive
+            comment; its status is 200 from then on.
         api_key_sha256: digests of the accepted keys; empty accepts every caller.
     """
 

@@ -2,7 +2,14 @@
 
 from app.generation.pinned_prefixes import _encode as encode_pinned
 from app.generation.pinned_prefixes import encode_prefixes
-from app.generation.prepare import JobMaker, _Plan, _text_options
+from app.generation.prepare import (
+    _check_options,
+    _max_tokens,
+    _prepared,
+    _sampling,
+    _text_options,
+    prepare_completion,
+)
 from app.generation.prompt_encoder import PromptEncoder, _off_the_loop
 from app.generation.sampling import (
     _beam_params,
@@ -14,38 +21,38 @@ from app.generation.sampling import (
 from tests.mutation.mutant import Fault
 
 REQUEST_FAULTS = [
-    # jobs
+    # prepare
     Fault(
         what="one token more than fits is asked for",
-        function=JobMaker._prompt,
+        function=_max_tokens,
         old="min(limit, room)",
         new="min(limit, room + 1)",
         noticed_by="test_output_ends_where_the_room_ends",
     ),
     Fault(
         what="an output as long as the context is refused",
-        function=JobMaker._plan,
-        old="limit > self._max_model_len",
-        new="limit >= self._max_model_len",
+        function=_check_options,
+        old="limit > encoder.max_model_len",
+        new="limit >= encoder.max_model_len",
         noticed_by="test_more_output_than_the_context_holds_is_refused",
     ),
     Fault(
         what="stop tokens are not checked",
-        function=JobMaker._plan,
-        old='self._encoder.check_ids("stop_token_ids", request.stop_token_ids)',
+        function=_check_options,
+        old='encoder.check_ids("stop_token_ids", request.stop_token_ids)',
         new="pass",
         noticed_by="test_ids_that_are_no_tokens_are_named",
     ),
     Fault(
         what="a completion loses its first space",
-        function=JobMaker.completion,
+        function=prepare_completion,
         old="starts_text=False",
         new="starts_text=True",
         noticed_by="test_an_answer_begins_a_text_and_a_completion_goes_on_with_one",
     ),
     Fault(
         what="beams are ranked once more by another score",
-        function=_Plan.job,
+        function=_prepared,
         old="request.num_candidates if is_ranked(request) else request.n",
         new="request.num_candidates",
         noticed_by="test_candidates_are_made_only_where_they_are_ranked",
@@ -60,13 +67,13 @@ REQUEST_FAULTS = [
     Fault(
         what="zero alternatives are taken for no log-probabilities",
         function=_text_options,
-        old="request.num_logprobs is not None",
-        new="bool(request.num_logprobs)",
+        old="num_logprobs=request.num_logprobs",
+        new="num_logprobs=request.num_logprobs or None",
         noticed_by="test_the_wishes_for_the_text_are_kept",
     ),
     Fault(
         what="a prompt of one token is sent to be scored without a token",
-        function=_Plan.sampling,
+        function=_sampling,
         old=" or len(ids) == 1",
         new="",
         noticed_by="test_nothing_is_asked_of_the_engine_where_there_is_nothing_to_score",
@@ -96,8 +103,8 @@ REQUEST_FAULTS = [
     Fault(
         what="a prompt may be one token longer than the context",
         function=PromptEncoder._check_room,
-        old="num_tokens + min_output <= self._max_model_len",
-        new="num_tokens + min_output <= self._max_model_len + 1",
+        old="num_tokens + min_output <= self.max_model_len",
+        new="num_tokens + min_output <= self.max_model_len + 1",
         noticed_by="test_a_prompt_must_leave_room_for_the_output",
     ),
     Fault(

@@ -5,9 +5,10 @@ from app.text.chat_template import ChatTemplate, _to_json
 from app.text.choice_text import ChoiceText
 from app.text.control_tokens import ControlTokens, Disguise
 from app.text.detokenizer import Detokenizer
-from app.text.prompt_text import PromptOptions, PromptText, _pieces, _unscored
+from app.text.prompt_text import PromptText, _pieces, _unscored
 from app.text.stop_matcher import StopMatcher
 from app.text.stop_pattern import StopPatternMaker
+from app.text.text_options import TextOptions
 from app.text.tokenizer import Tokenizer, _chat_template
 from app.text.vocabulary import Vocabulary, _Spelling
 from tests.mutation.mutant import Fault
@@ -196,10 +197,10 @@ TEXT_FAULTS = [
     ),
     Fault(
         what="the engine is asked for the smaller number of alternatives",
-        function=PromptOptions.num_scored,
+        function=TextOptions.num_scored,
         old="max(",
         new="min(",
-        noticed_by="test_the_engine_tells_what_either_list_needs",
+        noticed_by="test_the_engine_reports_what_either_list_needs",
     ),
     # stop_matcher
     Fault(

@@ -1,4 +1,4 @@
-"""Whose blocks a request may share."""
+"""Which requests may share cached blocks."""
 
 import hashlib
 
@@ -6,8 +6,8 @@ import hashlib
 def tenant_salt(key_sha256: bytes, cache_salt: str | None) -> bytes:
     """Return the salt under which a request's blocks are cached.
 
-    Callers with different keys never share; a salt of their own keeps a caller's requests apart
-    from each other and gives access to nobody else's.
+    Callers with different keys never share blocks. With a `cache_salt` a caller also keeps its own
+    requests apart from each other.
 
     Args:
         key_sha256: digest of the caller's key; empty where none is needed.

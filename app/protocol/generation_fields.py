@@ -69,7 +69,7 @@ class GenerationFields(SamplingFields):
 
     @model_validator(mode="after")
     def _check_stream_options(self) -> Self:
-        # an error of the whole body names its field by its type
+        # the error's type is the name of the field, see `app.protocol.parsing`
         if self.stream_options is not None and not self.stream:
             raise PydanticCustomError("stream_options", "it needs stream to be true")
         return self
@@ -91,7 +91,7 @@ IGNORED = frozenset(
     }
 )
 
-# field -> the one value that asks for nothing; a field without one must be left out
+# field -> the one value that is accepted because it asks for nothing; None: it must be left out
 UNSUPPORTED: dict[str, Any] = {
     "logprob_token_ids": None,
     "truncate_prompt_tokens": None,

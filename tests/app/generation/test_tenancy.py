@@ -2,7 +2,7 @@ import hashlib
 
 import pytest
 
-from app.http.tenancy import tenant_salt
+from app.generation.tenancy import tenant_salt
 from tests.app.api.answers import BODIES
 from tests.app.api.server import CHAT, COMPLETIONS, in_process, make_app
 from tests.fakes.scripted_engine import FakeEngineClient, Script
