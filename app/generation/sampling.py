@@ -35,8 +35,8 @@ def sampling_params(
         top_k=max(request.top_k, 0),
         top_p=request.top_p,
         min_p=request.min_p,
-        # equal prompts get different texts unless the client fixes a seed
-        seed=secrets.randbits(63) if request.seed is None else request.seed,
+        # equal prompts get different texts unless the client fixes a seed; -1 fixes none
+        seed=secrets.randbits(63) if request.seed in (None, -1) else request.seed,
         stop_token_ids=_distinct(request.stop_token_ids),
         ignore_eos=request.ignore_eos,
         min_tokens=min(request.min_tokens, max_tokens),

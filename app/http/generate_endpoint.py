@@ -19,7 +19,7 @@ from app.protocol.answer import AnswerWriter
 from app.protocol.api_settings import ApiSettings
 from app.protocol.errors import ModelNotFound
 from app.protocol.generation_fields import GenerationFields
-from app.protocol.parsing import Schema, parse_object, parse_request
+from app.protocol.parsing import parse_object, parse_request
 from app.text.beam_text import BeamProgress
 from app.text.choice_text import TextDelta, join
 from engine.runtime.protocol import EngineClient
@@ -37,15 +37,15 @@ class GenerateEndpoint(Generic[RequestT]):
 
     def __init__(
         self,
-        schema: Schema[RequestT],
+        model: type[RequestT],
         prepare: Callable[[PromptEncoder, RequestT], Awaitable[PreparedRequest]],
         answer: type[AnswerWriter],
         client: EngineClient,
         encoder: PromptEncoder,
         settings: ApiSettings,
     ) -> None:
-        """Args: schema, prepare, answer: what differs between the two routes."""
-        self._schema = schema
+        """Args: model, prepare, answer: what differs between the two routes."""
+        self._model = model
         self._prepare = prepare
         self._answer_type = answer
         self._client = client
@@ -56,7 +56,7 @@ class GenerateEndpoint(Generic[RequestT]):
         """Serve one request."""
         body = await read_json_body(scope, receive, self._settings.max_body_bytes)
         request, ignored = parse_request(
-            self._schema, parse_object(body), self._settings.unknown_parameters
+            self._model, parse_object(body), self._settings.unknown_parameters
         )
         check_model(request.model, self._settings)
         headers: HeaderList = []
@@ -113,13 +113,13 @@ class GenerateEndpoint(Generic[RequestT]):
         await send({"type": "http.response.body", "body": end})
 
 
-def check_model(name: str, settings: ApiSettings) -> None:
-    """Refuse a model that is not served here.
+def check_model(name: str | None, settings: ApiSettings) -> None:
+    """Refuse a model that is not served here; None stands for the only one.
 
     Raises:
         ModelNotFound: naming it, if the name is short enough to show.
     """
-    if name != settings.model_id:
+    if name is not None and name != settings.model_id:
         shown = f"the model {name!r}" if len(name) <= 100 and name.isprintable() else "this model"
         raise ModelNotFound(f"{shown} is not served here; see /v1/models", param="model")
 

@@ -11,7 +11,7 @@ from app.http.generate_endpoint import check_model
 from app.http.request_body import read_json_body
 from app.protocol.api_settings import ApiSettings
 from app.protocol.parsing import parse_object, parse_request
-from app.protocol.prefix_request import SCHEMA, PrefixRequest
+from app.protocol.prefix_request import PrefixRequest
 from engine.errors import EngineError
 from engine.runtime.messages import PrefixInfo
 from engine.runtime.protocol import EngineClient
@@ -29,9 +29,8 @@ class PrefixEndpoints:
     async def pin(self, request: Request) -> dict[str, Any]:
         """Compute and pin a prefix; answer once it is computed."""
         raw = await read_json_body(request.scope, request.receive, self._settings.max_body_bytes)
-        body, _ = parse_request(SCHEMA, parse_object(raw), self._settings.unknown_parameters)
-        if body.model is not None:
-            check_model(body.model, self._settings)
+        body, _ = parse_request(PrefixRequest, parse_object(raw), self._settings.unknown_parameters)
+        check_model(body.model, self._settings)
         salt = tenant_salt(request.state.key_sha256, body.cache_salt)
         pin = Pin(name=body.name, ttl_s=body.ttl_s)
         reason = await self._client.pin_prefix(await self._encode(body), pin, salt=salt)

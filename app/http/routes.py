@@ -18,10 +18,11 @@ from app.http.generate_endpoint import GenerateEndpoint, check_model
 from app.http.middleware import RequestMiddleware
 from app.http.prefix_endpoints import PrefixEndpoints
 from app.http.tokenize_endpoints import TokenizeEndpoints
-from app.protocol import chat_request, completion_request
 from app.protocol.api_settings import ApiSettings
 from app.protocol.chat_answer import ChatAnswer
+from app.protocol.chat_request import ChatRequest
 from app.protocol.completion_answer import CompletionAnswer
+from app.protocol.completion_request import CompletionRequest
 from app.text.tokenizer import Tokenizer
 from engine.runtime.protocol import EngineClient
 
@@ -50,11 +51,9 @@ def _routes(client: EngineClient, tokenizer: Tokenizer, settings: ApiSettings) -
     texts = TokenizeEndpoints(tokenizer, encoder, settings)
     prefixes = PrefixEndpoints(client, encoder, settings)
     completions = GenerateEndpoint(
-        completion_request.SCHEMA, prepare_completion, CompletionAnswer, client, encoder, settings
+        CompletionRequest, prepare_completion, CompletionAnswer, client, encoder, settings
     )
-    chat = GenerateEndpoint(
-        chat_request.SCHEMA, prepare_chat, ChatAnswer, client, encoder, settings
-    )
+    chat = GenerateEndpoint(ChatRequest, prepare_chat, ChatAnswer, client, encoder, settings)
     return [
         _post("/v1/completions", completions),
         _post("/v1/chat/completions", chat),

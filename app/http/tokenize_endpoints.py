@@ -8,8 +8,8 @@ from app.generation.prompt_encoder import PromptEncoder
 from app.http.generate_endpoint import check_model
 from app.http.request_body import read_json_body
 from app.protocol.api_settings import ApiSettings
-from app.protocol.parsing import RequestT, Schema, parse_object, parse_request
-from app.protocol.tokenize_request import DETOKENIZE, TOKENIZE
+from app.protocol.parsing import RequestT, parse_object, parse_request
+from app.protocol.tokenize_request import DetokenizeRequest, TokenizeRequest
 from app.text.tokenizer import Tokenizer
 
 
@@ -23,8 +23,8 @@ class TokenizeEndpoints:
 
     async def tokenize(self, request: Request) -> dict[str, Any]:
         """Return the token ids of a text or of a rendered conversation, and their number."""
-        body = await self._parse(TOKENIZE, request)
-        self._check_model(body.model)
+        body = await self._parse(TokenizeRequest, request)
+        check_model(body.model, self._settings)
         if body.messages is not None:
             ids = await self._encoder.encode_chat(
                 body.messages, add_generation_prompt=body.add_generation_prompt
@@ -45,16 +45,12 @@ class TokenizeEndpoints:
 
     async def detokenize(self, request: Request) -> dict[str, Any]:
         """Return the text of token ids, control tokens included."""
-        body = await self._parse(DETOKENIZE, request)
-        self._check_model(body.model)
+        body = await self._parse(DetokenizeRequest, request)
+        check_model(body.model, self._settings)
         self._encoder.check_ids("tokens", body.tokens)
         return {"prompt": self._tokenizer.decode(body.tokens)}
 
-    async def _parse(self, schema: Schema[RequestT], request: Request) -> RequestT:
+    async def _parse(self, model: type[RequestT], request: Request) -> RequestT:
         body = await read_json_body(request.scope, request.receive, self._settings.max_body_bytes)
-        parsed, _ = parse_request(schema, parse_object(body), self._settings.unknown_parameters)
+        parsed, _ = parse_request(model, parse_object(body), self._settings.unknown_parameters)
         return parsed
-
-    def _check_model(self, name: str | None) -> None:
-        if name is not None:
-            check_model(name, self._settings)

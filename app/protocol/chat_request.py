@@ -1,29 +1,40 @@
 """The body of POST /v1/chat/completions."""
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, Field, Tag, model_validator
 
-from app.protocol import generation_fields
-from app.protocol.generation_fields import GenerationFields
-from app.protocol.parsing import Schema
-from app.protocol.sampling_fields import Strict
+from app.protocol.generation_fields import IGNORED, UNSUPPORTED, GenerationFields
+from app.protocol.strict import Strict, either, fault
 
 MAX_MESSAGES = 2048
 
 _MEDIA = ("image_url", "input_audio", "video_url", "audio_url", "file", "image_embeds", "refusal")
-_TOOL_FIELDS = ("tool_calls", "function_call", "audio")
+_CONTENT = "it must be text or a list of text parts"
 
 
 def _refuse_media(part: Any) -> Any:
     if isinstance(part, dict) and part.get("type") in _MEDIA:
-        raise PydanticCustomError("unsupported_parameter", "only text parts are supported")
+        raise fault("", "only text parts are supported", "unsupported_parameter")
     return part
+
+
+def _kind_of_content(content: Any) -> str | None:
+    return (
+        "<text>" if isinstance(content, str) else "<parts>" if isinstance(content, list) else None
+    )
 
 
 class TextPart(Strict):
     """A piece of a message."""
+
+    place: ClassVar[str] = "messages.content."
+    unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "annotations": (),
+        "cache_control": (),
+        "prompt_cache_breakpoint": (),
+    }
 
     type: Literal["text"]
     text: str
@@ -33,25 +44,40 @@ _Part = Annotated[TextPart, BeforeValidator(_refuse_media)]
 
 
 class Message(Strict):
-    """One message of a conversation."""
+    """One message of a conversation; that of an answer can be sent back unchanged."""
+
+    place: ClassVar[str] = "messages."
+    unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "annotations": (),
+        "audio": (),
+        "function_call": (),
+        "reasoning": (),
+        "reasoning_content": (),
+        "refusal": (),
+        "task": (),
+        "tool_calls": (),
+        "tools": (),
+    }
 
     role: Literal["developer", "system", "user", "assistant", "tool"]
     content: Annotated[
         Annotated[str, Tag("<text>")] | Annotated[list[_Part], Field(min_length=1), Tag("<parts>")],
-        Discriminator(lambda content: "<parts>" if isinstance(content, list) else "<text>"),
+        either(_kind_of_content, _CONTENT),
     ]
     name: str | None = Field(None, pattern=r"^[A-Za-z0-9_-]{1,64}$")
     tool_call_id: str | None = Field(None, max_length=128)
 
     @model_validator(mode="before")
     @classmethod
-    def _prepare(cls, message: Any) -> Any:
-        """Drop nulls, so that a client can send the message of an answer back unchanged."""
+    def _fill(cls, message: Any) -> Any:
+        """Let an assistant have said nothing, as some answers do; an empty name is no name."""
         if not isinstance(message, dict):
             return message
-        message = {key: value for key, value in message.items() if value is not None}
-        if any(message.get(field) for field in _TOOL_FIELDS):
-            raise PydanticCustomError("unsupported_parameter", "tool calls are not supported")
+        message = {key: value for key, value in message.items() if (key, value) != ("name", "")}
+        if message.get("content") is None:
+            if message.get("role") != "assistant":
+                raise fault("content", _CONTENT, "missing_required_parameter")
+            message["content"] = ""
         return message
 
     def for_template(self) -> dict[str, str]:
@@ -70,13 +96,48 @@ class Message(Strict):
 class ChatRequest(GenerationFields):
     """A request for the next message of a conversation."""
 
+    ignored: ClassVar[Collection[str]] = IGNORED | {
+        "reasoning_effort",
+        "include_reasoning",
+        "parallel_tool_calls",
+        "documents",
+        "metadata",
+        "store",
+        "safety_identifier",
+        "prompt_cache_key",
+        "service_tier",
+        "verbosity",
+    }
+    unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = UNSUPPORTED | {
+        "best_of": (1,),
+        "echo": (False,),
+        "tools": ([],),
+        "tool_choice": ("none", "auto"),
+        "functions": ([],),
+        "function_call": ("none", "auto"),
+        "continue_final_message": (False,),
+        "add_special_tokens": (False,),
+        "chat_template": (),
+        "chat_template_kwargs": ({},),
+        "media_io_kwargs": (),
+        "mm_processor_kwargs": (),
+        "return_prompt_text": (False,),
+        "audio": (),
+        "modalities": (["text"],),
+        "moderation": (),
+        "prediction": (),
+        "prompt_cache_options": (),
+        "prompt_cache_retention": (),
+        "web_search_options": (),
+    }
+
     messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool = False
     top_logprobs: int = Field(0, ge=0, le=20)
     add_generation_prompt: bool = True
 
-    # accepted without effect, see `_IGNORED`
+    # accepted without effect, see `ignored`
     reasoning_effort: str | None = None
     include_reasoning: bool | None = None
     parallel_tool_calls: bool | None = None
@@ -103,44 +164,5 @@ class ChatRequest(GenerationFields):
     @model_validator(mode="after")
     def _check_top_logprobs(self) -> Self:
         if self.top_logprobs and not self.logprobs:
-            raise PydanticCustomError("top_logprobs", "it needs logprobs to be true")
+            raise fault("top_logprobs", "it needs logprobs to be true")
         return self
-
-
-_IGNORED = generation_fields.IGNORED | {
-    "reasoning_effort",
-    "include_reasoning",
-    "parallel_tool_calls",
-    "documents",
-    "metadata",
-    "store",
-    "safety_identifier",
-    "prompt_cache_key",
-    "service_tier",
-    "verbosity",
-}
-
-_UNSUPPORTED = generation_fields.UNSUPPORTED | {
-    "best_of": 1,
-    "echo": False,
-    "tools": [],
-    "tool_choice": "none",
-    "functions": [],
-    "function_call": "none",
-    "continue_final_message": False,
-    "add_special_tokens": False,
-    "chat_template": None,
-    "chat_template_kwargs": {},
-    "media_io_kwargs": None,
-    "mm_processor_kwargs": None,
-    "return_prompt_text": False,
-    "audio": None,
-    "modalities": ["text"],
-    "moderation": None,
-    "prediction": None,
-    "prompt_cache_options": None,
-    "prompt_cache_retention": None,
-    "web_search_options": None,
-}
-
-SCHEMA = Schema(model=ChatRequest, ignored=_IGNORED, unsupported=_UNSUPPORTED)

@@ -1,27 +1,26 @@
 """The body of POST /v1/completions."""
 
-from typing import Annotated, Any, Self, cast
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Self, cast
 
-from pydantic import Discriminator, Field, Tag, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, Tag, model_validator
 
-from app.protocol import generation_fields
-from app.protocol.generation_fields import GenerationFields
-from app.protocol.parsing import Schema
+from app.protocol.generation_fields import UNSUPPORTED, GenerationFields
 from app.protocol.sampling_fields import MAX_CHOICES
+from app.protocol.strict import either, fault
 
 DEFAULT_MAX_TOKENS = 16
 MAX_PROMPTS = 128
 MAX_SEQUENCES = 256
 
-_Text = Annotated[str, Field(min_length=1)]
-_Ids = Annotated[list[int], Field(min_length=1, fail_fast=True)]
+Text = Annotated[Annotated[str, Field(min_length=1)], Tag("<text>")]
+Ids = Annotated[Annotated[list[int], Field(min_length=1, fail_fast=True)], Tag("<ids>")]
 _MANY = Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)
 
 
-def _kind(prompt: Any) -> str:
+def _kind(prompt: Any) -> str | None:
     if not isinstance(prompt, list):
-        return "<text>"
+        return "<text>" if isinstance(prompt, str) else None
     first = prompt[0] if prompt else None
     if isinstance(first, str):
         return "<texts>"
@@ -31,12 +30,17 @@ def _kind(prompt: Any) -> str:
 class CompletionRequest(GenerationFields):
     """A request for the continuation of one or more prompts."""
 
+    unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = UNSUPPORTED | {
+        "suffix": (),
+        "prompt_embeds": (),
+    }
+
     prompt: Annotated[
-        Annotated[_Text, Tag("<text>")]
-        | Annotated[list[_Text], _MANY, Tag("<texts>")]
-        | Annotated[_Ids, Tag("<ids>")]
-        | Annotated[list[_Ids], _MANY, Tag("<id lists>")],
-        Discriminator(_kind),
+        Text
+        | Annotated[list[Text], _MANY, Tag("<texts>")]
+        | Ids
+        | Annotated[list[Ids], _MANY, Tag("<id lists>")],
+        either(_kind, "it must be text, a list of token ids, or a list of either"),
     ]
     max_tokens: int | None = Field(None, ge=0)
     best_of: int | None = Field(None, ge=1, le=MAX_CHOICES)
@@ -65,21 +69,21 @@ class CompletionRequest(GenerationFields):
     @model_validator(mode="after")
     def _check_max_tokens(self) -> Self:
         if self.max_tokens == 0 and not self.echo:
-            raise PydanticCustomError("max_tokens", "it may be 0 only with echo")
+            raise fault("max_tokens", "it may be 0 only with echo")
         return self
 
     @model_validator(mode="after")
     def _check_best_of(self) -> Self:
         if self.num_candidates < self.n:
-            raise PydanticCustomError("best_of", "it is below n")
+            raise fault("best_of", "it is below n")
         if self.num_candidates > self.n and self.stream and not self.use_beam_search:
-            raise PydanticCustomError("best_of", "it cannot be above n in a stream")
+            raise fault("best_of", "it cannot be above n in a stream")
         return self
 
     @model_validator(mode="after")
     def _check_num_sequences(self) -> Self:
         if self.num_prompts * self.num_candidates > MAX_SEQUENCES:
-            raise PydanticCustomError(
+            raise fault(
                 "n" if self.best_of is None else "best_of",
                 f"prompts times sequences are more than {MAX_SEQUENCES}",
             )
@@ -94,10 +98,3 @@ class CompletionRequest(GenerationFields):
         # a list of texts or a list of id lists
         prompts = cast("list[str | list[int]]", self.prompt)
         return [(f"prompt[{index}]", prompt) for index, prompt in enumerate(prompts)]
-
-
-SCHEMA = Schema(
-    model=CompletionRequest,
-    ignored=generation_fields.IGNORED,
-    unsupported=generation_fields.UNSUPPORTED | {"suffix": None, "prompt_embeds": None},
-)

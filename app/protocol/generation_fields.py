@@ -1,25 +1,61 @@
 """The request fields that both generating routes share, with their types and ranges."""
 
-from typing import Annotated, Any, Self
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, model_validator
-from pydantic_core import PydanticCustomError
 
-from app.protocol.sampling_fields import SamplingFields, Strict
+from app.protocol.sampling_fields import SamplingFields
+from app.protocol.strict import Strict, fault
 
 MAX_STOPS = 4
 MAX_STOP_LEN = 256
 MAX_PROMPT_LOGPROBS = 20
 
+IGNORED = frozenset(
+    {
+        "user",
+        "spaces_between_special_tokens",
+        "return_token_offsets",
+        "mm_payload",
+        "return_mm_kwargs",
+    }
+)
+# see `Strict.unsupported`
+UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "logprob_token_ids": (),
+    "truncate_prompt_tokens": (),
+    "truncation_side": (),
+    "response_format": ({"type": "text"},),
+    "structured_outputs": (),
+    "priority": (0,),
+    "session_id": (),
+    "prefix_id": (),
+    "include_metrics": (False,),
+    "watermarking": (False,),
+    "return_weight_versions": (False,),
+    "routed_experts_prompt_start": (0,),
+    "kv_transfer_params": (),
+    "ec_transfer_params": (),
+    "vllm_xargs": (),
+    "repetition_detection": (),
+    "thinking_token_budget": (-1,),
+    "stream_interval": (1,),
+}
+
 _Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LEN)]
 
 
 def _as_list(value: Any) -> Any:
+    if not isinstance(value, str | list):
+        raise fault("", "it must be text or a list of texts")
     return [value] if isinstance(value, str) else value
 
 
 class StreamOptions(Strict):
     """What a stream carries beside text."""
+
+    place: ClassVar[str] = "stream_options."
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
@@ -27,12 +63,13 @@ class StreamOptions(Strict):
 
 
 class GenerationFields(SamplingFields):
-    """Fields of /v1/completions and /v1/chat/completions alike.
+    """Fields of /v1/completions and /v1/chat/completions alike."""
 
-    `null` is removed before validation, so every field that is not required has a default here.
-    """
+    ignored: ClassVar[Collection[str]] = IGNORED
+    unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = UNSUPPORTED
 
-    model: str = Field(min_length=1)
+    # a server has one model, so its name may be left out
+    model: str | None = Field(None, min_length=1)
     max_tokens: int | None = Field(None, ge=1)
     stop: Annotated[list[_Stop], Field(max_length=MAX_STOPS), BeforeValidator(_as_list)] = Field([])
     include_stop_str_in_output: bool = False
@@ -45,7 +82,7 @@ class GenerationFields(SamplingFields):
     cache_salt: str | None = Field(None, min_length=1, max_length=128)
     request_id: str | None = Field(None, pattern=r"^[A-Za-z0-9._-]{1,128}$")
 
-    # accepted without effect, see `IGNORED`
+    # accepted without effect, see `ignored`
     user: str | None = None
     spaces_between_special_tokens: bool | None = None
     return_token_offsets: bool | None = None
@@ -69,46 +106,13 @@ class GenerationFields(SamplingFields):
 
     @model_validator(mode="after")
     def _check_stream_options(self) -> Self:
-        # the error's type is the name of the field, see `app.protocol.parsing`
-        if self.stream_options is not None and not self.stream:
-            raise PydanticCustomError("stream_options", "it needs stream to be true")
+        wishes = self.stream_options and self.stream_options.model_dump(exclude_defaults=True)
+        if wishes and any(wishes.values()) and not self.stream:
+            raise fault("stream_options", "it needs stream to be true")
         return self
 
     @model_validator(mode="after")
     def _check_min_tokens(self) -> Self:
         if self.output_limit is not None and self.min_tokens > self.output_limit:
-            raise PydanticCustomError("min_tokens", "it is above the most tokens to generate")
+            raise fault("min_tokens", "it is above the most tokens to generate")
         return self
-
-
-IGNORED = frozenset(
-    {
-        "user",
-        "spaces_between_special_tokens",
-        "return_token_offsets",
-        "mm_payload",
-        "return_mm_kwargs",
-    }
-)
-
-# field -> the one value that is accepted because it asks for nothing; None: it must be left out
-UNSUPPORTED: dict[str, Any] = {
-    "logprob_token_ids": None,
-    "truncate_prompt_tokens": None,
-    "truncation_side": None,
-    "response_format": {"type": "text"},
-    "structured_outputs": None,
-    "priority": 0,
-    "session_id": None,
-    "prefix_id": None,
-    "include_metrics": False,
-    "watermarking": False,
-    "return_weight_versions": False,
-    "routed_experts_prompt_start": 0,
-    "kv_transfer_params": None,
-    "ec_transfer_params": None,
-    "vllm_xargs": None,
-    "repetition_detection": None,
-    "thinking_token_budget": None,
-    "stream_interval": 1,
-}

@@ -1,10 +1,7 @@
 """From the bytes of a body to a checked request, or to an error that names the field."""
 
-import difflib
-import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from pydantic import ValidationError
@@ -15,37 +12,36 @@ from app.protocol.errors import (
     UnknownParameter,
     UnsupportedParameter,
 )
-from app.protocol.sampling_fields import Strict
+from app.protocol.strict import FAULT, Strict, is_plain
 from engine.errors import InvalidRequest
 
 MAX_DEPTH = 32
 MAX_FIELDS = 64
-_MAX_NAME_LEN = 64
 
-_ERRORS = {
-    "missing": MissingParameter,
-    "extra_forbidden": UnknownParameter,
-    "unsupported_parameter": UnsupportedParameter,
+_ERRORS = {kind.code: kind for kind in (MissingParameter, UnknownParameter, UnsupportedParameter)}
+# the validation library's error -> the API's words
+_REASONS = {
+    "bool_type": "it must be true or false",
+    "dict_type": "it must be an object",
+    "finite_number": "it must be a finite number",
+    "float_type": "it must be a number",
+    "greater_than": "it must be above {gt}",
+    "greater_than_equal": "it must be at least {ge}",
+    "int_type": "it must be a whole number",
+    "less_than_equal": "it must be at most {le}",
+    "list_type": "it must be a list",
+    "literal_error": "it must be {expected}",
+    "missing": "it must be given",
+    "model_type": "it must be an object",
+    "string_pattern_mismatch": "it must match {pattern}",
+    "string_too_long": "it may have at most {max_length} characters",
+    "string_too_short": "it must have at least {min_length} characters",
+    "string_type": "it must be text",
+    "too_long": "it may have at most {max_length} items",
+    "too_short": "it must have at least {min_length} items",
 }
-# a client's field name is repeated, in an error or a header field, only if it is a plain name
-_PLAIN_NAME = re.compile(rf"[A-Za-z0-9_]{{1,{_MAX_NAME_LEN}}}")
 
 RequestT = TypeVar("RequestT", bound=Strict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schema(Generic[RequestT]):
-    """The fields of one route, and how each is treated.
-
-    Attributes:
-        model: the checked request.
-        ignored: fields of `model` that have no effect.
-        unsupported: fields that are refused, with the one value that asks for nothing.
-    """
-
-    model: type[RequestT]
-    ignored: Collection[str] = ()
-    unsupported: Mapping[str, Any]
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
@@ -67,31 +63,24 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 
 def parse_request(
-    schema: Schema[RequestT], body: Mapping[str, Any], unknown: Literal["reject", "ignore"]
+    model: type[RequestT], body: Mapping[str, Any], unknown: Literal["reject", "ignore"]
 ) -> tuple[RequestT, list[str]]:
-    """Check a body against a schema; null means not given.
+    """Check a body.
 
     Returns:
-        The request and the names of fields that were given but have no effect.
+        The request and the names of fields that were given but have no effect, at most MAX_FIELDS
+        of those that are not known.
 
     Raises:
         InvalidRequest: naming the first field at fault.
     """
-    given = {name: value for name, value in body.items() if value is not None}
-    for name in given.keys() & schema.unsupported.keys():
-        _check_unsupported(name, given.pop(name), schema.unsupported[name])
-    known = schema.model.model_fields
-    strangers = sorted(given.keys() - known.keys())
-    if strangers and unknown == "reject":
-        raise _unknown(strangers[0], [*known, *schema.unsupported])
-    for name in strangers:
-        del given[name]
+    unknown_names: list[str] | None = [] if unknown == "ignore" else None
     try:
-        request = schema.model.model_validate(given)
+        request = model.model_validate(body, context=unknown_names)
     except ValidationError as error:
         raise _invalid(error) from None
-    ignored = [name for name in given if name in schema.ignored]
-    return request, ignored + [name for name in strangers if _PLAIN_NAME.fullmatch(name)]
+    ignored = [name for name in body if name in model.ignored and body[name] is not None]
+    return request, ignored + list(dict.fromkeys(unknown_names or ()))[:MAX_FIELDS]
 
 
 def _check_depth(value: dict[str, Any]) -> None:
@@ -108,28 +97,17 @@ def _check_depth(value: dict[str, Any]) -> None:
     raise MalformedBody(f"the body is nested deeper than {MAX_DEPTH}")
 
 
-def _check_unsupported(name: str, value: Any, neutral: Any) -> None:
-    is_number = type(neutral) is float and type(value) is int
-    if neutral is not None and value == neutral and (type(value) is type(neutral) or is_number):
-        return
-    hint = "" if neutral is None else f" or send {msgspec.json.encode(neutral).decode()}"
-    raise UnsupportedParameter(f"{name} is not supported; leave it out{hint}", param=name)
-
-
-def _unknown(name: str, known: Collection[str]) -> UnknownParameter:
-    if not _PLAIN_NAME.fullmatch(name):
-        return UnknownParameter("the body has a field whose name is not known")
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return UnknownParameter(f"there is no field {name}{hint}", param=name)
-
-
 def _invalid(error: ValidationError) -> InvalidRequest:
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    # a validator of the whole body cannot point to a field: it names one by the error's type
-    param = _field_path(first["loc"]) or (first["type"] if first["loc"] == () else "")
-    kind = _ERRORS.get(first["type"], InvalidRequest)
-    return kind(f"{param}: {first['msg']}", param=param)
+    first = error.errors(include_url=False, include_input=False)[0]
+    context = first.get("ctx", {})
+    path, code = _field_path(first["loc"]), first["type"]
+    if code == FAULT:
+        path = _field_path((*first["loc"], context.get("field", "")))
+        code, reason = context.get("code", ""), first["msg"]
+    else:
+        reason = _REASONS.get(code, "its value is not valid").format_map(context)
+    kind = MissingParameter if code == "missing" else _ERRORS.get(code, InvalidRequest)
+    return kind(f"{path or 'the body'}: {reason}", param=path or None)
 
 
 def _field_path(location: tuple[int | str, ...]) -> str:
@@ -141,6 +119,6 @@ def _field_path(location: tuple[int | str, ...]) -> str:
     for part in location:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif _PLAIN_NAME.fullmatch(part):
+        elif is_plain(part):
             path += f".{part}" if path else part
     return path

@@ -1,24 +1,36 @@
 """The body of POST /v1/prefixes."""
 
-from typing import Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from app.protocol.chat_request import MAX_MESSAGES, Message
-from app.protocol.parsing import Schema
-from app.protocol.sampling_fields import Strict
+from app.protocol.completion_request import Ids, Text
+from app.protocol.strict import Strict, either, fault
 
 PREFIX_NAME = r"^[A-Za-z0-9._-]{1,64}$"
 MAX_TTL_S = 366 * 24 * 3600
 
 
+def _kind(prompt: Any) -> str | None:
+    return "<text>" if isinstance(prompt, str) else "<ids>" if isinstance(prompt, list) else None
+
+
 class PrefixRequest(Strict):
     """A text, token ids or the first messages of a conversation; exactly one of them is given."""
 
+    unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "chat_template": (),
+        "chat_template_kwargs": ({},),
+        "tools": ([],),
+    }
+
     model: str | None = Field(None, min_length=1)
     name: str = Field(pattern=PREFIX_NAME)
-    prompt: str | list[int] | None = Field(None, min_length=1)
+    prompt: (
+        Annotated[Text | Ids, either(_kind, "it must be text or a list of token ids")] | None
+    ) = None
     messages: list[Message] | None = Field(None, min_length=1, max_length=MAX_MESSAGES)
     add_special_tokens: bool = True
     ttl_s: float | None = Field(None, gt=0, le=MAX_TTL_S)
@@ -27,12 +39,5 @@ class PrefixRequest(Strict):
     @model_validator(mode="after")
     def _check_input(self) -> Self:
         if (self.prompt is None) == (self.messages is None):
-            # the error's type is the name of the field, see `app.protocol.parsing`
-            raise PydanticCustomError("prompt", "give either prompt or messages")
+            raise fault("prompt", "give either prompt or messages")
         return self
-
-
-SCHEMA = Schema(
-    model=PrefixRequest,
-    unsupported={"chat_template": None, "chat_template_kwargs": {}, "tools": []},
-)

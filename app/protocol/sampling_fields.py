@@ -3,16 +3,9 @@
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, Field, Tag, model_validator
+
+from app.protocol.strict import Strict, either, fault
 
 MAX_CHOICES = 128
 MAX_STOP_TOKEN_IDS = 128
@@ -29,9 +22,9 @@ def _check_biases(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if len(value) > MAX_BIASES:
-        raise PydanticCustomError("too_long", f"it may have at most {MAX_BIASES} items")
+        raise fault("", f"it may have at most {MAX_BIASES} items")
     if not all(_TOKEN_ID.fullmatch(key) for key in value):
-        raise PydanticCustomError("token_id", "its keys must be token ids")
+        raise fault("", "its keys must be token ids")
     return value
 
 
@@ -39,10 +32,8 @@ _Bias = Annotated[float, Field(ge=-100, le=100)]
 _BadWord = Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_LEN)]
 
 
-class Strict(BaseModel):
-    """No coercion, no unknown fields, no NaN; an int may stand for a float."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+def _kind_of_stopping(value: Any) -> str | None:
+    return "<flag>" if isinstance(value, bool) else "<word>" if isinstance(value, str) else None
 
 
 class SamplingFields(Strict):
@@ -61,21 +52,25 @@ class SamplingFields(Strict):
     presence_penalty: float = Field(0.0, ge=-2, le=2)
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
     repetition_penalty: float = Field(1.0, ge=1e-3, le=1e3)
-    logit_bias: Annotated[dict[str, _Bias], BeforeValidator(_check_biases)] = {}
+    logit_bias: Annotated[dict[str, _Bias], BeforeValidator(_check_biases)] = Field({})
     allowed_token_ids: (
         Annotated[list[int], Field(min_length=1, max_length=MAX_ALLOWED_TOKEN_IDS, fail_fast=True)]
         | None
     ) = None
-    bad_words: Annotated[list[_BadWord], Field(max_length=MAX_BAD_WORDS, fail_fast=True)] = []
+    bad_words: Annotated[list[_BadWord], Field(max_length=MAX_BAD_WORDS, fail_fast=True)] = Field(
+        []
+    )
     min_tokens: int = Field(0, ge=0, le=2**31 - 1)
-    stop_token_ids: Annotated[list[int], Field(max_length=MAX_STOP_TOKEN_IDS, fail_fast=True)] = []
+    stop_token_ids: Annotated[list[int], Field(max_length=MAX_STOP_TOKEN_IDS, fail_fast=True)] = (
+        Field([])
+    )
     ignore_eos: bool = False
     deterministic: bool = False
     use_beam_search: bool = False
     length_penalty: float = Field(1.0, ge=-10, le=10)
     early_stopping: Annotated[
         Annotated[bool, Tag("<flag>")] | Annotated[Literal["never"], Tag("<word>")],
-        Discriminator(lambda value: "<word>" if isinstance(value, str) else "<flag>"),
+        either(_kind_of_stopping, 'it must be true, false or "never"'),
     ] = False
 
     @property
@@ -109,6 +104,5 @@ class SamplingFields(Strict):
         }
         for name, is_given in changes.items():
             if is_given:
-                # the error's type is the name of the field, see `app.protocol.parsing`
-                raise PydanticCustomError(name, "it cannot be used with use_beam_search")
+                raise fault(name, "it cannot be used with use_beam_search")
         return self

@@ -1,17 +1,23 @@
 """The bodies of POST /tokenize and POST /detokenize."""
 
-from typing import Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from app.protocol.chat_request import MAX_MESSAGES, Message
-from app.protocol.parsing import Schema
-from app.protocol.sampling_fields import Strict
+from app.protocol.strict import Strict, fault
 
 
 class TokenizeRequest(Strict):
     """A text or a conversation to be tokenised; exactly one of them is given."""
+
+    unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "continue_final_message": (False,),
+        "chat_template": (),
+        "chat_template_kwargs": ({},),
+        "tools": ([],),
+    }
 
     model: str | None = Field(None, min_length=1)
     prompt: str | None = None
@@ -23,8 +29,7 @@ class TokenizeRequest(Strict):
     @model_validator(mode="after")
     def _check_input(self) -> Self:
         if (self.prompt is None) == (self.messages is None):
-            # the error's type is the name of the field, see `app.protocol.parsing`
-            raise PydanticCustomError("prompt", "give either prompt or messages")
+            raise fault("prompt", "give either prompt or messages")
         return self
 
 
@@ -33,15 +38,3 @@ class DetokenizeRequest(Strict):
 
     model: str | None = Field(None, min_length=1)
     tokens: list[int] = Field(fail_fast=True)
-
-
-TOKENIZE = Schema(
-    model=TokenizeRequest,
-    unsupported={
-        "continue_final_message": False,
-        "chat_template": None,
-        "chat_template_kwargs": {},
-        "tools": [],
-    },
-)
-DETOKENIZE = Schema(model=DetokenizeRequest, unsupported={})

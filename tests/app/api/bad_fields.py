@@ -172,7 +172,7 @@ ONLY_CHAT: list[tuple[str, Any, str, str]] = [
         "messages",
         [{"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}],
         UNSUPPORTED,
-        "messages[0]",
+        "messages[0].tool_calls",
     ),
     ("messages", [{"role": "user", "content": "a " * 600}], TOO_LONG, "messages"),
     ("max_completion_tokens", 513, TOO_LONG, "max_completion_tokens"),

@@ -150,8 +150,8 @@ async def test_a_model_that_is_not_served_is_not_found(model: str) -> None:
     assert len(response.content) <= 1024
 
 
-@pytest.mark.parametrize("model", [None, "", 7])
-async def test_the_model_must_be_given(model: Any) -> None:
+@pytest.mark.parametrize("model", ["", 7])
+async def test_a_model_has_a_name(model: Any) -> None:
     async with in_process(build(FakeEngineClient([Script([5])]))) as http:
         response = await http.post(CHAT, json=chat_body(model=model))
     assert response.status_code == 400

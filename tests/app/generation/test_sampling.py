@@ -19,8 +19,9 @@ def params(max_tokens: int = 8, **fields: Any) -> SamplingParams:
     return sampling_params(request(**fields), max_tokens, ())
 
 
-def test_a_request_without_a_seed_gets_one_of_its_own() -> None:
-    assert len({params().seed for _ in range(4)}) == 4
+@pytest.mark.parametrize("fields", [{}, {"seed": -1}])
+def test_a_request_without_a_seed_gets_one_of_its_own(fields: dict[str, Any]) -> None:
+    assert len({params(**fields).seed for _ in range(4)}) == 4
 
 
 @pytest.mark.parametrize("seed", [0, 7, -(2**63), 2**63 - 1])

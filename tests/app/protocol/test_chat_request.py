@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from app.protocol.chat_request import SCHEMA, ChatRequest
+from app.protocol.chat_request import ChatRequest
 from app.protocol.parsing import parse_request
 from engine.errors import InvalidRequest
 from tests.app.api.server import chat_body
 
 
 def parse(**fields: Any) -> ChatRequest:
-    return parse_request(SCHEMA, chat_body(**fields), "reject")[0]
+    return parse_request(ChatRequest, chat_body(**fields), "reject")[0]
 
 
 def fault(**fields: Any) -> str | None:
@@ -39,7 +39,7 @@ def test_a_template_sees_only_what_a_message_has() -> None:
         ({"role": "user"}, "messages[0].content"),
         ({"role": "user", "content": []}, "messages[0].content"),
         ({"role": "user", "content": [{"type": "image_url"}]}, "messages[0].content[0]"),
-        ({"role": "assistant", "content": "x", "tool_calls": [{}]}, "messages[0]"),
+        ({"role": "assistant", "content": "x", "tool_calls": [{}]}, "messages[0].tool_calls"),
         ({"role": "user", "content": "x", "name": "a b"}, "messages[0].name"),
     ],
 )

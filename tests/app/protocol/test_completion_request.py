@@ -7,7 +7,6 @@ import pytest
 from app.protocol.completion_request import (
     DEFAULT_MAX_TOKENS,
     MAX_SEQUENCES,
-    SCHEMA,
     CompletionRequest,
 )
 from app.protocol.parsing import parse_request
@@ -16,7 +15,7 @@ from tests.app.api.server import completion_body
 
 
 def parse(**fields: Any) -> CompletionRequest:
-    return parse_request(SCHEMA, completion_body(**fields), "reject")[0]
+    return parse_request(CompletionRequest, completion_body(**fields), "reject")[0]
 
 
 def fault(**fields: Any) -> str | None:

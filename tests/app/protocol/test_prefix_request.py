@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from app.protocol.parsing import parse_request
-from app.protocol.prefix_request import SCHEMA
+from app.protocol.prefix_request import PrefixRequest
 from engine.errors import InvalidRequest
 
 MESSAGES = [{"role": "system", "content": "Be brief."}]
@@ -11,7 +11,7 @@ MESSAGES = [{"role": "system", "content": "Be brief."}]
 
 @pytest.mark.parametrize("content", [{"prompt": "a"}, {"prompt": [1, 2]}, {"messages": MESSAGES}])
 def test_a_prefix_is_a_text_or_ids_or_messages(content: dict[str, Any]) -> None:
-    request, ignored = parse_request(SCHEMA, {"name": "p.1", **content}, "reject")
+    request, ignored = parse_request(PrefixRequest, {"name": "p.1", **content}, "reject")
     assert (request.name, request.ttl_s, ignored) == ("p.1", None, [])
 
 
@@ -28,5 +28,5 @@ def test_a_prefix_is_a_text_or_ids_or_messages(content: dict[str, Any]) -> None:
 )
 def test_another_prefix_is_refused(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        parse_request(SCHEMA, {"name": "p", **fields}, "reject")
+        parse_request(PrefixRequest, {"name": "p", **fields}, "reject")
     assert caught.value.param == param

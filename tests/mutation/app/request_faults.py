@@ -125,14 +125,14 @@ REQUEST_FAULTS = [
     Fault(
         what="requests without a seed draw the same",
         function=sampling_params,
-        old="secrets.randbits(63) if request.seed is None else request.seed",
+        old="secrets.randbits(63) if request.seed in (None, -1) else request.seed",
         new="request.seed or 0",
         noticed_by="test_a_request_without_a_seed_gets_one_of_its_own",
     ),
     Fault(
         what="a seed of zero is no seed",
         function=sampling_params,
-        old="if request.seed is None else request.seed",
+        old="if request.seed in (None, -1) else request.seed",
         new="if not request.seed else request.seed",
         noticed_by="test_a_seed_is_kept",
     ),
