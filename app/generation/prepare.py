@@ -98,6 +98,7 @@ def _text_options(
 ) -> TextOptions:
     return TextOptions(
         stops=tuple(request.stop),
+        min_tokens=request.min_tokens,
         stop_token_ids=frozenset(request.stop_token_ids),
         include_stop=request.include_stop_str_in_output,
         skip_special=request.skip_special_tokens,
@@ -116,7 +117,11 @@ async def _sampling_maker(
     bad_words = await encoder.encode_bad_words(request.bad_words)
     stop_pattern = None
     if request.use_beam_search and request.stop:
-        stop_pattern = encoder.stop_pattern(request.stop, skip_special=request.skip_special_tokens)
+        stop_pattern = encoder.stop_pattern(
+            request.stop,
+            skip_special=request.skip_special_tokens,
+            min_tokens=request.min_tokens,
+        )
     return partial(_sampling, request, text.num_scored, bad_words, stop_pattern)
 
 

@@ -63,9 +63,11 @@ class PromptEncoder:
             lambda: [self._encode(*prompt, add_special_tokens, min_output) for prompt in prompts],
         )
 
-    def stop_pattern(self, stops: Sequence[str], *, skip_special: bool) -> StopPattern:
+    def stop_pattern(
+        self, stops: Sequence[str], *, skip_special: bool, min_tokens: int
+    ) -> StopPattern:
         """Return the automaton by which the engine ends beams at stop strings."""
-        return self._patterns.make(stops, skip_special=skip_special)
+        return self._patterns.make(stops, skip_special=skip_special, min_tokens=min_tokens)
 
     async def tokenize(self, text: str, *, add_special_tokens: bool) -> IntColumn:
         """Encode a text that is not to be continued; it may be empty or fill the context.

@@ -1,7 +1,7 @@
 """The texts of a beam search while it runs."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.text.detokenizer import Detokenizer
 from app.text.stop_matcher import StopMatcher
@@ -35,25 +35,33 @@ class BeamProgress:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """One hypothesis with all that its next token needs; never changed, as beams share parents."""
+    """One hypothesis with all that its next token needs; never changed, as beams share parents.
+
+    Attributes:
+        stops_from: characters of the text in which no stop string begins.
+    """
 
     detokenizer: Detokenizer
     text: str = ""
     cumulative: float = 0.0
     length: int = 0
+    stops_from: int = 0
     is_finished: bool = False
 
-    def extend(self, token: int, logprob: float) -> "_Node":
+    def extend(self, token: int, logprob: float, min_tokens: int) -> "_Node":
         detokenizer = self.detokenizer.fork()
         text = self.text + detokenizer.push(token)
-        return _Node(detokenizer, text, self.cumulative + logprob, self.length + 1)
+        length, stops_from = self.length + 1, self.stops_from
+        if length <= min_tokens:
+            stops_from = len(text) + (0 if detokenizer.is_complete else 1)
+        return _Node(detokenizer, text, self.cumulative + logprob, length, stops_from)
 
-    def end(self, token: int, logprob: float, *, include_stop: bool) -> "_Node":
+    def end(self, token: int, logprob: float, min_tokens: int, *, include_stop: bool) -> "_Node":
         """Add the token that ends it, whose text counts only with `include_stop`."""
-        said = self.extend(token, logprob)
+        said = self.extend(token, logprob, min_tokens)
         last = said if include_stop else self
         text = last.text + last.detokenizer.fork().finish()
-        return _Node(said.detokenizer, text, said.cumulative, said.length, is_finished=True)
+        return replace(said, text=text, is_finished=True)
 
 
 class BeamTexts:
@@ -84,15 +92,17 @@ class BeamTexts:
 
     def _take(self, step: BeamStep) -> None:
         going_on: dict[int, _Node] = {}
+        min_tokens = self._options.min_tokens
         rows = zip(step.indices, step.parents, step.tokens, step.logprobs, strict=True)
         for index, parent, token, logprob in rows:
             before = self._open[parent]
             if index >= 0:
-                going_on[index] = before.extend(token, logprob)
+                going_on[index] = before.extend(token, logprob, min_tokens)
             else:
                 # of a token that completes a stop string `_show` keeps what comes before the string
                 include_stop = self._options.include_stop or index == ENDED_BY_PATTERN
-                self._finished.append(before.end(token, logprob, include_stop=include_stop))
+                end = before.end(token, logprob, min_tokens, include_stop=include_stop)
+                self._finished.append(end)
         self._open = going_on
         self._finished.sort(key=self._score, reverse=True)
         del self._finished[self._num_shown :]
@@ -102,7 +112,7 @@ class BeamTexts:
 
     def _show(self, node: _Node) -> BeamText:
         matcher = StopMatcher(self._options.stops, include_stop=self._options.include_stop)
-        text = matcher.push(node.text)
+        text = matcher.push(node.text, node.stops_from)
         if matcher.matched is None:
             text += matcher.flush()
         return BeamText(text=text, cumulative_logprob=node.cumulative, is_finished=node.is_finished)

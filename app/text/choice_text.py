@@ -94,7 +94,10 @@ class ChoiceText:
             vocabulary, skip_special=options.skip_special, starts_text=options.starts_text
         )
         self._matcher = StopMatcher(options.stops, include_stop=options.include_stop)
+        self._num_tokens = 0
         self._num_decoded = start
+        # stop strings begin at this character or later
+        self._stops_from = start
         self._num_released = start
         self._held: deque[TokenLogprob] = deque()
         self._unreported: list[int] = []
@@ -139,10 +142,10 @@ class ChoiceText:
             ):
                 break
             text = self._detokenizer.push(token)
+            self._count_token(text)
             if self._options.num_logprobs is not None:
                 self._hold(delta, index, text)
-            self._num_decoded += len(text)
-            parts.append(self._matcher.push(text))
+            parts.append(self._match(text))
             if self._matcher.matched is not None:
                 return "".join(parts), index + 1
         return "".join(parts), last + 1
@@ -153,8 +156,20 @@ class ChoiceText:
         if tail and self._held:
             last = self._held.pop()
             self._held.append(_with_text(last, last.text + tail))
-        self._num_decoded += len(tail)
-        return self._matcher.push(tail)
+        return self._match(tail)
+
+    def _count_token(self, text: str) -> None:
+        """Note where stop strings may begin: after the text of the first `min_tokens` tokens."""
+        self._num_tokens += 1
+        if self._num_tokens <= self._options.min_tokens:
+            begun = 0 if self._detokenizer.is_complete else 1
+            self._stops_from = self._num_decoded + len(text) + begun
+
+    def _match(self, text: str) -> str:
+        """Return the text that is certain to be kept."""
+        num_free = self._stops_from - self._num_decoded
+        self._num_decoded += len(text)
+        return self._matcher.push(text, num_free)
 
     def _hold(self, delta: Delta, index: int, text: str) -> None:
         top: tuple[tuple[int, float], ...] = ()

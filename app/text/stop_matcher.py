@@ -24,10 +24,17 @@ class StopMatcher:
         self._longest = max(map(len, self._stops), default=0)
         self._held = ""
 
-    def push(self, text: str) -> str:
-        """Return the text that is certain to be kept; must not be called after a match."""
+    def push(self, text: str, num_free: int = 0) -> str:
+        """Return the text that is certain to be kept; must not be called after a match.
+
+        Args:
+            num_free: leading characters in which no stop string begins; the texts before are free
+                of them as a whole.
+        """
         if not self._stops:
             return text
+        if num_free > 0:
+            return text[:num_free] + self.push(text[num_free:])
         pending = self._held + text
         found = [(at + len(stop), at) for stop in self._stops if (at := pending.find(stop)) >= 0]
         if found:

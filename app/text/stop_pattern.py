@@ -23,13 +23,14 @@ class StopPatternMaker:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
 
-    def make(self, stops: Sequence[str], *, skip_special: bool) -> StopPattern:
+    def make(self, stops: Sequence[str], *, skip_special: bool, min_tokens: int = 0) -> StopPattern:
         """Return the pattern that is met by the token that completes any of the stop strings.
 
         The space that some tokenizers add before a first word counts as text here.
 
         Args:
             skip_special: whether control tokens have no text.
+            min_tokens: tokens before which no stop string begins.
         """
         vocabulary = self._vocabulary
         skipped = vocabulary.special_ids if skip_special else frozenset()
@@ -48,6 +49,7 @@ class StopPatternMaker:
             tokens=int32([token for _, token, _ in edges]),
             targets=int32([target for _, _, target in edges]),
             silent=int32(silent),
+            min_tokens=min_tokens,
         )
 
     def _edges(self, stop: bytes, first: int) -> Iterator[Transition]:

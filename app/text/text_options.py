@@ -9,6 +9,7 @@ class TextOptions:
 
     Attributes:
         stops: stop strings.
+        min_tokens: tokens before which no stop string may begin.
         stop_token_ids: ids that the client asked to stop at, beside the model's own.
         include_stop: keep the stop string, or the text of the stop token.
         skip_special: leave control tokens out of the text.
@@ -20,6 +21,7 @@ class TextOptions:
     """
 
     stops: tuple[str, ...] = ()
+    min_tokens: int = 0
     stop_token_ids: frozenset[int] = frozenset()
     include_stop: bool = False
     skip_special: bool = True

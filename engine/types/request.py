@@ -21,12 +21,14 @@ class StopPattern:
     Attributes:
         sources, tokens, targets: int32 edges; `PATTERN_MET` as a target ends the sequence.
         silent: int32 tokens that change no state.
+        min_tokens: tokens of the output that count for nothing: what meets it begins after them.
     """
 
     sources: IntColumn
     tokens: IntColumn
     targets: IntColumn
     silent: IntColumn
+    min_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

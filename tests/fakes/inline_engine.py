@@ -90,18 +90,23 @@ class InlineStream:
         self.request_id = request_id
         self.pending: deque[Delta] = deque()
         self._client = client
-        self._num_open = num_choices
+        self._open = set(range(num_choices))
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
-        while self._num_open:
+        while self._open:
             while not self.pending:
                 self._client.step()
             delta = self.pending.popleft()
-            self._num_open -= delta.finish_reason is not FinishReason.NONE
+            if delta.choice >= 0 and delta.choice not in self._open:
+                continue
+            if delta.finish_reason is not FinishReason.NONE:
+                self._open.discard(delta.choice)
             yield delta
 
     async def abort(self) -> None:
         self._client.abort(self.request_id)
 
     async def abort_choice(self, choice: int) -> None:
+        # nothing more is reported of it
+        self._open.discard(choice)
         self._client.abort(self.request_id, choice)

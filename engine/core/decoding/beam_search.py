@@ -102,6 +102,7 @@ class BeamSearch:
         self._stop_ids = stop_ids
         self._length_penalty = length_penalty
         self._early_stopping = early_stopping
+        self._pattern_from = 0 if stop_pattern is None else stop_pattern.min_tokens
         self._pattern = None if stop_pattern is None else StopPatternMatcher(stop_pattern)
         self._length = 0
         self._beams: dict[int, _Beam] = {0: _Beam()}
@@ -181,7 +182,8 @@ class BeamSearch:
         return self._pattern is None or self._states_after(child) is not None
 
     def _states_after(self, child: Child) -> States | None:
-        if self._pattern is None:
+        """States after the last token of a child; None if it meets the pattern."""
+        if self._pattern is None or self._length <= self._pattern_from:
             return NO_STATES
         return self._pattern.advance(self._beams[child.parent].states, child.token)
 

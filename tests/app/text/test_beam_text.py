@@ -107,3 +107,24 @@ def test_no_more_finished_hypotheses_are_kept_than_are_shown() -> None:
     beams.push([step(*rows, (0, 0, b"d", -0.5))])
     beams.push([step((0, 0, b"d", -9.0))])
     assert [b.cumulative_logprob for b in beams.best().beams] == [-1.0, -2.0]
+
+
+@pytest.mark.parametrize(
+    ("stop", "min_tokens", "text"),
+    [("a", 0, ""), ("a", 1, "ab"), ("ba", 1, "a"), ("ba", 2, "abaca"), ("ca", 3, "aba")],
+)
+def test_a_stop_string_begins_after_the_least_number_of_tokens(
+    stop: str, min_tokens: int, text: str
+) -> None:
+    beams = texts(stops=(stop,), min_tokens=min_tokens)
+    for piece in (b"a", b"b", b"a", b"c", b"a"):
+        beams.push([step((0, 0, piece, -1.0))])
+    assert shown(beams)[0][0] == text
+
+
+def test_a_character_that_has_begun_is_not_where_a_stop_string_begins() -> None:
+    first, second = (bytes([byte]) for byte in "\u00e9".encode())
+    for min_tokens, text in ((0, ""), (1, "\u00e9")):
+        beams = texts(stops=("\u00e9",), min_tokens=min_tokens)
+        beams.push([step((0, 0, first, -1.0)), step((0, 0, second, -1.0))])
+        assert shown(beams)[0][0] == text

@@ -1,3 +1,4 @@
+import codecs
 import math
 
 import pytest
@@ -195,3 +196,39 @@ def test_alternatives_belong_to_their_token() -> None:
         (-0.5, ((0, -0.5), (2, -1.0))),
         (-0.25, ((1, -0.25), (0, -2.0))),
     ]
+
+
+BYTES = spelled_vocabulary("a", "b", "ab", "\u00e9", b"\xc3", b"\xa9", b"\xa9a", b"\xe2\x82")
+
+
+def without_early_stops(tokens: list[int], stops: tuple[str, ...], min_tokens: int) -> str:
+    """Text up to the first stop string that begins behind the first tokens, found in hindsight."""
+    pieces = [BYTES.pieces[token] for token in tokens]
+    text = b"".join(pieces).decode(errors="replace")
+    early = b"".join(pieces[:min_tokens])
+    # a character that the early tokens begin belongs to them
+    whole = early.decode(errors="replace")
+    begun = whole.endswith("\ufffd") and codecs.getincrementaldecoder("utf-8")("replace")
+    start = len(whole)
+    if begun:
+        begun.decode(early)
+        start = len(whole) if begun.getstate()[0] else start
+    found = [(at + len(stop), at) for stop in stops if (at := text.find(stop, start)) >= 0]
+    return text[: min(found)[1]] if found else text
+
+
+@given(
+    st.lists(st.integers(0, 7), min_size=1, max_size=12),
+    st.lists(st.text("ab\u00e9", min_size=1, max_size=3), min_size=1, max_size=3).map(tuple),
+    st.integers(0, 8),
+)
+@settings(max_examples=500, deadline=None)
+def test_a_stop_string_begins_after_the_least_number_of_tokens(
+    tokens: list[int], stops: tuple[str, ...], min_tokens: int
+) -> None:
+    options = TextOptions(stops=stops, min_tokens=min_tokens)
+    expected = without_early_stops(tokens, stops, min_tokens)
+    for groups in ([1] * len(tokens), [len(tokens)]):
+        result = join(run(tokens, options, groups=groups, vocabulary=BYTES))
+        assert result.text == expected
+        assert len(result.token_ids) >= min(min_tokens, len(tokens))

@@ -55,12 +55,13 @@ def search(model: Any, max_tokens: int, **settings: Any) -> Any:
 
 
 class StopString(StoppingCriteria):
-    """Ends a beam whose text after the prompt holds a string, according to the vocabulary."""
+    """Ends a beam whose text after the prompt and `min_tokens` tokens holds a string."""
 
-    def __init__(self, stop: str) -> None:
+    def __init__(self, stop: str, min_tokens: int) -> None:
         self._stop = stop
+        self._start = len(PROMPT) + min_tokens
         self._pieces = chatml_tokenizer().vocabulary.pieces
 
     def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
-        texts = (b"".join(self._pieces[i] for i in row[len(PROMPT) :]) for row in input_ids)
+        texts = (b"".join(self._pieces[i] for i in row[self._start :]) for row in input_ids)
         return torch.tensor([self._stop.encode() in text for text in texts])

@@ -79,8 +79,9 @@ def _prompt_ids(chunks: list[dict[str, Any]]) -> list[int]:
 
 @pytest.mark.parametrize("early_stopping", [True, False, "never"])
 @pytest.mark.parametrize("at", [0.1, 0.3])
+@pytest.mark.parametrize("min_tokens", [0, 7])
 async def test_a_beam_ends_at_a_stop_string_as_in_transformers(
-    at: float, early_stopping: Any, client: InlineEngineClient, reference: Any
+    min_tokens: int, at: float, early_stopping: Any, client: InlineEngineClient, reference: Any
 ) -> None:
     fields = {"n": 4, "use_beam_search": True, "max_tokens": 12, "early_stopping": early_stopping}
     fields |= {"prompt": PROMPT, "ignore_eos": True, "logprobs": 0, "return_token_ids": True}
@@ -93,19 +94,20 @@ async def test_a_beam_ends_at_a_stop_string_as_in_transformers(
         12,
         early_stopping=early_stopping,
         eos_token_id=None,
-        stopping_criteria=[StopString(stop)],
+        stopping_criteria=[StopString(stop, min_tokens)],
     )
     for stream in (False, True):
-        body = completion_body(stop=stop, stream=stream, **fields)
+        body = completion_body(stop=stop, min_tokens=min_tokens, stream=stream, **fields)
         answer = await post(client, COMPLETIONS, body)
         choices = summed(answer) if stream else answer["choices"]
-        assert stop in {choice["stop_reason"] for choice in choices}
+        assert min_tokens or stop in {choice["stop_reason"] for choice in choices}
         assert_same_tokens(choices, expected)
         for choice in choices:
             is_met = choice["stop_reason"] == stop
             assert choice["finish_reason"] == ("stop" if is_met else "length")
             assert is_met or len(choice["token_ids"]) == 12
-            assert stop not in choice["text"]
+            assert len(choice["token_ids"]) > min_tokens
+            assert min_tokens or stop not in choice["text"]
 
 
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])

@@ -39,8 +39,8 @@ TEXT_FAULTS = [
     Fault(
         what="the end token of a beam is left out of its score",
         function=_Node.end,
-        old="said.length, is_finished",
-        new="self.length, is_finished",
+        old="replace(said, text",
+        new="replace(self, text",
         noticed_by="test_the_tokens_of_a_finished_hypothesis_count_in_its_score",
     ),
     # chat_template
