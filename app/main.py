@@ -110,6 +110,7 @@ def api_settings(config: AppConfig, engine: EngineConfig) -> ApiSettings:
         created_s=int(time.time()),
         max_model_len=engine.scheduler.max_model_len,
         vocab_size=engine.model.num_choices,
+        eos_token_ids=engine.scheduler.eos_token_ids,
         unknown_parameters=config.unknown_parameters,
         max_body_bytes=int(config.limits.max_body_mib * (1 << 20)),
         api_key_sha256=_read_api_keys(config.api_keys_file),

@@ -98,7 +98,7 @@ class Generation:
             return list(texts)
         kept: list[TextDelta] = []
         for start in range(0, len(texts), num_candidates):
-            ranked = sorted(texts[start : start + num_candidates], key=_mean_logprob, reverse=True)
+            ranked = sorted(texts[start : start + num_candidates], key=_rank, reverse=True)
             kept += ranked[:num_choices]
         return kept
 
@@ -149,8 +149,9 @@ async def _submit(
         raise
 
 
-def _mean_logprob(text: TextDelta) -> float:
-    return text.logprob / max(1, len(text.token_ids))
+def _rank(text: TextDelta) -> tuple[bool, float]:
+    """The mean log-probability, behind that of every text that did not end for want of a token."""
+    return text.finish_reason != "error", text.logprob / max(1, len(text.token_ids))
 
 
 async def _merge(

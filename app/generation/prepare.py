@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from app.generation.prompt_encoder import PromptEncoder
+from app.generation.rules import check_rules, late_rule
 from app.generation.sampling import BadWords, is_ranked, sampling_params, scoring_params
 from app.protocol.chat_request import ChatRequest
 from app.protocol.completion_request import CompletionRequest
 from app.protocol.generation_fields import GenerationFields
 from app.text.text_options import TextOptions
-from engine.errors import PromptTooLong
+from engine.errors import InvalidRequest, PromptTooLong
 from engine.types import IntColumn, SamplingParams, StopPattern
 
 # (token ids of a prompt, most tokens to generate) -> its parameters; see `_sampling`
@@ -58,7 +59,8 @@ async def prepare_completion(encoder: PromptEncoder, request: CompletionRequest)
     """Prepare a request of /v1/completions.
 
     Raises:
-        InvalidRequest: if a token id does not exist or a prompt has no tokens.
+        InvalidRequest: if a token id does not exist, a prompt has no tokens, or the rules allow
+            none.
         PromptTooLong: if a prompt leaves no room for the first token to generate.
     """
     text = _text_options(request, starts_text=False, echo=request.echo)
@@ -106,6 +108,7 @@ def _text_options(
         num_logprobs=request.num_logprobs,
         echo=echo,
         num_prompt_logprobs=request.prompt_logprobs,
+        late_rule=late_rule(request),
     )
 
 
@@ -115,6 +118,9 @@ async def _sampling_maker(
     """Check and encode the options that all prompts of a request share."""
     _check_options(encoder, request)
     bad_words = await encoder.encode_bad_words(request.bad_words)
+    if not _is_scoring(request):
+        rules = sampling_params(request, 1, bad_words)
+        check_rules(rules, encoder.eos_token_ids, encoder.vocab_size)
     stop_pattern = None
     if request.use_beam_search and request.stop:
         stop_pattern = encoder.stop_pattern(
@@ -129,6 +135,11 @@ def _check_options(encoder: PromptEncoder, request: GenerationFields) -> None:
     encoder.check_ids("stop_token_ids", request.stop_token_ids)
     encoder.check_ids("allowed_token_ids", request.allowed_token_ids or [])
     encoder.check_keys("logit_bias", request.logit_bias)
+    if request.min_tokens > encoder.max_model_len:
+        raise InvalidRequest(
+            f"min_tokens is above the model's context of {encoder.max_model_len} tokens",
+            param="min_tokens",
+        )
     limit = request.output_limit
     if limit is not None and limit > encoder.max_model_len:
         raise PromptTooLong(

@@ -25,6 +25,8 @@ class PromptEncoder:
     Attributes:
         vocabulary: of the tokenizer.
         max_model_len: longest prompt plus output in tokens.
+        eos_token_ids: ids at which the model ends an answer.
+        vocab_size: ids that the model can choose.
     """
 
     def __init__(self, tokenizer: Tokenizer, settings: ApiSettings) -> None:
@@ -32,7 +34,8 @@ class PromptEncoder:
         self._patterns = StopPatternMaker(tokenizer.vocabulary)
         self.max_model_len = settings.max_model_len
         self.vocabulary = tokenizer.vocabulary
-        self._vocab_size = settings.vocab_size
+        self.eos_token_ids = settings.eos_token_ids
+        self.vocab_size = settings.vocab_size
 
     async def encode(
         self,
@@ -106,7 +109,7 @@ class PromptEncoder:
         Raises:
             InvalidRequest: naming the first of them.
         """
-        limit = self._vocab_size
+        limit = self.vocab_size
         if not ids or (min(ids) >= 0 and max(ids) < limit):
             return
         at = next(i for i, token in enumerate(ids) if not 0 <= token < limit)
@@ -117,10 +120,10 @@ class PromptEncoder:
 
     def check_keys(self, name: str, keys: Iterable[str]) -> None:
         """Like `check_ids`, for ids that are the keys of a field."""
-        if any(int(key) >= self._vocab_size for key in keys):
+        if any(int(key) >= self.vocab_size for key in keys):
             raise InvalidRequest(
                 f"{name} has a key that is no token of the model, whose ids lie in "
-                f"[0, {self._vocab_size})",
+                f"[0, {self.vocab_size})",
                 param=name,
             )
 
@@ -145,7 +148,7 @@ class PromptEncoder:
                 param="bad_words",
             )
         # the model cannot sample a token that its embedding has no row for
-        return tuple(sorted(s for s in sequences if s and max(s) < self._vocab_size))
+        return tuple(sorted(s for s in sequences if s and max(s) < self.vocab_size))
 
     def room(self, name: str, ids: IntColumn, *, min_output: int = 1) -> int:
         """Return how many tokens fit behind a prompt, at least `min_output`.

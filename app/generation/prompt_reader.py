@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from app.generation.cancellation import finish
 from app.generation.prepare import PreparedRequest, Prompt
+from app.generation.rules import ruled_out
 from app.text.beam_text import BeamProgress, BeamTexts
 from app.text.choice_text import ChoiceText, TextDelta, check_alive, join
 from app.text.prompt_text import PromptText
@@ -51,6 +52,9 @@ class PromptReader:
             for choice in range(self.num_choices)
         }
         self._unopened = set(self._open)
+        self._late_rule = request.text.late_rule
+        # whether a choice has ended otherwise than for want of a token
+        self._has_answer = False
         self._beams = None
         if prompt.sampling is not None and prompt.sampling.report_beams:
             self._beams = BeamTexts(
@@ -78,6 +82,7 @@ class PromptReader:
         """Yield (choice, update) as they come; the progress of a beam search comes with choice 0.
 
         Raises:
+            InvalidRequest: if the rules left no choice a token at some place.
             EngineError: if the engine fails before the end.
         """
         if self._is_scoring:
@@ -135,6 +140,9 @@ class PromptReader:
             update = choice.push(delta)
             if update.finish_reason is not None:
                 del self._open[delta.choice]
+                self._has_answer |= update.finish_reason != "error"
+                if not self._open and not self._has_answer:
+                    raise ruled_out(self._late_rule)
                 if delta.choice in self._running:
                     self._cut.append(delta.choice)
             if delta.choice in self._unopened:

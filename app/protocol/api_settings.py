@@ -12,6 +12,7 @@ class ApiSettings:
         model_id: the name that clients ask for.
         created_s: Unix seconds at which the model became available.
         max_model_len: longest prompt plus output in tokens.
+        eos_token_ids: ids at which the model ends an answer.
         vocab_size: every token id that both model and tokenizer know is below it.
         unknown_parameters: whether a field that the API does not know is an error or is reported
             as ignored.
@@ -26,6 +27,7 @@ class ApiSettings:
     created_s: int
     max_model_len: int
     vocab_size: int
+    eos_token_ids: tuple[int, ...] = ()
     unknown_parameters: Literal["reject", "ignore"] = "reject"
     system_fingerprint: str = "pagoda"
     max_body_bytes: int = 4 << 20

@@ -31,6 +31,7 @@ _REASONS = {
     FinishReason.LENGTH: "length",
     FinishReason.ABORT: "abort",
     FinishReason.ERROR: "error",
+    FinishReason.RULED_OUT: "error",
 }
 
 

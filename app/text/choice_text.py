@@ -42,8 +42,9 @@ class TextDelta:
         logprob: sum of the log-probabilities of `token_ids`.
         logprobs: tokens whose text is complete and final; none beyond the end of the text.
         prompt: tokens of the prompt, in the first delta of a choice if they are wanted.
-        finish_reason: None while the choice goes on.
-        stop_reason: what ended it: a stop string, or an id of the request's `stop_token_ids`.
+        finish_reason: None while the choice goes on; "error" where the rules left no token.
+        stop_reason: what ended it: a stop string, an id of the request's `stop_token_ids`, or for
+            an error the field with the rule.
     """
 
     text: str
@@ -220,6 +221,8 @@ class ChoiceText:
             # a beam search may end with fewer hypotheses than choices; the others have no token
             last = delta.tokens[-1] if delta.tokens else None
             return "stop", last if last in self._options.stop_token_ids else None
+        if delta.finish_reason is FinishReason.RULED_OUT:
+            return "error", self._options.late_rule
         if delta.finish_reason is FinishReason.PATTERN:
             return "stop", None
         return ("length", None) if delta.finish_reason is FinishReason.LENGTH else (None, None)

@@ -18,6 +18,7 @@ class TextOptions:
         echo: begin each choice with the prompt.
         num_prompt_logprobs: alternatives per token of the separate list `prompt_logprobs`; None
             for no such list.
+        late_rule: the field at fault where the rules leave no token half-way.
     """
 
     stops: tuple[str, ...] = ()
@@ -29,6 +30,7 @@ class TextOptions:
     num_logprobs: int | None = None
     echo: bool = False
     num_prompt_logprobs: int | None = None
+    late_rule: str | None = None
 
     @property
     def num_scored(self) -> int | None:

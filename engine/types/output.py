@@ -15,7 +15,11 @@ ENDED_BY_TOKEN, ENDED_BY_PATTERN = -1, -2
 
 
 class FinishReason(IntEnum):
-    """Why a sequence ended; NONE while it goes on, PATTERN by a `StopPattern`."""
+    """Why a sequence ended; NONE while it goes on.
+
+    PATTERN: by a `StopPattern`. ERROR: its logits were no numbers. RULED_OUT: the rules of the
+    request left no token to choose.
+    """
 
     NONE = 0
     STOP = 1
@@ -23,6 +27,7 @@ class FinishReason(IntEnum):
     ABORT = 3
     ERROR = 4
     PATTERN = 5
+    RULED_OUT = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from engine.types.columns import FloatColumn, IntColumn, float32, int32
 from engine.types.request import SamplingParams
 
+# instead of a token, where the rules of a row leave none to choose
+NONE_ALLOWED = -2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowAdmission:
@@ -108,7 +111,8 @@ class StepResult:
     prefilled position of the prompt but its last, the token that follows it there.
 
     Attributes:
-        rows, tokens: int32, one item per sampled row or prompt position.
+        rows, tokens: int32, one item per sampled row or prompt position; instead of a token -1
+            where logits are no numbers, and `NONE_ALLOWED`.
         logprobs: float32 log-probability of each token in the raw distribution; NaN where the row
             asked for none.
         top_counts: int32 number of alternatives per item; empty when no row asked for any.

@@ -12,7 +12,7 @@ from engine.core.decoding.output import OutputBuilder
 from engine.core.memory.block_manager import BlockManager, BlockTableUpdate
 from engine.core.sequence import UNFINISHED, Sequence
 from engine.core.sequence_group import RUNNING, SequenceGroup
-from engine.types import FinishReason, StepResult
+from engine.types import NONE_ALLOWED, FinishReason, StepResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,7 @@ class Decoding:
         if group.deferred_aborts and sequence.choice in group.deferred_aborts:
             return self.abort_choice(group, sequence.choice)
         if token < 0:
-            # its logits were not finite
-            return self.end(group, FinishReason.ERROR)
+            return self._end_without_token(group, sequence, token)
         if group.request.pin is not None:
             # only the prompt was wanted, and it is computed
             return self.end(group, FinishReason.LENGTH)
@@ -91,6 +90,16 @@ class Decoding:
         for _ in ended:
             self._output.end(group, choice, FinishReason.ABORT)
         return SequenceUpdates(ended)
+
+    def _end_without_token(
+        self, group: SequenceGroup, sequence: Sequence, token: int
+    ) -> SequenceUpdates:
+        """End what has no next token; where its rules are why, siblings may have one."""
+        if token != NONE_ALLOWED:
+            return self.end(group, FinishReason.ERROR)
+        sequence.finish(FinishReason.RULED_OUT)
+        self._output.end(group, sequence.choice, FinishReason.RULED_OUT)
+        return SequenceUpdates((sequence,))
 
     def _accept_candidates(
         self, group: SequenceGroup, sequence: Sequence, token: int, position: int
@@ -161,8 +170,10 @@ class Decoding:
                     reason if index == last else FinishReason.NONE,
                     hypothesis.alternatives[index],
                 )
+        # some ranks are empty where tokens are few, all where the rules allow none
+        reason = FinishReason.STOP if best else FinishReason.RULED_OUT
         for rank in range(len(best), group.request.sampling.n):
-            self._output.end(group, rank, FinishReason.STOP)
+            self._output.end(group, rank, reason)
 
 
 def _end_of(hypothesis: Hypothesis) -> FinishReason:

@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.types import NONE_ALLOWED
 from engine.worker.inputs import StepInputs
 from engine.worker.row_table import RowTable
 from engine.worker.sampling.logit_rules import Context
@@ -22,8 +24,8 @@ def choose(backend: KernelBackend, logits: Tensor, inputs: StepInputs, table: Ro
 
     A draw is fixed by the row's seed and the position of its token: neither the batch nor a
     preemption changes it. Log-probabilities are those of the raw distribution, but the alternatives
-    of a beam are ranked as its rules have it. A row whose logits are no numbers gets `BROKEN`, as
-    does one whose rules leave nothing to choose.
+    of a beam are ranked as its rules have it. A row whose logits are no numbers gets `BROKEN`, one
+    whose rules leave nothing to choose `NONE_ALLOWED`.
     """
     columns = _columns(inputs, table)
     ruled = np.flatnonzero(table.rules.is_active[inputs.host_sampled_rows])
@@ -38,6 +40,7 @@ def choose(backend: KernelBackend, logits: Tensor, inputs: StepInputs, table: Ro
         _apply_rules(scores, drawing, inputs, table)
         own_columns = replace(take_rows(columns, where), num_logprobs=-1)
         drawn = backend.sample(scores, own_columns).tokens
+        drawn = drawn.where(scores.amax(dim=-1) != -torch.inf, NONE_ALLOWED)
         # what is ruled out may hide that the raw logits are no numbers
         tokens[where] = drawn.where(tokens[where] != BROKEN, BROKEN)
     sampled = with_logprobs(tokens, logits, columns.num_logprobs)

@@ -73,7 +73,7 @@ async def test_the_first_stop_string_that_begins_after_them_ends_it(
 async def test_a_stop_string_that_begins_before_them_does_not_count(
     client: InlineEngineClient,
 ) -> None:
-    fields = {"temperature": 0, "ignore_eos": True}
+    fields: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
     [free] = await choices_of(client, **fields)
     early, later = text_of(free["token_ids"][:MIN]), text_of(free["token_ids"][MIN:])
     fields["stop"] = early[-1] + later[:1]

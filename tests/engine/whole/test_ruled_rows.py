@@ -131,3 +131,29 @@ def test_beams_that_find_too_few_tokens_end_with_what_there_is(tiny: TinyModel) 
     assert told[0, 0].tokens == [7, 7]
     assert [told[0, choice].tokens for choice in (1, 2, 3)] == [[], [], []]
     assert all(told[0, choice].reason is not FinishReason.NONE for choice in range(4))
+
+
+@pytest.mark.parametrize("run_ahead", [1, 2])
+def test_a_row_without_an_allowed_token_leaves_its_siblings_as_they_were(
+    tiny: TinyModel, run_ahead: int
+) -> None:
+    # 3 may follow 3 or 8, and nothing may follow 8
+    kind = replace(
+        _GREEDY,
+        temperature=3.0,
+        n=6,
+        seed=1,
+        allowed_token_ids=(3, 8),
+        bad_words=((8, 3), (8, 8)),
+    )
+    free = replace(kind, bad_words=())
+    both = [run(tiny, [_PROMPT] * 2, [each, _GREEDY], run_ahead=run_ahead) for each in (kind, free)]
+    ruled, calm = (engine.told for engine in both)
+    assert ruled[1, 0].tokens == calm[1, 0].tokens
+    for choice in range(6):
+        tokens, expected = ruled[0, choice].tokens, calm[0, choice].tokens
+        ends = 8 in expected[:-1]
+        assert tokens == (expected[: expected.index(8) + 1] if ends else expected)
+        reason = FinishReason.RULED_OUT if ends else FinishReason.LENGTH
+        assert ruled[0, choice].reason is reason
+    assert {ruled[0, choice].reason for choice in range(6)} >= {FinishReason.RULED_OUT}

@@ -1,6 +1,6 @@
 """Faults of the way from the engine's output to the choices of an answer."""
 
-from app.generation.generation import Generation, _mean_logprob, _submit
+from app.generation.generation import Generation, _rank, _submit
 from app.generation.prompt_reader import PromptReader
 from tests.mutation.mutant import Fault
 
@@ -15,7 +15,7 @@ GENERATION_FAULTS = [
     ),
     Fault(
         what="a longer candidate is worse for its length",
-        function=_mean_logprob,
+        function=_rank,
         old=" / max(1, len(text.token_ids))",
         new="",
         noticed_by="test_a_longer_candidate_is_not_worse_for_its_length",

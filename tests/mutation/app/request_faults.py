@@ -89,8 +89,8 @@ REQUEST_FAULTS = [
     Fault(
         what="a bad word beyond the embedding reaches the engine",
         function=PromptEncoder.encode_bad_words,
-        old="max(s) < self._vocab_size",
-        new="max(s) <= self._vocab_size",
+        old="max(s) < self.vocab_size",
+        new="max(s) <= self.vocab_size",
         noticed_by="test_bad_words_that_the_model_cannot_say_are_left_out",
     ),
     Fault(

@@ -7,6 +7,7 @@ from engine.core.decoding.output import OutputBuilder
 from engine.core.memory.paged_block_manager import PagedBlockManager
 from engine.core.sequence_group import SequenceGroup
 from engine.types import (
+    NONE_ALLOWED,
     FinishReason,
     MemoryUsage,
     SamplingParams,
@@ -198,3 +199,20 @@ def test_one_choice_of_a_search_is_never_aborted() -> None:
     assert not decoded.decoding.abort_choice(decoded.group, 0).ended
     assert decoded.items() == []
     assert decoded.outputs == [[5], [6]]
+
+
+def test_a_row_without_an_allowed_token_ends_and_its_siblings_go_on() -> None:
+    decoded = DecodedGroup(group_of([1] * 6, sampling=SamplingParams(max_tokens=9, n=2)))
+    decoded.group.take_rows([0, 1])
+    decoded.group.sequences[0].prefill_end = 0
+    decoded.group.fork_sibling(decoded.group.sequences[0], 0)
+    decoded.accept(0, token=NONE_ALLOWED)
+    decoded.accept(1, token=7)
+    assert decoded.items() == [(0, -1, FinishReason.RULED_OUT), (1, 7, NONE)]
+    assert [sequence.choice for sequence in decoded.group.live] == [1]
+
+
+def test_a_search_without_an_allowed_token_ends_by_its_rules() -> None:
+    decoded = beam_group(width=2, n=2)
+    decoded.accept(0, (3, -math.inf), (4, -math.inf))
+    assert decoded.items() == [(0, -1, FinishReason.RULED_OUT), (1, -1, FinishReason.RULED_OUT)]

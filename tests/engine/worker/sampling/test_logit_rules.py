@@ -157,11 +157,11 @@ def test_logprobs_are_those_of_the_raw_distribution(tiny: TinyModel) -> None:
     assert [[token for token, _ in pairs] for pairs in told.tops] == top
 
 
-def test_a_row_that_may_choose_nothing_ends_with_an_error(tiny: TinyModel) -> None:
+def test_a_row_that_may_choose_nothing_ends_by_its_rules(tiny: TinyModel) -> None:
     nothing = replace(_GREEDY, allowed_token_ids=(7,), stop_token_ids=(7,), min_tokens=2)
     for kind in (nothing, replace(nothing, temperature=1.0, top_p=0.5)):
         told = run(tiny, [_PROMPT, _PROMPT], [kind, _GREEDY]).told
-        assert (told[0, 0].tokens, told[0, 0].reason) == ([], FinishReason.ERROR)
+        assert (told[0, 0].tokens, told[0, 0].reason) == ([], FinishReason.RULED_OUT)
         assert told[1, 0].tokens == _generate(tiny)
 
 

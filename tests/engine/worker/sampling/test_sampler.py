@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.types import FinishReason, SamplingParams
+from engine.types import NONE_ALLOWED, FinishReason, SamplingParams
 from engine.worker.inputs import StepInputs, build_inputs
 from engine.worker.row_table import RowTable
 from engine.worker.sampling.sampler import choose, look_up
@@ -156,7 +156,8 @@ def test_a_row_whose_logits_are_no_numbers_gets_no_token(
 
 def test_a_row_that_may_choose_nothing_gets_no_token() -> None:
     nothing = {"allowed_token_ids": (1,), "min_tokens": 2, "stop_token_ids": (1,)}
-    assert _tokens([_SOUND, [-_INF] * 6, _SOUND], nothing, {}, {}) == [-1, -1, 2]
+    logits = [_SOUND, [-_INF] * 6, _SOUND, [_NAN] * 6]
+    assert _tokens(logits, nothing, {}, {}, nothing) == [NONE_ALLOWED, -1, 2, -1]
 
 
 def test_a_broken_row_is_broken_in_a_search_too() -> None:
