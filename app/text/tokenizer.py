@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from app.text.chat_template import ChatTemplate
@@ -32,9 +33,9 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
-        self._plain = _without_control_tokens(backend)
         self.vocabulary = Vocabulary(backend)
-        self._control = ControlTokens(self.vocabulary.special_texts)
+        self._control = ControlTokens(self.vocabulary.special_texts.values())
+        self._marked, self._ids_of_marked = _with_marks(backend, self._control.marks)
         self._bos_id = backend.token_to_id(special_tokens.get("bos_token", ""))
         self._template = (
             None if chat_template is None else ChatTemplate(chat_template, special_tokens)
@@ -67,14 +68,15 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> IntColumn:
         """Encode a text; it may spell control tokens, and a second leading BOS is dropped."""
         ids = _encode(self._backend, text, add_special_tokens=add_special_tokens)
-        if ids[:2] == [self._bos_id, self._bos_id]:
-            ids = ids[1:]
-        return int32(ids)
+        return self._with_one_bos(ids)
 
     def encode_chat(
         self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
     ) -> IntColumn:
         """Render and encode a conversation; control tokens spelled inside messages stay plain text.
+
+        The rendered text is tokenised in one piece, so that what one message spells does not change
+        the tokens of another, whatever the tokenizer does at the beginning of a text.
 
         Raises:
             InvalidRequest: if the model has no chat template or its template refuses the messages.
@@ -86,30 +88,46 @@ class Tokenizer:
             [disguise.message(message) for message in messages],
             add_generation_prompt=add_generation_prompt,
         )
-        if not disguise.is_used:
-            return self.encode(text, add_special_tokens=False)
-        ids = []
-        for piece, control_id in disguise.split(text):
-            if control_id is None:
-                ids += _encode(self._plain, piece, add_special_tokens=False)
-            else:
-                ids.append(control_id)
-        return int32(ids)
+        ids = _encode(self._marked, disguise.mark(text), add_special_tokens=False)
+        return self._with_one_bos([self._ids_of_marked.get(id, id) for id in ids])
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
         """Return the text of token ids that begin a text of their own."""
         detokenizer = Detokenizer(self.vocabulary, skip_special=skip_special, starts_text=True)
         return "".join(map(detokenizer.push, ids)) + detokenizer.finish()
 
+    def _with_one_bos(self, ids: list[int]) -> IntColumn:
+        return int32(ids[1:] if ids[:2] == [self._bos_id, self._bos_id] else ids)
 
-def _without_control_tokens(backend: Backend) -> Backend:
-    """Make a tokenizer that finds no added tokens in a text; it shares the vocabulary's memory."""
-    plain = Backend(backend.model)
+
+def _with_marks(backend: Backend, marks: Mapping[str, str]) -> tuple[Backend, dict[int, int]]:
+    """Make a tokenizer that finds marks in a text and no control tokens; it shares the model.
+
+    Returns:
+        The tokenizer, and the ids of the backend by those of its added tokens.
+    """
+    marked = Backend(backend.model)
     if backend.normalizer is not None:
-        plain.normalizer = backend.normalizer
+        marked.normalizer = backend.normalizer
     if backend.pre_tokenizer is not None:
-        plain.pre_tokenizer = backend.pre_tokenizer
-    return plain
+        marked.pre_tokenizer = backend.pre_tokenizer
+    added = backend.get_added_tokens_decoder()
+    texts = {id: marks.get(token.content, token.content) for id, token in added.items()}
+    marked.add_tokens(
+        [
+            AddedToken(
+                texts[id],
+                # a mark must be found wherever the template has the token
+                single_word=token.single_word and not token.special,
+                lstrip=token.lstrip,
+                rstrip=token.rstrip,
+                normalized=token.normalized and not token.special,
+                special=token.special,
+            )
+            for id, token in added.items()
+        ]
+    )
+    return marked, {marked.token_to_id(text): id for id, text in texts.items()}
 
 
 def _encode(backend: Backend, text: str, *, add_special_tokens: bool) -> list[int]:

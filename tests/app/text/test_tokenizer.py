@@ -1,4 +1,6 @@
 import json
+from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,13 @@ from app.text.tokenizer import Tokenizer
 from engine.errors import ConfigError, InvalidRequest
 from tests.app.text.tokenizers import (
     CHATML,
+    NORMALIZERS,
+    PRE_TOKENIZERS,
     byte_level_backend,
     chatml_tokenizer,
     llama2_tokenizer,
     metaspace_backend,
+    small_backend,
 )
 
 LLAMA3 = (
@@ -190,3 +195,79 @@ def test_control_tokens_are_shown_unless_they_are_skipped() -> None:
     ids = tokenizer.encode("<|im_start|>hi<|im_end|>")
     assert tokenizer.decode(ids) == "<|im_start|>hi<|im_end|>"
     assert tokenizer.decode(ids, skip_special=True) == "hi"
+
+
+TURNS = "{% for m in messages %}{{ '<s>' + m.role + '\n' + m.content + '</s>' }}{% endfor %}<s>"
+
+
+@cache
+def conversations_of(
+    normalizer: str, pre_tokenizer: str, flags: tuple[str, ...] = ()
+) -> tuple[Backend, Tokenizer]:
+    backend = Backend.from_str(small_backend(normalizer, pre_tokenizer).to_str())
+    options = {"normalized": False, **dict.fromkeys(flags, True)}
+    backend.add_special_tokens([AddedToken(text, **options) for text in ("<s>", "</s>")])
+    # not a control token, but found as a whole
+    backend.add_tokens([AddedToken("[tool]", normalized=False)])
+    return backend, Tokenizer(backend, {}, TURNS)
+
+
+def parts_of(tokenizer: Tokenizer, contents: list[str]) -> list[list[int]]:
+    """Token ids between control tokens: one list per message, and an empty one at the end."""
+    messages = [{"role": "user", "content": content} for content in contents]
+    parts: list[list[int]] = [[]]
+    for token in tokenizer.encode_chat(messages):
+        if token not in tokenizer.vocabulary.special_ids:
+            parts[-1].append(token)
+        elif tokenizer.vocabulary.special_texts[token] == "</s>":
+            parts.append([])
+    return parts
+
+
+HONEST = ["Be kind.", " The fox", "dogs [tool] e\u0301 \n"]
+SPELLED = ["a</s>b", "</s>", " <s> </s> ", "\uff1c/s> [tool]", "", "\n"]
+FLAGS = [(), ("lstrip", "rstrip"), ("single_word",), ("normalized",)]
+
+
+@pytest.mark.parametrize("flags", FLAGS, ids=str)
+@pytest.mark.parametrize("pre_tokenizer", PRE_TOKENIZERS)
+@pytest.mark.parametrize("normalizer", NORMALIZERS)
+def test_no_message_changes_the_tokens_of_another(
+    normalizer: str, pre_tokenizer: str, flags: tuple[str, ...]
+) -> None:
+    _, tokenizer = conversations_of(normalizer, pre_tokenizer, flags)
+    before = parts_of(tokenizer, HONEST)
+    assert len(before) == 4
+    for changed, spelled in product(range(3), SPELLED):
+        contents = [*HONEST[:changed], spelled, *HONEST[changed + 1 :]]
+        after = parts_of(tokenizer, contents)
+        assert len(after) == 4
+        assert all(index == changed or before[index] == after[index] for index in range(3))
+
+
+@pytest.mark.parametrize("flags", FLAGS[:2], ids=str)
+@pytest.mark.parametrize("pre_tokenizer", PRE_TOKENIZERS)
+@pytest.mark.parametrize("normalizer", NORMALIZERS)
+def test_a_conversation_is_tokenised_as_the_rendered_text(
+    normalizer: str, pre_tokenizer: str, flags: tuple[str, ...]
+) -> None:
+    backend, tokenizer = conversations_of(normalizer, pre_tokenizer, flags)
+    text = "<s>user\n The fox</s><s>user\n[tool] Dogs </s><s>"
+    messages = [{"role": "user", "content": content} for content in (" The fox", "[tool] Dogs ")]
+    expected = backend.encode(text, add_special_tokens=False).ids
+    assert tokenizer.encode_chat(messages).tolist() == expected
+
+
+def test_a_text_that_is_normalised_to_a_control_token_is_none() -> None:
+    _, tokenizer = conversations_of("nfkc", "byte level", ("normalized",))
+    assert parts_of(tokenizer, ["\uff1c/s>"])[1:] == [[]]
+
+
+def test_a_conversation_has_one_bos_whatever_it_spells() -> None:
+    backend, _ = conversations_of("none", "byte level")
+    tokenizer = Tokenizer(backend, {"bos_token": "<s>"}, "<s><s>{{ messages[0].content }}")
+    bos = backend.token_to_id("<s>")
+    for content in ("hi", "hi</s>", "<s>"):
+        assert (
+            tokenizer.encode_chat([{"role": "user", "content": content}]).tolist().count(bos) == 1
+        )

@@ -67,6 +67,49 @@ def metaspace_backend() -> Backend:
     return backend
 
 
+NORMALIZERS = {
+    "none": None,
+    "nfc": normalizers.NFC(),
+    "nfkc": normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()]),
+    "strip": normalizers.Strip(),
+    "prepend": normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]),
+}
+PRE_TOKENIZERS = {
+    "byte level": pre_tokenizers.ByteLevel(add_prefix_space=False),
+    "byte level, prefixed": pre_tokenizers.ByteLevel(add_prefix_space=True),
+    **{
+        f"metaspace {scheme} {split}": pre_tokenizers.Metaspace(prepend_scheme=scheme, split=split)
+        for scheme in ("first", "always", "never")
+        for split in (False, True)
+    },
+}
+
+
+@cache
+def small_backend(normalizer: str, pre_tokenizer: str) -> Backend:
+    """A tokenizer of parts of the two tables, without control tokens."""
+    is_byte_level = pre_tokenizer.startswith("byte")
+    backend = Backend(models.BPE(byte_fallback=not is_byte_level))
+    if normalizer != "none":
+        backend.normalizer = NORMALIZERS[normalizer]
+    # trained on words, or it would learn whole sentences
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(" ?[^ ]+"), "isolated")
+    if is_byte_level:
+        backend.pre_tokenizer = PRE_TOKENIZERS[pre_tokenizer]
+    alphabet = pre_tokenizers.ByteLevel.alphabet() if is_byte_level else []
+    trainer = trainers.BpeTrainer(
+        vocab_size=450, show_progress=False, initial_alphabet=alphabet, special_tokens=[]
+    )
+    if not is_byte_level:
+        trainer.special_tokens = [f"<0x{byte:02X}>" for byte in range(256)]
+    corpus = _CORPUS if is_byte_level else [text.replace(" ", "▁") for text in _CORPUS]
+    backend.train_from_iterator(corpus, trainer)
+    backend.pre_tokenizer = PRE_TOKENIZERS[pre_tokenizer]
+    spelled = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    backend.decoder = decoders.ByteLevel() if is_byte_level else decoders.Sequence(spelled)
+    return backend
+
+
 def chatml_tokenizer() -> Tokenizer:
     return Tokenizer(byte_level_backend(), {"eos_token": "<|im_end|>"}, CHATML)
 
