@@ -25,13 +25,14 @@ class Prompt:
     Attributes:
         name: of the prompt in the request, for errors.
         ids: int32 token ids.
-        text: as the client wrote it; None where it gave ids, and for conversations.
+        parts: of its text as the client wrote it, one per token, where it is to be echoed; None
+            where it gave ids.
         sampling: None where nothing is asked of the engine.
     """
 
     name: str
     ids: IntColumn
-    text: str | None = None
+    parts: tuple[str, ...] | None = None
     sampling: SamplingParams | None
 
 
@@ -75,12 +76,20 @@ async def prepare_completion(encoder: PromptEncoder, request: CompletionRequest)
         Prompt(
             name=name,
             ids=ids,
-            text=content if isinstance(content, str) else None,
+            parts=await _parts(encoder, request, content) if request.echo else None,
             sampling=make_sampling(ids, _max_tokens(encoder, request, name, ids)),
         )
         for (name, content), ids in zip(named, encoded, strict=True)
     ]
     return _prepared(request, prompts, text)
+
+
+async def _parts(
+    encoder: PromptEncoder, request: CompletionRequest, content: str | list[int]
+) -> tuple[str, ...] | None:
+    if not isinstance(content, str):
+        return None
+    return await encoder.parts(content, add_special_tokens=request.add_special_tokens)
 
 
 async def prepare_chat(encoder: PromptEncoder, request: ChatRequest) -> PreparedRequest:
@@ -132,6 +141,8 @@ async def _sampling_maker(
 
 
 def _check_options(encoder: PromptEncoder, request: GenerationFields) -> None:
+    for index, stop in enumerate(request.stop):
+        encoder.check_text(f"stop[{index}]", stop)
     encoder.check_ids("stop_token_ids", request.stop_token_ids)
     encoder.check_ids("allowed_token_ids", request.allowed_token_ids or [])
     encoder.check_keys("logit_bias", request.logit_bias)

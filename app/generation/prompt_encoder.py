@@ -66,6 +66,26 @@ class PromptEncoder:
             lambda: [self._encode(*prompt, add_special_tokens, min_output) for prompt in prompts],
         )
 
+    async def parts(self, text: str, *, add_special_tokens: bool) -> tuple[str, ...]:
+        """Cut a text into the parts of its tokens; see `Tokenizer.parts`."""
+        return await _off_the_loop(
+            len(text),
+            lambda: tuple(self._tokenizer.parts(text, add_special_tokens=add_special_tokens)),
+        )
+
+    def check_text(self, name: str, text: str) -> None:
+        """Refuse a text of which the tokens would lose a character.
+
+        Raises:
+            InvalidRequest: naming the first such character.
+        """
+        lost = self._tokenizer.first_lost(text)
+        if lost is not None:
+            raise InvalidRequest(
+                f"{name} has the character U+{ord(lost):04X}, for which the model has no token",
+                param=name,
+            )
+
     def stop_pattern(
         self, stops: Sequence[str], *, skip_special: bool, min_tokens: int
     ) -> StopPattern:
@@ -80,8 +100,7 @@ class PromptEncoder:
         """
         self._check_length("prompt", len(text))
         return await _off_the_loop(
-            len(text),
-            lambda: self._tokenizer.encode(text, add_special_tokens=add_special_tokens),
+            len(text), lambda: self._encode_text("prompt", text, add_special_tokens)
         )
 
     async def encode_chat(
@@ -90,7 +109,8 @@ class PromptEncoder:
         """Render and encode a conversation.
 
         Raises:
-            InvalidRequest: if the chat template refuses it, or the model has none.
+            InvalidRequest: if the chat template refuses it, the model has none, or no tokens for a
+                character.
             PromptTooLong: see `encode`.
         """
         rendered = [message.for_template() for message in messages]
@@ -98,9 +118,7 @@ class PromptEncoder:
         self._check_length("messages", num_characters)
         return await _off_the_loop(
             num_characters,
-            lambda: self._tokenizer.encode_chat(
-                rendered, add_generation_prompt=add_generation_prompt
-            ),
+            lambda: self._encode_chat(rendered, add_generation_prompt),
         )
 
     def check_ids(self, name: str, ids: Sequence[int]) -> None:
@@ -131,14 +149,13 @@ class PromptEncoder:
         """Encode words that must not be generated, each without and with a space in front.
 
         Raises:
-            InvalidRequest: if there are too many tokens.
+            InvalidRequest: if there are too many tokens, or none for a word.
         """
-        stems = [word.lstrip(" ") for word in words]
-        spellings = [text for stem in stems for text in (stem, f" {stem}") if text]
-        sequences = await _off_the_loop(
-            sum(map(len, spellings)),
-            lambda: {tuple(self._tokenizer.encode(s, add_special_tokens=False)) for s in spellings},
+        found = await _off_the_loop(
+            sum(map(len, words)),
+            lambda: [self._encode_bad_word(f"bad_words[{i}]", w) for i, w in enumerate(words)],
         )
+        sequences = set[tuple[int, ...]]().union(*found)
         num_tokens = sum(map(len, sequences))
         if len(sequences) > MAX_BAD_SEQUENCES or num_tokens > MAX_BAD_TOKENS:
             raise InvalidRequest(
@@ -148,7 +165,7 @@ class PromptEncoder:
                 param="bad_words",
             )
         # the model cannot sample a token that its embedding has no row for
-        return tuple(sorted(s for s in sequences if s and max(s) < self.vocab_size))
+        return tuple(sorted(s for s in sequences if max(s) < self.vocab_size))
 
     def room(self, name: str, ids: IntColumn, *, min_output: int = 1) -> int:
         """Return how many tokens fit behind a prompt, at least `min_output`.
@@ -169,10 +186,31 @@ class PromptEncoder:
     ) -> IntColumn:
         if not isinstance(content, str):
             return int32(content)
-        ids = self._tokenizer.encode(content, add_special_tokens=add_special_tokens)
+        ids = self._encode_text(name, content, add_special_tokens)
         # checked here, so that prompts behind one that is too long are not tokenised
         self.room(name, ids, min_output=min_output)
         return ids
+
+    def _encode_text(self, name: str, text: str, add_special_tokens: bool) -> IntColumn:
+        self.check_text(name, text)
+        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+    def _encode_chat(
+        self, rendered: Sequence[dict[str, str]], add_generation_prompt: bool
+    ) -> IntColumn:
+        for index, message in enumerate(rendered):
+            for field, text in message.items():
+                self.check_text(f"messages[{index}].{field}", text)
+        return self._tokenizer.encode_chat(rendered, add_generation_prompt=add_generation_prompt)
+
+    def _encode_bad_word(self, name: str, word: str) -> set[tuple[int, ...]]:
+        self.check_text(name, word)
+        stem = word.lstrip(" ")
+        spellings = [text for text in (stem, f" {stem}") if text]
+        found = {tuple(self._tokenizer.encode(s, add_special_tokens=False)) for s in spellings}
+        if found == {()}:
+            raise InvalidRequest(f"{name} has no tokens", param=name)
+        return found - {()}
 
     def _check_length(self, name: str, num_characters: int, min_output: int = 1) -> None:
         self._check_room(name, self._tokenizer.min_tokens(num_characters), min_output, "at least ")

@@ -45,7 +45,7 @@ class PromptReader:
         self.num_cached = 0
         self._stream = stream
         self._is_scoring = request.is_scoring
-        self._prompt = PromptText(vocabulary, request.text, prompt.ids, prompt.text)
+        self._prompt = PromptText(vocabulary, request.text, prompt.ids, prompt.parts)
         self.num_choices = 1 if prompt.sampling is None else prompt.sampling.n
         self._open = {
             choice: ChoiceText(vocabulary, request.text, start=len(self._prompt.text))

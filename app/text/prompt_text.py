@@ -15,14 +15,20 @@ class PromptText:
 
     Args:
         ids: int32 token ids.
-        text: the prompt as the client wrote it, or None where it gave ids.
+        parts: of the prompt as the client wrote it, one per token; None where it gave ids.
     """
 
     def __init__(
-        self, vocabulary: Vocabulary, options: TextOptions, ids: Sequence[int], text: str | None
+        self,
+        vocabulary: Vocabulary,
+        options: TextOptions,
+        ids: Sequence[int],
+        parts: Sequence[str] | None,
     ) -> None:
         self._options = options
-        pieces = _pieces(vocabulary, ids, text) if options.echo else [""] * len(ids)
+        pieces: Sequence[str] = [""] * len(ids)
+        if options.echo:
+            pieces = _pieces(vocabulary, ids) if parts is None else parts
         self.text = "".join(pieces)
         self._opening: TextDelta | None = None
         self._scored: list[TokenLogprob] = []
@@ -73,19 +79,9 @@ def _unscored(ids: Sequence[int], pieces: Sequence[str]) -> list[TokenLogprob]:
     return tokens
 
 
-def _pieces(vocabulary: Vocabulary, ids: Sequence[int], text: str | None) -> list[str]:
-    """Return each token's part of the prompt's text.
-
-    Control tokens of a text are shown only where the client wrote them, not those that the
-    tokenizer added; among ids, all were given by the client.
-    """
+def _pieces(vocabulary: Vocabulary, ids: Sequence[int]) -> list[str]:
+    """Return each token's part of the text of ids, control tokens included."""
     detokenizer = Detokenizer(vocabulary, skip_special=False, starts_text=True)
-    pieces: list[str] = []
-    length = 0
-    for token in ids:
-        spelling = vocabulary.special_texts.get(token, "")
-        is_added = text is not None and not text.startswith(spelling, length)
-        pieces.append("" if is_added else detokenizer.push(token))
-        length += len(pieces[-1])
+    pieces = [detokenizer.push(token) for token in ids]
     pieces[-1] += detokenizer.finish()
     return pieces

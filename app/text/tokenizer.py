@@ -91,10 +91,65 @@ class Tokenizer:
         ids = _encode(self._marked, disguise.mark(text), add_special_tokens=False)
         return self._with_one_bos([self._ids_of_marked.get(id, id) for id in ids])
 
+    def first_lost(self, text: str) -> str | None:
+        """Return the first character that no token holds, or None.
+
+        What the normaliser makes of a text counts as held, and so does white space, which some
+        tokenizers only cut at.
+        """
+        lost_bytes = self.vocabulary.lost_bytes
+        if lost_bytes is None:
+            return self._first_unknown(text)
+        if not lost_bytes:
+            return None
+        normal = self._backend.normalizer.normalize_str(text) if self._backend.normalizer else text
+        lost = frozenset(lost_bytes)
+        # most often nothing is lost, which this sees at once
+        if lost.isdisjoint(normal.encode()):
+            return None
+        return next(character for character in normal if not lost.isdisjoint(character.encode()))
+
+    def parts(self, text: str, *, add_special_tokens: bool) -> list[str]:
+        """Cut a text into what each of its tokens stands for; joined they are the text itself.
+
+        A character of several tokens is the last one's; tokens that the tokenizer adds have none.
+        """
+        encoding = self._backend.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+        offsets = encoding.offsets[len(encoding.ids) - len(self._with_one_bos(encoding.ids)) :]
+        wide = [index for index, (start, end) in enumerate(offsets) if start < end]
+        parts, cut = [""] * len(offsets), 0
+        for index, following in zip(wide, [*wide[1:], None], strict=True):
+            end = len(text)
+            if following is not None:
+                end = max(cut, min(offsets[index][1], offsets[following][0]))
+            parts[index], cut = text[cut:end], end
+        return parts
+
     def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
         """Return the text of token ids that begin a text of their own."""
         detokenizer = Detokenizer(self.vocabulary, skip_special=skip_special, starts_text=True)
         return "".join(map(detokenizer.push, ids)) + detokenizer.finish()
+
+    def _first_unknown(self, text: str) -> str | None:
+        """See `first_lost`, for a tokenizer of characters: what is skipped or unknown is lost."""
+        lost = self._unknown_part(text)
+        if not lost:
+            return None
+        # behind a character that is skipped the offsets are wrong, so each is looked at
+        single = (character for character in dict.fromkeys(text) if self._unknown_part(character))
+        return next(single, lost[0])
+
+    def _unknown_part(self, text: str) -> str:
+        """Text that some token does not stand for, or nothing."""
+        encoding = self._backend.encode_batch([text], add_special_tokens=False)[0]
+        unknown = getattr(self._backend.model, "unk_token", None)
+        end = 0
+        for token, (start, stop) in zip(encoding.tokens, encoding.offsets, strict=True):
+            is_lost = token == unknown != text[start:stop]
+            if lost := (text[end:start] + text[start:stop] * is_lost).strip():
+                return lost
+            end = max(end, stop)
+        return text[end:].strip()
 
     def _with_one_bos(self, ids: list[int]) -> IntColumn:
         return int32(ids[1:] if ids[:2] == [self._bos_id, self._bos_id] else ids)
@@ -127,7 +182,8 @@ def _with_marks(backend: Backend, marks: Mapping[str, str]) -> tuple[Backend, di
             for id, token in added.items()
         ]
     )
-    return marked, {marked.token_to_id(text): id for id, text in texts.items()}
+    ids = {marked.token_to_id(text): id for id, text in texts.items()}
+    return marked, {new: id for new, id in ids.items() if new is not None}
 
 
 def _encode(backend: Backend, text: str, *, add_special_tokens: bool) -> list[int]:

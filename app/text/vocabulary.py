@@ -19,6 +19,8 @@ class Vocabulary:
         pieces: bytes of each id; empty for ids that no token has.
         special_ids: ids of the control tokens.
         special_texts: how each control token is spelled, by id.
+        lost_bytes: bytes that no token of a byte-level tokenizer holds; empty where bytes hold
+            every text, None for a tokenizer of characters.
         drops_first_space: whether the tokenizer adds a space before the first word of a text.
     """
 
@@ -27,6 +29,7 @@ class Vocabulary:
         self.special_texts = {id: token.content for id, token in added.items() if token.special}
         self.special_ids = frozenset(self.special_texts)
         spelling = _read_decoder(backend)
+        self.lost_bytes = _lost_bytes(backend, spelling)
         self.drops_first_space = spelling.drops_first_space
         tokens = backend.get_vocab(with_added_tokens=True)
         self.pieces = [b""] * (max(tokens.values()) + 1)
@@ -57,6 +60,14 @@ class _Spelling:
         if self.byte_fallback and (match := _BYTE_TOKEN.fullmatch(token)):
             return bytes([int(match[1], 16)])
         return (token if self.space is None else token.replace(self.space, " ")).encode()
+
+
+def _lost_bytes(backend: Backend, spelling: _Spelling) -> bytes | None:
+    known = backend.get_vocab(with_added_tokens=False)
+    if spelling.byte_level:
+        return bytes(byte for symbol, byte in _BYTE_LEVEL.items() if symbol not in known)
+    falls_back = getattr(backend.model, "byte_fallback", False)
+    return b"" if falls_back and all(f"<0x{byte:02X}>" in known for byte in range(256)) else None
 
 
 def _read_decoder(backend: Backend) -> _Spelling:

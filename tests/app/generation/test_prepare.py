@@ -67,13 +67,14 @@ async def test_tokens_that_only_the_tokenizer_knows_do_not_reach_the_engine() ->
 
 
 async def test_each_prompt_has_its_name_and_its_text_if_it_was_one() -> None:
-    prepared = await completion(prompt=["The", "fox"])
-    assert [(p.name, p.ids.tolist(), p.text) for p in prepared.prompts] == [
+    prepared = await completion(prompt=["The", "fox"], echo=True)
+    assert [(p.name, p.ids.tolist(), "".join(p.parts or ())) for p in prepared.prompts] == [
         ("prompt[0]", encode("The"), "The"),
         ("prompt[1]", encode("fox"), "fox"),
     ]
-    [prompt] = (await completion(prompt=[5, 6])).prompts
-    assert (prompt.name, prompt.ids.tolist(), prompt.text) == ("prompt", [5, 6], None)
+    [prompt] = (await completion(prompt=[5, 6], echo=True)).prompts
+    assert (prompt.name, prompt.ids.tolist(), prompt.parts) == ("prompt", [5, 6], None)
+    assert (await completion(prompt="fox")).prompts[0].parts is None
 
 
 async def test_a_conversation_ends_with_the_beginning_of_the_answer_where_it_is_wanted() -> None:

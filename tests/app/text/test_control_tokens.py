@@ -3,7 +3,7 @@
 from app.text.control_tokens import ControlTokens
 
 CONTROL = ControlTokens(["<s>", "<e>", "<e>>"])
-START, END, LONG_END = (CONTROL.marks[text] for text in ("<s>", "<e>", "<e>>"))
+START, END = CONTROL.marks["<s>"], CONTROL.marks["<e>"]
 
 
 def marked(template: str, content: str) -> str:
@@ -32,7 +32,8 @@ def test_many_hidden_control_tokens_come_back_in_their_places() -> None:
 
 
 def test_the_longest_spelling_wins() -> None:
-    assert marked("<e>>{}", "x") == f"{LONG_END}x"
+    control = ControlTokens(["<s>", "<e>", "<e>>"])
+    assert control.disguise().mark("<e>>x") == f"{control.marks['<e>>']}x"
 
 
 def test_every_field_of_a_message_is_searched() -> None:

@@ -18,8 +18,10 @@ def scores(*tokens: int) -> Delta:
     )
 
 
-def prompt(ids: list[int], text: str | None = None, **options: int | bool | None) -> PromptText:
-    return PromptText(WORDS, TextOptions(**options), ids, text)  # type: ignore[arg-type]
+def prompt(
+    ids: list[int], parts: list[str] | None = None, **options: int | bool | None
+) -> PromptText:
+    return PromptText(WORDS, TextOptions(**options), ids, parts)  # type: ignore[arg-type]
 
 
 def test_scores_belong_to_the_tokens_from_the_second_on() -> None:
@@ -60,10 +62,11 @@ def test_a_character_of_several_tokens_is_the_last_one_s() -> None:
     assert [entry.text for entry in text.opening().logprobs] == ["one", "", "€", "\ufffd"]
 
 
-def test_control_tokens_of_a_text_are_shown_where_it_spells_them() -> None:
-    assert prompt([END, 0], "one", echo=True).text == "one"
-    assert prompt([END, 0], "<|end|>one", echo=True).text == "<|end|>one"
-    assert prompt([END, 0, END], "one<|end|>", echo=True).text == "one<|end|>"
+def test_a_text_is_echoed_in_its_own_parts_and_ids_with_their_control_tokens() -> None:
+    text = prompt([END, 0], ["", "One"], echo=True, num_logprobs=0)
+    text.push(scores(0))
+    assert text.opening().text == "One"
+    assert [entry.text for entry in text.opening().logprobs] == ["", "One"]
     assert prompt([END, 0], None, echo=True).text == "<|end|>one"
 
 

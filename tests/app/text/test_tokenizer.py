@@ -19,6 +19,7 @@ from tests.app.text.tokenizers import (
     byte_level_backend,
     chatml_tokenizer,
     llama2_tokenizer,
+    lossy_backend,
     metaspace_backend,
     small_backend,
 )
@@ -266,8 +267,36 @@ def test_a_text_that_is_normalised_to_a_control_token_is_none() -> None:
 def test_a_conversation_has_one_bos_whatever_it_spells() -> None:
     backend, _ = conversations_of("none", "byte level")
     tokenizer = Tokenizer(backend, {"bos_token": "<s>"}, "<s><s>{{ messages[0].content }}")
-    bos = backend.token_to_id("<s>")
+    bos = int(backend.token_to_id("<s>") or 0)
     for content in ("hi", "hi</s>", "<s>"):
         assert (
             tokenizer.encode_chat([{"role": "user", "content": content}]).tolist().count(bos) == 1
         )
+
+
+@pytest.mark.parametrize("kind", ["bytes", "dropped", "unknown"])
+@pytest.mark.parametrize("lost", ["\x04", "\U00046131"])
+def test_the_first_character_that_no_token_holds_is_found(kind: str, lost: str) -> None:
+    tokenizer = Tokenizer(lossy_backend(kind), {}, None)
+    assert tokenizer.first_lost(f"The fox {lost} \x04") == lost
+    for text in ("", "The fox \n €5", "over " * 99):
+        assert tokenizer.first_lost(text) is None
+
+
+@pytest.mark.parametrize("pre_tokenizer", PRE_TOKENIZERS)
+@pytest.mark.parametrize("normalizer", NORMALIZERS)
+def test_bytes_hold_every_text_and_its_parts_are_the_text(
+    normalizer: str, pre_tokenizer: str
+) -> None:
+    _, tokenizer = conversations_of(normalizer, pre_tokenizer)
+    for text in ("\x04 \U00046131e\u0301", "  The <s> fox ", "\ufb01[tool]</s>\n", "€"):
+        assert tokenizer.first_lost(text) is None
+        parts = tokenizer.parts(text, add_special_tokens=True)
+        assert "".join(parts) == text
+        assert len(parts) == len(tokenizer.encode(text))
+
+
+def test_a_character_of_several_tokens_is_the_part_of_the_last() -> None:
+    tokenizer = chatml_tokenizer()
+    [*first, last] = tokenizer.parts("\U00046131", add_special_tokens=True)
+    assert (set(first), last) == ({""}, "\U00046131")

@@ -1,5 +1,6 @@
 """Small tokenizers for tests, trained or spelled out."""
 
+import json
 from functools import cache
 
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
@@ -112,6 +113,26 @@ def small_backend(normalizer: str, pre_tokenizer: str) -> Backend:
 
 def chatml_tokenizer() -> Tokenizer:
     return Tokenizer(byte_level_backend(), {"eos_token": "<|im_end|>"}, CHATML)
+
+
+def lossy_backend(kind: str) -> Backend:
+    """A tokenizer that cannot hold U+0004 and the first byte of U+46131.
+
+    Args:
+        kind: "bytes" like the embedded one; "dropped" and "unknown" have characters without bytes.
+    """
+    if kind == "bytes":
+        description = json.loads(byte_level_backend().to_str())
+        vocabulary = description["model"]["vocab"]
+        for byte in (0x04, 0xF1):
+            vocabulary[f"unused {byte}"] = vocabulary.pop(_byte_level(bytes([byte])))
+        return Backend.from_str(json.dumps(description))
+    backend = Backend(models.BPE(unk_token="<unk>" if kind == "unknown" else None))
+    backend.decoder = decoders.Fuse()
+    backend.train_from_iterator(
+        _CORPUS, trainers.BpeTrainer(show_progress=False, special_tokens=["<unk>"])
+    )
+    return backend
 
 
 def llama2_tokenizer() -> Tokenizer:

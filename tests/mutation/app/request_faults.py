@@ -81,7 +81,7 @@ REQUEST_FAULTS = [
     # prompt_encoder
     Fault(
         what="a bad word may be said after a space",
-        function=PromptEncoder.encode_bad_words,
+        function=PromptEncoder._encode_bad_word,
         old='(stem, f" {stem}")',
         new="(stem,)",
         noticed_by="test_bad_words_are_meant_with_and_without_a_space_in_front",
