@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken
+from tokenizers import AddedToken, Encoding
 from tokenizers import Tokenizer as Backend
 
 from app.text.chat_template import ChatTemplate
@@ -115,14 +116,14 @@ class Tokenizer:
         A character of several tokens is the last one's; tokens that the tokenizer adds have none.
         """
         encoding = self._backend.encode_batch([text], add_special_tokens=add_special_tokens)[0]
-        offsets = encoding.offsets[len(encoding.ids) - len(self._with_one_bos(encoding.ids)) :]
-        wide = [index for index, (start, end) in enumerate(offsets) if start < end]
-        parts, cut = [""] * len(offsets), 0
-        for index, following in zip(wide, [*wide[1:], None], strict=True):
-            end = len(text)
-            if following is not None:
-                end = max(cut, min(offsets[index][1], offsets[following][0]))
+        spans = _spans(encoding)[len(encoding.ids) - len(self._with_one_bos(encoding.ids)) :]
+        wide = [index for index, (start, end) in enumerate(spans) if start < end]
+        parts, cut = [""] * len(spans), 0
+        for index, following in pairwise(wide):
+            end = max(cut, min(spans[index][1], spans[following][0]))
             parts[index], cut = text[cut:end], end
+        if parts:
+            parts[wide[-1] if wide else -1] = text[cut:]
         return parts
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
@@ -135,7 +136,7 @@ class Tokenizer:
         lost = self._unknown_part(text)
         if not lost:
             return None
-        # behind a character that is skipped the offsets are wrong, so each is looked at
+        # behind a character that is skipped the spans are wrong, so each is looked at
         single = (character for character in dict.fromkeys(text) if self._unknown_part(character))
         return next(single, lost[0])
 
@@ -144,7 +145,7 @@ class Tokenizer:
         encoding = self._backend.encode_batch([text], add_special_tokens=False)[0]
         unknown = getattr(self._backend.model, "unk_token", None)
         end = 0
-        for token, (start, stop) in zip(encoding.tokens, encoding.offsets, strict=True):
+        for token, (start, stop) in zip(encoding.tokens, _spans(encoding), strict=True):
             is_lost = token == unknown != text[start:stop]
             if lost := (text[end:start] + text[start:stop] * is_lost).strip():
                 return lost
@@ -153,6 +154,11 @@ class Tokenizer:
 
     def _with_one_bos(self, ids: list[int]) -> IntColumn:
         return int32(ids[1:] if ids[:2] == [self._bos_id, self._bos_id] else ids)
+
+
+def _spans(encoding: Encoding) -> list[tuple[int, int]]:
+    """Characters [start, end) of the text that each token stands for; none for added ones."""
+    return [encoding.token_to_chars(index) or (0, 0) for index in range(len(encoding))]
 
 
 def _with_marks(backend: Backend, marks: Mapping[str, str]) -> tuple[Backend, dict[int, int]]:

@@ -300,3 +300,11 @@ def test_a_character_of_several_tokens_is_the_part_of_the_last() -> None:
     tokenizer = chatml_tokenizer()
     [*first, last] = tokenizer.parts("\U00046131", add_special_tokens=True)
     assert (set(first), last) == ({""}, "\U00046131")
+
+
+def test_a_text_of_which_the_tokenizer_keeps_nothing_is_still_echoed() -> None:
+    backend = metaspace_backend().from_str(metaspace_backend().to_str())
+    backend.normalizer = NORMALIZERS["strip"]
+    tokenizer = Tokenizer(backend, {}, None)
+    assert tokenizer.parts(" ", add_special_tokens=True) == [" "]
+    assert tokenizer.parts(" ", add_special_tokens=False) == []
