@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from engine.config import CPU_KV_CACHE_BYTES, EngineConfig
 from engine.errors import ConfigError
 from engine.model.model import Model
-from engine.worker.graphs.cuda_graphs import common_variants
-from engine.worker.warm_up import Rehearsal
+from engine.worker.graphs.cuda_graphs import common_shapes
+from engine.worker.warm_up import WarmUp
 from kernels.backend import KernelBackend
 from kernels.runtime import Runtime
 
@@ -71,14 +71,14 @@ def share_out(
         return MemoryBudget(
             weights=weight_bytes, blocks=config.kv_cache_bytes or CPU_KV_CACHE_BYTES
         )
-    rehearsal = Rehearsal(config, backend, model)
-    activations = runtime.peak_bytes(rehearsal.prefill)
+    warm_up = WarmUp(config, backend, model)
+    activations = runtime.peak_bytes(warm_up.prefill)
     graphs = 0
     if config.graphs and runtime.captures:
-        variants = common_variants(config.max_num_seqs, config.scheduler.max_num_batched_tokens)
+        shapes = common_shapes(config.max_num_seqs, config.scheduler.max_num_batched_tokens)
         # all share the memory of the largest one
-        largest = max(activations, runtime.peak_bytes(rehearsal.decode))
-        graphs = largest + len(variants) * _GRAPH_BYTES
+        largest = max(activations, runtime.peak_bytes(warm_up.decode))
+        graphs = largest + len(shapes) * _GRAPH_BYTES
     allowed = int(memory.total * config.gpu_memory_fraction)
     blocks = allowed - memory.used - activations - graphs
     if blocks <= 0:

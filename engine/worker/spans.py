@@ -19,10 +19,6 @@ class Spans:
     starts: Int32Array
     ends: Int32Array
 
-    def __getitem__(self, indices: slice | NDArray[np.int64]) -> "Spans":
-        """Some of the spans."""
-        return Spans(self.rows[indices], self.starts[indices], self.ends[indices])
-
     @property
     def counts(self) -> Int32Array:
         """Tokens of each span."""
@@ -41,15 +37,6 @@ class Spans:
         starts = self.starts.repeat(pieces) + count_up(pieces)
         ends = np.where(is_split.repeat(pieces), starts + 1, self.ends.repeat(pieces))
         return Spans(self.rows.repeat(pieces), starts, ends)
-
-
-def join(*parts: Spans) -> Spans:
-    """One after the other."""
-    return Spans(
-        np.concatenate([part.rows for part in parts]),
-        np.concatenate([part.starts for part in parts]),
-        np.concatenate([part.ends for part in parts]),
-    )
 
 
 @dataclass(frozen=True, slots=True)

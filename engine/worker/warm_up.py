@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 _NUM_TOKENS = (8, 24, 48, 96, 192)
 
 
-class Rehearsal:
+class WarmUp:
     """Runs a model over a pool of one block that it does not write."""
 
     def __init__(self, config: EngineConfig, backend: KernelBackend, model: Model) -> None:

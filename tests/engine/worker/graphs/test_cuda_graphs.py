@@ -12,7 +12,7 @@ from engine.core.preemption import Preemption
 from engine.model.loader import load_model
 from engine.model.parallel import TensorParallel
 from engine.types import SamplingParams
-from engine.worker.graphs.graph_batch import MAX_CHUNKS, decode_sizes, mixed_variants
+from engine.worker.graphs.graph_batch import MAX_CHUNKS, decode_sizes, mixed_shapes
 from engine.worker.kv_pool import KVPool
 from engine.worker.worker import Worker
 from kernels.runtime import HostRuntime, T
@@ -36,7 +36,7 @@ class _Replayer(HostRuntime):
 
     def capture(self, work: Callable[[], T]) -> Callable[[], T]:
         self.num_captures += 1
-        # padding alone must be harmless
+        # a batch of padding must be harmless
         work()
 
         def replay() -> T:
@@ -220,5 +220,5 @@ def test_buckets_end_with_the_largest_batch() -> None:
 
 def test_graphs_of_mixed_steps_end_where_launching_is_no_longer_slower() -> None:
     for max_num_rows, most in ((5, 5), (256, 256), (300, 300), (1024, 512)):
-        sizes = {variant.num_decodes for variant in mixed_variants(max_num_rows, 8192)}
+        sizes = {shape.num_decodes for shape in mixed_shapes(max_num_rows, 8192)}
         assert max(sizes) == most
