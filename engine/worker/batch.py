@@ -20,6 +20,7 @@ from engine.integers import div_ceil
 from engine.types import StepPlan
 from engine.worker.row_table import RowTable
 from engine.worker.spans import (
+    NO_TOKENS,
     NextTokens,
     Spans,
     count_up,
@@ -90,15 +91,19 @@ def lay_out(
     """
     spans = make_spans(plan, table)
     is_deterministic = table.parameters.is_deterministic[spans.rows]
-    sequences = spans
-    if plan.prefill_rows and not is_chunked_alike and is_deterministic.any():
-        # attention to a token of such a row is the same operation, prefilled or decoded
-        sequences = spans.split(is_deterministic)
-    counts = sequences.counts
-    token_rows = sequences.rows.repeat(counts)
-    positions = sequences.starts.repeat(counts) + count_up(counts)
+    sequences, prompt = spans, NO_TOKENS
+    # decodes have one token each; most steps hold nothing else and skip the work below
+    token_rows, positions = spans.rows, spans.starts
+    if plan.prefill_rows:
+        if is_deterministic.any() and not is_chunked_alike:
+            # attention to a token of such a row is the same operation, prefilled or decoded
+            sequences = spans.split(is_deterministic)
+        counts = sequences.counts
+        token_rows = sequences.rows.repeat(counts)
+        positions = sequences.starts.repeat(counts) + count_up(counts)
+        prompt = prompt_tokens(spans, table.parameters)
+    sampled = sampled_tokens(plan, spans)
     max_blocks = np.int64(table.block_tables.shape[1])
-    sampled, prompt = sampled_tokens(plan, spans), prompt_tokens(spans, table.parameters)
     return HostBatch(
         columns={
             "rows": sequences.rows,

@@ -1,4 +1,4 @@
-"""Brings what a step has chosen to the host, in columns."""
+"""Brings the tokens that a step has sampled to the host, and makes its result from them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,11 +14,12 @@ from kernels.runtime import Runtime
 
 @dataclass(frozen=True, slots=True)
 class SampledRows:
-    """Consecutive entries of a result.
+    """What was sampled for N rows, or looked up for N tokens of prompts.
 
     Attributes:
-        rows: [N] row of each entry.
-        num_logprobs: [N] alternatives that each wants; -1 for no log-probabilities.
+        sampled: on the device or on the host.
+        rows: [N] row of each token.
+        num_logprobs: [N] alternatives that each row wants; -1 for no log-probabilities.
     """
 
     sampled: Sampled
@@ -32,10 +33,11 @@ class PendingStep:
     def __init__(
         self, step: int, parts: Sequence[SampledRows], runtime: Runtime, mark: object
     ) -> None:
-        """Send for the results of all work so far.
+        """Begin to copy what was sampled to the host.
 
         Args:
-            mark: see `Runtime.fetch`.
+            parts: of the result, in order.
+            mark: when the step began, see `Runtime.fetch`.
         """
         self._step = step
         self._parts = parts
@@ -71,7 +73,7 @@ class PendingStep:
 
 
 def _report(step: int, parts: Sequence[SampledRows]) -> StepResult:
-    """Make the result of a step from at least one part on the host."""
+    """Make the result of a step from its parts, at least one, which are on the host."""
     top_counts = np.concatenate([_top_counts(part) for part in parts])
     return StepResult(
         step=step,

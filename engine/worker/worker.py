@@ -1,4 +1,9 @@
-"""One rank: its share of the model, its KV pool and its row table, driven by plans."""
+"""The worker of one rank: executes the scheduler's plans on its share of the model.
+
+It owns the weights, the KV pool and the row table. A step changes rows, moves blocks, then feeds
+one batch of decodes and prefill chunks to the model and samples: by a captured CUDA graph where one
+fits, or by launching kernel after kernel.
+"""
 
 import logging
 
@@ -49,7 +54,7 @@ class Worker:
         model: Model,
         pool: KVPool,
     ) -> None:
-        """Take over the parts; with a runtime that captures, compile kernels, capture steps."""
+        """Take ownership of the parts; on a GPU, compile kernels and capture CUDA graphs."""
         self.capacity = Capacity(
             num_blocks=pool.num_blocks,
             block_size=pool.block_size,
@@ -96,8 +101,8 @@ class Worker:
         The device may still be at work when this returns, and later plans may follow at once.
 
         Returns:
-            What will be one token per sampled row; -1 where the row's logits were not finite, which
-            leaves all other rows as they are.
+            What will be one token for each sampled row: -1 where the row's logits were not finite,
+            which does not affect other rows.
 
         Raises:
             InvariantViolated: if the plan breaks a promise; the worker must not be used any more.
@@ -109,7 +114,7 @@ class Worker:
         return PendingStep(plan.step, self._run(plan), self._runtime, mark)
 
     def close(self) -> None:
-        """Leave the other ranks."""
+        """Disconnect from the other ranks."""
         self._parallel.close()
 
     def _change_rows(self, plan: StepPlan) -> None:
@@ -166,13 +171,13 @@ class Worker:
         self, graphs: CudaGraphs, shape: GraphShape, plan: StepPlan, batch: HostBatch
     ) -> list[SampledRows]:
         """Feed the batch by one launch of a captured graph."""
-        results = graphs.replay(shape, plan, batch)
-        sampled_rows = np.split(batch.sampled.rows, [batch.num_decodes])
+        decodes, chunks = graphs.replay(shape, plan, batch)
+        rows, num_decodes = batch.sampled.rows, batch.num_decodes
         num_logprobs = self._table.parameters.num_logprobs
         return [
-            SampledRows(sampled, rows, num_logprobs[rows])
-            for sampled, rows in zip(results, sampled_rows, strict=True)
-            if len(rows)
+            SampledRows(sampled, part, num_logprobs[part])
+            for sampled, part in ((decodes, rows[:num_decodes]), (chunks, rows[num_decodes:]))
+            if len(part)
         ]
 
     def _launch(self, batch: HostBatch) -> list[SampledRows]:

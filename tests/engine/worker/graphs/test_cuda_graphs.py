@@ -154,11 +154,13 @@ def test_searches_and_log_probabilities_are_replayed_beside_plain_rows(
     }
     graphed, runtime = _graphed(tiny, samplings, **settings)
     launched = run(tiny, _PROMPTS, samplings, **settings)
-    for key, told in launched.told.items():
-        assert graphed.told[key].tokens == told.tokens
-        assert graphed.told[key].logprobs == pytest.approx(told.logprobs, abs=1e-5, nan_ok=True)
-        ids = [[token for token, _ in top] for top in told.tops]
-        assert [[token for token, _ in top] for top in graphed.told[key].tops] == ids
+    for key, reported in launched.reported.items():
+        assert graphed.reported[key].tokens == reported.tokens
+        assert graphed.reported[key].logprobs == pytest.approx(
+            reported.logprobs, abs=1e-5, nan_ok=True
+        )
+        ids = [[token for token, _ in top] for top in reported.tops]
+        assert [[token for token, _ in top] for top in graphed.reported[key].tops] == ids
     assert runtime.num_replays > len(graphed.plans) / 2
 
 

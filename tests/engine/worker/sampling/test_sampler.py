@@ -1,4 +1,4 @@
-"""Sampled rows: each as if it were alone, reported in columns."""
+"""Sampled rows: each as if it were the only one, reported in columns."""
 
 import math
 from dataclasses import replace
@@ -38,10 +38,10 @@ def test_rows_with_different_parameters_equal_each_alone(tiny: TinyModel) -> Non
     together = Driver(_fresh(tiny))
     rows = [together.admit(_PROMPT, sampling) for sampling in _KINDS]
     together.run(rows, num_tokens=12, chunk=2)
-    alone = [_generate(Driver(_fresh(tiny)), sampling) for sampling in _KINDS]
-    assert [row.output for row in rows] == alone
+    single = [_generate(Driver(_fresh(tiny)), sampling) for sampling in _KINDS]
+    assert [row.output for row in rows] == single
     # so the kinds do differ
-    assert len({tuple(output) for output in alone}) == len(_KINDS)
+    assert len({tuple(output) for output in single}) == len(_KINDS)
 
 
 @pytest.mark.parametrize("sampling", _KINDS)
