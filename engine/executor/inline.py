@@ -8,7 +8,7 @@ from engine.worker.worker import Worker
 
 
 class InlineExecutor:
-    """An `engine.core.protocols.Executor` that waits only for results that are asked for.
+    """An `engine.core.executor.Executor` that waits only for results that are asked for.
 
     On a CPU a plan is done as soon as it is submitted; a GPU works on while the caller goes on.
     """

@@ -49,19 +49,15 @@ class EngineLoop:
 
     def _obey(self, command: Command) -> None:
         for request_id, choice in zip(command.aborts, command.abort_choices, strict=True):
-            self._engine.abort(request_id, choice)
+            self._engine.scheduler.abort(request_id, choice)
         for salt, name in command.releases:
-            self._engine.release_prefix(salt, name)
+            self._engine.scheduler.release_prefix(salt, name)
         if command.request is not None:
             self._add(command.request)
 
     def _add(self, request: Request) -> None:
         try:
-            request = replace(request, arrival_s=self._clock())
-            if request.pin is not None:
-                self._engine.reserve_prefix(request)
-            else:
-                self._engine.add(request)
+            self._engine.scheduler.add(replace(request, arrival_s=self._clock()))
         except RequestError as error:
             # admission has let through what the core refuses: this request's fault alone
             logger.warning("request_refused request_id=%d reason=%s", request.request_id, error)

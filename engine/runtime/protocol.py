@@ -97,8 +97,8 @@ class EngineClient(Protocol):
     async def pin_prefix(self, prompt: IntColumn, pin: Pin, *, salt: bytes = b"") -> FinishReason:
         """Have the full blocks of a prompt pinned on every engine replica, and wait for it.
 
-        See `engine.core.pinned_prefixes`. If a replica refuses, those before it keep what they have
-        pinned.
+        See `engine.core.memory.pinned_prefixes`. If a replica refuses, those before it keep what
+        they have pinned.
 
         Returns:
             LENGTH when the prefix is pinned, else why its computation ended.

@@ -13,7 +13,7 @@ from app.models.manifest import file_sha256
 from engine.errors import ConfigError
 from engine.model_config import read_model_config
 from tests import ROOT
-from tests.fakes.gguf_files import write_gguf
+from tests.app.models.gguf_files import write_gguf
 
 TINY = PackagedModel(
     name="tiny",
@@ -134,7 +134,7 @@ def test_the_embedded_model_knows_the_capital_of_france() -> None:
     from tokenizers import Tokenizer
     from transformers import AutoModelForCausalLM
 
-    from app.settings.config import default_cache
+    from app.models.cache_folder import default_cache
 
     folder = ensure(default_cache())
     assert folder.name == SMOLLM2.folder

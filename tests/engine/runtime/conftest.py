@@ -5,6 +5,8 @@ import pytest
 
 from engine.runtime.client.client import RemoteEngineClient
 from tests.fakes.engine_handle import FakeEngineHandle
+from tests.fakes.loop_clock import LoopClock
+from tests.fakes.scripted_gang import Replica
 
 
 @pytest.fixture
@@ -15,7 +17,19 @@ async def handle() -> FakeEngineHandle:
 @pytest.fixture
 async def client(handle: FakeEngineHandle) -> AsyncIterator[RemoteEngineClient]:
     before = asyncio.all_tasks()
-    client = RemoteEngineClient(handle, renew_period_s=0.01)
+    client = RemoteEngineClient(handle)
     yield client
     await client.close()
     assert asyncio.all_tasks() <= before | {asyncio.current_task()}
+
+
+@pytest.fixture
+async def clock(monkeypatch: pytest.MonkeyPatch) -> LoopClock:
+    return LoopClock(monkeypatch)
+
+
+@pytest.fixture
+async def replica() -> AsyncIterator[Replica]:
+    replica = Replica()
+    yield replica
+    replica.close()
