@@ -156,7 +156,7 @@ PLAN_FAULTS = [
         function=Worker._run,
         old="table.lengths[batch.spans.rows] = batch.spans.ends",
         new="pass",
-        noticed_by="test_a_sibling_goes_on_behind_the_prompt_of_its_parent",
+        noticed_by="test_a_row_is_as_long_as_what_was_computed_of_it",
     ),
     Fault(
         what="a broken row has no valid token to go on with",

@@ -1,4 +1,4 @@
-"""Every family on a GPU: in float32 the same tokens as transformers, alone and in searches."""
+"""Every family on a GPU: in float32 the same tokens as transformers, greedily and in searches."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -51,6 +51,14 @@ def test_chunk_that_does_not_end_the_prompt_samples_nothing(tiny: TinyModel) -> 
     assert [len(result.tokens) for result in driver.prefill(row, 2)] == [0, 1]
 
 
+def test_a_row_is_as_long_as_what_was_computed_of_it(tiny: TinyModel) -> None:
+    driver = Driver(load_worker(tiny.config()))
+    row = driver.admit([1, 2, 3, 4])
+    for num_tokens, length in ((1, 1), (2, 3), (1, 4)):
+        driver.step(prefills=[(row, num_tokens)])
+        assert driver.worker._table.lengths[row.row] == length
+
+
 def test_result_lists_decodes_before_ended_prefills(tiny: TinyModel) -> None:
     driver = Driver(load_worker(tiny.config()))
     first, second, third = (driver.admit([token, token + 1]) for token in (1, 2, 3))
