@@ -14,8 +14,8 @@ from engine.worker.worker import load_worker
 from kernels.runtime import HostRuntime
 from tests.engine.model.tiny import TinyModel, save_tiny
 from tests.engine.whole.engine_run import SWAP_BYTES
-from tests.engine.worker.loading import loader
 from tests.engine.worker.plans import GREEDY, Driver
+from tests.fakes.worker_loader import loader
 
 _POISON = 300
 

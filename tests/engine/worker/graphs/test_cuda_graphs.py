@@ -16,9 +16,9 @@ from kernels.batch import BatchLayout, Sampled, SamplingColumns
 from kernels.reference import ReferenceBackend
 from tests.engine.model.tiny import TinyModel
 from tests.engine.whole.engine_run import RECOMPUTE, SWAP, SWAP_BYTES, Run, run, tokens_of
-from tests.engine.worker.loading import POISON, BreakingModel, Replayer, loader
 from tests.engine.worker.plans import Driver
 from tests.engine.worker.rows import BLOCK_SIZE, Chunk, admission, make_plan, make_table
+from tests.fakes.worker_loader import POISON, BreakingModel, Replayer, loader
 
 _GREEDY = SamplingParams(max_tokens=24, temperature=0.0)
 _DRAWING = SamplingParams(max_tokens=17, temperature=1.2, seed=9)

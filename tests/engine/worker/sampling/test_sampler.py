@@ -19,8 +19,8 @@ from kernels.runtime import HostRuntime
 from tests.engine.model.tiny import VOCAB_SIZE, TinyModel
 from tests.engine.whole.engine_run import Run
 from tests.engine.worker import rows
-from tests.engine.worker.loading import POISON, BreakingModel, loader
 from tests.engine.worker.plans import GREEDY, Driver
+from tests.fakes.worker_loader import POISON, BreakingModel, loader
 
 _DRAWING = SamplingParams(max_tokens=1, temperature=1.3, seed=7)
 _KINDS = (
