@@ -77,8 +77,10 @@ def params(max_tokens: int, n: int = 1) -> SamplingParams:
     return SamplingParams(max_tokens=max_tokens, n=n)
 
 
-async def generate(client: RemoteEngineClient, prompt: list[int], max_tokens: int) -> list[int]:
-    stream = await client.submit(int32(prompt), params(max_tokens))
+async def generate(
+    client: RemoteEngineClient, prompt: list[int], sampling: SamplingParams
+) -> list[int]:
+    stream = await client.submit(int32(prompt), sampling)
     return [token async for delta in stream for token in delta.tokens]
 
 
@@ -86,7 +88,7 @@ async def until_empty(supervisor: Supervisor, client: RemoteEngineClient) -> Non
     """Wait until no request is open and every block has come back."""
     async with asyncio.timeout(20):
         while supervisor.num_open or not _is_empty(supervisor):
-            await generate(client, [5], 2)
+            await generate(client, [5], params(2))
 
 
 def _is_empty(supervisor: Supervisor) -> bool:

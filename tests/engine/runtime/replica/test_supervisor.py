@@ -91,7 +91,7 @@ async def test_after_many_requests_that_end_in_any_way_every_block_is_free(
             assert all(isinstance(o, asyncio.CancelledError) for o in failed), failed
             assert len(failed) < 150
             await until_empty(supervisor, first)
-            assert await generate(first, [1, 2], 3) == scripted.continuation([1, 2], 3)
+            assert await generate(first, [1, 2], params(3)) == scripted.continuation([1, 2], 3)
         assert (supervisor.num_open, supervisor.num_open_choices) == (0, 0)
         assert supervisor.stats.num_recomputed + supervisor.stats.num_swapped_out > 0
         await supervisor.check_health()
