@@ -5,6 +5,8 @@ import pytest
 
 from engine.runtime.client import RemoteEngineClient
 from tests.runtime.fake_handle import FakeEngineHandle
+from tests.runtime.loop_clock import LoopClock
+from tests.runtime.scripted_gang import Replica
 
 
 @pytest.fixture
@@ -19,3 +21,15 @@ async def client(handle: FakeEngineHandle) -> AsyncIterator[RemoteEngineClient]:
     yield client
     await client.close()
     assert asyncio.all_tasks() <= before | {asyncio.current_task()}
+
+
+@pytest.fixture
+async def clock(monkeypatch: pytest.MonkeyPatch) -> LoopClock:
+    return LoopClock(monkeypatch)
+
+
+@pytest.fixture
+async def replica() -> AsyncIterator[Replica]:
+    replica = Replica()
+    yield replica
+    replica.close()
