@@ -4,6 +4,7 @@ A test suite that passes with the fault in place proves nothing about that line.
 """
 
 import ast
+import gc
 import inspect
 import sys
 import textwrap
@@ -19,6 +20,8 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 # seconds after which a test that hangs because of a fault counts as failed
 TEST_TIMEOUT_S = 20
+ARGUMENTS = ["-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider",
+             "-o", f"timeout={TEST_TIMEOUT_S}"]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +34,7 @@ class Fault:
         old: text that stands exactly once in the function.
         new: what takes its place.
         noticed_by: name of the test, in the file that mirrors the function's module.
+        aspect: where the tests of a module take several files, `test_<module>_<aspect>.py`.
     """
 
     what: str
@@ -38,6 +42,7 @@ class Fault:
     old: str
     new: str
     noticed_by: str
+    aspect: str = ""
 
     @property
     def target(self) -> FunctionType:
@@ -50,7 +55,7 @@ class Fault:
     @property
     def test(self) -> str:
         """Path and name of the test that must fail."""
-        return f"{mirror_of(self.target.__module__)}::{self.noticed_by}"
+        return f"{mirror_of(self.target.__module__, self.aspect)}::{self.noticed_by}"
 
     def code(self) -> CodeType:
         """The faulty code.
@@ -85,14 +90,15 @@ def _cells(target: FunctionType) -> list[None]:
     return [None] * len(target.__code__.co_freevars)
 
 
-def mirror_of(module: str) -> str:
-    """Path of the test module that mirrors a module of the source."""
+def mirror_of(module: str, aspect: str = "") -> str:
+    """Path of the test module that mirrors a module of the source, or one aspect of it."""
     *packages, name = module.split(".")
     if packages[0] == "engine" and len(packages) > 1:
         packages = packages[1:]
     if packages[:2] == ["app", "text"]:
         packages = packages[1:]
-    return "/".join(["tests", *packages, f"test_{name}.py"])
+    parts = ["test", name, aspect] if aspect else ["test", name]
+    return "/".join(["tests", *packages, f"{'_'.join(parts)}.py"])
 
 
 @contextmanager
@@ -109,10 +115,19 @@ def in_place(fault: Fault) -> Iterator[None]:
 
 def is_noticed(fault: Fault) -> bool:
     """Whether the named test fails with the fault in place."""
-    arguments = [str(ROOT / fault.test), "-x", "-q", "--no-header", "-p", "no:cacheprovider"]
-    with in_place(fault):
-        exit_code = pytest.main([*arguments, "-o", f"timeout={TEST_TIMEOUT_S}"])
+    with in_place(fault), _few_objects():
+        exit_code = pytest.main([str(ROOT / fault.test), *ARGUMENTS])
     assert exit_code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED), (
         f"{fault.test} could not be run: {exit_code!r}"
     )
     return exit_code == pytest.ExitCode.TESTS_FAILED
+
+
+@contextmanager
+def _few_objects() -> Iterator[None]:
+    """Hide what exists from the garbage collector: pytest has it look at everything at each end."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

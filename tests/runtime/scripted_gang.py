@@ -98,11 +98,15 @@ class Reader:
         error: what the stream ended with, if anything.
     """
 
-    def __init__(self, replica: Replica, client: int) -> None:
+    def __init__(
+        self, replica: Replica, client: int, stream: AsyncIterator[bytes] | None = None
+    ) -> None:
+        """Args: stream: how the client is attached, if not by the supervisor itself."""
         self.rows: list[tuple[int, int, int, FinishReason]] = []
         self.num_bytes = 0
         self.error: EngineError | None = None
-        self.task = asyncio.create_task(self._read(replica.supervisor.attach(client)))
+        stream = stream or replica.supervisor.attach(client)
+        self.task = asyncio.create_task(self._read(stream))
 
     @property
     def has_ended(self) -> bool:

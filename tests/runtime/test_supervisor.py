@@ -175,6 +175,7 @@ async def test_pinned_prefixes_are_those_that_the_scheduler_named_last(
         )
         for salt in (b"one", b"two")
     )
+    assert PINS.decode(replica.supervisor.pins()) == []
     await replica.step(pinned=pinned)
     # an output that says nothing of prefixes changes nothing
     await replica.step()
