@@ -1,13 +1,10 @@
 """A replica without processes: the test answers for the scheduler, at the channel's other end."""
 
-import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 from ray.exceptions import RayActorError
 
-from engine.errors import EngineError
 from engine.runtime.gang import Gang
 from engine.runtime.messages import (
     COMMANDS,
@@ -16,14 +13,14 @@ from engine.runtime.messages import (
     VERDICTS,
     Command,
     Verdict,
-    decode_batch,
 )
 from engine.runtime.supervisor import ClientLimits, Supervisor
-from engine.types import Capacity, FinishReason, Request, SamplingParams, StepOutput, int32
+from engine.types import Capacity, Request, SamplingParams, int32
 from tests.channels import channel_pair
 from tests.runtime.fake_handle import Row, tokens_output
 from tests.runtime.loop_clock import settle
 from tests.runtime.scripted import engine_config
+from tests.runtime.stream_reader import StreamReader
 
 CAPACITY = Capacity(num_blocks=64, block_size=4, num_rows=16)
 STEP_DEADLINE_S = 2.0
@@ -71,6 +68,10 @@ class Replica:
         )
         return VERDICTS.decode(self.supervisor.submit(client, REQUESTS.encode(request)))
 
+    def read(self, client: int) -> StreamReader:
+        """Attach a client."""
+        return StreamReader(self.supervisor.attach(client))
+
     def commands(self) -> list[Command]:
         """What the scheduler has received since the last call."""
         commands = []
@@ -88,40 +89,3 @@ class Replica:
         """End the replica as its process would."""
         self.supervisor.close()
         self.gang.scheduler.close()
-
-
-class Reader:
-    """Reads a client's stream to its end or its error.
-
-    Attributes:
-        rows: (request id, choice, token, finish reason) of all that came.
-        error: what the stream ended with, if anything.
-    """
-
-    def __init__(
-        self, replica: Replica, client: int, stream: AsyncIterator[bytes] | None = None
-    ) -> None:
-        """Args: stream: how the client is attached, if not by the supervisor itself."""
-        self.rows: list[tuple[int, int, int, FinishReason]] = []
-        self.num_bytes = 0
-        self.error: EngineError | None = None
-        stream = stream or replica.supervisor.attach(client)
-        self.task = asyncio.create_task(self._read(stream))
-
-    @property
-    def has_ended(self) -> bool:
-        return self.task.done()
-
-    async def _read(self, stream: AsyncIterator[bytes]) -> None:
-        try:
-            async for batch in stream:
-                self.num_bytes += len(batch)
-                for output in decode_batch(batch):
-                    self._note(output)
-        except EngineError as error:
-            self.error = error
-
-    def _note(self, output: StepOutput) -> None:
-        columns = output.request_ids, output.choices, output.tokens
-        reasons = map(FinishReason, output.finish_reasons)
-        self.rows += zip(*columns, reasons, strict=True)

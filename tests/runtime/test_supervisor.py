@@ -9,7 +9,7 @@ from engine.runtime.messages import PINS, PREFIXES
 from engine.types import ALL_CHOICES, FinishReason, PinnedPrefix, int32
 from tests.runtime.fake_handle import STATS
 from tests.runtime.loop_clock import LoopClock, settle
-from tests.runtime.scripted_gang import LIMITS, STEP_DEADLINE_S, Reader, Replica
+from tests.runtime.scripted_gang import LIMITS, STEP_DEADLINE_S, Replica
 
 NONE, LENGTH, ERROR = FinishReason.NONE, FinishReason.LENGTH, FinishReason.ERROR
 
@@ -50,7 +50,7 @@ async def test_a_full_queue_is_refused_with_the_time_that_recent_requests_took(
     replica.submit(1, 1, n=2)
     # one request has ended, though two choices have
     await replica.step((1, 5, LENGTH, 0), (1, 5, LENGTH, 1))
-    Reader(replica, 1)
+    replica.read(1)
     await clock.advance(4.0)
     for request_id in (2, 3, 4):
         assert replica.submit(1, request_id).refusal is None
@@ -66,7 +66,7 @@ async def test_a_full_queue_is_refused_with_the_time_that_recent_requests_took(
 async def test_each_client_gets_its_own_rows(replica: Replica) -> None:
     replica.submit(1, 7)
     replica.submit(2, 8)
-    first, second = Reader(replica, 1), Reader(replica, 2)
+    first, second = replica.read(1), replica.read(2)
     await replica.step((7, 5, NONE), (8, 6, NONE), (9, 4, NONE))
     assert first.rows == [(7, 0, 5, NONE)]
     assert second.rows == [(8, 0, 6, NONE)]
@@ -98,7 +98,7 @@ async def test_a_client_that_vanishes_has_its_requests_aborted(
     replica.submit(1, 8)
     replica.submit(2, 9)
     replica.commands()
-    vanished, other = Reader(replica, 1), Reader(replica, 2)
+    vanished, other = replica.read(1), replica.read(2)
     await clock.advance(0.8 * LIMITS.lease_s)
     replica.supervisor.renew(2, 0)
     await clock.advance(0.4 * LIMITS.lease_s)
@@ -138,7 +138,7 @@ async def test_a_client_that_does_not_read_is_given_up(
     replica.submit(2, 8)
     replica.commands()
     # what takes the messages here is no proof that the client has read them
-    taken, reading = Reader(replica, 1), Reader(replica, 2)
+    taken, reading = replica.read(1), replica.read(2)
     while not taken.has_ended and taken.num_bytes <= 2000:
         await replica.step((7, 5, NONE), (8, 5, NONE))
         replica.supervisor.renew(1, 0)
@@ -148,6 +148,18 @@ async def test_a_client_that_does_not_read_is_given_up(
     assert "slow" in str(taken.error)
     assert caplog.text.count("client_lost client=1 reason=slow open=1") == 1
     assert not reading.has_ended
+    replica.close()
+
+
+async def test_a_client_that_does_not_read_the_last_output_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    replica = Replica(limits=replace(LIMITS, max_undelivered_bytes=1))
+    replica.submit(1, 7)
+    replica.commands()
+    await replica.step((7, 5, LENGTH))
+    assert caplog.text.count("client_lost client=1 reason=slow open=0") == 1
+    assert replica.commands() == []
     replica.close()
 
 
@@ -195,7 +207,7 @@ async def test_a_hang_is_a_silent_scheduler_while_requests_are_open(
     replica: Replica, clock: LoopClock
 ) -> None:
     supervisor = replica.supervisor
-    Reader(replica, 1)
+    replica.read(1)
     await clock.advance(2 * STEP_DEADLINE_S)
     assert supervisor.is_healthy
     # the first request after a pause has the whole time, the second does not begin it anew
@@ -220,14 +232,17 @@ async def test_the_health_check_asks_every_process(replica: Replica) -> None:
 async def test_the_health_check_ends_a_gang_that_hangs(replica: Replica, clock: LoopClock) -> None:
     replica.submit(1, 7)
     await clock.advance(STEP_DEADLINE_S + 0.1)
+    replica.commands()
     with pytest.raises(EngineError, match="have died"):
         await replica.supervisor.check_health()
     assert replica.gang.is_closed
+    with pytest.raises(ChannelClosed):
+        replica.commands()
 
 
 async def test_the_health_check_ends_a_gang_with_a_dead_process(replica: Replica) -> None:
     replica.submit(1, 7)
-    reader = Reader(replica, 1)
+    reader = replica.read(1)
     replica.gang.is_dead = True
     with pytest.raises(RayActorError):
         await replica.supervisor.check_health()
@@ -242,7 +257,7 @@ async def test_the_end_of_the_scheduler_fails_every_open_choice(
     replica = Replica()
     for client, request_id, n in ((1, 7, 2), (2, 8, 1), (3, 9, 1)):
         replica.submit(client, request_id, n=n)
-    readers = [Reader(replica, client) for client in (1, 2, 3)]
+    readers = [replica.read(client) for client in (1, 2, 3)]
     await replica.step((7, 5, LENGTH, 0), (9, 5, LENGTH))
     replica.gang.scheduler.close()
     await settle()
@@ -251,6 +266,8 @@ async def test_the_end_of_the_scheduler_fails_every_open_choice(
         [(8, 0, -1, ERROR)],
         [(9, 0, 5, LENGTH)],
     ]
+    # whose requests had all ended hears nothing
+    assert readers[2].batches == [[[9]]]
     supervisor = replica.supervisor
     assert (supervisor.num_open, supervisor.num_open_choices) == (0, 0)
     assert not supervisor.is_healthy
@@ -268,7 +285,7 @@ async def test_the_end_of_the_scheduler_fails_every_open_choice(
 
 async def test_a_scheduler_that_sends_junk_counts_as_dead(replica: Replica) -> None:
     replica.submit(1, 7)
-    reader = Reader(replica, 1)
+    reader = replica.read(1)
     replica.gang.scheduler.send(b"junk")
     await settle()
     assert reader.rows == [(7, 0, -1, ERROR)]
@@ -280,7 +297,7 @@ async def test_closing_ends_the_processes_and_the_streams(
 ) -> None:
     replica = Replica()
     replica.submit(1, 7)
-    reader = Reader(replica, 1)
+    reader = replica.read(1)
     await settle()
     replica.commands()
     replica.supervisor.close()

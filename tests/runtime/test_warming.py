@@ -12,7 +12,8 @@ from engine.runtime.warming import LocalEngineHandle, adopt, warm
 from engine.types import FinishReason, PinnedPrefix, Refusal, Request, SamplingParams, int32
 from tests.runtime.fake_handle import STATS
 from tests.runtime.loop_clock import LoopClock, settle
-from tests.runtime.scripted_gang import LIMITS, Reader, Replica
+from tests.runtime.scripted_gang import LIMITS, Replica
+from tests.runtime.stream_reader import StreamReader
 
 LENGTH, ERROR = FinishReason.LENGTH, FinishReason.ERROR
 
@@ -156,7 +157,7 @@ async def test_the_local_handle_passes_everything_to_its_supervisor(
     [prefixes] = await handle.prefixes(b"one")
     assert [info.name for info in PREFIXES.decode(prefixes)] == ["a"]
     assert await handle.is_ready()
-    reader = Reader(replica, 1, handle.attach("a", 1))
+    reader = StreamReader(handle.attach("a", 1))
     for _ in range(3):
         await clock.advance(0.8 * LIMITS.lease_s)
         await handle.renew("a", 1, 0)
