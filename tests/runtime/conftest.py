@@ -17,7 +17,7 @@ async def handle() -> FakeEngineHandle:
 @pytest.fixture
 async def client(handle: FakeEngineHandle) -> AsyncIterator[RemoteEngineClient]:
     before = asyncio.all_tasks()
-    client = RemoteEngineClient(handle, renew_period_s=0.01)
+    client = RemoteEngineClient(handle)
     yield client
     await client.close()
     assert asyncio.all_tasks() <= before | {asyncio.current_task()}

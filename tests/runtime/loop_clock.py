@@ -22,5 +22,5 @@ class LoopClock:
 
 async def settle() -> None:
     """Let everything run that has no reason to wait."""
-    for _ in range(8):
+    for _ in range(20):
         await asyncio.sleep(0)

@@ -8,6 +8,7 @@ from engine.runtime.columns import failure
 from engine.runtime.messages import OUTPUTS, PrefixInfo, encode_batch
 from engine.types import FinishReason, Pin, Refusal, int32
 from tests.runtime.fake_handle import STATS, FakeEngineHandle
+from tests.runtime.loop_clock import settle
 
 LENGTH, ABORT = FinishReason.LENGTH, FinishReason.ABORT
 PIN = Pin(name="a", ttl_s=2.0)
@@ -19,7 +20,8 @@ def pinning(client: RemoteEngineClient) -> "asyncio.Task[FinishReason]":
 
 async def next_request(handle: FakeEngineHandle) -> int:
     """Id of the request that is submitted next."""
-    return (await asyncio.wait_for(handle.submitted.get(), 10)).request_id
+    await settle()
+    return handle.submitted.get_nowait().request_id
 
 
 async def test_a_prefix_is_a_request_without_output(
@@ -87,9 +89,9 @@ async def test_whoever_stops_waiting_has_the_computation_ended(
 ) -> None:
     task = pinning(client)
     request_id = await next_request(handle)
-    await asyncio.wait_for(handle.was_attached.wait(), 10)
+    await settle()
     task.cancel()
-    await asyncio.wait_for(handle.was_aborted.wait(), 10)
+    await settle()
     assert handle.aborted == [("a", request_id)]
     await asyncio.wait([task])
 

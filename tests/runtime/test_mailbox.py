@@ -104,8 +104,9 @@ async def test_a_closed_mailbox_ends_every_stream_with_its_reason(
         box.mailbox.close("given up")
     reader = box.read()
     await settle()
-    box.mailbox.close("given up")
-    await settle()
+    if not was_closed:
+        box.mailbox.close("given up")
+        await settle()
     assert str(reader.error) == "given up"
     await clock.advance(2 * LEASE_S)
     assert box.lost == []

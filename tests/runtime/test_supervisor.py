@@ -67,9 +67,9 @@ async def test_each_client_gets_its_own_rows(replica: Replica) -> None:
     replica.submit(1, 7)
     replica.submit(2, 8)
     first, second = replica.read(1), replica.read(2)
-    await replica.step((7, 5, NONE), (8, 6, NONE), (9, 4, NONE))
+    await replica.step((7, 5, NONE), (8, 6, LENGTH), (9, 4, NONE))
     assert first.rows == [(7, 0, 5, NONE)]
-    assert second.rows == [(8, 0, 6, NONE)]
+    assert second.rows == [(8, 0, 6, LENGTH)]
 
 
 async def test_a_request_is_open_until_its_last_choice_has_ended(replica: Replica) -> None:
