@@ -8,6 +8,7 @@ import gc
 import inspect
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,8 +21,11 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 # seconds after which a test that hangs because of a fault counts as failed
 TEST_TIMEOUT_S = 20
-ARGUMENTS = ["-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider",
-             "-o", f"timeout={TEST_TIMEOUT_S}"]  # fmt: skip
+# what a failed test leaves open is no failure of its own
+ARGUMENTS = [
+    "-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-p", "no:unraisableexception",
+    "-p", "no:threadexception", "-o", f"timeout={TEST_TIMEOUT_S}",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +119,7 @@ def in_place(fault: Fault) -> Iterator[None]:
 
 def is_noticed(fault: Fault) -> bool:
     """Whether the named test fails with the fault in place."""
-    with in_place(fault), _few_objects():
+    with in_place(fault), _own_garbage():
         exit_code = pytest.main([str(ROOT / fault.test), *ARGUMENTS])
     assert exit_code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED), (
         f"{fault.test} could not be run: {exit_code!r}"
@@ -124,10 +128,16 @@ def is_noticed(fault: Fault) -> bool:
 
 
 @contextmanager
-def _few_objects() -> Iterator[None]:
-    """Hide what exists from the garbage collector: pytest has it look at everything at each end."""
+def _own_garbage() -> Iterator[None]:
+    """Collect what a failed test leaves open here and in silence, not in the tests that follow."""
     gc.freeze()
     try:
         yield
     finally:
+        # by which pytest hands the frames of a failed test to a debugger
+        for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+            vars(sys).pop(name, None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            gc.collect()
         gc.unfreeze()

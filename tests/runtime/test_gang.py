@@ -1,6 +1,8 @@
 import asyncio
 import logging
 import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the files of gangs are made."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
+
+
+@asynccontextmanager
+async def running(**settings: Any) -> AsyncIterator[Gang]:
+    gang = await start_gang(scripted.engine_config(**settings), OPTIONS)
+    try:
+        yield gang
+    finally:
+        gang.channel.close()
+        gang.close()
 
 
 def fail_as_ray_does(error: Exception) -> None:
@@ -108,17 +120,15 @@ def test_the_smallest_of_each_pool_and_the_slowest_rank_count() -> None:
 async def test_a_gang_computes_what_its_scheduler_is_sent(
     local_ray: LocalRay, folder: Path
 ) -> None:
-    gang = await start_gang(scripted.engine_config(), OPTIONS)
-    assert gang.capacity.num_blocks == 64
-    sampling = SamplingParams(max_tokens=1)
-    request = Request(request_id=7, prompt=int32([1, 2, 3]), sampling=sampling)
-    gang.channel.send(COMMANDS.encode(Command(request=request)))
-    output = OUTPUTS.decode(await asyncio.to_thread(gang.channel.recv))
-    assert output.tokens.tolist() == scripted.continuation([1, 2, 3], 1)
-    # the sockets are connected: only the folder itself and its lock are left
-    assert [Path(path).name for path in files_in(folder) if "/" in path] == ["owner"]
-    gang.channel.close()
-    gang.close()
+    async with running() as gang:
+        assert gang.capacity.num_blocks == 64
+        sampling = SamplingParams(max_tokens=1)
+        request = Request(request_id=7, prompt=int32([1, 2, 3]), sampling=sampling)
+        gang.channel.send(COMMANDS.encode(Command(request=request)))
+        output = OUTPUTS.decode(await asyncio.to_thread(gang.channel.recv))
+        assert output.tokens.tolist() == scripted.continuation([1, 2, 3], 1)
+        # the sockets are connected: only the folder itself and its lock are left
+        assert [Path(path).name for path in files_in(folder) if "/" in path] == ["owner"]
     assert files_in(folder) == []
     assert sorted(map(id, local_ray.killed)) == sorted(map(id, local_ray.started))
 
@@ -127,35 +137,28 @@ async def test_every_process_has_its_resources_and_its_bundle(
     local_ray: LocalRay, folder: Path
 ) -> None:
     local_ray.group = object()
-    gang = await start_gang(scripted.engine_config(), OPTIONS)
-    *ranks, scheduler = local_ray.started
+    async with running():
+        *ranks, scheduler = local_ray.started
     assert isinstance(scheduler.instance, SchedulerActor)
     assert scheduler.instance._step_deadline_s == 7.0
-    bundles = {}
-    for actor in local_ray.started:
-        strategy = actor.options["scheduling_strategy"]
-        assert strategy.placement_group is local_ray.group
-        bundles[actor] = strategy.placement_group_bundle_index
-    assert [bundles[actor] for actor in (scheduler, *ranks)] == [0, 1, 2]
+    strategies = [actor.options["scheduling_strategy"] for actor in (scheduler, *ranks)]
+    assert [strategy.placement_group_bundle_index for strategy in strategies] == [0, 1, 2]
+    assert {strategy.placement_group for strategy in strategies} == {local_ray.group}
     for place, rank in enumerate(ranks):
         assert isinstance(rank.instance, RankActor)
         assert rank.instance._rank == place
         assert (rank.options["num_cpus"], rank.options["num_gpus"]) == (0.5, 0.25)
-    gang.channel.close()
-    gang.close()
 
 
 @pytest.mark.parametrize(("size", "meet"), [(1, False), (2, True)])
 async def test_ranks_meet_where_there_are_several(
     local_ray: LocalRay, folder: Path, size: int, meet: bool
 ) -> None:
-    gang = await start_gang(scripted.engine_config(ranks=size), OPTIONS)
-    *ranks, scheduler = local_ray.started
+    async with running(ranks=size):
+        *ranks, scheduler = local_ray.started
     assert len(ranks) == size
     assert {rank.instance._rendezvous is not None for rank in ranks} == {meet}
     assert "scheduling_strategy" not in scheduler.options
-    gang.channel.close()
-    gang.close()
 
 
 async def test_a_gang_that_cannot_start_leaves_nothing_behind(
