@@ -6,10 +6,11 @@ A test suite that passes with the fault in place proves nothing about that line.
 import ast
 import gc
 import inspect
+import logging
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,25 +120,37 @@ def in_place(fault: Fault) -> Iterator[None]:
 
 def is_noticed(fault: Fault) -> bool:
     """Whether the named test fails with the fault in place."""
-    with in_place(fault), _own_garbage():
-        exit_code = pytest.main([str(ROOT / fault.test), *ARGUMENTS])
+    with in_place(fault):
+        return not do_pass([fault.test])
+
+
+def do_pass(tests: Iterable[str]) -> bool:
+    """Whether tests, as `Fault.test` names them, pass in a session of their own."""
+    paths = [str(ROOT / test) for test in tests]
+    with _by_itself():
+        exit_code = pytest.main([*paths, *ARGUMENTS])
     assert exit_code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED), (
-        f"{fault.test} could not be run: {exit_code!r}"
+        f"{paths} could not be run: {exit_code!r}"
     )
-    return exit_code == pytest.ExitCode.TESTS_FAILED
+    return exit_code == pytest.ExitCode.OK
 
 
 @contextmanager
-def _own_garbage() -> Iterator[None]:
-    """Collect what a failed test leaves open here and in silence, not in the tests that follow."""
+def _by_itself() -> Iterator[None]:
+    """Collect in silence what a failed test leaves open: no test that follows must trip over it.
+
+    Neither the log of the test around this one nor the debugger may hold its frames until then.
+    """
+    handlers = logging.root.handlers
+    logging.root.handlers = []
     gc.freeze()
     try:
         yield
     finally:
-        # by which pytest hands the frames of a failed test to a debugger
         for name in ("last_type", "last_value", "last_traceback", "last_exc"):
             vars(sys).pop(name, None)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             gc.collect()
         gc.unfreeze()
+        logging.root.handlers = handlers

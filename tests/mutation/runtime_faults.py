@@ -2,5 +2,6 @@
 
 from tests.mutation.client_faults import CLIENT_FAULTS
 from tests.mutation.replica_faults import REPLICA_FAULTS
+from tests.mutation.supervisor_faults import SUPERVISOR_FAULTS
 
-RUNTIME_FAULTS = [*REPLICA_FAULTS, *CLIENT_FAULTS]
+RUNTIME_FAULTS = [*SUPERVISOR_FAULTS, *REPLICA_FAULTS, *CLIENT_FAULTS]

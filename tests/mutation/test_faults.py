@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.mutation.mutant import Fault, in_place, is_noticed
+from tests.mutation.mutant import Fault, do_pass, in_place, is_noticed
 from tests.mutation.runtime_faults import RUNTIME_FAULTS
 
 FAULTS: list[Fault] = [*RUNTIME_FAULTS]
@@ -11,6 +11,10 @@ FAULTS: list[Fault] = [*RUNTIME_FAULTS]
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
 def test_the_fault_is_noticed(fault: Fault) -> None:
     assert is_noticed(fault)
+
+
+def test_without_faults_the_same_tests_pass() -> None:
+    assert do_pass(sorted({fault.test for fault in FAULTS}))
 
 
 def test_a_fault_is_gone_afterwards() -> None:

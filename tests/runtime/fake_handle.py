@@ -117,10 +117,10 @@ class FakeEngineHandle:
         self._check_up()
         self.attached.append(replica)
         queue = self._queue(replica)
-        while (news := await queue.get()) is not None:
-            if isinstance(news, EngineError):
-                raise news
-            yield news
+        while (item := await queue.get()) is not None:
+            if isinstance(item, EngineError):
+                raise item
+            yield item
 
     async def release_prefix(self, salt: bytes, name: str) -> None:
         self._check_up()

@@ -206,10 +206,46 @@ async def test_a_request_that_is_refused_after_all_fails_with_the_reason(
 ) -> None:
     refused, other = await submit(client), await submit(client)
     why = Refusal(code="invalid_value", message="no room", param="prompt")
-    news = failure([(refused.request_id, 0)], STATS, why)
-    handle.send(encode_batch([OUTPUTS.encode(news)]))
+    refused_output = failure([(refused.request_id, 0)], STATS, why)
+    unknown = failure([(12345, 0)], STATS, why)
+    handle.send(encode_batch([OUTPUTS.encode(output) for output in (unknown, refused_output)]))
     with pytest.raises(InvalidRequest, match="no room") as caught:
         await read(refused)
     assert caught.value.param == "prompt"
     handle.tell((other.request_id, 3, LENGTH))
     assert await read(other) == [3]
+
+
+async def test_a_stream_that_is_opened_again_is_counted_from_its_beginning(
+    client: RemoteEngineClient, handle: FakeEngineHandle, clock: LoopClock
+) -> None:
+    first = await submit(client)
+    handle.tell((first.request_id, 1, LENGTH))
+    await clock.advance(RENEW_PERIOD_S)
+    # it comes while the stream ends
+    second = await submit(client)
+    handle.end_stream("a")
+    await settle()
+    handle.tell((second.request_id, 1, NONE))
+    await clock.advance(RENEW_PERIOD_S)
+    assert handle.attached == ["a", "a"]
+    (_, before), (_, after) = handle.renewed
+    assert 0 < after == before
+
+
+async def test_nothing_is_kept_of_requests_that_have_ended(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    handle.may_answer.clear()
+    cancelled = asyncio.create_task(submit(client))
+    await settle()
+    cancelled.cancel()
+    await asyncio.wait([cancelled])
+    handle.may_answer.set()
+    stream = await submit(client, n=2)
+    handle.tell((stream.request_id, 1, LENGTH, 1), (stream.request_id, 1, LENGTH, 0))
+    assert await read(stream) == [1, 1]
+    assert client._streams == {}
+    handle.end_stream("a")
+    await settle()
+    assert client._tasks == set()

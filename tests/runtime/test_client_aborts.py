@@ -4,7 +4,7 @@ import pytest
 
 from engine.errors import EngineError
 from engine.runtime.client import RemoteEngineClient
-from engine.types import ALL_CHOICES, FinishReason
+from engine.types import ALL_CHOICES, FinishReason, Refusal
 from tests.runtime.fake_handle import FakeEngineHandle, read, read_choices, submit
 from tests.runtime.loop_clock import settle
 
@@ -88,7 +88,32 @@ async def test_a_submission_cancelled_before_its_verdict_is_aborted(
     await asyncio.wait([task])
     handle.may_answer.set()
     await settle()
+    assert task.cancelled()
     assert handle.aborted == [("a", handle.requests[0].request_id)]
+
+
+async def test_a_submission_cancelled_before_its_refusal_is_not_aborted(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    handle.may_answer.clear()
+    handle.refusal = Refusal(code="queue_full", message="full")
+    task = asyncio.create_task(submit(client))
+    await settle()
+    task.cancel()
+    await asyncio.wait([task])
+    handle.may_answer.set()
+    await settle()
+    assert len(handle.requests) == 1
+    assert handle.aborted == []
+
+
+async def test_the_end_of_an_unknown_request_is_no_reason_to_abort_it(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    stream = await submit(client)
+    handle.tell((12345, 1, LENGTH), (stream.request_id, 1, LENGTH))
+    assert await read(stream) == [1]
+    assert handle.aborted == []
 
 
 async def test_abort_ends_every_choice_that_goes_on(

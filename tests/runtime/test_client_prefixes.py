@@ -59,8 +59,8 @@ async def test_a_prefix_that_one_replica_refuses_is_offered_to_no_other(
     task = pinning(client)
     request_id = await next_request(handle)
     why = Refusal(code="invalid_value", message="no room", param="prompt")
-    news = failure([(request_id, 0)], STATS, why)
-    handle.send(encode_batch([OUTPUTS.encode(news)]))
+    refused = failure([(request_id, 0)], STATS, why)
+    handle.send(encode_batch([OUTPUTS.encode(refused)]))
     with pytest.raises(InvalidRequest, match="no room"):
         await task
     assert len(handle.requests) == 1

@@ -245,12 +245,12 @@ async def test_prefixes_are_pinned_before_the_first_request_and_listed_by_tenant
         assert sum([delta.num_cached async for delta in stream]) == 8
         with pytest.raises(ConfigError, match=r"'a' cannot be pinned.*other tokens"):
             await warm(supervisor, [PrefixConfig(name="a", token_ids=(2,) * 9, salt=b"one")])
-        told = PINS.decode(supervisor.pins())
-        assert [(pin.name, pin.token_ids, pin.salt) for pin in told] == [
+        pins = PINS.decode(supervisor.pins())
+        assert [(pin.name, pin.token_ids, pin.salt) for pin in pins] == [
             (name, (1,) * 8, b"one") for name in "ab"
         ]
-        # what is held already is left alone, and what has no room is left out
-        peers = [replace(told[0], token_ids=(3,) * 8), replace(told[1], name="c", ttl_s=5.0)]
+        # what is held already is left as it is, and what has no room is left out
+        peers = [replace(pins[0], token_ids=(3,) * 8), replace(pins[1], name="c", ttl_s=5.0)]
         await adopt(supervisor, [*peers, PrefixConfig(name="d", token_ids=tuple(range(80)))])
         *held, adopted = await client.prefixes(salt=b"one")
         assert [info.name for info in held] == ["a", "b"]
