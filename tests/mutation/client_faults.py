@@ -1,11 +1,11 @@
 """Faults of the ingress's side of the engine, and of the messages between the processes."""
 
-from engine.runtime import columns, scheduler_actor
 from engine.runtime.client import RemoteEngineClient
-from engine.runtime.columns import part_by_owner
+from engine.runtime.columns import _gather, _select, part_by_owner
 from engine.runtime.lease import Lease
 from engine.runtime.loop import EngineLoop
 from engine.runtime.messages import error_of, refusal_of
+from engine.runtime.scheduler_actor import _run
 from engine.runtime.token_stream import RemoteTokenStream
 from engine.runtime.told_prefixes import list_prefixes, merge_prefixes
 from tests.mutation.mutant import Fault
@@ -188,14 +188,14 @@ MESSAGE_FAULTS = [
     ),
     Fault(
         what="a client hears of refusals of other clients",
-        function=columns._select,
+        function=_select,
         old=" if entry[0] in request_ids",
         new="",
         noticed_by="test_owners_are_told_what_concerns_their_requests_and_nothing_of_pins",
     ),
     Fault(
         what="token 0 is taken for no token",
-        function=columns._gather,
+        function=_gather,
         old="if token < 0:",
         new="if token <= 0:",
         noticed_by="test_deltas_keep_every_token_of_several_outputs_in_order",
@@ -261,14 +261,14 @@ LOOP_FAULTS = [
     ),
     Fault(
         what="a scheduler lives on when its loop has failed",
-        function=scheduler_actor._run,
+        function=_run,
         old="os._exit(1)",
         new="pass",
         noticed_by="test_a_failure_of_the_loop_ends_the_process",
     ),
     Fault(
         what="the ranks wait for ever when the replica is gone",
-        function=scheduler_actor._run,
+        function=_run,
         old="executor.close()",
         new="pass",
         noticed_by="test_the_end_of_the_replica_lets_the_ranks_go",

@@ -49,7 +49,6 @@ class Fault:
     noticed_by: str
     aspect: str = ""
 
-    @property
     def target(self) -> FunctionType:
         """The plain function."""
         function = inspect.unwrap(getattr(self.function, "fget", self.function))
@@ -60,7 +59,7 @@ class Fault:
     @property
     def test(self) -> str:
         """Path and name of the test that must fail."""
-        return f"{mirror_of(self.target.__module__, self.aspect)}::{self.noticed_by}"
+        return f"{mirror_of(self.target().__module__, self.aspect)}::{self.noticed_by}"
 
     def code(self) -> CodeType:
         """The faulty code.
@@ -68,15 +67,17 @@ class Fault:
         Raises:
             AssertionError: if the text no longer stands there once; the fault must be rewritten.
         """
-        source = textwrap.dedent(inspect.getsource(self.target))
-        name = self.target.__qualname__
+        source = textwrap.dedent(inspect.getsource(self.target()))
+        name = self.target().__qualname__
         assert source.count(self.old) == 1, f"{name} has not exactly one {self.old!r}"
         [definition] = ast.parse(source.replace(self.old, self.new)).body
         assert isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef)
         definition.decorator_list = []
         scope: dict[str, Any] = {}
-        exec(_compile(definition, self.target), vars(sys.modules[self.target.__module__]), scope)
-        faulty: Callable[..., Any] = scope["make"](*_cells(self.target))
+        exec(
+            _compile(definition, self.target()), vars(sys.modules[self.target().__module__]), scope
+        )
+        faulty: Callable[..., Any] = scope["make"](*_cells(self.target()))
         assert isinstance(faulty, FunctionType)
         return faulty.__code__
 
@@ -109,7 +110,7 @@ def mirror_of(module: str, aspect: str = "") -> str:
 @contextmanager
 def in_place(fault: Fault) -> Iterator[None]:
     """Put a fault into its function, wherever that is referred to, for a while."""
-    target = fault.target
+    target = fault.target()
     right = target.__code__
     target.__code__ = fault.code()
     try:

@@ -1,9 +1,8 @@
 """Faults of what runs beside the scheduler in an engine replica: mailboxes, gang, the rest."""
 
-from engine.runtime import gang
 from engine.runtime.admission import Admission
 from engine.runtime.async_channel import AsyncChannel
-from engine.runtime.gang import Gang, common_capacity, start_gang
+from engine.runtime.gang import Gang, _start_ranks, common_capacity, start_gang
 from engine.runtime.mailbox import Mailbox
 from engine.runtime.open_choices import OpenChoices
 from engine.runtime.preemption_log import PreemptionLog
@@ -122,7 +121,7 @@ GANG_FAULTS = [
     ),
     Fault(
         what="rank 0 shares the bundle of the scheduler",
-        function=gang._start_ranks,
+        function=_start_ranks,
         old="_placement(rank + 1)",
         new="_placement(rank)",
         noticed_by="test_every_process_has_its_resources_and_its_bundle",

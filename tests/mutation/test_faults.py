@@ -19,7 +19,7 @@ def test_without_faults_the_same_tests_pass() -> None:
 
 def test_a_fault_is_gone_afterwards() -> None:
     fault = FAULTS[0]
-    right = fault.target.__code__
+    right = fault.target().__code__
     with in_place(fault):
-        assert fault.target.__code__ is not right
-    assert fault.target.__code__ is right
+        assert fault.target().__code__ is not right
+    assert fault.target().__code__ is right

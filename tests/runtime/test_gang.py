@@ -11,8 +11,14 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from engine.errors import ConfigError
 from engine.executor.rank_actor import RankActor
-from engine.runtime import gang as gang_module
-from engine.runtime.gang import Gang, GangOptions, common_capacity, start_gang
+from engine.runtime.gang import (
+    Gang,
+    GangOptions,
+    _connect,
+    _load,
+    common_capacity,
+    start_gang,
+)
 from engine.runtime.messages import COMMANDS, OUTPUTS, Command
 from engine.runtime.scheduler_actor import SchedulerActor
 from engine.runtime.scratch_folder import ScratchFolder
@@ -173,17 +179,17 @@ async def test_a_gang_that_cannot_start_leaves_nothing_behind(
 
 async def test_what_a_rank_says_about_its_configuration_is_raised_as_it_is() -> None:
     with pytest.raises(ConfigError, match=r"^no weights$"):
-        await gang_module._load([FailingRank(ConfigError("no weights"))])
+        await _load([FailingRank(ConfigError("no weights"))])
     with pytest.raises(RayTaskError):
-        await gang_module._load([FailingRank(ValueError("a bug"))])
+        await _load([FailingRank(ValueError("a bug"))])
 
 
 async def test_the_progress_of_all_ranks_is_logged_while_they_load(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(gang_module, "PROGRESS_PERIOD_S", 0.0)
+    monkeypatch.setattr("engine.runtime.gang.PROGRESS_PERIOD_S", 0.0)
     with caplog.at_level(logging.INFO):
-        assert await gang_module._load([SlowRank(), SlowRank()]) == CAPACITY
+        assert await _load([SlowRank(), SlowRank()]) == CAPACITY
     assert "weights_loading bytes=6 of=10" in caplog.text
     assert "weights_loaded ranks=2" in caplog.text
 
@@ -206,5 +212,5 @@ async def test_no_socket_is_left_when_a_process_fails_to_connect(folder: Path) -
 
     unwilling: list[Any] = [Unwilling()]
     with pytest.raises(RayTaskError):
-        await gang_module._connect(None, unwilling, folder, CAPACITY)
+        await _connect(None, unwilling, folder, CAPACITY)
     assert files_in(folder) == []

@@ -10,10 +10,9 @@ from engine.errors import EngineError
 from engine.executor.channel import Channel, ChannelClosed, Listener
 from engine.executor.gang import GangExecutor
 from engine.executor.rank_actor import serve_plans
-from engine.runtime import scheduler_actor
 from engine.runtime.loop import EngineLoop
 from engine.runtime.messages import COMMANDS, OUTPUTS, Command
-from engine.runtime.scheduler_actor import SchedulerActor
+from engine.runtime.scheduler_actor import SchedulerActor, _run
 from engine.types import Capacity, Request, SamplingParams, int32
 from tests.channels import channel_pair
 from tests.runtime import scripted
@@ -48,7 +47,7 @@ class Ends:
         self.executor = GangExecutor([near_rank], CAPACITY, run_ahead=1)
 
     def run(self, error: Exception) -> None:
-        scheduler_actor._run(EndedLoop(error), self.executor, self.near_replica)
+        _run(EndedLoop(error), self.executor, self.near_replica)
 
     def close(self) -> None:
         self.executor.close()
