@@ -5,6 +5,8 @@ import contextvars
 from array import array
 from collections.abc import AsyncIterator
 
+import pytest
+
 from engine.errors import EngineError
 from engine.runtime.client.client import RemoteEngineClient
 from engine.runtime.client.token_stream import RemoteTokenStream
@@ -30,6 +32,7 @@ from engine.types import (
     int32,
     int64,
 )
+from tests.engine.runtime.loop_clock import settle
 
 STATS = idle_stats(Capacity(num_blocks=2, block_size=4, num_rows=1))
 REQUEST_CONTEXT: contextvars.ContextVar[str] = contextvars.ContextVar("request", default="")
@@ -74,15 +77,11 @@ class FakeEngineHandle:
         self.submitted: asyncio.Queue[Request] = asyncio.Queue()
         self.aborted: list[tuple[str, int]] = []
         self.aborted_choices: list[int] = []
-        self.was_aborted = asyncio.Event()
         self.renewed: list[tuple[str, int]] = []
-        self.was_renewed = asyncio.Event()
         self.released: list[tuple[bytes, str]] = []
         # what each replica says
         self.pinned: list[list[PrefixInfo]] = []
         self.attached: list[str] = []
-        self.was_attached = asyncio.Event()
-        self.ended: asyncio.Queue[str] = asyncio.Queue()
         self.contexts: set[str] = set()
         self._streams: dict[str, asyncio.Queue[bytes | EngineError | None]] = {}
 
@@ -107,25 +106,21 @@ class FakeEngineHandle:
         self._check_up()
         self.aborted_choices.append(choice)
         self.aborted += [(replica, request_id) for request_id in request_ids]
-        self.was_aborted.set()
         if self.loses_aborts:
             raise EngineError("no answer in time")
 
     async def renew(self, replica: str, client: int, received_bytes: int) -> None:
         self._check_up()
         self.renewed.append((replica, received_bytes))
-        self.was_renewed.set()
 
     async def attach(self, replica: str, client: int) -> AsyncIterator[bytes]:
         self._check_up()
         self.attached.append(replica)
-        self.was_attached.set()
         queue = self._queue(replica)
-        while (news := await queue.get()) is not None:
-            if isinstance(news, EngineError):
-                raise news
-            yield news
-        self.ended.put_nowait(replica)
+        while (item := await queue.get()) is not None:
+            if isinstance(item, EngineError):
+                raise item
+            yield item
 
     async def release_prefix(self, salt: bytes, name: str) -> None:
         self._check_up()
@@ -164,9 +159,20 @@ async def submit(client: RemoteEngineClient, n: int = 1) -> RemoteTokenStream:
     return await client.submit(int32([1, 2]), SamplingParams(max_tokens=5, n=n))
 
 
-async def read(stream: RemoteTokenStream) -> list[int]:
-    return [token async for delta in stream for token in delta.tokens]
-
-
 async def read_choices(stream: RemoteTokenStream) -> list[tuple[int, list[int], FinishReason]]:
+    """Everything of a stream, which must have come and ended."""
+    reading = asyncio.create_task(_collect(stream))
+    await settle()
+    if not reading.done():
+        reading.cancel()
+        pytest.fail("the stream does not end")
+    return await reading
+
+
+async def read(stream: RemoteTokenStream) -> list[int]:
+    """The tokens of all choices of a stream, which must have come and ended."""
+    return [token for _, tokens, _ in await read_choices(stream) for token in tokens]
+
+
+async def _collect(stream: RemoteTokenStream) -> list[tuple[int, list[int], FinishReason]]:
     return [(delta.choice, delta.tokens.tolist(), delta.finish_reason) async for delta in stream]

@@ -4,10 +4,13 @@ A test suite that passes with the fault in place proves nothing about that line.
 """
 
 import ast
+import gc
 import inspect
+import logging
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType, FunctionType
@@ -19,6 +22,11 @@ from tests import ROOT
 
 # seconds after which a test that hangs because of a fault counts as failed
 TEST_TIMEOUT_S = 20
+# what a failed test leaves open is no failure of its own
+ARGUMENTS = [
+    "-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-p", "no:unraisableexception",
+    "-p", "no:threadexception", "-o", f"timeout={TEST_TIMEOUT_S}",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +39,7 @@ class Fault:
         old: text that stands exactly once in the function.
         new: what takes its place.
         noticed_by: name of the test, in the file that mirrors the function's module.
+        aspect: where the tests of a module take several files, `test_<module>_<aspect>.py`.
     """
 
     what: str
@@ -38,6 +47,7 @@ class Fault:
     old: str
     new: str
     noticed_by: str
+    aspect: str = ""
 
     def target(self) -> FunctionType:
         """The plain function."""
@@ -49,7 +59,7 @@ class Fault:
     @property
     def test(self) -> str:
         """Path and name of the test that must fail."""
-        return f"{mirror_of(self.target().__module__)}::{self.noticed_by}"
+        return f"{mirror_of(self.target().__module__, self.aspect)}::{self.noticed_by}"
 
     def code(self) -> CodeType:
         """The faulty code.
@@ -86,10 +96,11 @@ def _cells(target: FunctionType) -> list[None]:
     return [None] * len(target.__code__.co_freevars)
 
 
-def mirror_of(module: str) -> str:
-    """Path of the test module that mirrors a module of the source."""
+def mirror_of(module: str, aspect: str = "") -> str:
+    """Path of the test module that mirrors a module of the source, or one aspect of it."""
     *packages, name = module.split(".")
-    return "/".join(["tests", *packages, f"test_{name}.py"])
+    parts = ["test", name, aspect] if aspect else ["test", name]
+    return "/".join(["tests", *packages, f"{'_'.join(parts)}.py"])
 
 
 @contextmanager
@@ -106,12 +117,37 @@ def in_place(fault: Fault) -> Iterator[None]:
 
 def is_noticed(fault: Fault) -> bool:
     """Whether the named test fails with the fault in place."""
-    # without the plugin, each inner run ends with full garbage collections
-    plugins = ["-p", "no:cacheprovider", "-p", "no:unraisableexception"]
-    arguments = [str(ROOT / fault.test), "-x", "-q", "--no-header", *plugins]
     with in_place(fault):
-        exit_code = pytest.main([*arguments, "-o", f"timeout={TEST_TIMEOUT_S}"])
+        return not do_pass([fault.test])
+
+
+def do_pass(tests: Iterable[str]) -> bool:
+    """Whether tests, as `Fault.test` names them, pass in a session of their own."""
+    paths = [str(ROOT / test) for test in tests]
+    with _by_itself():
+        exit_code = pytest.main([*paths, *ARGUMENTS])
     assert exit_code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED), (
-        f"{fault.test} could not be run: {exit_code!r}"
+        f"{paths} could not be run: {exit_code!r}"
     )
-    return exit_code == pytest.ExitCode.TESTS_FAILED
+    return exit_code == pytest.ExitCode.OK
+
+
+@contextmanager
+def _by_itself() -> Iterator[None]:
+    """Collect in silence what a failed test leaves open: no test that follows must trip over it.
+
+    Neither the log of the test around this one nor the debugger may hold its frames until then.
+    """
+    handlers = logging.root.handlers
+    logging.root.handlers = []
+    gc.freeze()
+    try:
+        yield
+    finally:
+        for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+            vars(sys).pop(name, None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            gc.collect()
+        gc.unfreeze()
+        logging.root.handlers = handlers

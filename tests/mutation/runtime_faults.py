@@ -1,14 +1,7 @@
 """Faults of the processes of an engine replica and of the client that talks to it."""
 
-from engine.runtime.replica.open_choices import OpenChoices
-from tests.mutation.mutant import Fault
+from tests.mutation.client_faults import CLIENT_FAULTS
+from tests.mutation.replica_faults import REPLICA_FAULTS
+from tests.mutation.supervisor_faults import SUPERVISOR_FAULTS
 
-RUNTIME_FAULTS = [
-    Fault(
-        what="a request stays open after its last choice",
-        function=OpenChoices.close,
-        old="del self._choices[request_id]",
-        new="pass",
-        noticed_by="test_a_request_ends_with_its_last_choice",
-    ),
-]
+RUNTIME_FAULTS = [*SUPERVISOR_FAULTS, *REPLICA_FAULTS, *CLIENT_FAULTS]

@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from engine.runtime.client.client import RemoteEngineClient
+from tests.engine.runtime.loop_clock import LoopClock
+from tests.engine.runtime.scripted_gang import Replica
 from tests.fakes.engine_handle import FakeEngineHandle
 
 
@@ -15,7 +17,19 @@ async def handle() -> FakeEngineHandle:
 @pytest.fixture
 async def client(handle: FakeEngineHandle) -> AsyncIterator[RemoteEngineClient]:
     before = asyncio.all_tasks()
-    client = RemoteEngineClient(handle, renew_period_s=0.01)
+    client = RemoteEngineClient(handle)
     yield client
     await client.close()
     assert asyncio.all_tasks() <= before | {asyncio.current_task()}
+
+
+@pytest.fixture
+async def clock(monkeypatch: pytest.MonkeyPatch) -> LoopClock:
+    return LoopClock(monkeypatch)
+
+
+@pytest.fixture
+async def replica() -> AsyncIterator[Replica]:
+    replica = Replica()
+    yield replica
+    replica.close()

@@ -1,9 +1,10 @@
-import threading
-from collections.abc import Callable, Iterator
+import itertools
+from collections import deque
 
 import pytest
 
 from engine.core.engine import Engine
+from engine.errors import WorkerDied
 from engine.executor.channel import Channel, ChannelClosed
 from engine.runtime.loop import EngineLoop
 from engine.runtime.messages import COMMANDS, OUTPUTS, Command
@@ -16,113 +17,176 @@ from engine.types import (
     Request,
     SamplingParams,
     StepOutput,
+    StepResult,
     int32,
     int64,
 )
-from tests.channels import channel_pair
 from tests.fakes import scripted_worker as scripted
 from tests.fakes.symbolic_executor import SymbolicExecutor
 
 CAPACITY = Capacity(num_blocks=64, block_size=4, num_rows=16)
+LENGTH, ABORT, ERROR = FinishReason.LENGTH, FinishReason.ABORT, FinishReason.ERROR
+START_S = 100
 
 
-class Replica:
-    """The replica's end of the channel to a loop on a thread."""
+class ScriptedChannel(Channel):
+    """Hands out the commands of one turn of the loop after the other, and keeps the outputs."""
 
-    def __init__(self, run_ahead: int) -> None:
-        executor = SymbolicExecutor(CAPACITY, scripted.ScriptedModel(), run_ahead=run_ahead)
-        engine = Engine(scripted.engine_config(pinned_prefix_share=0.2).scheduler, executor)
-        self.channel, far = channel_pair()
-        loop = EngineLoop(engine, far, CAPACITY, lambda: 1.0)
-        self.thread = threading.Thread(target=self._run, args=(loop, far))
-        self.thread.start()
+    def __init__(self, turns: list[list[bytes]]) -> None:
+        self._arriving = deque(message for turn in turns for message in (*turn, None))
+        self.outputs: list[StepOutput] = []
 
-    def submit(self, request_id: int, prompt: list[int], max_tokens: int, n: int = 1) -> None:
-        request = Request(
-            request_id=request_id,
-            prompt=int32(prompt),
-            sampling=SamplingParams(max_tokens=max_tokens, n=n),
-        )
-        self.channel.send(COMMANDS.encode(Command(request=request)))
+    def recv(self) -> bytes:
+        while self._arriving:
+            message = self._arriving.popleft()
+            if message is not None:
+                return message
+        raise ChannelClosed("the script is over")
 
-    def pin(self, request_id: int, prompt: list[int], name: str) -> None:
-        request = Request(
+    def try_recv(self) -> bytes | None:
+        return self._arriving.popleft() if self._arriving else None
+
+    def send(self, message: bytes) -> None:
+        self.outputs.append(OUTPUTS.decode(message))
+
+
+class DyingExecutor(SymbolicExecutor):
+    """Its workers die in the first step."""
+
+    def collect(self) -> StepResult:
+        raise WorkerDied("rank 1 died")
+
+
+@pytest.fixture(params=[1, 2])
+def executor(request: pytest.FixtureRequest) -> SymbolicExecutor:
+    return SymbolicExecutor(CAPACITY, scripted.ScriptedModel(), run_ahead=request.param)
+
+
+def run(executor: SymbolicExecutor, *turns: list[Command]) -> list[StepOutput]:
+    """Outputs until the work is done; commands of one turn arrive together."""
+    channel = ScriptedChannel([[COMMANDS.encode(command) for command in turn] for turn in turns])
+    engine = Engine(scripted.engine_config(pinned_prefix_share=0.2).scheduler, executor)
+    seconds = itertools.count(START_S)
+    loop = EngineLoop(engine, channel, executor.capacity, lambda: float(next(seconds)))
+    with pytest.raises(ChannelClosed, match="over"):
+        loop.run()
+    return channel.outputs
+
+
+def submit(request_id: int, prompt: list[int], max_tokens: int, n: int = 1) -> Command:
+    sampling = SamplingParams(max_tokens=max_tokens, n=n)
+    return Command(request=Request(request_id=request_id, prompt=int32(prompt), sampling=sampling))
+
+
+def pin(request_id: int, prompt: list[int], name: str) -> Command:
+    return Command(
+        request=Request(
             request_id=request_id,
             prompt=int32(prompt),
             sampling=SamplingParams(max_tokens=1),
             pin=Pin(name=name),
         )
-        self.channel.send(COMMANDS.encode(Command(request=request)))
-
-    def read_until(self, is_last: Callable[[StepOutput], bool]) -> list[StepOutput]:
-        outputs = [OUTPUTS.decode(self.channel.recv())]
-        while not is_last(outputs[-1]):
-            outputs.append(OUTPUTS.decode(self.channel.recv()))
-        return outputs
-
-    def _run(self, loop: EngineLoop, far: Channel) -> None:
-        with pytest.raises(ChannelClosed):
-            loop.run()
-        far.close()
+    )
 
 
-def has_reason(reason: FinishReason) -> Callable[[StepOutput], bool]:
-    return lambda output: reason in output.finish_reasons
+def abort(request_ids: list[int], choice: int = ALL_CHOICES) -> Command:
+    choices = int32([choice] * len(request_ids))
+    return Command(aborts=int64(request_ids), abort_choices=choices)
 
 
-@pytest.fixture(params=[1, 2])
-def replica(request: pytest.FixtureRequest) -> Iterator[Replica]:
-    replica = Replica(request.param)
-    yield replica
-    replica.channel.close()
-    replica.thread.join(10)
-    assert not replica.thread.is_alive()
+def ends(outputs: list[StepOutput]) -> list[tuple[int, int, FinishReason]]:
+    """(request id, choice, reason) in order."""
+    return [
+        (request_id, choice, FinishReason(reason))
+        for output in outputs
+        for request_id, choice, reason in zip(
+            output.request_ids, output.choices, output.finish_reasons, strict=True
+        )
+        if reason
+    ]
 
 
-def test_tokens_of_a_request_come_back_in_order(replica: Replica) -> None:
-    replica.submit(7, [1, 2, 3], 5)
-    outputs = replica.read_until(has_reason(FinishReason.LENGTH))
+def test_tokens_of_a_request_come_back_in_order(executor: SymbolicExecutor) -> None:
+    outputs = run(executor, [submit(7, [1, 2, 3], 5)])
     assert dict(deltas(outputs))[7].tokens.tolist() == scripted.continuation([1, 2, 3], 5)
 
 
-def test_an_abort_ends_a_request_and_frees_its_blocks(replica: Replica) -> None:
-    replica.submit(7, [1, 2, 3], 190)
-    replica.channel.send(
-        COMMANDS.encode(Command(aborts=int64([7, 99]), abort_choices=int32([ALL_CHOICES] * 2)))
-    )
-    replica.read_until(has_reason(FinishReason.ABORT))
-    replica.submit(8, [1], 1)
-    last = replica.read_until(has_reason(FinishReason.LENGTH))[-1]
-    assert last.stats.usage.free + last.stats.usage.cached == CAPACITY.num_slots
+def test_commands_that_arrive_together_are_obeyed_before_the_next_step(
+    executor: SymbolicExecutor,
+) -> None:
+    outputs = run(executor, [submit(7, [1], 5), submit(8, [2], 5)])
+    assert set(outputs[0].request_ids) == {7, 8}
 
 
-def test_a_request_that_the_core_refuses_fails_alone(replica: Replica) -> None:
-    replica.submit(7, [], 5, n=3)
-    refused = replica.read_until(has_reason(FinishReason.ERROR))[-1]
-    assert list(zip(refused.request_ids, refused.choices, strict=True)) == [(7, 0), (7, 1), (7, 2)]
-    replica.submit(8, [1], 1)
-    outputs = replica.read_until(has_reason(FinishReason.LENGTH))
+def test_commands_are_taken_while_there_is_work(executor: SymbolicExecutor) -> None:
+    outputs = run(executor, [submit(7, [1], 20)], [submit(8, [2], 2)])
+    assert ends(outputs) == [(8, 0, LENGTH), (7, 0, LENGTH)]
+
+
+def test_an_abort_ends_a_request_and_frees_its_blocks(executor: SymbolicExecutor) -> None:
+    outputs = run(executor, [submit(7, [1, 2, 3], 190)], [abort([7, 99])], [submit(8, [1], 1)])
+    assert ends(outputs) == [(7, 0, ABORT), (8, 0, LENGTH)]
+    usage = outputs[-1].stats.usage
+    assert usage.free + usage.cached == CAPACITY.num_slots
+
+
+def test_one_choice_is_aborted_and_the_others_go_on(executor: SymbolicExecutor) -> None:
+    outputs = run(executor, [submit(7, [1], 5, n=3)], [abort([7], choice=1)])
+    assert sorted(ends(outputs)) == [(7, 0, LENGTH), (7, 1, ABORT), (7, 2, LENGTH)]
+
+
+def test_a_request_that_the_core_refuses_fails_and_no_other(
+    executor: SymbolicExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
+    outputs = run(executor, [submit(7, [], 5, n=3)], [submit(8, [1], 1)])
+    assert ends(outputs) == [(7, 0, ERROR), (7, 1, ERROR), (7, 2, ERROR), (8, 0, LENGTH)]
+    assert [request_id for request_id, _ in outputs[0].refusals] == [7] * 3
     assert dict(deltas(outputs))[8].tokens.tolist() == scripted.continuation([1], 1)
+    assert caplog.text.count("request_refused request_id=7") == 1
 
 
-def test_a_prefix_is_pinned_found_and_released(replica: Replica) -> None:
-    replica.pin(7, [1] * 9, "a")
-    last = replica.read_until(has_reason(FinishReason.LENGTH))[-1]
-    assert last.pinned is not None
-    [prefix] = last.pinned
+def test_a_refusal_carries_the_counts_of_the_latest_step(executor: SymbolicExecutor) -> None:
+    first, *_ = run(executor, [submit(7, [], 5)])
+    assert first.stats.usage.free == CAPACITY.num_slots
+    outputs = run(executor, [submit(8, [1], 20)], [], [submit(7, [], 5)])
+    refused = next(place for place, output in enumerate(outputs) if output.refusals)
+    assert refused > 0
+    assert outputs[refused].stats == outputs[refused - 1].stats
+
+
+def test_a_request_has_the_time_of_its_arrival() -> None:
+    capacity = Capacity(num_blocks=64, block_size=4, num_rows=1)
+    executor = SymbolicExecutor(capacity, scripted.ScriptedModel())
+    outputs = run(executor, [submit(7, [1], 4), submit(8, [2], 1)])
+    waited_s = [output.stats.oldest_waiting_s for output in outputs]
+    assert 0 < max(waited_s) < START_S
+
+
+def test_the_death_of_a_worker_ends_the_loop() -> None:
+    with pytest.raises(WorkerDied, match="rank 1"):
+        run(DyingExecutor(CAPACITY, scripted.ScriptedModel()), [submit(7, [1], 5)])
+
+
+def test_a_prefix_is_pinned_found_and_released(executor: SymbolicExecutor) -> None:
+    outputs = run(
+        executor,
+        [pin(7, [1] * 9, "a")],
+        *[[]] * 4,
+        [submit(8, [1] * 12, 3)],
+        *[[]] * 8,
+        # nothing else is to do: the prefixes that are left are reported all the same
+        [Command(releases=((b"", "a"), (b"", "b")))],
+    )
+    lists = [output.pinned for output in outputs if output.pinned is not None]
+    [prefix] = lists[-2]
     assert (prefix.name, prefix.num_blocks, prefix.is_warm) == ("a", 2, True)
-    replica.submit(8, [1] * 12, 3)
-    outputs = replica.read_until(has_reason(FinishReason.LENGTH))
+    assert lists[-1] == ()
     assert dict(deltas(outputs))[8].num_cached == 8
     assert dict(deltas(outputs))[8].tokens.tolist() == scripted.continuation([1] * 12, 3)
-    # nothing else is to do: the release is told all the same
-    replica.channel.send(COMMANDS.encode(Command(releases=((b"", "a"), (b"", "b")))))
-    assert replica.read_until(lambda output: output.pinned is not None)[-1].pinned == ()
 
 
-def test_a_prefix_beyond_the_budget_is_refused_with_the_reason(replica: Replica) -> None:
-    replica.pin(7, [1] * 60, "a")
-    refused = replica.read_until(has_reason(FinishReason.ERROR))[-1]
-    [(request_id, refusal)] = refused.refusals
+def test_a_prefix_beyond_the_budget_is_refused_with_the_reason(executor: SymbolicExecutor) -> None:
+    [output] = run(executor, [pin(7, [1] * 60, "a")])
+    [(request_id, refusal)] = output.refusals
     assert request_id == 7
     assert "needs 15 more blocks" in refusal.message

@@ -62,9 +62,9 @@ def output_of(rows: list[Row]) -> StepOutput:
 
 
 def by_choice(*outputs: StepOutput) -> dict[tuple[int, int], Delta]:
-    told = [((request_id, delta.choice), delta) for request_id, delta in deltas(outputs)]
-    assert len(dict(told)) == len(told)
-    return dict(told)
+    reported = [((request_id, delta.choice), delta) for request_id, delta in deltas(outputs)]
+    assert len(dict(reported)) == len(reported)
+    return dict(reported)
 
 
 @given(ROWS)
@@ -103,8 +103,8 @@ def test_owners_are_told_what_concerns_their_requests_and_nothing_of_pins() -> N
         (3, 0): 5,
         (2, 1): 3,
     }
-    alone = replace(output_of(rows[:1]), pinned=())
-    assert OUTPUTS.decode(part_by_owner(alone, b"", OWNERS)["a"]).pinned is None
+    single = replace(output_of(rows[:1]), pinned=())
+    assert OUTPUTS.decode(part_by_owner(single, b"", OWNERS)["a"]).pinned is None
 
 
 @given(st.lists(ROWS, max_size=3))
@@ -122,15 +122,15 @@ def test_ended_choices_are_those_with_a_reason() -> None:
 
 
 def test_a_failure_ends_choices_without_a_token() -> None:
-    told = by_choice(failure([(3, 0), (3, 1), (4, 0)], STATS))
-    assert set(told) == {(3, 0), (3, 1), (4, 0)}
-    assert {delta.finish_reason for delta in told.values()} == {FinishReason.ERROR}
-    assert not told[3, 1].tokens
+    reported = by_choice(failure([(3, 0), (3, 1), (4, 0)], STATS))
+    assert set(reported) == {(3, 0), (3, 1), (4, 0)}
+    assert {delta.finish_reason for delta in reported.values()} == {FinishReason.ERROR}
+    assert not reported[3, 1].tokens
     assert math.isnan(failure([(3, 0)], STATS).logprobs[0])
 
 
 def test_steps_of_searches_go_to_their_owners_and_stay_apart() -> None:
-    told = replace(
+    reported = replace(
         tokens_output([(1, 5, FinishReason.NONE)]),
         beam_requests=int64([2, 2, 3]),
         beam_indices=int32([0, -1, 0]),
@@ -138,10 +138,10 @@ def test_steps_of_searches_go_to_their_owners_and_stay_apart() -> None:
         beam_tokens=int32([7, 8, 9]),
         beam_logprobs=float32([-1.0, -2.0, -3.0]),
     )
-    encoded = OUTPUTS.encode(told)
-    whole = part_by_owner(told, encoded, dict.fromkeys((1, 2, 3), "a"))
+    encoded = OUTPUTS.encode(reported)
+    whole = part_by_owner(reported, encoded, dict.fromkeys((1, 2, 3), "a"))
     assert whole == {"a": encoded}
-    parts = part_by_owner(told, encoded, {2: "a", 3: "b"})
+    parts = part_by_owner(reported, encoded, {2: "a", 3: "b"})
     steps = {}
     for part in parts.values():
         output = OUTPUTS.decode(part)

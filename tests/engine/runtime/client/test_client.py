@@ -3,11 +3,12 @@ import asyncio
 import pytest
 
 from engine.errors import EngineError, InvalidRequest, Overloaded
-from engine.runtime.client.client import RemoteEngineClient
+from engine.runtime.client.client import RENEW_PERIOD_S, RemoteEngineClient
 from engine.runtime.client.token_stream import RemoteTokenStream
 from engine.runtime.messages import OUTPUTS, encode_batch
 from engine.runtime.outputs import failure
 from engine.types import PROMPT_CHOICE, FinishReason, Refusal, SamplingParams, int32
+from tests.engine.runtime.loop_clock import LoopClock, settle
 from tests.fakes.engine_handle import (
     REQUEST_CONTEXT,
     STATS,
@@ -95,7 +96,7 @@ async def test_the_shared_stream_does_not_belong_to_the_first_request(
         return stream
 
     first = asyncio.create_task(first_request())
-    await asyncio.wait_for(handle.was_attached.wait(), 10)
+    await settle()
     first.cancel()
     second = await submit(client)
     handle.tell((second.request_id, 4, LENGTH))
@@ -126,8 +127,6 @@ async def test_an_idle_stream_is_opened_again_for_the_next_request(
         handle.tell((stream.request_id, token, LENGTH))
         handle.end_stream("a")
         assert await read(stream) == [token]
-        # the task that follows the replica has seen the end then
-        assert await handle.ended.get() == "a"
     assert handle.attached == ["a", "a"]
 
 
@@ -141,11 +140,16 @@ async def test_a_replica_that_forgets_a_request_fails_it(
 
 
 async def test_the_lease_is_renewed_while_requests_are_open(
-    client: RemoteEngineClient, handle: FakeEngineHandle
+    client: RemoteEngineClient, handle: FakeEngineHandle, clock: LoopClock
 ) -> None:
-    await submit(client)
-    await asyncio.wait_for(handle.was_renewed.wait(), 10)
-    assert set(handle.renewed) == {("a", 0)}
+    stream = await submit(client)
+    await clock.advance(RENEW_PERIOD_S)
+    await clock.advance(RENEW_PERIOD_S)
+    assert handle.renewed == [("a", 0)] * 2
+    handle.tell((stream.request_id, 1, LENGTH))
+    handle.end_stream("a")
+    await clock.advance(2 * RENEW_PERIOD_S)
+    assert len(handle.renewed) == 2
 
 
 async def test_close_fails_what_is_open(client: RemoteEngineClient) -> None:
@@ -175,16 +179,17 @@ async def test_news_of_the_prompt_are_passed_on_and_end_nothing(
     assert await read_choices(stream) == [(PROMPT_CHOICE, [1], LENGTH), (0, [2], LENGTH)]
 
 
-async def test_the_replica_is_told_how_much_has_been_read(
-    client: RemoteEngineClient, handle: FakeEngineHandle
+async def test_each_replica_hears_how_much_of_its_stream_has_been_read(
+    client: RemoteEngineClient, handle: FakeEngineHandle, clock: LoopClock
 ) -> None:
     stream = await submit(client)
+    handle.replica = "b"
+    await submit(client)
     handle.tell((stream.request_id, 1, NONE))
-    await anext(aiter(stream))
-    handle.was_renewed.clear()
-    await asyncio.wait_for(handle.was_renewed.wait(), 10)
-    await asyncio.wait_for(handle.was_renewed.wait(), 10)
-    assert handle.renewed[-1][1] > 0
+    await clock.advance(RENEW_PERIOD_S)
+    renewed = dict(handle.renewed)
+    assert renewed["a"] > 0
+    assert renewed["b"] == 0
 
 
 async def test_bytes_that_are_no_outputs_fail_the_requests_of_their_replica(
@@ -201,10 +206,46 @@ async def test_a_request_that_is_refused_after_all_fails_with_the_reason(
 ) -> None:
     refused, other = await submit(client), await submit(client)
     why = Refusal(code="invalid_value", message="no room", param="prompt")
-    news = failure([(refused.request_id, 0)], STATS, why)
-    handle.send(encode_batch([OUTPUTS.encode(news)]))
+    refused_output = failure([(refused.request_id, 0)], STATS, why)
+    unknown = failure([(12345, 0)], STATS, why)
+    handle.send(encode_batch([OUTPUTS.encode(output) for output in (unknown, refused_output)]))
     with pytest.raises(InvalidRequest, match="no room") as caught:
         await read(refused)
     assert caught.value.param == "prompt"
     handle.tell((other.request_id, 3, LENGTH))
     assert await read(other) == [3]
+
+
+async def test_a_stream_that_is_opened_again_is_counted_from_its_beginning(
+    client: RemoteEngineClient, handle: FakeEngineHandle, clock: LoopClock
+) -> None:
+    first = await submit(client)
+    handle.tell((first.request_id, 1, LENGTH))
+    await clock.advance(RENEW_PERIOD_S)
+    # it comes while the stream ends
+    second = await submit(client)
+    handle.end_stream("a")
+    await settle()
+    handle.tell((second.request_id, 1, NONE))
+    await clock.advance(RENEW_PERIOD_S)
+    assert handle.attached == ["a", "a"]
+    (_, before), (_, after) = handle.renewed
+    assert 0 < after == before
+
+
+async def test_nothing_is_kept_of_requests_that_have_ended(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    handle.may_answer.clear()
+    cancelled = asyncio.create_task(submit(client))
+    await settle()
+    cancelled.cancel()
+    await asyncio.wait([cancelled])
+    handle.may_answer.set()
+    stream = await submit(client, n=2)
+    handle.tell((stream.request_id, 1, LENGTH, 1), (stream.request_id, 1, LENGTH, 0))
+    assert await read(stream) == [1, 1]
+    assert client._streams == {}
+    handle.end_stream("a")
+    await settle()
+    assert client._tasks == set()

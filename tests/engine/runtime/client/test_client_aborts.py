@@ -4,7 +4,8 @@ import pytest
 
 from engine.errors import EngineError
 from engine.runtime.client.client import RemoteEngineClient
-from engine.types import FinishReason
+from engine.types import ALL_CHOICES, FinishReason, Refusal
+from tests.engine.runtime.loop_clock import settle
 from tests.fakes.engine_handle import FakeEngineHandle, read, read_choices, submit
 
 NONE, LENGTH = FinishReason.NONE, FinishReason.LENGTH
@@ -16,8 +17,22 @@ async def test_abort_ends_the_stream_and_tells_its_replica(
     stream = await submit(client)
     await stream.abort()
     await stream.abort()
-    assert [delta.finish_reason async for delta in stream] == [FinishReason.ABORT]
+    assert await read_choices(stream) == [(0, [], FinishReason.ABORT)]
     assert handle.aborted == [("a", stream.request_id)]
+
+
+async def test_a_request_is_aborted_on_the_replica_that_has_it(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    await submit(client)
+    handle.replica = "b"
+    stream = await submit(client, n=2)
+    handle.replica = "c"
+    await submit(client)
+    await stream.abort_choice(0)
+    await stream.abort()
+    assert handle.aborted == [("b", stream.request_id)] * 2
+    assert handle.aborted_choices == [0, ALL_CHOICES]
 
 
 async def test_a_choice_is_aborted_alone(
@@ -29,7 +44,7 @@ async def test_a_choice_is_aborted_alone(
     assert (handle.aborted, handle.aborted_choices) == ([("a", stream.request_id)], [1])
     abort = FinishReason.ABORT
     handle.tell((stream.request_id, -1, abort, 1), (stream.request_id, 5, LENGTH, 0))
-    assert [delta.choice async for delta in stream] == [0]
+    assert await read_choices(stream) == [(0, [5], LENGTH)]
 
 
 async def test_a_lost_abort_of_a_choice_leaves_the_others_alone(
@@ -58,7 +73,7 @@ async def test_abort_reaches_the_replica_when_the_caller_is_cancelled(
     task.cancel()
     await asyncio.sleep(0)
     task.cancel()
-    await asyncio.wait_for(handle.was_aborted.wait(), 10)
+    await settle()
     assert handle.aborted == [("a", stream.request_id)]
     await asyncio.wait([task])
 
@@ -68,12 +83,37 @@ async def test_a_submission_cancelled_before_its_verdict_is_aborted(
 ) -> None:
     handle.may_answer.clear()
     task = asyncio.create_task(submit(client))
-    await asyncio.sleep(0)
+    await settle()
     task.cancel()
     await asyncio.wait([task])
     handle.may_answer.set()
-    await asyncio.wait_for(handle.was_aborted.wait(), 10)
+    await settle()
+    assert task.cancelled()
     assert handle.aborted == [("a", handle.requests[0].request_id)]
+
+
+async def test_a_submission_cancelled_before_its_refusal_is_not_aborted(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    handle.may_answer.clear()
+    handle.refusal = Refusal(code="queue_full", message="full")
+    task = asyncio.create_task(submit(client))
+    await settle()
+    task.cancel()
+    await asyncio.wait([task])
+    handle.may_answer.set()
+    await settle()
+    assert len(handle.requests) == 1
+    assert handle.aborted == []
+
+
+async def test_the_end_of_an_unknown_request_is_no_reason_to_abort_it(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    stream = await submit(client)
+    handle.tell((12345, 1, LENGTH), (stream.request_id, 1, LENGTH))
+    assert await read(stream) == [1]
+    assert handle.aborted == []
 
 
 async def test_abort_ends_every_choice_that_goes_on(
@@ -97,7 +137,7 @@ async def test_a_request_whose_verdict_was_lost_is_aborted_at_its_first_news(
         await submit(client)
     unseen = handle.requests[1].request_id
     handle.tell((unseen, 1, NONE))
-    await asyncio.wait_for(handle.was_aborted.wait(), 10)
+    await settle()
     # what was sent before the abort came is no reason for another one
     handle.tell((unseen, 1, NONE))
     handle.tell((unseen, -1, FinishReason.ABORT), (known.request_id, 1, LENGTH))
@@ -112,7 +152,6 @@ async def test_a_lost_abort_is_repeated_when_the_replica_goes_on(
     handle.loses_aborts = True
     await stream.abort()
     handle.loses_aborts = False
-    handle.was_aborted.clear()
     handle.tell((stream.request_id, 1, NONE))
-    await asyncio.wait_for(handle.was_aborted.wait(), 10)
+    await settle()
     assert handle.aborted == [("a", stream.request_id)] * 2

@@ -7,6 +7,7 @@ from engine.runtime.client.client import RemoteEngineClient
 from engine.runtime.messages import OUTPUTS, PrefixInfo, encode_batch
 from engine.runtime.outputs import failure
 from engine.types import FinishReason, Pin, Refusal, int32
+from tests.engine.runtime.loop_clock import settle
 from tests.fakes.engine_handle import STATS, FakeEngineHandle
 
 LENGTH, ABORT = FinishReason.LENGTH, FinishReason.ABORT
@@ -19,7 +20,8 @@ def pinning(client: RemoteEngineClient) -> "asyncio.Task[FinishReason]":
 
 async def next_request(handle: FakeEngineHandle) -> int:
     """Id of the request that is submitted next."""
-    return (await asyncio.wait_for(handle.submitted.get(), 10)).request_id
+    await settle()
+    return handle.submitted.get_nowait().request_id
 
 
 async def test_a_prefix_is_a_request_without_output(
@@ -57,8 +59,8 @@ async def test_a_prefix_that_one_replica_refuses_is_offered_to_no_other(
     task = pinning(client)
     request_id = await next_request(handle)
     why = Refusal(code="invalid_value", message="no room", param="prompt")
-    news = failure([(request_id, 0)], STATS, why)
-    handle.send(encode_batch([OUTPUTS.encode(news)]))
+    refused = failure([(request_id, 0)], STATS, why)
+    handle.send(encode_batch([OUTPUTS.encode(refused)]))
     with pytest.raises(InvalidRequest, match="no room"):
         await task
     assert len(handle.requests) == 1
@@ -87,9 +89,9 @@ async def test_whoever_stops_waiting_has_the_computation_ended(
 ) -> None:
     task = pinning(client)
     request_id = await next_request(handle)
-    await asyncio.wait_for(handle.was_attached.wait(), 10)
+    await settle()
     task.cancel()
-    await asyncio.wait_for(handle.was_aborted.wait(), 10)
+    await settle()
     assert handle.aborted == [("a", request_id)]
     await asyncio.wait([task])
 

@@ -1,45 +1,86 @@
 import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
 
 from engine.errors import EngineError
 from engine.runtime.client.lease import ACKNOWLEDGED_BYTES, Lease
+from tests.engine.runtime.loop_clock import LoopClock, settle
 
-LONG_S = 60.0
+PERIOD_S = 10.0
 
 
 class Replica:
-    """Notes what it is told."""
+    """Notes the bytes that each renewal names."""
 
-    def __init__(self, *, fails: bool = False) -> None:
-        self.told: asyncio.Queue[int] = asyncio.Queue()
-        self._fails = fails
+    def __init__(self) -> None:
+        self.renewals: list[int] = []
+        self.is_gone = False
 
     async def renew(self, received_bytes: int) -> None:
-        self.told.put_nowait(received_bytes)
-        if self._fails:
+        self.renewals.append(received_bytes)
+        if self.is_gone:
             raise EngineError("gone")
 
 
-async def next_told(replica: Replica) -> int:
-    return await asyncio.wait_for(replica.told.get(), 10)
+@pytest.fixture
+async def server(clock: LoopClock) -> Replica:
+    return Replica()
 
 
-async def test_much_reading_is_told_before_the_period_is_over() -> None:
-    replica = Replica()
-    lease = Lease(replica.renew, LONG_S)
+@pytest.fixture
+async def lease(server: Replica) -> AsyncIterator[Lease]:
+    lease = Lease(server.renew, PERIOD_S)
     keeping = asyncio.create_task(lease.keep())
+    await settle()
+    yield lease
+    keeping.cancel()
+    await asyncio.wait([keeping])
+
+
+async def test_the_lease_is_renewed_in_every_period(
+    lease: Lease, server: Replica, clock: LoopClock
+) -> None:
+    assert server.renewals == []
+    lease.received(5)
+    for count in range(1, 4):
+        await clock.advance(0.9 * PERIOD_S)
+        assert len(server.renewals) == count - 1
+        await clock.advance(0.1 * PERIOD_S)
+        assert server.renewals == [5] * count
+
+
+async def test_much_reading_is_reported_before_the_period_is_over(
+    lease: Lease, server: Replica
+) -> None:
     lease.received(ACKNOWLEDGED_BYTES - 1)
-    await asyncio.sleep(0)
-    assert replica.told.empty()
+    await settle()
+    assert server.renewals == []
     lease.received(1)
-    assert await next_told(replica) == ACKNOWLEDGED_BYTES
+    await settle()
+    assert server.renewals == [ACKNOWLEDGED_BYTES]
+    # and again when as much has come once more
+    lease.received(ACKNOWLEDGED_BYTES - 1)
+    await settle()
+    assert len(server.renewals) == 1
+    lease.received(1)
+    await settle()
+    assert server.renewals[1:] == [2 * ACKNOWLEDGED_BYTES]
+
+
+async def test_a_stream_is_counted_from_its_own_beginning(lease: Lease, server: Replica) -> None:
+    lease.received(2 * ACKNOWLEDGED_BYTES)
+    await settle()
     lease.attached()
     lease.received(ACKNOWLEDGED_BYTES + 5)
-    assert await next_told(replica) == ACKNOWLEDGED_BYTES + 5
-    keeping.cancel()
+    await settle()
+    assert server.renewals == [2 * ACKNOWLEDGED_BYTES, ACKNOWLEDGED_BYTES + 5]
 
 
-async def test_renewal_goes_on_without_reading_and_after_a_failure() -> None:
-    replica = Replica(fails=True)
-    keeping = asyncio.create_task(Lease(replica.renew, 0.001).keep())
-    assert [await next_told(replica) for _ in range(3)] == [0, 0, 0]
-    keeping.cancel()
+async def test_renewal_goes_on_after_a_failure(
+    lease: Lease, server: Replica, clock: LoopClock
+) -> None:
+    server.is_gone = True
+    for _ in range(3):
+        await clock.advance(PERIOD_S)
+    assert server.renewals == [0, 0, 0]

@@ -1,10 +1,9 @@
-import asyncio
-
 import pytest
 
 from engine.executor.channel import PACKET_BYTES, ChannelClosed
 from engine.runtime.replica.async_channel import AsyncChannel
 from tests.channels import channel_pair
+from tests.engine.runtime.loop_clock import settle
 
 BIG = b"x" * (40 * PACKET_BYTES)
 
@@ -14,7 +13,11 @@ async def test_messages_beyond_the_buffer_are_sent_when_there_is_room() -> None:
     channel = AsyncChannel(near, on_message=lambda _: None, on_closed=lambda: None)
     channel.send(BIG)
     channel.send(b"after")
-    messages = [await asyncio.to_thread(far.recv) for _ in range(2)]
+    messages = []
+    for _ in range(100):
+        if (message := far.try_recv()) is not None:
+            messages.append(message)
+        await settle()
     assert messages == [BIG, b"after"]
     channel.close()
     far.close()
@@ -23,36 +26,38 @@ async def test_messages_beyond_the_buffer_are_sent_when_there_is_room() -> None:
 async def test_messages_and_the_end_come_by_callback() -> None:
     near, far = channel_pair()
     messages: list[bytes] = []
-    closed = asyncio.Event()
-    channel = AsyncChannel(near, on_message=messages.append, on_closed=closed.set)
+    closed: list[bool] = []
+    channel = AsyncChannel(near, on_message=messages.append, on_closed=lambda: closed.append(True))
     far.send(b"one")
     far.send(b"two")
     far.close()
-    await asyncio.wait_for(closed.wait(), 10)
+    await settle()
+    assert closed == [True]
     assert messages == [b"one", b"two"]
     channel.send(b"dropped")
 
 
 async def test_closing_it_oneself_is_not_told() -> None:
     near, far = channel_pair()
-    closed = asyncio.Event()
-    channel = AsyncChannel(near, on_message=lambda _: None, on_closed=closed.set)
+    closed: list[bool] = []
+    channel = AsyncChannel(near, on_message=lambda _: None, on_closed=lambda: closed.append(True))
     channel.close()
-    await asyncio.sleep(0)
-    assert not closed.is_set()
+    await settle()
+    assert closed == []
     far.close()
 
 
 async def test_a_message_that_cannot_be_used_ends_the_connection() -> None:
     near, far = channel_pair()
-    closed = asyncio.Event()
+    closed: list[bool] = []
 
     def refuse(message: bytes) -> None:
         raise ValueError(message)
 
-    AsyncChannel(near, on_message=refuse, on_closed=closed.set)
+    AsyncChannel(near, on_message=refuse, on_closed=lambda: closed.append(True))
     far.send(b"junk")
-    await asyncio.wait_for(closed.wait(), 10)
+    await settle()
+    assert closed == [True]
     with pytest.raises(ChannelClosed):
         far.recv()
     far.close()

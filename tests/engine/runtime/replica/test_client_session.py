@@ -1,208 +1,287 @@
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
-from engine.errors import EngineError
-from engine.runtime.messages import OUTPUTS, decode_batch
+from engine.runtime.messages import OUTPUTS
 from engine.runtime.outputs import failure, idle_stats
 from engine.runtime.replica.client_session import SILENT, SLOW, Mailbox
 from engine.types import Capacity
+from tests.engine.runtime.loop_clock import LoopClock, settle
+from tests.engine.runtime.stream_reader import StreamReader
 
 STATS = idle_stats(Capacity(num_blocks=2, block_size=4, num_rows=1))
-LONG_S, SHORT_S = 60.0, 0.05
+LEASE_S, IDLE_S, COALESCE_S = 100.0, 10.0, 1.0
 
 
 class Box:
     """A mailbox and why its client was given up."""
 
-    def __init__(
-        self,
-        *,
-        lease_s: float = LONG_S,
-        idle_s: float = SHORT_S,
-        max_bytes: int = 1 << 20,
-        coalesce_s: float = 0.0,
-    ) -> None:
-        self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    def __init__(self, *, max_bytes: int = 1 << 20, coalesce_s: float = 0.0) -> None:
+        self.lost: list[str] = []
         self.mailbox = Mailbox(
-            lease_s=lease_s,
-            idle_s=idle_s,
+            lease_s=LEASE_S,
+            idle_s=IDLE_S,
             max_undelivered_bytes=max_bytes,
             coalesce_s=coalesce_s,
-            on_lost=self.lost.set_result,
+            on_lost=self.lost.append,
         )
 
-    def put(self, *request_ids: int) -> None:
+    def read(self) -> StreamReader:
+        return StreamReader(self.mailbox.stream())
+
+    async def put(self, *request_ids: int) -> None:
         self.mailbox.put(message(*request_ids), request_ids)
+        await settle()
 
 
 def message(*request_ids: int) -> bytes:
     return OUTPUTS.encode(failure([(request_id, 0) for request_id in request_ids], STATS))
 
 
-async def ids_of(stream: AsyncIterator[bytes]) -> list[list[int]]:
-    """Ids of each output of the next batch."""
-    return [output.request_ids.tolist() for output in decode_batch(await anext(stream))]
-
-
-async def test_one_yield_takes_everything_queued() -> None:
+@pytest.fixture
+async def box(clock: LoopClock) -> AsyncIterator[Box]:
     box = Box()
-    box.put(1)
-    box.put(2, 3)
-    stream = box.mailbox.stream()
-    assert await ids_of(stream) == [[1], [2, 3]]
-    box.put(4)
-    assert await ids_of(stream) == [[4]]
+    yield box
     box.mailbox.close("given up")
 
 
-async def test_the_stream_ends_itself_when_nothing_is_open() -> None:
-    box = Box()
-    assert [batch async for batch in box.mailbox.stream()] == []
-    box.mailbox.close("given up")
-
-
-async def test_the_stream_stays_while_a_request_is_open() -> None:
-    box = Box(idle_s=0.0)
+@pytest.fixture
+async def gathering(clock: LoopClock) -> AsyncIterator[Box]:
+    """A mailbox that gathers; its first batch has been taken and later ones are to wait."""
+    box = Box(coalesce_s=COALESCE_S)
     box.mailbox.opened(1, 1)
-    waiting = asyncio.ensure_future(ids_of(box.mailbox.stream()))
-    done, _ = await asyncio.wait([waiting], timeout=SHORT_S)
-    assert not done
-    box.put(1)
-    assert await waiting == [[1]]
+    yield box
     box.mailbox.close("given up")
 
 
-async def test_a_second_stream_takes_over() -> None:
-    box = Box(idle_s=LONG_S)
-    first, second = box.mailbox.stream(), box.mailbox.stream()
-    waiting = asyncio.ensure_future(ids_of(first))
-    await asyncio.sleep(0)
-    other = asyncio.ensure_future(ids_of(second))
-    with pytest.raises(StopAsyncIteration):
-        await waiting
-    box.put(7)
-    assert await other == [[7]]
-    box.mailbox.close("given up")
+async def test_one_batch_takes_everything_queued(box: Box) -> None:
+    await box.put(1)
+    await box.put(2, 3)
+    reader = box.read()
+    await settle()
+    await box.put(4)
+    assert reader.batches == [[[1], [2, 3]], [[4]]]
 
 
-async def test_a_client_that_never_attaches_lapses() -> None:
-    box = Box(lease_s=SHORT_S)
-    box.mailbox.opened(1, 1)
-    box.mailbox.renew(0)
-    assert await asyncio.wait_for(box.lost, 10) == SILENT
-    box.mailbox.close("given up")
-
-
-async def test_an_attached_client_lapses_when_it_is_silent() -> None:
-    box = Box(lease_s=SHORT_S)
-    box.mailbox.opened(1, 1)
-    waiting = asyncio.ensure_future(ids_of(box.mailbox.stream()))
-    assert await asyncio.wait_for(box.lost, 10) == SILENT
-    box.mailbox.close("given up")
-    with pytest.raises(EngineError, match="given up"):
-        await waiting
-
-
-async def test_renewal_keeps_the_lease_of_an_attached_client(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_the_stream_ends_itself_when_nothing_has_been_open_for_long(
+    box: Box, clock: LoopClock
 ) -> None:
-    loop = asyncio.get_running_loop()
-    box = Box(lease_s=LONG_S)
+    reader = box.read()
+    await clock.advance(0.9 * IDLE_S)
+    assert not reader.has_ended
+    await clock.advance(0.2 * IDLE_S)
+    assert (reader.has_ended, reader.error, reader.batches) == (True, None, [])
+
+
+async def test_the_stream_stays_while_a_request_is_open(box: Box, clock: LoopClock) -> None:
+    reader = box.read()
+    # the request comes while the stream waits for its end
+    await clock.advance(0.5 * IDLE_S)
     box.mailbox.opened(1, 1)
-    waiting = asyncio.ensure_future(ids_of(box.mailbox.stream()))
-    await asyncio.sleep(0)
-    start_s = loop.time()
-    for count in range(1, 10):
-        monkeypatch.setattr(loop, "time", lambda now=start_s + count * LONG_S / 2: now)
-        # timers that are due run in the loop's next turn
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+    await clock.advance(2 * IDLE_S)
+    assert (reader.has_ended, reader.batches) == (False, [])
+    await box.put(1)
+    assert reader.batches == [[[1]]]
+
+
+async def test_a_second_stream_takes_over(box: Box) -> None:
+    box.mailbox.opened(1, 1)
+    first = box.read()
+    await settle()
+    second = box.read()
+    await settle()
+    assert (first.has_ended, first.error) == (True, None)
+    await box.put(7)
+    assert (first.batches, second.batches) == ([], [[[7]]])
+
+
+@pytest.mark.parametrize("was_closed", [False, True])
+async def test_a_closed_mailbox_ends_every_stream_with_its_reason(
+    box: Box, clock: LoopClock, was_closed: bool
+) -> None:
+    box.mailbox.opened(1, 1)
+    if was_closed:
+        box.mailbox.close("given up")
+    reader = box.read()
+    await settle()
+    if not was_closed:
+        box.mailbox.close("given up")
+        await settle()
+    assert str(reader.error) == "given up"
+    await clock.advance(2 * LEASE_S)
+    assert box.lost == []
+
+
+async def test_a_client_that_never_comes_lapses(box: Box, clock: LoopClock) -> None:
+    await clock.advance(0.9 * LEASE_S)
+    assert box.lost == []
+    await clock.advance(0.2 * LEASE_S)
+    assert box.lost == [SILENT]
+
+
+async def test_a_request_and_a_stream_begin_the_lease_anew(box: Box, clock: LoopClock) -> None:
+    await clock.advance(0.9 * LEASE_S)
+    box.mailbox.opened(1, 1)
+    await clock.advance(0.9 * LEASE_S)
+    box.read()
+    await clock.advance(0.9 * LEASE_S)
+    assert box.lost == []
+    await clock.advance(0.2 * LEASE_S)
+    assert box.lost == [SILENT]
+
+
+async def test_renewal_does_not_help_a_client_that_is_not_attached(
+    box: Box, clock: LoopClock
+) -> None:
+    box.mailbox.opened(1, 1)
+    await clock.advance(0.9 * LEASE_S)
+    box.mailbox.renew(0)
+    await clock.advance(0.2 * LEASE_S)
+    assert box.lost == [SILENT]
+
+
+async def test_renewal_does_not_help_a_client_whose_stream_has_ended(
+    box: Box, clock: LoopClock
+) -> None:
+    box.read()
+    await clock.advance(2 * IDLE_S)
+    box.mailbox.opened(1, 1)
+    await clock.advance(0.9 * LEASE_S)
+    box.mailbox.renew(0)
+    await clock.advance(0.2 * LEASE_S)
+    assert box.lost == [SILENT]
+
+
+async def test_renewal_keeps_the_lease_of_an_attached_client(box: Box, clock: LoopClock) -> None:
+    box.mailbox.opened(1, 1)
+    first = box.read()
+    await settle()
+    reader = box.read()
+    for _ in range(10):
+        await clock.advance(0.9 * LEASE_S)
         box.mailbox.renew(0)
-    assert not box.lost.done()
-    box.put(1)
-    assert await waiting == [[1]]
-    box.mailbox.close("given up")
+    # the end of the stream before it is not this one's
+    assert first.has_ended
+    assert box.lost == []
+    await box.put(1)
+    assert reader.batches == [[[1]]]
+    await clock.advance(0.9 * LEASE_S)
+    assert box.lost == []
+    await clock.advance(0.2 * LEASE_S)
+    assert box.lost == [SILENT]
 
 
 async def test_a_client_that_never_attaches_is_kept_no_more_than_the_bound() -> None:
-    size = len(message(1))
-    box = Box(max_bytes=3 * size)
+    box = Box(max_bytes=3 * len(message(1)))
     for _ in range(3):
-        box.put(1)
-    assert not box.lost.done()
-    box.put(1)
-    assert box.lost.result() == SLOW
+        await box.put(1)
+    assert box.lost == []
+    await box.put(1)
+    assert box.lost == [SLOW]
     box.mailbox.close("given up")
 
 
-async def test_what_the_stream_took_counts_until_the_client_has_told_that_it_came() -> None:
-    size = len(message(1))
-    box = Box(max_bytes=4 * size)
-    stream = box.mailbox.stream()
-    received = 0
+async def test_what_the_stream_took_counts_until_the_client_says_that_it_came() -> None:
+    box = Box(max_bytes=4 * len(message(1)))
+    reader = box.read()
+    await settle()
     for _ in range(20):
-        box.put(1)
-        received += len(await anext(stream))
+        await box.put(1)
+        box.mailbox.renew(reader.num_bytes)
+    assert box.lost == []
+    received = reader.num_bytes
+    for _ in range(3):
+        await box.put(1)
         box.mailbox.renew(received)
-    assert not box.lost.done()
-    for _ in range(4):
-        box.put(1)
-        await anext(stream)
-        box.mailbox.renew(received)
-    assert box.lost.result() == SLOW
+    assert box.lost == []
+    await box.put(1)
+    assert box.lost == [SLOW]
     box.mailbox.close("given up")
 
 
 async def test_a_new_stream_does_not_answer_for_what_an_earlier_one_lost() -> None:
-    size = len(message(1))
-    box = Box(max_bytes=3 * size)
-    for _ in range(10):
-        stream = box.mailbox.stream()
-        box.put(1)
-        await anext(stream)
-        # a late word about a stream that had more
-        box.mailbox.renew(1 << 30)
-    box.put(1)
-    assert not box.lost.done()
+    box = Box(max_bytes=3 * len(message(1)))
+    for late_bytes in (0, 1 << 30):
+        for _ in range(10):
+            reader = box.read()
+            await settle()
+            await box.put(1)
+            # a call that was made for the earlier stream, which had more
+            box.mailbox.renew(late_bytes)
+    assert box.lost == []
+    # nor does it make this one's credit larger
+    for _ in range(3):
+        await box.put(1)
+    assert reader.num_bytes > 0
+    assert box.lost == [SLOW]
     box.mailbox.close("given up")
 
 
-async def test_later_news_are_gathered_and_the_first_of_a_request_goes_at_once() -> None:
-    box = Box(coalesce_s=LONG_S)
-    box.mailbox.opened(1, 1)
-    box.mailbox.opened(2, 1)
-    stream = box.mailbox.stream()
-    box.put(1)
-    assert await ids_of(stream) == [[1]]
-    waiting = asyncio.ensure_future(ids_of(stream))
-    box.put(1)
-    box.put(1)
-    done, _ = await asyncio.wait([waiting], timeout=SHORT_S)
-    assert not done
-    box.put(1, 2)
-    assert await waiting == [[1], [1], [1, 2]]
-    box.mailbox.close("given up")
+async def test_later_outputs_are_gathered_and_the_first_of_a_request_goes_at_once(
+    gathering: Box, clock: LoopClock
+) -> None:
+    gathering.mailbox.opened(2, 1)
+    reader = gathering.read()
+    await settle()
+    await gathering.put(1)
+    assert reader.batches == [[[1]]]
+    await gathering.put(1)
+    await gathering.put(1)
+    assert len(reader.batches) == 1
+    await gathering.put(1, 2)
+    assert reader.batches[1:] == [[[1], [1], [1, 2]]]
+    # it was the first only once
+    await gathering.put(2)
+    assert len(reader.batches) == 2
 
 
-async def test_gathered_news_go_when_their_time_has_come() -> None:
-    box = Box(coalesce_s=SHORT_S)
-    box.mailbox.opened(1, 1)
-    stream = box.mailbox.stream()
-    box.put(1)
-    assert await ids_of(stream) == [[1]]
-    box.put(1)
-    box.put(1)
-    assert await asyncio.wait_for(ids_of(stream), 10) == [[1], [1]]
-    box.mailbox.close("given up")
+async def test_gathered_outputs_go_when_their_time_has_come(
+    gathering: Box, clock: LoopClock
+) -> None:
+    reader = gathering.read()
+    await settle()
+    await gathering.put(1)
+    for count in range(1, 4):
+        await clock.advance(0.5 * COALESCE_S)
+        await gathering.put(1)
+        await gathering.put(1)
+        assert len(reader.batches) == count
+        await clock.advance(0.5 * COALESCE_S)
+        assert reader.batches[count:] == [[[1], [1]]]
+    # after a pause there is nothing to wait for
+    await clock.advance(COALESCE_S)
+    await gathering.put(1)
+    assert len(reader.batches) == 5
 
 
-async def test_a_stream_that_ends_itself_first_gives_what_was_gathered() -> None:
-    box = Box(coalesce_s=LONG_S, idle_s=0.0)
-    stream = box.mailbox.stream()
-    box.put(1)
-    assert await ids_of(stream) == [[1]]
-    box.put(1)
-    assert [decode_batch(batch)[0].request_ids.tolist() async for batch in stream] == [[1]]
+async def test_an_urgent_batch_begins_the_time_of_gathering_anew(
+    gathering: Box, clock: LoopClock
+) -> None:
+    reader = gathering.read()
+    await settle()
+    await gathering.put(1)
+    await gathering.put(1)
+    await gathering.put(1)
+    await clock.advance(0.5 * COALESCE_S)
+    gathering.mailbox.opened(2, 1)
+    await gathering.put(2)
+    assert reader.batches[1:] == [[[1], [1], [2]]]
+    await gathering.put(1)
+    await clock.advance(0.6 * COALESCE_S)
+    assert len(reader.batches) == 2
+    await clock.advance(0.5 * COALESCE_S)
+    assert len(reader.batches) == 3
+
+
+async def test_a_stream_that_ends_itself_first_gives_what_was_gathered(clock: LoopClock) -> None:
+    box = Box(coalesce_s=10 * IDLE_S)
+    reader = box.read()
+    await settle()
+    await box.put(1)
+    await box.put(1)
+    assert reader.batches == [[[1]]]
+    await clock.advance(2 * IDLE_S)
+    assert reader.batches == [[[1]], [[1]]]
+    await clock.advance(2 * IDLE_S)
+    assert (reader.has_ended, reader.error) == (True, None)
     box.mailbox.close("given up")

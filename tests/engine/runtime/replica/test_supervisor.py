@@ -1,260 +1,200 @@
-import asyncio
-import os
-import random
-import signal
-import sys
-import tempfile
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from engine.config import PrefixConfig
-from engine.errors import ConfigError, EngineError, Overloaded, PromptTooLong
-from engine.runtime.client.client import RemoteEngineClient
-from engine.runtime.messages import PINS, REQUESTS, VERDICTS
-from engine.runtime.replica.pin_at_start import LocalEngineHandle, adopt, warm
-from engine.runtime.replica.supervisor import ClientLimits, Supervisor
-from engine.types import FinishReason, Request, SamplingParams, int32
-from tests.engine.runtime.serving import client_of, death_of, generate, params, serving, until_empty
-from tests.fakes import scripted_worker as scripted
+from engine.runtime.messages import PINS, PREFIXES
+from engine.types import ALL_CHOICES, FinishReason, PinnedPrefix, int32
+from tests.engine.runtime.loop_clock import LoopClock
+from tests.engine.runtime.scripted_gang import LIMITS, Replica
+from tests.fakes.engine_handle import STATS
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
+NONE, LENGTH, ERROR = FinishReason.NONE, FinishReason.LENGTH, FinishReason.ERROR
 
 
-class LosingHandle(LocalEngineHandle):
-    """Every verdict is lost on its way."""
-
-    async def submit(self, client: int, request: bytes, replica: str | None = None) -> bytes:
-        await super().submit(client, request, replica)
-        raise EngineError("no answer in time")
-
-
-async def pid_of(actor: Any) -> int:
-    pid: int = await actor.__ray_call__.remote(lambda _: os.getpid())
-    return pid
+async def test_an_accepted_request_goes_to_the_scheduler_and_is_open(replica: Replica) -> None:
+    verdict = replica.submit(1, 7, n=3)
+    assert (verdict.replica, verdict.refusal) == ("a", None)
+    [command] = replica.commands()
+    assert command.request is not None
+    assert (command.request.request_id, command.request.sampling.n) == (7, 3)
+    supervisor = replica.supervisor
+    assert (supervisor.replica, supervisor.num_open, supervisor.num_open_choices) == ("a", 1, 3)
 
 
-async def request_that_may_leave(
-    client: RemoteEngineClient, dice: random.Random, prompt: list[int], sampling: SamplingParams
+async def test_a_refused_request_never_reaches_the_scheduler(replica: Replica) -> None:
+    verdict = replica.submit(1, 7, prompt_len=500)
+    assert verdict.replica == "a"
+    assert verdict.refusal is not None
+    assert (verdict.refusal.code, verdict.refusal.got) == ("context_length_exceeded", 500)
+    assert replica.commands() == []
+    assert replica.supervisor.num_open == 0
+
+
+async def test_an_id_that_is_open_is_refused(replica: Replica) -> None:
+    assert replica.submit(1, 7).refusal is None
+    refusal = replica.submit(2, 7).refusal
+    assert refusal is not None
+    assert "open already" in refusal.message
+    assert len(replica.commands()) == 1
+    await replica.step((7, 5, LENGTH))
+    assert replica.submit(2, 7).refusal is None
+
+
+async def test_a_full_queue_is_refused_with_the_time_that_recent_requests_took(
+    clock: LoopClock,
 ) -> None:
-    """Read a request to its end, to an abort or to a cancellation; each token must be right."""
-    leave_after = dice.randrange(2 * sampling.max_tokens)
-    stream = await client.submit(int32(prompt), sampling)
-    tokens: dict[int, list[int]] = {choice: [] for choice in range(sampling.n)}
-    ends: list[int] = []
-    try:
-        async for delta in stream:
-            tokens[delta.choice] += delta.tokens
-            ends += [delta.choice] * (delta.finish_reason is not FinishReason.NONE)
-            if len(tokens[0]) > leave_after and dice.random() < 0.5:
-                await stream.abort()
-            elif len(tokens[0]) > leave_after:
-                raise asyncio.CancelledError
-    finally:
-        await stream.abort()
-    assert sorted(ends) == list(range(sampling.n))
-    for choice, got in tokens.items():
-        expected = scripted.continuation(prompt, sampling.max_tokens, choice)
-        assert sampling.beam_width or got == expected[: len(got)]
+    replica = Replica(max_num_waiting=2)
+    replica.submit(1, 1, n=2)
+    # one request has ended, though two choices have
+    await replica.step((1, 5, LENGTH, 0), (1, 5, LENGTH, 1))
+    replica.read(1)
+    await clock.advance(4.0)
+    for request_id in (2, 3, 4):
+        assert replica.submit(1, request_id).refusal is None
+        # one of them is in the batch
+        await replica.step(stats=replace(STATS, num_running=1))
+    assert replica.supervisor.num_waiting == 2
+    refusal = replica.submit(1, 5).refusal
+    assert refusal is not None
+    assert (refusal.code, refusal.retry_after_s) == ("queue_full", 4.0)
+    replica.close()
 
 
-def any_sampling(dice: random.Random) -> SamplingParams:
-    n = dice.randint(1, 4)
-    width = dice.randint(n, 4) if dice.random() < 0.2 else 0
-    return SamplingParams(max_tokens=dice.randint(1, 30), n=n, beam_width=width)
+async def test_each_client_gets_its_own_rows(replica: Replica) -> None:
+    replica.submit(1, 7)
+    replica.submit(2, 8)
+    first, second = replica.read(1), replica.read(2)
+    await replica.step((7, 5, NONE), (8, 6, LENGTH), (9, 4, NONE))
+    assert first.rows == [(7, 0, 5, NONE)]
+    assert second.rows == [(8, 0, 6, LENGTH)]
 
 
-@pytest.mark.parametrize("num_swap_slots", [0, 64])
-async def test_after_many_requests_that_end_in_any_way_every_block_is_free(
-    num_swap_slots: int,
+async def test_a_request_is_open_until_its_last_choice_has_ended(replica: Replica) -> None:
+    replica.submit(1, 7, n=2)
+    supervisor = replica.supervisor
+    await replica.step((7, 5, NONE, 0), (7, 5, LENGTH, 1))
+    assert (supervisor.num_open, supervisor.num_open_choices) == (1, 1)
+    await replica.step((7, 5, LENGTH, 0))
+    assert (supervisor.num_open, supervisor.num_open_choices) == (0, 0)
+
+
+async def test_counts_are_those_of_the_latest_step(
+    replica: Replica, caplog: pytest.LogCaptureFixture
 ) -> None:
-    dice = random.Random(0)
-    async with serving("load_slow_worker", num_swap_slots=num_swap_slots) as supervisor:
-        async with client_of(supervisor) as first, client_of(supervisor) as second:
-            requests = [
-                asyncio.create_task(
-                    request_that_may_leave(
-                        dice.choice([first, second]),
-                        dice,
-                        [dice.randrange(1000) for _ in range(dice.randint(1, 40))],
-                        any_sampling(dice),
-                    )
-                )
-                for _ in range(200)
-            ]
-            for request in dice.sample(requests, 20):
-                asyncio.get_running_loop().call_later(dice.random(), request.cancel)
-            outcomes = await asyncio.gather(*requests, return_exceptions=True)
-            failed = [o for o in outcomes if o is not None]
-            assert all(isinstance(o, asyncio.CancelledError) for o in failed), failed
-            assert len(failed) < 150
-            await until_empty(supervisor, first)
-            assert await generate(first, [1, 2], params(3)) == scripted.continuation([1, 2], 3)
-        assert (supervisor.num_open, supervisor.num_open_choices) == (0, 0)
-        assert supervisor.stats.num_recomputed + supervisor.stats.num_swapped_out > 0
-        await supervisor.check_health()
-
-
-async def test_a_request_whose_verdict_is_lost_does_not_run_on() -> None:
-    limits = ClientLimits(lease_s=0.5, idle_s=0.1)
-    async with (
-        serving("load_slow_worker", limits=limits) as supervisor,
-        client_of(supervisor, LosingHandle) as losing,
-        client_of(supervisor) as other,
-    ):
-        with pytest.raises(EngineError, match="no answer"):
-            await losing.submit(int32([1]), params(190))
-        assert supervisor.num_open == 1
-        await until_empty(supervisor, other)
-
-
-async def test_an_id_that_is_open_is_refused() -> None:
-    async with serving("load_slow_worker") as supervisor:
-        request = REQUESTS.encode(Request(request_id=7, prompt=int32([1]), sampling=params(190)))
-        answers = [VERDICTS.decode(supervisor.submit(client, request)) for client in (1, 2)]
-        assert answers[0].refusal is None
-        assert answers[1].refusal is not None
-        assert "open already" in answers[1].refusal.message
-
-
-async def take_without_reading(supervisor: Supervisor) -> None:
-    taken = 0
-    async for batch in supervisor.attach(1):
-        taken += len(batch)
-        assert taken <= 20_000
-        supervisor.renew(1, 0)
-
-
-async def test_a_client_that_does_not_read_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
-    limits = ClientLimits(idle_s=0.1, max_undelivered_bytes=20_000)
-    async with (
-        serving("load_slow_worker", limits=limits) as supervisor,
-        client_of(supervisor) as other,
-    ):
-        for request_id in range(3):
-            request = Request(request_id=request_id, prompt=int32([1]), sampling=params(190))
-            supervisor.submit(1, REQUESTS.encode(request))
-        # what takes the messages here is no proof that anybody has read them
-        with pytest.raises(EngineError, match="slow"):
-            await take_without_reading(supervisor)
-        assert supervisor.num_open == 0
-        await until_empty(supervisor, other)
-    assert caplog.text.count("client_lost") == caplog.text.count("reason=slow") == 1
-
-
-async def test_junk_for_the_scheduler_fails_what_is_open() -> None:
-    async with serving("load_slow_worker") as supervisor:
-        async with client_of(supervisor) as client:
-            stream = await client.submit(int32([1]), params(100, n=2))
-            await anext(aiter(stream))
-            supervisor._channel.send(b"junk")
-            ends = [d.choice async for d in stream if d.finish_reason is FinishReason.ERROR]
-            assert sorted(ends) == [0, 1]
-        await death_of(supervisor.check_health)
-
-
-async def test_the_scheduler_process_has_no_torch() -> None:
-    async with serving() as supervisor:
-        scheduler = supervisor._gang._actors[0]
-        modules = await scheduler.__ray_call__.remote(lambda _: sorted(sys.modules))
-        assert "engine.core.scheduler" in modules
-        assert "torch" not in modules
-
-
-async def test_refusals_come_at_once() -> None:
-    async with (
-        serving("load_slow_worker", max_num_waiting=2) as supervisor,
-        client_of(supervisor) as client,
-    ):
-        with pytest.raises(PromptTooLong):
-            await client.submit(int32([1] * 500), params(1))
-        streams = [await client.submit(int32([1]), params(50)) for _ in range(2)]
-        with pytest.raises(Overloaded):
-            await client.submit(int32([1]), params(50))
-        for stream in streams:
-            await stream.abort()
+    assert replica.supervisor.stats.usage.total == 256
+    await replica.step(stats=replace(STATS, num_running=3, num_recomputed=1))
+    assert replica.supervisor.stats.num_running == 3
+    assert replica.supervisor.num_waiting == 0
+    assert "preemptions recomputed=1" in caplog.text
 
 
 async def test_a_client_that_vanishes_has_its_requests_aborted(
+    replica: Replica, clock: LoopClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    replica.submit(1, 7, n=3)
+    replica.submit(1, 8)
+    replica.submit(2, 9)
+    replica.commands()
+    vanished, other = replica.read(1), replica.read(2)
+    await clock.advance(0.8 * LIMITS.lease_s)
+    replica.supervisor.renew(2, 0)
+    await clock.advance(0.4 * LIMITS.lease_s)
+    [command] = replica.commands()
+    assert command.request is None
+    assert command.aborts.tolist() == [7, 8]
+    assert command.abort_choices.tolist() == [ALL_CHOICES] * 2
+    assert "given up this client: it was silent" in str(vanished.error)
+    assert caplog.text.count("client_lost client=1 reason=silent open=2") == 1
+    assert replica.supervisor.num_open == replica.supervisor.num_open_choices == 1
+    # rows that were under way are nobody's, and the other client goes on
+    await replica.step((7, 1, NONE), (9, 2, NONE))
+    assert vanished.rows == []
+    assert other.rows == [(9, 0, 2, NONE)]
+    # the client may come again
+    assert replica.submit(1, 7).refusal is None
+
+
+async def test_a_client_that_leaves_with_nothing_open_is_forgotten_in_silence(
+    replica: Replica, clock: LoopClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    replica.submit(1, 7)
+    replica.commands()
+    await replica.step((7, 5, LENGTH))
+    await clock.advance(2 * LIMITS.lease_s)
+    assert replica.commands() == []
+    assert caplog.text == ""
+    assert replica.supervisor.num_open_choices == 0
+    replica.supervisor.renew(1, 0)
+
+
+async def test_a_client_that_does_not_read_is_given_up(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    limits = ClientLimits(lease_s=0.2, idle_s=0.1)
-    async with serving("load_slow_worker", limits=limits) as supervisor:
-        async with client_of(supervisor) as client:
-            await client.submit(int32([1]), params(80, n=3))
-        # the client has closed without a word
-        assert (supervisor.num_open, supervisor.num_open_choices) == (1, 3)
-        async with client_of(supervisor) as other:
-            await until_empty(supervisor, other)
-    assert caplog.text.count("client_lost") == caplog.text.count("reason=silent") == 1
+    replica = Replica(limits=replace(LIMITS, max_undelivered_bytes=2000))
+    replica.submit(1, 7)
+    replica.submit(2, 8)
+    replica.commands()
+    # what takes the messages here is no proof that the client has read them
+    taken, reading = replica.read(1), replica.read(2)
+    while not taken.has_ended and taken.num_bytes <= 2000:
+        await replica.step((7, 5, NONE), (8, 5, NONE))
+        replica.supervisor.renew(1, 0)
+        replica.supervisor.renew(2, reading.num_bytes)
+    [command] = replica.commands()
+    assert command.aborts.tolist() == [7]
+    assert "slow" in str(taken.error)
+    assert caplog.text.count("client_lost client=1 reason=slow open=1") == 1
+    assert not reading.has_ended
+    replica.close()
 
 
-@pytest.mark.parametrize("victim", [0, 1, 2])
-async def test_a_killed_process_fails_every_open_request_and_the_health_check(
-    victim: int,
+async def test_a_client_that_does_not_read_the_last_output_is_logged(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with serving("load_slow_worker") as supervisor:
-        async with client_of(supervisor) as client:
-            streams = [await client.submit(int32([1]), params(100, n=2)) for _ in range(3)]
-            await anext(aiter(streams[0]))
-            os.kill(await pid_of(supervisor._gang._actors[victim]), signal.SIGKILL)
-            for stream in streams:
-                ends = [d.choice async for d in stream if d.finish_reason is FinishReason.ERROR]
-                assert sorted(ends) == [0, 1]
-            with pytest.raises(EngineError):
-                await client.submit(int32([1]), params(1))
-        await death_of(supervisor.check_health)
+    replica = Replica(limits=replace(LIMITS, max_undelivered_bytes=1))
+    replica.submit(1, 7)
+    replica.commands()
+    await replica.step((7, 5, LENGTH))
+    assert caplog.text.count("client_lost client=1 reason=slow open=0") == 1
+    assert replica.commands() == []
+    replica.close()
 
 
-@pytest.mark.parametrize("token", [scripted.CRASH, scripted.FAIL, scripted.HANG])
-async def test_a_worker_that_fails_or_hangs_ends_the_gang(token: int) -> None:
-    async with serving(step_deadline_s=0.5) as supervisor:
-        async with client_of(supervisor) as client:
-            stream = await client.submit(int32([token]), params(5))
-            reasons = [delta.finish_reason async for delta in stream]
-            assert reasons == [FinishReason.ERROR]
-            assert not supervisor.is_healthy
-        await death_of(supervisor.check_health)
+async def test_aborts_and_releases_go_to_the_scheduler(replica: Replica) -> None:
+    replica.supervisor.abort([7, 8])
+    replica.supervisor.abort((9,), choice=2)
+    replica.supervisor.release_prefix(b"tenant", "a")
+    whole, choice, release = replica.commands()
+    assert (whole.aborts.tolist(), whole.abort_choices.tolist()) == ([7, 8], [ALL_CHOICES] * 2)
+    assert (choice.aborts.tolist(), choice.abort_choices.tolist()) == ([9], [2])
+    assert (release.releases, release.aborts.tolist()) == (((b"tenant", "a"),), [])
 
 
-async def test_a_worker_that_cannot_load_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_pinned_prefixes_are_those_that_the_scheduler_named_last(
+    replica: Replica, clock: LoopClock
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"^no weights here$"):
-        async with serving("load_nothing"):
-            pass
-    assert not list(tmp_path.iterdir())  # noqa: ASYNC240
-
-
-async def test_prefixes_are_pinned_before_the_first_request_and_listed_by_tenant() -> None:
-    prefixes = [
-        PrefixConfig(name=name, token_ids=(1,) * 9, ttl_s=ttl_s, salt=b"one")
-        for name, ttl_s in (("a", None), ("b", 60.0))
+    pinned = tuple(
+        PinnedPrefix(
+            salt=salt,
+            name="a",
+            tokens=int32([1, 2, 3, 4]),
+            num_blocks=1,
+            is_warm=True,
+            expires_s=clock.now_s + 9.0,
+        )
+        for salt in (b"one", b"two")
+    )
+    assert PINS.decode(replica.supervisor.pins()) == []
+    await replica.step(pinned=pinned)
+    # an output that says nothing of prefixes changes nothing
+    await replica.step()
+    await clock.advance(2.0)
+    [info] = PREFIXES.decode(replica.supervisor.prefixes(b"one"))
+    assert (info.name, info.num_tokens, info.ttl_s) == ("a", 4, pytest.approx(7.0))
+    pins = PINS.decode(replica.supervisor.pins())
+    assert [(pin.salt, pin.ttl_s) for pin in pins] == [
+        (b"one", pytest.approx(7.0)),
+        (b"two", pytest.approx(7.0)),
     ]
-    async with serving(pinned_prefix_share=0.2) as supervisor, client_of(supervisor) as client:
-        await warm(supervisor, prefixes)
-        first, second = await client.prefixes(salt=b"one")
-        assert (first.name, first.num_tokens, first.is_warm, first.ttl_s) == ("a", 8, True, None)
-        assert second.ttl_s is not None
-        assert 0 < second.ttl_s <= 60
-        assert await client.prefixes(salt=b"two") == []
-        stream = await client.submit(int32([1] * 9), params(2), salt=b"one")
-        assert sum([delta.num_cached async for delta in stream]) == 8
-        with pytest.raises(ConfigError, match=r"'a' cannot be pinned.*other tokens"):
-            await warm(supervisor, [PrefixConfig(name="a", token_ids=(2,) * 9, salt=b"one")])
-        told = PINS.decode(supervisor.pins())
-        assert [(pin.name, pin.token_ids, pin.salt) for pin in told] == [
-            (name, (1,) * 8, b"one") for name in "ab"
-        ]
-        # what is held already is left alone, and what has no room is left out
-        peers = [replace(told[0], token_ids=(3,) * 8), replace(told[1], name="c", ttl_s=5.0)]
-        await adopt(supervisor, [*peers, PrefixConfig(name="d", token_ids=tuple(range(80)))])
-        *held, adopted = await client.prefixes(salt=b"one")
-        assert [info.name for info in held] == ["a", "b"]
-        assert adopted.name == "c"
-        assert adopted.ttl_s is not None
-        assert 0 < adopted.ttl_s <= 5
-        assert await client.prefixes() == []
+    await replica.step(pinned=())
+    assert PINS.decode(replica.supervisor.pins()) == []

@@ -1,0 +1,278 @@
+"""Faults of the ingress's side of the engine, and of the messages between the processes."""
+
+from engine.runtime.client.client import RemoteEngineClient
+from engine.runtime.client.lease import Lease
+from engine.runtime.client.prefix_list import list_prefixes, merge_prefixes
+from engine.runtime.client.token_stream import RemoteTokenStream
+from engine.runtime.loop import EngineLoop
+from engine.runtime.messages import error_of, refusal_of
+from engine.runtime.outputs import _gather, _select, part_by_owner
+from engine.runtime.scheduler_actor import _run
+from tests.mutation.mutant import Fault
+
+ONLY_CLIENT_FAULTS = [
+    Fault(
+        what="a submission that is cancelled before its verdict runs on",
+        function=RemoteEngineClient._submit,
+        old="self._spawn(self._withdraw(call, request_id))",
+        new="pass",
+        noticed_by="test_a_submission_cancelled_before_its_verdict_is_aborted",
+        aspect="aborts",
+    ),
+    Fault(
+        what="a request is aborted on another replica",
+        function=RemoteEngineClient._tell_abort,
+        old="self._handle.abort(stream.replica,",
+        new="self._handle.abort(min(self._followed),",
+        noticed_by="test_a_request_is_aborted_on_the_replica_that_has_it",
+        aspect="aborts",
+    ),
+    Fault(
+        what="a request that has ended is aborted",
+        function=RemoteEngineClient.abort,
+        old="if stream.has_ended:",
+        new="if False:",
+        noticed_by="test_abort_ends_the_stream_and_tells_its_replica",
+        aspect="aborts",
+    ),
+    Fault(
+        what="an abort of one choice ends all",
+        function=RemoteEngineClient._tell_abort,
+        old="(stream.request_id,), choice)",
+        new="(stream.request_id,))",
+        noticed_by="test_a_choice_is_aborted_alone",
+        aspect="aborts",
+    ),
+    Fault(
+        what="a request whose verdict was lost runs on",
+        function=RemoteEngineClient._deliver,
+        old="self._disown(replica, request_id)",
+        new="pass",
+        noticed_by="test_a_request_whose_verdict_was_lost_is_aborted_at_its_first_news",
+        aspect="aborts",
+    ),
+    Fault(
+        what="an abort is sent for every output that comes after it",
+        function=RemoteEngineClient._disown,
+        old="self._streams[request_id] = stream",
+        new="pass",
+        noticed_by="test_a_request_whose_verdict_was_lost_is_aborted_at_its_first_news",
+        aspect="aborts",
+    ),
+    Fault(
+        what="the death of a replica fails the requests of all",
+        function=RemoteEngineClient._follow,
+        old="self._fail(self._open_on(replica), error)",
+        new="self._fail(list(self._streams.values()), error)",
+        noticed_by="test_the_death_of_a_replica_fails_its_streams_and_no_other",
+    ),
+    Fault(
+        what="a request that the replica has forgotten waits for ever",
+        function=RemoteEngineClient._follow,
+        old='self._fail(lost, EngineError("the engine replica has lost the request"))',
+        new="return",
+        noticed_by="test_a_replica_that_forgets_a_request_fails_it",
+    ),
+    Fault(
+        what="a stream that was idle is not opened again",
+        function=RemoteEngineClient._follow,
+        old="self._followed.discard(replica)",
+        new="pass",
+        noticed_by="test_an_idle_stream_is_opened_again_for_the_next_request",
+    ),
+    Fault(
+        what="leases are renewed where nothing is open",
+        function=RemoteEngineClient._follow,
+        old="keeping.cancel()",
+        new="pass",
+        noticed_by="test_the_lease_is_renewed_while_requests_are_open",
+    ),
+    Fault(
+        what="a shared stream ends with the request that came first",
+        function=RemoteEngineClient._spawn,
+        old="context=contextvars.Context()",
+        new="context=None",
+        noticed_by="test_the_shared_stream_does_not_belong_to_the_first_request",
+    ),
+    Fault(
+        what="a request ends with its first choice",
+        function=RemoteEngineClient._deliver,
+        old="if is_last and stream.has_ended:",
+        new="if is_last:",
+        noticed_by="test_a_stream_ends_with_its_last_choice",
+    ),
+    Fault(
+        what="two who want a name get it on different replicas",
+        function=RemoteEngineClient.pin_prefix,
+        old="sorted(await asyncio.shield(self._spawn(self._handle.replicas())))",
+        new="await asyncio.shield(self._spawn(self._handle.replicas()))",
+        noticed_by="test_a_prefix_is_pinned_on_every_replica_in_one_order",
+        aspect="prefixes",
+    ),
+    Fault(
+        what="a prefix is computed though nobody waits for it",
+        function=RemoteEngineClient._pin_on,
+        old="await stream.abort()",
+        new="pass",
+        noticed_by="test_whoever_stops_waiting_has_the_computation_ended",
+        aspect="prefixes",
+    ),
+]
+
+STREAM_FAULTS = [
+    Fault(
+        what="a choice ends twice for the reader",
+        function=RemoteTokenStream.put,
+        old=" and delta.choice not in self._open",
+        new=" and not self._open",
+        noticed_by="test_what_comes_after_the_end_of_a_choice_is_dropped",
+    ),
+    Fault(
+        what="all choices end with the first",
+        function=RemoteTokenStream.put,
+        old="self._open.discard(delta.choice)",
+        new="self._open.clear()",
+        noticed_by="test_a_stream_ends_after_the_last_delta_of_its_last_choice",
+    ),
+    Fault(
+        what="tokens that were not read before the end are lost",
+        function=RemoteTokenStream.__aiter__,
+        old="while self._open or not self._news.empty():",
+        new="while self._open:",
+        noticed_by="test_a_stream_ends_after_the_last_delta_of_its_last_choice",
+    ),
+    Fault(
+        what="a choice is aborted again and again",
+        function=RemoteTokenStream.abort_choice,
+        old="self._open.remove(choice)",
+        new="pass",
+        noticed_by="test_an_aborted_choice_is_aborted_once_and_says_nothing_more",
+    ),
+    Fault(
+        what="a request that has ended fails",
+        function=RemoteTokenStream.fail,
+        old="if self._open:",
+        new="if True:",
+        noticed_by="test_a_failure_after_the_end_changes_nothing",
+    ),
+    Fault(
+        what="the replica hears of a full window one byte late",
+        function=Lease.received,
+        old=">= ACKNOWLEDGED_BYTES",
+        new="> ACKNOWLEDGED_BYTES",
+        noticed_by="test_much_reading_is_reported_before_the_period_is_over",
+    ),
+    Fault(
+        what="bytes of an earlier stream are acknowledged on a new one",
+        function=Lease.attached,
+        old="self._received_bytes = self._told_bytes = 0",
+        new="pass",
+        noticed_by="test_a_stream_is_counted_from_its_own_beginning",
+    ),
+    Fault(
+        what="the lease is not renewed after a failure",
+        function=Lease.keep,
+        old="suppress(EngineError)",
+        new="suppress()",
+        noticed_by="test_renewal_goes_on_after_a_failure",
+    ),
+]
+
+MESSAGE_FAULTS = [
+    Fault(
+        what="a client hears of the prefixes of other tenants",
+        function=part_by_owner,
+        old=" and output.pinned is None",
+        new="",
+        noticed_by="test_owners_are_told_what_concerns_their_requests_and_nothing_of_pins",
+    ),
+    Fault(
+        what="a client hears of refusals of other clients",
+        function=_select,
+        old=" if entry[0] in request_ids",
+        new="",
+        noticed_by="test_owners_are_told_what_concerns_their_requests_and_nothing_of_pins",
+    ),
+    Fault(
+        what="token 0 is taken for no token",
+        function=_gather,
+        old="if token < 0:",
+        new="if token <= 0:",
+        noticed_by="test_deltas_keep_every_token_of_several_outputs_in_order",
+    ),
+    Fault(
+        what="a limit and what exceeds it are swapped",
+        function=error_of,
+        old="got=refusal.got",
+        new="got=refusal.limit",
+        noticed_by="test_a_refusal_becomes_the_same_error_again",
+    ),
+    Fault(
+        what="the time of a retry is lost on its way",
+        function=refusal_of,
+        old=", retry_after_s=error.retry_after_s",
+        new="",
+        noticed_by="test_a_refusal_becomes_the_same_error_again",
+    ),
+    Fault(
+        what="a tenant sees the prefixes of others",
+        function=list_prefixes,
+        old="if prefix.salt == salt",
+        new="if prefix.salt",
+        noticed_by="test_a_tenant_sees_its_own_prefixes_and_the_seconds_they_have_left",
+    ),
+    Fault(
+        what="a prefix counts as warm as soon as one replica has computed it",
+        function=merge_prefixes,
+        old="info.is_warm and other.is_warm",
+        new="info.is_warm or other.is_warm",
+        noticed_by="test_of_several_replicas_the_coldest_and_the_first_end_count",
+    ),
+]
+
+LOOP_FAULTS = [
+    Fault(
+        what="an abort of one choice reaches the core as one of all",
+        function=EngineLoop._obey,
+        old="self._engine.abort(request_id, choice)",
+        new="self._engine.abort(request_id)",
+        noticed_by="test_one_choice_is_aborted_and_the_others_go_on",
+    ),
+    Fault(
+        what="one command is taken a step",
+        function=EngineLoop._take_commands,
+        old="while message is not None:",
+        new="if message is not None:",
+        noticed_by="test_commands_that_arrive_together_are_obeyed_before_the_next_step",
+    ),
+    Fault(
+        what="a refusal by the core is swallowed",
+        function=EngineLoop._add,
+        old="self._tell(failure(choices, self._stats, refusal_of(error)))",
+        new="pass",
+        noticed_by="test_a_request_that_the_core_refuses_fails_and_no_other",
+    ),
+    Fault(
+        what="requests have no time of arrival",
+        function=EngineLoop._add,
+        old="request = replace(request, arrival_s=self._clock())",
+        new="pass",
+        noticed_by="test_a_request_has_the_time_of_its_arrival",
+    ),
+    Fault(
+        what="a scheduler lives on when its loop has failed",
+        function=_run,
+        old="os._exit(1)",
+        new="pass",
+        noticed_by="test_a_failure_of_the_loop_ends_the_process",
+    ),
+    Fault(
+        what="the ranks wait for ever when the replica is gone",
+        function=_run,
+        old="executor.close()",
+        new="pass",
+        noticed_by="test_the_end_of_the_replica_lets_the_ranks_go",
+    ),
+]
+
+CLIENT_FAULTS = [*ONLY_CLIENT_FAULTS, *STREAM_FAULTS, *MESSAGE_FAULTS, *LOOP_FAULTS]

@@ -1,0 +1,218 @@
+"""Faults of what runs beside the scheduler in an engine replica: mailboxes, gang, the rest."""
+
+from engine.runtime.replica.admission import Admission
+from engine.runtime.replica.async_channel import AsyncChannel
+from engine.runtime.replica.client_session import Mailbox
+from engine.runtime.replica.gang import Gang, _start_ranks, common_capacity, start_gang
+from engine.runtime.replica.open_choices import OpenChoices
+from engine.runtime.replica.pin_at_start import adopt, warm
+from engine.runtime.replica.preemption_log import PreemptionLog
+from engine.runtime.replica.scratch_folder import ScratchFolder
+from tests.mutation.mutant import Fault
+
+MAILBOX_FAULTS = [
+    Fault(
+        what="a client is given up at the bound instead of beyond it",
+        function=Mailbox.put,
+        old="> self._max_undelivered_bytes",
+        new=">= self._max_undelivered_bytes",
+        noticed_by="test_a_client_that_never_attaches_is_kept_no_more_than_the_bound",
+    ),
+    Fault(
+        what="bytes on their way do not count",
+        function=Mailbox.put,
+        old="self._queued_bytes + on_their_way",
+        new="self._queued_bytes",
+        noticed_by="test_what_the_stream_took_counts_until_the_client_says_that_it_came",
+    ),
+    Fault(
+        what="bytes that an earlier stream has sent still count",
+        function=Mailbox.stream,
+        old="self._sent_bytes = self._received_bytes = 0",
+        new="pass",
+        noticed_by="test_a_new_stream_does_not_answer_for_what_an_earlier_one_lost",
+    ),
+    Fault(
+        what="a late renewal gives credit for bytes that were never sent",
+        function=Mailbox.renew,
+        old="min(received_bytes, self._sent_bytes)",
+        new="received_bytes",
+        noticed_by="test_a_new_stream_does_not_answer_for_what_an_earlier_one_lost",
+    ),
+    Fault(
+        what="renewal does not renew the lease",
+        function=Mailbox.renew,
+        old="self._heard_s = self._loop.time()",
+        new="pass",
+        noticed_by="test_renewal_keeps_the_lease_of_an_attached_client",
+    ),
+    Fault(
+        what="a client without a stream keeps its lease",
+        function=Mailbox.renew,
+        old="if self._is_attached:",
+        new="if True:",
+        noticed_by="test_renewal_does_not_help_a_client_that_is_not_attached",
+    ),
+    Fault(
+        what="the lease is looked at only once",
+        function=Mailbox._check_lease,
+        old="self._timer = self._loop.call_later(left_s, self._check_lease)",
+        new="pass",
+        noticed_by="test_renewal_keeps_the_lease_of_an_attached_client",
+    ),
+    Fault(
+        what="a lease runs out after the end of its mailbox",
+        function=Mailbox.close,
+        old="self._timer.cancel()",
+        new="pass",
+        noticed_by="test_a_closed_mailbox_ends_every_stream_with_its_reason",
+    ),
+    Fault(
+        what="a second stream does not take over",
+        function=Mailbox.stream,
+        old="self._stream += 1",
+        new="pass",
+        noticed_by="test_a_second_stream_takes_over",
+    ),
+    Fault(
+        what="the end of the first stream detaches the second",
+        function=Mailbox.stream,
+        old="        if mine == self._stream:\n",
+        new="        if True:\n",
+        noticed_by="test_renewal_keeps_the_lease_of_an_attached_client",
+    ),
+    Fault(
+        what="the first output of a request waits with the others",
+        function=Mailbox.opened,
+        old="self._untold.add(request_id)",
+        new="pass",
+        noticed_by="test_later_outputs_are_gathered_and_the_first_of_a_request_goes_at_once",
+    ),
+    Fault(
+        what="every output of a request counts as its first",
+        function=Mailbox._note_first_news,
+        old="self._untold.difference_update(firsts)",
+        new="pass",
+        noticed_by="test_later_outputs_are_gathered_and_the_first_of_a_request_goes_at_once",
+    ),
+    Fault(
+        what="what is gathered a second time is never sent",
+        function=Mailbox._stop_gathering,
+        old="self._flush = None",
+        new="pass",
+        noticed_by="test_gathered_outputs_go_when_their_time_has_come",
+    ),
+    Fault(
+        what="what was gathered is lost when the stream ends itself",
+        function=Mailbox._wait_for_news,
+        old="return bool(self._messages)",
+        new="return False",
+        noticed_by="test_a_stream_that_ends_itself_first_gives_what_was_gathered",
+    ),
+]
+
+GANG_FAULTS = [
+    Fault(
+        what="processes are left behind when one of them cannot load",
+        function=start_gang,
+        old="_discard([scheduler, *ranks], folder)",
+        new="pass",
+        noticed_by="test_a_gang_that_cannot_start_leaves_nothing_behind",
+    ),
+    Fault(
+        what="rank 0 shares the bundle of the scheduler",
+        function=_start_ranks,
+        old="_placement(rank + 1)",
+        new="_placement(rank)",
+        noticed_by="test_every_process_has_its_resources_and_its_bundle",
+    ),
+    Fault(
+        what="a dead process counts as an answer to a ping",
+        function=Gang.ping,
+        old="raise error",
+        new="pass",
+        noticed_by="test_a_ping_asks_every_process_and_raises_what_one_answers",
+    ),
+    Fault(
+        what="the rank with the largest pool counts",
+        function=common_capacity,
+        old="min(capacity.num_blocks",
+        new="max(capacity.num_blocks",
+        noticed_by="test_the_smallest_of_each_pool_and_the_slowest_rank_count",
+    ),
+]
+
+OTHER_REPLICA_FAULTS = [
+    Fault(
+        what="one request more than allowed may wait",
+        function=Admission.check,
+        old="if num_waiting >= limit:",
+        new="if num_waiting > limit:",
+        noticed_by="test_a_full_queue_names_the_time_until_it_has_room",
+    ),
+    Fault(
+        what="the time of a retry is too short by one request",
+        function=Admission.check,
+        old="num_waiting - limit + 1",
+        new="num_waiting - limit",
+        noticed_by="test_a_full_queue_names_the_time_until_it_has_room",
+    ),
+    Fault(
+        what="a request stays open after its last choice",
+        function=OpenChoices.close,
+        old="del self._choices[request_id]",
+        new="pass",
+        noticed_by="test_a_request_ends_with_its_last_choice",
+    ),
+    Fault(
+        what="a choice may end twice",
+        function=OpenChoices.close,
+        old="if choice not in choices:",
+        new="if not choices:",
+        noticed_by="test_what_is_not_open_ends_nothing",
+    ),
+    Fault(
+        what="a message begins where the one before it was interrupted",
+        function=AsyncChannel._flush,
+        old="self._start = 0",
+        new="pass",
+        noticed_by="test_messages_beyond_the_buffer_are_sent_when_there_is_room",
+    ),
+    Fault(
+        what="a peer that sends nonsense is listened to",
+        function=AsyncChannel._receive,
+        old='logger.exception("bad_message")\n        self._end()',
+        new='logger.exception("bad_message")',
+        noticed_by="test_a_message_that_cannot_be_used_ends_the_connection",
+    ),
+    Fault(
+        what="every preemption is logged",
+        function=PreemptionLog.note,
+        old=" or now_s < self._quiet_until_s",
+        new="",
+        noticed_by="test_preemptions_are_told_once_in_a_period_and_none_is_left_out",
+    ),
+    Fault(
+        what="the files of a gang stay after its end",
+        function=ScratchFolder.close,
+        old="shutil.rmtree(self.path, ignore_errors=True)",
+        new="pass",
+        noticed_by="test_the_folder_is_private_and_goes_with_what_is_in_it",
+    ),
+    Fault(
+        what="prefixes that the replica holds are pinned again",
+        function=adopt,
+        old=" if _key(pin) not in held",
+        new="",
+        noticed_by="test_of_the_peers_prefixes_those_are_pinned_once_that_are_missing",
+    ),
+    Fault(
+        what="only the first of the configured prefixes is pinned",
+        function=warm,
+        old="await _pin(client, prefix)",
+        new="return await _pin(client, prefix)",
+        noticed_by="test_prefixes_are_computed_one_after_the_other",
+    ),
+]
+
+REPLICA_FAULTS = [*MAILBOX_FAULTS, *GANG_FAULTS, *OTHER_REPLICA_FAULTS]
