@@ -1,4 +1,8 @@
-"""An executor whose ranks are other processes: one channel to each."""
+"""The executor of a served replica: every rank is a process of its own, with a channel to each.
+
+All ranks get every plan. Rank 0 answers with the result; the others only acknowledge, so that a
+death or an error of any rank is noticed in the step where it happens.
+"""
 
 import selectors
 import time
@@ -16,7 +20,7 @@ STEP_DEADLINE_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What a rank says about one plan.
+    """A rank's answer to one plan.
 
     Attributes:
         result: from rank 0; the others acknowledge without one.
@@ -92,7 +96,7 @@ class GangExecutor:
         return replies[0].result
 
     def close(self) -> None:
-        """Let the ranks go; plans in flight are dropped."""
+        """Close the channels, which ends the ranks; plans in flight are dropped."""
         self._selector.close()
         for channel in self._channels:
             channel.close()

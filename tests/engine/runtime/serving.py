@@ -10,9 +10,10 @@ import ray
 
 from engine.errors import EngineError
 from engine.runtime.client.client import RemoteEngineClient
+from engine.runtime.replica.client_session import ClientLimits
 from engine.runtime.replica.gang import GangOptions, start_gang
 from engine.runtime.replica.pin_at_start import LocalEngineHandle
-from engine.runtime.replica.supervisor import ClientLimits, Supervisor
+from engine.runtime.replica.supervisor import Supervisor
 from engine.types import SamplingParams, int32
 from tests.fakes import scripted_worker as scripted
 
