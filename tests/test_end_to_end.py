@@ -70,8 +70,8 @@ async def test_a_question_is_answered_plain_and_streamed(client: openai.AsyncOpe
 
 async def test_concurrent_requests_answer_as_they_do_alone(client: openai.AsyncOpenAI) -> None:
     together = await asyncio.gather(*(complete(client, prompt) for prompt in PROMPTS))
-    alone = [await complete(client, prompt) for prompt in PROMPTS]
-    assert together == alone
+    single = [await complete(client, prompt) for prompt in PROMPTS]
+    assert together == single
 
 
 async def test_disconnects_leave_no_block_behind(client: openai.AsyncOpenAI) -> None:

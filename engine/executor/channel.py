@@ -86,10 +86,17 @@ class Channel:
         return message
 
     def close(self) -> None:
-        """End the connection; a thread of this process that waits on it sees the end too."""
+        """End the connection; a thread of this process that waits on it sees the end too.
+
+        Messages that were not received are dropped; those that were sent still reach the peer.
+        """
         # shutdown fails if the peer has closed already; then only this end is left to close
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+            # closing with packets unread would reset the connection: the peer would get an error
+            # before what was sent last, such as the reason why a rank failed
+            while self._socket.recv(1, socket.MSG_DONTWAIT):
+                pass
         self._socket.close()
 
     def _send_packet(self, message: bytes, start: int, flags: int) -> None:

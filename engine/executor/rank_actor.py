@@ -28,8 +28,8 @@ ACCEPT_TIMEOUT_S = 60.0
 class RankActor:
     """A Ray actor that hosts one worker. Everything that touches the model runs on one thread.
 
-    It needs at least three concurrent calls: `load`, `loaded_bytes` and `ping` overlap. The start of
-    a gang calls `load`, `listen` and `serve`, in this order.
+    It needs at least three concurrent calls: `load`, `loaded_bytes` and `ping` overlap. A gang that
+    starts calls `load`, `listen` and `serve`, in this order.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.model_files import SINGLE_FILE
 from tests import ROOT
-from tests.fakes.checkpoints import write_model
+from tests.app.models.checkpoints import write_model
 
 
 def checked(folder: Path, **args: Any) -> EngineConfig:

@@ -16,7 +16,7 @@ from engine.model_files import (
     find_weights,
     read_header,
 )
-from tests.fakes.checkpoints import write_sharded
+from tests.app.models.checkpoints import write_sharded
 
 
 def entry(

@@ -32,7 +32,7 @@ from engine.types import (
     int32,
     int64,
 )
-from tests.engine.runtime.loop_clock import settle
+from tests.fakes.loop_clock import settle
 
 STATS = idle_stats(Capacity(num_blocks=2, block_size=4, num_rows=1))
 REQUEST_CONTEXT: contextvars.ContextVar[str] = contextvars.ContextVar("request", default="")

@@ -141,7 +141,7 @@ def spoiled(columns: SamplingColumns) -> SamplingColumns:
 
 
 def take_row(columns: SamplingColumns, row: int) -> SamplingColumns:
-    """The same row alone, with flags computed for it alone."""
+    """The same row by itself, with flags computed only for it."""
     one = slice(row, row + 1)
     return SamplingColumns(
         temperature=columns.temperature[one],

@@ -1,4 +1,6 @@
-"""Sampling: the right distribution, exact filters, and draws that depend on their own row alone."""
+"""Sampling: the right distribution, exact filters, and draws that depend only on their own row."""
+
+from typing import Any
 
 import pytest
 import torch
@@ -58,11 +60,11 @@ def test_a_row_draws_the_same_alone_and_in_a_batch(vocab_size: int, dtype: torch
     together = sample(logits, columns)
     noise = gumbel_noise(columns.seeds, columns.positions, vocab_size)
     for row in range(5):
-        alone = sample(logits[row : row + 1], take_row(columns, row))
-        assert alone.tokens[0] == together.tokens[row]
-        assert alone.logprobs is not None
+        single = sample(logits[row : row + 1], take_row(columns, row))
+        assert single.tokens[0] == together.tokens[row]
+        assert single.logprobs is not None
         assert together.logprobs is not None
-        assert torch.equal(alone.logprobs[0], together.logprobs[row])
+        assert torch.equal(single.logprobs[0], together.logprobs[row])
         own = gumbel_noise(
             columns.seeds[row : row + 1], columns.positions[row : row + 1], vocab_size
         )
@@ -135,3 +137,12 @@ def test_no_logprobs_unless_a_row_wants_them() -> None:
     chosen_only = sample(logits, make_columns(2, num_logprobs=0))
     assert chosen_only.logprobs is not None
     assert chosen_only.top_tokens is None
+
+
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.0}, {"top_p": 0.9, "num_logprobs": 2}])
+def test_logits_that_are_no_numbers_give_no_token(settings: dict[str, Any]) -> None:
+    sound = [0.0, 9.0, -torch.inf]
+    broken = [[torch.nan, 9.0, 0.0], [torch.inf, 9.0, 0.0], [-torch.inf] * 3]
+    logits = torch.tensor([sound, broken[0], sound, broken[1], broken[2], sound])
+    tokens = sample(logits, make_columns(6, **({"temperature": 0.1} | settings))).tokens
+    assert tokens.tolist() == [1, -1, 1, -1, -1, 1]

@@ -67,17 +67,15 @@ class Fault:
         Raises:
             AssertionError: if the text no longer stands there once; the fault must be rewritten.
         """
-        source = textwrap.dedent(inspect.getsource(self.target()))
-        name = self.target().__qualname__
-        assert source.count(self.old) == 1, f"{name} has not exactly one {self.old!r}"
+        target = self.target()
+        source = textwrap.dedent(inspect.getsource(target))
+        assert source.count(self.old) == 1, f"{target} has not exactly one {self.old!r}"
         [definition] = ast.parse(source.replace(self.old, self.new)).body
         assert isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef)
         definition.decorator_list = []
         scope: dict[str, Any] = {}
-        exec(
-            _compile(definition, self.target()), vars(sys.modules[self.target().__module__]), scope
-        )
-        faulty: Callable[..., Any] = scope["make"](*_cells(self.target()))
+        exec(_compile(definition, target), vars(sys.modules[target.__module__]), scope)
+        faulty: Callable[..., Any] = scope["make"](*_cells(target))
         assert isinstance(faulty, FunctionType)
         return faulty.__code__
 

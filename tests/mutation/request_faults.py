@@ -189,8 +189,8 @@ REQUEST_FAULTS = [
     Fault(
         what="a pinned prefix may fill the context",
         function=encode_pinned,
-        old="len(ids) >= engine.max_model_len",
-        new="len(ids) > engine.max_model_len",
+        old="len(ids) >= limit",
+        new="len(ids) > limit",
         noticed_by="test_a_prefix_leaves_room_for_a_token",
     ),
 ]

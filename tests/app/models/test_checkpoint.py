@@ -9,7 +9,7 @@ from app.models.checkpoint import check_weights, expected_tensors
 from engine.errors import ConfigError
 from engine.model_config import read_model_config
 from engine.model_files import SINGLE_FILE
-from tests.fakes.checkpoints import CONFIG, write_model, write_safetensors, write_sharded
+from tests.app.models.checkpoints import CONFIG, write_model, write_safetensors, write_sharded
 
 GPT2 = {
     "model_type": "gpt2",

@@ -13,7 +13,7 @@ from app.models.checkpoint import expected_tensors
 from app.models.gguf_model import convert
 from engine.errors import ConfigError
 from engine.model_config import read_model_config
-from tests.fakes.gguf_files import SPECIAL, TEMPLATE, tokens, write_gguf
+from tests.app.models.gguf_files import SPECIAL, TEMPLATE, tokens, write_gguf
 
 
 def converted(folder: Path, *, tied: bool = True) -> tuple[Path, Path]:

@@ -8,7 +8,7 @@ from app.models.manifest import write_manifest
 from app.models.model_store import resolve, verify
 from engine.errors import ConfigError
 from tests import ROOT
-from tests.fakes.checkpoints import write_model
+from tests.app.models.checkpoints import write_model
 
 
 def test_a_folder_that_exists_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

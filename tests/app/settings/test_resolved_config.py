@@ -9,8 +9,8 @@ import pytest
 from app.settings.resolved_config import resolved
 from engine.errors import ConfigError
 from tests import ROOT
+from tests.app.models.checkpoints import write_model
 from tests.app.test_preflight import write_yaml
-from tests.fakes.checkpoints import write_model
 
 
 def args(folder: Path) -> dict[str, Any]:

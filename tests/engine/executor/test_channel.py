@@ -1,8 +1,10 @@
 import os
+import select
 import socket
 import stat
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -31,15 +33,22 @@ def ends() -> Iterator[tuple[Channel, Channel]]:
     right.close()
 
 
+@pytest.fixture
+def foreign() -> Iterator[tuple[socket.socket, Channel]]:
+    """A socket that may send anything, and the channel at the other end."""
+    peer, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with closing(peer), closing(Channel(ours)) as channel:
+        yield peer, channel
+
+
 @given(st.lists(st.binary(min_size=1, max_size=300), max_size=10))
 def test_messages_come_whole_and_in_order(messages: list[bytes]) -> None:
     left, right = channel_pair()
-    for message in messages:
-        left.send(message)
-    assert [right.recv() for _ in messages] == messages
-    assert right.try_recv() is None
-    left.close()
-    right.close()
+    with closing(left), closing(right):
+        for message in messages:
+            left.send(message)
+        assert [right.recv() for _ in messages] == messages
+        assert right.try_recv() is None
 
 
 @pytest.mark.parametrize("size", [PACKET_BYTES - 1, PACKET_BYTES, PACKET_BYTES + 1, len(BIG)])
@@ -79,6 +88,40 @@ def test_what_was_sent_before_the_end_is_still_received(ends: tuple[Channel, Cha
         right.try_send(b"anybody?")
 
 
+def test_what_was_sent_last_arrives_although_the_sender_left_messages_unread(
+    ends: tuple[Channel, Channel],
+) -> None:
+    """A rank that fails has the plans made ahead in its queue when it closes the channel."""
+    left, right = ends
+    for _ in range(2):
+        right.send(b"not read any more")
+    left.send(b"last words")
+    left.close()
+    assert right.recv() == b"last words"
+    with pytest.raises(ChannelClosed):
+        right.recv()
+
+
+def test_half_a_message_waits_for_its_rest_beside_nothing_else(
+    foreign: tuple[socket.socket, Channel],
+) -> None:
+    """What `try_recv` has taken of a message is not lost, and the next one begins anew."""
+    peer, channel = foreign
+    peer.send(b"\x00begin")
+    assert channel.try_recv() is None
+    peer.send(b"\x01 and end")
+    peer.send(b"\x01next")
+    assert channel.try_recv() == b"begin and end"
+    assert channel.try_recv() == b"next"
+
+
+def test_a_channel_is_readable_when_a_packet_has_come(ends: tuple[Channel, Channel]) -> None:
+    left, right = ends
+    assert not select.select([right], [], [], 0)[0]
+    left.send(b"hello")
+    assert select.select([right], [], [], 0)[0] == [right]
+
+
 def test_close_wakes_a_thread_that_waits(ends: tuple[Channel, Channel]) -> None:
     left, _ = ends
     errors: list[BaseException] = []
@@ -98,15 +141,12 @@ def test_close_wakes_a_thread_that_waits(ends: tuple[Channel, Channel]) -> None:
 
 def test_the_socket_file_is_private_and_gone_after_accept(tmp_path: Path) -> None:
     path = str(tmp_path / "s")
-    listener = Listener(path)
-    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
-    client = connect(path)
-    server = listener.accept(10)
-    assert not os.path.exists(path)
-    client.send(b"hello")
-    assert server.recv() == b"hello"
-    client.close()
-    server.close()
+    with closing(Listener(path)) as listener:
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+        with closing(connect(path)) as client, closing(listener.accept(10)) as server:
+            assert not os.path.exists(path)
+            client.send(b"hello")
+            assert server.recv() == b"hello"
 
 
 def test_nobody_comes_or_listens(tmp_path: Path) -> None:
@@ -128,13 +168,13 @@ def test_a_path_too_long_for_a_socket_is_named(tmp_path: Path) -> None:
     [b"\x00", b"\x01", b"\x02x", b"GET / HTTP/1.1", b"\x01" + b"x" * (PACKET_BYTES + 1)],
     ids=["empty part", "empty message", "unknown flag", "another protocol", "too long"],
 )
-def test_a_packet_that_is_not_ours_counts_as_the_end(packet: bytes) -> None:
-    peer, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+def test_a_packet_that_is_not_ours_counts_as_the_end(
+    foreign: tuple[socket.socket, Channel], packet: bytes
+) -> None:
+    peer, channel = foreign
     peer.send(packet)
     with pytest.raises(ChannelClosed, match="no part of a message"):
-        Channel(ours).recv()
-    peer.close()
-    ours.close()
+        channel.recv()
 
 
 def test_a_message_without_an_end_is_not_gathered_for_ever(
@@ -142,8 +182,10 @@ def test_a_message_without_an_end_is_not_gathered_for_ever(
 ) -> None:
     monkeypatch.setattr(channel_module, "MAX_MESSAGE_BYTES", 2 * PACKET_BYTES)
     left, right = ends
-    left.send(b"x" * (2 * PACKET_BYTES))
-    assert len(right.recv()) == 2 * PACKET_BYTES
+    # each message is counted by itself
+    for _ in range(2):
+        left.send(b"x" * (2 * PACKET_BYTES))
+        assert len(right.recv()) == 2 * PACKET_BYTES
     left.send(b"x" * (2 * PACKET_BYTES + 1))
     with pytest.raises(ChannelClosed, match="no part of a message"):
         right.recv()

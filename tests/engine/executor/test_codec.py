@@ -186,6 +186,15 @@ def test_a_column_of_an_unknown_typecode_is_refused() -> None:
         COMMANDS.decode(encoded.replace(b"\xd6i", b"\xd6u"))
 
 
+def test_a_message_with_a_number_in_the_place_of_a_column_is_refused() -> None:
+    encoded = COMMANDS.encode(Withdrawal(array("i", [7]), int32()))
+    # fixext 4 with its typecode and value becomes a number of as many bytes
+    broken = encoded.replace(b"\xd6i\x07\x00\x00\x00", b"\xce\x00\x00\x00\x07")
+    assert broken != encoded
+    with pytest.raises(InvariantViolated, match="expected a column, got int"):
+        COMMANDS.decode(broken)
+
+
 def test_only_columns_have_an_encoding() -> None:
     with pytest.raises(NotImplementedError, match="complex"):
         COMMANDS.encode(complex(1))  # type: ignore[arg-type]

@@ -1,13 +1,14 @@
 """The whole engine in one process: scheduler, inline executor and worker."""
 
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
 from engine.core.engine import Engine
 from engine.executor.inline import InlineExecutor
-from engine.types import Request, SamplingParams, StepPlan, int32
-from engine.worker.worker import load_worker
+from engine.types import Capacity, Request, SamplingParams, StepPlan, int32
+from engine.worker.worker import Worker, load_worker
 from tests.engine.model.tiny import TinyModel, save_tiny
 
 _NUM_TOKENS = 24
@@ -67,3 +68,21 @@ def test_results_come_back_in_the_order_of_submission(tiny: TinyModel) -> None:
         executor.submit(StepPlan(step=step))
     assert [executor.collect().step for _ in range(2)] == [3, 4]
     executor.close()
+
+
+class _Worker:
+    """Only notes that it was closed."""
+
+    capacity = Capacity(num_blocks=4, block_size=2, num_rows=1)
+    is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_an_executor_closes_its_worker_and_says_what_fits() -> None:
+    worker = _Worker()
+    executor = InlineExecutor(cast("Worker", worker), run_ahead=3)
+    assert (executor.capacity, executor.run_ahead) == (worker.capacity, 3)
+    executor.close()
+    assert worker.is_closed

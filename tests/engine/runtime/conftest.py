@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from engine.runtime.client.client import RemoteEngineClient
-from tests.engine.runtime.loop_clock import LoopClock
-from tests.engine.runtime.scripted_gang import Replica
 from tests.fakes.engine_handle import FakeEngineHandle
+from tests.fakes.loop_clock import LoopClock
+from tests.fakes.scripted_gang import Replica
 
 
 @pytest.fixture

@@ -1,7 +1,10 @@
 """What swapping costs is measured, and nothing is changed by it."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
+from torch import Tensor
 
 from engine.config import EngineConfig
 from engine.model.parallel import TensorParallel
@@ -37,3 +40,38 @@ def test_without_swap_space_there_is_nothing_to_measure(tiny: TinyModel) -> None
 def test_a_worker_reports_its_rate(tiny: TinyModel) -> None:
     assert load_worker(tiny.config(swap_bytes=SWAP_BYTES)).capacity.block_copy_s > 0
     assert load_worker(tiny.config()).capacity.block_copy_s == 0
+
+
+class _Counting(HostRuntime):
+    """Counts the blocks that are moved in each direction."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moved = {"out": 0, "in": 0}
+
+    def move_out(self, kv: Tensor, blocks: list[int], host: Tensor, slots: list[int]) -> None:
+        self.moved["out"] += len(blocks)
+        super().move_out(kv, blocks, host, slots)
+
+    def move_in(self, host: Tensor, slots: list[int], kv: Tensor, blocks: list[int]) -> None:
+        self.moved["in"] += len(blocks)
+        super().move_in(host, slots, kv, blocks)
+
+
+def test_blocks_are_copied_in_both_directions(tiny: TinyModel) -> None:
+    config = tiny.config(num_blocks=4, max_model_len=16, swap_bytes=SWAP_BYTES)
+    runtime = _Counting()
+    measure_block_copy_s(KVPool(config, TensorParallel(), _BACKEND, runtime, 0))
+    # one round to make pages and three that count
+    assert runtime.moved == {"out": 16, "in": 16}
+
+
+def test_the_cost_is_that_of_one_block_in_one_direction(
+    tiny: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first round, which makes pages, does not count, and of the others the middle one."""
+    times_s = iter([0.0, 900.0, 1000.0, 1080.0, 2000.0, 2008.0, 3000.0, 3016.0])
+    clock = SimpleNamespace(perf_counter=lambda: next(times_s))
+    monkeypatch.setattr("engine.worker.block_copy_time.time", clock)
+    config = tiny.config(num_blocks=4, max_model_len=16, swap_bytes=SWAP_BYTES)
+    assert measure_block_copy_s(_pool(config)) == 16 / (2 * 4)

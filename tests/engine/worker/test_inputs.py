@@ -7,8 +7,9 @@ import torch
 from engine.types import RowAdmission, SamplingParams, StepPlan, int32
 from engine.worker.inputs import StepInputs, build_inputs
 from engine.worker.row_table import RowTable
-from engine.worker.staging import stage
 from kernels.runtime import HostRuntime
+from tests.engine.worker import rows
+from tests.engine.worker.rows import Chunk, admission, make_plan, make_table
 
 _CPU = HostRuntime()
 _BLOCK_SIZE = 4
@@ -114,6 +115,53 @@ def test_types_are_those_of_the_layout() -> None:
     assert {tensor.dtype for tensor in narrow} == {torch.int32}
 
 
-def test_staged_columns_keep_their_values_even_when_empty() -> None:
-    first, empty, last = stage(_CPU, int32([1, -2]), int32(), array("b", [3]))
-    assert (first.tolist(), empty.tolist(), last.tolist()) == ([1, -2], [], [3])
+def test_a_sibling_grows_to_the_length_of_its_parent() -> None:
+    table = make_table()
+    table.admit([admission(row) for row in range(3)])
+    plan = make_plan([], [Chunk(0, 0, (7, 8, 9))], [(2, 0), (1, 0)])
+    inputs = build_inputs(plan, table, rows.BLOCK_SIZE)
+    assert inputs.rows.tolist() == [0, 2, 1]
+    assert inputs.ends.tolist() == [3, 3, 3]
+    assert inputs.host_sampled_rows.tolist() == [0, 2, 1]
+    assert inputs.host_sampled_positions.tolist() == [3, 3, 3]
+
+
+def test_as_many_logits_as_tokens_are_not_all_of_them() -> None:
+    table = make_table()
+    table.admit([admission(row) for row in range(2)])
+    plan = make_plan([], [Chunk(0, 0, (7, 8))], [(1, 0)])
+    layout = build_inputs(plan, table, rows.BLOCK_SIZE).layout
+    x = torch.rand(2, 3)
+    assert torch.equal(layout.logit_rows(x), x[[1, 1]])
+
+
+def test_logits_of_prompt_tokens_come_after_those_of_sampled_rows() -> None:
+    table = make_table()
+    table.admit([admission(0, length=3), admission(1, prompt_logprobs=0, prompt_len=3)])
+    inputs = build_inputs(make_plan([0], [Chunk(1, 0, (7, 8, 9))]), table, rows.BLOCK_SIZE)
+    assert inputs.layout.logit_indices is not None
+    assert inputs.layout.logit_indices.tolist() == [0, 3, 1, 2]
+    assert inputs.prompt.rows.tolist() == [1, 1]
+
+
+def test_deterministic_rows_are_fed_token_by_token() -> None:
+    table = make_table()
+    table.admit([admission(0, length=3), admission(1, deterministic=True)])
+    plan = make_plan([0], [Chunk(1, 4, (7, 8, 9))])
+    inputs = build_inputs(plan, table, rows.BLOCK_SIZE)
+    layout = inputs.layout
+    assert (layout.is_deterministic, layout.num_decodes, layout.max_query_len) == (True, 0, 1)
+    assert layout.query_starts.tolist() == [0, 1, 2, 3, 4]
+    assert layout.context_lens.tolist() == [4, 5, 6, 7]
+    assert inputs.token_rows.tolist() == [0, 1, 1, 1]
+    assert inputs.ends.tolist() == [4, 7]
+    chunked = build_inputs(plan, table, rows.BLOCK_SIZE, is_chunked_alike=True).layout
+    assert (chunked.is_deterministic, chunked.num_decodes, chunked.max_query_len) == (True, 0, 3)
+
+
+def test_block_tables_reach_to_the_longest_sequence() -> None:
+    table = make_table()
+    table.admit([admission(0, length=1), admission(1, length=4 * rows.BLOCK_SIZE)])
+    layout = build_inputs(make_plan([0, 1]), table, rows.BLOCK_SIZE).layout
+    assert layout.block_tables.shape[1] >= 5
+    assert layout.max_context_len == 4 * rows.BLOCK_SIZE + 1

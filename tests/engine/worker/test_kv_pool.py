@@ -5,6 +5,7 @@ import torch
 
 from engine.errors import ConfigError
 from engine.model.parallel import TensorParallel
+from engine.types import int32
 from engine.worker.kv_pool import KVPool
 from kernels.reference import ReferenceBackend
 from kernels.runtime import HostRuntime
@@ -49,3 +50,43 @@ def test_pool_larger_than_the_memory_is_refused(tiny: TinyModel) -> None:
     config = tiny.config(num_blocks=0, kv_cache_bytes=1 << 54)
     with pytest.raises(ConfigError, match="do not fit the memory of cpu"):
         KVPool(config, TensorParallel(), _BACKEND, HostRuntime(), config.kv_cache_bytes)
+
+
+def _swapping(tiny: TinyModel) -> KVPool:
+    """Eight blocks of random contents, and room for three and a half on the host."""
+    config = tiny.config(
+        num_blocks=8, block_size=4, max_model_len=16, swap_bytes=7 * _BLOCK_BYTES // 2
+    )
+    pool = KVPool(config, TensorParallel(), _BACKEND, HostRuntime(), 0)
+    pool.kv.normal_()
+    return pool
+
+
+def test_a_pool_that_one_sequence_just_fits_is_enough(tiny: TinyModel) -> None:
+    config = tiny.config(num_blocks=4, block_size=4, max_model_len=16)
+    pool = KVPool(config, TensorParallel(), _BACKEND, HostRuntime(), 0)
+    assert (pool.num_blocks, pool.block_size) == (4, 4)
+
+
+def test_the_swap_space_holds_whole_blocks(tiny: TinyModel) -> None:
+    assert _swapping(tiny).num_swap_slots == 3
+
+
+def test_blocks_that_were_swapped_out_come_back_where_they_are_wanted(tiny: TinyModel) -> None:
+    pool = _swapping(tiny)
+    before = pool.kv.clone()
+    pool.swap_out(int32([5, 6]), int32([1, 2]))
+    pool.kv[5:7] = 0
+    pool.swap_in(int32([2, 1]), int32([1, 7]))
+    assert torch.equal(pool.kv[1], before[6])
+    assert torch.equal(pool.kv[7], before[5])
+    untouched = [0, 2, 3, 4]
+    assert torch.equal(pool.kv[untouched], before[untouched])
+
+
+def test_a_copy_holds_all_layers_of_its_source(tiny: TinyModel) -> None:
+    pool = _swapping(tiny)
+    before = pool.kv.clone()
+    pool.copy(torch.tensor([3, 4]), torch.tensor([0, 1]))
+    assert torch.equal(pool.kv[:2], before[3:5])
+    assert torch.equal(pool.kv[2:], before[2:])

@@ -35,6 +35,13 @@ def test_largest_ids_pass() -> None:
     check_plan(_SOUND, _LIMITS)
 
 
+def test_a_chunk_of_one_token_and_as_many_known_ones_as_there_are_positions_pass() -> None:
+    one = replace(_SOUND, prefill_counts=int32([1]), prefill_tokens=int32([7]))
+    check_plan(one, _LIMITS)
+    known = RowAdmission(row=3, sampling=SamplingParams(max_tokens=1), known_tokens=int32([0] * 12))
+    check_plan(replace(_SOUND, admissions=(known,)), _LIMITS)
+
+
 @pytest.mark.parametrize(
     ("column", "limit"),
     [

@@ -9,9 +9,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from engine.errors import InvariantViolated
-from engine.types import StepPlan, int32
+from engine.types import RowAdmission, StepPlan, int32
 from engine.worker.worker import load_worker
+from kernels.runtime import HostRuntime
 from tests.engine.model.tiny import TinyModel, save_tiny
+from tests.engine.whole.engine_run import SWAP_BYTES
+from tests.engine.worker.loading import loader
 from tests.engine.worker.plans import GREEDY, Driver
 
 _POISON = 300
@@ -94,6 +97,140 @@ def test_copied_blocks_hold_the_same_keys_and_values(tiny: TinyModel) -> None:
     worker.pool.kv[source].fill_(math.nan)
     row.blocks[0] = target
     assert driver.generate(row, 8) == tiny.greedy([1, 2, 3], 8)
+
+
+def test_blocks_are_swapped_out_before_others_take_their_place(tiny: TinyModel) -> None:
+    """One plan saves block 2, brings back what was saved of block 1 to it, and copies that."""
+    worker = load_worker(tiny.config(swap_bytes=SWAP_BYTES))
+    kv = worker.pool.kv
+    kv.normal_()
+    before = kv[:5].clone()
+    worker.execute(StepPlan(step=0, swap_out_blocks=int32([1]), swap_out_slots=int32([0])))
+    moving = StepPlan(
+        step=1,
+        swap_out_blocks=int32([2]),
+        swap_out_slots=int32([1]),
+        swap_in_slots=int32([0]),
+        swap_in_blocks=int32([2]),
+        copy_sources=int32([2]),
+        copy_destinations=int32([3]),
+    )
+    worker.execute(moving)
+    worker.execute(StepPlan(step=2, swap_in_slots=int32([1]), swap_in_blocks=int32([4])))
+    assert torch.equal(kv[2], before[1])
+    assert torch.equal(kv[3], before[1])
+    assert torch.equal(kv[4], before[2])
+
+
+@pytest.mark.parametrize("captures", [False, True])
+def test_a_row_goes_on_with_the_token_that_a_plan_gives_it(tiny: TinyModel, captures: bool) -> None:
+    driver = Driver(loader(HostRuntime(captures=captures))(tiny.config()))
+    rows = [driver.admit([1, 2, 3]) for _ in range(4)]
+    driver.step([], [(row, 3) for row in rows])
+    plan = driver.plan(rows, [])
+    # the second row keeps what it has sampled
+    given = [77, rows[1].output[0], 200, 120]
+    changed = [0, 2, 3]
+    plan = replace(
+        plan,
+        token_rows=int32([rows[index].row for index in changed]),
+        token_values=int32([given[index] for index in changed]),
+    )
+    result = driver.worker.execute(plan)
+    expected = [tiny.greedy([1, 2, 3, token], 1)[0] for token in given]
+    assert list(result.tokens) == expected
+    assert len(set(expected)) > 1
+
+
+@pytest.mark.parametrize("captures", [False, True])
+def test_a_sibling_goes_on_behind_the_prompt_of_its_parent(tiny: TinyModel, captures: bool) -> None:
+    """Both write the same keys and values into the block that they share."""
+    driver = Driver(loader(HostRuntime(captures=captures))(tiny.config(block_size=8)))
+    parent, sibling = driver.admit([1, 2, 3]), driver.admit([1, 2, 3])
+    plan = replace(
+        driver.plan([], [(parent, 3)]),
+        append_rows=int32([parent.row, sibling.row]),
+        append_indices=int32([0, 0]),
+        append_blocks=int32(parent.blocks * 2),
+        sibling_rows=int32([sibling.row]),
+        sibling_parents=int32([parent.row]),
+    )
+    result = driver.worker.execute(plan)
+    expected = tiny.greedy([1, 2, 3], 4)
+    assert list(result.rows) == [parent.row, sibling.row]
+    assert list(result.tokens) == expected[:1] * 2
+    sibling.length, sibling.blocks = parent.length, list(parent.blocks)
+    for token in expected[1:]:
+        result = driver.step([sibling, parent])
+        assert list(result.rows) == [sibling.row, parent.row]
+        assert list(result.tokens) == [token] * 2
+
+
+def test_a_forked_row_goes_on_as_its_parent_would(tiny: TinyModel) -> None:
+    driver = Driver(load_worker(tiny.config(block_size=8)))
+    parent = driver.admit([1, 2, 3])
+    driver.prefill(parent, 3)
+    child = driver.admit([])
+    plan = replace(
+        driver.plan([], []),
+        fork_parents=int32([parent.row]),
+        fork_children=int32([child.row]),
+        token_rows=int32([child.row]),
+        token_values=int32(parent.output),
+    )
+    driver.worker.execute(plan)
+    child.length, child.blocks = parent.length, list(parent.blocks)
+    for token in tiny.greedy([1, 2, 3], 4)[1:]:
+        assert list(driver.step([parent, child]).tokens) == [token] * 2
+
+
+def test_rules_know_the_tokens_that_were_fed(tiny: TinyModel) -> None:
+    """The driver says nothing of prompts, so that all tokens count as output."""
+    driver = Driver(load_worker(tiny.config()))
+    row = driver.admit([17, 4, 17], replace(GREEDY, frequency_penalty=2.0))
+    driver.prefill(row, 2)
+    driver.generate(row, 8)
+    for length in range(3, len(row.tokens)):
+        known = row.tokens[:length]
+        scores = tiny.logprobs(known)[-1].clone()
+        for token in known:
+            scores[token] -= 2.0
+        assert row.tokens[length] == int(scores.argmax())
+
+
+def test_log_probabilities_of_prompts_come_after_sampled_tokens(tiny: TinyModel) -> None:
+    driver = Driver(load_worker(tiny.config()))
+    wanted = replace(GREEDY, prompt_logprobs=0, num_logprobs=2)
+    row = driver.admit([7, 8, 9])
+    admission = RowAdmission(
+        row=row.row, sampling=wanted, prompt_len=3, known_tokens=int32([7, 8, 9])
+    )
+    plan = driver.plan([], [(row, 3)])
+    result = driver.worker.execute(replace(plan, admissions=(admission,)))
+    expected = tiny.logprobs([7, 8, 9])
+    assert list(result.rows) == [row.row] * 3
+    assert list(result.tokens) == [*tiny.greedy([7, 8, 9], 1), 8, 9]
+    assert list(result.top_counts) == [2, 0, 0]
+    chosen = torch.tensor([expected[2].max(), expected[0, 8], expected[1, 9]])
+    torch.testing.assert_close(torch.tensor(result.logprobs), chosen, atol=1e-4, rtol=0)
+
+
+def test_a_plan_that_reaches_beyond_the_pool_changes_nothing(tiny: TinyModel) -> None:
+    worker = load_worker(tiny.config(num_blocks=33))
+    before = worker.pool.kv.clone()
+    for block in (-1, 33):
+        plan = StepPlan(step=0, copy_sources=int32([0]), copy_destinations=int32([block]))
+        with pytest.raises(InvariantViolated, match="beyond"):
+            worker.execute(plan)
+    assert torch.equal(worker.pool.kv, before)
+
+
+def test_a_pool_of_one_block_has_no_block_to_copy_before_the_start(tiny: TinyModel) -> None:
+    config = tiny.config(num_blocks=1, block_size=16, max_model_len=16, max_num_seqs=1)
+    driver = Driver(loader(HostRuntime(captures=True))(config))
+    row = driver.admit([1, 2, 3])
+    driver.prefill(row, 3)
+    assert driver.generate(row, 4) == tiny.greedy([1, 2, 3], 4)
 
 
 def test_broken_row_reports_no_token_and_leaves_its_neighbours_alone(poisoned: TinyModel) -> None:

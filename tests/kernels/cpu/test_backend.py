@@ -89,13 +89,13 @@ def test_attention(
 
 def test_attention_of_a_token_does_not_depend_on_its_batch(backend: CpuBackend) -> None:
     batch = make_batch(Shape(dtype=backend.dtype), DECODES)
-    alone = make_batch(Shape(dtype=backend.dtype), [(63, 1)])
-    alone.kv_layer[alone.tables[0]] = batch.kv_layer[batch.tables[4]]
+    single = make_batch(Shape(dtype=backend.dtype), [(63, 1)])
+    single.kv_layer[single.tables[0]] = batch.kv_layer[batch.tables[4]]
     q = torch.randn(len(DECODES), 6, 64).to(backend.dtype)
 
     together = backend.attention(q, batch.kv_layer, batch.layout, 0.1)
 
-    by_itself = backend.attention(q[4:5], alone.kv_layer, alone.layout, 0.1)
+    by_itself = backend.attention(q[4:5], single.kv_layer, single.layout, 0.1)
     assert torch.equal(by_itself[0], together[4])
 
 
@@ -260,8 +260,8 @@ def test_a_row_draws_the_same_alone_and_in_a_batch(backend: CpuBackend) -> None:
     columns = make_columns(5, temperature=[1.0, 0.0, 0.7, 1.3, 1.0], top_k=[0, 0, 3, 0, 5])
     together = backend.sample(logits, columns).tokens
     for row in range(5):
-        alone = backend.sample(logits[row : row + 1], take_row(columns, row)).tokens
-        assert alone[0] == together[row]
+        single = backend.sample(logits[row : row + 1], take_row(columns, row)).tokens
+        assert single[0] == together[row]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -292,8 +292,8 @@ def test_a_row_of_broken_logits_gets_no_token(
         tokens = own.sample(logits, columns).tokens
         assert tokens[1] == -1
         for row in (0, 2):
-            alone = own.sample(logits[row : row + 1], take_row(columns, row)).tokens
-            assert alone[0] == tokens[row] >= 0
+            single = own.sample(logits[row : row + 1], take_row(columns, row)).tokens
+            assert single[0] == tokens[row] >= 0
 
 
 @pytest.mark.parametrize("filters", [{"temperature": 0.0}, {}, {"top_p": 0.9}])

@@ -87,11 +87,11 @@ def test_deterministic_rows_do_not_depend_on_the_others(
     layers = (make_cpu_linear(weight, None, library), DenseLinear(weight, None))
     x = torch.randn(64, k).to(dtype)
     for layer in layers:
-        alone = torch.cat([layer(x[row : row + 1], is_deterministic=True) for row in range(64)])
-        torch.testing.assert_close(alone, product(x, weight, None), rtol=2e-2, atol=2e-2)
+        single = torch.cat([layer(x[row : row + 1], is_deterministic=True) for row in range(64)])
+        torch.testing.assert_close(single, product(x, weight, None), rtol=2e-2, atol=2e-2)
         for num_tokens in (2, 15, 16, 17, 33, 64):
             rows = torch.randperm(64)[:num_tokens]
-            assert torch.equal(layer(x[rows], is_deterministic=True), alone[rows])
+            assert torch.equal(layer(x[rows], is_deterministic=True), single[rows])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -50,8 +50,8 @@ def test_rows_may_lie_apart_and_do_not_depend_on_their_batch(device: torch.devic
     weight = torch.randn(100, device=device)
     together = rms_norm(wide[:, 100:], weight, 1e-5)
     for row in range(4):
-        alone = rms_norm(wide[row : row + 1, 100:].contiguous(), weight, 1e-5)
-        assert torch.equal(alone[0], together[row])
+        single = rms_norm(wide[row : row + 1, 100:].contiguous(), weight, 1e-5)
+        assert torch.equal(single[0], together[row])
 
 
 def test_a_row_that_does_not_fit_is_refused(device: torch.device) -> None:

@@ -8,7 +8,6 @@ from engine.runtime.client.token_stream import RemoteTokenStream
 from engine.runtime.messages import OUTPUTS, encode_batch
 from engine.runtime.outputs import failure
 from engine.types import PROMPT_CHOICE, FinishReason, Refusal, SamplingParams, int32
-from tests.engine.runtime.loop_clock import LoopClock, settle
 from tests.fakes.engine_handle import (
     REQUEST_CONTEXT,
     STATS,
@@ -17,6 +16,7 @@ from tests.fakes.engine_handle import (
     read_choices,
     submit,
 )
+from tests.fakes.loop_clock import LoopClock, settle
 
 NONE, LENGTH = FinishReason.NONE, FinishReason.LENGTH
 

@@ -5,8 +5,8 @@ import pytest
 from engine.errors import EngineError
 from engine.runtime.client.client import RemoteEngineClient
 from engine.types import ALL_CHOICES, FinishReason, Refusal
-from tests.engine.runtime.loop_clock import settle
 from tests.fakes.engine_handle import FakeEngineHandle, read, read_choices, submit
+from tests.fakes.loop_clock import settle
 
 NONE, LENGTH = FinishReason.NONE, FinishReason.LENGTH
 

@@ -7,8 +7,8 @@ from engine.runtime.client.client import RemoteEngineClient
 from engine.runtime.messages import OUTPUTS, PrefixInfo, encode_batch
 from engine.runtime.outputs import failure
 from engine.types import FinishReason, Pin, Refusal, int32
-from tests.engine.runtime.loop_clock import settle
 from tests.fakes.engine_handle import STATS, FakeEngineHandle
+from tests.fakes.loop_clock import settle
 
 LENGTH, ABORT = FinishReason.LENGTH, FinishReason.ABORT
 PIN = Pin(name="a", ttl_s=2.0)

@@ -5,7 +5,7 @@ import pytest
 
 from engine.errors import EngineError
 from engine.runtime.client.lease import ACKNOWLEDGED_BYTES, Lease
-from tests.engine.runtime.loop_clock import LoopClock, settle
+from tests.fakes.loop_clock import LoopClock, settle
 
 PERIOD_S = 10.0
 

@@ -3,7 +3,7 @@ import pytest
 from engine.executor.channel import PACKET_BYTES, ChannelClosed
 from engine.runtime.replica.async_channel import AsyncChannel
 from tests.channels import channel_pair
-from tests.engine.runtime.loop_clock import settle
+from tests.fakes.loop_clock import settle
 
 BIG = b"x" * (40 * PACKET_BYTES)
 

@@ -6,8 +6,8 @@ from engine.runtime.messages import OUTPUTS
 from engine.runtime.outputs import failure, idle_stats
 from engine.runtime.replica.client_session import SILENT, SLOW, ClientLimits, ClientSession
 from engine.types import Capacity
-from tests.engine.runtime.loop_clock import LoopClock, settle
-from tests.engine.runtime.stream_reader import StreamReader
+from tests.fakes.loop_clock import LoopClock, settle
+from tests.fakes.stream_reader import StreamReader
 
 STATS = idle_stats(Capacity(num_blocks=2, block_size=4, num_rows=1))
 LEASE_S, IDLE_S, COALESCE_S = 100.0, 10.0, 1.0

@@ -1,7 +1,7 @@
 import asyncio
 import logging
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ from engine.runtime.replica.scratch_folder import ScratchFolder
 from engine.runtime.scheduler_actor import SchedulerActor
 from engine.types import Capacity, Request, SamplingParams, int32
 from tests.channels import channel_pair
-from tests.engine.runtime.local_actors import LocalCall, LocalRay
 from tests.fakes import scripted_worker as scripted
+from tests.fakes.local_actors import LocalCall, LocalRay
 
 OPTIONS = GangOptions(
     num_cpus_per_rank=0.5,
@@ -60,7 +60,8 @@ async def running(**settings: Any) -> AsyncIterator[Gang]:
 
 
 def fail_as_ray_does(error: Exception) -> None:
-    raise RayTaskError("load", "the frames of two processes", error)
+    make: Callable[..., Exception] = RayTaskError
+    raise make("load", "the frames of two processes", error)
 
 
 class FailingRank:

@@ -23,10 +23,10 @@ from engine.types import (
     int32,
     int64,
 )
-from tests.engine.runtime.loop_clock import LoopClock, settle
-from tests.engine.runtime.scripted_gang import LIMITS, Replica
-from tests.engine.runtime.stream_reader import StreamReader
 from tests.fakes.engine_handle import STATS
+from tests.fakes.loop_clock import LoopClock, settle
+from tests.fakes.scripted_gang import LIMITS, Replica
+from tests.fakes.stream_reader import StreamReader
 
 LENGTH, ERROR = FinishReason.LENGTH, FinishReason.ERROR
 

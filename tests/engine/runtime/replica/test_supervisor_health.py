@@ -4,8 +4,8 @@ from ray.exceptions import RayActorError
 from engine.errors import EngineError
 from engine.executor.channel import ChannelClosed
 from engine.types import FinishReason
-from tests.engine.runtime.loop_clock import LoopClock, settle
-from tests.engine.runtime.scripted_gang import LIMITS, STEP_DEADLINE_S, Replica
+from tests.fakes.loop_clock import LoopClock, settle
+from tests.fakes.scripted_gang import LIMITS, STEP_DEADLINE_S, Replica
 
 NONE, LENGTH, ERROR = FinishReason.NONE, FinishReason.LENGTH, FinishReason.ERROR
 

@@ -1,68 +1,35 @@
 """Decode steps that are replayed, on a CPU whose recordings are the work itself."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from engine.config import EngineConfig
 from engine.core.preemption import Preemption
-from engine.model.loader import load_model
-from engine.model.parallel import TensorParallel
-from engine.types import SamplingParams
-from engine.worker.graphs.graph_batch import MAX_CHUNKS, decode_sizes, mixed_variants
-from engine.worker.kv_pool import KVPool
-from engine.worker.worker import Worker
-from kernels.runtime import HostRuntime, T
-from kernels.select import select_backend
+from engine.types import FinishReason, SamplingParams
+from engine.worker.graphs.cuda_graphs import Graphs
+from engine.worker.graphs.graph_batch import MAX_CHUNKS, Variant
+from engine.worker.spans import make_spans
+from kernels.batch import BatchLayout, Sampled, SamplingColumns
+from kernels.reference import ReferenceBackend
 from tests.engine.model.tiny import TinyModel
 from tests.engine.whole.engine_run import RECOMPUTE, SWAP, SWAP_BYTES, Run, run, tokens_of
+from tests.engine.worker.loading import POISON, BreakingModel, Replayer, loader
 from tests.engine.worker.plans import Driver
+from tests.engine.worker.rows import BLOCK_SIZE, Chunk, admission, make_plan, make_table
 
 _GREEDY = SamplingParams(max_tokens=24, temperature=0.0)
 _DRAWING = SamplingParams(max_tokens=17, temperature=1.2, seed=9)
 _PROMPTS = [list(range(start, start + length)) for start, length in ((3, 5), (60, 16), (90, 23))]
 
 
-class _Replayer(HostRuntime):
-    """Counts what is recorded and replayed."""
-
-    def __init__(self) -> None:
-        super().__init__(captures=True)
-        self.num_captures = 0
-        self.num_replays = 0
-
-    def capture(self, work: Callable[[], T]) -> Callable[[], T]:
-        self.num_captures += 1
-        # padding alone must be harmless
-        work()
-
-        def replay() -> T:
-            self.num_replays += 1
-            return work()
-
-        return replay
-
-
-def _loader(runtime: HostRuntime) -> Callable[[EngineConfig], Worker]:
-    """Loads workers with a runtime of one's own."""
-
-    def load(config: EngineConfig) -> Worker:
-        backend = select_backend("cpu", torch.float32, compiled=config.compiled_kernels)
-        model = load_model(config, backend, TensorParallel())
-        pool = KVPool(config, TensorParallel(), backend, runtime, 0)
-        return Worker(config, runtime, backend, TensorParallel(), model, pool)
-
-    return load
-
-
 def _graphed(
     tiny: TinyModel, samplings: list[SamplingParams], **settings: Any
-) -> tuple[Run, _Replayer]:
-    runtime = _Replayer()
-    return run(tiny, _PROMPTS, samplings, load=_loader(runtime), **settings), runtime
+) -> tuple[Run, Replayer]:
+    runtime = Replayer()
+    return run(tiny, _PROMPTS, samplings, load=loader(runtime), **settings), runtime
 
 
 @pytest.mark.parametrize("compiled_kernels", [False, True])
@@ -109,8 +76,8 @@ def test_more_choices_than_a_graph_has_room_for_are_launched(tiny: TinyModel) ->
 
 def test_prompts_beside_beams_are_replayed(tiny: TinyModel) -> None:
     beams = replace(_GREEDY, beam_width=4, n=4)
-    runtime = _Replayer()
-    engine = Run(tiny, load=_loader(runtime), max_num_seqs=32)
+    runtime = Replayer()
+    engine = Run(tiny, load=loader(runtime), max_num_seqs=32)
     num_common = runtime.num_captures
     for index, prompt in enumerate(_PROMPTS):
         engine.add(index, prompt, beams)
@@ -163,8 +130,8 @@ def test_searches_and_log_probabilities_are_replayed_beside_plain_rows(
 
 
 def test_common_searches_are_recorded_at_the_start(tiny: TinyModel) -> None:
-    runtime = _Replayer()
-    engine = Run(tiny, load=_loader(runtime), max_num_seqs=16)
+    runtime = Replayer()
+    engine = Run(tiny, load=loader(runtime), max_num_seqs=16)
     num_common = runtime.num_captures
     for index, width in enumerate((2, 4, 8)):
         engine.add(index, _PROMPTS[0], replace(_GREEDY, beam_width=width, n=width))
@@ -186,8 +153,8 @@ def test_a_row_whose_rules_need_its_tokens_is_not_replayed(
 
 
 def test_a_chunk_that_goes_on_may_come_before_one_that_ends(tiny: TinyModel) -> None:
-    runtime = _Replayer()
-    driver = Driver(_loader(runtime)(tiny.config(block_size=4)))
+    runtime = Replayer()
+    driver = Driver(loader(runtime)(tiny.config(block_size=4)))
     decoding, ending, going_on = (driver.admit(prompt) for prompt in _PROMPTS)
     driver.prefill(decoding, 64)
     result = driver.step([decoding], [(going_on, 7), (ending, 16)])
@@ -200,8 +167,8 @@ def test_a_chunk_that_goes_on_may_come_before_one_that_ends(tiny: TinyModel) -> 
 
 
 def test_draws_need_no_graphs_of_their_own(tiny: TinyModel) -> None:
-    runtime = _Replayer()
-    engine = Run(tiny, load=_loader(runtime))
+    runtime = Replayer()
+    engine = Run(tiny, load=loader(runtime))
     num_common = runtime.num_captures
     for index, sampling in enumerate((_DRAWING, replace(_DRAWING, top_p=0.5, top_k=40))):
         engine.add(index, _PROMPTS[index], sampling)
@@ -210,15 +177,123 @@ def test_draws_need_no_graphs_of_their_own(tiny: TinyModel) -> None:
     assert runtime.num_replays == len([plan for plan in engine.plans if plan.num_tokens])
 
 
-def test_buckets_end_with_the_largest_batch() -> None:
-    assert decode_sizes(1) == [1]
-    assert decode_sizes(5) == [1, 2, 4, 5]
-    assert decode_sizes(64) == [1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64]
-    assert decode_sizes(256)[-3:] == [224, 240, 256]
-    assert decode_sizes(300)[-3:] == [256, 288, 300]
+def test_a_broken_row_that_is_decoded_ahead_ends_by_itself(tiny: TinyModel) -> None:
+    runtime = Replayer()
+    engine = Run(tiny, load=loader(runtime, BreakingModel))
+    prompts = [[1, 2, 3], [1, POISON], [4, 5]]
+    for index, prompt in enumerate(prompts):
+        engine.add(index, prompt, _GREEDY)
+    engine.drain()
+    assert (engine.told[1, 0].tokens, engine.told[1, 0].reason) == ([], FinishReason.ERROR)
+    for index in (0, 2):
+        assert engine.told[index, 0].tokens == tiny.greedy(prompts[index], 24)
+    # the plan made ahead had the broken row, too
+    assert [len(plan.decode_rows) for plan in engine.plans[:3]] == [0, 3, 2]
+    assert runtime.num_replays == len(engine.plans)
 
 
-def test_graphs_of_mixed_steps_end_where_launching_is_no_longer_slower() -> None:
-    for max_num_rows, most in ((5, 5), (256, 256), (300, 300), (1024, 512)):
-        sizes = {variant.num_decodes for variant in mixed_variants(max_num_rows, 8192)}
-        assert max(sizes) == most
+def _step(tokens: Tensor, layout: BatchLayout, columns: SamplingColumns) -> Sampled:
+    """The token of each row that is sampled is the one it was fed, plus 1."""
+    return Sampled(tokens=layout.logit_rows(tokens[:, None])[:, 0] + 1)
+
+
+def _graphs(max_num_rows: int = 16) -> Graphs:
+    """Graphs of a table of plain rows, of which row 1 draws, 2 is deterministic, 3 has rules,
+    4 and 5 want log-probabilities.
+    """
+    table = make_table(64)
+    kinds: dict[int, dict[str, Any]] = {
+        1: {"temperature": 1.0},
+        2: {"deterministic": True},
+        3: {"min_tokens": 2},
+        4: {"num_logprobs": 9},
+        5: {"num_logprobs": 0},
+    }
+    table.admit([admission(row, length=3, **kinds.get(row, {})) for row in range(64)])
+    backend = ReferenceBackend(torch.device("cpu"), torch.float32)
+    return Graphs(
+        table,
+        backend,
+        _step,
+        max_num_rows=max_num_rows,
+        max_num_tokens=256,
+        block_size=BLOCK_SIZE,
+    )
+
+
+def _chunk(row: int, num_tokens: int) -> Chunk:
+    return Chunk(row, 0, [1] * num_tokens)
+
+
+def test_the_smallest_graph_that_holds_the_decodes_is_taken() -> None:
+    graphs = _graphs()
+    found = [graphs.find(make_plan(range(10, 10 + count))) for count in (1, 3, 4, 9, 16)]
+    assert found == [Variant(size) for size in (1, 4, 4, 12, 16)]
+    assert graphs.find(make_plan()) is None
+
+
+def test_one_row_that_draws_makes_a_step_of_draws() -> None:
+    assert _graphs().find(make_plan([10, 1])) == Variant(2, is_random=True)
+
+
+def test_a_mixed_step_takes_the_smallest_graph_that_holds_decodes_and_prompts() -> None:
+    graphs = _graphs()
+    for num_decodes, num_tokens, size, prompt_size in (
+        (0, 1, 8, 64),
+        (8, 64, 8, 64),
+        (9, 64, 16, 64),
+        (8, 65, 8, 128),
+        (16, 200, 16, 256),
+    ):
+        plan = make_plan(range(10, 10 + num_decodes), [_chunk(40, num_tokens)])
+        assert graphs.find(plan) == Variant(size, prompt_size, is_random=True)
+    assert graphs.find(make_plan([10], [_chunk(40, 257)])) is None
+
+
+def test_chunks_and_siblings_beyond_the_room_are_launched() -> None:
+    graphs = _graphs()
+    chunks = [_chunk(row, 1) for row in range(10, 10 + MAX_CHUNKS - 1)]
+    assert graphs.find(make_plan([], chunks, [(60, 10)])) is not None
+    assert graphs.find(make_plan([], chunks, [(60, 10), (61, 10)])) is None
+
+
+def test_deterministic_rows_decode_apart_from_prompts() -> None:
+    graphs = _graphs()
+    assert graphs.find(make_plan([10, 2])) == Variant(8, is_random=True, is_deterministic=True)
+    assert graphs.find(make_plan([2], [_chunk(10, 5)])) is None
+    assert graphs.find(make_plan([10], [_chunk(2, 5)])) is None
+
+
+@pytest.mark.parametrize(
+    ("decodes", "chunks", "siblings"),
+    [([10, 3], [], []), ([10], [_chunk(3, 2)], []), ([], [_chunk(10, 2)], [(3, 10)])],
+)
+def test_a_row_with_rules_is_launched_wherever_it_stands(
+    decodes: list[int], chunks: list[Chunk], siblings: list[tuple[int, int]]
+) -> None:
+    assert _graphs().find(make_plan(decodes, chunks, siblings)) is None
+
+
+def test_a_graph_lists_as_many_alternatives_as_a_row_wants() -> None:
+    graphs = _graphs(max_num_rows=32)
+    assert graphs.find(make_plan([10, 5])) == Variant(8, is_random=True, num_logprobs=8)
+    assert graphs.find(make_plan([10, 4])) == Variant(8, is_random=True, num_logprobs=16)
+    found = graphs.find(make_plan([4], [_chunk(10, 5)]))
+    assert found == Variant(32, 64, is_random=True, num_logprobs=16)
+    # plain rows do not pay for alternatives
+    assert graphs.find(make_plan([10], [_chunk(11, 5)])) == Variant(8, 64, is_random=True)
+
+
+def test_a_replay_returns_decodes_apart_from_chunks_and_their_siblings() -> None:
+    """The tokens sampled last are fed, those of the prompt follow; each gets the next number."""
+    graphs = _graphs()
+    table = graphs._table
+    table.last_tokens[10] = 70
+    chunks = [Chunk(20, 0, (1, 2), samples=False), Chunk(21, 0, (3, 4))]
+    plan = make_plan([10], chunks, [(22, 21)])
+    variant = graphs.find(plan)
+    assert variant is not None
+    decodes, others = graphs.replay(variant, plan, make_spans(plan, table))
+    assert decodes.tokens.tolist() == [71]
+    assert others.tokens.tolist() == [5, 5]
+    assert table.last_tokens[[10, 21, 22]].tolist() == [71, 5, 5]

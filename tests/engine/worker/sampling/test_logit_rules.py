@@ -86,6 +86,7 @@ def test_tokens_beyond_a_row_and_beyond_the_vocabulary_count_for_nothing() -> No
     raw = torch.tensor([[2.0, 2.0]])
     context = replace(_context([7, 0, 1, 1], prompt_len=1), lengths=int32_array([2]))
     assert _ruled(raw, context, frequency_penalty=1.0).tolist() == [[1.0, 2.0]]
+    assert _ruled(raw, context, repetition_penalty=2.0).tolist() == [[1.0, 2.0]]
 
 
 def test_logit_bias_is_the_sequence_bias_of_transformers(tiny: TinyModel) -> None:
@@ -180,6 +181,64 @@ def test_ids_that_the_tokenizer_does_not_know_are_never_chosen(tiny: TinyModel) 
     )
     told = run(tiny, [[VOCAB_SIZE - 1, 3]], ruled, model=model).told
     assert max(told[0, 0].tokens) < known
+
+
+def test_a_row_has_the_rules_of_its_last_sequence() -> None:
+    rules = LogitRules(2, 4, torch.device("cpu"))
+    penalised = SamplingParams(max_tokens=1, presence_penalty=1.0, allowed_token_ids=(0, 1))
+    biased = SamplingParams(max_tokens=1, logit_bias=((3, 2.0),))
+    rules.set([RowAdmission(row=row, sampling=penalised) for row in range(2)])
+    assert rules.is_active.tolist() == [True, True]
+    rules.set([RowAdmission(row=0, sampling=SamplingParams(max_tokens=1))])
+    rules.set([RowAdmission(row=1, sampling=biased)])
+    assert rules.is_active.tolist() == [False, True]
+    logits = torch.zeros(1, 4)
+    rules.apply(logits, int32_array([1]), _context([0, 1], prompt_len=0))
+    assert logits.tolist() == [[0.0, 0.0, 0.0, 2.0]]
+
+
+def test_each_row_has_its_own_penalties_bias_and_text() -> None:
+    rules = LogitRules(3, 3, torch.device("cpu"))
+    kinds: list[dict[str, Any]] = [
+        {"presence_penalty": 1.0},
+        {"logit_bias": ((1, 0.5),)},
+        {"bad_words": ((1, 2),)},
+    ]
+    rules.set(
+        [
+            RowAdmission(row=row, sampling=SamplingParams(max_tokens=1, **kind))
+            for row, kind in enumerate(kinds)
+        ]
+    )
+    context = Context(
+        tokens=torch.tensor([[0, 1, 0], [1, 1, 0], [0, 0, 2]]),
+        lengths=int32_array([2, 2, 3]),
+        prompt_lens=int32_array([1, 0, 1]),
+    )
+    logits = torch.zeros(3, 3)
+    rules.apply(logits, int32_array([2, 1, 0]), context)
+    # row 2 has said the beginning of its word, row 0 has put out a 0 and a 2
+    assert logits.tolist() == [[0.0, 0.0, -torch.inf], [0.0, 0.5, 0.0], [-1.0, 0.0, -1.0]]
+
+
+@pytest.mark.parametrize(("num_output", "is_kept_back"), [(0, True), (1, True), (2, False)])
+def test_a_stop_id_may_be_chosen_once_there_are_enough_tokens(
+    num_output: int, is_kept_back: bool
+) -> None:
+    context = _context([0] * (3 + num_output), prompt_len=3)
+    ruled = _ruled(torch.zeros(1, 3), context, min_tokens=2, stop_token_ids=(1, -1, 7))
+    assert ruled.tolist() == [[0.0, -torch.inf if is_kept_back else 0.0, 0.0]]
+
+
+def test_a_bad_word_is_ruled_out_behind_its_beginning_only() -> None:
+    zeros = torch.zeros(1, 4)
+    words = ((1, 2, 3), (0,), (7, 9))
+    said = _ruled(zeros, _context([3, 1, 2], prompt_len=3), bad_words=words)
+    assert said.tolist() == [[-torch.inf, 0.0, 0.0, -torch.inf]]
+    other = _ruled(zeros, _context([1, 2, 1], prompt_len=3), bad_words=words)
+    assert other.tolist() == [[-torch.inf, 0.0, 0.0, 0.0]]
+    whole = _ruled(zeros, _context([1, 2], prompt_len=2), bad_words=words)
+    assert whole.tolist() == said.tolist()
 
 
 def int32_array(values: list[int]) -> Any:

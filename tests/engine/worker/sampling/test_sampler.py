@@ -2,13 +2,24 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from engine.types import SamplingParams
+from engine.types import FinishReason, SamplingParams
+from engine.worker.inputs import StepInputs, build_inputs
+from engine.worker.row_table import RowTable
+from engine.worker.sampling.sampler import choose, look_up
 from engine.worker.worker import Worker, load_worker
+from kernels.batch import Sampled
+from kernels.reference import ReferenceBackend
+from kernels.runtime import HostRuntime
 from tests.engine.model.tiny import VOCAB_SIZE, TinyModel
+from tests.engine.whole.engine_run import Run
+from tests.engine.worker import rows
+from tests.engine.worker.loading import POISON, BreakingModel, loader
 from tests.engine.worker.plans import GREEDY, Driver
 
 _DRAWING = SamplingParams(max_tokens=1, temperature=1.3, seed=7)
@@ -91,3 +102,155 @@ def test_more_alternatives_than_tokens_are_clipped_to_the_vocabulary(tiny: TinyM
     (result,) = driver.prefill(row, 64)
     assert list(result.top_counts) == [VOCAB_SIZE]
     assert len(result.top_tokens) == VOCAB_SIZE
+
+
+_BACKEND = ReferenceBackend(torch.device("cpu"), torch.float32)
+_NAN, _INF = math.nan, math.inf
+
+
+def _decoding(
+    *kinds: dict[str, Any], known: tuple[int, ...] = (0, 1)
+) -> tuple[RowTable, StepInputs]:
+    """Rows with a prompt of `known` that decode, one of each kind, the last row first."""
+    table = rows.make_table(len(kinds), vocab_size=6)
+    table.admit(
+        [
+            rows.admission(row, known=known, length=len(known), **kind)
+            for row, kind in enumerate(kinds)
+        ]
+    )
+    plan = rows.make_plan(range(len(kinds))[::-1])
+    return table, build_inputs(plan, table, rows.BLOCK_SIZE)
+
+
+def _choose(logits: list[list[float]], *kinds: dict[str, Any]) -> Sampled:
+    """What rows of these kinds choose from logits, which are left as they are."""
+    table, inputs = _decoding(*kinds)
+    given = torch.tensor(logits[::-1])
+    before = given.clone()
+    sampled = choose(_BACKEND, given, inputs, table)
+    torch.testing.assert_close(given, before, equal_nan=True, rtol=0, atol=0)
+    return sampled
+
+
+def _tokens(logits: list[list[float]], *kinds: dict[str, Any]) -> list[int]:
+    return _choose(logits, *kinds).tokens.tolist()[::-1]
+
+
+_SOUND = [0.0, 1.0, 5.0, 2.0, 3.0, 4.0]
+# only the last two ids may be chosen, whose logits are sound below
+_LIMITED = {"allowed_token_ids": (4, 5)}
+_DRAWN = {"temperature": 0.8, "top_p": 0.9}
+
+
+@pytest.mark.parametrize(
+    "kind", [{}, _DRAWN, _LIMITED, _LIMITED | _DRAWN, {"logit_bias": ((5, 9.0),)}]
+)
+@pytest.mark.parametrize("broken", [_NAN, _INF])
+def test_a_row_whose_logits_are_no_numbers_gets_no_token(
+    kind: dict[str, Any], broken: float
+) -> None:
+    logits = [_SOUND, [0.0, broken, 5.0, 2.0, 3.0, 4.0], _SOUND, _SOUND]
+    assert _tokens(logits, {}, kind, _LIMITED, {"logit_bias": ((1, 9.0),)}) == [2, -1, 5, 1]
+
+
+def test_a_row_that_may_choose_nothing_gets_no_token() -> None:
+    nothing = {"allowed_token_ids": (1,), "min_tokens": 2, "stop_token_ids": (1,)}
+    assert _tokens([_SOUND, [-_INF] * 6, _SOUND], nothing, {}, {}) == [-1, -1, 2]
+
+
+def test_a_broken_row_is_broken_in_a_search_too() -> None:
+    search = {"beam_width": 2, "n": 2, "num_logprobs": 2}
+    broken = [0.0, _NAN, 5.0, 2.0, 3.0, 4.0]
+    assert _tokens([broken, _SOUND, broken], search, search, search | _LIMITED) == [-1, 2, -1]
+
+
+@pytest.mark.parametrize("compiled_kernels", [False, True])
+@pytest.mark.parametrize("value", [_NAN, _INF])
+def test_the_engine_goes_on_after_broken_rows(
+    tiny: TinyModel, value: float, compiled_kernels: bool
+) -> None:
+    plain = SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True)
+    limited = replace(plain, allowed_token_ids=tuple(range(100, 200)))
+    kinds = (
+        plain,
+        limited,
+        replace(plain, temperature=0.9, top_k=3),
+        replace(limited, n=2, beam_width=2),
+    )
+    load = loader(HostRuntime(), lambda model: BreakingModel(model, value))
+    engine = Run(tiny, load=load, max_num_seqs=16, compiled_kernels=compiled_kernels)
+    for index, kind in enumerate(kinds):
+        engine.add(index, [7, index, POISON], kind)
+        engine.add(10 + index, [7, index, 8], plain)
+    engine.drain()
+    engine.add(20, [1, 2, 3], plain)
+    engine.drain()
+    assert {
+        (told.reason, *told.tokens) for (request, _), told in engine.told.items() if request < 10
+    } == {(FinishReason.ERROR,)}
+    for index in range(len(kinds)):
+        assert engine.told[10 + index, 0].tokens == tiny.greedy([7, index, 8], 6)
+    assert engine.told[20, 0].tokens == tiny.greedy([1, 2, 3], 6)
+
+
+def test_greedy_rows_stay_greedy_beside_rows_that_draw() -> None:
+    hot = {"temperature": 100.0}
+    drawn = {_tokens([_SOUND] * 3, {}, hot | {"seed": seed}, {})[1] for seed in range(20)}
+    assert len(drawn) > 2
+    assert _tokens([_SOUND] * 3, {}, hot, {})[::2] == [2, 2]
+
+
+def test_filters_hold_for_the_rows_that_have_them() -> None:
+    hot = {"temperature": 100.0}
+    for seed in range(20):
+        filtered, free = _tokens(
+            [_SOUND] * 2, hot | {"top_k": 1, "seed": seed}, hot | {"seed": seed}
+        )
+        assert filtered == 2
+        assert free == _tokens([_SOUND], hot | {"seed": seed})[0]
+
+
+def test_rules_see_all_tokens_before_the_one_that_is_chosen() -> None:
+    """A row has fed the tokens 0 and 1, and feeds 3 now; 2 is the most likely next one."""
+    table, inputs = _decoding({"bad_words": ((1, 3, 2),)})
+    table.history.note(inputs.token_rows, inputs.layout.positions, torch.tensor([3]))
+    assert choose(_BACKEND, torch.tensor([_SOUND]), inputs, table).tokens.tolist() == [5]
+    # what the row of an earlier sequence has left behind it means nothing
+    table, inputs = _decoding({"bad_words": ((1, 3, 2),)})
+    table.history.tokens[0, 3] = 3
+    assert choose(_BACKEND, torch.tensor([_SOUND]), inputs, table).tokens.tolist() == [2]
+
+
+def test_log_probabilities_are_raw_but_candidates_of_a_search_follow_its_rules() -> None:
+    raw = torch.tensor(_SOUND).log_softmax(0)
+    wanted = {"num_logprobs": 2}
+    search = {"beam_width": 1, **wanted}
+    sampled = _choose([_SOUND] * 4, wanted, wanted | _LIMITED, search, search | _LIMITED)
+    assert sampled.logprobs is not None
+    assert sampled.top_tokens is not None
+    assert sampled.top_logprobs is not None
+    assert sampled.tokens.tolist()[::-1][:3] == [2, 5, 2]
+    torch.testing.assert_close(sampled.logprobs.flip(0)[:3], raw[[2, 5, 2]])
+    assert sampled.top_tokens.tolist()[::-1] == [[2, 5], [2, 5], [2, 5], [5, 4]]
+    torch.testing.assert_close(sampled.top_logprobs[0], raw[[5, 4]])
+    torch.testing.assert_close(sampled.top_logprobs[3], raw[[2, 5]])
+
+
+def test_a_prompt_token_is_looked_up_behind_the_one_before_it() -> None:
+    table = rows.make_table(2, vocab_size=6)
+    table.admit(
+        [
+            rows.admission(0, known=(3, 1, 4), prompt_logprobs=1),
+            rows.admission(1, known=(5, 2), prompt_logprobs=2),
+        ]
+    )
+    chunks = [rows.Chunk(0, 0, (3, 1, 4)), rows.Chunk(1, 0, (5, 2))]
+    inputs = build_inputs(rows.make_plan([], chunks), table, rows.BLOCK_SIZE)
+    logits: Tensor = torch.randn(3, 6, generator=torch.Generator().manual_seed(1))
+    known = look_up(logits, inputs, table)
+    assert known.tokens.tolist() == [1, 4, 2]
+    raw = logits.log_softmax(1)
+    torch.testing.assert_close(known.logprobs, raw[[0, 1, 2], [1, 4, 2]])
+    assert known.top_tokens is not None
+    assert known.top_tokens.tolist() == raw.topk(2).indices.tolist()

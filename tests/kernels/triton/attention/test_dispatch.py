@@ -80,7 +80,7 @@ def test_a_layout_that_was_not_prepared_is_refused(device: torch.device) -> None
         attend(q, replace(batch, layout=replace(batch.layout, attention_work=None)))
 
 
-def row_alone(batch: Batch, row: int, span: tuple[int, int]) -> Batch:
+def single_row(batch: Batch, row: int, span: tuple[int, int]) -> Batch:
     """The batch of one row that ends at span[1] and has its tokens from span[0] on new."""
     start, end = span
     device = batch.kv.device
@@ -97,8 +97,8 @@ def test_a_decode_does_not_depend_on_its_batch(dtype: torch.dtype, device: torch
     together = attend(q, batch)
 
     for row in range(0, num_rows, 3):
-        alone = row_alone(batch, row, (rows[row][0] - 1, rows[row][0]))
-        assert torch.equal(attend(q[row : row + 1], alone), together[row : row + 1]), row
+        single = single_row(batch, row, (rows[row][0] - 1, rows[row][0]))
+        assert torch.equal(attend(q[row : row + 1], single), together[row : row + 1]), row
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -112,7 +112,7 @@ def test_a_prefill_does_not_depend_on_its_chunks(
 
     borders = [0, 1, 66, 200, 310]
     chunks = [
-        attend(q[1 + start : 1 + end], row_alone(batch, 1, (start, end)))
+        attend(q[1 + start : 1 + end], single_row(batch, 1, (start, end)))
         for start, end in pairwise(borders)
         if end - start > 1
     ]

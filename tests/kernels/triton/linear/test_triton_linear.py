@@ -13,8 +13,8 @@ def test_few_rows_and_deterministic_ones_are_right(device: torch.device) -> None
     linear = TritonLinear(weight, bias)
     assert_near(linear(x[:5]), expected(x[:5], weight, bias))
     assert_near(linear(x), expected(x, weight, bias))
-    alone = linear(x[20:], is_deterministic=True)
-    assert torch.equal(linear(x, is_deterministic=True)[20:], alone)
+    single = linear(x[20:], is_deterministic=True)
+    assert torch.equal(linear(x, is_deterministic=True)[20:], single)
 
 
 def test_float32_is_exact_to_float32(device: torch.device) -> None:

@@ -120,11 +120,11 @@ def test_a_row_draws_the_same_alone_and_in_a_batch(device: torch.device) -> None
     together = sampling.sample(logits, to_device(columns, device))
     for row in range(6):
         one = to_device(take_row(columns, row), device)
-        alone = sampling.sample(logits[row : row + 1].clone(), one)
-        assert alone.tokens[0] == together.tokens[row]
-        assert alone.logprobs is not None
+        single = sampling.sample(logits[row : row + 1].clone(), one)
+        assert single.tokens[0] == together.tokens[row]
+        assert single.logprobs is not None
         assert together.logprobs is not None
-        assert alone.logprobs[0] == together.logprobs[row]
+        assert single.logprobs[0] == together.logprobs[row]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

@@ -18,10 +18,10 @@ from engine.runtime.replica.gang import Gang
 from engine.runtime.replica.supervisor import Supervisor
 from engine.types import Capacity, Request, SamplingParams, int32
 from tests.channels import channel_pair
-from tests.engine.runtime.loop_clock import settle
-from tests.engine.runtime.stream_reader import StreamReader
 from tests.fakes.engine_handle import Row, tokens_output
+from tests.fakes.loop_clock import settle
 from tests.fakes.scripted_worker import engine_config
+from tests.fakes.stream_reader import StreamReader
 
 CAPACITY = Capacity(num_blocks=64, block_size=4, num_rows=16)
 STEP_DEADLINE_S = 2.0

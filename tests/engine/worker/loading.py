@@ -1,0 +1,79 @@
+"""Loads workers with a runtime of one's own, and with models that break on purpose."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.config import EngineConfig
+from engine.model.loader import load_model
+from engine.model.model import Model
+from engine.model.parallel import TensorParallel
+from engine.worker.kv_pool import KVPool
+from engine.worker.worker import Worker
+from kernels.batch import BatchLayout
+from kernels.runtime import HostRuntime, T
+from kernels.select import select_backend
+
+# a token after which the logits are broken, and the one whose logit is
+POISON, BROKEN_LOGIT = 300, 5
+
+
+@dataclass(frozen=True)
+class BreakingModel:
+    """A model whose logits hold a value that is no number after one token, and are sound again
+    after the next one.
+    """
+
+    model: Model
+    value: float = math.nan
+
+    @property
+    def num_kv_heads(self) -> int:
+        return self.model.num_kv_heads
+
+    def forward(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
+        logits = self.model.forward(tokens, kv, layout)
+        is_broken = layout.logit_rows(tokens[:, None])[:, 0] == POISON
+        logits[is_broken, BROKEN_LOGIT] = self.value
+        return logits
+
+
+class Replayer(HostRuntime):
+    """A CPU whose recordings are the work itself; counts them and their replays."""
+
+    def __init__(self) -> None:
+        super().__init__(captures=True)
+        self.num_captures = 0
+        self.num_replays = 0
+
+    def capture(self, work: Callable[[], T]) -> Callable[[], T]:
+        self.num_captures += 1
+        # a batch of padding must be harmless
+        work()
+
+        def replay() -> T:
+            self.num_replays += 1
+            return work()
+
+        return replay
+
+
+def loader(
+    runtime: HostRuntime, wrap: Callable[[Model], Model] = lambda model: model
+) -> Callable[[EngineConfig], Worker]:
+    """Loads workers of one rank on a CPU.
+
+    Args:
+        wrap: puts something around the model.
+    """
+
+    def load(config: EngineConfig) -> Worker:
+        backend = select_backend("cpu", torch.float32, compiled=config.compiled_kernels)
+        model = wrap(load_model(config, backend, TensorParallel()))
+        pool = KVPool(config, TensorParallel(), backend, runtime, 0)
+        return Worker(config, runtime, backend, TensorParallel(), model, pool)
+
+    return load

@@ -1,0 +1,114 @@
+"""Steps that are run before there are requests."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.model.loader import load_model
+from engine.model.model import Model
+from engine.model.parallel import TensorParallel
+from engine.worker.warm_up import Rehearsal
+from kernels.batch import BatchLayout, Sampled, SamplingColumns
+from kernels.reference import ReferenceBackend
+from tests.engine.model.tiny import TinyModel
+
+
+@dataclass
+class _WatchedModel:
+    """Keeps the layouts of its batches, and the pool that they read."""
+
+    model: Model
+    layouts: list[BatchLayout] = field(default_factory=list)
+    pools: list[Tensor] = field(default_factory=list)
+
+    @property
+    def num_kv_heads(self) -> int:
+        return self.model.num_kv_heads
+
+    def forward(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
+        logits = self.model.forward(tokens, kv, layout)
+        self.layouts.append(layout)
+        self.pools.append(kv)
+        return logits
+
+
+class _WatchedBackend(ReferenceBackend):
+    """Keeps how tokens were chosen."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("cpu"), torch.float32)
+        self.columns: list[SamplingColumns] = []
+
+    def sample(self, logits: Tensor, columns: SamplingColumns) -> Sampled:
+        self.columns.append(columns)
+        return super().sample(logits, columns)
+
+
+def _make(tiny: TinyModel, **settings: Any) -> tuple[Rehearsal, _WatchedModel, _WatchedBackend]:
+    defaults = {"max_num_batched_tokens": 50, "max_num_seqs": 6, "max_model_len": 20}
+    config = tiny.config(block_size=4, **(defaults | settings))
+    backend = _WatchedBackend()
+    model = _WatchedModel(load_model(config, backend, TensorParallel()))
+    return Rehearsal(config, backend, model), model, backend
+
+
+def _counts(layout: BatchLayout) -> list[int]:
+    return layout.query_starts.diff().tolist()
+
+
+def test_prompts_fill_the_token_budget_and_all_rows_get_a_token(tiny: TinyModel) -> None:
+    rehearsal, model, backend = _make(tiny)
+    rehearsal.prefill()
+    [layout] = model.layouts
+    assert _counts(layout) == [20, 20, 10]
+    assert (layout.num_decodes, layout.max_query_len, layout.max_context_len) == (0, 20, 20)
+    assert layout.positions.tolist() == [*range(20), *range(20), *range(10)]
+    assert [len(columns.positions) for columns in backend.columns] == [6]
+
+
+def test_all_rows_decode(tiny: TinyModel) -> None:
+    rehearsal, model, _ = _make(tiny)
+    rehearsal.decode()
+    [layout] = model.layouts
+    assert (layout.num_decodes, _counts(layout)) == (6, [1] * 6)
+
+
+def test_kernels_are_compiled_for_all_sizes_and_ways_to_choose(tiny: TinyModel) -> None:
+    rehearsal, model, backend = _make(tiny, max_model_len=64)
+    rehearsal.compile_kernels()
+    sizes = [8, 24, 48, 96, 192]
+    assert [sum(_counts(layout)) for layout in model.layouts] == sizes * 2
+    assert [layout.is_deterministic for layout in model.layouts] == [False] * 5 + [True] * 5
+    assert [layout.num_decodes for layout in model.layouts] == [1] * 5 + [0] * 5
+    ways = {
+        (columns.num_logprobs, columns.any_filter, columns.all_greedy)
+        for columns in backend.columns
+    }
+    flags = ((True, False), (False, False), (False, True))
+    assert ways >= {(count, *flag) for count in (-1, 0, 20) for flag in flags}
+
+
+def test_the_pool_is_only_read(tiny: TinyModel) -> None:
+    rehearsal, model, _ = _make(tiny)
+    rehearsal.prefill()
+    rehearsal.decode()
+    for layout, kv in zip(model.layouts, model.pools, strict=True):
+        assert set(layout.slot_mapping.tolist()) == {-1}
+        assert len(kv) == 1
+        assert not kv.any()
+
+
+def test_blocks_of_the_pool_are_those_of_the_model(tiny: TinyModel) -> None:
+    rehearsal, model, _ = _make(tiny)
+    rehearsal.decode()
+    shape = tiny.config().model
+    assert model.pools[0].shape == (
+        1,
+        shape.num_layers,
+        2,
+        shape.num_kv_heads,
+        4,
+        shape.head_dim,
+    )

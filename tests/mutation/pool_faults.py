@@ -1,0 +1,86 @@
+"""Faults of the KV pool and of the memory that it gets."""
+
+from engine.worker.block_copy_time import measure_block_copy_s
+from engine.worker.kv_pool import KVPool, _check_room
+from engine.worker.memory_budget import MemoryBudget, share_out
+from tests.mutation.mutant import Fault
+
+POOL_FAULTS = [
+    Fault(
+        what="blocks come back from the wrong slots",
+        function=KVPool.swap_in,
+        old="slots.tolist(), self.kv, blocks.tolist()",
+        new="slots.tolist()[::-1], self.kv, blocks.tolist()",
+        noticed_by="test_blocks_that_were_swapped_out_come_back_where_they_are_wanted",
+    ),
+    Fault(
+        what="blocks leave for the slots of their own ids",
+        function=KVPool.swap_out,
+        old="self._swap, slots.tolist()",
+        new="self._swap, [block % len(self._swap) for block in blocks]",
+        noticed_by="test_blocks_that_were_swapped_out_come_back_where_they_are_wanted",
+    ),
+    Fault(
+        what="a pool that just holds the longest sequence is refused",
+        function=_check_room,
+        old="num_slots >= longest",
+        new="num_slots > longest",
+        noticed_by="test_a_pool_that_one_sequence_just_fits_is_enough",
+    ),
+    Fault(
+        what="every rank allocates all heads",
+        function=KVPool.__init__,
+        old='parallel.share(model.num_kv_heads, "num_kv_heads")',
+        new="model.num_kv_heads",
+        noticed_by="test_rank_holds_its_share_of_the_heads",
+    ),
+    Fault(
+        what="the swap space is counted in bytes of one layer",
+        function=KVPool.__init__,
+        old="config.swap_bytes // block_bytes",
+        new="config.swap_bytes // (block_bytes // model.num_layers)",
+        noticed_by="test_the_swap_space_holds_whole_blocks",
+    ),
+    Fault(
+        what="the pool takes the memory of a step's activations",
+        function=share_out,
+        old="- memory.used - activations - graphs",
+        new="- memory.used - graphs",
+        noticed_by="test_the_pool_takes_what_weights_and_steps_leave",
+    ),
+    Fault(
+        what="graphs have only the memory of a prefill",
+        function=share_out,
+        old="max(activations, runtime.peak_bytes(rehearsal.decode))",
+        new="activations",
+        noticed_by="test_graphs_share_the_memory_of_the_largest_step",
+    ),
+    Fault(
+        what="a budget without any block is accepted",
+        function=share_out,
+        old="if blocks <= 0:",
+        new="if False:",
+        noticed_by="test_a_fraction_that_leaves_nothing_is_refused",
+    ),
+    Fault(
+        what="the table of lengths leaves out the longest one",
+        function=MemoryBudget.lines,
+        old="num_tokens // max_model_len",
+        new="num_tokens // length",
+        noticed_by="test_the_table_says_how_many_sequences_fit",
+    ),
+    Fault(
+        what="a copy costs what two of them take",
+        function=measure_block_copy_s,
+        old="(2 * num_blocks)",
+        new="num_blocks",
+        noticed_by="test_the_cost_is_that_of_one_block_in_one_direction",
+    ),
+    Fault(
+        what="the round that makes the pages counts",
+        function=measure_block_copy_s,
+        old="range(1 + _NUM_ROUNDS)][1:]",
+        new="range(_NUM_ROUNDS)]",
+        noticed_by="test_the_cost_is_that_of_one_block_in_one_direction",
+    ),
+]

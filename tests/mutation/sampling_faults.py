@@ -1,0 +1,188 @@
+"""Faults of the choice of tokens."""
+
+from engine.worker.sampling.logit_rules import LogitRules, _penalise, _Rules
+from engine.worker.sampling.sampler import _apply_rules, _columns, choose, look_up
+from kernels.sampling import sample
+from tests.mutation.mutant import Fault
+
+SAMPLING_FAULTS = [
+    Fault(
+        what="a row whose logits are no numbers gets a token",
+        function=sample,
+        old="tokens.where(largest.isfinite(), BROKEN)",
+        new="tokens",
+        noticed_by="test_logits_that_are_no_numbers_give_no_token",
+    ),
+    Fault(
+        what="rules hide that logits are no numbers",
+        function=choose,
+        old="drawn.where(tokens[where] != BROKEN, BROKEN)",
+        new="drawn",
+        noticed_by="test_a_row_whose_logits_are_no_numbers_gets_no_token",
+    ),
+    Fault(
+        what="rules change the logits that all rows are reported",
+        function=choose,
+        old=(
+            "logits.index_select(0, where).float()\n"
+            "        _apply_rules(scores, drawing, inputs, table)"
+        ),
+        new=(
+            "logits\n"
+            "        _apply_rules(scores, drawing, inputs, table)\n"
+            "        scores = logits[where]"
+        ),
+        noticed_by="test_log_probabilities_are_raw_but_candidates_of_a_search_follow_its_rules",
+    ),
+    Fault(
+        what="candidates of a search ignore its rules",
+        function=choose,
+        old="_apply_rules(scores, searching, inputs, table)",
+        new="pass",
+        noticed_by="test_log_probabilities_are_raw_but_candidates_of_a_search_follow_its_rules",
+    ),
+    Fault(
+        what="candidates of a search are normalised after its rules",
+        function=choose,
+        old=".float().log_softmax(dim=-1)\n        _apply_rules(scores, searching, inputs, table)",
+        new=(
+            ".float()\n"
+            "        _apply_rules(scores, searching, inputs, table)\n"
+            "        scores = scores.log_softmax(dim=-1)"
+        ),
+        noticed_by="test_log_probabilities_are_raw_but_candidates_of_a_search_follow_its_rules",
+    ),
+    Fault(
+        what="rows that draw are greedy beside greedy ones",
+        function=_columns,
+        old="not is_random.any()",
+        new="not is_random.all()",
+        noticed_by="test_greedy_rows_stay_greedy_beside_rows_that_draw",
+    ),
+    Fault(
+        what="a filter counts only where all rows have one",
+        function=_columns,
+        old="(is_random & parameters.is_filtered[host_rows]).any()",
+        new="(is_random & parameters.is_filtered[host_rows]).all()",
+        noticed_by="test_filters_hold_for_the_rows_that_have_them",
+    ),
+    Fault(
+        what="rules do not see the last token",
+        function=_apply_rules,
+        old="inputs.host_sampled_positions[indices]",
+        new="inputs.host_sampled_positions[indices] - 1",
+        noticed_by="test_rules_see_all_tokens_before_the_one_that_is_chosen",
+    ),
+    Fault(
+        what="log-probabilities of prompts are those of the token before",
+        function=look_up,
+        old="rows, positions]",
+        new="rows, positions - 1]",
+        noticed_by="test_a_prompt_token_is_looked_up_behind_the_one_before_it",
+    ),
+    Fault(
+        what="the prompt counts as output",
+        function=_penalise,
+        old="num_output = num_all - num_prompt",
+        new="num_output = num_all",
+        noticed_by="test_penalties_tell_the_prompt_from_the_output",
+    ),
+    Fault(
+        what="the repetition penalty forgets the prompt",
+        function=_penalise,
+        old="num_all > 0",
+        new="num_output > 0",
+        noticed_by="test_penalties_tell_the_prompt_from_the_output",
+    ),
+    Fault(
+        what="the repetition penalty raises negative logits",
+        function=_penalise,
+        old="old * repetition",
+        new="old / repetition",
+        noticed_by="test_penalties_tell_the_prompt_from_the_output",
+    ),
+    Fault(
+        what="a presence counts as often as a token occurs",
+        function=_penalise,
+        old="presence * (num_output > 0)",
+        new="presence * num_output",
+        noticed_by="test_penalties_tell_the_prompt_from_the_output",
+    ),
+    Fault(
+        what="what lies behind a row counts as its output",
+        function=_penalise,
+        old="(positions < end)",
+        new="(positions >= 0)",
+        noticed_by="test_tokens_beyond_a_row_and_beyond_the_vocabulary_count_for_nothing",
+    ),
+    Fault(
+        what="ids beyond the vocabulary count as its last token",
+        function=_penalise,
+        old="is_known & ",
+        new="",
+        noticed_by="test_tokens_beyond_a_row_and_beyond_the_vocabulary_count_for_nothing",
+    ),
+    Fault(
+        what="stop ids are kept back for one token more",
+        function=_Rules.exclude,
+        old="num_output < self._min_tokens",
+        new="num_output <= self._min_tokens",
+        noticed_by="test_a_stop_id_may_be_chosen_once_there_are_enough_tokens",
+    ),
+    Fault(
+        what="min_tokens counts the prompt",
+        function=LogitRules.apply,
+        old="length - prompt_len",
+        new="length",
+        noticed_by="test_a_stop_id_may_be_chosen_once_there_are_enough_tokens",
+    ),
+    Fault(
+        what="words are looked for behind the end of a row",
+        function=LogitRules.apply,
+        old="context.tokens[index, :length]",
+        new="context.tokens[index]",
+        noticed_by="test_each_row_has_its_own_penalties_bias_and_text",
+    ),
+    Fault(
+        what="every row has the penalties of the first ones",
+        function=LogitRules.apply,
+        old="self._penalties[rows]",
+        new="self._penalties[: len(rows)]",
+        noticed_by="test_each_row_has_its_own_penalties_bias_and_text",
+    ),
+    Fault(
+        what="a word that begins with the text is not found",
+        function=_Rules.exclude_words,
+        old="len(head) <= len(tokens)",
+        new="len(head) < len(tokens)",
+        noticed_by="test_a_bad_word_is_ruled_out_behind_its_beginning_only",
+    ),
+    Fault(
+        what="a word is looked for at the beginning of the text",
+        function=_Rules.exclude_words,
+        old="tokens[len(tokens) - len(head) :]",
+        new="tokens[: len(head)]",
+        noticed_by="test_a_bad_word_is_ruled_out_behind_its_beginning_only",
+    ),
+    Fault(
+        what="allowed ids are the only ones that are excluded",
+        function=_Rules.exclude,
+        old="logits[self._allowed_ids] = allowed",
+        new="logits[self._allowed_ids] = -torch.inf",
+        noticed_by="test_only_allowed_tokens_are_chosen",
+    ),
+    Fault(
+        what="a row keeps the rules of its last sequence",
+        function=LogitRules.set,
+        old="self.is_active[row] = ",
+        new="self.is_active[row] |= ",
+        noticed_by="test_a_row_has_the_rules_of_its_last_sequence",
+    ),
+    Fault(
+        what="a row keeps the penalties of its last sequence",
+        function=LogitRules.set,
+        old="self._penalties[row] = (",
+        new="self._penalties[row] += (",
+        noticed_by="test_a_row_has_the_rules_of_its_last_sequence",
+    ),
+]
