@@ -14,8 +14,8 @@ _NORM_EPS = 1e-5
 
 def _parse(config: Json) -> ModelConfig:
     require(config, "activation_function", "relu")
-    for variant in ("enable_bias", "layer_norm_elementwise_affine", "tie_word_embeddings"):
-        require(config, variant, True)
+    for field in ("enable_bias", "layer_norm_elementwise_affine", "tie_word_embeddings"):
+        require(config, field, True)
     norm_first = flag(config, "do_layer_norm_before", True)
     if norm_first and flag(config, "_remove_final_layer_norm"):
         raise ConfigError("_remove_final_layer_norm is not supported with do_layer_norm_before")

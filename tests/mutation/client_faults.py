@@ -32,7 +32,7 @@ ONLY_CLIENT_FAULTS = [
         function=RemoteEngineClient._send_abort,
         old="(stream.request_id,), choice)",
         new="(stream.request_id,))",
-        noticed_by="test_a_choice_is_aborted_alone",
+        noticed_by="test_a_single_choice_is_aborted",
         aspect="aborts",
     ),
     Fault(
@@ -40,7 +40,7 @@ ONLY_CLIENT_FAULTS = [
         function=RemoteEngineClient._deliver,
         old="self._abort_unknown(replica, request_id)",
         new="pass",
-        noticed_by="test_a_request_whose_verdict_was_lost_is_aborted_at_its_first_news",
+        noticed_by="test_a_request_whose_verdict_was_lost_is_aborted_at_its_first_output",
         aspect="aborts",
     ),
     Fault(
@@ -48,7 +48,7 @@ ONLY_CLIENT_FAULTS = [
         function=RemoteEngineClient._abort_unknown,
         old="self._streams[request_id] = stream",
         new="pass",
-        noticed_by="test_a_request_whose_verdict_was_lost_is_aborted_at_its_first_news",
+        noticed_by="test_a_request_whose_verdict_was_lost_is_aborted_at_its_first_output",
         aspect="aborts",
     ),
     Fault(
@@ -102,7 +102,7 @@ ONLY_CLIENT_FAULTS = [
         aspect="prefixes",
     ),
     Fault(
-        what="a prefix is computed though nobody waits for it",
+        what="a prefix is computed for a client that has gone",
         function=RemoteEngineClient._pin_on,
         old="await stream.abort()",
         new="pass",
@@ -183,14 +183,14 @@ MESSAGE_FAULTS = [
         function=split_by_client,
         old=" and output.pinned is None",
         new="",
-        noticed_by="test_owners_are_told_what_concerns_their_requests_and_nothing_of_pins",
+        noticed_by="test_clients_get_what_concerns_their_requests_and_nothing_of_pins",
     ),
     Fault(
         what="a client hears of refusals of other clients",
         function=_select,
         old=" if refusal[0] in request_ids",
         new="",
-        noticed_by="test_owners_are_told_what_concerns_their_requests_and_nothing_of_pins",
+        noticed_by="test_clients_get_what_concerns_their_requests_and_nothing_of_pins",
     ),
     Fault(
         what="token 0 is taken for no token",

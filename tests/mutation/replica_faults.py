@@ -190,7 +190,7 @@ OTHER_REPLICA_FAULTS = [
         function=PreemptionLog.note,
         old=" or now_s < self._quiet_until_s",
         new="",
-        noticed_by="test_preemptions_are_told_once_in_a_period_and_none_is_left_out",
+        noticed_by="test_preemptions_are_logged_once_in_a_period_and_none_is_left_out",
     ),
     Fault(
         what="the files of a gang stay after its end",

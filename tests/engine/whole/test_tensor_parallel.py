@@ -1,42 +1,14 @@
 """Two ranks against one: the same tokens, greedy and drawn, from files and from dummy weights."""
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from engine.errors import ConfigError
-from engine.runtime.replica.gang import GangOptions, start_gang
-from engine.runtime.replica.supervisor import Supervisor
-from engine.types import SamplingParams
 from engine.worker.worker import load_worker
 from tests.engine.model.tiny import TinyModel, save_tiny
-from tests.engine.runtime.serving import client_of, generate
-from tests.engine.whole.engine_run import run, tokens_of
 from tests.engine.whole.ranks import deterministic_bits, mixed_batch, run_ranks
-
-GREEDY = SamplingParams(max_tokens=12, temperature=0.0)
-DRAWN = SamplingParams(max_tokens=12, temperature=1.2, seed=5)
-
-
-@pytest.mark.ray
-async def test_a_gang_of_two_ranks_generates_what_one_rank_does(
-    ray_cluster: None, tiny: TinyModel
-) -> None:
-    prompts, samplings = [[1, 2, 3], list(range(30)), [7]], [GREEDY, DRAWN, DRAWN]
-    single = tokens_of(run(tiny, prompts, samplings))
-    config = tiny.config(tensor_parallel_size=2)
-    gang = await start_gang(config, GangOptions(num_cpus_per_rank=0.1))
-    supervisor = Supervisor(gang, config, replica="a", step_deadline_s=30.0)
-    try:
-        async with client_of(supervisor) as client:
-            pairs = zip(prompts, samplings, strict=True)
-            requests = [generate(client, prompt, sampling) for prompt, sampling in pairs]
-            both = await asyncio.gather(*requests)
-    finally:
-        supervisor.close()
-    assert both == list(single.values())
 
 
 # an odd vocabulary, biases on both sides of attention, tied and untied heads

@@ -103,7 +103,7 @@ async def test_a_client_that_vanishes_has_its_requests_aborted(
     assert "given up this client: it was silent" in str(vanished.error)
     assert caplog.text.count("client_lost client=1 reason=silent open=2") == 1
     assert replica.supervisor.num_open == replica.supervisor.num_open_choices == 1
-    # rows that were under way are nobody's, and the other client goes on
+    # rows that were under way are dropped, and the other client goes on
     await replica.step((7, 1, NONE), (9, 2, NONE))
     assert vanished.rows == []
     assert other.rows == [(9, 0, 2, NONE)]
