@@ -70,12 +70,12 @@ def _layer_tensors(model: ModelConfig) -> Tensors:
 
 
 def _canonical_name(name: str) -> str:
-    """Checkpoints of the bare decoder lack the first word."""
+    """Checkpoints of the bare decoder lack the prefix `model.`."""
     return f"model.{name}" if name.startswith("decoder.") else name
 
 
 def _is_redundant(model: ModelConfig, name: str) -> bool:
-    """The copy of the embedding that is the head."""
+    """Whether it is the copy of the embedding that is the head."""
     return model.tie_embeddings and name == "lm_head.weight"
 
 

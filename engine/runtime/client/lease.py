@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from engine.errors import EngineError
 
-# bytes after which the replica gets word at once; well below `MAX_UNDELIVERED_BYTES`
+# bytes after which a report is sent at once; well below `MAX_UNDELIVERED_BYTES`
 ACKNOWLEDGED_BYTES = 1 << 20
 
 
