@@ -22,10 +22,10 @@ class Codec(Generic[Message]):
     """
 
     def __init__(self, kind: type[Message] | UnionType) -> None:
-        """Args: kind: a dataclass, a list of one, or a union of a dataclass and a named tuple."""
+        """Args: kind: a dataclass, a list of one, or a union of one and what is no dataclass."""
         self._name = getattr(kind, "__name__", str(kind))
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_column_to_bytes)
-        self._decoder = msgspec.msgpack.Decoder(
+        self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(
             kind, dec_hook=_check_column, ext_hook=_bytes_to_column
         )
 

@@ -1,14 +1,13 @@
 """The executor of a served replica: every rank is a process of its own, with a channel to each.
 
-All ranks get every plan. Rank 0 answers with the result; the others only acknowledge, so that a
-death or an error of any rank is noticed in the step where it happens.
+All ranks get every plan and answer it, the others than rank 0 with an empty result: so the death or
+an error of any rank is noticed in the step where it happens.
 """
 
 import selectors
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from engine.errors import EngineError, InvariantViolated, WorkerDied
 from engine.executor.channel import Channel, ChannelClosed
@@ -18,22 +17,9 @@ from engine.types import Capacity, StepPlan, StepResult
 STEP_DEADLINE_S = 30.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """A rank's answer to one plan.
-
-    Attributes:
-        result: from rank 0; the others acknowledge without one.
-        error: what went wrong; empty when nothing did.
-    """
-
-    step: int
-    result: StepResult | None = None
-    error: str = ""
-
-
 PLANS = Codec(StepPlan)
-REPLIES = Codec(Reply)
+# a rank's answer to a plan: its result, empty from all ranks but 0, or the text of what went wrong
+REPLIES: Codec[StepResult | str] = Codec(StepResult | str)
 
 
 class GangExecutor:
@@ -60,7 +46,7 @@ class GangExecutor:
         self._channels = channels
         self._step_deadline_s = step_deadline_s
         self._steps: deque[int] = deque()
-        self._replies: list[deque[Reply]] = [deque() for _ in channels]
+        self._results: list[deque[StepResult]] = [deque() for _ in channels]
         self._selector = selectors.DefaultSelector()
         for rank, channel in enumerate(channels):
             self._selector.register(channel, selectors.EVENT_READ, rank)
@@ -88,12 +74,10 @@ class GangExecutor:
         """
         step = self._steps.popleft()
         self._await_replies(step)
-        replies = [queue.popleft() for queue in self._replies]
-        if any(reply.step != step for reply in replies):
-            raise InvariantViolated(f"step {step} was answered with {[r.step for r in replies]}")
-        if replies[0].result is None:
-            raise InvariantViolated(f"rank 0 gave no result for step {step}")
-        return replies[0].result
+        results = [queue.popleft() for queue in self._results]
+        if any(result.step != step for result in results):
+            raise InvariantViolated(f"step {step} was answered with {[r.step for r in results]}")
+        return results[0]
 
     def close(self) -> None:
         """Close the channels, which ends the ranks; plans in flight are dropped."""
@@ -103,7 +87,7 @@ class GangExecutor:
 
     def _await_replies(self, step: int) -> None:
         deadline_s = time.monotonic() + self._step_deadline_s
-        while late := [rank for rank, queue in enumerate(self._replies) if not queue]:
+        while late := [rank for rank, queue in enumerate(self._results) if not queue]:
             ready = self._selector.select(max(0.0, deadline_s - time.monotonic()))
             if not ready:
                 raise WorkerDied(
@@ -116,8 +100,8 @@ class GangExecutor:
         try:
             while (message := self._channels[rank].try_recv()) is not None:
                 reply = REPLIES.decode(message)
-                if reply.error:
-                    raise EngineError(f"rank {rank} failed in step {reply.step}: {reply.error}")
-                self._replies[rank].append(reply)
+                if isinstance(reply, str):
+                    raise EngineError(f"rank {rank} failed in {reply}")
+                self._results[rank].append(reply)
         except ChannelClosed as error:
             raise WorkerDied(f"rank {rank} died") from error

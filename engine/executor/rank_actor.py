@@ -16,7 +16,7 @@ from typing import NoReturn, cast
 from engine.config import EngineConfig
 from engine.errors import InvariantViolated
 from engine.executor.channel import Channel, ChannelClosed, Listener
-from engine.executor.gang import PLANS, REPLIES, Reply
+from engine.executor.gang import PLANS, REPLIES
 from engine.executor.rank_worker import RankWorker
 from engine.types import Capacity, StepPlan, StepResult
 
@@ -99,7 +99,7 @@ def serve_plans(worker: RankWorker, channel: Channel, *, is_first: bool) -> None
     after it, rows and blocks of this rank may no longer match those of the scheduler.
 
     Args:
-        is_first: send results back; other ranks only acknowledge.
+        is_first: whether the results are sent; other ranks answer with empty ones.
     """
     try:
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="answers") as answers:
@@ -132,14 +132,15 @@ def _raise(error: Exception) -> NoReturn:
 
 def _answer(channel: Channel, step: int, wait: Callable[[], StepResult], is_first: bool) -> None:
     """Wait for a result and send it; after a failure the channel is closed."""
+    reply: StepResult | str
     try:
         result = wait()
-        reply = Reply(step=step, result=result if is_first else None)
+        reply = result if is_first else StepResult(step=step)
     except Exception as error:  # process border: the scheduler must get any failure as an answer
         logger.exception("step_failed step=%d", step)
-        reply = Reply(step=step, error=f"{type(error).__name__}: {error}")
+        reply = f"step {step}: {type(error).__name__}: {error}"
     # if the scheduler is gone, no one needs the answer
     with suppress(ChannelClosed):
         channel.send(REPLIES.encode(reply))
-    if reply.error:
+    if isinstance(reply, str):
         channel.close()

@@ -102,7 +102,7 @@ EXECUTOR_FAULTS = [
     Fault(
         what="answers to other steps are taken",
         function=GangExecutor.collect,
-        old="any(reply.step != step for reply in replies)",
+        old="any(result.step != step for result in results)",
         new="False",
         noticed_by="test_an_answer_to_another_step_is_an_invariant_violation",
     ),
@@ -116,16 +116,9 @@ EXECUTOR_FAULTS = [
     Fault(
         what="results are those of the last rank",
         function=GangExecutor.collect,
-        old="return replies[0].result",
-        new="return replies[-1].result",
+        old="return results[0]",
+        new="return results[-1]",
         noticed_by="test_the_result_is_that_of_rank_0",
-    ),
-    Fault(
-        what="a missing result is returned",
-        function=GangExecutor.collect,
-        old="replies[0].result is None",
-        new="False",
-        noticed_by="test_rank_0_must_answer_with_a_result",
     ),
     Fault(
         what="only the first rank gets plans",
@@ -137,15 +130,15 @@ EXECUTOR_FAULTS = [
     Fault(
         what="a failure of a rank is an answer like others",
         function=GangExecutor._take_replies,
-        old="if reply.error:",
+        old="if isinstance(reply, str):",
         new="if False:",
         noticed_by="test_a_failure_beside_a_result_is_not_overlooked",
     ),
     Fault(
         what="only the first rank is waited for",
         function=GangExecutor._await_replies,
-        old="enumerate(self._replies)",
-        new="enumerate(self._replies[:1])",
+        old="enumerate(self._results)",
+        new="enumerate(self._results[:1])",
         noticed_by="test_a_late_rank_counts_as_dead",
     ),
     Fault(
@@ -172,19 +165,19 @@ EXECUTOR_FAULTS = [
     Fault(
         what="all ranks send results",
         function=_answer,
-        old="result if is_first else None",
+        old="result if is_first else StepResult(step=step)",
         new="result",
-        noticed_by="test_ranks_but_the_first_acknowledge_without_a_result",
+        noticed_by="test_ranks_but_the_first_answer_with_empty_results",
     ),
     Fault(
         what="a rank goes on after a failure",
         function=_answer,
-        old="if reply.error:\n        channel.close()",
+        old="if isinstance(reply, str):\n        channel.close()",
         new="pass",
         noticed_by="test_a_failure_is_the_last_answer",
     ),
     Fault(
-        what="a plan that is refused ends the process without a word",
+        what="a plan that is refused ends the process without an answer",
         function=_enqueue,
         old="except Exception as error:",
         new="except KeyError as error:",
