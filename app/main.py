@@ -15,9 +15,14 @@ from app.generation.pinned_prefixes import encode_prefixes
 from app.http.routes import build_app
 from app.models.model_store import resolve
 from app.preflight import check
-from app.protocol.settings import ApiSettings
+from app.protocol.api_settings import ApiSettings
 from app.recorder.flight_recorder import RecorderOptions
-from app.serve.deployments import Engine, Ingress, gang_options, resources
+from app.serve.deployments import (
+    EngineDeployment,
+    IngressDeployment,
+    gang_options,
+    resources,
+)
 from app.serve.startup import config_errors_without_traceback
 from app.settings.config import DEFAULT_STREAM_INTERVAL_MS, AppConfig, parse_config
 from app.text.tokenizer import Tokenizer
@@ -44,16 +49,16 @@ def build(args: dict[str, Any]) -> Application:
     # every node finds its own copy of the model
     locate = partial(resolve, config.model, config.cache_folder)
     limits = ClientLimits(coalesce_s=stream_interval_s(config, engine_config))
-    engine = Engine.options(**resources(engine_config)).bind(  # type: ignore[attr-defined]
+    engine = EngineDeployment.options(**resources(engine_config)).bind(  # type: ignore[attr-defined]
         engine_config, gang_options(engine_config), locate, limits
     )
     make_app = partial(make_http_app, locate=locate, settings=settings)
     recorder = recorder_options(config)
-    return Ingress.bind(engine, make_app, recorder)  # type: ignore[attr-defined,no-any-return]
+    return IngressDeployment.bind(engine, make_app, recorder)  # type: ignore[attr-defined,no-any-return]
 
 
 def with_known_ids_only(config: EngineConfig) -> EngineConfig:
-    """Limit the model to ids that the tokenizer knows; an embedding may have more rows."""
+    """Allow only token ids that the tokenizer knows; an embedding may have more rows."""
     num_token_ids = len(Tokenizer.load(Path(config.model_path)).vocabulary)
     return replace(config, model=replace(config.model, num_token_ids=num_token_ids))
 
@@ -83,7 +88,7 @@ def stream_interval_s(config: AppConfig, engine: EngineConfig) -> float:
 
 
 def recorder_options(config: AppConfig) -> RecorderOptions | None:
-    """Where requests are recorded, with a new secret; None where they are not."""
+    """Return where requests are recorded, with a new secret; None if they are not."""
     option = config.flight_recorder
     if option.folder is None:
         return None
@@ -95,7 +100,7 @@ def recorder_options(config: AppConfig) -> RecorderOptions | None:
 
 
 def api_settings(config: AppConfig, engine: EngineConfig) -> ApiSettings:
-    """What the HTTP layer must know.
+    """Return what the HTTP layer must know.
 
     Raises:
         ConfigError: if the file of API keys cannot be used.
@@ -112,7 +117,7 @@ def api_settings(config: AppConfig, engine: EngineConfig) -> ApiSettings:
 
 
 def _read_api_keys(path: Path | None) -> tuple[bytes, ...]:
-    """Digests of the keys, so that the keys themselves leave this function nowhere."""
+    """Return the digests of the keys; the keys themselves are not kept."""
     if path is None:
         return ()
     try:

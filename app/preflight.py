@@ -1,4 +1,4 @@
-"""Finds what would make the engine fail, in a second and before anything heavy starts.
+"""Finds what would make the engine fail, before any process starts.
 
 `python -m app.preflight serve_config.yaml` checks every application of the file.
 """
@@ -7,16 +7,15 @@ import logging
 import math
 import sys
 from pathlib import Path
-from typing import Any
 
 import psutil
-import yaml
 
 from app.models.checkpoint import check_weights, expected_tensors
 from app.models.model_store import resolve
 from app.recorder.trace_file import check_folder
 from app.settings.config import AppConfig, parse_config
 from app.settings.engine_settings import DTYPE_BYTES, to_engine_config
+from app.settings.serve_file import applications
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.model_config import read_model_config
@@ -57,26 +56,8 @@ def check_file(path: Path) -> None:
             raise ConfigError(f"{path}, application {name!r}: {error}") from error
 
 
-def applications(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Name and `args` of each application in a Serve configuration file; there is at least one.
-
-    Raises:
-        ConfigError: if it is none.
-    """
-    try:
-        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-        found = [(app["name"], app.get("args") or {}) for app in content["applications"]]
-    except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist") from None
-    except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
-        raise ConfigError(f"{path} is not a Serve configuration file: {error!r:.300}") from error
-    if not found:
-        raise ConfigError(f"{path} has no application")
-    return found
-
-
 def _check_memory(engine: EngineConfig) -> None:
-    """All ranks of a CPU engine live on one machine: one copy of the weights, a pool for each."""
+    """Check that one copy of the weights and the pools of all ranks fit the CPU memory."""
     value_bytes = DTYPE_BYTES[engine.dtype]
     parameters = sum(math.prod(shape) for shape in expected_tensors(engine.model).values())
     token_bytes = engine.model.kv_bytes_per_token(value_bytes, engine.tensor_parallel_size)
@@ -96,7 +77,7 @@ def _gib(num_bytes: int) -> str:
 
 
 def main() -> int:
-    """Check the file named on the command line; the exit code says whether it can be served."""
+    """Check the file named on the command line; return 0 if it can be served, else 1."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     try:
         check_file(Path(sys.argv[1] if len(sys.argv) > 1 else "serve_config.yaml"))

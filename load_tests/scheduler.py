@@ -6,8 +6,8 @@ import time
 from statistics import median, quantiles
 
 from engine.config import SchedulerConfig
-from engine.core.policies import make_gate, make_memory, make_preemption
 from engine.core.scheduler import Scheduler
+from engine.core.scheduling.policies import make_block_manager, make_gate, make_preemption
 from engine.executor.simulated import SimulatedExecutor
 from engine.executor.step_time import A100_OPT_13B
 from engine.types import Capacity, Request, SamplingParams, int32
@@ -88,7 +88,7 @@ def _full_batch(num_sequences: int, output_len: int) -> tuple[Scheduler, Simulat
     scheduler = Scheduler(
         config,
         capacity,
-        make_memory(config, capacity),
+        make_block_manager(config, capacity),
         make_preemption(config, capacity),
         make_gate(config),
     )

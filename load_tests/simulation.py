@@ -7,9 +7,9 @@ from typing import Protocol
 
 from engine.config import SchedulerConfig
 from engine.core.engine import Engine
-from engine.core.memory import Memory
-from engine.core.policies import make_memory
-from engine.core.protocols import Executor
+from engine.core.executor import Executor
+from engine.core.memory.block_manager import BlockManager
+from engine.core.scheduling.policies import make_block_manager
 from engine.executor.simulated import OUTPUT_TOKEN, PROMPT_TOKEN, BeamAncestry, SimulatedExecutor
 from engine.executor.step_time import PaddedBatches, StepTime
 from engine.types import (
@@ -213,7 +213,7 @@ class _ObservedExecutor:
         seen: of the plan whose result was collected last.
     """
 
-    def __init__(self, executor: LengthKeeper, memory: Memory) -> None:
+    def __init__(self, executor: LengthKeeper, memory: BlockManager) -> None:
         self.capacity = executor.capacity
         self.run_ahead = executor.run_ahead
         self.seen = _Seen(0, 0, memory.usage())
@@ -250,9 +250,9 @@ class _Simulation:
         self.served = [Served(request=timed) for timed in schedule]
         self._setup = setup
         self._clock = clock
-        memory = make_memory(setup.config, setup.capacity)
+        memory = make_block_manager(setup.config, setup.capacity)
         self._executor = _ObservedExecutor(executor, memory)
-        self._engine = Engine(setup.config, self._executor, memory=memory)
+        self._engine = Engine(setup.config, self._executor, block_manager=memory)
         self._num_sent = 0
         self._num_open: dict[int, int] = {}
         self._ended: list[int] = []
@@ -284,7 +284,7 @@ class _Simulation:
             timed = self.served[self._num_sent].request
             if timed.due_s > now_s:
                 return
-            self._engine.add(self._setup.request(self._num_sent, timed))
+            self._engine.scheduler.add(self._setup.request(self._num_sent, timed))
             self._num_open[self._num_sent] = self._setup.n
             self._num_sent += 1
 

@@ -3,7 +3,8 @@
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from graphlib import TopologicalSorter
 
 import pytest
@@ -42,6 +43,25 @@ LOAD_TESTS_MAY_IMPORT = {
     "figures": {"calibrate", "shared", "traffic"},
     "whatif": {"calibrate", "figures", "shared", "traffic"},
 }
+# package or module of app -> which of the others it may import
+APP_MAY_IMPORT = {
+    "text": set[str](),
+    "models": set[str](),
+    "recorder": set[str](),
+    "protocol": {"text"},
+    "settings": {"models", "protocol"},
+    "generation": {"protocol", "settings", "text"},
+    "http": {"generation", "protocol", "text"},
+    "serve": {"recorder"},
+    "preflight": {"models", "recorder", "settings"},
+    "main": {
+        "generation", "http", "models", "preflight", "protocol", "recorder", "serve", "settings",
+        "text",
+    },
+}  # fmt: skip
+MAX_MODULES = 14
+# folders that have more until they are parted
+TOO_FULL = {"engine/core", "load_tests/whatif", "tests/core", "tests/engine/worker"}
 # kernels know nothing of the engine, not even its types; the types rest on nothing
 WITHOUT_SHARED = {"kernels", "engine.types"}
 # packages that are imported whole: which module holds what is their own business
@@ -57,7 +77,7 @@ ONLY_IN = {
 STANDARD_LIBRARY_ONLY = ("engine/core/", "engine/architectures/", "engine/types/",
                          "engine/config/", "engine/errors.py", "engine/integers.py",
                          "engine/model_config.py", "engine/model_files.py")  # fmt: skip
-READS_ENVIRONMENT = {"app/settings/config.py"}
+READS_ENVIRONMENT = {"app/models/cache_folder.py"}
 # what can run code that came with data
 FORBIDDEN = {
     "pickle": r"\b(import|from) (pickle|cloudpickle|ray\.cloudpickle|dill|marshal|shelve)\b",
@@ -66,11 +86,23 @@ FORBIDDEN = {
     "trust_remote_code": r"\btrust_remote_code\b",
 }
 SERVED = ("app", "engine", "kernels")
+OURS = (*SERVED, "load_tests")
 
 
 def sources(*packages: str) -> list[str]:
     paths = [path for package in packages for path in (ROOT / package).rglob("*.py")]
     return sorted(str(path.relative_to(ROOT)) for path in paths)
+
+
+def module_name(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def module_of(name: str, modules: Collection[str]) -> str:
+    """The module that an imported name is or lies in, or an empty string if it is not ours."""
+    while name and name not in modules:
+        name = name.rpartition(".")[0]
+    return name
 
 
 def package_of(module: str) -> str:
@@ -119,16 +151,16 @@ def crosses_load_tests(importer: str, imported: str) -> bool:
     return target not in {package, *LOAD_TESTS_MAY_IMPORT[package]}
 
 
-@pytest.mark.parametrize("path", sources("app", "engine", "kernels", "load_tests"))
+@pytest.mark.parametrize("path", sources(*OURS))
 def test_imports_follow_the_arrows(path: str) -> None:
-    importer = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    importer = module_name(path)
     found = {name: forbidden_imports(importer, name) for name in imports(path)}
     assert not {name: reason for name, reason in found.items() if reason}
 
 
 @pytest.mark.parametrize("path", sources("load_tests"))
 def test_packages_of_load_tests_follow_the_arrows(path: str) -> None:
-    importer = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    importer = module_name(path)
     assert not [name for name in imports(path) if crosses_load_tests(importer, name)]
 
 
@@ -140,6 +172,45 @@ def test_packages_of_load_tests_are_all_known_and_in_no_circle() -> None:
     assert crosses_load_tests("load_tests.report", "load_tests.whatif.report")
     assert crosses_load_tests("load_tests.figures", "load_tests.whatif.command.run")
     assert not crosses_load_tests("load_tests.http.report", "load_tests.report.Report")
+
+
+def crosses_app(importer: str, imported: str) -> bool:
+    """Whether a module of app imports one from a package of app that it may not import."""
+    if not imported.startswith("app."):
+        return False
+    package, target = (name.split(".")[1] for name in (importer, imported))
+    return target not in {package, *APP_MAY_IMPORT[package]}
+
+
+@pytest.mark.parametrize("path", [path for path in sources("app") if path != "app/__init__.py"])
+def test_packages_of_app_follow_the_arrows(path: str) -> None:
+    assert not [name for name in imports(path) if crosses_app(module_name(path), name)]
+
+
+def test_packages_of_app_are_all_known_and_in_no_circle() -> None:
+    found = {path.split("/")[1].removesuffix(".py") for path in sources("app")}
+    assert found - {"__init__"} == APP_MAY_IMPORT.keys()
+    TopologicalSorter(APP_MAY_IMPORT).prepare()
+    assert crosses_app("app.generation.generation", "app.http.tasks.until_disconnect")
+    assert crosses_app("app.settings.config", "app.preflight.check")
+    assert crosses_app("app.http.routes", "app.main")
+    assert not crosses_app("app.http.routes", "app.generation.prepare")
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    paths = {module_name(path): path for path in sources(*OURS)}
+    found = {
+        module: {module_of(name, paths) for name in imports(path)} - {"", module}
+        for module, path in paths.items()
+    }
+    TopologicalSorter(found).prepare()
+
+
+def test_folders_fit_on_a_screen() -> None:
+    modules = [path for path in sources(*OURS, "tests") if not path.endswith("/__init__.py")]
+    sizes = Counter(path.rpartition("/")[0] for path in modules)
+    full = {folder for folder, num_modules in sizes.items() if num_modules > MAX_MODULES}
+    assert full == TOO_FULL
 
 
 def test_the_rules_catch_what_they_are_for() -> None:

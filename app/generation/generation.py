@@ -1,38 +1,40 @@
-"""Runs one job on the engine: submits its prompts, merges their text, aborts what is left over."""
+"""Runs one prepared request on the engine and merges the texts of its prompts."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from app.generation.prepare import Job, Prompt
+from app.generation.cancellation import finish
+from app.generation.prepare import PreparedRequest, Prompt
 from app.generation.prompt_reader import PromptReader
-from app.http.tasks import finish
 from app.protocol.answer import Usage
-from app.text.beam_text import Progress
+from app.text.beam_text import BeamProgress
 from app.text.choice_text import TextDelta
 from app.text.vocabulary import Vocabulary
 from engine.errors import PromptTooLong
 from engine.runtime.protocol import EngineClient, TokenStream
 
-News = tuple[int, TextDelta | Progress]
+# index of a candidate, and what is new of it
+ChoiceUpdate = tuple[int, TextDelta | BeamProgress]
 
 
 class Generation:
-    """The answer to one job while it is made. Close it, whatever happened.
+    """The answer to one request while it is generated. Close it, whatever happened.
 
     The candidates of all prompts are numbered through, prompt by prompt.
     """
 
-    def __init__(self, job: Job, readers: Sequence[PromptReader]) -> None:
-        self._job = job
+    def __init__(self, request: PreparedRequest, readers: Sequence[PromptReader]) -> None:
+        """Args: readers: one per prompt, in order."""
+        self._request = request
         self._readers = readers
         self._num_sampled = [0] * self.num_candidates
 
     @classmethod
     async def start(
-        cls, client: EngineClient, job: Job, vocabulary: Vocabulary, salt: bytes
+        cls, client: EngineClient, request: PreparedRequest, vocabulary: Vocabulary, salt: bytes
     ) -> "Generation":
-        """Submit every prompt of a job; if one is refused, the others are undone.
+        """Submit every prompt of a request; if one is refused, those before it are aborted.
 
         Args:
             salt: of the tenant, see `engine.types.Request`.
@@ -45,30 +47,32 @@ class Generation:
         """
         readers: list[PromptReader] = []
         try:
-            for prompt in job.prompts:
-                stream = await _submit(client, job, prompt, salt)
-                readers.append(PromptReader(job, prompt, stream, vocabulary))
+            for prompt in request.prompts:
+                stream = await _submit(client, request, prompt, salt)
+                readers.append(PromptReader(request, prompt, stream, vocabulary))
         except BaseException:
             await _abort(readers)
             raise
-        return cls(job, readers)
+        return cls(request, readers)
 
     @property
     def num_candidates(self) -> int:
         """Sequences that are made; see `best`."""
-        return len(self._job.prompts) * self._job.num_candidates
+        return len(self._request.prompts) * self._request.num_candidates
 
     @property
     def is_silent(self) -> bool:
-        """Whether there is no news before the end."""
-        return self._job.is_search or self._job.is_scoring
+        """Whether nothing is generated for the client to see before the end."""
+        return self._request.is_search or self._request.is_scoring
 
     async def close(self) -> None:
         """Abort the sequences that have not ended; completes even while being cancelled."""
         await _abort(self._readers)
 
-    async def __aiter__(self) -> AsyncGenerator[News, None]:
-        """Yield (candidate, news) as they come; progress belongs to its prompt's first candidate.
+    async def __aiter__(self) -> AsyncGenerator[ChoiceUpdate, None]:
+        """Yield updates of all candidates as they come.
+
+        The progress of a beam search comes with the index of its prompt's first candidate.
 
         Raises:
             EngineError: if the engine fails before the end.
@@ -77,15 +81,19 @@ class Generation:
         source = readers[0] if len(readers) == 1 else _merge(readers)
         # a generator that is left half-way must be closed by hand
         async with aclosing(source):
-            async for news in source:
-                yield news
+            async for update in source:
+                yield update
 
     def best(self, texts: Sequence[TextDelta]) -> list[TextDelta]:
-        """Of each prompt's whole candidates keep those with the likeliest tokens, best first.
+        """Return for each prompt its `num_choices` likeliest candidates, likeliest first.
 
-        Without candidates to spare, order is kept: beams come best first.
+        Where as many candidates are made as returned, their order is kept; a beam search returns
+        the best first by itself.
+
+        Args:
+            texts: the whole text of every candidate.
         """
-        num_choices, num_candidates = self._job.num_choices, self._job.num_candidates
+        num_choices, num_candidates = self._request.num_choices, self._request.num_candidates
         if num_choices == num_candidates:
             return list(texts)
         kept: list[TextDelta] = []
@@ -96,9 +104,9 @@ class Generation:
 
     def usage(self, index: int) -> Usage:
         """Tokens of one candidate so far."""
-        number = index // self._job.num_candidates
+        number = index // self._request.num_candidates
         return Usage(
-            prompt_tokens=len(self._job.prompts[number].ids),
+            prompt_tokens=len(self._request.prompts[number].ids),
             completion_tokens=self._num_sampled[index],
             cached_tokens=self._readers[number].num_cached,
         )
@@ -106,32 +114,33 @@ class Generation:
     def total_usage(self) -> Usage:
         """Tokens of all candidates so far; each prompt counts once."""
         return Usage(
-            prompt_tokens=sum(len(prompt.ids) for prompt in self._job.prompts),
+            prompt_tokens=sum(len(prompt.ids) for prompt in self._request.prompts),
             completion_tokens=sum(self._num_sampled),
             cached_tokens=sum(reader.num_cached for reader in self._readers),
         )
 
-    async def _read(self, number: int) -> AsyncGenerator[News, None]:
-        reader, num_candidates = self._readers[number], self._job.num_candidates
-        # equal sequences are computed once and told of several times
+    async def _read(self, number: int) -> AsyncGenerator[ChoiceUpdate, None]:
+        """Yield the updates of one prompt, with the indices of its candidates."""
+        reader, num_candidates = self._readers[number], self._request.num_candidates
+        # greedy candidates are equal: the engine computes one, and each gets its updates
         num_copies = num_candidates // reader.num_choices
         async with aclosing(aiter(reader)) as source:
-            async for choice, news in source:
+            async for choice, update in source:
                 start = number * num_candidates + choice * num_copies
-                if isinstance(news, Progress):
-                    yield start, news
+                if isinstance(update, BeamProgress):
+                    yield start, update
                     continue
                 for index in range(start, start + num_copies):
-                    self._num_sampled[index] += len(news.token_ids)
-                    yield index, news
+                    self._num_sampled[index] += len(update.token_ids)
+                    yield index, update
 
 
 async def _submit(
-    client: EngineClient, job: Job, prompt: Prompt, salt: bytes
+    client: EngineClient, request: PreparedRequest, prompt: Prompt, salt: bytes
 ) -> TokenStream | None:
     if prompt.sampling is None:
         return None
-    ids = prompt.ids[:-1] if job.is_scoring else prompt.ids
+    ids = prompt.ids[:-1] if request.is_scoring else prompt.ids
     try:
         return await client.submit(ids, prompt.sampling, salt=salt)
     except PromptTooLong as error:
@@ -145,17 +154,18 @@ def _mean_logprob(text: TextDelta) -> float:
 
 
 async def _merge(
-    readers: Sequence[AsyncGenerator[News, None]],
-) -> AsyncGenerator[News, None]:
+    readers: Sequence[AsyncGenerator[ChoiceUpdate, None]],
+) -> AsyncGenerator[ChoiceUpdate, None]:
+    """Yield what any of the readers yields, as soon as it does."""
     waiting = {asyncio.ensure_future(anext(reader, None)): reader for reader in readers}
     try:
         while waiting:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 reader = waiting.pop(task)
-                if (news := task.result()) is not None:
+                if (update := task.result()) is not None:
                     waiting[asyncio.ensure_future(anext(reader, None))] = reader
-                    yield news
+                    yield update
     finally:
         for task in waiting:
             task.cancel()

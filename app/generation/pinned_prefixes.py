@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from app.http.tenancy import tenant_salt
+from app.generation.tenancy import tenant_salt
 from app.settings.config import PinnedPrefixOption
 from app.text.tokenizer import Tokenizer
 from engine.config import EngineConfig, PrefixConfig

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from app.protocol.api_settings import ApiSettings
 from app.protocol.chat_request import Message
-from app.protocol.settings import ApiSettings
 from app.text.stop_pattern import StopPatternMaker
 from app.text.tokenizer import Tokenizer
 from engine.errors import InvalidRequest, PromptTooLong
@@ -20,12 +20,18 @@ ResultT = TypeVar("ResultT")
 
 
 class PromptEncoder:
-    """Tokenises and checks the prompts of requests."""
+    """Tokenises and checks the prompts of requests.
+
+    Attributes:
+        vocabulary: of the tokenizer.
+        max_model_len: longest prompt plus output in tokens.
+    """
 
     def __init__(self, tokenizer: Tokenizer, settings: ApiSettings) -> None:
         self._tokenizer = tokenizer
         self._patterns = StopPatternMaker(tokenizer.vocabulary)
-        self._max_model_len = settings.max_model_len
+        self.max_model_len = settings.max_model_len
+        self.vocabulary = tokenizer.vocabulary
         self._vocab_size = settings.vocab_size
 
     async def encode(
@@ -58,11 +64,11 @@ class PromptEncoder:
         )
 
     def stop_pattern(self, stops: Sequence[str], *, skip_special: bool) -> StopPattern:
-        """Return what the engine must know of stop strings to end beams at them."""
+        """Return the automaton by which the engine ends beams at stop strings."""
         return self._patterns.make(stops, skip_special=skip_special)
 
     async def tokenize(self, text: str, *, add_special_tokens: bool) -> IntColumn:
-        """Encode a text for its own sake; it may be empty or fill the context.
+        """Encode a text that is not to be continued; it may be empty or fill the context.
 
         Raises:
             PromptTooLong: if it is too long for the context, however it is tokenised.
@@ -117,7 +123,7 @@ class PromptEncoder:
             )
 
     async def encode_bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """Encode words that must not be said, each as the first of a text and after a space.
+        """Encode words that must not be generated, each without and with a space in front.
 
         Raises:
             InvalidRequest: if there are too many tokens.
@@ -136,7 +142,7 @@ class PromptEncoder:
                 "allowed",
                 param="bad_words",
             )
-        # what the embedding has no row for is never said
+        # the model cannot sample a token that its embedding has no row for
         return tuple(sorted(s for s in sequences if s and max(s) < self._vocab_size))
 
     def room(self, name: str, ids: IntColumn, *, min_output: int = 1) -> int:
@@ -151,7 +157,7 @@ class PromptEncoder:
         self._check_room(name, len(ids), min_output)
         # a tokenizer may know more tokens than the embedding has rows
         self.check_ids(name, ids)
-        return self._max_model_len - len(ids)
+        return self.max_model_len - len(ids)
 
     def _encode(
         self, name: str, content: str | list[int], add_special_tokens: bool, min_output: int
@@ -159,7 +165,7 @@ class PromptEncoder:
         if not isinstance(content, str):
             return int32(content)
         ids = self._tokenizer.encode(content, add_special_tokens=add_special_tokens)
-        # at once, so that the prompts behind one that is too long cost nothing
+        # checked here, so that prompts behind one that is too long are not tokenised
         self.room(name, ids, min_output=min_output)
         return ids
 
@@ -167,18 +173,19 @@ class PromptEncoder:
         self._check_room(name, self._tokenizer.min_tokens(num_characters), min_output, "at least ")
 
     def _check_room(self, name: str, num_tokens: int, min_output: int, bound: str = "") -> None:
-        if num_tokens + min_output <= self._max_model_len:
+        if num_tokens + min_output <= self.max_model_len:
             return
         raise PromptTooLong(
-            f"the model's context is {self._max_model_len} tokens, but {name} has "
+            f"the model's context is {self.max_model_len} tokens, but {name} has "
             f"{bound}{num_tokens} tokens, which leaves no room for output",
             param=name,
-            limit=self._max_model_len,
+            limit=self.max_model_len,
             got=num_tokens,
         )
 
 
 async def _off_the_loop(num_characters: int, work: Callable[[], ResultT]) -> ResultT:
+    """Run `work` in a thread if its text is long, so that the event loop stays free."""
     if num_characters <= _MAX_INLINE_LEN:
         return work()
     return await asyncio.to_thread(work)

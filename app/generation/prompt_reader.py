@@ -1,12 +1,12 @@
-"""Turns the engine's news of one prompt into news of its choices."""
+"""Turns the engine's output for one prompt into the texts of its choices."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
 
-from app.generation.prepare import Job, Prompt
-from app.http.tasks import finish
-from app.text.beam_text import BeamTexts, Progress
+from app.generation.cancellation import finish
+from app.generation.prepare import PreparedRequest, Prompt
+from app.text.beam_text import BeamProgress, BeamTexts
 from app.text.choice_text import ChoiceText, TextDelta, check_alive, join
 from app.text.prompt_text import PromptText
 from app.text.vocabulary import Vocabulary
@@ -14,7 +14,7 @@ from engine.errors import EngineError
 from engine.runtime.protocol import Delta, TokenStream
 from engine.types import BEAM_CHOICE, PROMPT_CHOICE, FinishReason
 
-# how often the progress of a search is told; what comes between replaces what came before
+# least time between two reports of a beam search's progress, each of which replaces the last one
 PROGRESS_PERIOD_S = 0.1
 
 _BROKEN_OFF = "the engine ended a stream before its end"
@@ -23,37 +23,46 @@ _BROKEN_OFF = "the engine ended a stream before its end"
 class PromptReader:
     """Reads one stream of the engine to its end, or to the end of the last choice's text.
 
+    A stop string ends a choice here, where text is known. The engine, which knows only tokens,
+    is then asked to abort the choice.
+
     Args:
         stream: None where nothing was asked of the engine.
 
     Attributes:
-        num_cached: tokens of the prompt that the engine found in its prefix cache, as far as told.
+        num_choices: sequences that the engine makes for this prompt.
+        num_cached: prompt tokens found in the engine's prefix cache, as far as it has reported.
     """
 
     def __init__(
-        self, job: Job, prompt: Prompt, stream: TokenStream | None, vocabulary: Vocabulary
+        self,
+        request: PreparedRequest,
+        prompt: Prompt,
+        stream: TokenStream | None,
+        vocabulary: Vocabulary,
     ) -> None:
         self.num_cached = 0
         self._stream = stream
-        self._is_scoring = job.is_scoring
-        self._prompt = PromptText(vocabulary, job.prompt_text, prompt.ids, prompt.text)
+        self._is_scoring = request.is_scoring
+        self._prompt = PromptText(vocabulary, request.text, prompt.ids, prompt.text)
         self.num_choices = 1 if prompt.sampling is None else prompt.sampling.n
         self._open = {
-            choice: ChoiceText(vocabulary, job.text, start=len(self._prompt.text))
+            choice: ChoiceText(vocabulary, request.text, start=len(self._prompt.text))
             for choice in range(self.num_choices)
         }
         self._unopened = set(self._open)
         self._beams = None
-        if prompt.sampling is not None and prompt.sampling.tell_beams:
+        if prompt.sampling is not None and prompt.sampling.report_beams:
             self._beams = BeamTexts(
                 vocabulary,
-                job.text,
+                request.text,
                 num_shown=self.num_choices,
                 length_penalty=prompt.sampling.length_penalty,
             )
         self._next_progress_s = 0.0
+        # deltas of choices that came before the prompt's scores were complete
         self._held: list[Delta] = []
-        # choices that the engine goes on with, and those that it should not
+        # choices that the engine still computes, and those among them that it should abort
         self._running = set(self._open)
         self._cut: list[int] = []
 
@@ -65,8 +74,8 @@ class PromptReader:
             with suppress(EngineError):
                 await finish(asyncio.ensure_future(stream.abort()))
 
-    async def __aiter__(self) -> AsyncGenerator[tuple[int, TextDelta | Progress], None]:
-        """Yield (choice, news) as they come; progress of a search comes with choice 0.
+    async def __aiter__(self) -> AsyncGenerator[tuple[int, TextDelta | BeamProgress], None]:
+        """Yield (choice, update) as they come; the progress of a beam search comes with choice 0.
 
         Raises:
             EngineError: if the engine fails before the end.
@@ -80,17 +89,17 @@ class PromptReader:
             self.num_cached += delta.num_cached
             for progress in self._follow(delta):
                 yield 0, progress
-            for news in self._take(self._due(delta)):
+            for update in self._take(self._due(delta)):
                 if not self._open:
                     await self._end()
                 await self._abort_cut()
-                yield news
+                yield update
             if not self._open:
                 return
         raise EngineError(_BROKEN_OFF)
 
-    def _follow(self, delta: Delta) -> Iterator[Progress]:
-        """Follow the beams of a search; yield what is to be told of them, if it is time."""
+    def _follow(self, delta: Delta) -> Iterator[BeamProgress]:
+        """Follow the beams of a search; yield their progress, but not too often."""
         if delta.choice != BEAM_CHOICE:
             return
         assert self._beams is not None
@@ -101,9 +110,9 @@ class PromptReader:
             yield self._beams.best()
 
     def _due(self, delta: Delta) -> list[Delta]:
-        """Return the news of choices that may be told.
+        """Return the deltas of choices that may become text now.
 
-        They wait until everything is known of the prompt, which opens them.
+        They wait until all scores of the prompt are there: a choice begins with the prompt.
         """
         if delta.choice == PROMPT_CHOICE:
             self._prompt.push(delta)
@@ -115,50 +124,52 @@ class PromptReader:
         return due
 
     def _take(self, deltas: list[Delta]) -> Iterator[tuple[int, TextDelta]]:
+        """Turn deltas into text, and note which choices have ended, here or in the engine."""
         for delta in deltas:
             if delta.finish_reason is not FinishReason.NONE:
                 self._running.discard(delta.choice)
             choice = self._open.get(delta.choice)
             if choice is None:
-                # it ended by a stop string, which the engine cannot see
+                # a stop string has ended it, and the engine has not aborted it yet
                 continue
-            news = choice.push(delta)
-            if news.finish_reason is not None:
+            update = choice.push(delta)
+            if update.finish_reason is not None:
                 del self._open[delta.choice]
                 if delta.choice in self._running:
                     self._cut.append(delta.choice)
             if delta.choice in self._unopened:
                 self._unopened.remove(delta.choice)
-                news = join([self._prompt.opening(), news])
-            yield delta.choice, news
+                update = join([self._prompt.opening(), update])
+            yield delta.choice, update
 
     async def _end(self) -> None:
+        """Let go of the stream after the last choice; abort what the engine still computes."""
         if self._running:
             await self.abort()
         self._stream = None
 
     async def _abort_cut(self) -> None:
-        """Spare the engine the choices that a stop string has ended while others go on."""
+        """Abort the choices that a stop string has ended while others go on."""
         cut, self._cut = self._cut, []
         for choice in cut:
             self._running.discard(choice)
             if self._stream is not None:
-                # a dead engine tells of it by itself
+                # iterating over the stream of a dead engine raises by itself
                 with suppress(EngineError):
                     await self._stream.abort_choice(choice)
 
     async def _score(self) -> TextDelta:
-        """Read scores only; the token that the engine says is the prompt's last."""
-        said: list[Delta] = []
+        """Read scores only; the one token that the engine samples is the prompt's last."""
+        sampled: list[Delta] = []
         if self._stream is not None:
             async for delta in self._stream:
                 check_alive(delta)
                 if delta.choice == PROMPT_CHOICE:
                     self._prompt.push(delta)
                 else:
-                    said.append(delta)
+                    sampled.append(delta)
         self._stream = None
-        for delta in said:
+        for delta in sampled:
             self._prompt.push(delta)
         if self._prompt.num_missing:
             raise EngineError(_BROKEN_OFF)

@@ -2,7 +2,7 @@
 
 import secrets
 
-from app.protocol.fields import GenerationFields
+from app.protocol.generation_fields import GenerationFields
 from engine.types import SamplingParams
 
 BadWords = tuple[tuple[int, ...], ...]
@@ -19,7 +19,7 @@ def sampling_params(
 ) -> SamplingParams:
     """Return the parameters of one prompt.
 
-    Without randomness all sequences are equal, so one is asked for.
+    Greedy sequences are all equal, so the engine is asked for one.
 
     Args:
         max_tokens: at least 1.
@@ -54,7 +54,7 @@ def sampling_params(
 def scoring_params(last_token: int, num_logprobs: int, *, deterministic: bool) -> SamplingParams:
     """Return parameters that score a prompt: all tokens but the last are given, the last is forced.
 
-    So a prompt that fills the context can be scored, and no token is generated in vain.
+    No token beyond the prompt is generated, so even a prompt that fills the context can be scored.
     """
     return SamplingParams(
         max_tokens=1,
@@ -74,7 +74,7 @@ def _beam_params(request: GenerationFields, max_tokens: int) -> SamplingParams:
         beam_width=request.num_candidates,
         length_penalty=request.length_penalty,
         early_stopping=request.early_stopping,
-        tell_beams=request.stream,
+        report_beams=request.stream,
         stop_token_ids=_distinct(request.stop_token_ids),
         ignore_eos=request.ignore_eos,
         min_tokens=min(request.min_tokens, max_tokens),

@@ -18,7 +18,7 @@ _MAX_RETRY_AFTER_S = 120
 
 
 class HttpError(Exception):
-    """The request failed as HTTP, before its body had a meaning.
+    """The request failed as HTTP: its path, key, headers or size, not the fields of its body.
 
     Attributes:
         code: a short machine-readable word.
@@ -34,7 +34,7 @@ class HttpError(Exception):
 
 
 class ClientDisconnected(Exception):
-    """The client went away; nobody is left to answer."""
+    """The client closed the connection, so there is no answer to send."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class ErrorAnswer:
 
 
 def describe(error: Exception) -> ErrorAnswer:
-    """Say what a client may know about an error; one that is our fault is logged in full."""
+    """Return what a client may know of an error; an unexpected one is logged in full."""
     match error:
         case HttpError():
             return ErrorAnswer(
@@ -99,7 +99,7 @@ def describe(error: Exception) -> ErrorAnswer:
                 status=status, message=str(error), code=error.code, param=error.param
             )
         case EngineError():
-            # the engine logs the cause once; a line per request would drown it
+            # the engine logs the cause once, so that not every open request repeats it
             logger.debug("engine_unavailable error=%r", error)
             return ErrorAnswer(
                 status=503,

@@ -1,67 +1,62 @@
-"""POST /v1/completions and POST /v1/chat/completions: one flow, plain or streamed."""
+"""POST /v1/completions and POST /v1/chat/completions: answered whole or as a stream."""
 
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from app.generation.generation import Generation, News
-from app.generation.prepare import Job
+from app.generation.generation import ChoiceUpdate, Generation
+from app.generation.prepare import PreparedRequest
+from app.generation.prompt_encoder import PromptEncoder
+from app.generation.tenancy import tenant_salt
 from app.http import sse
 from app.http.errors import ClientDisconnected, describe_broken_stream
 from app.http.request_body import read_json_body
 from app.http.tasks import until_disconnect, with_pulse
-from app.http.tenancy import tenant_salt
-from app.protocol.answer import AnswerHead, AnswerWriter
+from app.protocol.answer import AnswerWriter
+from app.protocol.api_settings import ApiSettings
 from app.protocol.errors import ModelNotFound
-from app.protocol.fields import GenerationFields
+from app.protocol.generation_fields import GenerationFields
 from app.protocol.parsing import Schema, parse_object, parse_request
-from app.protocol.settings import ApiSettings
-from app.text.beam_text import Progress
+from app.text.beam_text import BeamProgress
 from app.text.choice_text import TextDelta, join
-from app.text.vocabulary import Vocabulary
 from engine.runtime.protocol import EngineClient
 
 RequestT = TypeVar("RequestT", bound=GenerationFields)
 HeaderList = list[tuple[bytes, bytes]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Api(Generic[RequestT]):
-    """What tells one generating route from the other."""
-
-    schema: Schema[RequestT]
-    make_job: Callable[[RequestT], Awaitable[Job]]
-    answer: type[AnswerWriter]
-
-
 class GenerateEndpoint(Generic[RequestT]):
     """ASGI application of one generating route.
 
-    Nothing is sent before the engine's first news, so refusals are real statuses. When the client
-    goes away, or whatever else ends the request, its sequences are aborted.
+    Nothing is sent before the engine's first output, so a refusal has its own HTTP status. However
+    the request ends, also when the client goes away, its sequences are aborted.
     """
 
     def __init__(
         self,
-        api: Api[RequestT],
+        schema: Schema[RequestT],
+        prepare: Callable[[PromptEncoder, RequestT], Awaitable[PreparedRequest]],
+        answer: type[AnswerWriter],
         client: EngineClient,
-        vocabulary: Vocabulary,
+        encoder: PromptEncoder,
         settings: ApiSettings,
     ) -> None:
-        self._api = api
+        """Args: schema, prepare, answer: what differs between the two routes."""
+        self._schema = schema
+        self._prepare = prepare
+        self._answer_type = answer
         self._client = client
-        self._vocabulary = vocabulary
+        self._encoder = encoder
         self._settings = settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         body = await read_json_body(scope, receive, self._settings.max_body_bytes)
         request, ignored = parse_request(
-            self._api.schema, parse_object(body), self._settings.unknown_parameters
+            self._schema, parse_object(body), self._settings.unknown_parameters
         )
         check_model(request.model, self._settings)
         headers: HeaderList = []
@@ -77,19 +72,17 @@ class GenerateEndpoint(Generic[RequestT]):
     async def _answer(
         self, request: RequestT, request_id: str, salt: bytes, headers: HeaderList, send: Send
     ) -> None:
-        job = await self._api.make_job(request)
-        writer = self._api.answer(
-            AnswerHead(
-                id=request_id,
-                created_s=int(time.time()),
-                model=self._settings.model_id,
-                system_fingerprint=self._settings.system_fingerprint,
-            ),
+        prepared = await self._prepare(self._encoder, request)
+        vocabulary = self._encoder.vocabulary
+        writer = self._answer_type(
             request,
-            self._vocabulary,
-            [prompt.ids for prompt in job.prompts],
+            [prompt.ids for prompt in prepared.prompts],
+            vocabulary,
+            self._settings,
+            request_id=request_id,
+            created_s=int(time.time()),
         )
-        generation = await Generation.start(self._client, job, self._vocabulary, salt)
+        generation = await Generation.start(self._client, prepared, vocabulary, salt)
         try:
             if request.stream:
                 await self._stream(generation, writer, headers, send)
@@ -101,21 +94,21 @@ class GenerateEndpoint(Generic[RequestT]):
     async def _stream(
         self, generation: Generation, writer: AnswerWriter, headers: HeaderList, send: Send
     ) -> None:
-        news: AsyncGenerator[News | None, None] = aiter(generation)
+        updates: AsyncGenerator[ChoiceUpdate | None, None] = aiter(generation)
         if generation.is_silent:
-            news = with_pulse(news, self._settings.keep_alive_s)
-        async with aclosing(news):
-            first = await anext(news)
+            updates = with_pulse(updates, self._settings.keep_alive_s)
+        async with aclosing(updates):
+            first = await anext(updates)
             headers = [*sse.HEADERS, *headers]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             try:
                 await _send_part(send, _frames(first, generation, writer))
-                async for item in news:
-                    await _send_part(send, _frames(item, generation, writer))
-                end = sse.frames(writer.closing(generation.total_usage())) + sse.DONE
+                async for update in updates:
+                    await _send_part(send, _frames(update, generation, writer))
+                end = sse.frames(writer.closing_chunks(generation.total_usage())) + sse.DONE
             except ClientDisconnected:
                 raise
-            except Exception as error:  # the status has been sent: an event must tell of it
+            except Exception as error:  # the status has been sent: an event reports the error
                 end = sse.frames([describe_broken_stream(error).to_json()])
         await send({"type": "http.response.body", "body": end})
 
@@ -135,8 +128,8 @@ async def _complete(
     generation: Generation, writer: AnswerWriter, headers: HeaderList, send: Send
 ) -> None:
     parts: list[list[TextDelta]] = [[] for _ in range(generation.num_candidates)]
-    async with aclosing(aiter(generation)) as news:
-        async for index, delta in news:
+    async with aclosing(aiter(generation)) as updates:
+        async for index, delta in updates:
             if isinstance(delta, TextDelta):
                 parts[index].append(delta)
     choices = generation.best([join(deltas) for deltas in parts])
@@ -147,13 +140,13 @@ async def _complete(
     await send({"type": "http.response.body", "body": body})
 
 
-def _frames(item: News | None, generation: Generation, writer: AnswerWriter) -> bytes:
-    if item is None:
+def _frames(update: ChoiceUpdate | None, generation: Generation, writer: AnswerWriter) -> bytes:
+    if update is None:
         return sse.KEEP_ALIVE
-    index, delta = item
-    if isinstance(delta, Progress):
-        return sse.frames([writer.progress(index, delta)])
-    return sse.frames(writer.news(index, delta, generation.usage(index)))
+    index, delta = update
+    if isinstance(delta, BeamProgress):
+        return sse.frames([writer.progress_chunk(index, delta)])
+    return sse.frames(writer.update_chunks(index, delta, generation.usage(index)))
 
 
 async def _send_part(send: Send, frames: bytes) -> None:

@@ -12,18 +12,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.http.errors import ClientDisconnected, HttpError, describe
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-# probes come from machines that hold no key
+# probes come from machines that have no key
 _OPEN_PATHS = ("/live", "/health")
 _MODEL_PREFIX = b"/v1/models/"
 
 
-class Edge:
-    """ASGI middleware around everything else.
+class RequestMiddleware:
+    """ASGI middleware around everything else. No exception leaves it.
 
     Each answer has `x-request-id`: the client's own if it is harmless text, else a random one.
     Inner layers find it as `scope["state"]["request_id"]`, in `"has_own_id"` whether it is the
-    client's, and in `"key_sha256"` the digest of the caller's key, empty where none is needed. No
-    exception leaves it.
+    client's, and in `"key_sha256"` the digest of the caller's key, empty where none is needed.
     """
 
     def __init__(self, app: ASGIApp, api_key_sha256: Sequence[bytes] = ()) -> None:
@@ -56,7 +55,7 @@ class Edge:
             await self._app(scope, receive, send_with_id)
         except ClientDisconnected:
             return
-        except Exception as error:  # the last place to answer from
+        except Exception as error:  # no layer outside of this one answers
             answer = describe(error)
             if not has_started:
                 await answer.send(send_with_id)
@@ -64,7 +63,7 @@ class Edge:
     def _check(self, scope: Scope) -> None:
         raw_path = scope.get("raw_path") or b""
         if b"%" in raw_path and not raw_path.startswith(_MODEL_PREFIX):
-            # one spelling per path: no way around a rule that looks at paths
+            # a path has one spelling, so that no rule about paths can be bypassed
             raise HttpError(404, "unknown_url", "there is nothing at this path")
         digest = self._key_digest(scope) if self._digests else b""
         scope["state"]["key_sha256"] = digest
@@ -77,11 +76,11 @@ class Edge:
             )
 
     def _key_digest(self, scope: Scope) -> bytes:
-        """Return the digest of an accepted key, or nothing."""
+        """Return the digest of the caller's key if it is an accepted one, else nothing."""
         given = Headers(scope=scope).getlist("authorization")
         scheme, _, key = given[0].partition(" ") if len(given) == 1 else ("", "", "")
         digest = hashlib.sha256(key.encode("latin-1")).digest()
-        # every digest is compared, so that the time tells nothing
+        # every digest is compared, so that the time taken gives nothing away
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
         return digest if scheme.lower() == "bearer" and any(matches) else b""
 

@@ -1,17 +1,17 @@
-"""POST, GET and DELETE /v1/prefixes: what a caller keeps in the KV pool for prompts to come."""
+"""POST, GET and DELETE /v1/prefixes: prefixes that a caller pins in the KV cache."""
 
 from typing import Any
 
 from starlette.requests import Request
 
 from app.generation.prompt_encoder import PromptEncoder
+from app.generation.tenancy import tenant_salt
 from app.http.errors import HttpError
 from app.http.generate_endpoint import check_model
 from app.http.request_body import read_json_body
-from app.http.tenancy import tenant_salt
+from app.protocol.api_settings import ApiSettings
 from app.protocol.parsing import parse_object, parse_request
 from app.protocol.prefix_request import SCHEMA, PrefixRequest
-from app.protocol.settings import ApiSettings
 from engine.errors import EngineError
 from engine.runtime.messages import PrefixInfo
 from engine.runtime.protocol import EngineClient
@@ -27,7 +27,7 @@ class PrefixEndpoints:
         self._settings = settings
 
     async def pin(self, request: Request) -> dict[str, Any]:
-        """Compute and pin a prefix; the answer comes when it is there."""
+        """Compute and pin a prefix; answer once it is computed."""
         raw = await read_json_body(request.scope, request.receive, self._settings.max_body_bytes)
         body, _ = parse_request(SCHEMA, parse_object(raw), self._settings.unknown_parameters)
         if body.model is not None:
@@ -49,7 +49,7 @@ class PrefixEndpoints:
         return _as_json(await self._find(request.path_params["name"], _salt_of(request)))
 
     async def release(self, request: Request) -> dict[str, Any]:
-        """Give a prefix of the caller to the ordinary cache."""
+        """Unpin a prefix of the caller; its blocks become ordinary cached blocks."""
         name, salt = request.path_params["name"], _salt_of(request)
         await self._find(name, salt)
         await self._client.release_prefix(name, salt=salt)

@@ -1,4 +1,4 @@
-"""Reads a JSON body with a limit that holds while it arrives."""
+"""Reads a JSON body, and stops as soon as it is larger than the limit."""
 
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
@@ -45,7 +45,7 @@ def _check_media_type(headers: Headers) -> None:
 
 
 def _too_large(max_bytes: int) -> HttpError:
-    # closing stops the client from sending the rest
+    # the connection is closed so that the client does not send the rest
     return HttpError(
         413,
         "body_too_large",

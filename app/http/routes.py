@@ -1,4 +1,4 @@
-"""The HTTP application: routes, and who answers them."""
+"""The HTTP application: which endpoint answers which path."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,17 +11,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from app.generation.prepare import JobMaker
+from app.generation.prepare import prepare_chat, prepare_completion
 from app.generation.prompt_encoder import PromptEncoder
 from app.http.errors import HttpError
-from app.http.generate_endpoint import Api, GenerateEndpoint, check_model
-from app.http.middleware import Edge
+from app.http.generate_endpoint import GenerateEndpoint, check_model
+from app.http.middleware import RequestMiddleware
 from app.http.prefix_endpoints import PrefixEndpoints
 from app.http.tokenize_endpoints import TokenizeEndpoints
 from app.protocol import chat_request, completion_request
+from app.protocol.api_settings import ApiSettings
 from app.protocol.chat_answer import ChatAnswer
 from app.protocol.completion_answer import CompletionAnswer
-from app.protocol.settings import ApiSettings
 from app.text.tokenizer import Tokenizer
 from engine.runtime.protocol import EngineClient
 
@@ -36,28 +36,28 @@ def build_app(client: EngineClient, tokenizer: Tokenizer, settings: ApiSettings)
     """
     app = Starlette(
         routes=_routes(client, tokenizer, settings),
-        middleware=[Middleware(Edge, api_key_sha256=settings.api_key_sha256)],
-        # errors of every kind are answered by the edge
+        middleware=[Middleware(RequestMiddleware, api_key_sha256=settings.api_key_sha256)],
+        # the middleware answers errors of every kind
         exception_handlers={HTTPException: _pass_on},
     )
-    # a path has one spelling
+    # no second spelling of a path with a slash at its end
     app.router.redirect_slashes = False
     return app
 
 
 def _routes(client: EngineClient, tokenizer: Tokenizer, settings: ApiSettings) -> list[Route]:
     encoder = PromptEncoder(tokenizer, settings)
-    jobs = JobMaker(encoder, settings.max_model_len)
     texts = TokenizeEndpoints(tokenizer, encoder, settings)
     prefixes = PrefixEndpoints(client, encoder, settings)
-    completions = Api(
-        schema=completion_request.SCHEMA, make_job=jobs.completion, answer=CompletionAnswer
+    completions = GenerateEndpoint(
+        completion_request.SCHEMA, prepare_completion, CompletionAnswer, client, encoder, settings
     )
-    chat = Api(schema=chat_request.SCHEMA, make_job=jobs.chat, answer=ChatAnswer)
-    vocabulary = tokenizer.vocabulary
+    chat = GenerateEndpoint(
+        chat_request.SCHEMA, prepare_chat, ChatAnswer, client, encoder, settings
+    )
     return [
-        _post("/v1/completions", GenerateEndpoint(completions, client, vocabulary, settings)),
-        _post("/v1/chat/completions", GenerateEndpoint(chat, client, vocabulary, settings)),
+        _post("/v1/completions", completions),
+        _post("/v1/chat/completions", chat),
         _post("/tokenize", _as_json(texts.tokenize)),
         _post("/detokenize", _as_json(texts.detokenize)),
         _post("/v1/prefixes", _as_json(prefixes.pin)),

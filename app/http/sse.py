@@ -5,7 +5,7 @@ from collections.abc import Iterable
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
-    # keeps nginx from collecting the stream
+    # nginx passes each chunk on at once
     (b"x-accel-buffering", b"no"),
 ]
 # a comment, which clients skip

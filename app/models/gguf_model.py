@@ -1,4 +1,4 @@
-"""Turns a LLaMA GGUF file into a folder of the usual form: config.json, safetensors, tokenizer.
+"""Turns a LLaMA GGUF file into a Hugging Face folder: config.json, safetensors, tokenizer.
 
 Source of the file format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """

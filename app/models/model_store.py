@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 from app.models import embedded
+from app.models.cache_folder import default_cache
 from app.models.embedded import EMBEDDED
 from app.models.manifest import FILE_NAME, damaged_files
-from app.settings.config import default_cache
 from engine.errors import ConfigError
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-# never pickled weights, never code
+# neither pickled weights nor code, which could run when loaded
 _HUB_FILES = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model")
 
 

@@ -1,4 +1,4 @@
-"""What both generating routes have in common when they answer: the frame around choices."""
+"""What the answers of both generating routes have in common: everything around the choices."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -7,35 +7,21 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from app.protocol.fields import GenerationFields
+from app.protocol.api_settings import ApiSettings
+from app.protocol.generation_fields import GenerationFields
 from app.protocol.logprobs import LogprobWriter
-from app.text.beam_text import Progress
+from app.text.beam_text import BeamProgress
 from app.text.choice_text import TextDelta
 from app.text.vocabulary import Vocabulary
 from engine.types import IntColumn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerHead:
-    """What every chunk of an answer repeats.
-
-    Attributes:
-        id: of the request, without the prefix of the route.
-        created_s: Unix seconds.
-    """
-
-    id: str
-    created_s: int
-    model: str
-    system_fingerprint: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens read and sampled.
+    """How many tokens were read and sampled.
 
     Attributes:
-        cached_tokens: prompt tokens whose keys and values were there already.
+        cached_tokens: prompt tokens whose keys and values were in the prefix cache.
     """
 
     prompt_tokens: int
@@ -65,23 +51,37 @@ class AnswerWriter(ABC):
 
     def __init__(
         self,
-        head: AnswerHead,
         request: GenerationFields,
-        vocabulary: Vocabulary,
         prompts: Sequence[IntColumn],
+        vocabulary: Vocabulary,
+        settings: ApiSettings,
+        *,
+        request_id: str,
+        created_s: int,
     ) -> None:
+        """Encode what every chunk repeats.
+
+        Args:
+            prompts: int32 token ids of each prompt.
+            request_id: becomes the answer's id, behind the prefix of the route.
+            created_s: Unix seconds.
+        """
         options = request.stream_options
         self._include_usage = bool(options and options.include_usage)
         self._continuous_usage = self._include_usage and bool(
             options and options.continuous_usage_stats
         )
-        self._head = head
+        self._id = self.id_prefix + request_id
+        self._created_s = created_s
+        self._settings = settings
         self._prompts = prompts
         self._wants_ids = request.return_token_ids
         self._wants_logprobs = request.num_logprobs is not None
         self._wants_prompt_logprobs = request.prompt_logprobs is not None
         self._num_choices = request.n
         self._is_open = False
+        # choices with a chunk that says what is wanted of their prompt
+        self._announced: set[int] = set()
         self._logprobs = LogprobWriter(vocabulary, as_ids=request.return_tokens_as_token_ids)
         # everything up to the choices is the same in each chunk
         self._chunk_start = msgspec.json.encode(self._frame(self.chunk_object_name))[:-1]
@@ -93,13 +93,13 @@ class AnswerWriter(ABC):
                 **self._frame(self.object_name),
                 "choices": [self._whole(index, text) for index, text in enumerate(choices)],
                 "service_tier": None,
-                "system_fingerprint": self._head.system_fingerprint,
+                "system_fingerprint": self._settings.system_fingerprint,
                 "usage": usage.as_json(),
                 **self._whole_extras(choices[0]),
             }
         )
 
-    def news(self, index: int, delta: TextDelta, usage: Usage) -> list[bytes]:
+    def update_chunks(self, index: int, delta: TextDelta, usage: Usage) -> list[bytes]:
         """Return the chunks for new text and for the end of a choice, if there is either."""
         chunks = []
         if not self._is_open:
@@ -113,7 +113,7 @@ class AnswerWriter(ABC):
             chunks.append(self._last_chunk(index, end, usage))
         return chunks
 
-    def progress(self, first: int, progress: Progress) -> bytes:
+    def progress_chunk(self, first: int, progress: BeamProgress) -> bytes:
         """Return a chunk without choices that shows how far a beam search has come.
 
         Args:
@@ -131,11 +131,11 @@ class AnswerWriter(ABC):
         usage = {"usage": None} if self._include_usage else {}
         return self._join([], {"beams": beams, **usage})
 
-    def closing(self, usage: Usage) -> list[bytes]:
+    def closing_chunks(self, usage: Usage) -> list[bytes]:
         """Return the chunks after the end of every choice."""
         if not self._include_usage:
             return []
-        fingerprint = {"system_fingerprint": self._head.system_fingerprint}
+        fingerprint = {"system_fingerprint": self._settings.system_fingerprint}
         return [self._join([], {"usage": usage.as_json(), **fingerprint})]
 
     @abstractmethod
@@ -151,7 +151,7 @@ class AnswerWriter(ABC):
         """Return the choice that says why it ended."""
 
     def _opening(self, first: TextDelta, usage: Usage) -> list[bytes]:
-        """Return the chunks that come before any text; `first` is the first news."""
+        """Return the chunks that come before any text; `first` is the first delta of any choice."""
         return []
 
     def _whole_extras(self, first: TextDelta) -> dict[str, Any]:
@@ -159,10 +159,10 @@ class AnswerWriter(ABC):
 
     def _frame(self, object_name: str) -> dict[str, Any]:
         return {
-            "id": self.id_prefix + self._head.id,
+            "id": self._id,
             "object": object_name,
-            "created": self._head.created_s,
-            "model": self._head.model,
+            "created": self._created_s,
+            "model": self._settings.model_id,
         }
 
     def _prompt_logprobs(self, delta: TextDelta) -> list[Any] | None:
@@ -174,7 +174,7 @@ class AnswerWriter(ABC):
     def _last_chunk(self, index: int, delta: TextDelta, usage: Usage) -> bytes:
         extras = self._running_usage(usage)
         if not self._include_usage:
-            extras["system_fingerprint"] = self._head.system_fingerprint
+            extras["system_fingerprint"] = self._settings.system_fingerprint
         return self._join([self._last_choice(index, delta)], extras)
 
     def _chunk(self, choices: Sequence[dict[str, Any]], usage: Usage, **extras: Any) -> bytes:

@@ -8,14 +8,14 @@ from app.text.choice_text import TextDelta
 
 
 class ChatAnswer(AnswerWriter):
-    """Choices with a message, or with what is new of it."""
+    """Choices with a message, or in chunks with the new part of a message."""
 
     id_prefix = "chatcmpl-"
     object_name = "chat.completion"
     chunk_object_name = "chat.completion.chunk"
 
     def _opening(self, first: TextDelta, usage: Usage) -> list[bytes]:
-        """Return the chunks that name the role; the first also tells of the prompt."""
+        """Return the chunks that name the role; the first also has what is wanted of the prompt."""
         [prompt] = self._prompts
         extras: dict[str, Any] = {}
         if self._wants_ids:

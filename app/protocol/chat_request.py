@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.protocol import fields
-from app.protocol.fields import GenerationFields
+from app.protocol import generation_fields
+from app.protocol.generation_fields import GenerationFields
 from app.protocol.parsing import Schema
 from app.protocol.sampling_fields import Strict
 
@@ -46,7 +46,7 @@ class Message(Strict):
     @model_validator(mode="before")
     @classmethod
     def _prepare(cls, message: Any) -> Any:
-        """Drop nulls, so that a message of an answer can be sent back as it came."""
+        """Drop nulls, so that a client can send the message of an answer back unchanged."""
         if not isinstance(message, dict):
             return message
         message = {key: value for key, value in message.items() if value is not None}
@@ -107,7 +107,7 @@ class ChatRequest(GenerationFields):
         return self
 
 
-_IGNORED = fields.IGNORED | {
+_IGNORED = generation_fields.IGNORED | {
     "reasoning_effort",
     "include_reasoning",
     "parallel_tool_calls",
@@ -120,7 +120,7 @@ _IGNORED = fields.IGNORED | {
     "verbosity",
 }
 
-_UNSUPPORTED = fields.UNSUPPORTED | {
+_UNSUPPORTED = generation_fields.UNSUPPORTED | {
     "best_of": 1,
     "echo": False,
     "tools": [],

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Self, cast
 from pydantic import Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.protocol import fields
-from app.protocol.fields import GenerationFields
+from app.protocol import generation_fields
+from app.protocol.generation_fields import GenerationFields
 from app.protocol.parsing import Schema
 from app.protocol.sampling_fields import MAX_CHOICES
 
@@ -91,13 +91,13 @@ class CompletionRequest(GenerationFields):
             return [("prompt", self.prompt)]
         if isinstance(self.prompt[0], int):
             return [("prompt", self.prompt)]
-        # a list of texts or a list of id lists, which is the same here
+        # a list of texts or a list of id lists
         prompts = cast("list[str | list[int]]", self.prompt)
         return [(f"prompt[{index}]", prompt) for index, prompt in enumerate(prompts)]
 
 
 SCHEMA = Schema(
     model=CompletionRequest,
-    ignored=fields.IGNORED,
-    unsupported=fields.UNSUPPORTED | {"suffix": None, "prompt_embeds": None},
+    ignored=generation_fields.IGNORED,
+    unsupported=generation_fields.UNSUPPORTED | {"suffix": None, "prompt_embeds": None},
 )

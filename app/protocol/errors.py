@@ -1,16 +1,16 @@
-"""What can be wrong with a request body, beyond a value out of range."""
+"""Errors of a request body, other than a value out of range."""
 
 from engine.errors import InvalidRequest, RequestError
 
 
 class MalformedBody(InvalidRequest):
-    """The body is not the JSON object that it should be."""
+    """The body is not a JSON object, or has too many fields or levels."""
 
     code = "invalid_json"
 
 
 class MissingParameter(InvalidRequest):
-    """A field that must be given is not there."""
+    """A field that must be given is missing."""
 
     code = "missing_required_parameter"
 

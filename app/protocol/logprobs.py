@@ -1,4 +1,4 @@
-"""Log-probabilities in the two shapes of the API."""
+"""Log-probabilities in the shapes of the API: of completions, of chats and of prompts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 from app.text.choice_text import TokenLogprob
 from app.text.vocabulary import Vocabulary
 
-# JSON has no infinity
+# stands for minus infinity, which JSON does not have
 _LOWEST = -9999.0
 
 
 class LogprobWriter:
-    """Writes log-probabilities of one request.
+    """Writes the log-probabilities of one request.
 
     Args:
         as_ids: write a token as "token_id:7" instead of its text.
@@ -21,38 +21,38 @@ class LogprobWriter:
         self._vocabulary = vocabulary
         self._as_ids = as_ids
 
-    def completion(self, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+    def completion(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
         """Return the shape of /v1/completions: four lists of equal length."""
         return {
-            "tokens": [self._name(e.token) if self._as_ids else e.text for e in entries],
-            "token_logprobs": [None if e.logprob is None else _finite(e.logprob) for e in entries],
-            "top_logprobs": [self._top_by_name(e) for e in entries],
-            "text_offset": [e.offset for e in entries],
+            "tokens": [self._name(t.token) if self._as_ids else t.text for t in tokens],
+            "token_logprobs": [None if t.logprob is None else _finite(t.logprob) for t in tokens],
+            "top_logprobs": [self._top_by_name(t) for t in tokens],
+            "text_offset": [t.offset for t in tokens],
         }
 
-    def chat(self, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+    def chat(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
         """Return the shape of /v1/chat/completions: one object per token."""
         return {
             "content": [
                 {
-                    **self._describe(entry.token, entry.logprob),
-                    "top_logprobs": [self._describe(*alternative) for alternative in entry.top],
+                    **self._describe(token.token, token.logprob),
+                    "top_logprobs": [self._describe(*alternative) for alternative in token.top],
                 }
-                for entry in entries
-                if entry.logprob is not None
+                for token in tokens
+                if token.logprob is not None
             ]
         }
 
-    def prompt(self, entries: Sequence[TokenLogprob]) -> list[dict[str, Any] | None]:
+    def prompt(self, tokens: Sequence[TokenLogprob]) -> list[dict[str, Any] | None]:
         """Return the shape of `prompt_logprobs`: one object per token, keyed by ids."""
-        return [self._by_id(entry) for entry in entries]
+        return [self._by_id(token) for token in tokens]
 
-    def _by_id(self, entry: TokenLogprob) -> dict[str, Any] | None:
+    def _by_id(self, scored: TokenLogprob) -> dict[str, Any] | None:
         """The prompt's own token comes first; its rank is not known beyond the alternatives."""
-        if entry.logprob is None:
+        if scored.logprob is None:
             return None
-        ranks = {token: rank for rank, (token, _) in enumerate(entry.top, start=1)}
-        logprobs = {entry.token: entry.logprob, **dict(entry.top)}
+        ranks = {token: rank for rank, (token, _) in enumerate(scored.top, start=1)}
+        logprobs = {scored.token: scored.logprob, **dict(scored.top)}
         return {
             str(token): {
                 "logprob": _finite(logprob),
@@ -62,12 +62,12 @@ class LogprobWriter:
             for token, logprob in logprobs.items()
         }
 
-    def _top_by_name(self, entry: TokenLogprob) -> dict[str, float] | None:
+    def _top_by_name(self, scored: TokenLogprob) -> dict[str, float] | None:
         """The sampled token comes first; of tokens spelled alike the likeliest is shown."""
-        if entry.logprob is None:
+        if scored.logprob is None:
             return None
-        by_name = {self._name(entry.token): _finite(entry.logprob)}
-        for token, logprob in entry.top:
+        by_name = {self._name(scored.token): _finite(scored.logprob)}
+        for token, logprob in scored.top:
             by_name.setdefault(self._name(token), _finite(logprob))
         return by_name
 
@@ -89,5 +89,5 @@ class LogprobWriter:
 
 
 def _finite(logprob: float) -> float:
-    # also for NaN, which is not above anything
+    # NaN compares false, so that it becomes the lowest value, too
     return logprob if logprob > _LOWEST else _LOWEST

@@ -27,7 +27,7 @@ _ERRORS = {
     "extra_forbidden": UnknownParameter,
     "unsupported_parameter": UnsupportedParameter,
 }
-# header fields hold names; anything else that a client sent as a name is not repeated
+# a client's field name is repeated, in an error or a header field, only if it is a plain name
 _PLAIN_NAME = re.compile(rf"[A-Za-z0-9_]{{1,{_MAX_NAME_LEN}}}")
 
 RequestT = TypeVar("RequestT", bound=Strict)
@@ -35,7 +35,7 @@ RequestT = TypeVar("RequestT", bound=Strict)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema(Generic[RequestT]):
-    """The fields of one route.
+    """The fields of one route, and how each is treated.
 
     Attributes:
         model: the checked request.
@@ -126,6 +126,7 @@ def _unknown(name: str, known: Collection[str]) -> UnknownParameter:
 
 def _invalid(error: ValidationError) -> InvalidRequest:
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    # a validator of the whole body cannot point to a field: it names one by the error's type
     param = _field_path(first["loc"]) or (first["type"] if first["loc"] == () else "")
     kind = _ERRORS.get(first["type"], InvalidRequest)
     return kind(f"{param}: {first['msg']}", param=param)

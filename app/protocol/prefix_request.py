@@ -27,7 +27,7 @@ class PrefixRequest(Strict):
     @model_validator(mode="after")
     def _check_input(self) -> Self:
         if (self.prompt is None) == (self.messages is None):
-            # an error of the whole body names its field by its type
+            # the error's type is the name of the field, see `app.protocol.parsing`
             raise PydanticCustomError("prompt", "give either prompt or messages")
         return self
 

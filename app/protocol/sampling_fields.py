@@ -21,7 +21,7 @@ MAX_BIASES = 1024
 MAX_BAD_WORDS = 128
 MAX_BAD_WORD_LEN = 256
 
-# one spelling per id
+# no sign and no leading zero, so that an id has one spelling
 _TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
@@ -29,7 +29,7 @@ def _check_biases(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if len(value) > MAX_BIASES:
-        raise PydanticCustomError("too_long", f"it may have at most {MAX_BIASES} entries")
+        raise PydanticCustomError("too_long", f"it may have at most {MAX_BIASES} items")
     if not all(_TOKEN_ID.fullmatch(key) for key in value):
         raise PydanticCustomError("token_id", "its keys must be token ids")
     return value
@@ -84,7 +84,7 @@ class SamplingFields(Strict):
         return self.n
 
     def fields_without_effect(self) -> list[str]:
-        """Return the names of fields that were given but mean nothing beside the others.
+        """Return the names of fields that were given but have no effect beside the others.
 
         Beam search ranks by the model's own probabilities and draws nothing.
         """
@@ -109,6 +109,6 @@ class SamplingFields(Strict):
         }
         for name, is_given in changes.items():
             if is_given:
-                # an error of the whole body names its field by its type
+                # the error's type is the name of the field, see `app.protocol.parsing`
                 raise PydanticCustomError(name, "it cannot be used with use_beam_search")
         return self

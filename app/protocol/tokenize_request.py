@@ -11,7 +11,7 @@ from app.protocol.sampling_fields import Strict
 
 
 class TokenizeRequest(Strict):
-    """A text or a conversation to be counted; exactly one of them."""
+    """A text or a conversation to be tokenised; exactly one of them is given."""
 
     model: str | None = Field(None, min_length=1)
     prompt: str | None = None
@@ -23,7 +23,7 @@ class TokenizeRequest(Strict):
     @model_validator(mode="after")
     def _check_input(self) -> Self:
         if (self.prompt is None) == (self.messages is None):
-            # an error of the whole body names its field by its type
+            # the error's type is the name of the field, see `app.protocol.parsing`
             raise PydanticCustomError("prompt", "give either prompt or messages")
         return self
 

@@ -1,1 +1,1 @@
-"""Traces of what was asked and what became of it."""
+"""Traces of the requests and of how they ended."""

@@ -1,7 +1,8 @@
-"""Records what was asked of the engine and what became of it, without texts and tokens.
+"""Records the requests to the engine and how they ended, without texts and tokens.
 
 A line is one JSON object in the form of Mooncake's traces (timestamp, input_length, output_length,
-hash_ids) with more fields, so that tools that replay those take these. README.md lists the fields.
+hash_ids) with more fields, so that tools that replay those take these.
+docs/traces-and-whatif.md lists the fields.
 """
 
 import time
@@ -18,8 +19,8 @@ from engine.runtime.messages import PrefixInfo
 from engine.runtime.protocol import Delta, EngineClient, TokenStream
 from engine.types import FinishReason, IntColumn, Pin, SamplingParams
 
-# tokens of a hashed block: as fine as the pool's blocks mostly are, so that other sizes can be
-# tried on a trace
+# tokens of a hashed block: the usual block size of the pool, so that a simulation can try
+# other sizes
 HASH_BLOCK = 16
 # so that a hash is exact in every reader of JSON, whose numbers may be floats
 _HASH_BYTES = 6
@@ -35,13 +36,13 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecorderOptions:
-    """Where an ingress replica keeps its trace.
+    """Where an ingress replica writes its trace.
 
     Attributes:
         folder: on the replica's own node.
         max_bytes: of the replica's files together.
-        hash_key: secret of this start of the application, the same in all replicas: without it
-            nobody can tell which text a hash stands for.
+        hash_key: a secret, made anew at each start of the application and the same in all its
+            replicas; without it no text can be found for a hash.
     """
 
     folder: Path
@@ -66,18 +67,18 @@ class FlightRecorder:
         self, prompt: IntColumn, sampling: SamplingParams, *, salt: bytes = b""
     ) -> TokenStream:
         """See `EngineClient.submit`."""
-        flight = Flight(prompt=prompt, salt=salt, sampling=sampling)
+        request = RecordedRequest(prompt=prompt, salt=salt, sampling=sampling)
         try:
             stream = await self._client.submit(prompt, sampling, salt=salt)
         except BaseException as error:
-            flight.fail(_name_of(error))
-            self.land(flight)
+            request.fail(_name_of(error))
+            self.record(request)
             raise
-        return RecordedStream(stream, flight, self)
+        return RecordedStream(stream, request, self)
 
-    def land(self, flight: "Flight") -> None:
-        """Have the line of a request that is over written; returns at once."""
-        self._file.put(lambda num_lost: flight.line(self._hash_key, num_lost))
+    def record(self, request: "RecordedRequest") -> None:
+        """Have the line of a request that has ended written soon; returns at once."""
+        self._file.put(lambda num_lost: request.line(self._hash_key, num_lost))
 
     async def pin_prefix(self, prompt: IntColumn, pin: Pin, *, salt: bytes = b"") -> FinishReason:
         """See `EngineClient.pin_prefix`; not recorded."""
@@ -101,24 +102,26 @@ class FlightRecorder:
 
 
 class RecordedStream:
-    """Reads a stream, and notes what passes. Implements `TokenStream`."""
+    """Hands on the deltas of a stream and notes them. Implements `TokenStream`."""
 
-    def __init__(self, stream: TokenStream, flight: "Flight", recorder: FlightRecorder) -> None:
+    def __init__(
+        self, stream: TokenStream, request: "RecordedRequest", recorder: FlightRecorder
+    ) -> None:
         self.request_id = stream.request_id
         self._stream = stream
-        self._flight = flight
+        self._request = request
         self._recorder = recorder
         self._is_awaited = False
-        self._has_landed = False
+        self._is_recorded = False
 
     async def __aiter__(self) -> AsyncGenerator[Delta, None]:
         try:
             self._is_awaited = True
             async for delta in self._stream:
                 self._is_awaited = False
-                if not self._has_landed:
-                    self._flight.note(delta)
-                    self._land_at_the_end()
+                if not self._is_recorded:
+                    self._request.note(delta)
+                    self._record_at_the_end()
                 yield delta
                 self._is_awaited = True
         except ServeError as error:
@@ -127,35 +130,35 @@ class RecordedStream:
 
     async def abort(self) -> None:
         """See `TokenStream.abort`."""
-        # who is content with what has come gives up while reading it, at a stop string; who has
-        # gone away does so while more is awaited
+        # at a stop string the reader aborts while it has a delta in hand; a client that has gone
+        # away is noticed while the reader waits for the next delta
         self._give_up("abort" if self._is_awaited else "stop")
         await self._stream.abort()
 
     async def abort_choice(self, choice: int) -> None:
         """See `TokenStream.abort_choice`."""
-        self._flight.end(choice, "stop")
-        self._land_at_the_end()
+        self._request.end(choice, "stop")
+        self._record_at_the_end()
         await self._stream.abort_choice(choice)
 
     def _give_up(self, reason: str) -> None:
-        self._flight.fail(reason)
-        self._land_at_the_end()
+        self._request.fail(reason)
+        self._record_at_the_end()
 
-    def _land_at_the_end(self) -> None:
-        if self._flight.is_over and not self._has_landed:
-            self._has_landed = True
-            self._recorder.land(self._flight)
+    def _record_at_the_end(self) -> None:
+        if self._request.is_over and not self._is_recorded:
+            self._is_recorded = True
+            self._recorder.record(self._request)
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
-class Flight:
-    """What is known of one request.
+class RecordedRequest:
+    """What is known of one request, and the line of the trace that follows from it.
 
     Attributes:
         prompt, salt, sampling: as it was submitted.
         arrived_s: seconds since the epoch.
-        start_s, first_s, end_s: of submission, first news and end, on a clock that never jumps.
+        start_s, first_s, end_s: of submission, first delta and end, on a clock that never jumps.
         num_tokens, reasons: of each choice; a reason is missing while it goes on.
         num_cached, num_preemptions: see `Delta`.
     """
@@ -178,7 +181,7 @@ class Flight:
         return len(self.reasons) == self.sampling.n
 
     def note(self, delta: Delta) -> None:
-        """Take in news of a choice, the prompt or beams."""
+        """Take in a delta of a choice, the prompt or beams."""
         if self.first_s is None:
             self.first_s = time.perf_counter()
         self.num_cached += delta.num_cached
@@ -201,7 +204,7 @@ class Flight:
                 self.end(choice, reason)
 
     def line(self, hash_key: bytes, num_lost: int) -> bytes:
-        """Make the JSON object of a request that is over."""
+        """Return the JSON object of a request that has ended."""
         choices = range(self.sampling.n)
         lens = [self.num_tokens.get(choice, 0) for choice in choices]
         ttft_s = None if self.first_s is None else round(self.first_s - self.start_s, 6)
@@ -246,7 +249,7 @@ def prefix_hashes(prompt: IntColumn, salt: bytes, key: bytes) -> list[int]:
 
 
 def _name_of(error: BaseException) -> str:
-    """What a request ends by that the engine did not carry out."""
+    """Return the finish reason of a request that an error ended."""
     if isinstance(error, RequestError):
         return "refused"
     return "error" if isinstance(error, Exception) else "abort"

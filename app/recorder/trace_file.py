@@ -1,4 +1,4 @@
-"""Lines that are written by a thread of their own: whoever brings one never waits for a disk."""
+"""Writes lines in a thread, so that the event loop never waits for a disk."""
 
 import errno
 import logging
@@ -19,9 +19,9 @@ logger = logging.getLogger(__name__)
 # makes a line, without its end, from the number of lines lost before it; runs in the thread
 MakeLine = Callable[[int], bytes]
 
-# seconds of the busiest replica; each may hold a prompt
+# as many as the busiest replica makes in some seconds; each may hold a prompt
 MAX_WAITING = 4096
-# what is kept is the current file and the last full ones, the oldest of which goes first
+# the current file and the last full ones; the oldest is deleted first
 NUM_FILES = 4
 
 
@@ -29,7 +29,7 @@ class TraceFile:
     """A line per call of `put`, in files that never take more than so many bytes in all.
 
     Lines that come faster than they can be written, or that a full disk refuses, are lost and
-    counted: the next line that is written tells how many.
+    counted: the next line that is written says how many.
     """
 
     def __init__(self, folder: Path, max_bytes: int, *, max_waiting: int = MAX_WAITING) -> None:
@@ -53,7 +53,7 @@ class TraceFile:
         # each is changed by one thread only
         self._num_dropped = 0
         self._num_failed = 0
-        self._num_told = 0
+        self._num_reported = 0
         self._waiting: Queue[MakeLine | None] = Queue(max_waiting)
         self._thread = threading.Thread(target=self._work, name="trace", daemon=True)
         self._thread.start()
@@ -84,7 +84,7 @@ class TraceFile:
 
     def _write(self, make_line: MakeLine) -> None:
         num_lost = self.num_lost
-        line = make_line(num_lost - self._num_told) + b"\n"
+        line = make_line(num_lost - self._num_reported) + b"\n"
         try:
             self._append(line)
         except OSError as error:
@@ -92,7 +92,7 @@ class TraceFile:
                 logger.warning("trace_not_written file=%s error=%s", self._stem.name, error)
             self._num_failed += 1
         else:
-            self._num_told = num_lost
+            self._num_reported = num_lost
 
     def _append(self, line: bytes) -> None:
         if self._file is not None and self._file.tell() + len(line) > self._part_bytes:
@@ -119,7 +119,7 @@ class TraceFile:
 
 
 def check_folder(folder: Path) -> None:
-    """Accept by returning a folder in which files can be made; it is created if it is missing.
+    """Check that files can be made in a folder, which is created if it is missing.
 
     Raises:
         ConfigError: if it cannot be made or written to.

@@ -1,4 +1,4 @@
-"""The two Serve deployments: `Ingress` answers HTTP, `Engine` generates tokens."""
+"""The two Serve deployments: "Ingress" answers HTTP, "Engine" generates tokens."""
 
 import asyncio
 import logging
@@ -30,16 +30,17 @@ logger = logging.getLogger(__name__)
 
 
 @serve.deployment(
+    name="Ingress",
     max_ongoing_requests=2048,
     health_check_period_s=2,
     health_check_timeout_s=10,
     graceful_shutdown_timeout_s=300,
     graceful_shutdown_wait_loop_s=0.5,
-    # what a constructor refuses once, it refuses again
+    # a constructor that fails once fails again
     max_constructor_retry_count=1,
 )
 @serve.ingress()
-class Ingress:
+class IngressDeployment:
     """Serves the HTTP application. Its health does not depend on the engine's."""
 
     def __init__(
@@ -54,7 +55,7 @@ class Ingress:
         self._make_app = make_app
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        """Called by Serve once the replica's loop runs."""
+        """Called by Serve once the event loop of the replica runs."""
         return self._make_app(self._recorder or self._client)
 
     async def __del__(self) -> None:
@@ -65,20 +66,24 @@ class Ingress:
 
 
 @serve.deployment(
+    name="Engine",
     max_ongoing_requests=8192,
     health_check_period_s=2,
     health_check_timeout_s=10,
     graceful_shutdown_timeout_s=300,
     graceful_shutdown_wait_loop_s=0.5,
-    # what a constructor refuses once, it refuses again
+    # a constructor that fails once fails again
     max_constructor_retry_count=1,
     request_router_config={
         "request_router_class": "app.serve.router:EngineRouter",
         "request_routing_stats_period_s": 1,
     },
 )
-class Engine:
-    """Forwards bytes to and from a supervisor; see `engine.runtime.client.client.EngineHandle`."""
+class EngineDeployment:
+    """One engine replica: passes the calls of ingresses, as bytes, to its supervisor.
+
+    `engine.runtime.client.client.EngineHandle` describes the calls.
+    """
 
     _supervisor: Supervisor | None = None
 
@@ -112,7 +117,7 @@ class Engine:
             raise
 
     async def tag(self) -> str:
-        """Which replica this is."""
+        """Return the replica's tag."""
         return self._replica
 
     async def submit(self, client: int, request: bytes, replica: str | None = None) -> bytes:
@@ -146,11 +151,11 @@ class Engine:
         return self._running.prefixes(salt)
 
     async def pins(self) -> bytes:
-        """All that is pinned here, for a replica that joins."""
+        """Return all pinned prefixes, for a replica that starts."""
         return self._running.pins()
 
     async def is_ready(self) -> bool:
-        """Whether steps are made."""
+        """Whether the engine makes steps."""
         return self._running.is_healthy
 
     async def check_health(self) -> None:
@@ -179,7 +184,7 @@ class Engine:
     @property
     def _kv_usage(self) -> float:
         usage = self._running.stats.usage
-        # what is pinned for good says nothing of the load
+        # pinned blocks are in use whatever the load
         return 1.0 - (usage.free + usage.cached) / (usage.total - usage.pinned)
 
     def _check_addressee(self, replica: str) -> None:
@@ -188,7 +193,7 @@ class Engine:
 
 
 async def _pins_of_peers() -> list[PrefixConfig]:
-    """What the replicas that run have pinned; nothing where none does."""
+    """Return what the running replicas have pinned; nothing if none runs."""
     context = serve.get_replica_context()
     handle = serve.get_deployment_handle(context.deployment, context.app_name)
     try:
@@ -217,7 +222,7 @@ def resources(config: EngineConfig) -> dict[str, Any]:
 
 
 def gang_options(config: EngineConfig) -> GangOptions:
-    """What each rank takes of its bundle."""
+    """Return what each rank takes of its bundle."""
     rank = resources(config)["placement_group_bundles"][1]
     return GangOptions(num_cpus_per_rank=rank["CPU"], num_gpus_per_rank=rank.get("GPU", 0.0))
 

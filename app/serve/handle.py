@@ -1,4 +1,4 @@
-"""Serve's way from an ingress to the engine replicas."""
+"""Calls from an ingress to the engine replicas, through Ray Serve."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -18,7 +18,7 @@ CALL_TIMEOUT_S = 10.0
 
 
 class ServeEngineHandle:
-    """Calls the `Engine` deployment. Implements `engine.runtime.client.client.EngineHandle`."""
+    """Calls the deployment "Engine". Implements `engine.runtime.client.client.EngineHandle`."""
 
     def __init__(self, engine: DeploymentHandle[Any]) -> None:
         self._engine = engine
@@ -67,7 +67,7 @@ class ServeEngineHandle:
 
 
 async def ask_all(engine: DeploymentHandle[Any], method: str, *args: Any) -> list[Any]:
-    """Call every engine replica; those that do not answer are passed over.
+    """Call every engine replica; return the answers of those that do answer.
 
     Raises:
         EngineError: if none answers.
@@ -90,7 +90,7 @@ async def _answer(call: Any) -> Any:
 
 @contextmanager
 def _engine_errors() -> Iterator[None]:
-    """Make an EngineError of whatever Ray and Serve raise when a replica cannot be reached."""
+    """Turn what Ray and Serve raise when a replica cannot be reached into an EngineError."""
     try:
         yield
     except (RayError, RayServeException, TimeoutError) as error:

@@ -1,4 +1,4 @@
-"""How a call from an ingress finds its engine replica."""
+"""How Serve chooses the engine replica of a call from an ingress."""
 
 import random
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ def session_of(replica: str) -> str:
 class EngineRouter(RequestRouter):
     """Follows a pinned session to its replica; else the less loaded of two random replicas.
 
-    The load is what the replicas report (`record_routing_stats`): requests of a client share one
-    stream, so Serve's own count of open calls says nothing. A pinned replica that is gone leaves
-    the choice to the others, which refuse: an answer is better than waiting for ever.
+    The load is what the replicas report (`record_routing_stats`). Serve's own count of open calls
+    is no measure, because all requests of a client share one stream. If a pinned replica is gone,
+    the call goes to another one, which refuses it: the caller must not wait for ever.
     """
 
     async def choose_replicas(

@@ -5,7 +5,7 @@ from typing import Any
 
 from ray.serve.config import AutoscalingContext
 
-# fraction of a replica that should be in use; the rest takes what comes while another one starts
+# share of a replica that should be in use; the rest serves requests while another one starts
 TARGET_PRESSURE = 0.8
 
 

@@ -1,4 +1,4 @@
-"""How a configuration error ends the start of the application."""
+"""Ends the start of the application with one message if its configuration is wrong."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

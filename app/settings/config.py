@@ -1,9 +1,5 @@
-"""The application's configuration: `args` of serve_config.yaml, checked.
+"""The application's configuration: `args` of serve_config.yaml, checked."""
 
-This is the only file that reads environment variables.
-"""
-
-import os
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -14,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Strict, ValidationError, model_valid
 from pydantic_core import PydanticCustomError
 
 from app.models import embedded
+from app.models.cache_folder import default_cache
 from app.models.embedded import EMBEDDED
 from app.protocol.chat_request import Message
 from app.protocol.prefix_request import PREFIX_NAME
@@ -37,11 +34,6 @@ DEFAULT_MAX_NUM_BATCHED_TOKENS: Mapping[Device, int] = {"cpu": 256, "cuda": 2048
 DEFAULT_STREAM_INTERVAL_MS: Mapping[Device, float] = {"cpu": 50.0, "cuda": 20.0}
 
 _STRICT = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
-
-
-def default_cache() -> Path:
-    """Where models are kept: $XDG_CACHE_HOME/pagoda, else ~/.cache/pagoda."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "pagoda"
 
 
 class Limits(BaseModel):

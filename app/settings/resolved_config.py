@@ -16,9 +16,9 @@ from typing import Any
 import yaml
 
 from app.models.model_store import resolve
-from app.preflight import applications
 from app.settings.config import parse_config
 from app.settings.engine_settings import to_engine_config
+from app.settings.serve_file import applications
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.model_config import read_model_config

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from app.text.choice_text import TextOptions
 from app.text.detokenizer import Detokenizer
 from app.text.stop_matcher import StopMatcher
+from app.text.text_options import TextOptions
 from app.text.vocabulary import Vocabulary
 from engine.runtime.protocol import BeamStep
 from engine.types import ENDED_BY_PATTERN
@@ -13,7 +13,7 @@ from engine.types import ENDED_BY_PATTERN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeamText:
-    """What one hypothesis says so far.
+    """The text of one hypothesis so far.
 
     Attributes:
         text: whole characters only, up to the first stop string.
@@ -27,14 +27,16 @@ class BeamText:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """The best hypotheses of one prompt so far, best first; later ones replace earlier ones."""
+class BeamProgress:
+    """The best hypotheses of one prompt so far, best first; replaces any earlier progress."""
 
     beams: tuple[BeamText, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Node:
+    """One hypothesis with all that its next token needs; never changed, as beams share parents."""
+
     detokenizer: Detokenizer
     text: str = ""
     cumulative: float = 0.0
@@ -47,7 +49,7 @@ class _Node:
         return _Node(detokenizer, text, self.cumulative + logprob, self.length + 1)
 
     def end(self, token: int, logprob: float, *, include_stop: bool) -> "_Node":
-        """Add the token that ends it, whose text is left out unless it is to be included."""
+        """Add the token that ends it, whose text counts only with `include_stop`."""
         said = self.extend(token, logprob)
         last = said if include_stop else self
         text = last.text + last.detokenizer.fork().finish()
@@ -55,7 +57,7 @@ class _Node:
 
 
 class BeamTexts:
-    """Follows the beams of one search. A step costs one token of text per beam."""
+    """Follows the beams of one search; a step decodes one token per beam."""
 
     def __init__(
         self, vocabulary: Vocabulary, options: TextOptions, *, num_shown: int, length_penalty: float
@@ -71,24 +73,24 @@ class BeamTexts:
         self._finished: list[_Node] = []
 
     def push(self, steps: Iterable[BeamStep]) -> None:
-        """Take in what the engine has told."""
+        """Take in the steps that the engine has reported."""
         for step in steps:
             self._take(step)
 
-    def best(self) -> Progress:
+    def best(self) -> BeamProgress:
         """Return the best hypotheses, finished or not, by their length-penalised scores."""
         nodes = sorted((*self._finished, *self._open.values()), key=self._score, reverse=True)
-        return Progress(beams=tuple(map(self._show, nodes[: self._num_shown])))
+        return BeamProgress(beams=tuple(map(self._show, nodes[: self._num_shown])))
 
     def _take(self, step: BeamStep) -> None:
         going_on: dict[int, _Node] = {}
-        entries = zip(step.indices, step.parents, step.tokens, step.logprobs, strict=True)
-        for index, parent, token, logprob in entries:
+        rows = zip(step.indices, step.parents, step.tokens, step.logprobs, strict=True)
+        for index, parent, token, logprob in rows:
             before = self._open[parent]
             if index >= 0:
                 going_on[index] = before.extend(token, logprob)
             else:
-                # what a stop string leaves of the last token is cut when it is shown
+                # of a token that completes a stop string `_show` keeps what comes before the string
                 include_stop = self._options.include_stop or index == ENDED_BY_PATTERN
                 self._finished.append(before.end(token, logprob, include_stop=include_stop))
         self._open = going_on

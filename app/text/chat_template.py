@@ -16,7 +16,7 @@ from engine.errors import ConfigError, InvalidRequest
 # rounds of `range` loops in one rendering; templates loop over messages, not over numbers
 _MAX_ROUNDS = 100_000
 _MAX_REASON_LEN = 300
-# what a template can raise by meeting a message that it was not written for
+# what a template can raise at a message that its author did not think of
 _RENDER_ERRORS = (
     jinja2.TemplateError,
     ArithmeticError,
@@ -84,7 +84,7 @@ class _Refused(jinja2.TemplateError):
 
 
 class _RoundBudget:
-    """A `range` whose loops share one budget, so that nested loops cannot run for ever."""
+    """Limits the rounds of all `range` loops together, so that nested loops cannot run for ever."""
 
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
@@ -98,7 +98,7 @@ class _RoundBudget:
 
 
 class _GenerationBlock(jinja2.ext.Extension):
-    """`{% generation %}` marks the model's own words for training; here only its body counts."""
+    """`{% generation %}` marks the model's own words for training; its body is kept."""
 
     tags = {"generation"}  # noqa: RUF012
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from app.text.detokenizer import Detokenizer
 from app.text.stop_matcher import StopMatcher
+from app.text.text_options import TextOptions
 from app.text.vocabulary import Vocabulary
 from engine.errors import EngineError
 from engine.runtime.protocol import Delta
@@ -13,33 +14,13 @@ from engine.types import FinishReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextOptions:
-    """How tokens become text.
-
-    Attributes:
-        stops: stop strings.
-        stop_token_ids: ids that the client asked to stop at, beside the model's own.
-        include_stop: keep the stop string, or the text of the stop token.
-        skip_special: leave control tokens out of the text.
-        starts_text: see `Detokenizer`.
-        logprobs: whether log-probabilities are wanted.
-    """
-
-    stops: tuple[str, ...] = ()
-    stop_token_ids: frozenset[int] = frozenset()
-    include_stop: bool = False
-    skip_special: bool = True
-    starts_text: bool = False
-    logprobs: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLogprob:
-    """One token with its share of the text.
+    """One token with its log-probability and its part of the text.
 
     Attributes:
-        text: characters that this token completed; the texts of all tokens join to the whole text.
-        offset: characters before them.
+        text: characters that this token completed; joined, the texts of all tokens are the whole
+            text.
+        offset: number of characters before them, in the whole text.
         logprob: None for the first token of a prompt, which nothing predicts.
         top: (token, log-probability) of the most likely tokens, most likely first.
     """
@@ -53,14 +34,14 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextDelta:
-    """News of one choice.
+    """What is new of one choice: text, tokens, and the end if it has come.
 
     Attributes:
         token_ids: sampled tokens, the one that ended the sequence included; usage counts them.
             Tokens without text come along with later text or with the end.
         logprob: sum of the log-probabilities of `token_ids`.
         logprobs: tokens whose text is complete and final; none beyond the end of the text.
-        prompt: tokens of the prompt, with the first news of a choice if they are wanted.
+        prompt: tokens of the prompt, in the first delta of a choice if they are wanted.
         finish_reason: None while the choice goes on.
         stop_reason: what ended it: a stop string, or an id of the request's `stop_token_ids`.
     """
@@ -74,16 +55,16 @@ class TextDelta:
     stop_reason: str | int | None = None
 
 
-_NO_NEWS = TextDelta(text="")
+_NOTHING_NEW = TextDelta(text="")
 
 
 def join(deltas: Sequence[TextDelta]) -> TextDelta:
-    """Put all news of one choice together."""
+    """Put the deltas of one choice together, in order."""
     return TextDelta(
         text="".join(delta.text for delta in deltas),
         token_ids=tuple(token for delta in deltas for token in delta.token_ids),
         logprob=sum(delta.logprob for delta in deltas),
-        logprobs=tuple(entry for delta in deltas for entry in delta.logprobs),
+        logprobs=tuple(token for delta in deltas for token in delta.logprobs),
         prompt=deltas[0].prompt,
         finish_reason=deltas[-1].finish_reason,
         stop_reason=deltas[-1].stop_reason,
@@ -91,18 +72,20 @@ def join(deltas: Sequence[TextDelta]) -> TextDelta:
 
 
 def check_alive(delta: Delta) -> None:
-    """Raise EngineError if the engine gave the sequence up."""
+    """Raise EngineError if the engine ended the sequence without completing it."""
     if delta.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
         raise EngineError("the engine gave the request up")
 
 
 class ChoiceText:
-    """The text of one choice while it grows.
+    """The text of one choice while its tokens arrive.
 
-    However tokens are grouped into deltas, the joined result is the same.
+    However tokens are grouped into deltas, the joined result is the same. Text that may be the
+    beginning of a stop string is held back, and a token's log-probability until all of its text
+    has been returned.
 
     Args:
-        start: characters of the answer that come before this text.
+        start: number of characters of the answer that come before this text.
     """
 
     def __init__(self, vocabulary: Vocabulary, options: TextOptions, *, start: int = 0) -> None:
@@ -121,7 +104,7 @@ class ChoiceText:
         """Add tokens; tokens after the first complete stop string are ignored.
 
         Raises:
-            EngineError: if the engine gave the sequence up.
+            EngineError: see `check_alive`.
         """
         check_alive(delta)
         ends = delta.finish_reason is not FinishReason.NONE
@@ -133,7 +116,7 @@ class ChoiceText:
         self._unreported_logprob += sum(delta.logprobs[:used])
         finish_reason, stop_reason = self._end(delta)
         if not text and finish_reason is None:
-            return _NO_NEWS
+            return _NOTHING_NEW
         token_ids, logprob = self._report()
         return TextDelta(
             text=text,
@@ -145,7 +128,7 @@ class ChoiceText:
         )
 
     def _decode(self, delta: Delta) -> tuple[str, int]:
-        """Return the text let through and the number of tokens used."""
+        """Return the text up to a stop string, and the number of tokens that count."""
         last = len(delta.tokens) - 1
         parts = []
         for index, token in enumerate(delta.tokens):
@@ -156,7 +139,7 @@ class ChoiceText:
             ):
                 break
             text = self._detokenizer.push(token)
-            if self._options.logprobs:
+            if self._options.num_logprobs is not None:
                 self._hold(delta, index, text)
             self._num_decoded += len(text)
             parts.append(self._matcher.push(text))
@@ -165,6 +148,7 @@ class ChoiceText:
         return "".join(parts), last + 1
 
     def _push_tail(self) -> str:
+        """Decode an incomplete last character; its text belongs to the last token."""
         tail = self._detokenizer.finish()
         if tail and self._held:
             last = self._held.pop()
@@ -187,9 +171,10 @@ class ChoiceText:
         )
 
     def _release(self, *, ended: bool) -> tuple[TokenLogprob, ...]:
-        """Take the tokens out whose text has been let through entirely.
+        """Take out the held tokens whose text has been returned entirely.
 
-        A token without text waits for later text: it goes if a stop string ends the text before it.
+        A token without text waits for later text, and is dropped if a stop string ends the text
+        before it.
         """
         if ended and self._matcher.matched is None:
             released, self._held = tuple(self._held), deque()
@@ -203,11 +188,12 @@ class ChoiceText:
             self._held.popleft()
         return tuple(fitting)
 
-    def _may_grow(self, entry: TokenLogprob) -> bool:
-        """Whether the entry gets the replacement for an incomplete last character at the end."""
-        return entry is self._held[-1] and not self._detokenizer.is_complete
+    def _may_grow(self, token: TokenLogprob) -> bool:
+        """Whether an incomplete last character may still be added to the text of this token."""
+        return token is self._held[-1] and not self._detokenizer.is_complete
 
     def _report(self) -> tuple[tuple[int, ...], float]:
+        """Return the tokens since the last report, and the sum of their log-probabilities."""
         reported = tuple(self._unreported), self._unreported_logprob
         self._unreported, self._unreported_logprob = [], 0.0
         return reported
@@ -224,7 +210,7 @@ class ChoiceText:
         return ("length", None) if delta.finish_reason is FinishReason.LENGTH else (None, None)
 
 
-def _with_text(entry: TokenLogprob, text: str) -> TokenLogprob:
+def _with_text(token: TokenLogprob, text: str) -> TokenLogprob:
     return TokenLogprob(
-        token=entry.token, text=text, offset=entry.offset, logprob=entry.logprob, top=entry.top
+        token=token.token, text=text, offset=token.offset, logprob=token.logprob, top=token.top
     )

@@ -1,4 +1,4 @@
-"""Keeps what a message says apart from the control tokens that a chat template writes."""
+"""Keeps control tokens spelled inside a message apart from those that a chat template writes."""
 
 import re
 import secrets
@@ -15,16 +15,16 @@ class ControlTokens:
         self._pattern = re.compile("|".join(map(re.escape, spellings)) or "(?!)")
 
     def disguise(self) -> "Disguise":
-        """Begin with a new conversation."""
+        """Return what hides the control tokens of one conversation."""
         return Disguise(self._ids, self._pattern)
 
 
 class Disguise:
     """Hides control tokens spelled inside messages while a template is rendered.
 
-    Ordinary messages pass unchanged, so that what templates do with contents (trimming, comparing)
-    works as ever. A spelled-out control token is replaced by an unguessable mark and comes back as
-    plain text after the template's own control tokens have been cut out.
+    Ordinary messages pass unchanged, so that templates may trim or compare contents. A spelled-out
+    control token is replaced by an unguessable mark and comes back as plain text after the
+    template's own control tokens have been cut out.
     """
 
     def __init__(self, ids: Mapping[str, int], pattern: re.Pattern[str]) -> None:

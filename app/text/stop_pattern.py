@@ -1,8 +1,9 @@
 """Stop strings as the engine can follow them: an automaton over tokens.
 
 A beam search must end a hypothesis the moment its text holds a stop string, or it would rank and
-extend what is over. The engine knows no text: it is told which tokens lead towards a stop string.
-Bytes are enough: in UTF-8 the bytes of a string are found only where its characters are.
+extend what is over. The engine knows no text: it gets the transitions of an automaton, that is,
+which tokens lead towards a stop string. Bytes are enough: in UTF-8 the bytes of a string are found
+only where its characters are.
 """
 
 from bisect import bisect_left
@@ -12,7 +13,8 @@ from functools import cached_property
 from app.text.vocabulary import Vocabulary
 from engine.types import PATTERN_MET, StopPattern, int32
 
-Edge = tuple[int, int, int]
+# (state, token, next state)
+Transition = tuple[int, int, int]
 
 
 class StopPatternMaker:
@@ -24,14 +26,14 @@ class StopPatternMaker:
     def make(self, stops: Sequence[str], *, skip_special: bool) -> StopPattern:
         """Return the pattern that is met by the token that completes any of the stop strings.
 
-        A space that the tokenizer makes up before a first word counts as text here.
+        The space that some tokenizers add before a first word counts as text here.
 
         Args:
-            skip_special: whether control tokens say nothing.
+            skip_special: whether control tokens have no text.
         """
         vocabulary = self._vocabulary
         skipped = vocabulary.special_ids if skip_special else frozenset()
-        edges: list[Edge] = []
+        edges: list[Transition] = []
         first_state = 0
         for stop in stops:
             data = stop.encode()
@@ -48,7 +50,7 @@ class StopPatternMaker:
             silent=int32(silent),
         )
 
-    def _edges(self, stop: bytes, first: int) -> Iterator[Edge]:
+    def _edges(self, stop: bytes, first: int) -> Iterator[Transition]:
         """Yield (state, token, next state); in state first + k the last k bytes begin the stop."""
         for token, piece in enumerate(self._vocabulary.pieces):
             if stop in piece:
@@ -80,7 +82,7 @@ class StopPatternMaker:
 
 
 def _in_range(pieces: Sequence[tuple[bytes, int]], beginning: bytes) -> Iterator[int]:
-    """Yield the tokens of sorted pieces that begin so."""
+    """Yield the tokens whose pieces, which are sorted, start with `beginning`."""
     for index in range(bisect_left(pieces, (beginning, -1)), len(pieces)):
         piece, token = pieces[index]
         if not piece.startswith(beginning):

@@ -12,6 +12,7 @@ from app.text.control_tokens import ControlTokens
 from app.text.detokenizer import Detokenizer
 from app.text.vocabulary import Vocabulary
 from engine.errors import ConfigError, InvalidRequest
+from engine.integers import div_ceil
 from engine.types import IntColumn, int32
 
 
@@ -27,7 +28,7 @@ class Tokenizer:
     def __init__(
         self, backend: Backend, special_tokens: Mapping[str, str], chat_template: str | None
     ) -> None:
-        # truncation and padding are for training; a prompt is never cut in silence
+        # settings of training, which would cut or lengthen prompts without an error
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
@@ -61,7 +62,7 @@ class Tokenizer:
 
     def min_tokens(self, num_characters: int) -> int:
         """Return a lower bound of the number of tokens of a text of this length."""
-        return -(-num_characters // self.vocabulary.longest_piece)
+        return div_ceil(num_characters, self.vocabulary.longest_piece)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> IntColumn:
         """Encode a text; it may spell control tokens, and a second leading BOS is dropped."""
@@ -73,7 +74,7 @@ class Tokenizer:
     def encode_chat(
         self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
     ) -> IntColumn:
-        """Render and encode a conversation; nothing that a message says becomes a control token.
+        """Render and encode a conversation; control tokens spelled inside messages stay plain text.
 
         Raises:
             InvalidRequest: if the model has no chat template or its template refuses the messages.
@@ -96,7 +97,7 @@ class Tokenizer:
         return int32(ids)
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
-        """Return the text of token ids that stand alone."""
+        """Return the text of token ids that begin a text of their own."""
         detokenizer = Detokenizer(self.vocabulary, skip_special=skip_special, starts_text=True)
         return "".join(map(detokenizer.push, ids)) + detokenizer.finish()
 
@@ -144,6 +145,6 @@ def _chat_template(folder: Path, config: dict[str, Any]) -> str | None:
         return path.read_text(encoding="utf-8")
     template = config.get("chat_template")
     if isinstance(template, list):
-        named = {entry["name"]: entry["template"] for entry in template}
+        named = {option["name"]: option["template"] for option in template}
         template = named.get("default")
     return template

@@ -19,7 +19,7 @@ class Vocabulary:
         pieces: bytes of each id; empty for ids that no token has.
         special_ids: ids of the control tokens.
         special_texts: how each control token is spelled, by id.
-        drops_first_space: whether a text's first space is an artefact of the tokenizer.
+        drops_first_space: whether the tokenizer adds a space before the first word of a text.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -44,7 +44,7 @@ class Vocabulary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Spelling:
-    """How a tokenizer writes bytes as text inside its vocabulary."""
+    """How a tokenizer spells bytes in its vocabulary."""
 
     byte_level: bool = False
     byte_fallback: bool = False

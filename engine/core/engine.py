@@ -1,34 +1,38 @@
 """The step loop: schedule, execute, update; nothing else."""
 
 from engine.config import SchedulerConfig
-from engine.core.admission_gate import AdmissionGate
-from engine.core.memory import Memory
-from engine.core.policies import make_gate, make_memory, make_preemption
-from engine.core.preemption import Preemption
-from engine.core.protocols import Executor
+from engine.core.executor import Executor
+from engine.core.memory.block_manager import BlockManager
 from engine.core.scheduler import Scheduler
-from engine.types import ALL_CHOICES, Request, StepOutput
+from engine.core.scheduling.admission_gate import AdmissionGate
+from engine.core.scheduling.policies import make_block_manager, make_gate, make_preemption
+from engine.core.scheduling.preemption import Preemption
+from engine.types import StepOutput
 
 
 class Engine:
-    """Drives an executor with a scheduler; the caller owns the loop around it."""
+    """Drives an executor with a scheduler; the caller owns the loop around it.
+
+    Attributes:
+        scheduler: takes requests, aborts and releases of pinned prefixes between steps.
+    """
 
     def __init__(
         self,
         config: SchedulerConfig,
         executor: Executor,
         *,
-        memory: Memory | None = None,
+        block_manager: BlockManager | None = None,
         preemption: Preemption | None = None,
         gate: AdmissionGate | None = None,
     ) -> None:
-        """Args: memory, preemption, gate: policies instead of those that `config` names."""
+        """Args: block_manager, preemption, gate: policies instead of those that `config` names."""
         capacity = executor.capacity
         self._executor = executor
-        self._scheduler = Scheduler(
+        self.scheduler = Scheduler(
             config,
             capacity,
-            memory or make_memory(config, capacity),
+            block_manager or make_block_manager(config, capacity),
             preemption or make_preemption(config, capacity),
             gate or make_gate(config),
         )
@@ -36,39 +40,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether `step` would do anything."""
-        return self._scheduler.has_work
-
-    def add(self, request: Request) -> None:
-        """Queue a request.
-
-        Raises:
-            InvalidRequest, PromptTooLong: if it can never be served; nothing is changed.
-        """
-        self._scheduler.add(request)
-
-    def abort(self, request_id: int, choice: int = ALL_CHOICES) -> None:
-        """End a request or one of its choices; see `Scheduler.abort`."""
-        self._scheduler.abort(request_id, choice)
-
-    def reserve_prefix(self, request: Request) -> None:
-        """Queue a request whose prompt stays in the pool once it is computed.
-
-        It ends without output: by LENGTH when the prefix is pinned, otherwise it is not.
-
-        Args:
-            request: with a `Pin`, and one sequence of one token.
-
-        Raises:
-            InvalidRequest: if its name is taken, it fills no block, the budget is too small or the
-                memory cannot pin; nothing is changed.
-            PromptTooLong: see `add`.
-        """
-        assert request.pin is not None
-        self._scheduler.add(request)
-
-    def release_prefix(self, salt: bytes, name: str) -> None:
-        """Give up a tenant's pinned prefix, computed or not; unknown ones are ignored."""
-        self._scheduler.release_prefix(salt, name)
+        return self.scheduler.has_work
 
     def step(self, now_s: float) -> StepOutput | None:
         """Plan as far ahead as the executor allows, then take in one result.
@@ -77,12 +49,12 @@ class Engine:
             now_s: seconds on the clock of `Request.arrival_s`.
 
         Returns:
-            The news of that result, or None when there was nothing to do.
+            What that result means for the clients, or None when there was nothing to do.
 
         Raises:
             WorkerDied: if a rank is gone; every open request is lost.
         """
-        scheduler = self._scheduler
+        scheduler = self.scheduler
         while scheduler.num_in_flight < self._executor.run_ahead:
             plan = scheduler.schedule()
             if plan is None:

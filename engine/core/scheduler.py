@@ -1,27 +1,26 @@
-"""First-come-first-served scheduling at the granularity of one step (paper, section 4.5).
+"""Scheduling at the granularity of one step, first come, first served (paper, section 4.5).
 
-Plans are made ahead of results, so rows and blocks go back only when the last plan that touches
+Plans are made ahead of results, so rows and blocks are freed only when the last plan that touches
 them is complete.
 """
 
 from collections import deque
-from dataclasses import dataclass
 
 from engine.config import SchedulerConfig
-from engine.core.admission_gate import AdmissionGate
-from engine.core.decoding import Decoding
-from engine.core.grouping import make_group
-from engine.core.limits import num_sequences
-from engine.core.memory import Memory
-from engine.core.output import OutputBuilder
-from engine.core.plan import PlanBuilder
-from engine.core.planner import Planner
-from engine.core.preemption import Preemption
-from engine.core.queues import Queues
-from engine.core.retirement import Retirement
-from engine.core.rows import Rows
-from engine.core.sequence import UNFINISHED, Sequence, SequenceGroup, Status
-from engine.core.token_budget import TokenBudget
+from engine.core.decoding.decoding import NO_UPDATES, BeamFork, Decoding, SequenceUpdates
+from engine.core.decoding.output import OutputBuilder
+from engine.core.memory.block_manager import BlockManager
+from engine.core.scheduling.admission_gate import AdmissionGate
+from engine.core.scheduling.deferred_release import DeferredRelease
+from engine.core.scheduling.grouping import make_group
+from engine.core.scheduling.plan import PlanBuilder, PlannedStep
+from engine.core.scheduling.planner import Planner
+from engine.core.scheduling.preemption import Preemption
+from engine.core.scheduling.queues import Queues
+from engine.core.scheduling.row_allocator import RowAllocator
+from engine.core.scheduling.token_budget import TokenBudget
+from engine.core.sequence import UNFINISHED
+from engine.core.sequence_group import SequenceGroup, Status, receive_results
 from engine.errors import InvalidRequest
 from engine.types import (
     ALL_CHOICES,
@@ -35,42 +34,50 @@ from engine.types import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _InFlight:
-    plan: StepPlan
-    sampled: list[tuple[SequenceGroup, Sequence]]
-    prefilled: list[SequenceGroup]
-
-
 class Scheduler:
-    """Owns every sequence, and the plans in flight."""
+    """Owns every sequence and the plans in flight.
+
+    `add`, `abort` and `release_prefix` come from clients, between steps. `schedule` makes a plan
+    and `update` takes in its result; the planner, the decoding and the deferred release do their
+    parts of these two, and change sequences by the methods of `Sequence` and `SequenceGroup`.
+    """
 
     def __init__(
         self,
         config: SchedulerConfig,
         capacity: Capacity,
-        memory: Memory,
+        block_manager: BlockManager,
         preemption: Preemption,
         gate: AdmissionGate,
     ) -> None:
         self._config = config
         self._capacity = capacity
-        self._memory = memory
-        self._prefixes = memory.prefixes
-        self._groups: dict[int, SequenceGroup] = {}
-        self._in_flight: deque[_InFlight] = deque()
-        self._queues = Queues()
-        self._rows = Rows(capacity.num_rows)
-        self._retirement = Retirement(memory, self._rows)
+        self._block_manager = block_manager
+        self._prefixes = block_manager.prefixes
         self._preemption = preemption
+        self._groups: dict[int, SequenceGroup] = {}
+        self._queues = Queues()
+        self._rows = RowAllocator(capacity.num_rows)
+        self._deferred_release = DeferredRelease(block_manager, self._rows)
         self._planner = Planner(
-            memory, self._queues, self._rows, self._retirement, preemption=preemption, gate=gate
+            block_manager,
+            self._queues,
+            self._rows,
+            self._deferred_release,
+            preemption=preemption,
+            gate=gate,
         )
         self._budget = TokenBudget(config)
+        self._output = OutputBuilder()
+        self._decoding = Decoding(block_manager, self._output)
+        self._in_flight: deque[PlannedStep] = deque()
+        # of beams since the last plan
+        self._forks: list[BeamFork] = []
         self._next_sequence_id = 0
         self._next_step = 0
-        self._output = OutputBuilder()
-        self._decoding = Decoding(memory, self._output)
+        self._num_recomputed = 0
+        self._num_swapped_out = 0
+        self._num_cached_tokens = 0
 
     @property
     def num_in_flight(self) -> int:
@@ -79,21 +86,25 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether any request is open or any news is to be told."""
-        has_news = self._prefixes is not None and self._prefixes.has_changed
-        return bool(self._groups or self._in_flight or self._output or has_news)
+        """Whether any request is open or any output is pending."""
+        is_pending = self._output or self._prefixes.has_changed
+        return bool(self._groups or self._in_flight or is_pending)
 
     def add(self, request: Request) -> None:
         """Queue a request.
 
+        One with a `Pin` has its prompt computed and kept in the pool. It has one sequence of one
+        token, and ends without output: by LENGTH when the prefix is pinned.
+
         Raises:
-            InvalidRequest, PromptTooLong: if it can never be served; nothing is changed.
+            InvalidRequest, PromptTooLong: if it can never be served, or its prefix cannot be pinned
+                (see `PinnedPrefixes.reserve`); nothing is changed.
         """
         if request.request_id in self._groups:
             raise InvalidRequest(f"request {request.request_id} is open already")
         group = make_group(request, self._next_sequence_id, self._config, self._capacity)
         if request.pin is not None:
-            self._reserve_prefix(request)
+            self._prefixes.reserve(request)
         self._next_sequence_id += group.num_sequences
         self._groups[request.request_id] = group
         self._queues.add(group)
@@ -101,125 +112,115 @@ class Scheduler:
     def abort(self, request_id: int, choice: int = ALL_CHOICES) -> None:
         """End a request wherever it is, or one choice of it; what is not open is ignored.
 
-        The blocks of a choice that nobody shares come back as soon as no plan in flight touches
-        them. A beam search has choices only when it has ended: one of them alone is never aborted.
+        The blocks of a choice that no other sequence shares are freed as soon as no plan in flight
+        touches them. A beam search has choices only when it has ended: a single one is never
+        aborted.
         """
         group = self._groups.get(request_id)
         if group is None:
             return
         if choice == ALL_CHOICES:
-            outcome = self._decoding.end(group, FinishReason.ABORT)
+            updates = self._decoding.end(group, FinishReason.ABORT)
         else:
-            outcome = self._decoding.give_up(group, choice)
-        if outcome.ended:
-            self._settle(group, outcome.ended)
+            updates = self._decoding.abort_choice(group, choice)
+        self._apply(group, updates)
 
     def release_prefix(self, salt: bytes, name: str) -> None:
         """Give up a pinned prefix, computed or not; unknown ones are ignored."""
-        if self._prefixes is not None:
-            warmer = self._prefixes.release(salt, name)
-            if warmer is not None:
-                self.abort(warmer)
+        request_id = self._prefixes.release(salt, name)
+        if request_id is not None:
+            # what is still being computed for it is of no use any more
+            self.abort(request_id)
 
     def schedule(self) -> StepPlan | None:
-        """Plan the next step; None when no sequence can or should move before the next result."""
+        """Plan the next step; None if there is nothing to compute before the next result."""
         if self._in_flight and self._planner.should_wait():
             return None
         ready = self._queues.ready()
         num_tokens = self._budget.num_tokens(len(ready))
         builder = PlanBuilder(self._next_step, num_tokens, self._config.max_chunk)
-        self._planner.plan(builder, ready)
-        if builder.is_empty:
-            return None
-        self._next_step += 1
-        plan = builder.build(self._rows.take_released())
-        self._in_flight.append(_InFlight(plan, builder.sampled, builder.prefilled))
-        return plan
+        planned = self._planner.plan(builder, ready, self._forks)
+        self._forks = []
+        self._num_recomputed += planned.num_recomputed
+        self._num_swapped_out += planned.num_swapped_out
+        self._num_cached_tokens += planned.num_cached_tokens
+        if planned.plan is not None:
+            self._next_step += 1
+            self._in_flight.append(planned)
+        return planned.plan
 
     def update(self, result: StepResult, now_s: float) -> StepOutput:
         """Take in the result of the oldest plan in flight."""
         done = self._in_flight.popleft()
-        assert result.step == done.plan.step
         plan = done.plan
+        assert plan is not None
+        assert result.step == plan.step
         self._preemption.observe(plan, result.elapsed_s)
         self._budget.observe(len(plan.decode_rows), len(plan.prefill_tokens), result.elapsed_s)
         self._output.begin(result)
-        self._set_clock(now_s)
-        self._tell_prompts(done, result)
+        self._prefixes.expire(now_s)
+        self._report_prompt_logprobs(done, result)
+        receive_results(done.sampled)
+        # a few hundred times per step: the name is looked up once
+        accept = self._decoding.accept
         for position, (group, sequence) in enumerate(done.sampled):
-            sequence.num_in_flight -= 1
             # a token sampled after the end, by a plan made before the end was known, is dropped
             if sequence.finish_reason is UNFINISHED:
-                self._accept(group, sequence, result, position)
-        self._retirement.complete(result.step)
-        return self._take_output(now_s, result, done.plan.num_tokens)
+                updates = accept(group, sequence, result, position)
+                if updates is not NO_UPDATES:
+                    self._apply(group, updates)
+        self._deferred_release.complete(result.step)
+        return self._take_output(now_s, result, plan.num_tokens)
 
     def take_output(self, now_s: float) -> StepOutput:
-        """News that came from no step, such as aborts; their step is -1."""
-        self._set_clock(now_s)
+        """Output that came from no step, such as aborts; its step is -1."""
+        self._prefixes.expire(now_s)
         return self._take_output(now_s, StepResult(step=-1), 0)
-
-    def _set_clock(self, now_s: float) -> None:
-        if self._prefixes is not None:
-            self._prefixes.expire(now_s)
-
-    def _reserve_prefix(self, request: Request) -> None:
-        if self._prefixes is None:
-            raise InvalidRequest(
-                "a prefix can be pinned only in paged memory with the prefix cache on", param="name"
-            )
-        if num_sequences(request.sampling) != 1 or request.sampling.max_tokens != 1:
-            raise InvalidRequest("a prefix is computed by one sequence of one token", param="n")
-        self._prefixes.reserve(request)
 
     def _settle_prefix(self, group: SequenceGroup) -> None:
         """Pin what has been computed; what has not gives its room back."""
-        assert self._prefixes is not None
         [sequence] = group.sequences
         if sequence.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
-            # not given back yet: that follows the end
-            blocks = self._memory.block_table(sequence.sequence_id)
+            # its blocks are still its own: they are freed after the end
+            blocks = self._block_manager.block_table(sequence.sequence_id)
             self._prefixes.pin(group.request, blocks)
         else:
             self._prefixes.abandon(group.request)
 
-    def _tell_prompts(self, done: _InFlight, result: StepResult) -> None:
+    def _report_prompt_logprobs(self, done: PlannedStep, result: StepResult) -> None:
         """Pass on the log-probabilities of prompts, which follow the sampled tokens."""
+        assert done.plan is not None
         position = len(done.sampled)
         chunks = zip(done.plan.prefill_starts, done.plan.prefill_counts, strict=True)
         for group, (start, count) in zip(done.prefilled, chunks, strict=True):
-            for index in range(start, min(start + count, group.num_prompt_entries)):
-                # a chunk that is prefilled again after a preemption tells nothing new
-                if index == group.num_prompt_told and group.status is not Status.FINISHED:
+            for index in range(start, min(start + count, group.num_prompt_logprobs)):
+                # after a preemption the same chunk is prefilled again: it is not reported twice
+                is_next = index == group.num_prompt_reported
+                if is_next and group.status is not Status.FINISHED:
                     self._output.prompt_token(group, position)
-                    group.num_prompt_told += 1
+                    group.report_prompt_token()
                 position += 1
         assert position == len(result.tokens)
 
-    def _accept(
-        self, group: SequenceGroup, sequence: Sequence, result: StepResult, position: int
-    ) -> None:
-        if group.beam is not None and group.status is not Status.RUNNING:
+    def _apply(self, group: SequenceGroup, updates: SequenceUpdates) -> None:
+        """Take ended sequences out of the batch, and the group with its last one."""
+        self._forks += updates.forked
+        if not updates.ended:
             return
-        outcome = self._decoding.accept(group, sequence, result, position)
-        self._planner.forked += outcome.forked
-        if outcome.ended:
-            self._settle(group, outcome.ended)
-
-    def _settle(self, group: SequenceGroup, ended: tuple[Sequence, ...]) -> None:
-        """Take ended sequences out; the group with its last one."""
         is_over = not group.live
-        self._memory.discard(group)
+        self._block_manager.discard(group)
         if is_over:
             del self._groups[group.request.request_id]
             self._queues.remove(group)
-            self._retirement.give_back_spares(group)
+            self._deferred_release.release_reserved_rows(group)
             if group.request.pin is not None:
                 self._settle_prefix(group)
+        # a group that does not run holds no rows and no blocks of the pool
         if group.status is Status.RUNNING:
-            self._retirement.add(group.sequences if group.beam is not None else ended)
+            is_search = group.beam is not None
+            self._deferred_release.add(group.sequences if is_search else updates.ended)
         if is_over:
-            group.status = Status.FINISHED
+            group.finish()
 
     def _take_output(self, now_s: float, result: StepResult, num_tokens: int) -> StepOutput:
         queues = self._queues
@@ -229,15 +230,14 @@ class Scheduler:
             num_swapped=len(queues.swapped),
             oldest_waiting_s=_age_s(queues.waiting, now_s),
             oldest_swapped_s=_age_s(queues.swapped, now_s),
-            num_recomputed=self._planner.num_recomputed,
-            num_swapped_out=self._planner.num_swapped_out,
-            num_cached_tokens=self._planner.num_cached_tokens,
+            num_recomputed=self._num_recomputed,
+            num_swapped_out=self._num_swapped_out,
+            num_cached_tokens=self._num_cached_tokens,
             num_tokens=num_tokens,
             elapsed_s=result.elapsed_s,
-            usage=self._memory.usage(),
+            usage=self._block_manager.usage(),
         )
-        prefixes = self._prefixes
-        pinned = prefixes.tell() if prefixes is not None and prefixes.has_changed else None
+        pinned = self._prefixes.report() if self._prefixes.has_changed else None
         return self._output.build(result.step, stats, pinned)
 
 

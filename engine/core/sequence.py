@@ -1,24 +1,22 @@
-"""Sequences and the groups that belong to one request. Only the scheduler changes them."""
+"""A sequence of tokens and every change of its state.
+
+Every change is a method of this file, or for the loops over a whole batch a function of
+`sequence_group`. Each asserts what it relies on where that costs no time. Only the scheduler and
+its parts call them, and no other module assigns to a field of a sequence or a group
+(`tests/engine/core/test_transitions.py` reads the code for it):
+
+    Planner          schedule_prefill, take_fork_row
+    Decoding         append_token, append_beam_token, finish
+    DeferredRelease  leave_batch, release_row
+    SequenceGroup    become_fork, rewind, restart, and whatever it does to all its sequences
+"""
 
 from dataclasses import dataclass, field
-from enum import Enum, auto
 
-from engine.core.beam_search import BeamSearch
-from engine.types import FinishReason, IntColumn, Request, SamplingParams, int32
-
-
-class Status(Enum):
-    """Where a group is."""
-
-    WAITING = auto()
-    RUNNING = auto()
-    SWAPPED = auto()
-    FINISHED = auto()
-
+from engine.types import FinishReason, IntColumn, int32
 
 # looking up a member of an enum takes 0.2 us before Python 3.12, too long for every token
 UNFINISHED = FinishReason.NONE
-RUNNING = Status.RUNNING
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -36,8 +34,8 @@ class Sequence:
         prompt: int32 token ids.
         output: int32 token ids generated so far.
         row: place in the workers' row table; -1 while it has none.
-        prefill_end: known tokens when it was admitted; positions below are prefilled, later ones
-            decoded.
+        prefill_end: known tokens when blocks were allocated; positions below are prefilled, later
+            ones decoded.
         num_scheduled: positions covered by plans up to the last one.
         num_in_flight: tokens that submitted plans sample and no result has brought yet.
         fork_row: row whose state its row takes over with the next plan; -1 for none.
@@ -80,13 +78,50 @@ class Sequence:
         output = self.output[max(0, start - split) : start + count - split]
         return self.prompt[start:] + output
 
+    def schedule_prefill(self, count: int, *, samples: bool, step: int) -> None:
+        """Plan the next `count` known tokens; the chunk that ends them samples a token."""
+        self.num_scheduled += count
+        self.num_in_flight += samples
+        self.last_step = step
+        assert samples == (self.num_scheduled == self.prefill_end)
+
+    def append_token(self, token: int, stop_ids: frozenset[int], max_tokens: int) -> None:
+        """Take in a sampled token; a stop id, or the last token allowed, ends the sequence."""
+        assert self.finish_reason is UNFINISHED
+        output = self.output
+        output.append(token)
+        if token in stop_ids:
+            self.finish_reason = FinishReason.STOP
+        elif len(output) == max_tokens:
+            self.finish_reason = FinishReason.LENGTH
+
+    def append_beam_token(self, token: int) -> None:
+        """Take in the token that the beam search has chosen; when a beam ends is its decision."""
+        assert self.finish_reason is UNFINISHED
+        self.output.append(token)
+
     def become_fork(self, parent: "Sequence") -> None:
-        """Take over what a sequence of the same group has generated; the row follows later."""
+        """Take over what a sequence of the same group has generated.
+
+        Its row takes over the parent's state with the next plan (see `take_fork_row`).
+        """
+        assert self is not parent
         self.output = parent.output[:]
         self.prefill_end = parent.prefill_end
         self.num_scheduled = parent.num_scheduled
         self.fork_row = parent.row
         self.finish_reason = UNFINISHED
+
+    def take_fork_row(self) -> int:
+        """The row whose state its row takes over with this plan; -1 for none."""
+        row, self.fork_row = self.fork_row, -1
+        return row
+
+    def finish(self, reason: FinishReason) -> None:
+        """End it. Tokens of plans in flight are dropped; a beam may be forked into again."""
+        assert self.finish_reason is UNFINISHED
+        assert reason is not UNFINISHED
+        self.finish_reason = reason
 
     def rewind(self) -> None:
         """Feed the last known token again, if a plan has fed it already."""
@@ -97,106 +132,14 @@ class Sequence:
         """Forget what is in the pool; everything known is to be prefilled again."""
         self.num_scheduled = self.prefill_end = 0
 
+    def leave_batch(self) -> None:
+        """Take part in no later plan; a fork that its row has not followed yet is dropped."""
+        assert self.row >= 0
+        self.fork_row = -1
 
-@dataclass(eq=False, slots=True, kw_only=True)
-class SequenceGroup:
-    """The sequences of one request: first one, its siblings are born by fork after the prefill.
-
-    A group is admitted, preempted and swapped as a whole (paper, section 4.5).
-
-    Attributes:
-        max_tokens: tokens that each sequence may generate, clipped to the model's context.
-        stop_ids: token ids that end a sequence.
-        num_sequences: sequences once it has forked.
-        row_sampling: the parameters that the workers use for its rows.
-        beam: state of its beam search; None for sampling.
-        spare_rows: rows kept for siblings that are not born yet.
-        num_overtakes: later groups that have entered while it was swapped out.
-        num_prompt_told: prompt tokens whose log-probability has been told, where asked for.
-        num_cached_tokens: prompt tokens that the prefix cache had when it was admitted first; -1
-            before.
-        is_cache_told: whether that has been told.
-        num_untold_preemptions: times that it was preempted since its last news.
-        unwanted: choices that end in place of their next token.
-    """
-
-    request: Request
-    sequences: list[Sequence]
-    max_tokens: int
-    stop_ids: frozenset[int]
-    num_sequences: int
-    row_sampling: SamplingParams
-    beam: BeamSearch | None = None
-    spare_rows: list[int] = field(default_factory=list)
-    status: Status = Status.WAITING
-    num_overtakes: int = 0
-    num_prompt_told: int = 0
-    num_cached_tokens: int = -1
-    is_cache_told: bool = False
-    num_untold_preemptions: int = 0
-    unwanted: set[int] = field(default_factory=set)
-
-    @property
-    def num_prompt_entries(self) -> int:
-        """Leading prompt positions whose following token has a log-probability to tell."""
-        asks = self.request.sampling.prompt_logprobs is not None
-        return len(self.request.prompt) - 1 if asks else 0
-
-    @property
-    def live(self) -> list[Sequence]:
-        """Sequences that go on."""
-        return [s for s in self.sequences if s.finish_reason is UNFINISHED]
-
-    @property
-    def with_row(self) -> list[Sequence]:
-        """Sequences that need a row: live ones, and beams that a fork may revive."""
-        return self.sequences if self.beam is not None else self.live
-
-    @property
-    def ready(self) -> list[Sequence]:
-        """Sequences of a running group whose next token can be planned."""
-        if self.status is not RUNNING:
-            return []
-        if self.beam is not None:
-            # a beam learns its next token only when all beams have their candidates
-            return [
-                s
-                for s in self.sequences
-                if s.prefill_end <= s.num_scheduled < len(s.prompt) + len(s.output)
-                and s.finish_reason is UNFINISHED
-            ]
-        max_tokens = self.max_tokens
-        return [
-            s
-            for s in self.sequences
-            if s.num_scheduled >= s.prefill_end
-            and s.finish_reason is UNFINISHED
-            and len(s.output) + s.num_in_flight < max_tokens
-        ]
-
-    @property
-    def is_prefilling(self) -> bool:
-        """Whether it is running and known tokens of it are still to be prefilled."""
-        return self.status is RUNNING and any(s.is_prefilling for s in self.sequences)
-
-    @property
-    def num_unborn(self) -> int:
-        """Siblings that are still to be forked."""
-        return self.num_sequences - len(self.sequences)
-
-    def bear_sibling(self) -> Sequence:
-        """Make the next sequence of the group, in a row kept for it."""
-        first, choice = self.sequences[0], len(self.sequences)
-        sibling = Sequence(
-            sequence_id=first.sequence_id + choice,
-            choice=choice,
-            prompt=first.prompt,
-            row=self.spare_rows.pop(0),
-        )
-        self.sequences.append(sibling)
-        return sibling
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether every plan that touches it is complete, and its rows are given back."""
-        return not any(s.num_in_flight or s.row >= 0 for s in self.sequences)
+    def release_row(self) -> int:
+        """Give up its row, which no plan in flight touches."""
+        assert self.row >= 0
+        assert self.num_in_flight == 0
+        row, self.row = self.row, -1
+        return row

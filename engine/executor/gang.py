@@ -25,7 +25,7 @@ REPLIES: Codec[StepResult | str] = Codec(StepResult | str)
 class GangExecutor:
     """Send every plan to all ranks, then wait until all have answered.
 
-    Implements `engine.core.protocols.Executor`.
+    Implements `engine.core.executor.Executor`.
     """
 
     def __init__(

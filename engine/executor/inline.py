@@ -7,7 +7,7 @@ from engine.types import StepPlan, StepResult
 
 
 class InlineExecutor:
-    """An executor of one rank. Implements `engine.core.protocols.Executor`.
+    """An executor of one rank. Implements `engine.core.executor.Executor`.
 
     On a CPU a plan is done as soon as it is submitted; a GPU works on while the caller goes on.
     """

@@ -134,7 +134,7 @@ class SimulatedExecutor:
             contexts=tuple(contexts),
             num_decodes=len(plan.decode_rows),
             num_copied_blocks=len(plan.copy_sources),
-            num_swapped_blocks=len(plan.swap_out_blocks) + len(plan.swap_in_blocks),
+            num_swapped_blocks=len(plan.swap_out_sources) + len(plan.swap_in_destinations),
         )
 
     def _num_alternatives(self, plan: StepPlan) -> list[int]:

@@ -52,17 +52,13 @@ class EngineLoop:
             self._add(command)
             return
         for request_id, choice in zip(command.request_ids, command.choices, strict=True):
-            self._engine.abort(request_id, choice)
+            self._engine.scheduler.abort(request_id, choice)
         for salt, name in command.prefixes:
-            self._engine.release_prefix(salt, name)
+            self._engine.scheduler.release_prefix(salt, name)
 
     def _add(self, request: Request) -> None:
         try:
-            request = replace(request, arrival_s=self._clock())
-            if request.pin is not None:
-                self._engine.reserve_prefix(request)
-            else:
-                self._engine.add(request)
+            self._engine.scheduler.add(replace(request, arrival_s=self._clock()))
         except RequestError as error:
             # the replica's admission has accepted what the core refuses; only this request fails
             logger.warning("request_refused request_id=%d reason=%s", request.request_id, error)

@@ -100,8 +100,8 @@ class EngineClient(Protocol):
     async def pin_prefix(self, prompt: IntColumn, pin: Pin, *, salt: bytes = b"") -> FinishReason:
         """Compute and pin the full blocks of a prompt on every engine replica, one after the other.
 
-        See `engine.core.pinned_prefixes`. If a replica refuses, those before it keep what they have
-        pinned.
+        See `engine.core.memory.pinned_prefixes`. If a replica refuses, those before it keep what
+        they have pinned.
 
         Returns:
             LENGTH when the prefix is pinned, else why its computation ended.

@@ -13,14 +13,14 @@ class Capacity:
         num_blocks: blocks of the KV pool.
         block_size: tokens per block.
         num_rows: sequences that can be in the row table at once.
-        num_swap_slots: blocks that fit the swap space.
+        num_swap_blocks: blocks of the swap space.
         block_copy_s: seconds to copy a block to or from the swap space; 0 when not measured.
     """
 
     num_blocks: int
     block_size: int
     num_rows: int
-    num_swap_slots: int = 0
+    num_swap_blocks: int = 0
     block_copy_s: float = 0.0
 
     @property
@@ -31,7 +31,7 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryUsage:
-    """KV slots by use; those from filled to free sum to the total.
+    """Token slots of the KV cache by use; those from filled to free sum to the total.
 
     The waste has the paper's names (section 3.1), except that it counts free memory as external.
 
@@ -41,7 +41,7 @@ class MemoryUsage:
         reserved: slots kept in advance for tokens that will come.
         internal: slots kept in advance that are never used, by a wrong estimate; paged, all slots
             of blocks in use beyond the last token.
-        external: slots that belong to nobody, by rounding to blocks and to powers of two.
+        external: slots that no sequence can use, by rounding to blocks and to powers of two.
         cached: slots of unused blocks whose contents are kept for later prompts until the space is
             needed.
         pinned: slots of unused blocks that belong to pinned prefixes.

@@ -1,4 +1,4 @@
-"""The news of a step for the ingresses."""
+"""The output of a step for the clients."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -6,9 +6,9 @@ from enum import IntEnum
 from engine.types.columns import FloatColumn, IntColumn, float32, int32, int64
 from engine.types.memory import MemoryUsage, PinnedPrefix
 
-# the choice that entries about the prompt itself have
+# the choice that items about the prompt itself have
 PROMPT_CHOICE = -1
-# the choice that news of open beams have
+# the choice that reports of open beams have
 BEAM_CHOICE = -3
 # what beams that have ended have in the place of an index
 ENDED_BY_TOKEN, ENDED_BY_PATTERN = -1, -2
@@ -27,7 +27,7 @@ class FinishReason(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A `RequestError` on its way to the ingress; `code` says which one."""
+    """A `RequestError` on its way to the client; `code` says which one."""
 
     code: str
     message: str
@@ -67,7 +67,7 @@ class StepStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutput:
-    """The news of one step for the ingresses: one entry per new token or ended sequence.
+    """The output of one step for the clients: one item per new token or ended sequence.
 
     Attributes:
         request_ids: int64.
@@ -77,13 +77,13 @@ class StepOutput:
         finish_reasons: int8 `FinishReason`.
         top_counts, top_tokens, top_logprobs: see `StepResult`.
         stats: counts after the step.
-        cached_tokens: int32 tokens of the prompt that were found in the prefix cache, told once for
-            each request, with one of its entries; empty when no entry tells any.
-        preemptions: int32 times that the request was preempted since its last entry; empty when no
-            entry tells any.
+        cached_tokens: int32 tokens of the prompt that were found in the prefix cache, reported once
+            for each request, with one of its items, else 0; empty when no item has any.
+        preemptions: int32 times that the request was preempted since its last item; empty when all
+            are 0.
         pinned: all pinned prefixes, where that has changed since the last output.
         refusals: request ids that were refused after all, and why; their choices end by ERROR.
-        beam_requests: int64, one entry per beam of the searches that tell of them, all beams of one
+        beam_requests: int64, one item per beam of the searches that report them, all beams of one
             step of a search together.
         beam_indices, beam_parents, beam_tokens: int32; the beam with an index, or `ENDED_BY_TOKEN`
             or `ENDED_BY_PATTERN`, adds a token to what the parent was before the step. Beams that

@@ -46,7 +46,7 @@ class SamplingParams:
         beam_width: beams to keep open, at least n; 0 samples instead of searching.
         length_penalty, early_stopping: beam search only, as in transformers' `generate`.
         stop_pattern: beam search only: what else ends a hypothesis, with the token that meets it.
-        tell_beams: beam search only: tell of the open beams after each step.
+        report_beams: beam search only: report the open beams after each step.
         min_tokens: tokens before which no stop id can be chosen.
         presence_penalty, frequency_penalty: subtracted from the logits of output tokens, once and
             per occurrence, in [-2, 2].
@@ -55,9 +55,9 @@ class SamplingParams:
         logit_bias: (token id, value added to its logit).
         allowed_token_ids: the only ids that can be chosen; empty allows all.
         bad_words: token sequences whose last token cannot follow the others.
-        deterministic: the same bits alone, in a batch, after a swap and after recomputation.
+        deterministic: the same bits by itself, in a batch, after a swap and after recomputation.
         prompt_logprobs: None for none, else log-probabilities of the prompt's tokens and of this
-            many most likely tokens at each place, told under `PROMPT_CHOICE`.
+            many most likely tokens at each place, reported under `PROMPT_CHOICE`.
         num_logprobs: None for none, else log-probabilities of the chosen token and of this many
             most likely tokens, from the raw distribution (before temperature and filters).
     """
@@ -75,7 +75,7 @@ class SamplingParams:
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
     stop_pattern: StopPattern | None = None
-    tell_beams: bool = False
+    report_beams: bool = False
     min_tokens: int = 0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
@@ -130,9 +130,9 @@ class Request:
         request_id: 63-bit, unique in the engine.
         prompt: int32 token ids, at least one.
         salt: the tenant; requests of other tenants never share blocks with this one.
-        arrival_s: seconds on the clock of whoever drives the engine.
+        arrival_s: seconds on the clock that drives the engine.
         pin: keep the full blocks of the prompt. Such a request has one sequence of one token, which
-            is not told: it ends without output once the prompt is computed.
+            is not reported: it ends without output once the prompt is computed.
     """
 
     request_id: int

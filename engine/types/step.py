@@ -14,7 +14,7 @@ class RowAdmission:
     Attributes:
         choice: index of the sequence inside its request; added to the seed.
         length: positions that were computed before it was swapped out; a prefill sets its own.
-        prompt_len: tokens of the prompt, which penalties and `min_tokens` tell from the output.
+        prompt_len: tokens of the prompt; penalties and `min_tokens` treat the output differently.
         known_tokens: int32 prompt and output tokens so far, where `sampling.needs_known_tokens`;
             otherwise empty.
     """
@@ -32,9 +32,9 @@ class StepPlan:
     """Everything that the workers must do in one step.
 
     A plan is self-contained, so plans can be logged and replayed. Workers apply it in field order:
-    releases, admissions, forks, table entries, last tokens, swap out, swap in, copies, then one
-    forward pass over `decode_rows` (one token each, the row's last one) followed by the prefill
-    chunks, and one sampled token per entry of `sampled_rows`. A row's length, last token and block
+    releases, admissions, forks, block table writes, last tokens, swap out, swap in, copies, then
+    one forward pass over `decode_rows` (one token each, the row's last one) followed by the prefill
+    chunks, and one sampled token per item of `sampled_rows`. A row's length, last token and block
     table live with the workers, so a plan carries only what changed.
 
     Attributes:
@@ -44,11 +44,11 @@ class StepPlan:
         append_rows, append_indices, append_blocks: int32 writes table[row][index] = block.
         token_rows, token_values: int32 writes last_token[row] = value, where it is not the token
             that the row sampled last.
-        swap_out_blocks, swap_out_slots: int32 pairs, GPU block -> CPU slot.
-        swap_in_slots, swap_in_blocks: int32 pairs, CPU slot -> GPU block.
+        swap_out_sources, swap_out_destinations: int32 pairs, GPU block -> swap block.
+        swap_in_sources, swap_in_destinations: int32 pairs, swap block -> GPU block.
         copy_sources, copy_destinations: int32 block pairs (copy-on-write).
         decode_rows: int32 rows that grow by one token.
-        prefill_rows, prefill_starts, prefill_counts: int32, one entry per chunk: tokens
+        prefill_rows, prefill_starts, prefill_counts: int32, one item per chunk: tokens
             [start, start + count) of the row's sequence.
         prefill_samples: int8, 1 where the chunk ends the known tokens, so that a token is sampled.
         prefill_tokens: int32 token ids of all chunks, one after the other.
@@ -66,10 +66,10 @@ class StepPlan:
     append_blocks: IntColumn = field(default_factory=int32)
     token_rows: IntColumn = field(default_factory=int32)
     token_values: IntColumn = field(default_factory=int32)
-    swap_out_blocks: IntColumn = field(default_factory=int32)
-    swap_out_slots: IntColumn = field(default_factory=int32)
-    swap_in_slots: IntColumn = field(default_factory=int32)
-    swap_in_blocks: IntColumn = field(default_factory=int32)
+    swap_out_sources: IntColumn = field(default_factory=int32)
+    swap_out_destinations: IntColumn = field(default_factory=int32)
+    swap_in_sources: IntColumn = field(default_factory=int32)
+    swap_in_destinations: IntColumn = field(default_factory=int32)
     copy_sources: IntColumn = field(default_factory=int32)
     copy_destinations: IntColumn = field(default_factory=int32)
     decode_rows: IntColumn = field(default_factory=int32)
@@ -108,11 +108,11 @@ class StepResult:
     prefilled position of the prompt but its last, the token that follows it there.
 
     Attributes:
-        rows, tokens: int32, one entry per sampled row or prompt position.
+        rows, tokens: int32, one item per sampled row or prompt position.
         logprobs: float32 log-probability of each token in the raw distribution; NaN where the row
             asked for none.
-        top_counts: int32 number of alternatives per entry; empty when no row asked for any.
-        top_tokens, top_logprobs: int32 and float32, the alternatives of all entries, most likely
+        top_counts: int32 number of alternatives per item; empty when no row asked for any.
+        top_tokens, top_logprobs: int32 and float32, the alternatives of all items, most likely
             first.
         elapsed_s: seconds the workers spent on the step.
     """

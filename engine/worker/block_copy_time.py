@@ -21,7 +21,7 @@ def measure_block_copy_s(pool: KVPool) -> float:
         Seconds to copy one block in one direction; 0 if there is no swap space.
     """
     block_bytes = pool.kv[0].nbytes
-    num_blocks = min(pool.num_blocks, pool.num_swap_slots, max(1, _MOST_BYTES // block_bytes))
+    num_blocks = min(pool.num_blocks, pool.num_swap_blocks, max(1, _MOST_BYTES // block_bytes))
     if not num_blocks:
         return 0.0
     ids = int32(list(range(num_blocks)))

@@ -56,7 +56,7 @@ class KVPool:
         return self.kv.shape[0]
 
     @property
-    def num_swap_slots(self) -> int:
+    def num_swap_blocks(self) -> int:
         """Blocks that fit the swap space."""
         return self._swap.shape[0]
 

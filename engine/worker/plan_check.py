@@ -11,8 +11,8 @@ _WRITTEN_ONCE = (
     "releases",
     "fork_children",
     "token_rows",
-    "swap_out_slots",
-    "swap_in_blocks",
+    "swap_out_destinations",
+    "swap_in_destinations",
     "copy_destinations",
 )
 
@@ -27,7 +27,7 @@ class PlanLimits:
 
     num_rows: int
     num_blocks: int
-    num_swap_slots: int
+    num_swap_blocks: int
     max_blocks: int
     num_positions: int
     vocab_size: int
@@ -50,10 +50,10 @@ def check_plan(plan: StepPlan, limits: PlanLimits) -> None:
         ("append_blocks", limits.num_blocks),
         ("token_rows", limits.num_rows),
         ("token_values", limits.vocab_size),
-        ("swap_out_blocks", limits.num_blocks),
-        ("swap_out_slots", limits.num_swap_slots),
-        ("swap_in_slots", limits.num_swap_slots),
-        ("swap_in_blocks", limits.num_blocks),
+        ("swap_out_sources", limits.num_blocks),
+        ("swap_out_destinations", limits.num_swap_blocks),
+        ("swap_in_sources", limits.num_swap_blocks),
+        ("swap_in_destinations", limits.num_blocks),
         ("copy_sources", limits.num_blocks),
         ("copy_destinations", limits.num_blocks),
         ("decode_rows", limits.num_rows),
@@ -118,8 +118,8 @@ def _check_lengths(plan: StepPlan) -> None:
         len(plan.append_rows) == len(plan.append_indices) == len(plan.append_blocks)
         and len(plan.fork_parents) == len(plan.fork_children)
         and len(plan.token_rows) == len(plan.token_values)
-        and len(plan.swap_out_blocks) == len(plan.swap_out_slots)
-        and len(plan.swap_in_slots) == len(plan.swap_in_blocks)
+        and len(plan.swap_out_sources) == len(plan.swap_out_destinations)
+        and len(plan.swap_in_sources) == len(plan.swap_in_destinations)
         and len(plan.copy_sources) == len(plan.copy_destinations)
         and len(plan.sibling_rows) == len(plan.sibling_parents)
         and len(plan.prefill_rows) == len(plan.prefill_starts) == len(plan.prefill_counts)

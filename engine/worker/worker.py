@@ -54,7 +54,7 @@ class Worker:
             num_blocks=pool.num_blocks,
             block_size=pool.block_size,
             num_rows=config.max_num_seqs,
-            num_swap_slots=pool.num_swap_slots,
+            num_swap_blocks=pool.num_swap_blocks,
             block_copy_s=measure_block_copy_s(pool),
         )
         self.pool = pool
@@ -72,7 +72,7 @@ class Worker:
         self._limits = PlanLimits(
             num_rows=config.max_num_seqs,
             num_blocks=pool.num_blocks,
-            num_swap_slots=pool.num_swap_slots,
+            num_swap_blocks=pool.num_swap_blocks,
             num_positions=config.scheduler.max_model_len,
             max_blocks=self._table.block_tables.shape[1],
             vocab_size=config.model.vocab_size,
@@ -125,10 +125,10 @@ class Worker:
             table.last_tokens[rows] = tokens
 
     def _move_blocks(self, plan: StepPlan) -> None:
-        if plan.swap_out_blocks:
-            self.pool.swap_out(plan.swap_out_blocks, plan.swap_out_slots)
-        if plan.swap_in_blocks:
-            self.pool.swap_in(plan.swap_in_slots, plan.swap_in_blocks)
+        if plan.swap_out_sources:
+            self.pool.swap_out(plan.swap_out_sources, plan.swap_out_destinations)
+        if plan.swap_in_destinations:
+            self.pool.swap_in(plan.swap_in_sources, plan.swap_in_destinations)
         if plan.copy_sources:
             self.pool.copy(*stage(self._runtime, plan.copy_sources, plan.copy_destinations))
 

@@ -263,7 +263,7 @@ class _Run:
 
     def _add(self, prompt_len: int, output_len: int) -> None:
         timed = TimedRequest(due_s=0.0, input_len=prompt_len, output_len=output_len)
-        self._engine.add(self._setup.request(self._num_sent, timed))
+        self._engine.scheduler.add(self._setup.request(self._num_sent, timed))
         self._num_sent += 1
 
 

@@ -66,7 +66,7 @@ class InProcessEngine:
         sampling = SamplingParams(max_tokens=output_len, temperature=0.0, ignore_eos=True)
         for request_id, prompt in enumerate(prompts, start=first_id):
             request = Request(request_id=request_id, prompt=array("i", prompt), sampling=sampling)
-            self._engine.add(request)
+            self._engine.scheduler.add(request)
         while self._engine.has_work:
             start_s = time.perf_counter()
             step = self._engine.step(start_s)

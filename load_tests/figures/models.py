@@ -69,7 +69,7 @@ class Model:
             num_blocks=self.num_blocks * BLOCK_SIZE // block_size,
             block_size=block_size,
             num_rows=MAX_NUM_SEQS,
-            num_swap_slots=SWAP_BYTES // (self.kv_bytes_per_token * block_size),
+            num_swap_blocks=SWAP_BYTES // (self.kv_bytes_per_token * block_size),
         )
 
     def step_time(self, block_size: int = BLOCK_SIZE) -> LinearStepTime:

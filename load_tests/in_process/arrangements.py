@@ -83,7 +83,7 @@ class Stage:
         outcome = [Told() for _ in requests]
         start_s = time.perf_counter()
         for request in requests:
-            engine.add(request)
+            engine.scheduler.add(request)
         stats = None
         while engine.has_work:
             output = engine.step(0.0)

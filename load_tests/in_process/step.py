@@ -205,7 +205,7 @@ class Bench:
         for _ in range(count):
             prompt = int32(self._random.choices(range(self._vocab_size), k=input_len))
             request = Request(request_id=self._next_id, prompt=prompt, sampling=sampling)
-            self._engine.add(request)
+            self._engine.scheduler.add(request)
             self._next_id += 1
 
     def _step(self) -> list[_Step]:

@@ -75,7 +75,7 @@ class PagodaSide:
 
     def _add(self, prompt: list[int], sampling: SamplingParams) -> None:
         request = Request(request_id=self._next_id, prompt=int32(prompt), sampling=sampling)
-        self._engine.add(request)
+        self._engine.scheduler.add(request)
         self._next_id += 1
 
     def _drain(self) -> int:

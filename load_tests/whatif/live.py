@@ -88,7 +88,7 @@ class LiveEngine:
         self._num_requests += 1
         ids = prompt(0, request_id, traced.input_len, self._num_tokens)
         sampling = SamplingParams(max_tokens=traced.output_len, temperature=0.0, ignore_eos=True)
-        self._engine.add(
+        self._engine.scheduler.add(
             Request(
                 request_id=request_id,
                 prompt=int32(ids),

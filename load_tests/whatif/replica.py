@@ -107,7 +107,7 @@ class Replica:
         self.served[index] = Served(request=traced)
         try:
             self._admission.check(request, num_waiting=self.num_waiting, now_s=self._now_s)
-            self._engine.add(request)
+            self._engine.scheduler.add(request)
         except RequestError:
             self.served[index] = Served(request=traced, is_refused=True)
         else:

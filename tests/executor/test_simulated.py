@@ -1,6 +1,6 @@
 from engine.config import SchedulerConfig
 from engine.core.engine import Engine
-from engine.core.paged_memory import PagedMemory
+from engine.core.memory.paged_block_manager import PagedBlockManager
 from engine.executor.simulated import (
     OUTPUT_TOKEN,
     PROMPT_TOKEN,
@@ -13,7 +13,7 @@ from engine.types import Capacity, Request, SamplingParams, StepOutput, int32
 CONFIG = SchedulerConfig(
     max_num_batched_tokens=64, max_model_len=200, prefix_cache=False, prompt_share=1.0
 )
-CAPACITY = Capacity(num_blocks=64, block_size=4, num_rows=8, num_swap_slots=64)
+CAPACITY = Capacity(num_blocks=64, block_size=4, num_rows=8, num_swap_blocks=64)
 STEP_TIME = LinearStepTime(
     weights_s=1.0, token_s=0.0, context_token_s=0.001, step_s=0.0, sequence_s=0.0
 )
@@ -29,7 +29,7 @@ def _request(request_id: int, prompt_len: int, max_tokens: int, beam_width: int 
 
 def _run(engine: Engine, *requests: Request) -> list[StepOutput]:
     for request in requests:
-        engine.add(request)
+        engine.scheduler.add(request)
     outputs = []
     while (output := engine.step(0.0)) is not None:
         outputs.append(output)
@@ -41,10 +41,12 @@ def _saving(replacement: float, seed: int = 0, capacity: Capacity = CAPACITY) ->
     executor = SimulatedExecutor(
         capacity, STEP_TIME, ancestry=BeamAncestry(replacement=replacement, seed=seed)
     )
-    memory = PagedMemory(
-        capacity.num_blocks, capacity.block_size, prefix_cache=False, num_swap_slots=64
+    memory = PagedBlockManager(
+        capacity.num_blocks, capacity.block_size, prefix_cache=False, num_swap_blocks=64
     )
-    outputs = _run(Engine(CONFIG, executor, memory=memory), _request(1, 10, 40, beam_width=4))
+    outputs = _run(
+        Engine(CONFIG, executor, block_manager=memory), _request(1, 10, 40, beam_width=4)
+    )
     return [output.stats.usage.shared_saving for output in outputs]
 
 
@@ -89,7 +91,7 @@ def test_every_beam_has_a_parent_and_the_rate_is_kept() -> None:
 
 
 def test_beams_survive_preemption() -> None:
-    small = Capacity(num_blocks=17, block_size=4, num_rows=8, num_swap_slots=64)
+    small = Capacity(num_blocks=17, block_size=4, num_rows=8, num_swap_blocks=64)
     for preemption in ("swap", "recompute"):
         config = SchedulerConfig(
             max_num_batched_tokens=64,

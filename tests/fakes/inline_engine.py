@@ -35,7 +35,7 @@ class InlineEngineClient:
         self, prompt: IntColumn, sampling: SamplingParams, *, salt: bytes = b""
     ) -> "InlineStream":
         request_id = next(self._request_ids)
-        self._engine.add(
+        self._engine.scheduler.add(
             Request(request_id=request_id, prompt=prompt, sampling=sampling, salt=salt)
         )
         return self._open(request_id, sampling.n)
@@ -43,14 +43,14 @@ class InlineEngineClient:
     async def pin_prefix(self, prompt: IntColumn, pin: Pin, *, salt: bytes = b"") -> FinishReason:
         request_id = next(self._request_ids)
         sampling = SamplingParams(max_tokens=1)
-        self._engine.reserve_prefix(
+        self._engine.scheduler.add(
             Request(request_id=request_id, prompt=prompt, sampling=sampling, salt=salt, pin=pin)
         )
         *_, last = [delta async for delta in self._open(request_id, 1)]
         return last.finish_reason
 
     async def release_prefix(self, name: str, *, salt: bytes = b"") -> None:
-        self._engine.release_prefix(salt, name)
+        self._engine.scheduler.release_prefix(salt, name)
 
     async def prefixes(self, *, salt: bytes = b"") -> list[PrefixInfo]:
         while self._engine.has_work:
@@ -78,7 +78,7 @@ class InlineEngineClient:
                 self._streams[request_id].pending.append(delta)
 
     def abort(self, request_id: int, choice: int = ALL_CHOICES) -> None:
-        self._engine.abort(request_id, choice)
+        self._engine.scheduler.abort(request_id, choice)
 
     def _open(self, request_id: int, num_choices: int) -> "InlineStream":
         self._streams[request_id] = InlineStream(self, request_id, num_choices)

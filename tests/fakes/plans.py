@@ -14,7 +14,7 @@ from engine.types import (
 )
 from tests.fakes.symbolic_executor import EMPTY_PREFIX, SymbolicExecutor, SymbolicModel, extend_hash
 
-CAPACITY = Capacity(num_blocks=6, block_size=2, num_rows=3, num_swap_slots=6)
+CAPACITY = Capacity(num_blocks=6, block_size=2, num_rows=3, num_swap_blocks=6)
 SAMPLING = SamplingParams(max_tokens=8, seed=5)
 
 

@@ -194,7 +194,7 @@ class FakeStream:
         found = list(self._script.hypotheses[: self._sampling.n])
         found += [Hypothesis((), ())] * (self._sampling.n - len(found))
         count = self._sampling.num_logprobs
-        steps = self._script.beam_steps if self._sampling.tell_beams else ()
+        steps = self._script.beam_steps if self._sampling.report_beams else ()
         return [
             (0, replace(_delta(BEAM_CHOICE, [], [], None, FinishReason.NONE), beam_steps=(step,)))
             for step in steps

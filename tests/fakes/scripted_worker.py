@@ -50,7 +50,7 @@ def continuation(prompt: list[int], count: int, choice: int = 0) -> list[int]:
 def engine_config(
     *,
     num_blocks: int = 64,
-    num_swap_slots: int = 0,
+    num_swap_blocks: int = 0,
     max_num_waiting: int = 1024,
     ranks: int = 2,
     device: Device = "cpu",
@@ -77,7 +77,7 @@ def engine_config(
         tensor_parallel_size=ranks,
         block_size=BLOCK_SIZE,
         num_blocks=num_blocks,
-        swap_bytes=num_swap_slots * BLOCK_SIZE * model.kv_bytes_per_token(4, ranks),
+        swap_bytes=num_swap_blocks * BLOCK_SIZE * model.kv_bytes_per_token(4, ranks),
         max_num_seqs=16,
         max_num_batched_tokens=64,
         max_model_len=200,
@@ -105,7 +105,7 @@ class ScriptedWorker:
             num_blocks=config.num_blocks,
             block_size=config.block_size,
             num_rows=config.max_num_seqs,
-            num_swap_slots=config.swap_bytes // (config.block_size * token_bytes),
+            num_swap_blocks=config.swap_bytes // (config.block_size * token_bytes),
         )
         self._step_s = step_s
         self._executor = SymbolicExecutor(self.capacity, ScriptedModel())

@@ -162,10 +162,10 @@ class SymbolicExecutor:
             self._rows[row].last_token = token
 
     def _apply_blocks(self, plan: StepPlan) -> None:
-        for block, slot in zip(plan.swap_out_blocks, plan.swap_out_slots, strict=True):
-            self._require(0 <= slot < self.capacity.num_swap_slots, f"no swap slot {slot}")
+        for block, slot in zip(plan.swap_out_sources, plan.swap_out_destinations, strict=True):
+            self._require(0 <= slot < self.capacity.num_swap_blocks, f"no swap slot {slot}")
             self._swapped[slot] = self._block(block)
-        for slot, block in zip(plan.swap_in_slots, plan.swap_in_blocks, strict=True):
+        for slot, block in zip(plan.swap_in_sources, plan.swap_in_destinations, strict=True):
             self._require(slot in self._swapped, f"swap slot {slot} is empty")
             self._write_block(block, self._swapped.pop(slot))
         for source, destination in zip(plan.copy_sources, plan.copy_destinations, strict=True):

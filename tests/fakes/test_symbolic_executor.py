@@ -80,13 +80,13 @@ def test_a_block_can_be_copied_away_and_back() -> None:
 
 def test_a_block_can_be_swapped_out_and_in() -> None:
     swap_out = replace(
-        prefill(1, 1, [7], [0]), swap_out_blocks=int32([0]), swap_out_slots=int32([5])
+        prefill(1, 1, [7], [0]), swap_out_sources=int32([0]), swap_out_destinations=int32([5])
     )
     swap_in = replace(
         decode(2, 0),
         releases=int32([1]),
-        swap_in_slots=int32([5]),
-        swap_in_blocks=int32([0]),
+        swap_in_sources=int32([5]),
+        swap_in_destinations=int32([0]),
     )
     tokens = run(make_executor(), prefill(0, 0, [1, 2, 3], [0, 1]), swap_out, swap_in)
     assert list(tokens[2]) == expected_tokens([1, 2, 3], 2)[1:]
@@ -111,9 +111,11 @@ WRONG_PLANS = {
     "nothing to compute": replace(
         prefill(1, 1, [9], [2]), prefill_counts=int32([0]), prefill_tokens=int32()
     ),
-    "no swap slot 6": replace(decode(1, 0), swap_out_blocks=int32([0]), swap_out_slots=int32([6])),
+    "no swap slot 6": replace(
+        decode(1, 0), swap_out_sources=int32([0]), swap_out_destinations=int32([6])
+    ),
     "swap slot 0 is empty": replace(
-        decode(1, 0), swap_in_slots=int32([0]), swap_in_blocks=int32([2])
+        decode(1, 0), swap_in_sources=int32([0]), swap_in_destinations=int32([2])
     ),
     "no block 6": append(decode(1, 0), 0, 2, 6),
     "row 0 taken twice": prefill(1, 0, [9], [2]),

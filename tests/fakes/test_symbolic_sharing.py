@@ -80,7 +80,7 @@ def test_a_forked_row_goes_on_from_its_parent_with_the_token_that_it_is_given() 
 
 def swapped(swap_slots: list[int]) -> tuple[StepPlan, StepPlan]:
     """Blocks 0 and 1 of row 0 go out to slots 0 and 1, and come back as 4 and 5 from these."""
-    out = StepPlan(step=1, swap_out_blocks=int32([0, 1]), swap_out_slots=int32([0, 1]))
+    out = StepPlan(step=1, swap_out_sources=int32([0, 1]), swap_out_destinations=int32([0, 1]))
     back = StepPlan(
         step=2,
         releases=int32([0]),
@@ -90,8 +90,8 @@ def swapped(swap_slots: list[int]) -> tuple[StepPlan, StepPlan]:
         append_blocks=int32([4, 5, 3]),
         token_rows=int32([0]),
         token_values=int32([60]),
-        swap_in_slots=int32(swap_slots),
-        swap_in_blocks=int32([4, 5]),
+        swap_in_sources=int32(swap_slots),
+        swap_in_destinations=int32([4, 5]),
         decode_rows=int32([0]),
     )
     return out, back

@@ -233,8 +233,8 @@ LOOP_FAULTS = [
     Fault(
         what="an abort of one choice reaches the core as one of all",
         function=EngineLoop._carry_out,
-        old="self._engine.abort(request_id, choice)",
-        new="self._engine.abort(request_id)",
+        old="self._engine.scheduler.abort(request_id, choice)",
+        new="self._engine.scheduler.abort(request_id)",
         noticed_by="test_one_choice_is_aborted_and_the_others_go_on",
     ),
     Fault(
@@ -254,8 +254,8 @@ LOOP_FAULTS = [
     Fault(
         what="requests have no time of arrival",
         function=EngineLoop._add,
-        old="request = replace(request, arrival_s=self._clock())",
-        new="pass",
+        old="replace(request, arrival_s=self._clock())",
+        new="request",
         noticed_by="test_a_request_has_the_time_of_its_arrival",
     ),
     Fault(

@@ -29,8 +29,8 @@ PLAN_FAULTS = [
     Fault(
         what="slots of the swap space are checked as blocks",
         function=check_plan,
-        old='("swap_in_slots", limits.num_swap_slots)',
-        new='("swap_in_slots", limits.num_blocks)',
+        old='("swap_in_sources", limits.num_swap_blocks)',
+        new='("swap_in_sources", limits.num_blocks)',
         noticed_by="test_pairs_out_of_range_or_of_different_length_are_refused",
     ),
     Fault(
@@ -86,16 +86,16 @@ PLAN_FAULTS = [
         what="blocks are swapped in before others leave their place",
         function=Worker._move_blocks,
         old=(
-            "if plan.swap_out_blocks:\n"
-            "        self.pool.swap_out(plan.swap_out_blocks, plan.swap_out_slots)\n"
-            "    if plan.swap_in_blocks:\n"
-            "        self.pool.swap_in(plan.swap_in_slots, plan.swap_in_blocks)"
+            "if plan.swap_out_sources:\n"
+            "        self.pool.swap_out(plan.swap_out_sources, plan.swap_out_destinations)\n"
+            "    if plan.swap_in_destinations:\n"
+            "        self.pool.swap_in(plan.swap_in_sources, plan.swap_in_destinations)"
         ),
         new=(
-            "if plan.swap_in_blocks:\n"
-            "        self.pool.swap_in(plan.swap_in_slots, plan.swap_in_blocks)\n"
-            "    if plan.swap_out_blocks:\n"
-            "        self.pool.swap_out(plan.swap_out_blocks, plan.swap_out_slots)"
+            "if plan.swap_in_destinations:\n"
+            "        self.pool.swap_in(plan.swap_in_sources, plan.swap_in_destinations)\n"
+            "    if plan.swap_out_sources:\n"
+            "        self.pool.swap_out(plan.swap_out_sources, plan.swap_out_destinations)"
         ),
         noticed_by="test_blocks_are_swapped_out_before_others_take_their_place",
     ),

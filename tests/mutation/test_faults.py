@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.mutation.generation_faults import GENERATION_FAULTS
+from tests.mutation.app.generation_faults import GENERATION_FAULTS
+from tests.mutation.app.request_faults import REQUEST_FAULTS
+from tests.mutation.app.text_faults import TEXT_FAULTS
 from tests.mutation.mutant import Fault, in_place, is_noticed
-from tests.mutation.request_faults import REQUEST_FAULTS
 from tests.mutation.runtime_faults import RUNTIME_FAULTS
-from tests.mutation.text_faults import TEXT_FAULTS
 from tests.mutation.worker_faults import WORKER_FAULTS
 
 FAULTS: list[Fault] = [

@@ -3,7 +3,7 @@
 from collections import deque
 
 from engine.config import EngineConfig
-from engine.core.limits import clip_max_tokens
+from engine.core.scheduling.limits import clip_max_tokens
 from engine.errors import Overloaded
 from engine.types import Capacity, Request
 

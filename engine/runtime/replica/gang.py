@@ -115,7 +115,7 @@ def common_capacity(capacities: Sequence[Capacity]) -> Capacity:
     return replace(
         capacities[0],
         num_blocks=min(capacity.num_blocks for capacity in capacities),
-        num_swap_slots=min(capacity.num_swap_slots for capacity in capacities),
+        num_swap_blocks=min(capacity.num_swap_blocks for capacity in capacities),
         block_copy_s=max(capacity.block_copy_s for capacity in capacities),
     )
 

@@ -71,7 +71,7 @@ def capacity_of(cell: Cell, capacity: Capacity) -> Capacity:
         capacity,
         block_size=size,
         num_blocks=capacity.num_slots // size,
-        num_swap_slots=int(capacity.num_swap_slots / factor),
+        num_swap_blocks=int(capacity.num_swap_blocks / factor),
         block_copy_s=capacity.block_copy_s * factor,
     )
 

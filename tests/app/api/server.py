@@ -11,7 +11,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from app.http.routes import build_app
-from app.protocol.settings import ApiSettings
+from app.protocol.api_settings import ApiSettings
 from app.text.tokenizer import Tokenizer
 from engine.runtime.protocol import EngineClient
 from tests.app.text.tokenizers import chatml_tokenizer

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from app.generation.prepare import Job, JobMaker
+from app.generation.prepare import PreparedRequest, prepare_chat, prepare_completion
 from app.generation.prompt_encoder import PromptEncoder
+from app.protocol.api_settings import ApiSettings
 from app.protocol.chat_request import ChatRequest
 from app.protocol.completion_request import CompletionRequest
-from app.protocol.settings import ApiSettings
 from app.text.tokenizer import Tokenizer
 from tests.app.api.server import MAX_MODEL_LEN, MODEL, chat_body, completion_body
 from tests.app.text.tokenizers import chatml_tokenizer
@@ -28,11 +28,10 @@ def encoder(
     return PromptEncoder(tokenizer, settings)
 
 
-async def completion(prompts: PromptEncoder | None = None, **fields: Any) -> Job:
-    maker = JobMaker(prompts or encoder(), MAX_MODEL_LEN)
-    return await maker.completion(CompletionRequest(**completion_body(**fields)))
+async def completion(prompts: PromptEncoder | None = None, **fields: Any) -> PreparedRequest:
+    request = CompletionRequest(**completion_body(**fields))
+    return await prepare_completion(prompts or encoder(), request)
 
 
-async def chat(prompts: PromptEncoder | None = None, **fields: Any) -> Job:
-    maker = JobMaker(prompts or encoder(), MAX_MODEL_LEN)
-    return await maker.chat(ChatRequest(**chat_body(**fields)))
+async def chat(prompts: PromptEncoder | None = None, **fields: Any) -> PreparedRequest:
+    return await prepare_chat(prompts or encoder(), ChatRequest(**chat_body(**fields)))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.generation.generation import Generation
-from app.generation.prepare import Job
+from app.generation.prepare import PreparedRequest
 from app.text.choice_text import TextDelta, join
 from engine.errors import EngineError, Overloaded, PromptTooLong
 from engine.runtime.protocol import TokenStream
@@ -21,8 +21,8 @@ VOCABULARY = chatml_tokenizer().vocabulary
 EOS = 2
 
 
-async def start(client: FakeEngineClient, job: Job) -> Generation:
-    return await Generation.start(client, job, VOCABULARY, b"salt")
+async def start(client: FakeEngineClient, request: PreparedRequest) -> Generation:
+    return await Generation.start(client, request, VOCABULARY, b"salt")
 
 
 async def read(generation: Generation) -> list[TextDelta]:
@@ -42,14 +42,14 @@ def letters(first: str) -> Script:
 
 async def test_candidates_are_numbered_prompt_by_prompt() -> None:
     client = FakeEngineClient([letters("a"), letters("x")])
-    job = await completion(prompt=["1", "2"], n=3, seed=0)
-    assert [part.text for part in await read(await start(client, job))] == list("abcxyz")
+    request = await completion(prompt=["1", "2"], n=3, seed=0)
+    assert [part.text for part in await read(await start(client, request))] == list("abcxyz")
 
 
 async def test_equal_candidates_are_computed_once_and_given_to_all() -> None:
     client = FakeEngineClient([Script([*encode("The"), EOS]), Script([*encode("fox"), EOS])])
-    job = await completion(prompt=["1", "2"], n=2, temperature=0)
-    generation = await start(client, job)
+    request = await completion(prompt=["1", "2"], n=2, temperature=0)
+    generation = await start(client, request)
     texts = [part.text for part in await read(generation)]
     assert texts == ["The", "The", "fox", "fox"]
     assert [sampling.n for sampling in client.samplings] == [1, 1]
@@ -63,8 +63,8 @@ def text(name: str, logprob: float, num_tokens: int = 1) -> TextDelta:
 
 
 async def best(texts: list[TextDelta], **fields: Any) -> list[str]:
-    job = await completion(**fields)
-    generation = await start(FakeEngineClient([Script([EOS])]), job)
+    request = await completion(**fields)
+    generation = await start(FakeEngineClient([Script([EOS])]), request)
     return [part.text for part in generation.best(texts)]
 
 
@@ -94,8 +94,8 @@ async def test_tokens_are_counted_for_each_candidate_and_each_prompt_once() -> N
         Script(draw=lambda seed: [5] * (2 + seed), num_cached=1),
         Script(draw=lambda seed: [5] * (4 + seed), num_cached=2),
     ]
-    job = await completion(prompt=[[7, 8], [7, 8, 9]], n=2, seed=0)
-    generation = await start(FakeEngineClient(scripts), job)
+    request = await completion(prompt=[[7, 8], [7, 8, 9]], n=2, seed=0)
+    generation = await start(FakeEngineClient(scripts), request)
     assert generation.total_usage().completion_tokens == 0
     await read(generation)
     counts = [generation.usage(index) for index in range(4)]
@@ -121,8 +121,8 @@ async def test_the_engine_gets_the_prompt_and_the_salt() -> None:
 
 async def test_a_prompt_that_is_only_scored_is_sent_without_its_last_token() -> None:
     client = FakeEngineClient([Script([5])])
-    job = await completion(prompt=[7, 8, 9], echo=True, logprobs=0, max_tokens=0)
-    [answer] = await read(await start(client, job))
+    request = await completion(prompt=[7, 8, 9], echo=True, logprobs=0, max_tokens=0)
+    [answer] = await read(await start(client, request))
     assert client.prompts == [[7, 8]]
     assert [entry.token for entry in answer.logprobs] == [7, 8, 9]
 
@@ -155,8 +155,8 @@ async def test_a_prompt_that_cannot_fit_has_the_name_that_the_client_gave_it() -
 
 async def test_closing_aborts_every_prompt_that_has_not_ended() -> None:
     client = FakeEngineClient([Script([5] * 9), Script([5] * 9, pause_at=3), Script([5, EOS])])
-    job = await completion(prompt=["1", "2", "3"])
-    generation = await start(client, job)
+    request = await completion(prompt=["1", "2", "3"])
+    generation = await start(client, request)
     async with aclosing(aiter(generation)) as source:
         async for index, part in source:
             if index == 0 and isinstance(part, TextDelta) and part.finish_reason is not None:

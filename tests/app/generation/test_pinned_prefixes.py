@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.generation.pinned_prefixes import encode_prefixes
-from app.http.tenancy import tenant_salt
+from app.generation.tenancy import tenant_salt
 from app.settings.config import parse_config
 from engine.config import EngineConfig, PrefixConfig
 from engine.errors import ConfigError

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.generation.prepare import Job
+from app.generation.prepare import PreparedRequest
 from engine.errors import InvalidRequest, PromptTooLong
 from engine.types import SamplingParams
 from tests.app.api.server import MAX_MODEL_LEN, encode
@@ -14,21 +14,21 @@ from tests.app.text.tokenizers import chatml_tokenizer
 VOCAB = len(chatml_tokenizer().vocabulary)
 
 
-def only_sampling(job: Job) -> SamplingParams:
-    [prompt] = job.prompts
+def only_sampling(prepared: PreparedRequest) -> SamplingParams:
+    [prompt] = prepared.prompts
     assert prompt.sampling is not None
     return prompt.sampling
 
 
 async def test_output_ends_where_the_room_ends() -> None:
     for wanted, length, expected in ((5, 8, 5), (5, MAX_MODEL_LEN - 5, 5), (5, 510, 2)):
-        job = await completion(prompt=[65] * length, max_tokens=wanted)
-        assert only_sampling(job).max_tokens == expected
+        prepared = await completion(prompt=[65] * length, max_tokens=wanted)
+        assert only_sampling(prepared).max_tokens == expected
 
 
 async def test_a_conversation_may_fill_the_context_by_default() -> None:
-    job = await chat()
-    assert only_sampling(job).max_tokens == MAX_MODEL_LEN - len(job.prompts[0].ids)
+    prepared = await chat()
+    assert only_sampling(prepared).max_tokens == MAX_MODEL_LEN - len(prepared.prompts[0].ids)
     assert only_sampling(await completion()).max_tokens == 16
 
 
@@ -67,8 +67,8 @@ async def test_tokens_that_only_the_tokenizer_knows_do_not_reach_the_engine() ->
 
 
 async def test_each_prompt_has_its_name_and_its_text_if_it_was_one() -> None:
-    job = await completion(prompt=["The", "fox"])
-    assert [(p.name, p.ids.tolist(), p.text) for p in job.prompts] == [
+    prepared = await completion(prompt=["The", "fox"])
+    assert [(p.name, p.ids.tolist(), p.text) for p in prepared.prompts] == [
         ("prompt[0]", encode("The"), "The"),
         ("prompt[1]", encode("fox"), "fox"),
     ]
@@ -90,18 +90,18 @@ async def test_an_answer_begins_a_text_and_a_completion_goes_on_with_one() -> No
 
 
 async def test_the_wishes_for_the_text_are_kept() -> None:
-    job = await completion(
+    prepared = await completion(
         stop=["a", "b"],
         stop_token_ids=[7],
         include_stop_str_in_output=True,
         skip_special_tokens=False,
         logprobs=0,
     )
-    text = job.text
+    text = prepared.text
     assert (text.stops, text.stop_token_ids) == (("a", "b"), frozenset({7}))
-    assert (text.include_stop, text.skip_special, text.logprobs) == (True, False, True)
+    assert (text.include_stop, text.skip_special, text.num_logprobs) == (True, False, 0)
     text = (await completion()).text
-    assert (text.include_stop, text.skip_special, text.logprobs) == (False, True, False)
+    assert (text.include_stop, text.skip_special, text.num_logprobs) == (False, True, None)
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,9 @@ async def test_the_wishes_for_the_text_are_kept() -> None:
 async def test_candidates_are_made_only_where_they_are_ranked(
     fields: dict[str, Any], choices: int, candidates: int
 ) -> None:
-    job = await completion(**fields)
-    assert (job.num_choices, job.num_candidates) == (choices, candidates)
-    assert job.is_search == fields.get("use_beam_search", False)
+    prepared = await completion(**fields)
+    assert (prepared.num_choices, prepared.num_candidates) == (choices, candidates)
+    assert prepared.is_search == fields.get("use_beam_search", False)
 
 
 async def test_only_a_search_follows_stop_strings_in_the_engine() -> None:
@@ -138,9 +138,9 @@ async def test_scores_of_the_prompt_are_asked_for_while_it_is_continued() -> Non
 
 
 async def test_a_prompt_that_is_only_scored_is_made_to_end_in_its_last_token() -> None:
-    job = await completion(prompt=[5, 6, 7], echo=True, logprobs=2, max_tokens=0)
-    assert job.is_scoring
-    sampling = only_sampling(job)
+    prepared = await completion(prompt=[5, 6, 7], echo=True, logprobs=2, max_tokens=0)
+    assert prepared.is_scoring
+    sampling = only_sampling(prepared)
     assert (sampling.allowed_token_ids, sampling.prompt_logprobs) == ((7,), 2)
     # it may fill the context
     await completion(prompt=[5] * MAX_MODEL_LEN, echo=True, logprobs=2, max_tokens=0)
@@ -150,5 +150,5 @@ async def test_a_prompt_that_is_only_scored_is_made_to_end_in_its_last_token() -
 async def test_nothing_is_asked_of_the_engine_where_there_is_nothing_to_score(
     fields: dict[str, Any],
 ) -> None:
-    job = await completion(echo=True, max_tokens=0, **fields)
-    assert [prompt.sampling for prompt in job.prompts] == [None]
+    prepared = await completion(echo=True, max_tokens=0, **fields)
+    assert [prompt.sampling for prompt in prepared.prompts] == [None]

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from app.generation import prompt_reader
-from app.generation.prepare import Job, Prompt
+from app.generation.prepare import PreparedRequest, Prompt
 from app.generation.prompt_reader import PromptReader
-from app.text.beam_text import Progress
-from app.text.choice_text import TextDelta, TextOptions, join
-from app.text.prompt_text import PromptOptions
+from app.text.beam_text import BeamProgress
+from app.text.choice_text import TextDelta, join
+from app.text.text_options import TextOptions
 from engine.errors import EngineError, WorkerDied
 from engine.runtime.protocol import BeamStep, Delta
 from engine.types import (
@@ -77,18 +77,16 @@ def reader_of(
     sampling: SamplingParams | None = None,
     *,
     text: TextOptions | None = None,
-    prompt_text: PromptOptions | None = None,
     **fields: Any,
 ) -> PromptReader:
     """Read the answer to the prompt "one two three"."""
     prompt = Prompt(name="prompt", ids=int32([0, 1, 2]), sampling=sampling)
-    job = Job(
+    request = PreparedRequest(
         prompts=(prompt,),
         text=text or TextOptions(),
-        prompt_text=prompt_text or PromptOptions(),
         **fields,
     )
-    return PromptReader(job, prompt, stream, WORDS)
+    return PromptReader(request, prompt, stream, WORDS)
 
 
 def choices(n: int) -> SamplingParams:
@@ -186,16 +184,15 @@ async def test_a_dead_engine_has_nothing_to_abort() -> None:
 
 async def test_each_choice_begins_with_the_prompt_and_only_once() -> None:
     turns = [said(3), said(3, choice=1), said(3, ends=True), said(3, choice=1, ends=True)]
-    options = PromptOptions(echo=True)
-    found = await read(reader_of(ListedStream(turns), choices(2), prompt_text=options))
+    options = TextOptions(echo=True)
+    found = await read(reader_of(ListedStream(turns), choices(2), text=options))
     assert [part.text for part in found.values()] == ["one two three!!"] * 2
 
 
 async def test_text_positions_go_on_behind_the_prompt() -> None:
     stream = ListedStream([scores(1, 2), said(3, 0, ends=True)])
-    options = PromptOptions(echo=True, num_echo_logprobs=0)
-    text = TextOptions(logprobs=True)
-    [answer] = (await read(reader_of(stream, choices(1), text=text, prompt_text=options))).values()
+    text = TextOptions(echo=True, num_logprobs=0)
+    [answer] = (await read(reader_of(stream, choices(1), text=text))).values()
     assert [(entry.offset, entry.logprob) for entry in answer.logprobs] == [
         (0, None),
         (3, -1.0),
@@ -208,7 +205,7 @@ async def test_text_positions_go_on_behind_the_prompt() -> None:
 async def test_text_waits_for_the_scores_of_the_prompt() -> None:
     """The last of them may come behind the first token."""
     stream = ListedStream([scores(1), said(3), scores(2), said(0, ends=True)])
-    reader = reader_of(stream, choices(1), prompt_text=PromptOptions(num_logprobs=0))
+    reader = reader_of(stream, choices(1), text=TextOptions(num_prompt_logprobs=0))
     _, first = await anext(aiter(reader))
     assert isinstance(first, TextDelta)
     assert (first.text, stream.num_read) == ("!", 3)
@@ -217,7 +214,7 @@ async def test_text_waits_for_the_scores_of_the_prompt() -> None:
 
 async def test_the_tokens_of_the_prompt_come_with_the_first_text_only() -> None:
     stream = ListedStream([scores(1, 2), said(3), said(0, ends=True)])
-    reader = reader_of(stream, choices(1), prompt_text=PromptOptions(num_logprobs=0))
+    reader = reader_of(stream, choices(1), text=TextOptions(num_prompt_logprobs=0))
     parts = [part async for _, part in reader]
     assert [len(part.prompt) for part in parts if isinstance(part, TextDelta)] == [3, 0]
 
@@ -233,9 +230,9 @@ async def test_a_request_that_the_engine_gave_up_is_an_error(finish: FinishReaso
 async def test_a_stream_without_an_end_is_an_error() -> None:
     with pytest.raises(EngineError, match="before its end"):
         await read(reader_of(ListedStream([said(0)]), choices(1)))
-    stream, options = ListedStream([scores(1)]), PromptOptions(num_logprobs=0)
+    stream, options = ListedStream([scores(1)]), TextOptions(num_prompt_logprobs=0)
     with pytest.raises(EngineError, match="before its end"):
-        await read(reader_of(stream, choices(1), prompt_text=options, is_scoring=True))
+        await read(reader_of(stream, choices(1), text=options, is_scoring=True))
 
 
 async def test_cached_tokens_are_those_of_all_deltas() -> None:
@@ -249,8 +246,8 @@ async def test_cached_tokens_are_those_of_all_deltas() -> None:
 async def test_a_prompt_that_is_only_scored_ends_without_a_token() -> None:
     """The token that the engine is made to say is the prompt's last."""
     stream = ListedStream([said(2, ends=True), scores(1)])
-    options = PromptOptions(echo=True, num_echo_logprobs=0)
-    reader = reader_of(stream, choices(1), prompt_text=options, is_scoring=True)
+    options = TextOptions(echo=True, num_logprobs=0)
+    reader = reader_of(stream, choices(1), text=options, is_scoring=True)
     [answer] = (await read(reader)).values()
     assert (answer.text, answer.token_ids, answer.finish_reason) == ("one two three", (), "length")
     assert [entry.logprob for entry in answer.logprobs] == [None, -1.0, -2.0]
@@ -259,7 +256,7 @@ async def test_a_prompt_that_is_only_scored_ends_without_a_token() -> None:
 
 
 async def test_a_prompt_that_is_only_echoed_needs_no_engine() -> None:
-    reader = reader_of(None, prompt_text=PromptOptions(echo=True), is_scoring=True)
+    reader = reader_of(None, text=TextOptions(echo=True), is_scoring=True)
     [answer] = (await read(reader)).values()
     assert (answer.text, answer.finish_reason) == ("one two three", "length")
     await reader.abort()
@@ -270,10 +267,10 @@ async def test_the_beams_of_a_search_are_shown_now_and_then(
     period_s: float, shown: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prompt_reader, "PROGRESS_PERIOD_S", period_s)
-    search = SamplingParams(max_tokens=8, n=1, beam_width=2, tell_beams=True)
+    search = SamplingParams(max_tokens=8, n=1, beam_width=2, report_beams=True)
     reader = reader_of(ListedStream([beams(0), beams(1), said(0, 1, ends=True)]), search)
     parts = [part async for choice, part in reader if choice == 0]
-    progress = [part.beams[0].text for part in parts if isinstance(part, Progress)]
+    progress = [part.beams[0].text for part in parts if isinstance(part, BeamProgress)]
     assert progress == shown
     assert isinstance(parts[-1], TextDelta)
     assert parts[-1].text == "one two"

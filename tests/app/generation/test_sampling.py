@@ -90,8 +90,8 @@ def test_a_beam_search_returns_the_best_of_its_width() -> None:
 
 
 def test_only_a_stream_follows_the_beams() -> None:
-    assert params(use_beam_search=True, stream=True).tell_beams
-    assert not params(use_beam_search=True).tell_beams
+    assert params(use_beam_search=True, stream=True).report_beams
+    assert not params(use_beam_search=True).report_beams
 
 
 def test_a_prompt_is_scored_by_making_the_engine_say_its_last_token() -> None:

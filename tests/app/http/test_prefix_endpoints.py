@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.http.tenancy import tenant_salt
+from app.generation.tenancy import tenant_salt
 from engine.errors import InvalidRequest
 from engine.types import FinishReason
 from tests.app.api.server import MAX_MODEL_LEN, MODEL, encode, in_process, make_app

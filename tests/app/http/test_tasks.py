@@ -1,4 +1,4 @@
-"""Tasks end with the request that started them, and what must complete does."""
+"""Tasks end with the request that started them."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -7,38 +7,12 @@ from typing import Any
 
 import pytest
 
-from app.http.tasks import finish, until_disconnect, with_pulse
+from app.http.tasks import until_disconnect, with_pulse
 
 
 async def let_run(task: "asyncio.Future[Any]") -> None:
     """Let a task go as far as it can."""
     await asyncio.wait({task}, timeout=0)
-
-
-async def test_a_task_is_finished_before_a_cancellation_goes_on() -> None:
-    gate = asyncio.Event()
-    inner = asyncio.ensure_future(gate.wait())
-    outer = asyncio.ensure_future(finish(inner))
-    for _ in range(3):
-        await let_run(outer)
-        outer.cancel()
-    await let_run(outer)
-    assert not outer.done()
-    gate.set()
-    with pytest.raises(asyncio.CancelledError):
-        await outer
-    assert inner.result() is True
-
-
-async def test_a_finished_task_hands_on_its_result_or_error() -> None:
-    async def work(*, fails: bool) -> int:
-        if fails:
-            raise ValueError("x")
-        return 7
-
-    assert await finish(asyncio.ensure_future(work(fails=False))) == 7
-    with pytest.raises(ValueError, match="x"):
-        await finish(asyncio.ensure_future(work(fails=True)))
 
 
 class Connection:

@@ -134,7 +134,7 @@ def test_the_embedded_model_knows_the_capital_of_france() -> None:
     from tokenizers import Tokenizer
     from transformers import AutoModelForCausalLM
 
-    from app.settings.config import default_cache
+    from app.models.cache_folder import default_cache
 
     folder = ensure(default_cache())
     assert folder.name == SMOLLM2.folder

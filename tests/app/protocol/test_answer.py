@@ -5,19 +5,23 @@ from typing import Any
 
 import pytest
 
-from app.protocol.answer import AnswerHead, AnswerWriter, Usage
+from app.protocol.answer import AnswerWriter, Usage
+from app.protocol.api_settings import ApiSettings
 from app.protocol.chat_answer import ChatAnswer
 from app.protocol.chat_request import ChatRequest
 from app.protocol.completion_answer import CompletionAnswer
 from app.protocol.completion_request import CompletionRequest
-from app.text.beam_text import BeamText, Progress
+from app.text.beam_text import BeamProgress, BeamText
 from app.text.choice_text import TextDelta, TokenLogprob
 from engine.types import int32
 from tests.app.api.server import MODEL, chat_body, completion_body
 from tests.app.text.tokenizers import spelled_vocabulary
 
 WORDS = spelled_vocabulary("one", " two")
-HEAD = AnswerHead(id="7", created_s=5, model=MODEL, system_fingerprint="print")
+SETTINGS = ApiSettings(
+    model_id=MODEL, created_s=0, max_model_len=64, vocab_size=2, system_fingerprint="print"
+)
+HEAD: dict[str, Any] = {"request_id": "7", "created_s": 5}
 USAGE = Usage(prompt_tokens=3, completion_tokens=2, cached_tokens=1)
 USAGE_JSON = {
     "prompt_tokens": 3,
@@ -29,11 +33,13 @@ USAGE_JSON = {
 
 def completions(num_prompts: int = 1, **fields: Any) -> CompletionAnswer:
     prompts = [int32([number, 1]) for number in range(num_prompts)]
-    return CompletionAnswer(HEAD, CompletionRequest(**completion_body(**fields)), WORDS, prompts)
+    request = CompletionRequest(**completion_body(**fields))
+    return CompletionAnswer(request, prompts, WORDS, SETTINGS, **HEAD)
 
 
 def chats(**fields: Any) -> ChatAnswer:
-    return ChatAnswer(HEAD, ChatRequest(**chat_body(**fields)), WORDS, [int32([0, 1])])
+    request = ChatRequest(**chat_body(**fields))
+    return ChatAnswer(request, [int32([0, 1])], WORDS, SETTINGS, **HEAD)
 
 
 def streamed(**options: bool) -> dict[str, Any]:
@@ -41,7 +47,7 @@ def streamed(**options: bool) -> dict[str, Any]:
 
 
 def chunks(writer: AnswerWriter, delta: TextDelta, index: int = 0) -> list[dict[str, Any]]:
-    return [json.loads(chunk) for chunk in writer.news(index, delta, USAGE)]
+    return [json.loads(chunk) for chunk in writer.update_chunks(index, delta, USAGE)]
 
 
 def text(said: str, finish_reason: str | None = None) -> TextDelta:
@@ -100,7 +106,7 @@ def test_usage_comes_as_it_was_asked_for(
     writer = completions(**fields)
     [chunk] = chunks(writer, text("a"))
     assert chunk.get("usage", False) == running
-    assert [json.loads(last)["usage"] for last in writer.closing(USAGE)] == closing
+    assert [json.loads(last)["usage"] for last in writer.closing_chunks(USAGE)] == closing
 
 
 def test_the_ids_of_a_prompt_come_once_with_each_of_its_choices() -> None:
@@ -128,7 +134,7 @@ def test_the_progress_of_a_search_has_no_choices() -> None:
         BeamText(text="a", cumulative_logprob=-1.0, is_finished=True),
         BeamText(text="b", cumulative_logprob=-2.0, is_finished=False),
     )
-    chunk = json.loads(completions(**streamed()).progress(4, Progress(beams=beams)))
+    chunk = json.loads(completions(**streamed()).progress_chunk(4, BeamProgress(beams=beams)))
     assert (chunk["choices"], chunk["usage"]) == ([], None)
     assert [(b["index"], b["text"], b["finish_reason"]) for b in chunk["beams"]] == [
         (4, "a", "stop"),

@@ -12,7 +12,7 @@ import pytest
 from ray import serve
 
 from app.recorder.flight_recorder import RecorderOptions
-from app.serve.deployments import Engine, Ingress
+from app.serve.deployments import EngineDeployment, IngressDeployment
 from app.serve.handle import ServeEngineHandle
 from engine.config import PrefixConfig
 from engine.errors import EngineError
@@ -44,7 +44,7 @@ def make_application(
     worker: str, traces: Path | None = None, num_replicas: int = 1
 ) -> serve.Application:
     quick = {"graceful_shutdown_timeout_s": 20, "graceful_shutdown_wait_loop_s": 0.05}
-    engine = Engine.options(  # type: ignore[attr-defined]
+    engine = EngineDeployment.options(  # type: ignore[attr-defined]
         **quick,
         num_replicas=num_replicas,
         health_check_period_s=0.2,
@@ -56,7 +56,7 @@ def make_application(
         GangOptions(num_cpus_per_rank=0.1, worker_factory=worker),
         Path,
     )
-    ingress = Ingress.options(  # type: ignore[attr-defined]
+    ingress = IngressDeployment.options(  # type: ignore[attr-defined]
         **quick, ray_actor_options={"num_cpus": 0.1}
     )
     recorder = None

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from app.settings.config import AppConfig, Limits, default_cache, parse_config
+from app.settings.config import AppConfig, Limits, parse_config
 from engine.errors import ConfigError
 
 
@@ -120,8 +120,4 @@ def test_the_served_name_follows_the_model(tmp_path: Path) -> None:
 
 def test_models_are_kept_where_xdg_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_cache() == tmp_path / "pagoda"
     assert parse_config({}).cache_folder == tmp_path / "pagoda"
-    monkeypatch.setenv("XDG_CACHE_HOME", "")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert default_cache() == tmp_path / ".cache" / "pagoda"

@@ -3,7 +3,7 @@
 import pytest
 
 from app.text.beam_text import BeamText, BeamTexts
-from app.text.choice_text import TextOptions
+from app.text.text_options import TextOptions
 from engine.runtime.protocol import BeamStep
 from engine.types import ENDED_BY_PATTERN, float32, int32
 from tests.app.text.tokenizers import chatml_tokenizer

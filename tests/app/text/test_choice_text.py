@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.text.choice_text import ChoiceText, TextDelta, TextOptions, join
+from app.text.choice_text import ChoiceText, TextDelta, join
+from app.text.text_options import TextOptions
 from app.text.vocabulary import Vocabulary
 from engine.errors import EngineError
 from engine.runtime.protocol import Delta
@@ -58,7 +59,7 @@ def test_tokens_after_a_stop_string_do_not_count() -> None:
 
 
 def test_the_end_token_counts_but_is_not_text() -> None:
-    options = TextOptions(skip_special=False, logprobs=True)
+    options = TextOptions(skip_special=False, num_logprobs=0)
     result = join(run([0, END], options, FinishReason.STOP))
     assert (result.text, result.finish_reason, result.stop_reason) == ("one", "stop", None)
     assert result.token_ids == (0, END)
@@ -74,20 +75,20 @@ def test_a_requested_stop_token_is_the_reason() -> None:
 
 
 def test_a_cut_token_keeps_its_share_of_the_text() -> None:
-    result = join(run([0, 1, 2], TextOptions(stops=("went",), logprobs=True)))
+    result = join(run([0, 1, 2], TextOptions(stops=("went",), num_logprobs=0)))
     assert result.text == "one t"
     assert [(entry.text, entry.offset) for entry in result.logprobs] == [("one", 0), (" t", 3)]
 
 
 def test_tokens_without_text_wait_for_the_character() -> None:
-    parts = run([0, 3, 4], TextOptions(logprobs=True))
+    parts = run([0, 3, 4], TextOptions(num_logprobs=0))
     assert [part.text for part in parts] == ["one", "", "€"]
     assert [part.token_ids for part in parts] == [(0,), (), (3, 4)]
     assert [len(part.logprobs) for part in parts] == [1, 0, 2]
 
 
 def test_an_incomplete_last_character_is_the_last_token_s() -> None:
-    result = join(run([0, 3], TextOptions(logprobs=True)))
+    result = join(run([0, 3], TextOptions(num_logprobs=0)))
     assert result.text == "one\ufffd"
     assert [entry.text for entry in result.logprobs] == ["one", "\ufffd"]
 
@@ -98,7 +99,7 @@ def test_a_choice_that_got_no_token_ends_without_text() -> None:
 
 
 def test_offsets_go_on_from_what_comes_before() -> None:
-    choice = ChoiceText(WORDS, TextOptions(logprobs=True, stops=("went",)), start=10)
+    choice = ChoiceText(WORDS, TextOptions(num_logprobs=0, stops=("went",)), start=10)
     result = choice.push(delta([0, 1, 2], FinishReason.LENGTH))
     assert result.text == "one t"
     assert [(entry.text, entry.offset) for entry in result.logprobs] == [("one", 10), (" t", 13)]
@@ -135,7 +136,7 @@ def test_result_does_not_depend_on_how_tokens_are_grouped(
     finish: FinishReason,
     data: st.DataObject,
 ) -> None:
-    options = TextOptions(stops=tuple(stops), include_stop=include_stop, logprobs=True)
+    options = TextOptions(stops=tuple(stops), include_stop=include_stop, num_logprobs=0)
     groups = data.draw(st.lists(st.integers(1, 4), min_size=len(tokens), max_size=len(tokens)))
     parts = run(tokens, options, finish, vocabulary=PIECES)
     assert all(part.text or part.finish_reason or not part.logprobs for part in parts)
@@ -150,14 +151,14 @@ def test_result_does_not_depend_on_how_tokens_are_grouped(
 
 
 def test_text_held_for_a_stop_string_comes_with_the_end() -> None:
-    parts = run([0, 1], TextOptions(stops=("ty!",), logprobs=True))
+    parts = run([0, 1], TextOptions(stops=("ty!",), num_logprobs=0))
     assert [part.text for part in parts] == ["one", " twenty"]
     assert [entry.text for entry in join(parts).logprobs] == ["one", " twenty"]
 
 
 def test_a_log_probability_waits_for_the_text_of_its_token() -> None:
     """The last character of " twenty" may begin the stop string."""
-    parts = run([0, 1, 2], TextOptions(stops=("y!",), logprobs=True))
+    parts = run([0, 1, 2], TextOptions(stops=("y!",), num_logprobs=0))
     assert [part.text for part in parts] == ["one", " twent", "y three"]
     assert [[entry.text for entry in part.logprobs] for part in parts] == [
         ["one"],
@@ -181,7 +182,7 @@ def test_the_end_by_a_limit_is_a_length() -> None:
 
 
 def test_alternatives_belong_to_their_token() -> None:
-    choice = ChoiceText(WORDS, TextOptions(logprobs=True))
+    choice = ChoiceText(WORDS, TextOptions(num_logprobs=0))
     both = Delta(
         choice=0,
         tokens=int32([0, 1]),

@@ -1,6 +1,5 @@
-import pytest
-
-from app.text.prompt_text import PromptOptions, PromptText
+from app.text.prompt_text import PromptText
+from app.text.text_options import TextOptions
 from engine.runtime.protocol import Delta
 from engine.types import PROMPT_CHOICE, float32, int32
 from tests.app.text.tokenizers import spelled_vocabulary
@@ -20,11 +19,11 @@ def scores(*tokens: int) -> Delta:
 
 
 def prompt(ids: list[int], text: str | None = None, **options: int | bool | None) -> PromptText:
-    return PromptText(WORDS, PromptOptions(**options), ids, text)  # type: ignore[arg-type]
+    return PromptText(WORDS, TextOptions(**options), ids, text)  # type: ignore[arg-type]
 
 
 def test_scores_belong_to_the_tokens_from_the_second_on() -> None:
-    text = prompt([0, 1, 2], echo=True, num_echo_logprobs=1)
+    text = prompt([0, 1, 2], echo=True, num_logprobs=1)
     assert text.num_missing == 2
     text.push(scores(1))
     text.push(scores(2))
@@ -41,41 +40,22 @@ def test_scores_belong_to_the_tokens_from_the_second_on() -> None:
 
 def test_scores_that_are_told_again_are_ignored() -> None:
     """A preempted prompt may be computed twice."""
-    text = prompt([0, 1, 2], num_logprobs=0)
+    text = prompt([0, 1, 2], num_prompt_logprobs=0)
     for delta in (scores(1), scores(2), scores(1, 2), scores(2)):
         text.push(delta)
     assert [entry.logprob for entry in text.opening().prompt] == [None, -1.0, -2.0]
 
 
 def test_nothing_is_missing_where_nothing_is_wanted() -> None:
-    for options in ({}, {"echo": True}, {"num_echo_logprobs": 3}):
+    for options in ({}, {"echo": True}, {"num_logprobs": 3}):
         text = prompt([0, 1], **options)
         assert text.num_missing == 0
         assert (text.opening().logprobs, text.opening().prompt) == ((), ())
     assert prompt([0, 1]).opening().text == ""
 
 
-@pytest.mark.parametrize(
-    ("echo", "echoed", "beside", "expected"),
-    [
-        (False, 5, None, None),
-        (False, 5, 0, 0),
-        (True, None, None, None),
-        (True, 2, None, 2),
-        (True, 2, 5, 5),
-        (True, 5, 2, 5),
-        (True, None, 3, 3),
-    ],
-)
-def test_the_engine_tells_what_either_list_needs(
-    echo: bool, echoed: int | None, beside: int | None, expected: int | None
-) -> None:
-    options = PromptOptions(echo=echo, num_echo_logprobs=echoed, num_logprobs=beside)
-    assert options.num_scored == expected
-
-
 def test_a_character_of_several_tokens_is_the_last_one_s() -> None:
-    text = prompt([0, 3, 4, 3], echo=True, num_echo_logprobs=0)
+    text = prompt([0, 3, 4, 3], echo=True, num_logprobs=0)
     text.push(scores(3, 4, 3))
     assert [entry.text for entry in text.opening().logprobs] == ["one", "", "€", "\ufffd"]
 
@@ -88,7 +68,7 @@ def test_control_tokens_of_a_text_are_shown_where_it_spells_them() -> None:
 
 
 def test_each_list_has_as_many_alternatives_as_were_asked_for() -> None:
-    text = prompt([0, 1], echo=True, num_echo_logprobs=1, num_logprobs=2)
+    text = prompt([0, 1], echo=True, num_logprobs=1, num_prompt_logprobs=2)
     text.push(scores(1))
     opening = text.opening()
     assert [len(entry.top) for entry in opening.logprobs] == [0, 1]
@@ -96,7 +76,7 @@ def test_each_list_has_as_many_alternatives_as_were_asked_for() -> None:
 
 
 def test_a_list_beside_the_text_does_not_echo_the_prompt() -> None:
-    text = prompt([0, 1], num_logprobs=0)
+    text = prompt([0, 1], num_prompt_logprobs=0)
     text.push(scores(1))
     assert (text.opening().text, text.opening().logprobs) == ("", ())
     assert [entry.token for entry in text.opening().prompt] == [0, 1]

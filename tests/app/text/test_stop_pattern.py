@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.text.stop_pattern import StopPatternMaker
-from engine.core.stop_pattern import NO_STATES, StopPatternMatcher
+from engine.core.decoding.stop_pattern import NO_STATES, StopPatternMatcher
 from tests.app.text.tokenizers import chatml_tokenizer
 
 VOCABULARY = chatml_tokenizer().vocabulary

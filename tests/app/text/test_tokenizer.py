@@ -6,8 +6,8 @@ import pytest
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
+from app.models.cache_folder import default_cache
 from app.models.model_store import resolve
-from app.settings.config import default_cache
 from app.text.tokenizer import Tokenizer
 from engine.errors import ConfigError, InvalidRequest
 from tests.app.text.tokenizers import (

@@ -30,7 +30,7 @@ def _generate(
     """Outputs of all prompts, and the number of preemptions."""
     engine = Engine(tiny.config(max_num_batched_tokens=24).scheduler, executor)
     for index, prompt in enumerate(_PROMPTS):
-        engine.add(Request(request_id=index, prompt=int32(prompt), sampling=sampling))
+        engine.scheduler.add(Request(request_id=index, prompt=int32(prompt), sampling=sampling))
     outputs: list[list[int]] = [[] for _ in _PROMPTS]
     while (output := engine.step(0.0)) is not None:
         for request_id, token in zip(output.request_ids, output.tokens, strict=True):

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from app.models import embedded
-from app.settings.config import default_cache
+from app.models.cache_folder import default_cache
 from engine.errors import ConfigError
 from engine.types import StepResult
 from engine.worker.worker import Worker, load_worker

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from engine.config import EngineConfig
 from engine.core.engine import Engine
-from engine.core.preemption import FixedPreemption, Preemption
-from engine.core.sequence import SequenceGroup
+from engine.core.scheduling.preemption import FixedPreemption, Preemption
+from engine.core.sequence_group import SequenceGroup
 from engine.executor.inline import InlineExecutor
 from engine.types import (
     FinishReason,
@@ -83,12 +83,12 @@ class Run:
         self._engine = Engine(config.scheduler, executor, preemption=preemption)
 
     def add(self, request_id: int, prompt: Sequence[int], sampling: SamplingParams) -> None:
-        self._engine.add(
+        self._engine.scheduler.add(
             Request(request_id=request_id, prompt=int32(list(prompt)), sampling=sampling)
         )
 
     def abort(self, request_id: int) -> None:
-        self._engine.abort(request_id)
+        self._engine.scheduler.abort(request_id)
 
     def step(self) -> None:
         output = self._engine.step(0.0)

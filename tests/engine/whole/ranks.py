@@ -8,7 +8,7 @@ from pathlib import Path
 
 from engine.config import EngineConfig, SchedulerConfig
 from engine.core.engine import Engine
-from engine.core.preemption import Preemption
+from engine.core.scheduling.preemption import Preemption
 from engine.types import Request, StepPlan, float32, int32
 from engine.worker.worker import Worker, load_worker
 from tests.engine.whole.engine_run import RECOMPUTE, SWAP, Recorder
@@ -64,7 +64,7 @@ def _serve(
     bits: dict[int, list[int]] = {index: [] for index in indices}
     for index in bits:
         prompt = int32(list(range(30 * index, 43 * index + 9)))
-        engine.add(Request(request_id=index, prompt=prompt, sampling=sampling))
+        engine.scheduler.add(Request(request_id=index, prompt=prompt, sampling=sampling))
     while (output := engine.step(0.0)) is not None:
         for request_id, token, logprob in zip(
             output.request_ids, output.tokens, output.logprobs, strict=True

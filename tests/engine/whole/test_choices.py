@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from engine.core.preemption import Preemption
+from engine.core.scheduling.preemption import Preemption
 from engine.types import SamplingParams
 from tests.engine.model.tiny import TinyModel
 from tests.engine.whole.engine_run import (

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.core.preemption import Preemption
+from engine.core.scheduling.preemption import Preemption
 from engine.types import FinishReason, SamplingParams
 from tests.engine.model.tiny import VOCAB_SIZE, TinyModel
 from tests.engine.whole.engine_run import RECOMPUTE, SWAP, SWAP_BYTES, Alternating, run, tokens_of

@@ -69,7 +69,7 @@ def test_a_pool_that_one_sequence_just_fits_is_enough(tiny: TinyModel) -> None:
 
 
 def test_the_swap_space_holds_whole_blocks(tiny: TinyModel) -> None:
-    assert _swapping(tiny).num_swap_slots == 3
+    assert _swapping(tiny).num_swap_blocks == 3
 
 
 def test_blocks_that_were_swapped_out_come_back_where_they_are_wanted(tiny: TinyModel) -> None:

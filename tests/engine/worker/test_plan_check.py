@@ -11,7 +11,7 @@ from engine.types import RowAdmission, SamplingParams, StepPlan, int32
 from engine.worker.plan_check import PlanLimits, check_plan
 
 _LIMITS = PlanLimits(
-    num_rows=4, num_blocks=10, num_swap_slots=6, max_blocks=3, num_positions=12, vocab_size=50
+    num_rows=4, num_blocks=10, num_swap_blocks=6, max_blocks=3, num_positions=12, vocab_size=50
 )
 _SOUND = StepPlan(
     step=7,
@@ -71,8 +71,8 @@ def test_ids_out_of_range_are_named(column: str, limit: int) -> None:
         {"append_rows": int32([3, 3]), "append_indices": int32([2, 2])},
         {"token_rows": int32([1, 1]), "token_values": int32([7, 8])},
         {"fork_parents": int32([0, 1]), "fork_children": int32([2, 2])},
-        {"swap_out_blocks": int32([4, 5]), "swap_out_slots": int32([1, 1])},
-        {"swap_in_slots": int32([0, 1]), "swap_in_blocks": int32([6, 6])},
+        {"swap_out_sources": int32([4, 5]), "swap_out_destinations": int32([1, 1])},
+        {"swap_in_sources": int32([0, 1]), "swap_in_destinations": int32([6, 6])},
         {"copy_sources": int32([8, 9]), "copy_destinations": int32([0, 0])},
     ],
 )
@@ -130,14 +130,14 @@ def test_chunks_out_of_the_context_are_refused(start: int, count: int) -> None:
     [
         ("fork_parents", "fork_children"),
         ("token_rows", "token_values"),
-        ("swap_out_blocks", "swap_out_slots"),
-        ("swap_in_slots", "swap_in_blocks"),
+        ("swap_out_sources", "swap_out_destinations"),
+        ("swap_in_sources", "swap_in_destinations"),
         ("sibling_rows", "sibling_parents"),
     ],
 )
 def test_pairs_out_of_range_or_of_different_length_are_refused(first: str, second: str) -> None:
-    limits = {"token_values": 50, "swap_out_blocks": 10, "swap_in_blocks": 10}
-    limits |= {"swap_out_slots": 6, "swap_in_slots": 6}
+    limits = {"token_values": 50, "swap_out_sources": 10, "swap_in_destinations": 10}
+    limits |= {"swap_out_destinations": 6, "swap_in_sources": 6}
     check_plan(replace(_SOUND, **_columns({first: 1, second: 2})), _LIMITS)
     for name in (first, second):
         for value in (-1, limits.get(name, 4)):

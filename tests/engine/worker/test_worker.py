@@ -105,18 +105,18 @@ def test_blocks_are_swapped_out_before_others_take_their_place(tiny: TinyModel) 
     kv = worker.pool.kv
     kv.normal_()
     before = kv[:5].clone()
-    worker.execute(StepPlan(step=0, swap_out_blocks=int32([1]), swap_out_slots=int32([0])))
+    worker.execute(StepPlan(step=0, swap_out_sources=int32([1]), swap_out_destinations=int32([0])))
     moving = StepPlan(
         step=1,
-        swap_out_blocks=int32([2]),
-        swap_out_slots=int32([1]),
-        swap_in_slots=int32([0]),
-        swap_in_blocks=int32([2]),
+        swap_out_sources=int32([2]),
+        swap_out_destinations=int32([1]),
+        swap_in_sources=int32([0]),
+        swap_in_destinations=int32([2]),
         copy_sources=int32([2]),
         copy_destinations=int32([3]),
     )
     worker.execute(moving)
-    worker.execute(StepPlan(step=2, swap_in_slots=int32([1]), swap_in_blocks=int32([4])))
+    worker.execute(StepPlan(step=2, swap_in_sources=int32([1]), swap_in_destinations=int32([4])))
     assert torch.equal(kv[2], before[1])
     assert torch.equal(kv[3], before[1])
     assert torch.equal(kv[4], before[2])

@@ -33,7 +33,7 @@ OPTIONS = GangOptions(
     worker_factory="tests.fakes.scripted_worker:load_worker",
     step_deadline_s=7.0,
 )
-CAPACITY = Capacity(num_blocks=8, block_size=4, num_rows=3, num_swap_slots=2, block_copy_s=0.3)
+CAPACITY = Capacity(num_blocks=8, block_size=4, num_rows=3, num_swap_blocks=2, block_copy_s=0.3)
 
 
 @pytest.fixture
@@ -118,8 +118,8 @@ def files_in(folder: Path) -> list[str]:
 
 def test_the_smallest_of_each_pool_and_the_slowest_rank_count() -> None:
     ranks = [
-        Capacity(num_blocks=9, block_size=4, num_rows=3, num_swap_slots=2, block_copy_s=0.1),
-        Capacity(num_blocks=8, block_size=4, num_rows=3, num_swap_slots=5, block_copy_s=0.3),
+        Capacity(num_blocks=9, block_size=4, num_rows=3, num_swap_blocks=2, block_copy_s=0.1),
+        Capacity(num_blocks=8, block_size=4, num_rows=3, num_swap_blocks=5, block_copy_s=0.3),
     ]
     assert common_capacity(ranks) == CAPACITY
 

@@ -71,12 +71,12 @@ def any_sampling(dice: random.Random) -> SamplingParams:
     return SamplingParams(max_tokens=dice.randint(1, 30), n=n, beam_width=width)
 
 
-@pytest.mark.parametrize("num_swap_slots", [0, 64])
+@pytest.mark.parametrize("num_swap_blocks", [0, 64])
 async def test_after_many_requests_that_end_in_any_way_every_block_is_free(
-    num_swap_slots: int,
+    num_swap_blocks: int,
 ) -> None:
     dice = random.Random(0)
-    async with serving("load_slow_worker", num_swap_slots=num_swap_slots) as supervisor:
+    async with serving("load_slow_worker", num_swap_blocks=num_swap_blocks) as supervisor:
         async with client_of(supervisor) as first, client_of(supervisor) as second:
             requests = [
                 asyncio.create_task(

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.core.preemption import Preemption
+from engine.core.scheduling.preemption import Preemption
 from engine.types import FinishReason, SamplingParams
 from engine.worker.graphs.cuda_graphs import Graphs
 from engine.worker.graphs.graph_batch import MAX_CHUNKS, Variant

@@ -1,0 +1,9 @@
+"""Where models are kept on this machine. The only module that reads an environment variable."""
+
+import os
+from pathlib import Path
+
+
+def default_cache() -> Path:
+    """Return $XDG_CACHE_HOME/pagoda, or ~/.cache/pagoda where the variable is not set."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "pagoda"

@@ -1,0 +1,33 @@
+"""What the HTTP layer must know about the model and its limits."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiSettings:
+    """Settings of the HTTP layer, checked and complete.
+
+    Attributes:
+        model_id: the name that clients ask for.
+        created_s: Unix seconds at which the model became available.
+        max_model_len: longest prompt plus output in tokens.
+        vocab_size: every token id that both model and tokenizer know is below it.
+        unknown_parameters: whether a field that the API does not know is an error or is reported
+            as ignored.
+        system_fingerprint: names the build and the weights; a change may change outputs.
+        max_body_bytes: largest request body.
+        keep_alive_s: seconds after which a stream that has nothing to send yet sends a keep-alive
+            comment; its status is 200 from then on.
+        api_key_sha256: digests of the accepted keys; empty accepts every caller.
+    """
+
+    model_id: str
+    created_s: int
+    max_model_len: int
+    vocab_size: int
+    unknown_parameters: Literal["reject", "ignore"] = "reject"
+    system_fingerprint: str = "pagoda"
+    max_body_bytes: int = 4 << 20
+    keep_alive_s: float = 15.0
+    api_key_sha256: tuple[bytes, ...] = ()

@@ -1,0 +1,26 @@
+"""Reads a Serve configuration file, such as serve_config.yaml, without starting anything."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from engine.errors import ConfigError
+
+
+def applications(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Return name and `args` of each application in the file; there is at least one.
+
+    Raises:
+        ConfigError: if the file is missing or is no Serve configuration.
+    """
+    try:
+        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = [(app["name"], app.get("args") or {}) for app in content["applications"]]
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist") from None
+    except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(f"{path} is not a Serve configuration file: {error!r:.300}") from error
+    if not found:
+        raise ConfigError(f"{path} has no application")
+    return found

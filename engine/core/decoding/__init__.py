@@ -1,0 +1,1 @@
+"""What a sampled token means: ends, beam search, output."""

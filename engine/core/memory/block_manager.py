@@ -1,0 +1,133 @@
+"""What the scheduler asks of a policy for the KV cache: the block manager."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.core.memory.pinned_prefixes import NoPinnedPrefixes, PinnedPrefixes
+from engine.core.sequence import Sequence
+from engine.core.sequence_group import SequenceGroup
+from engine.types import MemoryUsage
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTableUpdate:
+    """How a block table differs from what the workers have.
+
+    Attributes:
+        new_blocks: (index in the table, block) pairs to write.
+        copies: (source, destination) blocks to copy before the new tokens are written.
+    """
+
+    new_blocks: tuple[tuple[int, int], ...] = ()
+    copies: tuple[tuple[int, int], ...] = ()
+
+
+NO_UPDATE = BlockTableUpdate()
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """The blocks that a sequence got when its group entered the batch.
+
+    Attributes:
+        update: its whole block table.
+        num_cached: leading tokens whose keys and values are there already, or will be once the
+            first sequence of the group has been prefilled that far.
+    """
+
+    sequence: Sequence
+    update: BlockTableUpdate
+    num_cached: int
+
+
+class BlockManager(Protocol):
+    """A policy for the KV cache: which blocks each sequence gets (paper, sections 4.2 to 4.5).
+
+    Questions (`can_x`) have no effect; commands may assume that they were asked.
+
+    Attributes:
+        prefixes: the prefixes whose blocks are pinned.
+    """
+
+    @property
+    def prefixes(self) -> PinnedPrefixes | NoPinnedPrefixes: ...
+
+    def can_allocate(self, group: SequenceGroup) -> bool:
+        """Whether all live sequences of a group fit with the tokens that are known."""
+        ...
+
+    def allocate(self, group: SequenceGroup) -> list[Allocation]:
+        """Give every live sequence of a group blocks for its known tokens."""
+        ...
+
+    def can_append(self, sequence_ids: list[int]) -> bool:
+        """Whether each of these sequences can grow by one token."""
+        ...
+
+    def append(self, sequence_id: int) -> BlockTableUpdate:
+        """Make room for one more token of a sequence."""
+        ...
+
+    def fork(self, parent_id: int, child_id: int) -> BlockTableUpdate:
+        """Make the child a duplicate of the parent; it gives up what it had before.
+
+        Returns:
+            How the child's block table differs from the parent's, and copies for the next plan.
+        """
+        ...
+
+    def mark_computed(self, sequence: Sequence) -> None:
+        """Note that plans up to the last fill positions [0, num_scheduled).
+
+        The blocks of known tokens can be found by later prompts from now on, if the policy shares
+        any; a no-op for a sequence that holds nothing.
+        """
+        ...
+
+    def free(self, sequence_id: int) -> None:
+        """Give back all blocks of a sequence; a no-op for one that holds nothing."""
+        ...
+
+    def block_table(self, sequence_id: int) -> tuple[int, ...]:
+        """Blocks of a sequence in order."""
+        ...
+
+    def num_distinct_blocks(self, group: SequenceGroup) -> int:
+        """Blocks that a group holds, shared ones once."""
+        ...
+
+    def num_tokens_kept_by_others(self, group: SequenceGroup) -> int:
+        """Leading tokens of a group whose blocks other groups hold, too, when it leaves."""
+        ...
+
+    def can_swap_out(self, group: SequenceGroup) -> bool:
+        """Whether the swap space has room for all blocks of a group."""
+        ...
+
+    def swap_out(self, group: SequenceGroup) -> list[tuple[int, int]]:
+        """Copy a group to the swap space; its GPU blocks stay its own until they are freed.
+
+        Returns:
+            (GPU block, swap block) pairs, shared blocks once.
+        """
+        ...
+
+    def can_swap_in(self, group: SequenceGroup) -> bool:
+        """Whether the pool has room for a swapped group and one more token of each sequence."""
+        ...
+
+    def swap_in(self, group: SequenceGroup) -> tuple[list[tuple[int, int]], list[Allocation]]:
+        """Bring a group back.
+
+        Returns:
+            (swap block, GPU block) pairs, and the block table of each live sequence.
+        """
+        ...
+
+    def discard(self, group: SequenceGroup) -> None:
+        """Free swap blocks that only ended sequences of a group hold, if there are any."""
+        ...
+
+    def usage(self) -> MemoryUsage:
+        """Token slots by use."""
+        ...

@@ -1,0 +1,298 @@
+"""The paged block manager: block tables grow on demand and share blocks (paper, section 4)."""
+
+from array import array
+from collections import Counter
+from itertools import takewhile
+
+from engine.core.memory.block_manager import NO_UPDATE, Allocation, BlockTableUpdate
+from engine.core.memory.block_pool import BlockPool
+from engine.core.memory.block_table import BlockTable, num_common_blocks, num_new_blocks
+from engine.core.memory.headroom import NO_HEADROOM, Headroom
+from engine.core.memory.pinned_prefixes import NoPinnedPrefixes, PinnedPrefixes
+from engine.core.memory.prefix_cache import PrefixCache
+from engine.core.memory.prefix_index import NoPrefixIndex, PrefixIndex
+from engine.core.memory.swap_space import SwapSpace
+from engine.core.sequence import UNFINISHED, Sequence
+from engine.core.sequence_group import SequenceGroup
+from engine.integers import div_ceil
+from engine.types import MemoryUsage
+
+_NO_TABLE = BlockTable([])
+
+
+class PagedBlockManager:
+    """Gives a sequence a block when its first token needs one; any free block will do.
+
+    Sequences share blocks until one of them writes into a shared one, which it then copies. A part
+    of the pool is kept free when a group enters (see `Headroom`), so that running ones can grow for
+    a while before one of them must be preempted.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        num_swap_blocks: int = 0,
+        headroom: Headroom = NO_HEADROOM,
+        prefix_cache: bool = True,
+        pinned_blocks: int = 0,
+    ) -> None:
+        """Make an empty pool.
+
+        Args:
+            num_blocks: blocks of the pool.
+            block_size: tokens per block.
+            num_swap_blocks: blocks that fit the swap space.
+            headroom: what stays free when a group enters.
+            prefix_cache: whether full blocks are kept for later prompts.
+            pinned_blocks: blocks that pinned prefixes may hold; no request may need them.
+        """
+        self._index: PrefixIndex | NoPrefixIndex = NoPrefixIndex()
+        self.prefixes: PinnedPrefixes | NoPinnedPrefixes = NoPinnedPrefixes()
+        if prefix_cache:
+            cache = PrefixCache()
+            self._pool = BlockPool(num_blocks, on_evict=cache.forget)
+            self._index = PrefixIndex(self._pool, cache, block_size)
+            self.prefixes = PinnedPrefixes(
+                self._pool, cache, block_size, budget_blocks=pinned_blocks
+            )
+        else:
+            self._pool = BlockPool(num_blocks)
+        self._block_size = block_size
+        self._headroom = headroom
+        self._tables: dict[int, BlockTable] = {}
+        self._swap = SwapSpace(num_swap_blocks)
+        # tokens in each block in use, their sum, and that of the lengths of all tables
+        self._filled = array("i", bytes(4 * num_blocks))
+        self._num_filled = 0
+        self._num_logical = 0
+
+    def can_allocate(self, group: SequenceGroup) -> bool:
+        """See `BlockManager.can_allocate`; nothing is kept free in an empty pool."""
+        first, *others = group.live
+        hits = self._index.match(group, first)
+        num_blocks = self._num_blocks(first.num_known) - len(hits)
+        num_shared = self._num_shared_blocks(group)
+        num_blocks += sum(self._num_blocks(other.num_known) - num_shared for other in others)
+        # a hit that no sequence uses counts as free until it is shared, unless it is pinned
+        num_blocks += sum(self._pool.is_free(block) for block in hits)
+        return self._has_room(num_blocks)
+
+    def allocate(self, group: SequenceGroup) -> list[Allocation]:
+        """See `BlockManager.allocate` (paper, section 4.3).
+
+        The first sequence shares what the prefix cache has of its prompt, and gets new blocks for
+        the rest. There are others if the group was preempted after it had forked: they share the
+        full blocks of the prompt with the first, as they did before (section 4.4).
+        """
+        first, *others = group.live
+        allocations = [self._allocate(group, first, self._index.match(group, first))]
+        prefix = self._tables[first.sequence_id].blocks[: self._num_shared_blocks(group)]
+        return allocations + [self._allocate(group, other, prefix) for other in others]
+
+    def can_append(self, sequence_ids: list[int]) -> bool:
+        """See `BlockManager.can_append`."""
+        # none needs more than one block, so there is seldom a need to look closer
+        if len(sequence_ids) <= self._pool.num_free:
+            return True
+        tables = [self._tables[sequence_id] for sequence_id in sequence_ids]
+        num_new = num_new_blocks(tables, self._block_size, self._pool.references)
+        return num_new <= self._pool.num_free
+
+    def append(self, sequence_id: int) -> BlockTableUpdate:
+        """See `BlockManager.append` (paper, section 4.3; copy-on-write: section 4.4)."""
+        table = self._tables[sequence_id]
+        blocks, update = table.blocks, NO_UPDATE
+        index, offset = divmod(table.length, self._block_size)
+        if index == len(blocks):
+            # all blocks are full: a new logical block is mapped to any free physical one
+            blocks.append(self._pool.allocate())
+            update = BlockTableUpdate(new_blocks=((index, blocks[index]),))
+        elif offset and self._pool.references(blocks[index]) > 1:
+            # the last block is half full and shared: the sequence goes on in a copy of its own, and
+            # the last of those that shared it writes into the original
+            copy = self._copy_last(table)
+            update = BlockTableUpdate(new_blocks=((index, copy[1]),), copies=(copy,))
+        # else the last block is its own and has room for the token
+        block = blocks[index]
+        # `_fill_block`, without the call: most tokens of a server come by here
+        if self._filled[block] <= offset:
+            self._num_filled += offset + 1 - self._filled[block]
+            self._filled[block] = offset + 1
+        table.length += 1
+        self._num_logical += 1
+        return update
+
+    def fork(self, parent_id: int, child_id: int) -> BlockTableUpdate:
+        """See `BlockManager.fork`; the child shares all blocks of the parent (section 4.4).
+
+        A beam that is forked into had blocks of its own, which it gives up. Nothing is copied here,
+        but by `append`, when one of the two writes into a block that both have.
+        """
+        parent = self._tables[parent_id]
+        child = self._tables.get(child_id, _NO_TABLE)
+        # beams mostly differ in their last blocks only, and what they share is left as it is
+        num_common = num_common_blocks(parent.blocks, child.blocks)
+        for block in parent.blocks[num_common:]:
+            self._pool.share(block)
+        self._release(child.blocks[num_common:])
+        self._tables[child_id] = BlockTable(list(parent.blocks), parent.length)
+        self._index.fork(parent_id, child_id)
+        self._num_logical += parent.length - child.length
+        return NO_UPDATE
+
+    def mark_computed(self, sequence: Sequence) -> None:
+        """See `BlockManager.mark_computed`; only full blocks can be found."""
+        table = self._tables.get(sequence.sequence_id, _NO_TABLE)
+        self._index.mark_computed(sequence, table.blocks)
+
+    def free(self, sequence_id: int) -> None:
+        """See `BlockManager.free`; heads of prefixes come last, so that they are evicted last."""
+        table = self._tables.pop(sequence_id, _NO_TABLE)
+        self._num_logical -= table.length
+        self._release(table.blocks)
+        self._index.leave(sequence_id)
+
+    def block_table(self, sequence_id: int) -> tuple[int, ...]:
+        """See `BlockManager.block_table`."""
+        return tuple(self._tables[sequence_id].blocks)
+
+    def usage(self) -> MemoryUsage:
+        """See `BlockManager.usage`."""
+        size = self._block_size
+        total = self._pool.num_blocks * size
+        cached = self._pool.num_unused_kept * size
+        free = self._pool.num_free * size - cached
+        pinned = self._pool.num_unused_pinned * size
+        internal = total - free - cached - pinned - self._num_filled
+        return MemoryUsage(
+            total=total,
+            filled=self._num_filled,
+            internal=internal,
+            cached=cached,
+            pinned=pinned,
+            free=free,
+            shared_saving=self._num_logical - self._num_filled,
+            swapped=self._swap.num_used * size,
+        )
+
+    def num_distinct_blocks(self, group: SequenceGroup) -> int:
+        """See `BlockManager.num_distinct_blocks`."""
+        return len(self._distinct_blocks(group))
+
+    def num_tokens_kept_by_others(self, group: SequenceGroup) -> int:
+        """See `BlockManager`; blocks are shared with other groups only through the prefix cache."""
+        if not group.request.sampling.may_read_cache:
+            return 0
+        held = (self._tables.get(sequence.sequence_id) for sequence in group.sequences)
+        own = Counter(block for table in held if table for block in table.blocks)
+        first = self._tables[group.live[0].sequence_id]
+        kept = takewhile(lambda block: self._pool.references(block) > own[block], first.blocks)
+        return self._block_size * len(list(kept))
+
+    def can_swap_out(self, group: SequenceGroup) -> bool:
+        """See `BlockManager.can_swap_out`."""
+        return len(self._distinct_blocks(group)) <= self._swap.num_free
+
+    def swap_out(self, group: SequenceGroup) -> list[tuple[int, int]]:
+        """See `BlockManager.swap_out` (paper, section 4.5); a shared block is copied once."""
+        swap_blocks = self._swap.store(self._distinct_blocks(group))
+        for sequence in group.live:
+            table = self._tables[sequence.sequence_id]
+            # the same sharing as in the pool, so that it can be restored
+            self._swap.tables[sequence.sequence_id] = [swap_blocks[block] for block in table.blocks]
+        return list(swap_blocks.items())
+
+    def can_swap_in(self, group: SequenceGroup) -> bool:
+        """See `BlockManager.can_swap_in`; nothing is kept free in an empty pool."""
+        tables = [
+            BlockTable(self._swap.tables[sequence.sequence_id], sequence.num_scheduled)
+            for sequence in group.live
+        ]
+        users = Counter(swap_block for table in tables for swap_block in table.blocks)
+        num_new = num_new_blocks(tables, self._block_size, users.__getitem__)
+        return self._has_room(len(users) + num_new)
+
+    def swap_in(self, group: SequenceGroup) -> tuple[list[tuple[int, int]], list[Allocation]]:
+        """See `BlockManager.swap_in` (paper, section 4.5); any free blocks will do."""
+        blocks: dict[int, int] = {}
+        allocations = []
+        for sequence in group.live:
+            swap_blocks = self._swap.tables[sequence.sequence_id]
+            for swap_block in swap_blocks:
+                if swap_block in blocks:
+                    # a sequence before it has brought it back: shared as before
+                    self._pool.share(blocks[swap_block])
+                else:
+                    blocks[swap_block] = self._pool.allocate()
+            table = BlockTable([blocks[swap_block] for swap_block in swap_blocks])
+            self._tables[sequence.sequence_id] = table
+            self._index.enter(group, sequence, 0)
+            self._fill(table, sequence.num_scheduled)
+            allocations.append(_allocation(sequence, table, sequence.num_scheduled))
+        self._swap.discard(group.sequences)
+        return list(blocks.items()), allocations
+
+    def discard(self, group: SequenceGroup) -> None:
+        """See `BlockManager.discard`."""
+        self._swap.discard([s for s in group.sequences if s.finish_reason is not UNFINISHED])
+
+    def _has_room(self, num_blocks: int) -> bool:
+        """Whether a group that enters can have so many blocks, and the headroom stays free."""
+        num_kept_free = self._headroom.num_kept_free(self._pool.num_blocks, len(self._tables))
+        return num_blocks + num_kept_free <= self._pool.num_free
+
+    def _allocate(self, group: SequenceGroup, sequence: Sequence, prefix: list[int]) -> Allocation:
+        """Make a block table that begins with the shared blocks of a prefix."""
+        for block in prefix:
+            self._pool.share(block)
+        num_new = self._num_blocks(sequence.num_known) - len(prefix)
+        table = BlockTable(prefix + [self._pool.allocate() for _ in range(num_new)])
+        self._tables[sequence.sequence_id] = table
+        self._index.enter(group, sequence, len(prefix))
+        self._fill(table, sequence.num_known)
+        return _allocation(sequence, table, len(prefix) * self._block_size)
+
+    def _num_shared_blocks(self, group: SequenceGroup) -> int:
+        return len(group.request.prompt) // self._block_size
+
+    def _distinct_blocks(self, group: SequenceGroup) -> list[int]:
+        tables = (self._tables[sequence.sequence_id] for sequence in group.live)
+        return list(dict.fromkeys(block for table in tables for block in table.blocks))
+
+    def _release(self, blocks: list[int]) -> None:
+        for block in reversed(blocks):
+            if self._pool.release(block):
+                self._num_filled -= self._filled[block]
+                self._filled[block] = 0
+
+    def _copy_last(self, table: BlockTable) -> tuple[int, int]:
+        source, copy = table.blocks[-1], self._pool.allocate()
+        self._pool.release(source)
+        table.blocks[-1] = copy
+        self._filled[copy] = table.length % self._block_size
+        self._num_filled += self._filled[copy]
+        return source, copy
+
+    def _fill(self, table: BlockTable, num_tokens: int) -> None:
+        """Count positions [length, length + num_tokens), those of shared blocks once."""
+        end = table.length + num_tokens
+        for index in range(table.length // self._block_size, self._num_blocks(end)):
+            block = table.blocks[index]
+            self._fill_block(block, min(end - index * self._block_size, self._block_size))
+        table.length = end
+        self._num_logical += num_tokens
+
+    def _fill_block(self, block: int, num_tokens: int) -> None:
+        num_new = num_tokens - self._filled[block]
+        if num_new > 0:
+            self._filled[block] = num_tokens
+            self._num_filled += num_new
+
+    def _num_blocks(self, num_tokens: int) -> int:
+        return div_ceil(num_tokens, self._block_size)
+
+
+def _allocation(sequence: Sequence, table: BlockTable, num_cached: int) -> Allocation:
+    return Allocation(sequence, BlockTableUpdate(tuple(enumerate(table.blocks))), num_cached)

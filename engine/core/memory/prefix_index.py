@@ -1,0 +1,104 @@
+"""Which cached blocks a sequence begins with, and which of its own are found later."""
+
+from dataclasses import dataclass
+
+from engine.core.memory.block_pool import BlockPool
+from engine.core.memory.prefix_cache import PrefixCache, PrefixChain
+from engine.core.sequence import Sequence
+from engine.core.sequence_group import SequenceGroup
+
+
+@dataclass(frozen=True, slots=True)
+class _IndexedChain:
+    """Attributes: num_indexed: leading blocks of the sequence that the prefix cache has."""
+
+    chain: PrefixChain
+    num_indexed: int
+
+
+class NoPrefixIndex:
+    """Stands for the index where the prefix cache is off: finds nothing, keeps nothing."""
+
+    def match(self, group: SequenceGroup, sequence: Sequence) -> list[int]:
+        """See `PrefixIndex.match`."""
+        return []
+
+    def enter(self, group: SequenceGroup, sequence: Sequence, num_indexed: int) -> None:
+        """See `PrefixIndex.enter`."""
+
+    def fork(self, parent_id: int, child_id: int) -> None:
+        """See `PrefixIndex.fork`."""
+
+    def mark_computed(self, sequence: Sequence, blocks: list[int]) -> None:
+        """See `PrefixIndex.mark_computed`."""
+
+    def leave(self, sequence_id: int) -> None:
+        """See `PrefixIndex.leave`."""
+
+
+class PrefixIndex:
+    """Keeps the chains of the sequences in the pool, and of the one that is next in line."""
+
+    def __init__(self, pool: BlockPool, cache: PrefixCache, block_size: int) -> None:
+        self._pool = pool
+        self._cache = cache
+        self._block_size = block_size
+        self._chains: dict[int, _IndexedChain] = {}
+        # a group asks at every step until it gets its blocks, and is hashed only once
+        self._next_in_line: tuple[int, PrefixChain] | None = None
+
+    def match(self, group: SequenceGroup, sequence: Sequence) -> list[int]:
+        """Cached blocks of a prefix that leaves at least one token to compute."""
+        if not group.request.sampling.may_read_cache:
+            return []
+        num_blocks = (sequence.num_known - 1) // self._block_size
+        chain = self._extended(self._next_chain(group, sequence), sequence, num_blocks)
+        self._next_in_line = sequence.sequence_id, chain
+        return self._cache.match(chain.links[:num_blocks])
+
+    def enter(self, group: SequenceGroup, sequence: Sequence, num_indexed: int) -> None:
+        """Note that a sequence is in the pool now.
+
+        Args:
+            num_indexed: its leading blocks that it shares; they are, or will be, found already.
+        """
+        chain = self._next_chain(group, sequence)
+        self._next_in_line = None
+        self._chains[sequence.sequence_id] = _IndexedChain(chain, num_indexed)
+
+    def fork(self, parent_id: int, child_id: int) -> None:
+        """Note that a sequence has the tokens and blocks of another now."""
+        self._chains[child_id] = self._chains[parent_id]
+
+    def mark_computed(self, sequence: Sequence, blocks: list[int]) -> None:
+        """Index the full blocks of what plans up to the last fill with known tokens.
+
+        Args:
+            blocks: the sequence's block table.
+        """
+        before = self._chains.get(sequence.sequence_id)
+        if before is None:
+            return
+        # only what is computed, and only what is known: a token in flight has no key yet
+        num_blocks = min(sequence.num_scheduled, sequence.num_known) // self._block_size
+        if num_blocks <= before.num_indexed:
+            return
+        chain = self._extended(before.chain, sequence, num_blocks)
+        for index in range(before.num_indexed, num_blocks):
+            if self._cache.insert(chain.links[index], blocks[index]):
+                self._pool.keep(blocks[index])
+        self._chains[sequence.sequence_id] = _IndexedChain(chain, num_blocks)
+
+    def leave(self, sequence_id: int) -> None:
+        """Note that a sequence is not in the pool any more; a no-op for one that was not."""
+        self._chains.pop(sequence_id, None)
+
+    def _next_chain(self, group: SequenceGroup, sequence: Sequence) -> PrefixChain:
+        if self._next_in_line is None or self._next_in_line[0] != sequence.sequence_id:
+            return PrefixChain.of_tenant(group.request.salt, self._block_size)
+        return self._next_in_line[1]
+
+    def _extended(self, chain: PrefixChain, sequence: Sequence, num_blocks: int) -> PrefixChain:
+        start = len(chain.links) * self._block_size
+        num_tokens = num_blocks * self._block_size - start
+        return chain.extended(sequence.known_tokens(start, num_tokens)) if num_tokens > 0 else chain

@@ -1,0 +1,1 @@
+"""What runs in a step: queues, admission, plans, preemption, release."""

@@ -1,0 +1,286 @@
+"""Decides what one step computes, and which groups are preempted for it (paper, section 4.5).
+
+Each step mixes one token of every running sequence with chunks of prompts, under a token budget:
+
+    1. forks of beams since the last plan: their rows and block tables follow
+    2. decodes: one token of every running sequence; groups are preempted if blocks run out
+    3. prefills: further chunks of prompts that are being prefilled
+    4. groups that enter: swapped ones come back, waiting ones get blocks and start their prefill
+
+When blocks run out the latest group is preempted as a whole: its blocks are swapped out, or they
+are dropped and its tokens prefilled again later.
+"""
+
+from engine.core.decoding.decoding import BeamFork
+from engine.core.memory.block_manager import NO_UPDATE, Allocation, BlockManager, BlockTableUpdate
+from engine.core.scheduling.admission_gate import AdmissionGate
+from engine.core.scheduling.deferred_release import DeferredRelease
+from engine.core.scheduling.plan import PlanBuilder, PlannedStep
+from engine.core.scheduling.preemption import Preemption
+from engine.core.scheduling.queues import Queues
+from engine.core.scheduling.row_allocator import RowAllocator
+from engine.core.sequence import Sequence
+from engine.core.sequence_group import Member, SequenceGroup, Status, schedule_decodes
+
+
+class Planner:
+    """Fills plans. What it decides comes back as a value; what it changes are groups and blocks."""
+
+    def __init__(
+        self,
+        block_manager: BlockManager,
+        queues: Queues,
+        rows: RowAllocator,
+        deferred_release: DeferredRelease,
+        *,
+        preemption: Preemption,
+        gate: AdmissionGate,
+    ) -> None:
+        self._block_manager = block_manager
+        self._queues = queues
+        self._rows = rows
+        self._deferred_release = deferred_release
+        self._preemption = preemption
+        self._gate = gate
+        # copies that must wait for the next plan
+        self._copies: list[tuple[int, int]] = []
+        self._prefilling: list[SequenceGroup] = []
+
+    def plan(self, builder: PlanBuilder, ready: list[Member], forks: list[BeamFork]) -> PlannedStep:
+        """Plan one step.
+
+        Args:
+            builder: a new one.
+            ready: see `Queues.ready`.
+            forks: all of beams since the last plan.
+        """
+        self._plan_forks(builder, forks)
+        had_room = self._plan_decodes(builder, ready)
+        self._plan_prefills(builder)
+        # where blocks ran out for running groups, no other group gets any in the same step
+        if had_room:
+            self._plan_entries(builder)
+        return builder.build(self._rows)
+
+    def should_wait(self) -> bool:
+        """Whether to plan nothing yet, so that beam searches stay in step with each other.
+
+        A beam search has nothing to plan while its candidates are in flight. If only searches run
+        and some of them wait, a plan now would split them into two halves that take turns, each in
+        every other step, and a step takes about as long for a few rows as for twice as many.
+        """
+        running = self._queues.running
+        return (
+            all(group.beam is not None and not group.is_prefilling for group in running)
+            and any(sequence.num_in_flight for group in running for sequence in group.sequences)
+            and self._next_to_enter() is None
+        )
+
+    def _plan_forks(self, builder: PlanBuilder, forks: list[BeamFork]) -> None:
+        """Let rows and block tables follow the forks, before any of these beams grows."""
+        for fork in forks:
+            # -1 if it has left the batch since
+            parent_row = fork.sequence.take_fork_row()
+            if parent_row >= 0:
+                builder.fork(parent_row, fork.sequence.row)
+                builder.update_table(fork.sequence, fork.update)
+        builder.copy(self._copies)
+        self._copies = []
+
+    def _plan_decodes(self, builder: PlanBuilder, ready: list[Member]) -> bool:
+        """Returns whether every group found the blocks it needed, so that others may enter."""
+        # one question for the whole batch, as long as blocks and tokens suffice
+        sequence_ids = [sequence.sequence_id for _, sequence in ready]
+        if len(ready) > builder.num_left or not self._block_manager.can_append(sequence_ids):
+            return self._plan_decodes_in_turn(builder)
+        self._decode(builder, ready)
+        return True
+
+    def _plan_decodes_in_turn(self, builder: PlanBuilder) -> bool:
+        """Serve groups in order of arrival; the latest are preempted for the earlier ones."""
+        had_room = True
+        for group in tuple(self._queues.running):
+            if builder.num_left == 0:
+                break
+            # empty for a group that was preempted meanwhile
+            ready = group.ready[: builder.num_left]
+            if ready and not self._can_append(ready):
+                had_room = False
+                ready = ready if self._make_room(builder, group, ready) else []
+            self._decode(builder, [(group, sequence) for sequence in ready])
+        return had_room
+
+    def _plan_prefills(self, builder: PlanBuilder) -> None:
+        self._prefilling = [group for group in self._prefilling if group.is_prefilling]
+        for group in self._prefilling:
+            self._prefill_group(builder, group)
+
+    def _plan_entries(self, builder: PlanBuilder) -> None:
+        """Let groups enter in order of arrival, unless the gate lets some overtake."""
+        num_open = self._gate.num_open(self._queues.waiting, len(self._queues.running))
+        while builder.num_left:
+            group = self._next_to_enter()
+            if group is None:
+                return
+            if group.status is Status.SWAPPED:
+                self._swap_in(builder, group)
+            elif num_open:
+                num_open -= 1
+                self._admit(builder, group)
+            else:
+                return
+
+    def _next_to_enter(self) -> SequenceGroup | None:
+        first, waiting = self._queues.next_in_line, self._queues.waiting
+        if first is None or self._can_enter(first):
+            return first
+        # as in the paper, no new request enters while others are swapped out, but the gate may
+        # allow for some that are small enough
+        if first.status is not Status.SWAPPED or not waiting or not self._gate.may_overtake(first):
+            return None
+        return waiting[0] if self._can_enter(waiting[0]) else None
+
+    def _can_enter(self, group: SequenceGroup) -> bool:
+        # a preempted group waits until its last plan is complete, so that all its tokens are known
+        if not group.is_settled or group.num_rows > self._rows.num_free:
+            return False
+        if group.status is Status.SWAPPED:
+            return self._block_manager.can_swap_in(group)
+        return self._block_manager.can_allocate(group)
+
+    def _swap_in(self, builder: PlanBuilder, group: SequenceGroup) -> None:
+        """Bring a group back from the swap space (section 4.5); it decodes in the same step."""
+        pairs, allocations = self._block_manager.swap_in(group)
+        builder.swap_in(pairs)
+        self._enter(builder, group, allocations)
+        for allocation in allocations:
+            sequence = allocation.sequence
+            builder.set_last_token(sequence)
+            if builder.num_left and self._can_append([sequence]):
+                self._decode(builder, [(group, sequence)])
+
+    def _admit(self, builder: PlanBuilder, group: SequenceGroup) -> None:
+        """Allocate blocks for a waiting group and start its prefill.
+
+        It is a new group, or one that was preempted and is recomputed: then what it has generated
+        is prefilled together with its prompt.
+        """
+        first = self._queues.next_in_line
+        if first is not None and first is not group:
+            first.count_overtake()
+        allocations = self._block_manager.allocate(group)
+        self._enter(builder, group, allocations)
+        # only the first looks into the cache; the others share what the first has
+        builder.count_cached(allocations[0].num_cached)
+        group.start_prefill([allocation.num_cached for allocation in allocations])
+        self._prefilling.append(group)
+        self._prefill_group(builder, group)
+
+    def _enter(
+        self, builder: PlanBuilder, group: SequenceGroup, allocations: list[Allocation]
+    ) -> None:
+        """Give a group rows, also for the siblings that are not forked yet."""
+        self._queues.enter(group)
+        group.take_rows([self._rows.allocate() for _ in range(group.num_rows)])
+        for sequence in group.with_row:
+            builder.admit(group, sequence)
+        for choice, row in enumerate(group.reserved_rows, start=len(group.sequences)):
+            builder.admit_reserved(group, row, choice)
+        for allocation in allocations:
+            builder.update_table(allocation.sequence, allocation.update)
+
+    def _decode(self, builder: PlanBuilder, ready: list[Member]) -> None:
+        """Plan one more token of each of these sequences, for which blocks suffice."""
+        # a few hundred times per step: names are looked up once
+        append = self._block_manager.append
+        for group, sequence in ready:
+            update = append(sequence.sequence_id)
+            if update is not NO_UPDATE:
+                builder.update_table(sequence, update)
+            if group.beam is not None:
+                # the beam search has chosen it, and the row may have sampled another one
+                builder.set_last_token(sequence)
+        schedule_decodes(ready, builder.step)
+        builder.decode(ready)
+
+    def _prefill_group(self, builder: PlanBuilder, group: SequenceGroup) -> None:
+        # siblings that are forked on the way have nothing to prefill
+        for sequence in [s for s in group.sequences if s.is_prefilling]:
+            if builder.num_left == 0:
+                return
+            self._prefill(builder, group, sequence)
+            if sequence.is_prefilling:
+                # the others share the head of its prompt, which must be written first
+                return
+
+    def _prefill(self, builder: PlanBuilder, group: SequenceGroup, sequence: Sequence) -> None:
+        count = min(builder.num_left, sequence.prefill_end - sequence.num_scheduled)
+        if count > builder.max_chunk and self._others_can_prefill(group):
+            count = builder.max_chunk
+        samples = builder.prefill(group, sequence, count)
+        sequence.schedule_prefill(count, samples=samples, step=builder.step)
+        self._block_manager.mark_computed(sequence)
+        # a beam search has one beam until its first candidates are known
+        if samples and group.beam is None:
+            while group.num_pending_forks:
+                self._fork_sibling(builder, group, sequence)
+
+    def _others_can_prefill(self, group: SequenceGroup) -> bool:
+        """Whether another prompt could use what a long one leaves of the budget in this step."""
+        return self._prefilling[-1] is not group or self._next_to_enter() is not None
+
+    def _fork_sibling(self, builder: PlanBuilder, group: SequenceGroup, parent: Sequence) -> None:
+        """Parallel sampling: a further sample shares the blocks of the prompt (section 4.4).
+
+        The last of them is copied when the first of the samples writes into it.
+        """
+        sibling = group.fork_sibling(parent, builder.step)
+        update = self._block_manager.fork(parent.sequence_id, sibling.sequence_id)
+        # what the parent's last chunk writes in this step can only be copied before the next one
+        self._copies += update.copies
+        table = self._block_manager.block_table(sibling.sequence_id)
+        builder.update_table(sibling, BlockTableUpdate(tuple(enumerate(table))))
+        builder.sibling(group, sibling, parent)
+
+    def _can_append(self, sequences: list[Sequence]) -> bool:
+        return self._block_manager.can_append([sequence.sequence_id for sequence in sequences])
+
+    def _make_room(self, builder: PlanBuilder, group: SequenceGroup, ready: list[Sequence]) -> bool:
+        """Preempt the latest groups until these can grow; False if they must wait."""
+        while not self._can_append(ready):
+            # blocks that are about to be freed are waited for before any group is preempted
+            if self._deferred_release:
+                return False
+            latest = self._queues.running[-1]
+            self._preempt(builder, latest)
+            if latest is group:
+                return False
+        return True
+
+    def _preempt(self, builder: PlanBuilder, group: SequenceGroup) -> None:
+        """Take a group out of the batch: all of its sequences or none (paper, section 4.5).
+
+        Its blocks are freed when no plan in flight touches them. It comes back by a swap-in, or by
+        a prefill of its prompt and what it has generated, as if that were one longer prompt.
+        """
+        swap = self._prefers_swap(group)
+        if swap:
+            builder.swap_out(self._block_manager.swap_out(group))
+        else:
+            builder.count_recomputed()
+            for sequence in group.live:
+                # what the cache still has of it when it comes back need not be computed again
+                self._block_manager.mark_computed(sequence)
+        self._queues.preempt(group, swap=swap, step=builder.step)
+        self._deferred_release.add(group.with_row)
+        self._deferred_release.release_reserved_rows(group)
+
+    def _prefers_swap(self, group: SequenceGroup) -> bool:
+        # a swapped group comes back to decode, so one that still prefills is recomputed
+        if any(sequence.is_prefilling for sequence in group.live):
+            return False
+        if not self._block_manager.can_swap_out(group):
+            return False
+        num_blocks = self._block_manager.num_distinct_blocks(group)
+        num_kept = self._block_manager.num_tokens_kept_by_others(group)
+        return self._preemption.prefers_swap(group, num_blocks, num_kept)

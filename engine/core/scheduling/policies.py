@@ -1,0 +1,56 @@
+"""Makes the policies that a configuration names: the systems that the paper compares."""
+
+from engine.config import SchedulerConfig
+from engine.core.memory.block_manager import BlockManager
+from engine.core.memory.headroom import Headroom
+from engine.core.memory.paged_block_manager import PagedBlockManager
+from engine.core.memory.reservation import output_estimate
+from engine.core.memory.reserved_block_manager import ReservedBlockManager
+from engine.core.scheduling.admission_gate import AdmissionGate, BatchGate, IterationGate
+from engine.core.scheduling.preemption import (
+    CheapestPreemption,
+    FixedPreemption,
+    Preemption,
+    SharedPreemption,
+)
+from engine.types import Capacity
+
+
+def make_block_manager(config: SchedulerConfig, capacity: Capacity) -> BlockManager:
+    """Make the policy for the KV cache.
+
+    Raises:
+        ConfigError: if the share for pinned prefixes could starve it.
+    """
+    config.check_pinned_share(capacity.num_blocks, capacity.block_size)
+    if config.memory_policy == "paged":
+        return PagedBlockManager(
+            capacity.num_blocks,
+            capacity.block_size,
+            num_swap_blocks=capacity.num_swap_blocks,
+            headroom=Headroom(watermark=config.watermark, growth_blocks=config.growth_blocks),
+            prefix_cache=config.prefix_cache,
+            pinned_blocks=config.num_pinnable(capacity.num_blocks),
+        )
+    return ReservedBlockManager(
+        capacity.num_blocks,
+        capacity.block_size,
+        max_len=config.max_model_len,
+        estimate=output_estimate(config),
+    )
+
+
+def make_preemption(config: SchedulerConfig, capacity: Capacity) -> Preemption:
+    """Make the choice between swapping and recomputing."""
+    if config.preemption != "auto":
+        return FixedPreemption(swap=config.preemption == "swap")
+    if capacity.block_copy_s:
+        return CheapestPreemption(block_copy_s=capacity.block_copy_s)
+    return SharedPreemption()
+
+
+def make_gate(config: SchedulerConfig) -> AdmissionGate:
+    """Make the policy for the requests that enter the batch."""
+    if config.memory_policy == "faster_transformer":
+        return BatchGate(max_total_len=config.max_model_len)
+    return IterationGate(max_overtakes=config.max_overtakes)

@@ -1,0 +1,64 @@
+"""Where the open groups are: waiting, running or swapped, each queue in order of arrival.
+
+Scheduling is first come, first served: the latest running group is preempted first, and of those
+that do not run the earliest comes back first. Unless the admission gate lets a group overtake,
+every running group is therefore earlier than all that wait or are swapped out.
+"""
+
+from bisect import insort
+from collections import deque
+
+from engine.core.sequence_group import Member, SequenceGroup, Status
+
+
+class Queues:
+    """Moves groups between waiting, running and swapped; their status follows."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[SequenceGroup] = deque()
+        self.swapped: deque[SequenceGroup] = deque()
+        self.running: list[SequenceGroup] = []
+
+    @property
+    def next_in_line(self) -> SequenceGroup | None:
+        """The earliest group that does not run."""
+        heads = [queue[0] for queue in (self.swapped, self.waiting) if queue]
+        return min(heads, key=_arrival, default=None)
+
+    def ready(self) -> list[Member]:
+        """Sequences whose next token can be planned, with their groups, in order of arrival."""
+        return [(group, sequence) for group in self.running for sequence in group.ready]
+
+    def add(self, group: SequenceGroup) -> None:
+        """Queue a new group."""
+        self.waiting.append(group)
+
+    def enter(self, group: SequenceGroup) -> None:
+        """Let a waiting or swapped group run."""
+        self.remove(group)
+        group.start_running()
+        insort(self.running, group, key=_arrival)
+
+    def preempt(self, group: SequenceGroup, *, swap: bool, step: int) -> None:
+        """Put a running group back among the swapped or the waiting ones.
+
+        Args:
+            swap, step: see `SequenceGroup.preempt`.
+        """
+        self.remove(group)
+        group.preempt(swap=swap, step=step)
+        insort(self.swapped if swap else self.waiting, group, key=_arrival)
+
+    def remove(self, group: SequenceGroup) -> None:
+        """Take a group out of the queue that it is in."""
+        if group.status is Status.RUNNING:
+            self.running.remove(group)
+        elif group.status is Status.SWAPPED:
+            self.swapped.remove(group)
+        else:
+            self.waiting.remove(group)
+
+
+def _arrival(group: SequenceGroup) -> int:
+    # ids are given out in order of arrival
+    return group.sequences[0].sequence_id

@@ -1,0 +1,145 @@
+"""Output: one item per token or end, with its alternatives."""
+
+import math
+
+from engine.config import SchedulerConfig
+from engine.core.decoding.output import OutputBuilder
+from engine.core.scheduling.grouping import make_group
+from engine.core.sequence_group import SequenceGroup
+from engine.types import (
+    Capacity,
+    FinishReason,
+    MemoryUsage,
+    Request,
+    SamplingParams,
+    StepOutput,
+    StepResult,
+    StepStats,
+    float32,
+    int32,
+)
+
+CONFIG = SchedulerConfig(max_num_batched_tokens=8, max_model_len=8, prompt_share=1.0)
+CAPACITY = Capacity(num_blocks=8, block_size=4, num_rows=4)
+STATS = StepStats(usage=MemoryUsage(total=0, filled=0, internal=0, cached=0, free=0))
+
+
+class OutputCase:
+    """An output builder with one sequence per position of a result."""
+
+    def __init__(self, result: StepResult) -> None:
+        self.builder = OutputBuilder()
+        self.groups = [_make_group(request_id) for request_id in range(len(result.tokens))]
+        self.builder.begin(result)
+
+    def token(self, position: int) -> None:
+        group = self.groups[position]
+        self.builder.token(group, group.sequences[0], position)
+
+    def end(self, position: int) -> None:
+        group = self.groups[position]
+        self.builder.end(group, 0, FinishReason.ABORT)
+
+
+def _make_group(request_id: int) -> SequenceGroup:
+    prompt = int32([1])
+    request = Request(request_id=request_id, prompt=prompt, sampling=SamplingParams(max_tokens=1))
+    return make_group(request, request_id, CONFIG, CAPACITY)
+
+
+def alternatives(output: StepOutput) -> list[list[int]]:
+    """Alternatives of each item."""
+    result, start = [], 0
+    for count in output.top_counts:
+        result.append(list(output.top_tokens[start : start + count]))
+        start += count
+    assert start == len(output.top_tokens) == len(output.top_logprobs)
+    return result
+
+
+RESULT = StepResult(
+    step=4,
+    rows=int32([0, 1, 2, 3]),
+    tokens=int32([10, 11, 12, 13]),
+    logprobs=float32([-1.0, -2.0, math.nan, -4.0]),
+    top_counts=int32([0, 2, 0, 1]),
+    top_tokens=int32([21, 22, 41]),
+    top_logprobs=float32([-0.5, -1.5, -0.25]),
+)
+
+
+def test_alternatives_stay_with_their_token_when_only_some_rows_ask() -> None:
+    case = OutputCase(RESULT)
+    for position in range(4):
+        case.token(position)
+    output = case.builder.build(4, STATS)
+    assert list(output.tokens) == [10, 11, 12, 13]
+    assert alternatives(output) == [[], [21, 22], [], [41]]
+    assert list(output.top_logprobs) == [-0.5, -1.5, -0.25]
+
+
+def test_alternatives_of_a_dropped_token_are_dropped() -> None:
+    case = OutputCase(RESULT)
+    case.token(0)
+    case.token(3)
+    output = case.builder.build(4, STATS)
+    assert list(output.tokens) == [10, 13]
+    assert alternatives(output) == [[], [41]]
+
+
+def test_ends_without_a_token_have_no_alternatives() -> None:
+    case = OutputCase(RESULT)
+    case.end(0)
+    case.token(1)
+    case.end(2)
+    case.token(3)
+    case.end(0)
+    output = case.builder.build(4, STATS)
+    assert list(output.tokens) == [-1, 11, -1, 13, -1]
+    assert alternatives(output) == [[], [21, 22], [], [41], []]
+    assert [math.isnan(logprob) for logprob in output.logprobs] == [True, False] * 2 + [True]
+    abort = FinishReason.ABORT
+    assert list(output.finish_reasons) == [abort, 0, abort, 0, abort]
+
+
+def test_without_alternatives_their_columns_are_empty() -> None:
+    case = OutputCase(StepResult(step=0, rows=int32([0]), tokens=int32([5])))
+    case.token(0)
+    output = case.builder.build(0, STATS)
+    assert alternatives(output) == []
+    assert math.isnan(output.logprobs[0])
+
+
+def test_output_is_reported_once() -> None:
+    case = OutputCase(RESULT)
+    case.token(1)
+    assert case.builder
+    first = case.builder.build(4, STATS)
+    assert not case.builder
+    assert len(case.builder.build(5, STATS).tokens) == 0
+    assert list(first.tokens) == [11]
+
+
+def test_cached_tokens_of_a_request_are_reported_once_with_a_token() -> None:
+    case = OutputCase(RESULT)
+    case.groups[1].num_cached_tokens = 4
+    for position in (0, 1, 2):
+        case.token(position)
+    assert list(case.builder.build(4, STATS).cached_tokens) == [0, 4, 0]
+    case.builder.begin(RESULT)
+    case.token(1)
+    assert not case.builder.build(5, STATS).cached_tokens
+
+
+def test_preemptions_are_reported_once_with_the_next_output() -> None:
+    case = OutputCase(RESULT)
+    case.groups[2].num_unreported_preemptions = 2
+    for position in (0, 1, 2):
+        case.token(position)
+    assert list(case.builder.build(4, STATS).preemptions) == [0, 0, 2]
+    case.groups[1].num_unreported_preemptions = 1
+    case.end(1)
+    case.end(2)
+    assert list(case.builder.build(5, STATS).preemptions) == [1, 0]
+    case.end(0)
+    assert not case.builder.build(6, STATS).preemptions

@@ -1,0 +1,68 @@
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+
+from engine.config import MemoryPolicy, PreemptionPolicy, SchedulerConfig
+from engine.core.memory.paged_block_manager import PagedBlockManager
+from engine.core.memory.reserved_block_manager import ReservedBlockManager
+from engine.core.scheduling.admission_gate import BatchGate, IterationGate
+from engine.core.scheduling.policies import make_block_manager, make_gate, make_preemption
+from engine.core.scheduling.preemption import (
+    CheapestPreemption,
+    FixedPreemption,
+    Preemption,
+    SharedPreemption,
+)
+from engine.types import Capacity
+
+CAPACITY = Capacity(num_blocks=64, block_size=4, num_rows=4)
+MEASURED = replace(CAPACITY, block_copy_s=1e-4)
+
+
+def _config(
+    manager: MemoryPolicy = "paged", preemption: PreemptionPolicy = "auto"
+) -> SchedulerConfig:
+    return SchedulerConfig(
+        max_num_batched_tokens=64,
+        max_model_len=64,
+        memory_policy=manager,
+        preemption=preemption,
+        prompt_share=1.0,
+    )
+
+
+@pytest.mark.parametrize("policy", get_args(MemoryPolicy))
+def test_only_paged_memory_is_paged(policy: MemoryPolicy) -> None:
+    expected = PagedBlockManager if policy == "paged" else ReservedBlockManager
+    assert isinstance(make_block_manager(_config(policy), CAPACITY), expected)
+
+
+@pytest.mark.parametrize("policy", get_args(MemoryPolicy))
+def test_only_faster_transformer_forms_batches(policy: MemoryPolicy) -> None:
+    expected = BatchGate if policy == "faster_transformer" else IterationGate
+    assert isinstance(make_gate(_config(policy)), expected)
+
+
+@pytest.mark.parametrize(
+    ("policy", "capacity", "expected"),
+    [
+        ("swap", MEASURED, FixedPreemption(swap=True)),
+        ("recompute", MEASURED, FixedPreemption(swap=False)),
+        ("auto", CAPACITY, SharedPreemption()),
+    ],
+)
+def test_fixed_ways_stay_fixed(
+    policy: PreemptionPolicy, capacity: Capacity, expected: Preemption
+) -> None:
+    assert make_preemption(_config(preemption=policy), capacity) == expected
+
+
+def test_auto_compares_costs_where_copies_are_measured() -> None:
+    assert isinstance(make_preemption(_config(), MEASURED), CheapestPreemption)
+
+
+def test_the_gate_lets_as_many_overtake_as_configured() -> None:
+    config = replace(_config(), max_overtakes=3)
+    assert make_gate(config) == IterationGate(max_overtakes=3)
+    assert make_gate(_config()) == IterationGate(max_overtakes=0)

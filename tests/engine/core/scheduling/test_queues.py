@@ -1,0 +1,57 @@
+"""Queues: first come, first served."""
+
+from engine.core.scheduling.queues import Queues
+from engine.core.sequence_group import Status
+from tests.engine.core.harness.groups import group_of
+
+
+def test_the_earliest_comes_back_first_whichever_way_it_was_preempted() -> None:
+    queues = Queues()
+    groups = [group_of([1], first_id=index) for index in range(4)]
+    for group in groups:
+        queues.add(group)
+    for group in groups[:3]:
+        assert queues.next_in_line is group
+        queues.enter(group)
+    queues.preempt(groups[2], swap=True, step=0)
+    queues.preempt(groups[1], swap=False, step=0)
+    assert [group.status for group in groups] == [
+        Status.RUNNING,
+        Status.WAITING,
+        Status.SWAPPED,
+        Status.WAITING,
+    ]
+    for group in groups[1:]:
+        assert queues.next_in_line is group
+        queues.enter(group)
+    assert queues.running == groups
+    assert queues.next_in_line is None
+
+
+def test_a_group_is_removed_from_wherever_it_is() -> None:
+    queues = Queues()
+    waiting, swapped, running = (group_of([1], first_id=index) for index in range(3))
+    for group in (running, swapped, waiting):
+        queues.add(group)
+    queues.enter(running)
+    queues.enter(swapped)
+    queues.preempt(swapped, swap=True, step=0)
+    for group in (waiting, swapped, running):
+        queues.remove(group)
+    assert [len(queue) for queue in (queues.waiting, queues.swapped, queues.running)] == [0] * 3
+
+
+def test_an_overtaken_group_is_preempted_after_those_that_overtook_it() -> None:
+    queues = Queues()
+    first, overtaken, later = (group_of([1], first_id=index) for index in range(3))
+    for group in (first, overtaken, later):
+        queues.add(group)
+    queues.enter(first)
+    queues.enter(overtaken)
+    queues.preempt(overtaken, swap=True, step=0)
+    queues.enter(later)
+    queues.enter(overtaken)
+    assert queues.running == [first, overtaken, later]
+    for group in (later, overtaken):
+        queues.preempt(group, swap=True, step=0)
+    assert list(queues.swapped) == [overtaken, later]

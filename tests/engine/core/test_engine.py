@@ -1,0 +1,133 @@
+"""The step loop over the symbolic executor."""
+
+import pytest
+
+from engine.config import SchedulerConfig
+from engine.core.engine import Engine
+from engine.types import Capacity, FinishReason, Request, SamplingParams, int32
+from tests.engine.core.harness.checked_engine import CheckedEngine, count_preemptions
+from tests.engine.core.harness.expectations import Setting
+from tests.fakes.symbolic_executor import SymbolicExecutor, SymbolicModel
+
+
+def make_harness(run_ahead: int = 1, num_blocks: int = 16) -> CheckedEngine:
+    setting = Setting(
+        capacity=Capacity(num_blocks=num_blocks, block_size=4, num_rows=4),
+        config=SchedulerConfig(max_num_batched_tokens=16, max_model_len=64, prompt_share=1.0),
+        model=SymbolicModel(50),
+        run_ahead=run_ahead,
+    )
+    return CheckedEngine(setting)
+
+
+def test_an_idle_engine_does_nothing() -> None:
+    checked = make_harness()
+    assert not checked.engine.has_work
+    assert checked.engine.step(0.0) is None
+
+
+@pytest.mark.parametrize("run_ahead", [1, 2, 3])
+def test_plans_are_made_as_far_ahead_as_the_executor_allows(run_ahead: int) -> None:
+    checked = make_harness(run_ahead)
+    checked.add([1, 2, 3], checked.sampling(10))
+    output = checked.step()
+    assert output is not None
+    assert output.step == 0
+    assert checked.executor.num_plans == run_ahead
+    checked.drain()
+
+
+def test_an_abort_outside_of_a_step_is_reported_by_the_next() -> None:
+    checked = make_harness()
+    checked.add([1, 2, 3], checked.sampling(10))
+    checked.abort(0)
+    assert checked.engine.has_work
+    output = checked.step()
+    assert output is not None
+    assert (output.step, list(output.finish_reasons)) == (-1, [FinishReason.ABORT])
+    assert checked.step() is None
+
+
+def test_a_refused_request_changes_nothing() -> None:
+    checked = make_harness(num_blocks=4)
+    assert checked.add([1] * 17, checked.sampling(1)) is None
+    assert not checked.engine.has_work
+    checked.add([1], checked.sampling(3))
+    checked.drain()
+
+
+def test_the_age_of_the_earliest_in_each_queue_is_reported() -> None:
+    sampling = SamplingParams(max_tokens=3, ignore_eos=True)
+    capacity = Capacity(num_blocks=3, block_size=4, num_rows=4, num_swap_blocks=4)
+    config = SchedulerConfig(
+        max_num_batched_tokens=16, max_model_len=64, preemption="swap", prompt_share=1.0
+    )
+    engine = Engine(config, SymbolicExecutor(capacity))
+    for request_id, (prompt_len, arrival_s) in enumerate([(4, 1.0), (8, 2.0), (1, 3.0), (1, 4.0)]):
+        prompt = int32([request_id] * prompt_len)
+        engine.scheduler.add(
+            Request(request_id=request_id, prompt=prompt, sampling=sampling, arrival_s=arrival_s)
+        )
+    first, second = engine.step(10.0), engine.step(11.0)
+    assert first is not None
+    assert second is not None
+    assert (first.stats.oldest_waiting_s, first.stats.oldest_swapped_s) == (7.0, 0.0)
+    assert (second.stats.oldest_waiting_s, second.stats.oldest_swapped_s) == (8.0, 9.0)
+
+
+@pytest.mark.parametrize("run_ahead", [1, 2])
+def test_preempted_requests_get_the_tokens_of_an_undisturbed_run(run_ahead: int) -> None:
+    # six requests of 24 positions in a pool for one and a half
+    checked = make_harness(run_ahead, num_blocks=9)
+    for request_id in range(6):
+        checked.add([request_id] * 5, checked.sampling(20))
+    checked.drain()
+    assert count_preemptions(checked.stats) > 0
+    assert [len(answer.tokens) for (answer,) in checked.answers] == [20] * 6
+    checked.check_rows()
+
+
+def test_short_prompts_go_on_behind_a_refused_long_one() -> None:
+    checked = make_harness(num_blocks=4)
+    assert checked.add([1] * 30, checked.sampling(10)) is None
+    for request_id in range(10):
+        checked.add([request_id], checked.sampling(4))
+    checked.drain()
+    assert [len(answer.tokens) for (answer,) in checked.answers] == [4] * 10
+
+
+@pytest.mark.parametrize("run_ahead", [1, 2])
+def test_a_request_learns_what_the_cache_had_of_its_prompt(run_ahead: int) -> None:
+    checked = make_harness(run_ahead)
+    reported = []
+    for tokens in ([1] * 9, [1] * 9, [2] * 9, [1] * 9):
+        checked.add(tokens, checked.sampling(3))
+        found = 0
+        while (output := checked.step()) is not None:
+            found += sum(output.cached_tokens)
+        reported.append(found)
+    assert reported == [0, 8, 0, 8]
+
+
+def test_what_a_preempted_request_finds_of_itself_is_not_reported() -> None:
+    checked = make_harness(num_blocks=6)
+    for first in (1, 2):
+        checked.add([first] * 8, checked.sampling(12, ignore_eos=True))
+    reported = 0
+    while (output := checked.step()) is not None:
+        reported += sum(output.cached_tokens)
+    assert count_preemptions(checked.stats) > 0
+    assert reported == 0
+
+
+def test_a_request_learns_how_often_it_was_preempted() -> None:
+    checked = make_harness(num_blocks=6)
+    for first in (1, 2):
+        checked.add([first] * 8, checked.sampling(12, ignore_eos=True))
+    reported = [0, 0]
+    while (output := checked.step()) is not None:
+        for request_id, count in zip(output.request_ids, output.preemptions, strict=False):
+            reported[request_id] += count
+    # the first came first: it is never preempted for the second
+    assert reported == [0, count_preemptions(checked.stats)]
+    assert reported[1] > 0

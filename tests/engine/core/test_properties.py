@@ -1,0 +1,43 @@
+"""Whatever comes in whatever order: right tokens, one end each, and everything is given back."""
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+
+from tests.engine.core.harness.block_manager_machine import PagedBlockManagerMachine
+from tests.engine.core.harness.state_machines import BlockPoolMachine, EngineMachine
+from tests.engine.core.harness.workload import run_workload
+
+
+@pytest.mark.parametrize("first_seed", range(0, 300, 50))
+def test_random_workloads_end_with_right_tokens_and_empty_pools(first_seed: int) -> None:
+    for seed in range(first_seed, first_seed + 50):
+        run_workload(seed)
+
+
+def test_workloads_reach_every_end_and_preempt_in_both_ways() -> None:
+    engines = [run_workload(seed, may_pin=False) for seed in range(40)]
+    reasons = {
+        answer.reason.name
+        for checked in engines
+        for answers in checked.answers
+        for answer in answers
+    }
+    assert reasons == {"STOP", "LENGTH", "ABORT", "ERROR"}
+    stats = [checked.stats for checked in engines]
+    assert sum(last.num_recomputed for last in stats) > 40
+    assert sum(last.num_swapped_out for last in stats) > 20
+    assert sum(last.num_cached_tokens for last in stats) > 100
+
+
+@pytest.mark.parametrize(
+    ("machine", "num_examples"),
+    [(BlockPoolMachine, 900), (PagedBlockManagerMachine, 500), (EngineMachine, 600)],
+)
+def test_no_order_of_commands_breaks_the_model(
+    machine: type[RuleBasedStateMachine], num_examples: int
+) -> None:
+    run_state_machine_as_test(
+        machine,
+        settings=settings(max_examples=num_examples, stateful_step_count=20, deadline=None),
+    )

@@ -1,0 +1,300 @@
+"""Faults of the way from tokens to text and back."""
+
+from app.text.beam_text import BeamTexts, _Node
+from app.text.chat_template import ChatTemplate, _to_json
+from app.text.choice_text import ChoiceText
+from app.text.control_tokens import ControlTokens, Disguise
+from app.text.detokenizer import Detokenizer
+from app.text.prompt_text import PromptText, _pieces, _unscored
+from app.text.stop_matcher import StopMatcher
+from app.text.stop_pattern import StopPatternMaker
+from app.text.text_options import TextOptions
+from app.text.tokenizer import Tokenizer, _chat_template
+from app.text.vocabulary import Vocabulary, _Spelling
+from tests.mutation.mutant import Fault
+
+TEXT_FAULTS = [
+    # beam_text
+    Fault(
+        what="beams share the incomplete character of their parent",
+        function=_Node.extend,
+        old="self.detokenizer.fork()",
+        new="self.detokenizer",
+        noticed_by="test_half_a_character_is_not_shown_and_forks_complete_it_apart",
+    ),
+    Fault(
+        what="the worst beams are shown",
+        function=BeamTexts.best,
+        old="reverse=True",
+        new="reverse=False",
+        noticed_by="test_the_best_are_shown_by_their_scores",
+    ),
+    Fault(
+        what="a beam that a stop string ended loses the text before the stop string",
+        function=BeamTexts._take,
+        old="self._options.include_stop or index == ENDED_BY_PATTERN",
+        new="self._options.include_stop",
+        noticed_by="test_a_stop_string_inside_the_last_token_leaves_what_comes_before_it",
+    ),
+    Fault(
+        what="the end token of a beam is left out of its score",
+        function=_Node.end,
+        old="said.length, is_finished",
+        new="self.length, is_finished",
+        noticed_by="test_the_tokens_of_a_finished_hypothesis_count_in_its_score",
+    ),
+    # chat_template
+    Fault(
+        what="the beginning of an answer is always rendered",
+        function=ChatTemplate.render,
+        old="add_generation_prompt=add_generation_prompt",
+        new="add_generation_prompt=True",
+        noticed_by="test_the_beginning_of_an_answer_is_rendered_where_it_is_wanted",
+    ),
+    Fault(
+        what="a template escapes what is not ASCII",
+        function=_to_json,
+        old="ensure_ascii=ensure_ascii",
+        new="ensure_ascii=True",
+        noticed_by="test_tojson_keeps_characters_as_they_are",
+    ),
+    # choice_text
+    Fault(
+        what="tokens behind a stop string are counted",
+        function=ChoiceText._decode,
+        old="index + 1",
+        new="last + 1",
+        noticed_by="test_tokens_after_a_stop_string_do_not_count",
+    ),
+    Fault(
+        what="the end token is shown",
+        function=ChoiceText._decode,
+        old="delta.finish_reason is FinishReason.STOP",
+        new="delta.finish_reason is FinishReason.ABORT",
+        noticed_by="test_the_end_token_counts_but_is_not_text",
+    ),
+    Fault(
+        what="text held for a stop string is lost at the end",
+        function=ChoiceText.push,
+        old="self._push_tail() + self._matcher.flush()",
+        new="self._push_tail()",
+        noticed_by="test_text_held_for_a_stop_string_comes_with_the_end",
+    ),
+    Fault(
+        what="an incomplete last character is dropped",
+        function=ChoiceText.push,
+        old="self._push_tail() + self._matcher.flush()",
+        new="self._matcher.flush()",
+        noticed_by="test_an_incomplete_last_character_is_the_last_token_s",
+    ),
+    Fault(
+        what="text positions of log-probabilities stand still inside a delta",
+        function=ChoiceText._hold,
+        old="offset=self._num_decoded",
+        new="offset=self._num_released",
+        noticed_by="test_offsets_go_on_from_what_comes_before",
+    ),
+    Fault(
+        what="a log-probability is reported before the text of its token",
+        function=ChoiceText._release,
+        old="room < len(first.text) or",
+        new="",
+        noticed_by="test_a_log_probability_waits_for_the_text_of_its_token",
+    ),
+    Fault(
+        what="each delta reports the tokens of those before it again",
+        function=ChoiceText._report,
+        old="self._unreported, self._unreported_logprob = [], 0.0",
+        new="pass",
+        noticed_by="test_tokens_without_text_wait_for_the_character",
+    ),
+    Fault(
+        what="the model's own end token is given as stop reason",
+        function=ChoiceText._end,
+        old="last if last in self._options.stop_token_ids else None",
+        new="last",
+        noticed_by="test_the_end_token_counts_but_is_not_text",
+    ),
+    # control_tokens
+    Fault(
+        what="a message can spell control tokens",
+        function=Disguise.message,
+        old="self._pattern.sub(self._hide, value)",
+        new="value",
+        noticed_by="test_what_a_message_spells_out_is_plain_text_again",
+    ),
+    Fault(
+        what="the model reads the mark of a hidden control token",
+        function=Disguise.split,
+        old="yield self._reveal(rendered[start : match.start()]), None",
+        new="yield rendered[start : match.start()], None",
+        noticed_by="test_what_a_message_spells_out_is_plain_text_again",
+    ),
+    Fault(
+        what="text behind the last control token is lost",
+        function=Disguise.split,
+        old="if start < len(rendered):",
+        new="if False:",
+        noticed_by="test_text_behind_the_last_control_token_is_kept",
+    ),
+    Fault(
+        what="the shortest spelling of a control token wins",
+        function=ControlTokens.__init__,
+        old="reverse=True",
+        new="reverse=False",
+        noticed_by="test_the_longest_spelling_wins",
+    ),
+    # detokenizer
+    Fault(
+        what="control tokens are shown",
+        function=Detokenizer.push,
+        old="token in self._skipped or ",
+        new="",
+        noticed_by="test_control_tokens_are_left_out_or_spelled",
+    ),
+    Fault(
+        what="a character over several tokens is shown in halves",
+        function=Detokenizer.push,
+        old="self._decoder.decode(self._pieces[token])",
+        new='self._pieces[token].decode(errors="replace")',
+        noticed_by="test_characters_are_never_cut",
+    ),
+    Fault(
+        what="a fork forgets the incomplete character",
+        function=Detokenizer.fork,
+        old="twin._decoder.setstate(self._decoder.getstate())",
+        new="pass",
+        noticed_by="test_a_fork_goes_on_from_the_same_half_of_a_character",
+    ),
+    Fault(
+        what="every word loses its space",
+        function=Detokenizer._emit,
+        old="self._drops_space = False",
+        new="pass",
+        noticed_by="test_only_the_first_space_of_a_text_is_dropped",
+    ),
+    # prompt_text
+    Fault(
+        what="the scores of a prompt are one token early",
+        function=PromptText.__init__,
+        old="self._unscored.pop()",
+        new="self._unscored[-1]",
+        noticed_by="test_scores_belong_to_the_tokens_from_the_second_on",
+    ),
+    Fault(
+        what="text positions of a prompt are counted in tokens",
+        function=_unscored,
+        old="+= len(piece)",
+        new="+= 1",
+        noticed_by="test_scores_belong_to_the_tokens_from_the_second_on",
+    ),
+    Fault(
+        what="a control token that the tokenizer added is echoed",
+        function=_pieces,
+        old="text is not None and not text.startswith(spelling, length)",
+        new="False",
+        noticed_by="test_control_tokens_of_a_text_are_shown_where_it_spells_them",
+    ),
+    Fault(
+        what="the engine is asked for the smaller number of alternatives",
+        function=TextOptions.num_scored,
+        old="max(",
+        new="min(",
+        noticed_by="test_the_engine_reports_what_either_list_needs",
+    ),
+    # stop_matcher
+    Fault(
+        what="a stop string over two pieces is missed",
+        function=StopMatcher.push,
+        old="pending = self._held + text",
+        new="pending = text",
+        noticed_by="test_stop_strings_cross_token_borders",
+    ),
+    Fault(
+        what="the stop string that is found last wins",
+        function=StopMatcher.push,
+        old="min(found)",
+        new="max(found)",
+        noticed_by="test_first_to_be_complete_wins_and_then_the_longest",
+    ),
+    Fault(
+        what="one character too few is held for a stop string",
+        function=StopMatcher._safe_length,
+        old="self._longest + 1",
+        new="self._longest + 2",
+        noticed_by="test_only_what_may_begin_a_stop_string_is_held",
+    ),
+    Fault(
+        what="text is held that begins no stop string",
+        function=StopMatcher._safe_length,
+        old="pending[start:] in self._beginnings",
+        new="True",
+        noticed_by="test_text_that_begins_no_stop_string_is_never_held",
+    ),
+    # stop_pattern
+    Fault(
+        what="stop strings share their states",
+        function=StopPatternMaker.make,
+        old="first_state += len(data)",
+        new="pass",
+        noticed_by="test_several_stop_strings_do_not_mix",
+    ),
+    Fault(
+        what="a stop string inside one token is missed by a beam search",
+        function=StopPatternMaker._edges,
+        old="if stop in piece:",
+        new="if stop == piece:",
+        noticed_by="test_a_stop_string_inside_one_token_is_found",
+    ),
+    Fault(
+        what="a control token that is not shown interrupts a stop string",
+        function=StopPatternMaker.make,
+        old="if not piece or token in skipped",
+        new="if not piece",
+        noticed_by="test_control_tokens_that_are_not_shown_do_not_interrupt_a_stop_string",
+    ),
+    # tokenizer
+    Fault(
+        what="a prompt gets a second BOS",
+        function=Tokenizer.encode,
+        old="ids = ids[1:]",
+        new="pass",
+        noticed_by="test_a_prompt_gets_one_bos",
+    ),
+    Fault(
+        what="a conversation gets a BOS beside those of its template",
+        function=Tokenizer.encode_chat,
+        old="self.encode(text, add_special_tokens=False)",
+        new="self.encode(text)",
+        noticed_by="test_a_conversation_gets_no_control_tokens_but_the_template_s",
+    ),
+    Fault(
+        what="what a message spells out is encoded as control tokens",
+        function=Tokenizer.encode_chat,
+        old="_encode(self._plain, piece",
+        new="_encode(self._backend, piece",
+        noticed_by="test_what_a_message_says_never_becomes_a_control_token",
+    ),
+    Fault(
+        what="the first of several chat templates is taken",
+        function=_chat_template,
+        old='named.get("default")',
+        new="next(iter(named.values()))",
+        noticed_by="test_the_default_of_named_templates_is_used",
+    ),
+    # vocabulary
+    Fault(
+        what="every added token is a control token",
+        function=Vocabulary.__init__,
+        old=" if token.special",
+        new="",
+        noticed_by="test_an_added_token_outside_the_alphabet_stands_for_its_text",
+    ),
+    Fault(
+        what="a byte token is shown as it is spelled",
+        function=_Spelling.to_bytes,
+        old="self.byte_fallback and",
+        new="False and",
+        noticed_by="test_byte_fallback_tokens_stand_for_bytes",
+    ),
+]

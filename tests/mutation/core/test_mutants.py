@@ -1,0 +1,158 @@
+"""Faults put into the core on purpose must be noticed, or the other tests prove nothing."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from engine.core.memory import paged_block_manager as paged_memory_module
+from engine.core.memory.prefix_cache import PrefixCache
+from engine.errors import InvariantViolated
+from tests.engine.core import test_found_outputs as found_outputs
+from tests.engine.core import test_preempted_groups as preempted_groups
+from tests.engine.core import test_scheduler as scheduler
+from tests.engine.core.decoding import test_decoding as decoding
+from tests.engine.core.harness.state_machines import BlockPoolMachine
+from tests.engine.core.harness.workload import run_workload
+from tests.engine.core.memory import test_paged_block_manager as paged_memory
+from tests.engine.core.memory import test_pinned_prefixes as pinned_prefixes
+from tests.engine.core.memory import test_swap_space as swap_space
+from tests.engine.core.scheduling import test_limits as limits
+from tests.engine.core.scheduling import test_queues as queues
+from tests.mutation.core import (
+    memory_mutants,
+    pin_mutants,
+    planner_mutants,
+    scheduler_mutants,
+    sequence_mutants,
+    sharing_mutants,
+)
+from tests.mutation.core.mutants import Mutant
+
+CORE_MUTANTS: list[Mutant] = [
+    *memory_mutants.MEMORY_MUTANTS,
+    *sequence_mutants.ROW_MUTANTS,
+    *memory_mutants.SWAP_MUTANTS,
+    *memory_mutants.LIMIT_MUTANTS,
+    *sharing_mutants.FORK_MUTANTS,
+    *sharing_mutants.CACHE_MUTANTS,
+    *pin_mutants.PIN_MUTANTS,
+    *sharing_mutants.SWAPPED_MUTANTS,
+    *scheduler_mutants.PLAN_MUTANTS,
+    *planner_mutants.PLANNER_MUTANTS,
+    *sequence_mutants.SEQUENCE_MUTANTS,
+    *scheduler_mutants.QUEUE_MUTANTS,
+    *scheduler_mutants.RELEASE_MUTANTS,
+    *scheduler_mutants.SCHEDULER_MUTANTS,
+    *scheduler_mutants.DECODING_MUTANTS,
+    *scheduler_mutants.OUTPUT_MUTANTS,
+]
+
+NUM_SEEDS = 80
+# rules of which workloads see nothing or little: who shares, who goes first, when blocks come back
+RULES: list[Callable[[], None]] = [
+    paged_memory.test_tenants_share_nothing,
+    paged_memory.test_what_siblings_share_leaves_with_their_group,
+    *pinned_prefixes.RULES,
+    *found_outputs.RULES,
+    swap_space.test_swap_blocks_are_assigned_once_and_freed_once,
+    swap_space.test_ended_sequences_need_no_room_to_come_back,
+    swap_space.test_one_copy_is_enough_for_two_to_come_back,
+    decoding.test_blocks_of_a_beam_that_ends_come_back_at_once,
+    scheduler.test_a_request_does_not_enter_in_the_step_that_preempts_it,
+    preempted_groups.test_a_beam_rewound_by_a_swap_decodes,
+    preempted_groups.test_siblings_that_come_back_wait_for_the_head_of_their_prompt,
+    preempted_groups.test_a_choice_aborted_while_it_is_recomputed_ends_once_its_sibling_can_do_without,
+    preempted_groups.test_as_many_as_configured_overtake_a_swapped_group,
+    queues.test_an_overtaken_group_is_preempted_after_those_that_overtook_it,
+    limits.test_a_group_with_more_sequences_than_rows_is_refused,
+    limits.test_a_prompt_as_long_as_the_context_is_refused,
+]
+# how a broken core fails; anything else would be a broken mutant
+FAILURES = (AssertionError, InvariantViolated, LookupError, ValueError, pytest.fail.Exception)
+
+
+@pytest.fixture
+def fault(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Puts the mutant given as parameter in place."""
+    with monkeypatch.context() as patch:
+        _apply(patch, request.param)
+        yield request.param.fault
+
+
+def _apply(patch: pytest.MonkeyPatch, mutant: Mutant) -> None:
+    patch.setattr(mutant.owner, mutant.name, mutant.build())
+
+
+def _name(mutant: Mutant) -> str:
+    return mutant.fault
+
+
+def _run_everything() -> None:
+    for rule in RULES:
+        rule()
+    for seed in range(NUM_SEEDS):
+        run_workload(seed)
+
+
+@pytest.mark.parametrize("fault", CORE_MUTANTS, indirect=True, ids=_name)
+def test_rules_or_workloads_notice(fault: str) -> None:
+    with pytest.raises(FAILURES):
+        _run_everything()
+
+
+@pytest.mark.parametrize("fault", memory_mutants.POOL_MUTANTS, indirect=True, ids=_name)
+def test_the_model_of_the_pool_notices(fault: str) -> None:
+    quick = settings(
+        max_examples=1000, deadline=None, database=None, phases=[Phase.generate], print_blob=False
+    )
+    with pytest.raises(FAILURES):
+        run_state_machine_as_test(BlockPoolMachine, settings=quick)
+
+
+def test_nothing_is_noticed_without_a_fault() -> None:
+    _run_everything()
+
+
+class ShortKeys(dict[bytes, int]):
+    """Takes keys for equal of which 4 bits are, so that nearly every look-up collides."""
+
+    def get(self, key: bytes, default: Any = None, /) -> Any:
+        return super().get(_shortened(key), default)
+
+    def __contains__(self, key: object) -> bool:
+        assert isinstance(key, bytes)
+        return super().__contains__(_shortened(key))
+
+    def __setitem__(self, key: bytes, block: int) -> None:
+        super().__setitem__(_shortened(key), block)
+
+    def __delitem__(self, key: bytes) -> None:
+        super().__delitem__(_shortened(key))
+
+
+def _shortened(key: bytes) -> bytes:
+    return bytes([key[0] & 15])
+
+
+class CollidingCache(PrefixCache):
+    def __init__(self) -> None:
+        super().__init__()
+        self._blocks = ShortKeys()
+
+
+def test_only_the_comparison_of_links_saves_from_collisions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run_without_pins() -> None:
+        # a prefix of which a block collides is pinned only up to there
+        for seed in range(NUM_SEEDS):
+            run_workload(seed, may_pin=False)
+
+    monkeypatch.setattr(paged_memory_module, "PrefixCache", CollidingCache)
+    run_without_pins()
+    _apply(monkeypatch, sharing_mutants.BELIEVED_HITS)
+    with pytest.raises(FAILURES):
+        run_without_pins()

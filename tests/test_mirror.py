@@ -1,0 +1,173 @@
+"""Each module has a test module at the same place below tests/, or is named here.
+
+A reader who changes a module finds its tests without searching.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+
+from tests import ROOT
+from tests.test_architecture import OURS, imports, module_name, module_of, sources
+
+# module -> the test modules below tests/ that test it
+TESTED_ELSEWHERE = {
+    # app
+    "app/http/generate_endpoint.py": ("app/api/test_generation_routes.py",),
+    "app/protocol/chat_answer.py": ("app/protocol/test_answer.py",),
+    "app/protocol/completion_answer.py": ("app/protocol/test_answer.py",),
+    "app/protocol/errors.py": ("app/http/test_errors.py", "app/protocol/test_parsing.py"),
+    "app/protocol/generation_fields.py": (
+        "app/api/test_bad_input.py",
+        "app/protocol/test_chat_request.py",
+    ),
+    "app/protocol/sampling_fields.py": ("app/api/test_sampling_fields.py",),
+    "app/protocol/api_settings.py": ("app/test_main.py",),
+    # engine
+    "engine/architectures/architecture.py": ("engine/test_model_config.py",),
+    "engine/architectures/gpt2.py": ("engine/test_model_config.py",),
+    "engine/architectures/llama.py": ("engine/test_model_config.py",),
+    "engine/architectures/opt.py": ("engine/test_model_config.py",),
+    "engine/architectures/registry.py": ("engine/test_model_config.py",),
+    "engine/config/model.py": ("engine/test_model_config.py",),
+    "engine/config/scheduler.py": ("engine/config/test_engine.py",),
+    "engine/errors.py": ("app/http/test_errors.py",),
+    "engine/model/dummy.py": ("engine/model/test_loader.py",),
+    "engine/model/gpt2.py": ("engine/model/test_models.py",),
+    "engine/model/gpt_layers.py": ("engine/model/test_models.py",),
+    "engine/model/llama.py": ("engine/model/test_models.py",),
+    "engine/model/model.py": ("engine/model/test_models.py",),
+    "engine/model/opt.py": ("engine/model/test_models.py",),
+    "engine/model/parallel.py": ("engine/whole/test_tensor_parallel.py",),
+    "engine/model/parameters.py": ("engine/model/test_loader.py",),
+    "engine/model/safetensors_folder.py": ("engine/model/test_loader.py",),
+    "engine/model/vocab.py": (
+        "engine/model/test_models.py",
+        "engine/whole/test_tensor_parallel.py",
+    ),
+    "engine/runtime/protocol.py": ("engine/runtime/client/test_client.py",),
+    "engine/types/columns.py": ("engine/executor/test_codec.py",),
+    "engine/types/memory.py": ("engine/runtime/test_messages.py",),
+    "engine/types/output.py": ("engine/runtime/test_outputs.py",),
+    "engine/types/request.py": ("engine/runtime/test_messages.py",),
+    "engine/types/step.py": ("engine/executor/test_codec.py",),
+    # kernels
+    "kernels/backend.py": ("kernels/test_reference.py", "kernels/cpu/test_backend.py"),
+    "kernels/batch.py": ("kernels/test_reference.py", "kernels/triton/test_batch.py"),
+    "kernels/cpu/library.py": ("kernels/cpu/test_backend.py", "kernels/cpu/test_linear.py"),
+    "kernels/cuda_runtime.py": ("engine/worker/graphs/test_cuda_graphs.py",),
+    "kernels/runtime.py": ("engine/worker/test_inputs.py",),
+    "kernels/triton/attention/decode_attention.py": (
+        "kernels/triton/attention/test_attention_work.py",
+    ),
+    "kernels/triton/attention/prefill_attention.py": (
+        "kernels/triton/attention/test_attention_work.py",
+    ),
+    "kernels/triton/attention/partial_softmax.py": (
+        "kernels/triton/attention/test_attention_work.py",
+    ),
+    "kernels/triton/attention/hopper/attend.py": (
+        "kernels/triton/attention/hopper/test_prefill.py",
+    ),
+    "kernels/triton/attention/hopper/fetch.py": (
+        "kernels/triton/attention/hopper/test_prefill.py",
+    ),
+    "kernels/triton/attention/hopper/gluon_names.py": (
+        "kernels/triton/attention/hopper/test_prefill.py",
+    ),
+    "kernels/triton/attention/hopper/ring.py": ("kernels/triton/attention/hopper/test_prefill.py",),
+    "kernels/triton/attention/hopper/schedule.py": (
+        "kernels/triton/attention/hopper/test_prefill.py",
+    ),
+    "kernels/triton/launch.py": ("kernels/triton/test_norm.py",),
+    "kernels/triton/linear/tiles.py": ("kernels/triton/linear/test_streamed_product.py",),
+    "kernels/triton/paging.py": ("kernels/triton/attention/test_attention_work.py",),
+    "kernels/triton/sampling/filtering.py": ("kernels/triton/sampling/test_sample.py",),
+    "kernels/triton/sampling/logprobs.py": ("kernels/triton/sampling/test_sample.py",),
+    "kernels/triton/sampling/noise.py": ("kernels/triton/sampling/test_sample.py",),
+    "kernels/triton/sampling/redrawing.py": ("kernels/triton/sampling/test_sample.py",),
+    "kernels/triton/sampling/selection.py": ("kernels/triton/sampling/test_sample.py",),
+}
+# tests of what several modules do together: folders, and single test modules
+FEATURES = (
+    "tests/app/api/",
+    "tests/app/settings/test_config_files.py",
+    "tests/app/with_engine/",
+    "tests/engine/model/test_gpu_models.py",
+    "tests/engine/model/test_models.py",
+    "tests/engine/runtime/client/test_client_aborts.py",
+    "tests/engine/runtime/client/test_client_prefixes.py",
+    "tests/engine/runtime/replica/test_gang_processes.py",
+    "tests/engine/runtime/replica/test_supervisor_health.py",
+    "tests/engine/whole/",
+    "tests/engine/worker/test_gpu.py",
+    "tests/fakes/",
+    "tests/mutation/",
+    "tests/test_architecture.py",
+    "tests/test_docs.py",
+    "tests/test_end_to_end.py",
+    "tests/test_mirror.py",
+    "tests/test_names.py",
+)
+# packages and their tests that are being moved
+MOVING = (
+    "engine/core/", "engine/executor/measured_step_time.py", "engine/executor/simulated.py",
+    "engine/executor/step_time.py", "kernels/cpu/bench.py", "load_tests/", "tests/core/",
+    "tests/executor/", "tests/load_tests/",
+)  # fmt: skip
+
+
+def modules(*packages: str) -> list[str]:
+    paths = [path for path in sources(*packages) if not path.startswith(MOVING)]
+    return [path for path in paths if not path.endswith("/__init__.py")]
+
+
+def mirror_of(path: str) -> str:
+    folder, _, name = path.rpartition("/")
+    return f"tests/{folder}/test_{name}"
+
+
+@cache
+def all_modules() -> dict[str, str]:
+    return {module_name(path): path for path in sources(*OURS, "tests")}
+
+
+@cache
+def directly_imported(path: str) -> frozenset[str]:
+    found = {module_of(name, all_modules()) for name in imports(path)}
+    return frozenset(all_modules()[module] for module in found - {""})
+
+
+def imported(path: str) -> Iterator[str]:
+    """Yield what a module imports, itself or through what it imports; a package counts whole."""
+    seen, waiting = {path}, [path]
+    while waiting:
+        for other in directly_imported(waiting.pop()) - seen:
+            seen.add(other)
+            waiting.append(other)
+            yield other
+
+
+@pytest.mark.parametrize("path", modules(*OURS))
+def test_each_module_has_its_tests(path: str) -> None:
+    has_mirror = (ROOT / mirror_of(path)).exists()
+    assert has_mirror != (path in TESTED_ELSEWHERE)
+
+
+@pytest.mark.parametrize("path", TESTED_ELSEWHERE)
+def test_what_is_tested_elsewhere_is_imported_there(path: str) -> None:
+    assert (ROOT / path).exists()
+    for test in TESTED_ELSEWHERE[path]:
+        assert path in imported(f"tests/{test}"), test
+
+
+@pytest.mark.parametrize("path", [path for path in modules("tests") if "/test_" in path])
+def test_each_test_module_mirrors_a_module_or_is_of_a_feature(path: str) -> None:
+    mirrored = {mirror_of(module) for module in modules(*OURS)}
+    assert (path in mirrored) != path.startswith(FEATURES)
+
+
+def test_every_feature_has_tests() -> None:
+    for name in FEATURES:
+        assert any(path.startswith(name) for path in modules("tests")), name
