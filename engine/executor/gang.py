@@ -1,7 +1,7 @@
 """The executor of a served replica: every rank is a process of its own, with a channel to each.
 
-All ranks get every plan and answer it, the others than rank 0 with an empty result: so the death or
-an error of any rank is noticed in the step where it happens.
+All ranks get every plan. Rank 0 answers with the result, the others with the number of the step, so
+that the death or an error of any rank is noticed in the step where it happens.
 """
 
 import selectors
@@ -18,8 +18,8 @@ STEP_DEADLINE_S = 30.0
 
 
 PLANS = Codec(StepPlan)
-# a rank's answer to a plan: its result, empty from all ranks but 0, or the text of what went wrong
-REPLIES: Codec[StepResult | str] = Codec(StepResult | str)
+# a rank's answer to a plan: rank 0's result, the others' number of the step, or an error's text
+REPLIES: Codec[StepResult | int | str] = Codec(StepResult | int | str)
 
 
 class GangExecutor:
@@ -46,7 +46,7 @@ class GangExecutor:
         self._channels = channels
         self._step_deadline_s = step_deadline_s
         self._steps: deque[int] = deque()
-        self._results: list[deque[StepResult]] = [deque() for _ in channels]
+        self._replies: list[deque[StepResult | int]] = [deque() for _ in channels]
         self._selector = selectors.DefaultSelector()
         for rank, channel in enumerate(channels):
             self._selector.register(channel, selectors.EVENT_READ, rank)
@@ -74,10 +74,12 @@ class GangExecutor:
         """
         step = self._steps.popleft()
         self._await_replies(step)
-        results = [queue.popleft() for queue in self._results]
-        if any(result.step != step for result in results):
-            raise InvariantViolated(f"step {step} was answered with {[r.step for r in results]}")
-        return results[0]
+        result, *others = [queue.popleft() for queue in self._replies]
+        if not isinstance(result, StepResult):
+            raise InvariantViolated(f"rank 0 gave no result for step {step}")
+        if any(answer != step for answer in (result.step, *others)):
+            raise InvariantViolated(f"step {step} was answered with {[result.step, *others]}")
+        return result
 
     def close(self) -> None:
         """Close the channels, which ends the ranks; plans in flight are dropped."""
@@ -87,7 +89,7 @@ class GangExecutor:
 
     def _await_replies(self, step: int) -> None:
         deadline_s = time.monotonic() + self._step_deadline_s
-        while late := [rank for rank, queue in enumerate(self._results) if not queue]:
+        while late := [rank for rank, queue in enumerate(self._replies) if not queue]:
             ready = self._selector.select(max(0.0, deadline_s - time.monotonic()))
             if not ready:
                 raise WorkerDied(
@@ -102,6 +104,6 @@ class GangExecutor:
                 reply = REPLIES.decode(message)
                 if isinstance(reply, str):
                     raise EngineError(f"rank {rank} failed in {reply}")
-                self._results[rank].append(reply)
+                self._replies[rank].append(reply)
         except ChannelClosed as error:
             raise WorkerDied(f"rank {rank} died") from error

@@ -99,7 +99,7 @@ def serve_plans(worker: RankWorker, channel: Channel, *, is_first: bool) -> None
     after it, rows and blocks of this rank may no longer match those of the scheduler.
 
     Args:
-        is_first: whether the results are sent; other ranks answer with empty ones.
+        is_first: whether the results are sent; other ranks only acknowledge.
     """
     try:
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="answers") as answers:
@@ -132,10 +132,10 @@ def _raise(error: Exception) -> NoReturn:
 
 def _answer(channel: Channel, step: int, wait: Callable[[], StepResult], is_first: bool) -> None:
     """Wait for a result and send it; after a failure the channel is closed."""
-    reply: StepResult | str
+    reply: StepResult | int | str
     try:
         result = wait()
-        reply = result if is_first else StepResult(step=step)
+        reply = result if is_first else step
     except Exception as error:  # process border: the scheduler must get any failure as an answer
         logger.exception("step_failed step=%d", step)
         reply = f"step {step}: {type(error).__name__}: {error}"

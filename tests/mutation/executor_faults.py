@@ -102,7 +102,7 @@ EXECUTOR_FAULTS = [
     Fault(
         what="answers to other steps are taken",
         function=GangExecutor.collect,
-        old="any(result.step != step for result in results)",
+        old="any(answer != step for answer in (result.step, *others))",
         new="False",
         noticed_by="test_an_answer_to_another_step_is_an_invariant_violation",
     ),
@@ -114,11 +114,18 @@ EXECUTOR_FAULTS = [
         noticed_by="test_results_come_in_order_when_one_rank_runs_ahead",
     ),
     Fault(
-        what="results are those of the last rank",
+        what="the last rank is taken for the first",
         function=GangExecutor.collect,
-        old="return results[0]",
-        new="return results[-1]",
+        old="result, *others = [",
+        new="*others, result = [",
         noticed_by="test_the_result_is_that_of_rank_0",
+    ),
+    Fault(
+        what="a missing result is returned",
+        function=GangExecutor.collect,
+        old="not isinstance(result, StepResult)",
+        new="False",
+        noticed_by="test_rank_0_must_answer_with_a_result",
     ),
     Fault(
         what="only the first rank gets plans",
@@ -137,8 +144,8 @@ EXECUTOR_FAULTS = [
     Fault(
         what="only the first rank is waited for",
         function=GangExecutor._await_replies,
-        old="enumerate(self._results)",
-        new="enumerate(self._results[:1])",
+        old="enumerate(self._replies)",
+        new="enumerate(self._replies[:1])",
         noticed_by="test_a_late_rank_counts_as_dead",
     ),
     Fault(
@@ -165,9 +172,9 @@ EXECUTOR_FAULTS = [
     Fault(
         what="all ranks send results",
         function=_answer,
-        old="result if is_first else StepResult(step=step)",
+        old="result if is_first else step",
         new="result",
-        noticed_by="test_ranks_but_the_first_answer_with_empty_results",
+        noticed_by="test_ranks_but_the_first_acknowledge_without_a_result",
     ),
     Fault(
         what="a rank goes on after a failure",

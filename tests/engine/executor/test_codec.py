@@ -90,7 +90,7 @@ OUTPUT = built(
 PREFIXES = st.lists(st.tuples(st.binary(max_size=3), st.text(max_size=3)), max_size=2).map(tuple)
 MESSAGES: list[tuple[Codec[Any], SearchStrategy[Any]]] = [
     (PLANS, PLAN),
-    (REPLIES, RESULT | st.text()),
+    (REPLIES, RESULT | INT32 | st.text()),
     (REQUESTS, REQUEST),
     (COMMANDS, REQUEST | st.builds(Withdrawal, column("q"), column("i"), PREFIXES)),
     (OUTPUTS, OUTPUT),
@@ -121,7 +121,7 @@ def test_bytes_from_anywhere_raise_nothing_else(junk: bytes) -> None:
         b"",
         b"\x81",
         b"\xc1",
-        b"\x01",
+        b"\xc3",
         b"\x81\x01\x01",
         b"\xdd\xff\xff\xff\xff",
         b"\xdf\xff\xff\xff\xff",

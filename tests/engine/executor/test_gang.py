@@ -25,8 +25,8 @@ class Ranks:
         )
 
     def reply(self, rank: int, step: int, *, error: str = "") -> None:
-        reply = f"step {step}: {error}" if error else StepResult(step=step)
-        self.ends[rank].send(REPLIES.encode(reply))
+        answer = StepResult(step=step) if rank == 0 else step
+        self.ends[rank].send(REPLIES.encode(f"step {step}: {error}" if error else answer))
 
     def close(self) -> None:
         self.executor.close()
@@ -103,12 +103,20 @@ def test_junk_from_a_rank_is_an_error_of_the_engine(ranks: Ranks) -> None:
         ranks.executor.collect()
 
 
+def test_rank_0_must_answer_with_a_result(ranks: Ranks) -> None:
+    ranks.executor.submit(prefill(3))
+    for end in ranks.ends:
+        end.send(REPLIES.encode(3))
+    with pytest.raises(InvariantViolated, match="rank 0 gave no result for step 3"):
+        ranks.executor.collect()
+
+
 def test_the_result_is_that_of_rank_0(ranks: Ranks) -> None:
     ranks.executor.submit(prefill(0))
-    for rank, end in enumerate(ranks.ends):
-        result = StepResult(step=0, tokens=int32([rank + 50]))
-        end.send(REPLIES.encode(result))
-    assert ranks.executor.collect().tokens.tolist() == [50]
+    result = StepResult(step=0, tokens=int32([50]))
+    ranks.ends[0].send(REPLIES.encode(result))
+    ranks.reply(1, 0)
+    assert ranks.executor.collect() == result
 
 
 def test_a_gang_says_what_its_ranks_hold_and_how_far_it_runs_ahead(ranks: Ranks) -> None:
