@@ -8,36 +8,74 @@ from typing import Protocol
 
 from engine.errors import ServeError
 
-# one module per command; only the one that is asked for is imported
+# command -> its module, of which only the one that is asked for is imported, and what it does
 COMMANDS = {
-    "calibrate": "measure how long steps take on this machine, for the simulator",
-    "http": "send requests to a server at given times and measure what its clients see",
-    "cpu_peers": "compare the engine with transformers on the CPU: same work, one thread",
-    "whatif": "replay a trace on other settings in virtual time: latencies, waste, replicas, knobs",
-    "validate": "predict this machine under load with the simulator, then load it, and compare",
-    "figures": "repeat the paper's evaluation in virtual time or on the engine, beside its numbers",
-    "modern": "the paper's systems on workloads of today, in virtual time: rates within a level",
-    "kernels": "race our GPU kernels against the best known ones, as shares of the card's limits",
-    "lengths": "condense recorded pairs of lengths into a small table to draw from",
-    "scheduler": "time the scheduler for a full batch in the steady state",
-    "offline": "run a thousand requests at once, in process, beside a peer: tokens per second",
-    "online": "serve Poisson arrivals in process, beside a peer: latencies",
-    "beam": "run many beam searches at once, in process, beside a peer: tokens per second",
-    "deterministic": "compare bits alone, in batches and after preemptions; time the mode",
-    "all_beside": "`offline`, `online` and `beam` with one start of each side",
-    "step": "time single steps in process: decodes by batch and context, and mixed steps",
-    "startup": "time the start and the end of `serve run`, and weigh its processes",
-}
-# commands that are one module of a package; each other one is a module or a package here
-MODULES = {
-    "validate": "whatif.validate",
-    "modern": "whatif.modern",
-    "offline": "in_process.offline",
-    "online": "in_process.online",
-    "beam": "in_process.beam",
-    "deterministic": "in_process.deterministic",
-    "all_beside": "in_process.all_beside",
-    "step": "in_process.step",
+    "calibrate": (
+        "simulator.calibrate.calibration",
+        "measure how long steps take on this machine, for the simulator",
+    ),
+    "http": (
+        "http.load",
+        "send requests to a server at given times and measure what its clients see",
+    ),
+    "cpu_peers": (
+        "bench.cpu_peers.command",
+        "compare the engine with transformers on the CPU: same work, one thread",
+    ),
+    "cpu_kernels": (
+        "bench.kernels.cpu",
+        "time the operations of decode steps and of prefill chunks on the CPU",
+    ),
+    "whatif": (
+        "whatif.questions",
+        "replay a trace on other settings in virtual time: latencies, waste, replicas, knobs",
+    ),
+    "validate": (
+        "whatif.validate",
+        "predict this machine under load with the simulator, then load it, and compare",
+    ),
+    "figures": (
+        "figures.command",
+        "repeat the paper's evaluation in virtual time or on the engine, beside its numbers",
+    ),
+    "modern": (
+        "whatif.modern",
+        "the paper's systems on workloads of today, in virtual time: rates within a level",
+    ),
+    "kernels": (
+        "bench.kernels.parts",
+        "race our GPU kernels against the best known ones, as shares of the card's limits",
+    ),
+    "lengths": (
+        "traffic.condense",
+        "condense recorded pairs of lengths into a small table to draw from",
+    ),
+    "scheduler": (
+        "bench.in_process.scheduler",
+        "time the scheduler for a full batch in the steady state",
+    ),
+    "offline": (
+        "bench.peers.offline",
+        "run a thousand requests at once, in process, beside a peer: tokens per second",
+    ),
+    "online": ("bench.peers.online", "serve Poisson arrivals in process, beside a peer: latencies"),
+    "beam": (
+        "bench.peers.beam",
+        "run many beam searches at once, in process, beside a peer: tokens per second",
+    ),
+    "peers": ("bench.peers.peers", "`offline`, `online` and `beam` with one start of each system"),
+    "deterministic": (
+        "bench.in_process.deterministic",
+        "compare bits one by one, in batches and after preemptions; time the mode",
+    ),
+    "step": (
+        "bench.in_process.step",
+        "time single steps in process: decodes by batch and context, and mixed steps",
+    ),
+    "startup": (
+        "bench.startup.lives",
+        "time the start and the end of `serve run`, and weigh its processes",
+    ),
 }
 
 
@@ -73,10 +111,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in COMMANDS or words[0] != name:
         _overview().parse_args(words)
         return 2
-    command: Command = importlib.import_module(f"load_tests.{MODULES.get(name, name)}")
+    module, what = COMMANDS[name]
+    command: Command = importlib.import_module(f"load_tests.{module}")
     parser = argparse.ArgumentParser(
         prog=f"python -m load_tests {name}",
-        description=f"{COMMANDS[name][0].upper()}{COMMANDS[name][1:]}.",
+        description=f"{what[0].upper()}{what[1:]}.",
         epilog=f"example:\n  {command.EXAMPLE}",
         formatter_class=_HelpFormatter,
     )
@@ -100,7 +139,7 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
 
 
 def _overview() -> argparse.ArgumentParser:
-    names = "\n".join(f"  {name:14}{what}" for name, what in COMMANDS.items())
+    names = "\n".join(f"  {name:14}{what}" for name, (_, what) in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="python -m load_tests",
         description="Benchmarks and load generators.",

@@ -7,10 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from load_tests.traffic import metrics
-from load_tests.traffic.client import Record
-from load_tests.traffic.metrics import Figures, Summary
-from load_tests.traffic.session import Outcome
+from load_tests.http import metrics
+from load_tests.http.client import Record
+from load_tests.http.metrics import Figures, Summary
+from load_tests.http.session import Outcome
 
 
 def plot(outcomes: Sequence[Outcome], path: Path) -> None:

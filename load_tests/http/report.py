@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from load_tests.http import plots
+from load_tests.http.metrics import Figures, Summary
+from load_tests.http.session import Outcome, Settings
 from load_tests.report import Report, print_table
-from load_tests.traffic.metrics import Figures, Summary
 from load_tests.traffic.schedule import Case, digest
-from load_tests.traffic.session import Outcome, Settings
 
 COLUMNS = (
     *("run", "finished", "failed", "norm lat.\nms/token", "ttft\nms", "tpot\nms", "itl\nms"),

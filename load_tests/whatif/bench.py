@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from engine.config import EngineConfig
-from load_tests.traffic.metrics import Objective
+from load_tests.http.metrics import Objective
+from load_tests.simulator.speeds import Speed, read_speed
+from load_tests.traffic.trace import Trace
 from load_tests.whatif.jobs import Job, run_job
 from load_tests.whatif.replica import Machine
 from load_tests.whatif.settings import capacity
 from load_tests.whatif.slo import Sizing, size
-from load_tests.whatif.step_times import Speed, read_speed
-from load_tests.whatif.trace import Trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

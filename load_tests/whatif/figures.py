@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from load_tests.traffic.metrics import Objective, Summary, summarise
+from load_tests.http.metrics import Objective, Summary, summarise
 from load_tests.whatif.fleet import Flown
 from load_tests.whatif.replica import USES, Served
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from engine.executor.simulated import OUTPUT_TOKEN, PROMPT_TOKEN
 from engine.types import Request, SamplingParams, int32
+from load_tests.simulator.simulated_executor import OUTPUT_TOKEN, PROMPT_TOKEN
 from load_tests.traffic.schedule import TracedRequest
+from load_tests.traffic.trace import Trace
 from load_tests.whatif.replica import Machine, Replica, Served
-from load_tests.whatif.trace import Trace
 
 # how old what a router knows of the replicas may be; `request_routing_stats_period_s`
 ROUTING_PERIOD_S = 1.0

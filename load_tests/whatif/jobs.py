@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import numpy
 
-from load_tests.traffic.metrics import Objective
+from load_tests.http.metrics import Objective
+from load_tests.traffic.trace import Trace
 from load_tests.whatif.figures import Figures, measure
 from load_tests.whatif.fleet import Flown, fly
 from load_tests.whatif.replica import Machine
-from load_tests.whatif.trace import Trace
 
 Curves = dict[str, tuple[float, ...]]
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from engine.config import EngineConfig
 from engine.core.engine import Engine
 from engine.executor.inline import InlineExecutor
-from engine.executor.simulated import SimulatedExecutor
-from engine.executor.step_time import StepTime
 from engine.types import (
     FinishReason,
     Request,
@@ -18,9 +16,11 @@ from engine.types import (
     int32,
 )
 from engine.worker.worker import load_worker
+from load_tests.simulator.simulated_executor import SimulatedExecutor
+from load_tests.simulator.step_time import StepTime
 from load_tests.traffic.schedule import TracedRequest, prompt
+from load_tests.traffic.trace import Trace
 from load_tests.whatif.replica import Served
-from load_tests.whatif.trace import Trace
 
 # tokens of the prompt of a request that does not count, and of its output
 _WARM_UP = 32

@@ -11,17 +11,17 @@ from typing import Any
 from engine.config import EngineConfig
 from engine.model_config import read_model_config
 from load_tests import report
+from load_tests.http.metrics import Objective
 from load_tests.model_folders import model_folder
 from load_tests.options import add_processes, positive
 from load_tests.parallel import in_order
-from load_tests.traffic.metrics import Objective
+from load_tests.simulator.speeds import H100
 from load_tests.traffic.sources import Source
+from load_tests.traffic.trace import Trace
 from load_tests.whatif.bench import Bench
 from load_tests.whatif.figures import Figures
 from load_tests.whatif.jobs import run_job
 from load_tests.whatif.slo import parse_slo
-from load_tests.whatif.step_times import H100
-from load_tests.whatif.trace import Trace
 from load_tests.whatif.workloads import workloads
 
 EXAMPLE = "python -m load_tests modern --duration-s 30 --mooncake conversation.jsonl"

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from engine.config import EngineConfig
 from engine.core.engine import Engine
 from engine.errors import RequestError
-from engine.executor.simulated import SimulatedExecutor
-from engine.executor.step_time import StepTime
 from engine.runtime.admission import Admission
 from engine.runtime.columns import idle_stats
 from engine.types import Capacity, FinishReason, MemoryUsage, Request, StepOutput
-from load_tests import simulation
+from load_tests.simulator import replay as simulation
+from load_tests.simulator.simulated_executor import SimulatedExecutor
+from load_tests.simulator.step_time import StepTime
 from load_tests.traffic.schedule import TracedRequest
 
 # slots that sum to the pool

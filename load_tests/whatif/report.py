@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from engine.config import EngineConfig
+from load_tests.http.metrics import Objective, Summary
 from load_tests.report import print_table
-from load_tests.traffic.metrics import Objective, Summary
 from load_tests.whatif.bench import Bench
 from load_tests.whatif.figures import Figures
 from load_tests.whatif.jobs import Outcome

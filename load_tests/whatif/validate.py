@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 
 from engine.config import EngineConfig
 from load_tests import ROOT, report
+from load_tests.http.metrics import DEFAULT_OBJECTIVE, Summary, summarise
 from load_tests.one_thread import with_one_thread
 from load_tests.options import at_least, positive, several
+from load_tests.simulator.speeds import Scaled
 from load_tests.traffic.lengths import parse_lengths
-from load_tests.traffic.metrics import DEFAULT_OBJECTIVE, Summary, summarise
 from load_tests.traffic.schedule import Extent, poisson
+from load_tests.traffic.trace import Trace, from_schedule
 from load_tests.whatif.bench import Bench
-from load_tests.whatif.command import parse_changes, resolve
 from load_tests.whatif.fleet import fly
+from load_tests.whatif.questions import parse_changes, resolve
 from load_tests.whatif.replica import Served
-from load_tests.whatif.step_times import Scaled
-from load_tests.whatif.trace import Trace, from_schedule
 
 if TYPE_CHECKING:
     from load_tests.whatif.live import Step

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from load_tests.figures.workloads import PREFIX_LENS, Translations
-from load_tests.traffic.metrics import Objective
+from load_tests.http.metrics import Objective
 from load_tests.traffic.schedule import Extent, TracedRequest
 from load_tests.traffic.sources import MAX_TOTAL_LEN, Drawn, Source, drawn_source
-from load_tests.whatif.trace import read_traces
+from load_tests.traffic.trace import read_traces
 
 BEAM_WIDTH = 4
 # prompts of 100,000 tokens take seconds alone; the limits are those of Mooncake's authors

@@ -16,7 +16,7 @@ from engine.model_config import read_model_config
 from engine.runtime.protocol import EngineClient
 from engine.types import SamplingParams, int32
 from load_tests.traffic.schedule import Extent
-from load_tests.whatif.trace import read_traces
+from load_tests.traffic.trace import read_traces
 from tests.app.answers import post
 from tests.app.fakes import FakeEngineClient, Hypothesis, Script
 from tests.app.inline_engine import InlineEngineClient

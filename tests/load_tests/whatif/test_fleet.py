@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from engine.config import EngineConfig, ModelConfig
-from engine.executor.step_time import LinearStepTime
 from engine.types import Capacity
-from load_tests.traffic.metrics import Objective
+from load_tests.http.metrics import Objective
+from load_tests.simulator.step_time import LinearStepTime
 from load_tests.traffic.schedule import TracedRequest
+from load_tests.traffic.trace import Trace
 from load_tests.whatif.figures import Figures, measure
 from load_tests.whatif.fleet import fly
 from load_tests.whatif.replica import USES, Machine
-from load_tests.whatif.trace import Trace
 
 # every step takes one second
 STEP_TIME = LinearStepTime(

@@ -1,6 +1,6 @@
 import pytest
 
-from load_tests.traffic.metrics import Objective
+from load_tests.http.metrics import Objective
 from load_tests.whatif.slo import parse_slo, size
 
 

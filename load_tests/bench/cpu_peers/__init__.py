@@ -1,0 +1,1 @@
+"""The engine beside transformers on one CPU thread."""

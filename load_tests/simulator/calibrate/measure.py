@@ -1,0 +1,101 @@
+"""Measures a table of step times on a live worker."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from load_tests import machine
+from load_tests.simulator.calibrate.live_worker import LiveWorker
+from load_tests.simulator.calibrate.points import Points
+from load_tests.simulator.calibrate.step_bench import StepBench
+from load_tests.simulator.measured_step_time import MixedTimes
+from load_tests.simulator.step_tables import StepTable
+
+Row = tuple[float, ...]
+
+
+def calibrate(
+    worker: LiveWorker, points: Points, progress: Callable[[str], None] = lambda line: None
+) -> StepTable:
+    """Measure all points.
+
+    Args:
+        progress: told what has been measured.
+
+    Raises:
+        ValueError: if a batch does not fit the pool.
+    """
+    bench = StepBench(worker, points)
+    bench.warm_up()
+    rounds = []
+    for number in range(points.rounds):
+        progress(f"round {number + 1} of {points.rounds}")
+        rounds.append(_measure(bench, points, progress))
+    decode_s = _least_of_rows([times.decode_s for times in rounds])
+    shared_cost = bench.shared_cost(decode_s)
+    if points.shared_len:
+        progress(f"a position that all share: {shared_cost:.2f} of another's time")
+    added_s = _least_of_rows([times.added_s for times in rounds])
+    config = worker.config
+    mixed = MixedTimes(
+        batches=points.mixed_batches,
+        prompt_lens=points.prompt_lens,
+        added_s=added_s,
+        padded_len=points.padded_len,
+        padded_batch=points.padded_batch,
+    )
+    return StepTable(
+        model=Path(config.model_path).name,
+        device=config.device,
+        dtype=config.dtype,
+        block_size=worker.capacity.block_size,
+        machine=machine.describe(),
+        batches=points.batches,
+        contexts=points.contexts,
+        decode_s=decode_s,
+        prompt_lens=points.prompt_lens,
+        prefill_s=_least([times.prefill_s for times in rounds]),
+        spread=max(bench.spreads),
+        mixed=mixed if added_s else None,
+        copied_block_s=bench.copied_block_s,
+        swapped_block_s=worker.capacity.block_copy_s,
+        n=points.n,
+        beam_width=points.beam_width,
+        sizes=points.sizes,
+        shared_cost=shared_cost,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """Seconds of the points, in their order."""
+
+    decode_s: tuple[Row, ...]
+    prefill_s: Row
+    added_s: tuple[Row, ...]
+
+
+def _measure(bench: StepBench, points: Points, progress: Callable[[str], None]) -> _Times:
+    decode_s, added_s = [], []
+    for batch in points.batches:
+        decode_s.append(bench.decodes(batch))
+        progress(f"decode {batch}: {_told(decode_s[-1])} ms")
+    prefill_s = tuple(bench.prefill(length) for length in points.prompt_lens)
+    progress(f"prefill: {_told(prefill_s)} ms")
+    for batch in points.mixed_batches:
+        added_s.append(bench.prompts_beside(batch))
+        progress(f"prompts beside {batch} decodes: + {_told(added_s[-1])} ms")
+    return _Times(tuple(decode_s), prefill_s, tuple(added_s))
+
+
+def _least(rows: Sequence[Row]) -> Row:
+    """The least of each place; rows are as long as each other."""
+    return tuple(map(min, zip(*rows, strict=True)))
+
+
+def _least_of_rows(tables: Sequence[tuple[Row, ...]]) -> tuple[Row, ...]:
+    return tuple(_least(rows) for rows in zip(*tables, strict=True))
+
+
+def _told(times_s: Iterable[float]) -> str:
+    return ", ".join(f"{1e3 * seconds:.2f}" for seconds in times_s)

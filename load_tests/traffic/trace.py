@@ -1,0 +1,166 @@
+"""Traces to replay: recorded by our flight recorder or published by others."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby, pairwise
+from operator import attrgetter
+from pathlib import Path
+
+from load_tests.http.metrics import Summary, summarise
+from load_tests.traffic.schedule import MOONCAKE_BLOCK, Extent, Schedule, TracedRequest
+from load_tests.traffic.tables import Row, integer, read_rows, stamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """What is replayed.
+
+    Attributes:
+        requests: in the order of their times.
+        num_skipped: recorded requests without output, which cannot be replayed.
+        num_lost: lines that the recorder could not write.
+    """
+
+    requests: tuple[TracedRequest, ...]
+    num_skipped: int = 0
+    num_lost: int = 0
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from the start to the last arrival."""
+        return self.requests[-1].due_s
+
+    def recorded(self) -> dict[str, Summary]:
+        """Sum up the latencies that were recorded; empty where none were."""
+        latencies = {
+            name: summarise([s for r in self.requests if (s := getattr(r, name)) is not None])
+            for name in ("ttft_s", "tpot_s", "e2e_s")
+        }
+        return {name: found for name, found in latencies.items() if found is not None}
+
+    def digest(self) -> str:
+        """Name the requests by their content."""
+        rows = (json.dumps(asdict(request)) for request in self.requests)
+        return hashlib.sha256("\n".join(rows).encode()).hexdigest()
+
+    def faster(self, factor: float) -> "Trace":
+        """Let the same requests come at a higher (or lower) rate."""
+        requests = (replace(request, due_s=request.due_s / factor) for request in self.requests)
+        return replace(self, requests=tuple(requests))
+
+
+def read_traces(paths: Sequence[Path], extent: Extent, seconds_per_unit: float = 1.0) -> Trace:
+    """Read files, and all files of folders, as one trace; the first request is due at once.
+
+    The columns tell the format: our recorder's, Mooncake's, Azure's, or any with a timestamp (or
+    arrival_s), input_length and output_length.
+
+    Args:
+        paths: CSV or JSONL.
+        extent: where to stop.
+        seconds_per_unit: of numeric stamps, where the format is none of ours or Mooncake's.
+
+    Raises:
+        ValueError: if there is no request, or a row cannot be used; names the line.
+    """
+    rows = [row for path in paths for file in _files(path) for row in read_rows(file)]
+    kept = [row for row in rows if not _is_without_output(row)]
+    if not kept:
+        raise ValueError(f"{', '.join(map(str, paths))}: no request with output to replay")
+    requests = sorted((_request(row, seconds_per_unit) for row in kept), key=attrgetter("due_s"))
+    if any(request.hash_block == MOONCAKE_BLOCK and request.hash_ids for request in requests):
+        requests = list(_spread(requests))
+    start_s = requests[0].due_s
+    moved = [replace(request, due_s=request.due_s - start_s) for request in requests]
+    inside = tuple(r for index, r in enumerate(moved) if extent.holds(index, r.due_s))
+    return Trace(
+        requests=inside,
+        num_skipped=len(rows) - len(kept),
+        num_lost=sum(_count(row, "lost_before", 0) for row in rows),
+    )
+
+
+def from_schedule(schedule: Schedule) -> Trace:
+    """Make a trace of requests that share nothing.
+
+    Raises:
+        ValueError: if there are none.
+    """
+    if not schedule:
+        raise ValueError("no request comes in this time; raise --rate or --duration-s")
+    return Trace(requests=tuple(TracedRequest(**asdict(request)) for request in schedule))
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    files = sorted(path.glob("*.jsonl"))
+    if not files:
+        raise ValueError(f"{path} has no .jsonl file")
+    return files
+
+
+def _is_without_output(row: Row) -> bool:
+    return "finish_reasons" in row.values and row.values.get("output_length") == 0
+
+
+def _request(row: Row, seconds_per_unit: float) -> TracedRequest:
+    has_hashes = "hash_ids" in row.values
+    sizes = integer(row, "input_length"), integer(row, "output_length")
+    return TracedRequest(
+        due_s=stamp(row) * (1e-3 if has_hashes else _unit_s(row, seconds_per_unit)),
+        input_len=sizes[0],
+        output_len=sizes[1],
+        hash_ids=_hash_ids(row) if has_hashes else (),
+        hash_block=max(1, _count(row, "hash_block_size", MOONCAKE_BLOCK)),
+        n=max(1, _length_of(row, "output_lengths")),
+        beam_width=_count(row, "beam_width", 0),
+        ttft_s=_seconds(row, "ttft_s"),
+        e2e_s=_seconds(row, "e2e_s"),
+    )
+
+
+def _unit_s(row: Row, seconds_per_unit: float) -> float:
+    # dates are in seconds already
+    return 1.0 if "TIMESTAMP" in row.values else seconds_per_unit
+
+
+def _hash_ids(row: Row) -> tuple[int, ...]:
+    ids = row.values["hash_ids"]
+    if not isinstance(ids, list) or not all(type(value) is int for value in ids):
+        raise ValueError(f"{row.place}: hash_ids is no list of whole numbers")
+    return tuple(ids)
+
+
+def _count(row: Row, column: str, default: int) -> int:
+    value = row.values.get(column, default)
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{row.place}: {column} is {value!r}, not a whole number")
+    return value
+
+
+def _seconds(row: Row, column: str) -> float | None:
+    value = row.values.get(column)
+    if value is not None and not (isinstance(value, int | float) and value >= 0):
+        raise ValueError(f"{row.place}: {column} is {value!r}, not seconds")
+    return value
+
+
+def _length_of(row: Row, column: str) -> int:
+    value = row.values.get(column, [])
+    if not isinstance(value, list):
+        raise ValueError(f"{row.place}: {column} is no list")
+    return len(value)
+
+
+def _spread(requests: Iterable[TracedRequest]) -> Iterator[TracedRequest]:
+    """Part requests of one stamp evenly until the next: Mooncake's stamps come every 3 seconds."""
+    groups = [list(group) for _, group in groupby(requests, key=attrgetter("due_s"))]
+    starts = [group[0].due_s for group in groups]
+    gaps = [after - before for before, after in pairwise(starts)]
+    # the last group is parted as the one before it
+    for group, gap in zip(groups, gaps + gaps[-1:] or [0.0], strict=True):
+        for index, request in enumerate(group):
+            yield replace(request, due_s=request.due_s + gap * index / len(group))
