@@ -19,7 +19,7 @@ COMMANDS = {
         "send requests to a server at given times and measure what its clients see",
     ),
     "cpu_peers": (
-        "bench.cpu_peers.command",
+        "bench.peers.cpu_peers",
         "compare the engine with transformers on the CPU: same work, one thread",
     ),
     "cpu_kernels": (
@@ -55,15 +55,21 @@ COMMANDS = {
         "time the scheduler for a full batch in the steady state",
     ),
     "offline": (
-        "bench.peers.offline",
+        "bench.peers.commands:OFFLINE",
         "run a thousand requests at once, in process, beside a peer: tokens per second",
     ),
-    "online": ("bench.peers.online", "serve Poisson arrivals in process, beside a peer: latencies"),
+    "online": (
+        "bench.peers.commands:ONLINE",
+        "serve Poisson arrivals in process, beside a peer: latencies",
+    ),
     "beam": (
-        "bench.peers.beam",
+        "bench.peers.commands:BEAM",
         "run many beam searches at once, in process, beside a peer: tokens per second",
     ),
-    "peers": ("bench.peers.peers", "`offline`, `online` and `beam` with one start of each system"),
+    "peers": (
+        "bench.peers.commands:PEERS",
+        "`offline`, `online` and `beam` with one start of each system",
+    ),
     "deterministic": (
         "bench.in_process.deterministic",
         "compare bits one by one, in batches and after preemptions; time the mode",
@@ -79,8 +85,8 @@ COMMANDS = {
 }
 
 
-class Command(Protocol):
-    """What a module of `COMMANDS` offers.
+class CommandModule(Protocol):
+    """What a member of `COMMANDS` offers.
 
     Attributes:
         EXAMPLE: a command line that works, shown at the end of --help.
@@ -112,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _overview().parse_args(words)
         return 2
     module, what = COMMANDS[name]
-    command: Command = importlib.import_module(f"load_tests.{module}")
+    command = _command(module)
     parser = argparse.ArgumentParser(
         prog=f"python -m load_tests {name}",
         description=f"{what[0].upper()}{what[1:]}.",
@@ -125,6 +131,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return command.run(args)
     except (ValueError, OSError, ServeError) as error:
         parser.error(str(error))
+
+
+def _command(name: str) -> CommandModule:
+    """Import a module, or an object of one: `module:object`."""
+    module, _, member = name.partition(":")
+    command: CommandModule = importlib.import_module(f"load_tests.{module}")
+    return getattr(command, member) if member else command
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -143,7 +156,7 @@ def _overview() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m load_tests",
         description="Benchmarks and load generators.",
-        epilog=f"commands:\n{names}\n\n`python -m load_tests COMMAND --help` tells the rest.",
+        epilog=f"commands:\n{names}\n\n`python -m load_tests COMMAND --help` has the rest.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")

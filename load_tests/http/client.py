@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
+from load_tests.traffic.latencies import Served
 from load_tests.traffic.schedule import TimedRequest
 
-# seconds to wait for a connection; how long an answer may take is the drain policy's business
+# seconds to wait for a connection; `Driver` limits how long an answer may take
 CONNECT_TIMEOUT_S = 30.0
 UNFINISHED = "unfinished"
 
@@ -36,6 +37,13 @@ class Record:
     def num_tokens(self) -> int:
         """Output tokens that arrived."""
         return sum(self.chunk_tokens)
+
+    @property
+    def served(self) -> Served:
+        """When its first and last token arrived; for one without error."""
+        return Served(
+            request=self.request, first_token_s=self.chunk_s[0], finish_s=self.chunk_s[-1]
+        )
 
 
 class StreamError(Exception):

@@ -2,40 +2,19 @@
 
 import asyncio
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import aiohttp
 
 from load_tests.http.client import Exchange, Record, Target
-from load_tests.traffic.schedule import Schedule, TimedRequest
-
-
-@dataclass(slots=True)
-class Progress:
-    """Counts for a live display; the driver writes, the display reads."""
-
-    total: int
-    sent: int = 0
-    done: int = 0
-    failed: int = 0
-    watch: Callable[["Progress"], None] = field(default=lambda _: None, repr=False)
-
-    def finish(self, record: Record) -> None:
-        """Count one request that came to its end."""
-        self.done += 1
-        self.failed += record.error is not None
-        self.watch(self)
-
-    def send(self) -> None:
-        """Count one request on its way."""
-        self.sent += 1
-        self.watch(self)
+from load_tests.http.display import Display
+from load_tests.traffic.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """The outcome of one schedule.
+class LoadRun:
+    """What became of one schedule.
 
     Attributes:
         records: one per request of the schedule, in its order.
@@ -50,89 +29,74 @@ class Run:
 
 
 class Driver:
-    """Sends prepared bodies over one session."""
+    """Sends prepared bodies over one session, and shows how far it is."""
 
-    def __init__(self, session: aiohttp.ClientSession, target: Target) -> None:
+    def __init__(self, session: aiohttp.ClientSession, target: Target, display: Display) -> None:
         self._session = session
         self._target = target
+        self._display = display
+        self._started_s = time.perf_counter()
+        self._started_cpu_s = time.process_time()
 
-    async def open_loop(
-        self, schedule: Schedule, bodies: list[bytes], drain_s: float, progress: Progress
-    ) -> Run:
+    async def open_loop(self, schedule: Schedule, bodies: list[bytes], drain_s: float) -> LoadRun:
         """Send each request at its own time, whatever became of the ones before.
 
         Args:
             schedule: requests in order of time.
             bodies: encoded in advance, so that sending costs nearly nothing.
             drain_s: seconds to wait for answers after the last arrival.
-            progress: is counted up.
         """
-        started_s, cpu_s = time.perf_counter(), time.process_time()
-        exchanges = [Exchange(request, started_s) for request in schedule]
+        exchanges = [Exchange(request, self._started_s) for request in schedule]
         records: dict[int, Record] = {}
         tasks: list[asyncio.Task[None]] = []
 
         async def exchange(index: int) -> None:
-            await exchanges[index].run(self._session, self._target, bodies[index])
-            records[index] = exchanges[index].record()
-            progress.finish(records[index])
+            records[index] = await self._exchange(exchanges[index], bodies[index])
 
         for index, request in enumerate(schedule):
-            await _sleep_until(started_s + request.due_s)
+            # a request that is late already still lets the others' answers in
+            await asyncio.sleep(max(0.0, self._started_s + request.due_s - time.perf_counter()))
             tasks.append(asyncio.create_task(exchange(index)))
-            progress.send()
         await _drain(tasks, drain_s)
-        return Run(
-            records=tuple(
+        return self._run(
+            (
                 records[index] if index in records else open_exchange.record()
                 for index, open_exchange in enumerate(exchanges)
             ),
-            client_cpu_share=_cpu_share(started_s, cpu_s),
-            drain_s=drain_s,
+            drain_s,
         )
 
     async def closed_loop(
-        self, schedule: Schedule, bodies: list[bytes], concurrency: int, progress: Progress
-    ) -> Run:
+        self, schedule: Schedule, bodies: list[bytes], concurrency: int
+    ) -> LoadRun:
         """Keep `concurrency` requests in flight.
 
         Each one counts as due when it is sent, so queueing is not seen.
         """
-        started_s, cpu_s = time.perf_counter(), time.process_time()
         records: dict[int, Record] = {}
         queue = iter(enumerate(zip(schedule, bodies, strict=True)))
 
-        async def worker() -> None:
+        async def work() -> None:
             for index, (request, body) in queue:
-                records[index] = await self._send_now(request, body, started_s, progress)
+                due_now = replace(request, due_s=time.perf_counter() - self._started_s)
+                records[index] = await self._exchange(Exchange(due_now, self._started_s), body)
 
         async with asyncio.TaskGroup() as workers:
             for _ in range(concurrency):
-                workers.create_task(worker())
-        return Run(
-            records=tuple(records[index] for index in range(len(schedule))),
-            client_cpu_share=_cpu_share(started_s, cpu_s),
-            drain_s=None,
-        )
+                workers.create_task(work())
+        return self._run((records[index] for index in range(len(schedule))), None)
 
-    async def _send_now(
-        self, request: TimedRequest, body: bytes, started_s: float, progress: Progress
-    ) -> Record:
-        now_s = time.perf_counter() - started_s
-        due_now = TimedRequest(
-            due_s=now_s, input_len=request.input_len, output_len=request.output_len
-        )
-        exchange = Exchange(due_now, started_s)
-        progress.send()
+    async def _exchange(self, exchange: Exchange, body: bytes) -> Record:
+        self._display.count(sent=1)
         await exchange.run(self._session, self._target, body)
         record = exchange.record()
-        progress.finish(record)
+        self._display.count(done=1, failed=int(record.error is not None))
         return record
 
-
-async def _sleep_until(at_s: float) -> None:
-    # a request that is late already still lets the others' answers in
-    await asyncio.sleep(max(0.0, at_s - time.perf_counter()))
+    def _run(self, records: Iterable[Record], drain_s: float | None) -> LoadRun:
+        cpu_s = time.process_time() - self._started_cpu_s
+        share = cpu_s / (time.perf_counter() - self._started_s)
+        return LoadRun(records=tuple(records), client_cpu_share=share, drain_s=drain_s)
 
 
 async def _drain(tasks: list[asyncio.Task[None]], drain_s: float) -> None:
@@ -145,7 +109,3 @@ async def _drain(tasks: list[asyncio.Task[None]], drain_s: float) -> None:
     for task in tasks:
         if not task.cancelled():
             task.result()
-
-
-def _cpu_share(started_s: float, cpu_s: float) -> float:
-    return (time.process_time() - cpu_s) / (time.perf_counter() - started_s)

@@ -3,12 +3,11 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
-
-import numpy
+from itertools import pairwise
 
 from load_tests.http.client import UNFINISHED, Record
-from load_tests.http.drive import Run
+from load_tests.http.drive import LoadRun
+from load_tests.traffic.latencies import Objective, Summary, latencies, summarise
 
 # a client that sends later than this has measured itself
 MAX_LAG_S = 0.05
@@ -19,29 +18,16 @@ RAMP_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """A distribution in five numbers."""
-
-    mean: float
-    p50: float
-    p90: float
-    p99: float
-    max: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class LoadFigures:
     """What a run gave; distributions are None when nothing was there to measure.
 
     Attributes:
         num_requests: sent; `num_finished` + `num_unfinished` + the errors.
         errors: requests by kind of failure.
-        norm_latency_s: end to end / output tokens, per request (the paper's; section 6.1).
-        ttft_s: scheduled time to first token.
-        tpot_s: mean seconds per token after the first, per request.
+        norm_latency_s: end to end / output tokens, per request (paper, section 6.1).
+        ttft_s, tpot_s, e2e_s: see `Served`.
         itl_s: between tokens, of all requests; a chunk of n tokens has one gap and n - 1 of zero.
         chunk_gap_s, chunk_tokens: between chunks, and their sizes: what a reader sees.
-        e2e_s: scheduled time to last token.
         makespan_s: start to the last token.
         output_tokens_per_s: over the makespan, ramp and drain included.
         steady_output_tokens_per_s: over the arrivals without their first tenth, without the drain.
@@ -74,42 +60,11 @@ class Figures:
     invalid: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Objective:
-    """A service level: a request is good when it finished and kept both limits.
-
-    Attributes:
-        ttft_s: seconds from the scheduled time to the first token.
-        tpot_s: mean seconds per token after the first.
-    """
-
-    ttft_s: float = 1.0
-    tpot_s: float = 0.05
-
-
-DEFAULT_OBJECTIVE = Objective()
-
-
-def ttft_s(record: Record) -> float:
-    """Seconds from the scheduled time to the first token."""
-    return record.chunk_s[0] - record.request.due_s
-
-
-def e2e_s(record: Record) -> float:
-    """Seconds from the scheduled time to the last token."""
-    return record.chunk_s[-1] - record.request.due_s
-
-
-def norm_latency_s(record: Record) -> float:
-    """End-to-end seconds per output token: the paper's normalized latency (section 6.1)."""
-    return e2e_s(record) / record.num_tokens
-
-
-def tpot_s(record: Record) -> float | None:
-    """Mean seconds per token after the first; None for a single token."""
-    if record.num_tokens < 2:
-        return None
-    return (record.chunk_s[-1] - record.chunk_s[0]) / (record.num_tokens - 1)
+def all_latencies(records: Sequence[Record]) -> dict[str, list[float]]:
+    """Seconds by kind of latency, of the requests that finished."""
+    served = [record.served for record in records if record.error is None]
+    norm = [value for one in served if (value := one.normalized_latency_s) is not None]
+    return {"norm_latency_s": norm, **latencies(served)}
 
 
 def token_gaps_s(record: Record) -> list[float]:
@@ -122,27 +77,10 @@ def token_gaps_s(record: Record) -> list[float]:
 
 def chunk_gaps_s(record: Record) -> list[float]:
     """Seconds between one chunk and the next: what a reader of the stream sees."""
-    return [b - a for a, b in zip(record.chunk_s[:-1], record.chunk_s[1:], strict=True)]
+    return [after - before for before, after in pairwise(record.chunk_s)]
 
 
-def is_good(record: Record, objective: Objective) -> bool:
-    """Whether a request finished within the service level; a single token has no tpot to miss."""
-    return (
-        record.error is None
-        and ttft_s(record) <= objective.ttft_s
-        and (tpot_s(record) or 0.0) <= objective.tpot_s
-    )
-
-
-def summarise(values: Sequence[float]) -> Summary | None:
-    """Sum up a distribution; None for no values."""
-    if not values:
-        return None
-    p50, p90, p99 = numpy.percentile(values, (50, 90, 99)).tolist()
-    return Summary(mean=fmean(values), p50=p50, p90=p90, p99=p99, max=max(values))
-
-
-def measure(run: Run, objective: Objective) -> Figures:
+def measure(run: LoadRun, objective: Objective) -> LoadFigures:
     """Compute every figure of a run.
 
     Requests that failed or did not finish are counted by kind and left out of the latencies; the
@@ -150,24 +88,21 @@ def measure(run: Run, objective: Objective) -> Figures:
     """
     records = run.records
     finished = [record for record in records if record.error is None]
-    good = sum(is_good(record, objective) for record in finished)
+    good = sum(objective.is_kept(record.served) for record in finished)
     lag = summarise([record.sent_s - record.request.due_s for record in records])
     errors = Counter(record.error for record in records if record.error is not None)
     last_due_s = max((record.request.due_s for record in records), default=0.0)
     end_s = max([last_due_s, *(r.chunk_s[-1] for r in records if r.chunk_s)])
     ramp_s = RAMP_SHARE * last_due_s
-    return Figures(
+    summaries = {name: summarise(values) for name, values in all_latencies(records).items()}
+    return LoadFigures(
         num_requests=len(records),
         num_finished=len(finished),
         num_unfinished=errors.pop(UNFINISHED, 0),
         errors=dict(sorted(errors.items())),
-        norm_latency_s=summarise([norm_latency_s(r) for r in finished]),
-        ttft_s=summarise([ttft_s(r) for r in finished]),
-        tpot_s=summarise([tpot for r in finished if (tpot := tpot_s(r)) is not None]),
         itl_s=summarise([gap for r in finished for gap in token_gaps_s(r)]),
         chunk_gap_s=summarise([gap for r in finished for gap in chunk_gaps_s(r)]),
         chunk_tokens=summarise([n for r in finished for n in r.chunk_tokens]),
-        e2e_s=summarise([e2e_s(r) for r in finished]),
         makespan_s=end_s,
         offered_requests_per_s=_rate(len(records), last_due_s),
         output_tokens_per_s=_rate(_tokens_between(records, 0.0, end_s), end_s),
@@ -179,6 +114,7 @@ def measure(run: Run, objective: Objective) -> Figures:
         client_lag_s=lag,
         client_cpu_share=run.client_cpu_share,
         invalid=_why_invalid(lag, run.client_cpu_share),
+        **summaries,
     )
 
 

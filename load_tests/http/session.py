@@ -1,19 +1,18 @@
 """Drives one server through several cases, warm-up first, with a live display."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import aiohttp
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from load_tests.http import drive as driving
 from load_tests.http.client import Target, first_model, open_session
-from load_tests.http.drive import Driver, Run
-from load_tests.http.metrics import DEFAULT_OBJECTIVE, Figures, Objective, measure
+from load_tests.http.display import Display
+from load_tests.http.drive import Driver, LoadRun
+from load_tests.http.metrics import LoadFigures, measure
+from load_tests.traffic.latencies import DEFAULT_OBJECTIVE, Objective
 from load_tests.traffic.lengths import FixedLengths
-from load_tests.traffic.schedule import Case, Schedule, at_once, prompt
+from load_tests.traffic.schedule import Schedule, at_once, prompt
 
 # the paper's artifact warms up with requests of this size
 WARMUP_LENGTHS = FixedLengths(8, 32)
@@ -22,7 +21,23 @@ SETTLE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Case:
+    """One schedule to send.
+
+    Attributes:
+        label: for tables and plots.
+        rate_per_s: Poisson rate; None for a trace or a closed loop.
+        concurrency: requests in flight of a closed loop; None for an open loop.
+    """
+
+    label: str
+    schedule: Schedule
+    rate_per_s: float | None = None
+    concurrency: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSettings:
     """How cases are sent, alike for all of them.
 
     Attributes:
@@ -48,36 +63,39 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class CaseResult:
     """A case, everything that was recorded, and the figures."""
 
     case: Case
-    run: Run
-    figures: Figures
+    run: LoadRun
+    figures: LoadFigures
 
 
-async def drive(settings: Settings, cases: Sequence[Case]) -> list[Outcome]:
+async def drive(settings: LoadSettings, cases: Sequence[Case]) -> list[CaseResult]:
     """Send all cases, one after the other.
 
     Raises:
         ValueError: if the server cannot be reached or a warm-up request fails.
     """
+    results = []
     async with open_session() as session:
         target = await _target(session, settings)
-        driver = Driver(session, target)
-        await _warm_up(driver, target, settings)
-        outcomes = []
+        await _warm_up(session, target, settings)
         for case in cases:
             bodies = _bodies(case.schedule, target, settings)
-            with _display(case) as watch:
-                run = await _send(driver, case, bodies, settings, watch)
+            with Display(case.label, len(bodies)) as display:
+                driver = Driver(session, target, display)
+                if case.concurrency:
+                    run = await driver.closed_loop(case.schedule, bodies, case.concurrency)
+                else:
+                    run = await driver.open_loop(case.schedule, bodies, settings.drain_s)
             figures = measure(run, settings.objective)
-            outcomes.append(Outcome(case=case, run=run, figures=figures))
+            results.append(CaseResult(case=case, run=run, figures=figures))
             await asyncio.sleep(SETTLE_S if figures.num_unfinished else 0)
-    return outcomes
+    return results
 
 
-async def _target(session: aiohttp.ClientSession, settings: Settings) -> Target:
+async def _target(session: aiohttp.ClientSession, settings: LoadSettings) -> Target:
     try:
         model = settings.model or await first_model(session, settings.url, settings.api_key)
     except aiohttp.ClientError as error:
@@ -85,53 +103,22 @@ async def _target(session: aiohttp.ClientSession, settings: Settings) -> Target:
     return Target(url=settings.url, model=model, api_key=settings.api_key, stream=settings.stream)
 
 
-async def _warm_up(driver: Driver, target: Target, settings: Settings) -> None:
+async def _warm_up(session: aiohttp.ClientSession, target: Target, settings: LoadSettings) -> None:
     schedule = at_once(WARMUP_LENGTHS, settings.warmup, settings.seed)
     if not schedule:
         return
+    driver = Driver(session, target, Display("warm-up", len(schedule), is_shown=False))
     bodies = _bodies(schedule, target, settings)
-    run = await driver.closed_loop(schedule, bodies, len(schedule), driving.Progress(len(bodies)))
+    run = await driver.closed_loop(schedule, bodies, len(schedule))
     errors = sorted({record.error for record in run.records if record.error})
     if errors:
         raise ValueError(f"warm-up requests failed: {', '.join(errors)}")
 
 
-async def _send(
-    driver: Driver,
-    case: Case,
-    bodies: list[bytes],
-    settings: Settings,
-    watch: Callable[[driving.Progress], None],
-) -> Run:
-    progress = driving.Progress(len(bodies), watch=watch)
-    if case.concurrency:
-        return await driver.closed_loop(case.schedule, bodies, case.concurrency, progress)
-    return await driver.open_loop(case.schedule, bodies, settings.drain_s, progress)
-
-
-def _bodies(schedule: Schedule, target: Target, settings: Settings) -> list[bytes]:
+def _bodies(schedule: Schedule, target: Target, settings: LoadSettings) -> list[bytes]:
     return [
         target.body(
             prompt(settings.seed, index, request.input_len, settings.vocab_size), request.output_len
         )
         for index, request in enumerate(schedule)
     ]
-
-
-@contextmanager
-def _display(case: Case) -> Iterator[Callable[[driving.Progress], None]]:
-    # two refreshes a second: drawing shares the interpreter with sending
-    columns = ("[progress.description]{task.description}", BarColumn(), "{task.fields[counts]}")
-    with Progress(
-        *(TextColumn(c) if isinstance(c, str) else c for c in columns),
-        TimeElapsedColumn(),
-        refresh_per_second=2,
-        transient=True,
-    ) as display:
-        task = display.add_task(case.label, total=len(case.schedule), counts="")
-
-        def watch(now: driving.Progress) -> None:
-            counts = f"{now.sent} sent, {now.sent - now.done} open, {now.failed} failed"
-            display.update(task, completed=now.done, counts=counts)
-
-        yield watch

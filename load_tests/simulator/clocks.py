@@ -12,7 +12,7 @@ Timer = Callable[[], float]
 def timer_of(device: Device) -> Timer:
     """What times the work of a device: on a CPU the seconds that this process computes.
 
-    So that a shared machine tells the same as one that is free; a GPU is not shared.
+    So a shared machine measures the same as one that is free; a GPU is not shared.
     """
     return time.process_time if device == "cpu" else time.perf_counter
 

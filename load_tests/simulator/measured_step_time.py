@@ -87,7 +87,7 @@ class MeasuredStepTime:
             _check_grid(mixed.batches, mixed.prompt_lens, mixed.added_s)
         self._batches, self._contexts, self._prompt_lens = batches, contexts, prompt_lens
         self._decode_s = _rising_grid(decode_s)
-        self._prefill_s = _rising(prefill_s)
+        (self._prefill_s,) = _rising_grid((prefill_s,))
         self._mixed = mixed
 
     def seconds(self, work: StepWork) -> float:
@@ -170,23 +170,6 @@ class WithSharedPrefix:
         return self.step_time.seconds(work)
 
 
-@dataclass(frozen=True, slots=True)
-class WithCopiesBeside:
-    """Copies to and from the swap space that go on beside a step: the longer of both counts.
-
-    So it is on devices that copy while they compute. What a step needs is brought in while the one
-    before it runs, which takes about as long.
-    """
-
-    step_time: StepTime
-    swapped_block_s: float
-
-    def seconds(self, work: StepWork) -> float:
-        """See `StepTime.seconds`."""
-        copies_s = self.swapped_block_s * work.num_swapped_blocks
-        return max(self.step_time.seconds(work), copies_s)
-
-
 def _padded(axis: tuple[int, ...], value: int, limit: int) -> int:
     """The next size on an axis, up to a limit."""
     return value if value > min(limit, axis[-1]) else axis[bisect_left(axis, value)]
@@ -201,10 +184,6 @@ def _check_grid(
     for axis in (rows, columns):
         if not axis or list(axis) != sorted(set(axis)) or axis[0] < 1:
             raise ConfigError(f"the axis {axis} of the step times does not increase from 1 on")
-
-
-def _rising(values: tuple[float, ...]) -> tuple[float, ...]:
-    return _rising_grid((values,))[0]
 
 
 def _rising_grid(rows: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:

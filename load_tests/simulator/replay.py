@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from engine.config import SchedulerConfig
@@ -10,20 +10,20 @@ from engine.core.engine import Engine
 from engine.core.memory import Memory
 from engine.core.policies import make_memory
 from engine.core.protocols import Executor
+from engine.integers import div_ceil
 from engine.types import (
     Capacity,
-    FinishReason,
     IntColumn,
     MemoryUsage,
     Request,
     SamplingParams,
-    StepOutput,
     StepPlan,
     StepResult,
     StepStats,
     int32,
 )
 from load_tests.simulator.clocks import Clock, VirtualClock
+from load_tests.simulator.served_log import ServedLog
 from load_tests.simulator.simulated_executor import (
     OUTPUT_TOKEN,
     PROMPT_TOKEN,
@@ -31,48 +31,8 @@ from load_tests.simulator.simulated_executor import (
     SimulatedExecutor,
 )
 from load_tests.simulator.step_time import PaddedBatches, StepTime
+from load_tests.traffic.latencies import Served
 from load_tests.traffic.schedule import Schedule, TimedRequest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """What happened to one request.
-
-    Attributes:
-        request: as it was sent.
-        first_token_s: when the first token of any of its sequences was there; None if never.
-        finish_s: when its last token was there; None if it was still open at the end.
-    """
-
-    request: TimedRequest
-    first_token_s: float | None = None
-    finish_s: float | None = None
-
-    @property
-    def normalized_latency_s(self) -> float | None:
-        """Seconds from its due time to its end, per output token; None if it did not end."""
-        if self.finish_s is None:
-            return None
-        return self.e2e_s / self.request.output_len
-
-    @property
-    def ttft_s(self) -> float:
-        """Seconds from the due time to the first token of a request that was served."""
-        assert self.first_token_s is not None
-        return self.first_token_s - self.request.due_s
-
-    @property
-    def e2e_s(self) -> float:
-        """Seconds from the due time to the last token of a request that was served."""
-        assert self.finish_s is not None
-        return self.finish_s - self.request.due_s
-
-    @property
-    def tpot_s(self) -> float | None:
-        """Mean seconds per token after the first; None for a single token."""
-        if self.request.output_len < 2:
-            return None
-        return (self.e2e_s - self.ttft_s) / (self.request.output_len - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,20 +109,9 @@ class Setup:
         )
 
     def request(self, request_id: int, timed: TimedRequest) -> Request:
-        """Make a request that ends by its length alone."""
-        sampling = SamplingParams(
-            max_tokens=timed.output_len,
-            seed=request_id,
-            ignore_eos=True,
-            n=self.n,
-            beam_width=self.beam_width,
-        )
-        return Request(
-            request_id=request_id,
-            prompt=self._prompt(request_id, timed.input_len),
-            sampling=sampling,
-            arrival_s=timed.due_s,
-        )
+        """Make a request that ends by nothing but its length."""
+        prompt = self._prompt(request_id, timed.input_len)
+        return length_request(request_id, timed, prompt, n=self.n, beam_width=self.beam_width)
 
     def _prompt(self, request_id: int, input_len: int) -> IntColumn:
         if not self.shared_prefix_len:
@@ -170,6 +119,20 @@ class Setup:
         own_len = max(0, input_len - self.shared_prefix_len)
         own = int32([OUTPUT_TOKEN + 1 + request_id]) * own_len
         return int32([PROMPT_TOKEN]) * (input_len - own_len) + own
+
+
+def length_request(
+    request_id: int, timed: TimedRequest, prompt: IntColumn, *, n: int = 1, beam_width: int = 0
+) -> Request:
+    """Make a request that ends by nothing but its length.
+
+    Args:
+        n, beam_width: see `SamplingParams`.
+    """
+    sampling = SamplingParams(
+        max_tokens=timed.output_len, seed=request_id, ignore_eos=True, n=n, beam_width=beam_width
+    )
+    return Request(request_id=request_id, prompt=prompt, sampling=sampling, arrival_s=timed.due_s)
 
 
 class LengthKeeper(Executor, Protocol):
@@ -233,7 +196,7 @@ class _ObservedExecutor:
         self._in_flight.append(
             _Seen(
                 num_sequences=len(plan.decode_rows) + len(plan.prefill_rows),
-                num_logical_blocks=sum([-(-length // size) for length in lens]),
+                num_logical_blocks=sum(div_ceil(length, size) for length in lens),
                 usage=self._memory.usage(),
             )
         )
@@ -252,15 +215,20 @@ class _Simulation:
     def __init__(
         self, setup: Setup, schedule: Schedule, executor: LengthKeeper, clock: Clock
     ) -> None:
-        self.served = [Served(request=timed) for timed in schedule]
         self._setup = setup
         self._clock = clock
         memory = make_memory(setup.config, setup.capacity)
         self._executor = _ObservedExecutor(executor, memory)
         self._engine = Engine(setup.config, self._executor, memory=memory)
-        self._num_sent = 0
-        self._num_open: dict[int, int] = {}
+        self._log = ServedLog[Served]()
+        self._waiting = deque(enumerate(schedule))
         self._ended: list[int] = []
+
+    @property
+    def served(self) -> Iterator[Served]:
+        """All requests in the order of the schedule, whatever has become of them."""
+        yield from self._log.served.values()
+        yield from (Served(request=timed) for _, timed in self._waiting)
 
     def run(self, until_s: float) -> Iterator[Sample]:
         clock = self._clock
@@ -270,7 +238,10 @@ class _Simulation:
             if output is not None:
                 clock.spend(output.stats.elapsed_s)
                 now_s = clock.now_s()
-                self._take_news(output, now_s)
+                self._ended += self._log.take(output, now_s)
+                if not self._setup.in_batches or output.stats.num_running == 0:
+                    self._log.finish(self._ended, now_s)
+                    self._ended = []
                 seen = self._executor.seen
                 yield Sample(
                     end_s=now_s,
@@ -279,32 +250,13 @@ class _Simulation:
                     usage=seen.usage,
                     stats=output.stats,
                 )
-            elif self._num_sent < len(self.served):
-                clock.skip_to(self.served[self._num_sent].request.due_s)
+            elif self._waiting:
+                clock.skip_to(self._waiting[0][1].due_s)
             else:
                 return
 
     def _send(self, now_s: float) -> None:
-        while self._num_sent < len(self.served):
-            timed = self.served[self._num_sent].request
-            if timed.due_s > now_s:
-                return
-            self._engine.add(self._setup.request(self._num_sent, timed))
-            self._num_open[self._num_sent] = self._setup.n
-            self._num_sent += 1
-
-    def _take_news(self, output: StepOutput, now_s: float) -> None:
-        for index, reason in zip(output.request_ids, output.finish_reasons, strict=True):
-            if self.served[index].first_token_s is None:
-                self.served[index] = replace(self.served[index], first_token_s=now_s)
-            if reason != FinishReason.NONE:
-                self._num_open[index] -= 1
-                if not self._num_open[index]:
-                    self._ended.append(index)
-        if not self._setup.in_batches or output.stats.num_running == 0:
-            self._answer(now_s)
-
-    def _answer(self, now_s: float) -> None:
-        for index in self._ended:
-            self.served[index] = replace(self.served[index], finish_s=now_s)
-        self._ended.clear()
+        while self._waiting and self._waiting[0][1].due_s <= now_s:
+            request_id, timed = self._waiting.popleft()
+            self._engine.add(self._setup.request(request_id, timed))
+            self._log.add(request_id, Served(request=timed), self._setup.n)

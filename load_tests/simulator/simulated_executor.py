@@ -1,6 +1,6 @@
-"""An executor that computes nothing and tells how long it would have taken.
+"""An executor that computes nothing and reports how long it would have taken.
 
-The real scheduler and memory run under a virtual clock: whoever drives the engine adds
+The real scheduler and memory run under a virtual clock: the loop around the engine adds
 `StepResult.elapsed_s` to its time. Standard library only, and the same in every run.
 """
 
@@ -13,7 +13,7 @@ from random import Random
 from engine.types import Capacity, SamplingParams, StepPlan, StepResult, float32, int32
 from load_tests.simulator.step_time import StepTime, StepWork
 
-# what prompts of beam searches must consist of, and what is sampled: so a chunk's last token tells
+# what prompts of beam searches must consist of, and what is sampled: so a chunk's last token shows
 # whether it ends a prompt or what had been generated before a preemption
 PROMPT_TOKEN = 0
 OUTPUT_TOKEN = 1

@@ -60,7 +60,7 @@ H100_LLAMA3_8B = WithLongPrompts(
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
+class WorkerSpeed:
     """A model of a step's time and what is to be said of it.
 
     Attributes:
@@ -79,7 +79,7 @@ def shipped() -> tuple[str, ...]:
     return (A100, H100, *sorted(path.stem for path in FOLDER.glob("*.json")))
 
 
-def read_speed(name: str, config: EngineConfig) -> Speed:
+def read_speed(name: str, config: EngineConfig) -> WorkerSpeed:
     """Find a shipped model, or read a table that `calibrate` wrote.
 
     Args:
@@ -90,9 +90,9 @@ def read_speed(name: str, config: EngineConfig) -> Speed:
         ValueError: if it is neither.
     """
     if name == A100:
-        return Speed("OPT-13B on an A100 of the paper, fitted", A100_OPT_13B)
+        return WorkerSpeed("OPT-13B on an A100 of the paper, fitted", A100_OPT_13B)
     if name == H100:
-        return Speed("LLaMA-3-8B on an H100, fitted to measured steps", H100_LLAMA3_8B)
+        return WorkerSpeed("LLaMA-3-8B on an H100, fitted to measured steps", H100_LLAMA3_8B)
     path = FOLDER / f"{name}.json" if name in shipped() else Path(name)
     if not path.is_file():
         raise ValueError(
@@ -100,7 +100,7 @@ def read_speed(name: str, config: EngineConfig) -> Speed:
             "`python -m load_tests calibrate`"
         )
     table = read_table(path)
-    return Speed(
+    return WorkerSpeed(
         f"{table.model}, {table.device}, {table.dtype}",
         Extrapolated.beyond(table),
         _notes(table, config),

@@ -1,15 +1,15 @@
 """Tables of measured step times: a JSON file with the card, the versions and the commit."""
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from engine.errors import ConfigError
+from load_tests.report import write_json
 from load_tests.simulator.measured_step_time import (
     MeasuredStepTime,
     MixedTimes,
-    WithCopiesBeside,
     WithFilledBatches,
     WithSharedPrefix,
 )
@@ -79,16 +79,14 @@ class StepTable:
             model = WithFilledBatches(model, sizes)
         if shared_len:
             model = WithSharedPrefix(model, shared_len, self.shared_cost)
-        if self.device == "cpu":
-            return WithBlockCopies(model, self.copied_block_s, self.swapped_block_s)
-        model = WithBlockCopies(model, self.copied_block_s, 0.0)
-        return WithCopiesBeside(model, self.swapped_block_s)
+        return WithBlockCopies(
+            model, self.copied_block_s, self.swapped_block_s, is_beside=self.device != "cpu"
+        )
 
 
 def write_table(path: Path, table: StepTable) -> None:
     """Write a table."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(table), indent=1) + "\n", encoding="utf-8")
+    write_json(path, asdict(table))
 
 
 def read_table(path: Path) -> StepTable:
@@ -99,26 +97,12 @@ def read_table(path: Path) -> StepTable:
         OSError: if it cannot be read.
     """
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        values["decode_s"] = tuple(map(tuple, values["decode_s"]))
-        for name in ("batches", "contexts", "prompt_lens", "prefill_s"):
-            values[name] = tuple(values[name])
-        values["sizes"] = tuple(values.get("sizes", ()))
-        values["mixed"] = _mixed(values.get("mixed"))
-        table = StepTable(**values)
+        table = msgspec.json.decode(path.read_bytes(), type=StepTable)
         # axes and numbers are checked where they are used
         table.step_time()
-    except (KeyError, TypeError, ValueError, ConfigError) as error:
+    except (msgspec.MsgspecError, ConfigError) as error:
         raise ValueError(
             f"{path} is no table of step times ({error}); make one with "
             "`python -m load_tests calibrate`"
         ) from None
     return table
-
-
-def _mixed(values: dict[str, Any] | None) -> MixedTimes | None:
-    if values is None:
-        return None
-    rows = tuple(map(tuple, values.pop("added_s")))
-    axes: dict[str, Any] = {name: tuple(values.pop(name)) for name in ("batches", "prompt_lens")}
-    return MixedTimes(added_s=rows, **axes, **values)

@@ -1,4 +1,4 @@
-"""How long a step takes: models for the simulated executor, from physics."""
+"""How long a step takes: what it computes, and a constant for each of these things."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -105,56 +105,26 @@ A100_OPT_13B = LinearStepTime(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RooflineStepTime:
-    """No step can be faster: each of its three phases, one after the other, at a limit of the card.
-
-    Attributes:
-        linear_params, head_params: weights of the layers and of the output layer, 2 bytes each.
-        kv_bytes: of the keys and values of one position in all layers.
-        attention_flop: of one query with one position in all layers.
-        bandwidth: bytes per second.
-        compute: floating-point operations per second.
-    """
-
-    linear_params: float
-    head_params: float
-    kv_bytes: float
-    attention_flop: float
-    bandwidth: float
-    compute: float
-
-    def seconds(self, work: StepWork) -> float:
-        """See `StepTime.seconds`; only sequences' last tokens pass the output layer."""
-        num_tokens = sum(work.new_tokens)
-        kv_bytes = self.kv_bytes * (sum(work.contexts) + num_tokens)
-        attention_flop = self.attention_flop * work.num_pairs()
-        attention_s = max(kv_bytes / self.bandwidth, attention_flop / self.compute)
-        return (
-            self._matrix(self.linear_params, num_tokens)
-            + self._matrix(self.head_params, len(work.contexts))
-            + attention_s
-        )
-
-    def _matrix(self, params: float, num_tokens: int) -> float:
-        return 2 * params * max(1 / self.bandwidth, num_tokens / self.compute)
-
-
 @dataclass(frozen=True, slots=True)
 class WithBlockCopies:
-    """Adds the time of copied and swapped blocks to a model that knows nothing of them."""
+    """Adds the time of copied and swapped blocks to a model that does not include them.
+
+    Attributes:
+        is_beside: whether swapped blocks are copied while the device computes, so that the longer
+            of both counts: what a step needs is brought in while the one before it runs, which
+            takes about as long.
+    """
 
     step_time: StepTime
     copied_block_s: float
     swapped_block_s: float
+    is_beside: bool = False
 
     def seconds(self, work: StepWork) -> float:
         """See `StepTime.seconds`."""
-        return (
-            self.step_time.seconds(work)
-            + self.copied_block_s * work.num_copied_blocks
-            + self.swapped_block_s * work.num_swapped_blocks
-        )
+        own_s = self.step_time.seconds(work) + self.copied_block_s * work.num_copied_blocks
+        swaps_s = self.swapped_block_s * work.num_swapped_blocks
+        return max(own_s, swaps_s) if self.is_beside else own_s + swaps_s
 
 
 class PaddedBatches:

@@ -6,11 +6,13 @@ licence nobody states; a table holds statistics only.
 
 import argparse
 import json
-from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+
+import numpy
+import numpy.typing
 
 from load_tests import report
 from load_tests.options import at_least
@@ -84,10 +86,9 @@ def condense(pairs: Sequence[Pair]) -> dict[str, object]:
 def rank_correlation(pairs: Sequence[Pair]) -> float:
     """Spearman's: that of the places of both lengths in their sorted order."""
     ranks = [_ranks([pair[side] for pair in pairs]) for side in (0, 1)]
-    middle = (len(pairs) - 1) / 2
-    products = sum((i - middle) * (o - middle) for i, o in zip(*ranks, strict=True))
-    squares = [sum((rank - middle) ** 2 for rank in side) for side in ranks]
-    return float(products / (squares[0] * squares[1]) ** 0.5) if all(squares) else 0.0
+    if any(side.std() == 0 for side in ranks):
+        return 0.0
+    return float(numpy.asarray(numpy.corrcoef(ranks))[0, 1])
 
 
 def _clip(pair: Pair, args: argparse.Namespace) -> Pair:
@@ -99,14 +100,11 @@ def _quantiles(values: list[int]) -> list[int]:
     return [ordered[round((len(ordered) - 1) * percentile / 100)] for percentile in PERCENTILES]
 
 
-def _ranks(values: list[int]) -> list[float]:
+def _ranks(values: list[int]) -> "numpy.typing.NDArray[numpy.float64]":
     """Place of each value in the sorted order; equal ones share the middle of their places."""
-    ordered = sorted(values)
-    places = {value: bisect_left(ordered, value) for value in set(values)}
-    counts: dict[int, int] = {}
-    for value in values:
-        counts[value] = counts.get(value, 0) + 1
-    return [places[value] + (counts[value] - 1) / 2 for value in values]
+    _, inverse, counts = numpy.unique(values, return_inverse=True, return_counts=True)
+    middles = numpy.cumsum(counts) - (counts + 1) / 2
+    return numpy.asarray(numpy.take(middles, inverse), dtype=numpy.float64)
 
 
 def _compare(pairs: Sequence[Pair], table: Path, max_total_len: int) -> None:

@@ -18,14 +18,14 @@ ALIASES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """One record and where it stands, for error messages."""
 
     place: str
     values: dict[str, object]
 
 
-def read_rows(path: Path) -> Iterator[Row]:
+def read_rows(path: Path) -> Iterator[TableRow]:
     """Yield the records of a .csv file with a header, or of a .jsonl file with an object per line.
 
     Raises:
@@ -34,17 +34,17 @@ def read_rows(path: Path) -> Iterator[Row]:
     if path.suffix == ".csv":
         with path.open(newline="", encoding="utf-8") as file:
             for number, values in enumerate(csv.DictReader(file), start=2):
-                yield Row(f"{path}:{number}", dict(values))
+                yield TableRow(f"{path}:{number}", dict(values))
     elif path.suffix in (".jsonl", ".json"):
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
-                    yield Row(f"{path}:{number}", _json_object(f"{path}:{number}", line))
+                    yield TableRow(f"{path}:{number}", _json_object(f"{path}:{number}", line))
     else:
         raise ValueError(f"{path}: a trace must end in .csv, .jsonl or .json")
 
 
-def integer(row: Row, column: str) -> int:
+def integer(row: TableRow, column: str) -> int:
     """Read a length of at least 1 token.
 
     Raises:
@@ -56,7 +56,7 @@ def integer(row: Row, column: str) -> int:
     return int(value)
 
 
-def stamp(row: Row) -> float:
+def stamp(row: TableRow) -> float:
     """Read a time: a number, or a date with a time of day, which counts in seconds.
 
     Raises:
@@ -72,7 +72,7 @@ def stamp(row: Row) -> float:
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
-def number(row: Row, column: str) -> float:
+def number(row: TableRow, column: str) -> float:
     """Read a finite number.
 
     Raises:
@@ -88,7 +88,7 @@ def number(row: Row, column: str) -> float:
     return value
 
 
-def _text(row: Row, column: str) -> object:
+def _text(row: TableRow, column: str) -> object:
     names = ALIASES[column]
     text = next((row.values[name] for name in names if row.values.get(name) is not None), None)
     if text is None:

@@ -8,9 +8,9 @@ from itertools import groupby, pairwise
 from operator import attrgetter
 from pathlib import Path
 
-from load_tests.http.metrics import Summary, summarise
+from load_tests.traffic.latencies import Summary, summarise
 from load_tests.traffic.schedule import MOONCAKE_BLOCK, Extent, Schedule, TracedRequest
-from load_tests.traffic.tables import Row, integer, read_rows, stamp
+from load_tests.traffic.tables import TableRow, integer, read_rows, stamp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Trace:
 def read_traces(paths: Sequence[Path], extent: Extent, seconds_per_unit: float = 1.0) -> Trace:
     """Read files, and all files of folders, as one trace; the first request is due at once.
 
-    The columns tell the format: our recorder's, Mooncake's, Azure's, or any with a timestamp (or
+    The columns show the format: our recorder's, Mooncake's, Azure's, or any with a timestamp (or
     arrival_s), input_length and output_length.
 
     Args:
@@ -102,11 +102,11 @@ def _files(path: Path) -> list[Path]:
     return files
 
 
-def _is_without_output(row: Row) -> bool:
+def _is_without_output(row: TableRow) -> bool:
     return "finish_reasons" in row.values and row.values.get("output_length") == 0
 
 
-def _request(row: Row, seconds_per_unit: float) -> TracedRequest:
+def _request(row: TableRow, seconds_per_unit: float) -> TracedRequest:
     has_hashes = "hash_ids" in row.values
     sizes = integer(row, "input_length"), integer(row, "output_length")
     return TracedRequest(
@@ -122,33 +122,33 @@ def _request(row: Row, seconds_per_unit: float) -> TracedRequest:
     )
 
 
-def _unit_s(row: Row, seconds_per_unit: float) -> float:
+def _unit_s(row: TableRow, seconds_per_unit: float) -> float:
     # dates are in seconds already
     return 1.0 if "TIMESTAMP" in row.values else seconds_per_unit
 
 
-def _hash_ids(row: Row) -> tuple[int, ...]:
+def _hash_ids(row: TableRow) -> tuple[int, ...]:
     ids = row.values["hash_ids"]
     if not isinstance(ids, list) or not all(type(value) is int for value in ids):
         raise ValueError(f"{row.place}: hash_ids is no list of whole numbers")
     return tuple(ids)
 
 
-def _count(row: Row, column: str, default: int) -> int:
+def _count(row: TableRow, column: str, default: int) -> int:
     value = row.values.get(column, default)
     if type(value) is not int or value < 0:
         raise ValueError(f"{row.place}: {column} is {value!r}, not a whole number")
     return value
 
 
-def _seconds(row: Row, column: str) -> float | None:
+def _seconds(row: TableRow, column: str) -> float | None:
     value = row.values.get(column)
     if value is not None and not (isinstance(value, int | float) and value >= 0):
         raise ValueError(f"{row.place}: {column} is {value!r}, not seconds")
     return value
 
 
-def _length_of(row: Row, column: str) -> int:
+def _length_of(row: TableRow, column: str) -> int:
     value = row.values.get(column, [])
     if not isinstance(value, list):
         raise ValueError(f"{row.place}: {column} is no list")

@@ -1,4 +1,4 @@
-"""The command line of `whatif`."""
+"""Command `whatif`: a trace on other settings, with the real scheduler in virtual time."""
 
 import argparse
 from collections.abc import Sequence
@@ -6,20 +6,27 @@ from pathlib import Path
 
 from engine.config import EngineConfig
 from load_tests import report as reports
-from load_tests.http.metrics import DEFAULT_OBJECTIVE
-from load_tests.options import add_processes, at_least, not_negative, positive
+from load_tests.options import (
+    add_config,
+    add_extent,
+    add_lengths,
+    add_processes,
+    at_least,
+    not_negative,
+    positive,
+)
 from load_tests.parallel import in_order
 from load_tests.simulator.speeds import DEFAULT, shipped
+from load_tests.traffic.latencies import DEFAULT_OBJECTIVE
 from load_tests.traffic.lengths import DATA_SETS, MAX_TOTAL_LEN, parse_lengths
 from load_tests.traffic.schedule import Extent, poisson
 from load_tests.traffic.tables import TIME_UNITS_S
 from load_tests.traffic.trace import Trace, from_schedule, read_traces
-from load_tests.whatif.bench import Bench
-from load_tests.whatif.jobs import run_job
 from load_tests.whatif.knobs import default_knobs, parse_knob
-from load_tests.whatif.report import Answer, Slo, show, write
+from load_tests.whatif.replays import Experiment
+from load_tests.whatif.report import Answer, show, write
 from load_tests.whatif.settings import Changes, read_settings
-from load_tests.whatif.slo import parse_slo
+from load_tests.whatif.slo import Sizing, parse_slo, size
 from load_tests.whatif.tornado import Bar, tornado
 
 EXAMPLE = (
@@ -53,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     variants: dict[str, Changes] = {AS_CONFIGURED: {}} | ({WHAT_IF: changes} if changes else {})
     settings = dict(zip(variants, resolve(args.config, list(variants.values())), strict=True))
     asked = list(settings.values())[-1]
-    bench = Bench(
+    experiment = Experiment(
         trace=trace,
         step_times=args.step_times,
         block_copy_s=args.block_copy_ms / 1e3,
@@ -61,21 +68,18 @@ def run(args: argparse.Namespace) -> int:
         num_replicas=args.replicas,
         seed=args.seed,
     )
-    jobs = [bench.job(config) for config in settings.values()]
-    outcomes = in_order(run_job, jobs, args.processes)
+    outcomes = in_order(experiment.run, list(settings.values()), args.processes)
     answer = Answer(
-        bench=bench,
+        experiment=experiment,
         source=[path.name for path in args.trace] if args.trace else [args.synthetic],
         changes=changes,
         settings=settings,
         outcomes=dict(zip(settings, outcomes, strict=True)),
-        slo=args.slo and Slo(args.slo, args.slo_share),
+        share=args.slo_share,
         sizings={
-            name: bench.sizing(config, args.slo_share, args.max_replicas)
-            for name, config in settings.items()
-            if args.slo
+            name: _sizing(experiment, config, args) for name, config in settings.items() if args.slo
         },
-        bars=_bars(args, bench, changes, asked),
+        bars=_bars(args, experiment, changes, asked),
     )
     show(answer)
     print(f"everything is in {write(args.output, answer)}")
@@ -143,32 +147,16 @@ def _add_trace(group: "argparse._ArgumentGroup") -> None:
         help=f"Poisson arrivals: fixed:INPUT:OUTPUT, {', '.join(DATA_SETS)} or a file of lengths",
     )
     group.add_argument("--rate", type=positive, default=1.0, help="of synthetic ones per second")
-    group.add_argument(
-        "--max-total-len",
-        type=int,
-        default=MAX_TOTAL_LEN,
-        help="synthetic inputs and outputs sum to less",
-    )
+    add_lengths(group, MAX_TOTAL_LEN)
     group.add_argument("--faster", type=positive, default=1.0, help="divide all times by this")
-    group.add_argument("--requests", type=at_least(1), help="at most this many")
-    group.add_argument("--duration-s", type=positive, help="arrivals end here, before --faster")
+    add_extent(group, ", before --faster")
     group.add_argument(
         "--time-unit", choices=TIME_UNITS_S, default="s", help="of stamps in other formats"
     )
 
 
 def _add_server(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument(
-        "--config", type=Path, default=Path("serve_config.yaml"), help="file that `serve run` takes"
-    )
-    group.add_argument(
-        "--set",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="NAME=VALUE",
-        help="options of the application that are to be changed",
-    )
+    add_config(group)
     group.add_argument("--replicas", type=at_least(1), default=1, help="engine replicas")
     group.add_argument(
         "--step-times",
@@ -203,12 +191,19 @@ def _add_questions(group: "argparse._ArgumentGroup") -> None:
     )
 
 
+def _sizing(experiment: Experiment, config: EngineConfig, args: argparse.Namespace) -> Sizing:
+    def good_share(num_replicas: int) -> float:
+        return experiment.run(config, num_replicas=num_replicas).figures.good_share
+
+    return size(good_share, args.slo_share, args.max_replicas)
+
+
 def _bars(
-    args: argparse.Namespace, bench: Bench, changes: Changes, asked: EngineConfig
+    args: argparse.Namespace, experiment: Experiment, changes: Changes, asked: EngineConfig
 ) -> list[Bar]:
     if args.tornado is None:
         return []
     knobs = args.tornado or default_knobs(asked, args.replicas)
     return tornado(
-        bench, args.config, knobs, changes=changes, base=asked, num_processes=args.processes
+        experiment, args.config, knobs, changes=changes, base=asked, num_processes=args.processes
     )

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import call
 from pathlib import Path
 
 from engine.config import EngineConfig
 from load_tests.parallel import in_order
-from load_tests.whatif.bench import Bench
-from load_tests.whatif.figures import Figures
-from load_tests.whatif.jobs import Job, run_job
 from load_tests.whatif.knobs import RATE, REPLICAS, SIDES, Knob, Side
+from load_tests.whatif.replays import Experiment, Figures, ReplayOutcome
 from load_tests.whatif.settings import Changes, read_settings
 
 
@@ -43,7 +43,7 @@ class Bar:
 
 
 def tornado(
-    bench: Bench,
+    experiment: Experiment,
     file: Path,
     knobs: Sequence[Knob],
     *,
@@ -71,13 +71,13 @@ def tornado(
     for (knob, side), problem in problems.items():
         if knob.is_given:
             raise ValueError(f"--tornado {knob.name}={knob.value(side)}: {problem}")
-    jobs = {
-        turn: _job(bench, config, *turn)
+    replays = {
+        turn: _replay(experiment, config, *turn)
         for turn, config in settings.items()
         if isinstance(config, EngineConfig)
     }
-    outcomes = in_order(run_job, list(jobs.values()), num_processes)
-    figures = {turn: outcome.figures for turn, outcome in zip(jobs, outcomes, strict=True)}
+    outcomes = in_order(call, list(replays.values()), num_processes)
+    figures = {turn: outcome.figures for turn, outcome in zip(replays, outcomes, strict=True)}
     return [
         Bar(
             knob=knob,
@@ -104,8 +104,10 @@ def _throughput(figures: Figures | None) -> float | None:
     return figures.output_tokens_per_s if figures else None
 
 
-def _job(bench: Bench, config: EngineConfig, knob: Knob, side: Side) -> Job:
-    value = knob.value(side)
+def _replay(
+    experiment: Experiment, config: EngineConfig, knob: Knob, side: Side
+) -> "partial[ReplayOutcome]":
     if knob.name == REPLICAS:
-        return bench.job(config, num_replicas=int(value))
-    return bench.job(config, rate=float(value) if knob.name == RATE else 1.0)
+        return partial(experiment.run, config, num_replicas=int(knob.value(side)))
+    rate = float(knob.value(side)) if knob.name == RATE else 1.0
+    return partial(experiment.run, config, rate=rate)

@@ -1,4 +1,4 @@
-"""The same requests through one worker in several arrangements, and what they are told."""
+"""The same requests through one worker in several arrangements, and what comes out."""
 
 import time
 from array import array
@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from engine.config import EngineConfig, PreemptionPolicy
 from engine.core.engine import Engine
-from engine.executor.inline import InlineExecutor
-from engine.types import Request, StepOutput, StepPlan, float32, int32
-from engine.worker.worker import Worker
+from engine.types import Request, StepOutput, float32, int32
+from load_tests.simulator.calibrate.live_worker import LiveWorker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +20,7 @@ class Arrangement:
         num_rows: requests in the batch at once.
         max_num_batched_tokens: token budget of a step.
         num_blocks: of the KV pool.
-        preemption: how whoever does not fit comes back.
+        preemption: how a request that does not fit comes back.
     """
 
     name: str
@@ -32,7 +31,7 @@ class Arrangement:
 
 
 @dataclass(slots=True)
-class Told:
+class Answer:
     """Tokens of a request, int32, and their log-probabilities, float32."""
 
     tokens: "array[int]" = field(default_factory=int32)
@@ -45,16 +44,16 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Answers:
     """One run.
 
     Attributes:
-        told: by the request's place.
+        answers: by the request's place.
         wall_s: from the first request to the last token.
         num_swapped, num_recomputed: preemptions.
     """
 
-    told: list[Told]
+    answers: list[Answer]
     wall_s: float
     num_swapped: int
     num_recomputed: int
@@ -62,25 +61,35 @@ class Outcome:
     @property
     def tokens_per_s(self) -> float:
         """Output tokens per second."""
-        return sum(len(told.tokens) for told in self.told) / self.wall_s
+        return sum(len(answer.tokens) for answer in self.answers) / self.wall_s
 
-    def differing(self, other: "Outcome") -> list[int]:
-        """Places of requests that were told something else; those that only one has are ignored."""
-        pairs = zip(self.told, other.told, strict=False)
+    def differing(self, other: "Answers") -> list[int]:
+        """Places of requests with another answer; those that only one run has are ignored."""
+        pairs = zip(self.answers, other.answers, strict=False)
         return [index for index, (own, its) in enumerate(pairs) if own.bits != its.bits]
 
 
 class Stage:
     """One worker, on which one engine after the other runs."""
 
-    def __init__(self, worker: Worker, config: EngineConfig) -> None:
-        self._config = config
-        self._executor = _Emptied(worker, config.run_ahead)
+    def __init__(self, config: EngineConfig) -> None:
+        self._worker = LiveWorker(config)
 
-    def run(self, arrangement: Arrangement, requests: Sequence[Request]) -> Outcome:
+    def run(self, arrangement: Arrangement, requests: Sequence[Request]) -> Answers:
         """Run requests, whose ids are their places, to their end."""
-        engine = self._engine(arrangement)
-        outcome = [Told() for _ in requests]
+        turn = self._worker.turn(num_blocks=arrangement.num_blocks, num_rows=arrangement.num_rows)
+        engine = Engine(
+            replace(
+                self._worker.config.scheduler,
+                max_num_batched_tokens=arrangement.max_num_batched_tokens,
+                preemption=arrangement.preemption,
+                # where a preemption is wanted, nothing is kept free that would put it off
+                watermark=0.0,
+                growth_blocks=0.0,
+            ),
+            turn,
+        )
+        answers = [Answer() for _ in requests]
         start_s = time.perf_counter()
         for request in requests:
             engine.add(request)
@@ -88,13 +97,13 @@ class Stage:
         while engine.has_work:
             output = engine.step(0.0)
             if output is not None:
-                _take(output, outcome)
+                _take(output, answers)
                 stats = output.stats
         wall_s = time.perf_counter() - start_s
-        self._executor.release_rows()
+        turn.close()
         assert stats is not None
-        return Outcome(
-            told=outcome,
+        return Answers(
+            answers=answers,
             wall_s=wall_s,
             num_swapped=stats.num_swapped_out,
             num_recomputed=stats.num_recomputed,
@@ -102,49 +111,13 @@ class Stage:
 
     def close(self) -> None:
         """Give the memory back."""
-        self._executor.close()
-
-    def _engine(self, arrangement: Arrangement) -> Engine:
-        capacity = self._executor.all
-        self._executor.capacity = replace(
-            capacity,
-            num_rows=min(arrangement.num_rows, capacity.num_rows),
-            num_blocks=min(arrangement.num_blocks, capacity.num_blocks),
-        )
-        scheduler = replace(
-            self._config.scheduler,
-            max_num_batched_tokens=arrangement.max_num_batched_tokens,
-            preemption=arrangement.preemption,
-            # where a preemption is wanted, nothing is kept free that would put it off
-            watermark=0.0,
-            growth_blocks=0.0,
-        )
-        return Engine(scheduler, self._executor)
+        self._worker.close()
 
 
-class _Emptied(InlineExecutor):
-    """Remembers which rows are taken, so that the next engine finds all of them free."""
-
-    def __init__(self, worker: Worker, run_ahead: int) -> None:
-        super().__init__(worker, run_ahead)
-        self.all = worker.capacity
-        self._rows: set[int] = set()
-
-    def submit(self, plan: StepPlan) -> None:
-        self._rows -= set(plan.releases)
-        self._rows |= {admission.row for admission in plan.admissions}
-        super().submit(plan)
-
-    def release_rows(self) -> None:
-        super().submit(StepPlan(step=0, releases=int32(sorted(self._rows))))
-        self.collect()
-        self._rows.clear()
-
-
-def _take(output: StepOutput, told: list[Told]) -> None:
-    news = zip(output.request_ids, output.tokens, output.logprobs, strict=True)
-    for request_id, token, logprob in news:
+def _take(output: StepOutput, answers: list[Answer]) -> None:
+    rows = zip(output.request_ids, output.tokens, output.logprobs, strict=True)
+    for request_id, token, logprob in rows:
         if token < 0:
             raise ValueError(f"request {request_id} ended without a token")
-        told[request_id].tokens.append(token)
-        told[request_id].logprobs.append(logprob)
+        answers[request_id].tokens.append(token)
+        answers[request_id].logprobs.append(logprob)

@@ -8,6 +8,7 @@ from statistics import median, quantiles
 from engine.config import SchedulerConfig
 from engine.core.policies import make_gate, make_memory, make_preemption
 from engine.core.scheduler import Scheduler
+from engine.integers import div_ceil
 from engine.types import Capacity, Request, SamplingParams, int32
 from load_tests import report
 from load_tests.options import at_least
@@ -40,9 +41,7 @@ def run(args: argparse.Namespace) -> int:
         f"{name}_s": dict(zip(columns[1:], _spread(times), strict=True))
         for name, times in times_s.items()
     }
-    print(f"wrote {files.write(figures)}")
-    if args.log:
-        files.log(", ".join(f"{row[0]} {row[1]} us ({row[2]}-{row[3]})" for row in rows))
+    files.finish(figures, ", ".join(f"{row[0]} {row[1]} us ({row[2]}-{row[3]})" for row in rows))
     return 0
 
 
@@ -73,7 +72,7 @@ def measure(num_sequences: int, num_steps: int) -> dict[str, list[float]]:
 
 
 def _full_batch(num_sequences: int, output_len: int) -> tuple[Scheduler, SimulatedExecutor]:
-    blocks_each = -(-(2 * PROMPT_LEN + output_len) // BLOCK_SIZE)
+    blocks_each = div_ceil(2 * PROMPT_LEN + output_len, BLOCK_SIZE)
     capacity = Capacity(
         # sequences in the pool leave half a block for each other
         num_blocks=num_sequences * (blocks_each + 1),

@@ -16,20 +16,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 
-from matplotlib.figure import Figure
-
 from engine.config import EngineConfig, ModelConfig
-from engine.core.engine import Engine
-from engine.executor.inline import InlineExecutor
-from engine.model_config import read_model_config
-from engine.types import Request, SamplingParams, StepStats, int32
-from engine.worker.worker import load_worker
+from engine.integers import div_ceil
+from engine.types import StepStats
 from load_tests import machine, report
-from load_tests.bench.peers.launch import find_ceilings
-from load_tests.bench.peers.roofline import roofline_of
-from load_tests.card import Ceilings
-from load_tests.model_folders import SHAPES, dtype_of, model_folder
-from load_tests.options import at_least, several
+from load_tests.card import Ceilings, find_ceilings
+from load_tests.local_engine import LocalEngine, greedy, local_config
+from load_tests.model_folders import model_folder
+from load_tests.options import add_model, add_sizes, at_least, several
+from load_tests.plots import panels, save
+from load_tests.simulator.roofline import roofline_of
 from load_tests.simulator.step_time import StepWork
 
 EXAMPLE = "python -m load_tests step --model llama3-8b --device cuda --batches 1,8,64,256"
@@ -79,10 +75,7 @@ class _Step:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `step`."""
-    parser.add_argument(
-        "--model", default="tiny", help=f"model folder or one of {', '.join(SHAPES)}"
-    )
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="to run on")
+    add_model(parser)
     whole_numbers = several(at_least(1))
     parser.add_argument(
         "--batches", type=whole_numbers, default=[1, 8], metavar="N,...", help="that decode"
@@ -98,18 +91,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N,...",
         help="tokens prefilled beside half of the largest batch in mixed steps",
     )
-    parser.add_argument("--num-blocks", type=int, default=0, help="KV blocks; 0: what fits")
-    parser.add_argument(
-        "--max-num-batched-tokens", type=at_least(64), default=2048, help="token budget of a step"
-    )
-    parser.add_argument("--max-model-len", type=at_least(64), default=2048, help="tokens")
+    add_sizes(parser)
     parser.add_argument("--no-graphs", action="store_true", help="launch every kernel by itself")
     report.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Time all steps, then print, write and draw them."""
-    # what the worker has to say about memory and graphs
+    # the worker logs memory and graphs
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     files = report.start(args, "step")
@@ -117,73 +106,62 @@ def run(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = model_folder(args.model, Path(name))
         config = engine_config(args, folder)
-    bench = Bench(config)
-    timed = [bench.decode(b, length, args.steps) for length in args.inputs for b in args.batches]
+    timer = StepTimer(config)
+    timed = [timer.decode(b, length, args.steps) for length in args.inputs for b in args.batches]
     half = max(1, max(args.batches) // 2)
-    mixed = [bench.mixed(half, chunk, args.inputs[0]) for chunk in args.chunks]
-    bench.close()
+    mixed = [timer.mixed(half, chunk, args.inputs[0]) for chunk in args.chunks]
+    timer.close()
     show([*timed, *mixed], config.model, ceilings)
+    _plot(timed, config.model, ceilings, files.path(".png"))
     figures = {
         "model": args.model,
-        "config": {"num_blocks": bench.num_blocks, "graphs": config.graphs},
+        "config": {"num_blocks": timer.num_blocks, "graphs": config.graphs},
         "ceilings": {name: asdict(limits) for name, limits in ceilings.items()},
         "steps": [asdict(step) for step in (*timed, *mixed)],
     }
-    path = files.write(figures)
-    _plot(timed, config.model, ceilings, files.path(".png"))
-    print(f"wrote {path}")
-    if args.log:
-        files.log(", ".join(f"batch {t.batch}: {1e3 * t.step_s:.2f} ms" for t in timed))
+    files.finish(figures, ", ".join(f"batch {t.batch}: {1e3 * t.step_s:.2f} ms" for t in timed))
     return 0
 
 
 def engine_config(args: argparse.Namespace, folder: Path) -> EngineConfig:
     """Configure an engine with random weights for the options of the command."""
-    return EngineConfig(
-        model_path=str(folder),
-        model=read_model_config(folder),
-        dtype=dtype_of(folder),
-        device=args.device,
+    return local_config(
+        folder,
+        args.device,
         load_format="dummy",
         num_blocks=args.num_blocks,
         max_num_seqs=max(args.batches),
         max_num_batched_tokens=max(args.max_num_batched_tokens, max(args.batches)),
         max_model_len=args.max_model_len,
-        prefix_cache=False,
         graphs=not args.no_graphs,
     )
 
 
-class Bench:
-    """An engine with random prompts."""
+class StepTimer:
+    """An engine with random prompts.
+
+    Attributes:
+        num_blocks: of its pool.
+    """
 
     def __init__(self, config: EngineConfig) -> None:
-        executor = InlineExecutor(load_worker(config), config.run_ahead)
-        self.num_blocks = executor.capacity.num_blocks
-        self._executor = executor
+        self._engine = LocalEngine(config)
+        self.num_blocks = self._engine.executor.capacity.num_blocks
         self._budget = config.max_num_batched_tokens
         self._last_s = time.perf_counter()
-        self._engine = Engine(config.scheduler, executor)
         self._vocab_size = config.model.vocab_size
         self._random = random.Random(0)
-        self._next_id = 0
         gc.freeze()
 
     def decode(self, batch: int, input_len: int, num_steps: int) -> Timed:
         """Time decode steps of a batch, from the prompts' length on."""
-        # the first sequences go on while the last ones are still prefilled
-        num_prefills = -(-batch * input_len // (self._budget - batch + 1))
-        self._add(batch, input_len, num_prefills + num_steps + 2 * _NUM_SKIPPED)
-        steps: list[_Step] = []
-        while self._engine.has_work:
-            steps += self._step()
-        decodes = [step for step in steps if step.stats.num_tokens == batch]
+        self._add_batch(batch, input_len, num_steps)
+        decodes = [step for step in self._drain() if step.stats.num_tokens == batch]
         return _timed(decodes[_NUM_SKIPPED:-_NUM_SKIPPED], batch, 0)
 
     def mixed(self, batch: int, chunk: int, input_len: int, num_steps: int = 16) -> Timed:
         """Time steps of a batch that decodes, each of which prefills another prompt too."""
-        num_prefills = -(-batch * input_len // (self._budget - batch + 1))
-        self._add(batch, input_len, num_prefills + num_steps + 2 * _NUM_SKIPPED)
+        self._add_batch(batch, input_len, num_steps)
         steps: list[_Step] = []
         while not steps or steps[-1].stats.num_tokens != batch:
             steps += self._step()
@@ -191,25 +169,32 @@ class Bench:
         for _ in range(num_steps):
             self._add(1, chunk, 1)
             steps += self._step()
-        while self._engine.has_work:
-            steps += self._step()
+        steps += self._drain()
         mixed = [step for step in steps if step.stats.num_tokens == batch + chunk]
         return _timed(mixed[_NUM_SKIPPED:], batch, chunk)
 
     def close(self) -> None:
         """Give the memory back."""
-        self._executor.close()
+        self._engine.close()
+
+    def _add_batch(self, batch: int, input_len: int, num_steps: int) -> None:
+        # the first sequences go on while the last ones are still prefilled
+        num_prefills = div_ceil(batch * input_len, self._budget - batch + 1)
+        self._add(batch, input_len, num_prefills + num_steps + 2 * _NUM_SKIPPED)
 
     def _add(self, count: int, input_len: int, output_len: int) -> None:
-        sampling = SamplingParams(max_tokens=output_len, temperature=0.0, ignore_eos=True)
         for _ in range(count):
-            prompt = int32(self._random.choices(range(self._vocab_size), k=input_len))
-            request = Request(request_id=self._next_id, prompt=prompt, sampling=sampling)
-            self._engine.add(request)
-            self._next_id += 1
+            prompt = self._random.choices(range(self._vocab_size), k=input_len)
+            self._engine.add(prompt, greedy(output_len))
+
+    def _drain(self) -> list[_Step]:
+        steps: list[_Step] = []
+        while self._engine.has_work:
+            steps += self._step()
+        return steps
 
     def _step(self) -> list[_Step]:
-        output = self._engine.step(time.perf_counter())
+        output = self._engine.step()
         now_s = time.perf_counter()
         interval_s, self._last_s = now_s - self._last_s, now_s
         return [] if output is None else [_Step(interval_s, output.stats)]
@@ -258,8 +243,7 @@ def _plot(
     timed: Sequence[Timed], model: ModelConfig, ceilings: dict[str, Ceilings], path: Path
 ) -> None:
     """Draw the time of decode steps against the batch, beside the least possible."""
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    panel = figure.subplots()
+    figure, [panel] = panels(1, 6, 4)
     batches = [step.batch for step in timed]
     panel.plot(batches, [1e3 * step.step_s for step in timed], "o-", label="measured")
     for name, limits in ceilings.items():
@@ -269,4 +253,4 @@ def _plot(
     panel.set_title(machine.name(), fontsize=9)
     panel.grid(alpha=0.3)
     panel.legend(frameon=False)
-    figure.savefig(path, dpi=120)
+    save(figure, path)

@@ -10,7 +10,6 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -21,7 +20,15 @@ from kernels.triton.attention import plan
 from kernels.triton.decode_attention import decode_attention
 from kernels.triton.prefill_attention import prefill_attention
 from load_tests.bench.kernels import fa3
-from load_tests.bench.kernels.race import Call, Figure, normal, num_rotations, race
+from load_tests.bench.kernels.inputs import layout, ordered_tables, random_tables
+from load_tests.bench.kernels.race import (
+    Call,
+    KernelCase,
+    KernelFigure,
+    normal,
+    num_rotations,
+    race,
+)
 
 OURS, FA3, SDPA = "pagoda", "FA3", "SDPA contiguous"
 IN_ORDER, LARGE_BLOCKS, CONTIGUOUS = "pagoda in order", "pagoda blocks of 256", "pagoda contiguous"
@@ -66,14 +73,7 @@ _MHA = Heads(
 _PROMPT_LENS = (1024, 4096, 8192)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of this part."""
-    parser.add_argument(
-        "--fa3", type=Path, metavar="PATH", help="_vllm_fa3_C.abi3.so of vLLM's wheel, to race it"
-    )
-
-
-def measure(args: argparse.Namespace) -> Iterator[Figure]:
+def measure(args: argparse.Namespace) -> Iterator[KernelFigure]:
     """Race all cases."""
     if args.fa3:
         fa3.load(args.fa3)
@@ -89,36 +89,33 @@ def measure(args: argparse.Namespace) -> Iterator[Figure]:
 
 def _race_decode(
     heads: Heads, batch: int, context_len: int, args: argparse.Namespace
-) -> Iterator[Figure]:
+) -> Iterator[KernelFigure]:
     num_bytes = batch * (context_len * heads.token_bytes + 2 * heads.num_heads * _HEAD_DIM * 2)
     rotations = num_rotations(num_bytes)
     q = normal(batch, heads.num_heads, _HEAD_DIM)
     context_lens = torch.full((batch,), context_len, dtype=torch.int32, device="cuda")
     our_decode = partial(_our_decode, heads, q, context_lens, rotations=rotations)
     systems = {
-        OURS: our_decode(_scattered_tables(batch, context_len, _BLOCK_SIZE), _BLOCK_SIZE),
-        IN_ORDER: our_decode(_ordered_tables(batch, context_len, _BLOCK_SIZE), _BLOCK_SIZE),
+        OURS: our_decode(random_tables(batch, context_len, _BLOCK_SIZE), _BLOCK_SIZE),
+        IN_ORDER: our_decode(ordered_tables(batch, context_len, _BLOCK_SIZE), _BLOCK_SIZE),
         LARGE_BLOCKS: our_decode(
-            _scattered_tables(batch, context_len, _LARGE_BLOCK_SIZE), _LARGE_BLOCK_SIZE
+            random_tables(batch, context_len, _LARGE_BLOCK_SIZE), _LARGE_BLOCK_SIZE
         ),
-        CONTIGUOUS: our_decode(_scattered_tables(batch, context_len, context_len), context_len),
+        CONTIGUOUS: our_decode(random_tables(batch, context_len, context_len), context_len),
         SDPA: _sdpa_decode(heads, q, context_len, rotations),
     }
     if args.fa3:
         systems[FA3] = _fa3_decode(heads, q, context_lens, context_len, rotations)
-    num_flops = 4 * batch * context_len * heads.num_heads * _HEAD_DIM
-    for system, timing in race(systems, repeats=args.repeats).items():
-        yield Figure(
-            group=f"decode attention, {heads.name}",
-            case=f"batch {batch}, context {context_len}",
-            system=system,
-            timing=timing,
-            num_bytes=num_bytes,
-            num_flops=num_flops,
-        )
+    case = KernelCase(
+        group=f"decode attention, {heads.name}",
+        case=f"batch {batch}, context {context_len}",
+        num_bytes=num_bytes,
+        num_flops=4 * batch * context_len * heads.num_heads * _HEAD_DIM,
+    )
+    yield from race(case, systems, args.repeats)
 
 
-def _race_prefill(heads: Heads, length: int, args: argparse.Namespace) -> Iterator[Figure]:
+def _race_prefill(heads: Heads, length: int, args: argparse.Namespace) -> Iterator[KernelFigure]:
     q = normal(length, heads.num_heads, _HEAD_DIM)
     systems = {
         OURS: _our_prefill(heads, q, _BLOCK_SIZE),
@@ -128,16 +125,13 @@ def _race_prefill(heads: Heads, length: int, args: argparse.Namespace) -> Iterat
     if args.fa3:
         systems[FA3] = _fa3_prefill(heads, q, is_paged=True)
         systems[f"{FA3} contiguous"] = _fa3_prefill(heads, q, is_paged=False)
-    num_flops = 2 * length * (length + 1) * heads.num_heads * _HEAD_DIM
-    for system, timing in race(systems, repeats=args.repeats).items():
-        yield Figure(
-            group=f"prefill attention, {heads.name}",
-            case=f"{length} tokens",
-            system=system,
-            timing=timing,
-            num_bytes=length * (heads.token_bytes + 2 * heads.num_heads * _HEAD_DIM * 2),
-            num_flops=num_flops,
-        )
+    case = KernelCase(
+        group=f"prefill attention, {heads.name}",
+        case=f"{length} tokens",
+        num_bytes=length * (heads.token_bytes + 2 * heads.num_heads * _HEAD_DIM * 2),
+        num_flops=2 * length * (length + 1) * heads.num_heads * _HEAD_DIM,
+    )
+    yield from race(case, systems, args.repeats)
 
 
 def _our_decode(
@@ -151,8 +145,8 @@ def _our_decode(
 ) -> list[Call]:
     batch = q.shape[0]
     kv = normal(tables.numel(), rotations, 2, heads.num_kv_heads, block_size, _HEAD_DIM)
-    layout = _layout(tables, context_lens, torch.arange(batch + 1), num_decodes=batch)
-    work = plan(layout, kv)
+    batch_layout = _layout(tables, context_lens, torch.arange(batch + 1), num_decodes=batch)
+    work = plan(batch_layout, kv)
     out = torch.empty_like(q)
 
     def call(layer: int) -> Call:
@@ -163,11 +157,11 @@ def _our_decode(
 
 def _our_prefill(heads: Heads, q: Tensor, block_size: int) -> list[Call]:
     length = q.shape[0]
-    tables = _scattered_tables(1, length, block_size)
+    tables = random_tables(1, length, block_size)
     kv = normal(tables.numel(), _PREFILL_CALLS, 2, heads.num_kv_heads, block_size, _HEAD_DIM)
     context_lens = torch.tensor([length], dtype=torch.int32, device="cuda")
-    layout = _layout(tables, context_lens, torch.tensor([0, length]), num_decodes=0)
-    work = plan(layout, kv)
+    batch_layout = _layout(tables, context_lens, torch.tensor([0, length]), num_decodes=0)
+    work = plan(batch_layout, kv)
     out = torch.empty_like(q)
 
     def call(layer: int) -> Call:
@@ -195,48 +189,27 @@ def _sdpa(q: Tensor, keys: Tensor, values: Tensor, *, is_causal: bool) -> Call:
 def _fa3_decode(
     heads: Heads, q: Tensor, context_lens: Tensor, context_len: int, rotations: int
 ) -> list[Call]:
-    tables = _scattered_tables(q.shape[0], context_len, _BLOCK_SIZE)
+    tables = random_tables(q.shape[0], context_len, _BLOCK_SIZE)
     kv = normal(rotations, 2, tables.numel(), _BLOCK_SIZE, heads.num_kv_heads, _HEAD_DIM)
-    plan = fa3.plan_decode(q, tables, context_lens, heads.num_kv_heads, _BLOCK_SIZE)
-    return [_attend(plan, *pair) for pair in kv]
+    attention = fa3.plan_decode(q, tables, context_lens, heads.num_kv_heads, _BLOCK_SIZE)
+    return [_attend(attention, *pair) for pair in kv]
 
 
 def _fa3_prefill(heads: Heads, q: Tensor, *, is_paged: bool) -> list[Call]:
-    tables = _scattered_tables(1, q.shape[0], _BLOCK_SIZE) if is_paged else None
+    tables = random_tables(1, q.shape[0], _BLOCK_SIZE) if is_paged else None
     shape = (q.shape[0] // _BLOCK_SIZE, _BLOCK_SIZE) if is_paged else (q.shape[0],)
     kv = normal(_PREFILL_CALLS, 2, *shape, heads.num_kv_heads, _HEAD_DIM)
-    plan = fa3.plan_prefill(q, tables)
-    return [_attend(plan, *pair) for pair in kv]
+    attention = fa3.plan_prefill(q, tables)
+    return [_attend(attention, *pair) for pair in kv]
 
 
-def _attend(plan: fa3.Plan, keys: Tensor, values: Tensor) -> Call:
-    return lambda: plan(keys, values)
-
-
-def _scattered_tables(batch: int, context_len: int, block_size: int) -> Tensor:
-    """Block tables [batch, blocks] of a pool without other sequences, in random order."""
-    tables = _ordered_tables(batch, context_len, block_size)
-    return tables.flatten()[torch.randperm(tables.numel(), device="cuda")].view_as(tables)
-
-
-def _ordered_tables(batch: int, context_len: int, block_size: int) -> Tensor:
-    num_blocks = batch * -(-context_len // block_size)
-    return torch.arange(num_blocks, device="cuda", dtype=torch.int32).view(batch, -1)
+def _attend(attention: fa3.Fa3Plan, keys: Tensor, values: Tensor) -> Call:
+    return lambda: attention(keys, values)
 
 
 def _layout(
     tables: Tensor, context_lens: Tensor, query_starts: Tensor, *, num_decodes: int
 ) -> BatchLayout:
     """A layout with what the plan reads; nothing is written, so there are no slots."""
-    num_tokens = int(query_starts[-1])
-    return BatchLayout(
-        num_decodes=num_decodes,
-        positions=torch.zeros(num_tokens, dtype=torch.int64, device="cuda"),
-        slots=torch.full((num_tokens,), -1, device="cuda"),
-        block_tables=tables,
-        context_lens=context_lens,
-        query_starts=query_starts.int().cuda(),
-        max_context_len=int(context_lens.max()),
-        max_query_len=int(query_starts.diff().max()),
-        logit_indices=None,
-    )
+    slots = torch.full((int(query_starts[-1]),), -1, device="cuda")
+    return layout(tables, context_lens, query_starts, slots=slots, num_decodes=num_decodes)

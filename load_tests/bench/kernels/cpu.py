@@ -5,12 +5,11 @@ median step (CPU time, since other processes may share the machine), split by op
 """
 
 import argparse
-import statistics
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 from typing import TypeVar
 
 import torch
@@ -20,6 +19,7 @@ from engine.integers import div_ceil
 from kernels.backend import KernelBackend, Linear
 from kernels.batch import BatchLayout, SamplingColumns
 from kernels.select import select_backend
+from load_tests.bench.kernels.inputs import layout, random_tables, sampling_columns
 
 NUM_LAYERS, HIDDEN, INTERMEDIATE, VOCAB = 30, 576, 1536, 49152
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE = 9, 3, 64, 16
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class LayerWeights:
     """Weights of one transformer layer."""
 
     qkv: Linear
@@ -39,7 +39,7 @@ class Layer:
     norm: Tensor
 
 
-class Bench:
+class RandomModel:
     """A random model whose operations are timed one by one."""
 
     def __init__(self, backend: KernelBackend, num_blocks: int) -> None:
@@ -76,10 +76,10 @@ class Bench:
         self.spent[name] += time.thread_time() - start
         return result
 
-    def _make_layer(self) -> Layer:
+    def _make_layer(self) -> LayerWeights:
         make = self.backend.make_linear
         width = (NUM_HEADS + 2 * NUM_KV_HEADS) * HEAD_DIM
-        return Layer(
+        return LayerWeights(
             qkv=make(_random(width, HIDDEN), None),
             output=make(_random(HIDDEN, NUM_HEADS * HEAD_DIM), None),
             gate_up=self.backend.make_gated_linear(_random(2 * INTERMEDIATE, HIDDEN)),
@@ -90,36 +90,15 @@ class Bench:
 
 def make_layout(num_rows: int, context_len: int, num_new: int) -> BatchLayout:
     """Rows of equal length, each with its own blocks in random order."""
-    blocks_per_row = div_ceil(context_len, BLOCK_SIZE)
-    tables = torch.randperm(num_rows * blocks_per_row).view(num_rows, -1).to(torch.int32)
+    tables = random_tables(num_rows, context_len, BLOCK_SIZE, "cpu")
     positions = torch.arange(context_len - num_new, context_len)
     blocks = tables[:, positions // BLOCK_SIZE].long()
-    starts = torch.arange(num_rows + 1, dtype=torch.int32) * num_new
-    return BatchLayout(
-        num_decodes=num_rows if num_new == 1 else 0,
-        positions=positions.repeat(num_rows),
+    return layout(
+        tables,
+        torch.full((num_rows,), context_len, dtype=torch.int32),
+        torch.arange(num_rows + 1) * num_new,
         slots=(blocks * BLOCK_SIZE + positions % BLOCK_SIZE).flatten(),
-        block_tables=tables,
-        context_lens=torch.full((num_rows,), context_len, dtype=torch.int32),
-        query_starts=starts,
-        max_context_len=context_len,
-        max_query_len=num_new,
-        logit_indices=None if num_new == 1 else starts[1:].long() - 1,
-    )
-
-
-def make_columns(num_rows: int, temperature: float, top_p: float) -> SamplingColumns:
-    """The same parameters for all rows."""
-    return SamplingColumns(
-        temperature=torch.full((num_rows,), temperature),
-        top_p=torch.full((num_rows,), top_p),
-        min_p=torch.zeros(num_rows),
-        top_k=torch.zeros(num_rows, dtype=torch.int32),
-        seeds=torch.arange(num_rows),
-        positions=torch.arange(num_rows),
-        num_logprobs=-1,
-        all_greedy=temperature == 0,
-        any_filter=top_p < 1,
+        num_decodes=num_rows if num_new == 1 else 0,
     )
 
 
@@ -127,22 +106,25 @@ def _random(*shape: int) -> Tensor:
     return (torch.randn(shape) * 0.02).bfloat16()
 
 
-def _report(bench: Bench, layout: BatchLayout, columns: SamplingColumns, repeats: int) -> None:
+def _report(
+    model: RandomModel, layout: BatchLayout, columns: SamplingColumns, repeats: int
+) -> None:
     splits, totals = [], []
     for _ in range(repeats + 1):
-        bench.spent.clear()
+        model.spent.clear()
         start = time.thread_time()
-        bench.step(layout, columns)
+        model.step(layout, columns)
         totals.append(time.thread_time() - start)
-        splits.append(dict(bench.spent))
-    median = statistics.median(totals[1:])
-    middle = min(splits[1:], key=lambda split: abs(sum(split.values()) - median))
+        splits.append(dict(model.spent))
+    median_s = median(totals[1:])
+    middle = min(splits[1:], key=lambda split: abs(sum(split.values()) - median_s))
     num_tokens = len(layout.positions)
     parts = "  ".join(f"{name} {seconds * 1e3:.2f}" for name, seconds in middle.items())
-    sys.stdout.write(
+    print(
         f"{len(layout.context_lens):3} rows, {num_tokens:3} tokens, "
-        f"context {layout.max_context_len}: {median * 1e3:6.1f} ms (best {min(totals) * 1e3:.1f}), "
-        f"{num_tokens / median:6.0f} tok/s | {parts}\n"
+        f"context {layout.max_context_len}: {median_s * 1e3:6.1f} ms "
+        f"(best {min(totals) * 1e3:.1f}), "
+        f"{num_tokens / median_s:6.0f} tok/s | {parts}"
     )
 
 
@@ -159,11 +141,11 @@ def run(args: argparse.Namespace) -> int:
     """Print decode steps at four batch sizes, then prefill chunks."""
     torch.set_num_threads(1)
     backend = select_backend("cpu", torch.bfloat16, compiled=not args.reference)
-    bench = Bench(backend, num_blocks=32 * div_ceil(max(args.context, 512), BLOCK_SIZE))
+    model = RandomModel(backend, num_blocks=32 * div_ceil(max(args.context, 512), BLOCK_SIZE))
     for num_rows in (1, 8, 16, 32):
-        columns = make_columns(num_rows, args.temperature, args.top_p)
-        _report(bench, make_layout(num_rows, args.context, 1), columns, args.repeats)
+        columns = sampling_columns(num_rows, args.temperature, top_p=args.top_p, device="cpu")
+        _report(model, make_layout(num_rows, args.context, 1), columns, args.repeats)
     for chunk in (128, 256, 512):
-        columns = make_columns(1, args.temperature, args.top_p)
-        _report(bench, make_layout(1, chunk, chunk), columns, args.repeats)
+        columns = sampling_columns(1, args.temperature, top_p=args.top_p, device="cpu")
+        _report(model, make_layout(1, chunk, chunk), columns, args.repeats)
     return 0

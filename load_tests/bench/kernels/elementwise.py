@@ -11,10 +11,11 @@ from functools import partial
 
 import torch
 
+from engine.integers import div_ceil
 from kernels.batch import BatchLayout
 from kernels.reference import ReferenceBackend
 from kernels.triton.backend import TritonBackend
-from load_tests.bench.kernels.race import Call, Figure, normal, race
+from load_tests.bench.kernels.race import Call, KernelCase, KernelFigure, normal, race
 
 _HEAD_DIM = 128
 _BLOCK_SIZE = 16
@@ -34,11 +35,7 @@ class _Model:
 _MODELS = (_Model("8B", 4096, 14336, 32, 8, 32), _Model("13B", 5120, 20480, 40, 40, 40))
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """This part has no options of its own."""
-
-
-def measure(args: argparse.Namespace) -> Iterator[Figure]:
+def measure(args: argparse.Namespace) -> Iterator[KernelFigure]:
     """Race all operations."""
     device = torch.device("cuda", torch.cuda.current_device())
     ours, torchs = (kind(device, torch.bfloat16) for kind in (TritonBackend, ReferenceBackend))
@@ -51,15 +48,12 @@ def measure(args: argparse.Namespace) -> Iterator[Figure]:
                 # the writes of the twin skip slots by a mask, which waits for the device
                 if name not in ("rope and write", "write"):
                     systems["torch"] = [torch_calls[name][0]]
-                for system, timing in race(systems, repeats=args.repeats).items():
-                    yield Figure(
-                        group=f"elementwise, {model.name}",
-                        case=f"{name}, {num_rows} rows",
-                        system=system,
-                        timing=timing,
-                        num_bytes=num_bytes,
-                        num_flops=0,
-                    )
+                case = KernelCase(
+                    group=f"elementwise, {model.name}",
+                    case=f"{name}, {num_rows} rows",
+                    num_bytes=num_bytes,
+                )
+                yield from race(case, systems, args.repeats)
         yield from _race_copies(ours, torchs, model, args)
 
 
@@ -79,7 +73,7 @@ def _calls(backend: ReferenceBackend, model: _Model, num_rows: int) -> dict[str,
         layout = _layout(num_rows)
         heads = model.num_heads + 2 * model.num_kv_heads
         qkv = normal(num_rows, heads * _HEAD_DIM)
-        num_blocks = -(-num_rows // _BLOCK_SIZE)
+        num_blocks = div_ceil(num_rows, _BLOCK_SIZE)
         kv_layer = normal(num_blocks, 2, model.num_kv_heads, _BLOCK_SIZE, _HEAD_DIM)
         table = torch.rand(num_rows, _HEAD_DIM, device="cuda")
         calls["rope and write"] = (
@@ -92,7 +86,7 @@ def _calls(backend: ReferenceBackend, model: _Model, num_rows: int) -> dict[str,
 
 def _race_copies(
     ours: ReferenceBackend, torchs: ReferenceBackend, model: _Model, args: argparse.Namespace
-) -> Iterator[Figure]:
+) -> Iterator[KernelFigure]:
     shape = (model.num_layers, 2, model.num_kv_heads, _BLOCK_SIZE, _HEAD_DIM)
     for num_blocks in (1, 8, 64):
         kv = normal(2 * num_blocks, *shape)
@@ -102,15 +96,12 @@ def _race_copies(
             name: [partial(backend.copy_blocks, kv, sources, destinations)]
             for name, backend in (("pagoda", ours), ("torch", torchs))
         }
-        for system, timing in race(systems, repeats=args.repeats).items():
-            yield Figure(
-                group=f"elementwise, {model.name}",
-                case=f"copy of {num_blocks} blocks",
-                system=system,
-                timing=timing,
-                num_bytes=2 * kv.numel(),
-                num_flops=0,
-            )
+        case = KernelCase(
+            group=f"elementwise, {model.name}",
+            case=f"copy of {num_blocks} blocks",
+            num_bytes=2 * kv.numel(),
+        )
+        yield from race(case, systems, args.repeats)
 
 
 def _layout(num_tokens: int) -> BatchLayout:

@@ -1,4 +1,4 @@
-"""FlashAttention-3 as vLLM ships it: the library alone, without vLLM.
+"""FlashAttention-3 as vLLM ships it: the library by itself, without vLLM.
 
 `_vllm_fa3_C.abi3.so` lies in the folder `vllm_flash_attn` of vLLM's wheel. Operators and arguments:
 https://github.com/vllm-project/flash-attention, hopper/flash_api_torch_lib.cpp.
@@ -28,7 +28,7 @@ def load(path: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Fa3Plan:
     """Attention of one batch; called once per layer.
 
     Attributes:
@@ -65,7 +65,7 @@ class Plan:
 
 def plan_decode(
     q: Tensor, block_tables: Tensor, context_lens: Tensor, num_kv_heads: int, block_size: int
-) -> Plan:
+) -> Fa3Plan:
     """Plan one query token per sequence."""
     batch, num_heads, head_dim = q.shape
     max_context_len = int(context_lens.max())
@@ -75,7 +75,7 @@ def plan_decode(
         context_lens, query_starts, None, None, None, None, block_size, 0, True, _NO_WINDOW,
         _NO_WINDOW, False, _MAX_SPLITS, None, 0,
     )  # fmt: skip
-    return Plan(
+    return Fa3Plan(
         q=q,
         query_starts=query_starts,
         context_lens=context_lens,
@@ -87,11 +87,11 @@ def plan_decode(
     )
 
 
-def plan_prefill(q: Tensor, block_tables: Tensor | None) -> Plan:
+def plan_prefill(q: Tensor, block_tables: Tensor | None) -> Fa3Plan:
     """Plan one prompt of T tokens, causal."""
     length = q.shape[0]
     bounds = torch.tensor([0, length], device=q.device, dtype=torch.int32)
-    return Plan(
+    return Fa3Plan(
         q=q,
         query_starts=bounds,
         context_lens=bounds[1:],

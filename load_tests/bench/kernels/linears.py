@@ -15,7 +15,7 @@ from torch.nn import functional
 from kernels.triton.activation import silu_mul
 from kernels.triton.gated_linear import TritonGatedLinear
 from kernels.triton.linear import TritonLinear
-from load_tests.bench.kernels.race import Figure, normal, num_rotations, race
+from load_tests.bench.kernels.race import KernelCase, KernelFigure, normal, num_rotations, race
 
 _Layers = dict[str, list[Callable[[Tensor], Tensor]]]
 
@@ -36,11 +36,7 @@ _GATED = {"8B gate-up": (28672, 4096)}
 _NUM_ROWS = (1, 8, 16, 64, 128, 256)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """This part has no options of its own."""
-
-
-def measure(args: argparse.Namespace) -> Iterator[Figure]:
+def measure(args: argparse.Namespace) -> Iterator[KernelFigure]:
     """Race all shapes and numbers of rows."""
     for name, shape in list(_SHAPES.items())[:: 3 if args.quick else 1]:
         yield from _race(f"linear, {name}", shape, _linears, args)
@@ -53,21 +49,19 @@ def _race(
     shape: tuple[int, int],
     make: Callable[[list[Tensor]], _Layers],
     args: argparse.Namespace,
-) -> Iterator[Figure]:
+) -> Iterator[KernelFigure]:
     weights = [normal(*shape) for _ in range(num_rotations(2 * shape[0] * shape[1]))]
     layers = make(weights)
     for num_rows in _NUM_ROWS[:: 3 if args.quick else 1]:
         x = normal(num_rows, shape[1])
         systems = {name: [partial(call, x) for call in calls] for name, calls in layers.items()}
-        for system, timing in race(systems, repeats=args.repeats).items():
-            yield Figure(
-                group=f"{group} {shape[1]} x {shape[0]}",
-                case=f"{num_rows} rows",
-                system=system,
-                timing=timing,
-                num_bytes=2 * (shape[0] * shape[1] + num_rows * sum(shape)),
-                num_flops=2 * num_rows * shape[0] * shape[1],
-            )
+        case = KernelCase(
+            group=f"{group} {shape[1]} x {shape[0]}",
+            case=f"{num_rows} rows",
+            num_bytes=2 * (shape[0] * shape[1] + num_rows * sum(shape)),
+            num_flops=2 * num_rows * shape[0] * shape[1],
+        )
+        yield from race(case, systems, args.repeats)
     del weights, layers
     torch.cuda.empty_cache()
 

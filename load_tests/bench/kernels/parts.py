@@ -1,10 +1,9 @@
 """Command `kernels`: our kernels beside the best known ones, as shares of what the card can do.
 
-Each part is a module of this package, listed in `PARTS`. It has `add_arguments(parser)` for its own
-options and `measure(args)`, which yields a `bench.Figure` per system and case, raced with
-`bench.race`; `args.repeats` and `args.quick` are common. Tables, JSON and log are made here. A
-figure's floor is the larger of its bytes over the memory rate and its arithmetic over the matrix
-rate, once with the datasheet's rates and once with those measured first in the same process.
+Each part is a module of this package, listed in `PARTS`, whose `measure(args)` yields a figure per
+system and case, raced with `race`. Tables, JSON and log are made here. A figure's floor is the
+larger of its bytes over the memory rate and its arithmetic over the matrix rate, once with the
+datasheet's rates and once with those measured first in the same process.
 """
 
 import argparse
@@ -12,12 +11,13 @@ import importlib
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import groupby
+from pathlib import Path
 from typing import Protocol
 
 import torch
 
 from load_tests import report
-from load_tests.bench.kernels.race import Figure
+from load_tests.bench.kernels.race import KernelFigure
 from load_tests.card import Ceilings, datasheet, measure_ceilings
 from load_tests.options import at_least, several
 
@@ -28,25 +28,22 @@ PARTS = ("attention", "linears", "elementwise", "sampling")
 _COLUMNS = ("case", "system", "us", "p10", "p90", "TB/s", "TFLOP/s", "% sheet", "% card", "speed")
 
 
-class Part(Protocol):
+class KernelPart(Protocol):
     """What a module of `PARTS` offers."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the part's own options."""
-        ...
-
-    def measure(self, args: argparse.Namespace) -> Iterator[Figure]:
+    def measure(self, args: argparse.Namespace) -> Iterator[KernelFigure]:
         """Race all cases; of a case, our kernel comes first."""
         ...
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `kernels` and of its parts."""
+    """Declare the options of `kernels`."""
     parser.add_argument("--parts", type=several(_part), default=list(PARTS), help="NAME,...")
     parser.add_argument("--repeats", type=at_least(1), default=15, help="replays of each graph")
     parser.add_argument("--quick", action="store_true", help="few cases")
-    for name in PARTS:
-        _load(name).add_arguments(parser)
+    parser.add_argument(
+        "--fa3", type=Path, metavar="PATH", help="_vllm_fa3_C.abi3.so of vLLM's wheel, to race it"
+    )
     report.add_arguments(parser)
 
 
@@ -62,27 +59,23 @@ def run(args: argparse.Namespace) -> int:
         f"{name}: copies {measured.bytes_per_s / 1e12:.2f} TB/s, "
         f"multiplies {measured.flops / 1e12:.0f} TFLOP/s"
     )
-    figures: list[Figure] = []
+    figures: list[KernelFigure] = []
     for part in args.parts:
         for title, group in groupby(_load(part).measure(args), key=lambda figure: figure.group):
             rows = list(group)
             report.print_table(title, _COLUMNS, table_rows(rows, sheet, measured))
             figures += rows
-    path = files.write(
-        {
-            "card": name,
-            "datasheet": asdict(sheet),
-            "measured": asdict(measured),
-            "figures": [asdict(figure) for figure in figures],
-        }
-    )
-    print(f"wrote {path}")
-    if args.log:
-        files.log(headline(figures))
+    document = {
+        "card": name,
+        "datasheet": asdict(sheet),
+        "measured": asdict(measured),
+        "figures": [asdict(figure) for figure in figures],
+    }
+    files.finish(document, headline(figures))
     return 0
 
 
-def table_rows(figures: list[Figure], sheet: Ceilings, measured: Ceilings) -> list[list[str]]:
+def table_rows(figures: list[KernelFigure], sheet: Ceilings, measured: Ceilings) -> list[list[str]]:
     """Rows for `_COLUMNS`; the last is a system's time over that of the case's first, ours."""
     rows = []
     for case, group in groupby(figures, key=lambda figure: figure.case):
@@ -104,7 +97,7 @@ def table_rows(figures: list[Figure], sheet: Ceilings, measured: Ceilings) -> li
     return rows
 
 
-def headline(figures: list[Figure]) -> str:
+def headline(figures: list[KernelFigure]) -> str:
     """How many times faster our kernels are than each other system: least and most per group."""
     parts = []
     for group, rows in groupby(figures, key=lambda figure: figure.group):
@@ -124,6 +117,6 @@ def _part(name: str) -> str:
     return name
 
 
-def _load(name: str) -> Part:
-    part: Part = importlib.import_module(f"load_tests.bench.kernels.{name}")
+def _load(name: str) -> KernelPart:
+    part: KernelPart = importlib.import_module(f"load_tests.bench.kernels.{name}")
     return part

@@ -1,12 +1,13 @@
 """Kernels raced against each other: CUDA-graph replays in turn, medians with their spread."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from statistics import median, quantiles
 
 import torch
 from torch import Tensor
 
+from engine.integers import div_ceil
 from load_tests.card import device_s
 
 Call = Callable[[], object]
@@ -19,7 +20,7 @@ _WARM_UPS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class CallTime:
     """Microseconds of one call: median, and the 10th and 90th percentile of the replays."""
 
     us: float
@@ -28,8 +29,8 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """One system at one case.
+class KernelCase:
+    """What several systems compute.
 
     Attributes:
         group: cases with the same columns, a table's title.
@@ -39,15 +40,21 @@ class Figure:
 
     group: str
     case: str
-    system: str
-    timing: Timing
     num_bytes: float
-    num_flops: float
+    num_flops: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelFigure(KernelCase):
+    """One system at one case."""
+
+    system: str
+    timing: CallTime
 
 
 def num_rotations(num_bytes: float) -> int:
     """How many inputs of so many bytes a system must cycle through."""
-    return max(2, -(-ROTATED_BYTES // max(1, int(num_bytes))))
+    return max(2, div_ceil(ROTATED_BYTES, max(1, int(num_bytes))))
 
 
 def normal(*shape: int) -> Tensor:
@@ -55,11 +62,13 @@ def normal(*shape: int) -> Tensor:
     return torch.randn(shape, device="cuda", dtype=torch.bfloat16)
 
 
-def race(systems: Mapping[str, Sequence[Call]], *, repeats: int) -> dict[str, Timing]:
+def race(
+    case: KernelCase, systems: Mapping[str, Sequence[Call]], repeats: int
+) -> Iterator[KernelFigure]:
     """Time calls that run back to back in one graph per system; graphs are replayed in turn.
 
     Args:
-        systems: the calls of each, which cycle through inputs.
+        systems: the calls of each, which cycle through inputs; ours come first.
         repeats: replays per system that count.
     """
     graphs = {name: _capture(calls) for name, calls in systems.items()}
@@ -69,11 +78,12 @@ def race(systems: Mapping[str, Sequence[Call]], *, repeats: int) -> dict[str, Ti
             elapsed_us = 1e6 * device_s(graph.replay) / num_calls
             if repeat >= _WARM_UPS:
                 times[name].append(elapsed_us)
-    return {name: _timing(values) for name, values in times.items()}
+    for name, times_us in times.items():
+        yield KernelFigure(system=name, timing=_timing(times_us), **asdict(case))
 
 
 def _capture(calls: Sequence[Call]) -> tuple[torch.cuda.CUDAGraph, int]:
-    calls = list(calls) * -(-_MIN_CALLS // len(calls))
+    calls = list(calls) * div_ceil(_MIN_CALLS, len(calls))
     calls[0]()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -83,8 +93,8 @@ def _capture(calls: Sequence[Call]) -> tuple[torch.cuda.CUDAGraph, int]:
     return graph, len(calls)
 
 
-def _timing(times_us: list[float]) -> Timing:
+def _timing(times_us: list[float]) -> CallTime:
     if len(times_us) < 2:
-        return Timing(us=times_us[0], low_us=times_us[0], high_us=times_us[0])
+        return CallTime(us=times_us[0], low_us=times_us[0], high_us=times_us[0])
     deciles = quantiles(times_us, n=10, method="inclusive")
-    return Timing(us=median(times_us), low_us=deciles[0], high_us=deciles[-1])
+    return CallTime(us=median(times_us), low_us=deciles[0], high_us=deciles[-1])

@@ -1,4 +1,4 @@
-"""Starts sides one after the other, each with the whole machine to itself."""
+"""Starts systems one after the other, each with the whole machine to itself."""
 
 import json
 import subprocess
@@ -11,42 +11,42 @@ from pathlib import Path
 from typing import Any
 
 from load_tests import ROOT
-from load_tests.bench.peers.measures import Beam, Job, Knobs, Measure, Online
-from load_tests.bench.peers.system import Figures
-from load_tests.card import Ceilings
+from load_tests.bench.peers.measures import Beam, Knobs, Measure, Online, Order
+from load_tests.bench.peers.system import MeasuredFigures
 
+# each in a process of its own, and with the packages of its own
 MODULES = {"pagoda": "load_tests.bench.peers.pagoda", "vllm": "load_tests.bench.peers.vllm_peer"}
 _TAIL_LINES = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """One side's figures of all measures, in their order; empty where its process failed.
+class SystemTurn:
+    """One system's figures of all measures, in their order; empty where its process failed.
 
     Attributes:
-        facts: what the side says of itself, from its first process.
-        errors: the end of what failed processes said.
+        facts: what the system reports of itself, from its first process.
+        errors: the last lines that failed processes printed.
     """
 
-    side: str
+    system: str
     facts: dict[str, Any]
-    figures: tuple[Figures, ...]
+    figures: tuple[MeasuredFigures, ...]
     errors: tuple[str, ...]
 
 
-def take_turn(side: str, knobs: Knobs, measures: Sequence[Measure]) -> Turn:
-    """Run all measures on one side; searches and arrivals in processes of their own."""
+def take_turn(system: str, knobs: Knobs, measures: Sequence[Measure]) -> SystemTurn:
+    """Run all measures on one system; searches and arrivals in processes of their own."""
     facts: dict[str, Any] = {}
-    figures: list[Figures] = []
+    figures: list[MeasuredFigures] = []
     errors = []
     for _, measured in groupby(measures, key=_process_of):
         group = tuple(measured)
-        lines, error = _run(MODULES[side], Job(knobs=knobs, measures=group))
+        lines, error = _run(MODULES[system], Order(knobs=knobs, measures=group))
         facts = facts or (lines[0]["facts"] if lines else {})
-        done: list[Figures] = [line["figures"] for line in lines[1:]]
+        done: list[MeasuredFigures] = [line["figures"] for line in lines[1:]]
         figures += done + [{}] * (len(group) - len(done))
         errors += [error] if error else []
-    return Turn(side=side, facts=facts, figures=tuple(figures), errors=tuple(errors))
+    return SystemTurn(system=system, facts=facts, figures=tuple(figures), errors=tuple(errors))
 
 
 def _process_of(measure: Measure) -> str:
@@ -54,27 +54,18 @@ def _process_of(measure: Measure) -> str:
     return {Beam: "search", Online: "serve"}.get(type(measure), "generate")
 
 
-def find_ceilings() -> dict[str, Ceilings]:
-    """The card by its datasheet, if it is known, and as measured."""
-    command = [sys.executable, "-m", "load_tests.bench.peers.ceilings"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    found = json.loads(done.stdout.splitlines()[-1])
-    return {name: Ceilings(**rates) for name, rates in sorted(found.items())}
-
-
-def _run(module: str, job: Job) -> tuple[list[dict[str, Any]], str]:
-    """The lines that a process wrote, and the end of what it said if it failed."""
+def _run(module: str, order: Order) -> tuple[list[dict[str, Any]], str]:
+    """The lines that a process wrote, and the last ones that it printed if it failed."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        job.write(folder / "job.json")
-        (folder / "results.jsonl").touch()
-        files = [str(folder / "job.json"), str(folder / "results.jsonl")]
-        command = [sys.executable, "-m", module, *files]
-        with (folder / "log").open("w") as log:
+        asked, results, log = (Path(name) / file for file in ("order.json", "results.jsonl", "log"))
+        order.write(asked)
+        results.touch()
+        command = [sys.executable, "-m", module, str(asked), str(results)]
+        with log.open("w") as output:
             done = subprocess.run(
-                command, stdout=log, stderr=subprocess.STDOUT, check=False, cwd=ROOT
+                command, stdout=output, stderr=subprocess.STDOUT, check=False, cwd=ROOT
             )
-        said = (folder / "log").read_text(errors="replace").splitlines()[-_TAIL_LINES:]
-        lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+        printed = log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
+        lines = [json.loads(line) for line in results.read_text().splitlines()]
         error = f"{module} failed with {done.returncode}:"
-        return lines, "\n".join([error, *said]) if done.returncode else ""
+        return lines, "\n".join([error, *printed]) if done.returncode else ""

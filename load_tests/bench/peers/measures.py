@@ -1,4 +1,7 @@
-"""What a side is asked to do. Standard library only: the peer's environment may lack the rest."""
+"""What a system is asked to do.
+
+Standard library only: the peer's environment may lack the rest.
+"""
 
 import json
 from dataclasses import asdict, dataclass
@@ -8,14 +11,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knobs:
-    """The same settings for every side; 0 leaves a value to the side's own default.
+    """The same settings for every system; 0 leaves a value to the system's own default.
 
     Attributes:
         model: folder with config.json; weights are random.
         num_blocks: of the KV pool.
         max_num_batched_tokens: token budget of one step.
         inter_token_latency_s: what a step should take at most beside prompts; 0 for no target, and
-            for sides that know none.
+            for systems that know none.
     """
 
     model: str
@@ -74,7 +77,7 @@ _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Offline, Decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Order:
     """Everything one process does, in this order."""
 
     knobs: Knobs
@@ -86,8 +89,8 @@ class Job:
         path.write_text(json.dumps({"knobs": asdict(self.knobs), "measures": measures}))
 
     @classmethod
-    def read(cls, path: Path) -> "Job":
+    def read(cls, path: Path) -> "Order":
         """Read what `write` wrote."""
         content = json.loads(path.read_text())
-        measures = tuple(_KINDS[entry.pop("kind")](**entry) for entry in content["measures"])
+        measures = tuple(_KINDS[fields.pop("kind")](**fields) for fields in content["measures"])
         return cls(knobs=Knobs(**content["knobs"]), measures=measures)

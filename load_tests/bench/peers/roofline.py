@@ -5,11 +5,10 @@ from engine.types import Capacity
 from load_tests.bench.peers.measures import Beam, Decode, Knobs, Measure, Offline
 from load_tests.card import Ceilings
 from load_tests.simulator.replay import Setup, replay
-from load_tests.simulator.step_time import RooflineStepTime, StepWork
+from load_tests.simulator.roofline import RooflineStepTime, roofline_of
+from load_tests.simulator.step_time import StepWork
 from load_tests.traffic.lognormal import draw_pairs
 from load_tests.traffic.schedule import Schedule, TimedRequest
-
-_VALUE_BYTES = 2
 
 
 def least_seconds(
@@ -33,22 +32,6 @@ def least_seconds(
             setup = _setup(knobs, step_time, n=measure.width, beam_width=measure.width)
             return _replay_seconds(setup, _at_once(pairs))
     return None
-
-
-def roofline_of(model: ModelConfig, ceilings: Ceilings) -> RooflineStepTime:
-    """The least time of any step of a model whose values have 16 bits."""
-    q_size, kv_size = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
-    # a gated network has three matrices
-    num_feed = 3 if "OPT" not in model.architecture and "GPT2" not in model.architecture else 2
-    layer = model.hidden_size * (2 * q_size + 2 * kv_size + num_feed * model.intermediate_size)
-    return RooflineStepTime(
-        linear_params=model.num_layers * layer,
-        head_params=model.vocab_size * model.embedding_width,
-        kv_bytes=model.kv_bytes_per_token(_VALUE_BYTES),
-        attention_flop=4 * model.num_layers * q_size,
-        bandwidth=ceilings.bytes_per_s,
-        compute=ceilings.flops,
-    )
 
 
 def _setup(knobs: Knobs, step_time: RooflineStepTime, *, n: int = 1, beam_width: int = 0) -> Setup:

@@ -1,4 +1,4 @@
-"""How every side is measured: the same prompts, the same clock, the same arithmetic."""
+"""How every system is measured: the same prompts, the same clock, the same arithmetic."""
 
 import asyncio
 import gc
@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy
 
-from load_tests.bench.peers.measures import Beam, Decode, Job, Knobs, Measure, Offline, Online
+from load_tests.bench.peers.measures import Beam, Decode, Knobs, Measure, Offline, Online, Order
 from load_tests.traffic.lengths import FixedLengths
 from load_tests.traffic.lognormal import draw_pairs
 from load_tests.traffic.schedule import Extent, TracedRequest, poisson, prompt, traced_prompt
@@ -24,7 +24,7 @@ from load_tests.traffic.sources import SOURCES, drawn_source
 VOCAB_SIZE = 30000
 FIRST_ID = 10
 
-Figures = dict[str, float]
+MeasuredFigures = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +50,11 @@ class Timeline:
     num_cached: int = 0
 
 
-class Side(Protocol):
+class System(Protocol):
     """A system under test.
 
     Attributes:
-        facts: version, KV blocks and whatever else tells runs apart.
+        facts: version, KV blocks and what else distinguishes runs.
     """
 
     facts: dict[str, object]
@@ -76,64 +76,66 @@ class Side(Protocol):
         ...
 
 
-def main(make: Callable[[Knobs, Measure], Side]) -> None:
-    """Run `JOB.json` into `RESULTS.jsonl`, the two arguments of the process.
+def main(make: Callable[[Knobs, Measure], System]) -> None:
+    """Run `ORDER.json` into `RESULTS.jsonl`, the two arguments of the process.
 
     Args:
-        make: starts the side; told the first measure, of whose kind the others are.
+        make: starts the system, for the first measure; the others are of the same kind.
     """
-    job, results = Job.read(Path(sys.argv[1])), Path(sys.argv[2])
+    order, results = Order.read(Path(sys.argv[1])), Path(sys.argv[2])
     with results.open("w", encoding="utf-8") as file:
-        asyncio.run(_run(make, job, lambda line: print(json.dumps(line), file=file, flush=True)))
+        asyncio.run(_run(make, order, lambda line: print(json.dumps(line), file=file, flush=True)))
 
 
 async def _run(
-    make: Callable[[Knobs, Measure], Side], job: Job, write: Callable[[dict[str, object]], None]
+    make: Callable[[Knobs, Measure], System],
+    order: Order,
+    write: Callable[[dict[str, object]], None],
 ) -> None:
-    """All in one event loop, since a side that serves lives in one."""
+    """All in one event loop, since a system that serves lives in one."""
     start_s = time.perf_counter()
-    side = make(job.knobs, job.measures[0])
+    system = make(order.knobs, order.measures[0])
     try:
-        await _warm_up(side, job.measures[0])
-        write({"facts": side.facts | {"start_s": round(time.perf_counter() - start_s, 1)}})
+        await _warm_up(system, order.measures[0])
+        write({"facts": system.facts | {"start_s": round(time.perf_counter() - start_s, 1)}})
         gc.collect()
         gc.freeze()
-        for index, measure in enumerate(job.measures):
-            write({"measure": index, "figures": await take(side, measure)})
+        for index, measure in enumerate(order.measures):
+            write({"measure": index, "figures": await take(system, measure)})
     finally:
-        side.close()
+        system.close()
 
 
-async def _warm_up(side: Side, first: Measure) -> None:
+async def _warm_up(system: System, first: Measure) -> None:
     """Let everything be compiled and captured that is not yet, for short and for long prompts."""
     lengths = [64] * 32 + [900] * 4
-    works = [Work(prompt=_prompt(-1, i, n), output_len=16) for i, n in enumerate(lengths)]
+    works = [Work(prompt=prompt_ids(-1, i, n), output_len=16) for i, n in enumerate(lengths)]
     if isinstance(first, Online):
-        await side.serve(works)
+        await system.serve(works)
     else:
-        side.generate(works)
+        system.generate(works)
 
 
-async def take(side: Side, measure: Measure) -> Figures:
+async def take(system: System, measure: Measure) -> MeasuredFigures:
     """Take one measure."""
     match measure:
         case Offline():
-            return _offline(side, measure)
+            return _offline(system, measure)
         case Decode():
-            return _decode(side, measure)
+            return _decode(system, measure)
         case Beam():
-            return _beam(side, measure)
+            return _beam(system, measure)
         case Online():
-            return await _online(side, measure)
+            return await _online(system, measure)
 
 
-def _offline(side: Side, measure: Offline) -> Figures:
+def _offline(system: System, measure: Offline) -> MeasuredFigures:
     pairs = draw_pairs(measure.trace, measure.num_requests, measure.seed)
     works = [
-        Work(prompt=_prompt(measure.seed, index, input_len), output_len=output_len)
+        Work(prompt=prompt_ids(measure.seed, index, input_len), output_len=output_len)
         for index, (input_len, output_len) in enumerate(pairs)
     ]
-    wall_s, num_tokens = _timed(lambda: side.generate(works))
+    wall_s, num_tokens = _timed(lambda: system.generate(works))
     _expect(num_tokens, sum(output_len for _, output_len in pairs))
     num_inputs = sum(input_len for input_len, _ in pairs)
     return {
@@ -144,13 +146,13 @@ def _offline(side: Side, measure: Offline) -> Figures:
     }
 
 
-def _decode(side: Side, measure: Decode) -> Figures:
-    prompts = [_prompt(measure.seed, i, measure.input_len) for i in range(measure.batch)]
+def _decode(system: System, measure: Decode) -> MeasuredFigures:
+    prompts = [prompt_ids(measure.seed, i, measure.input_len) for i in range(measure.batch)]
     times = []
     # the first time counts for nothing: prompts of these shapes may find kernels that are cold
     for output_len in (1, 1, measure.output_len + 1):
         works = [Work(prompt=ids, output_len=output_len) for ids in prompts]
-        times.append(_timed(lambda batch=works: side.generate(batch))[0])  # type: ignore[misc]
+        times.append(_timed(lambda batch=works: system.generate(batch))[0])  # type: ignore[misc]
     _, prefill_s, all_s = times
     return {
         "prefill_s": prefill_s,
@@ -159,11 +161,11 @@ def _decode(side: Side, measure: Decode) -> Figures:
     }
 
 
-def _beam(side: Side, measure: Beam) -> Figures:
-    prompts = [_prompt(measure.seed, i, measure.input_len) for i in range(measure.num_prompts)]
+def _beam(system: System, measure: Beam) -> MeasuredFigures:
+    prompts = [prompt_ids(measure.seed, i, measure.input_len) for i in range(measure.num_prompts)]
     # a few steps of the same shapes first: what is compiled on the way is not counted
-    side.search(prompts, measure.width, 4)
-    wall_s, num_tokens = _timed(lambda: side.search(prompts, measure.width, measure.output_len))
+    system.search(prompts, measure.width, 4)
+    wall_s, num_tokens = _timed(lambda: system.search(prompts, measure.width, measure.output_len))
     _expect(num_tokens, measure.num_prompts * measure.width * measure.output_len)
     return {
         "wall_s": wall_s,
@@ -172,10 +174,10 @@ def _beam(side: Side, measure: Beam) -> Figures:
     }
 
 
-async def _online(side: Side, measure: Online) -> Figures:
+async def _online(system: System, measure: Online) -> MeasuredFigures:
     works = arrivals(measure)
     cpu_s = time.process_time()
-    timelines = await side.serve(works)
+    timelines = await system.serve(works)
     cpu_s = time.process_time() - cpu_s
     _expect(sum(len(t.token_s) for t in timelines), sum(work.output_len for work in works))
     ttft = [t.token_s[0] - t.work.due_s for t in timelines]
@@ -201,7 +203,7 @@ async def _online(side: Side, measure: Online) -> Figures:
 
 
 def is_modern(measure: Measure) -> bool:
-    """Whether it sends prompts of today, which every side may find in its prefix cache."""
+    """Whether it sends prompts of today, which every system may find in its prefix cache."""
     return isinstance(measure, Online) and measure.trace in SOURCES
 
 
@@ -213,13 +215,13 @@ def arrivals(measure: Online) -> list[Work]:
     times = [r.due_s for r in poisson(measure.rate_per_s, FixedLengths(1, 1), extent, measure.seed)]
     pairs = draw_pairs(measure.trace, len(times), measure.seed)
     return [
-        Work(prompt=_prompt(measure.seed, i, pair[0]), output_len=pair[1], due_s=due_s)
+        Work(prompt=prompt_ids(measure.seed, i, pair[0]), output_len=pair[1], due_s=due_s)
         for i, (due_s, pair) in enumerate(zip(times, pairs, strict=True))
     ]
 
 
 def _modern_arrivals(measure: Online) -> list[Work]:
-    # a side that has served one rate must not find its prompts at the next
+    # a system that has served one rate must not find its prompts at the next
     seed = f"{measure.seed} {measure.rate_per_s}"
     return [
         Work(
@@ -237,7 +239,8 @@ def modern_requests(measure: Online) -> tuple[TracedRequest, ...]:
     return drawn_source(measure.trace).requests(measure.rate_per_s, num_requests, measure.seed)
 
 
-def _prompt(seed: int, index: int, length: int) -> list[int]:
+def prompt_ids(seed: int, index: int, length: int) -> list[int]:
+    """Draw the prompt of a request, of ids that every model has."""
     return _ids(prompt(seed, index, length, VOCAB_SIZE - FIRST_ID))
 
 
@@ -253,4 +256,4 @@ def _timed(action: Callable[[], int]) -> tuple[float, int]:
 
 def _expect(found: int, expected: int) -> None:
     if found != expected:
-        raise ValueError(f"the side generated {found} tokens, not {expected}")
+        raise ValueError(f"the system generated {found} tokens, not {expected}")

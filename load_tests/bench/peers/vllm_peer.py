@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from load_tests.bench.peers.measures import Beam, Knobs, Measure, Online
-from load_tests.bench.peers.system import Side, Timeline, Work, is_modern, main
+from load_tests.bench.peers.system import System, Timeline, Work, is_modern, main
 
 
-class BatchSide:
-    """See `Side`; for all measures but `Online`."""
+class VllmBatches:
+    """See `System`; for all measures but `Online`."""
 
     def __init__(self, knobs: Knobs, *, has_prefix_cache: bool) -> None:
         from vllm import LLM
@@ -49,8 +49,8 @@ class BatchSide:
         """The engine's process ends with this one."""
 
 
-class OnlineSide:
-    """See `Side`; for `Online`. The engine is made inside the event loop that it serves."""
+class VllmArrivals:
+    """See `System`; for `Online`. The engine is made inside the event loop that it serves."""
 
     def __init__(self, knobs: Knobs, *, has_prefix_cache: bool) -> None:
         _write_tokenizer(Path(knobs.model))
@@ -156,11 +156,11 @@ def _write_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
-def _make(knobs: Knobs, first: Measure) -> Side:
+def _make(knobs: Knobs, first: Measure) -> System:
     if isinstance(first, Online):
-        return OnlineSide(knobs, has_prefix_cache=is_modern(first))
+        return VllmArrivals(knobs, has_prefix_cache=is_modern(first))
     # a search sends every beam again at each step, and finds what it sent before
-    return BatchSide(knobs, has_prefix_cache=isinstance(first, Beam))
+    return VllmBatches(knobs, has_prefix_cache=isinstance(first, Beam))
 
 
 if __name__ == "__main__":

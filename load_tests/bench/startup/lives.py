@@ -1,4 +1,4 @@
-"""The command line of `startup`: servers that live once, timed and weighed."""
+"""Command `startup`: servers that live once, timed and weighed."""
 
 import argparse
 import os
@@ -67,9 +67,8 @@ def run(args: argparse.Namespace) -> int:
     lives.append(_live(args, files, "warm", {}))
     for life in lives:
         _show(life)
-    print(f"wrote {files.write({'lives': [asdict(life) for life in lives]})}")
-    if args.log:
-        files.log("; ".join(_headline(life) for life in lives))
+    headline = "; ".join(_headline(life) for life in lives)
+    files.finish({"lives": [asdict(life) for life in lives]}, headline)
     return int(any(life.left_over for life in lives))
 
 
@@ -121,7 +120,7 @@ def _show(life: Life) -> None:
     report.print_table(f"Start and stop, {life.cache} cache", ("until", "seconds"), rows)
     columns = ("process", "number", "PSS MiB", "RSS MiB", "USS MiB")
     report.print_table(
-        f"Memory after the first answer, {life.cache} cache", columns, _roles(life.weights)
+        f"RAM after the first answer, {life.cache} cache", columns, _roles(life.weights)
     )
     print("left over and ended: " + (", ".join(life.left_over) or "none"))
 

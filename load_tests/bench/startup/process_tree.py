@@ -35,12 +35,12 @@ _SESSION = re.compile(r"session_\d{4}-\d\d-\d\d_[\d-]+_\d+_\d+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weight:
-    """Memory of one process.
+    """What one process holds in RAM.
 
     Attributes:
         role: what it is for.
-        pss_bytes: its memory with shared pages split among their users, so that processes add up.
-        rss_bytes: its memory with shared pages counted in full.
+        pss_bytes: with shared pages split among their users, so that processes add up.
+        rss_bytes: with shared pages counted in full.
         uss_bytes: what would be freed if it ended.
     """
 
@@ -52,7 +52,7 @@ class Weight:
 
 
 class ProcessTree:
-    """A process, its descendants, and whoever names the Ray sessions that these started.
+    """A process, its descendants, and processes that name the Ray sessions which these started.
 
     Ray's daemons leave the process group and are adopted by another parent when theirs ends, so
     what was once seen stays in the tree until it ends.
@@ -104,15 +104,8 @@ def weigh(processes: Sequence[psutil.Process]) -> list[Weight]:
             memory, command = process.memory_full_info(), _command(process)
         except psutil.NoSuchProcess:
             continue
-        weights.append(
-            Weight(
-                pid=process.pid,
-                role=role_of(command),
-                pss_bytes=memory.pss,
-                rss_bytes=memory.rss,
-                uss_bytes=memory.uss,
-            )
-        )
+        sizes = {f"{name}_bytes": getattr(memory, name) for name in ("pss", "rss", "uss")}
+        weights.append(Weight(pid=process.pid, role=role_of(command), **sizes))
     return sorted(weights, key=lambda weight: -weight.pss_bytes)
 
 
@@ -123,7 +116,7 @@ def wait_gone(processes: Sequence[psutil.Process], timeout_s: float) -> list[psu
 
 
 def end(processes: Sequence[psutil.Process], timeout_s: float = 5.0) -> None:
-    """Terminate processes, and kill those that do not obey."""
+    """Terminate processes, and kill those that do not end."""
     for process in processes:
         _signal(process.terminate)
     for process in wait_gone(processes, timeout_s):

@@ -10,8 +10,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from load_tests.figures.definitions import Cell, Result
-from load_tests.simulator.replay import Replay, Sample, Served
+from load_tests.simulator.replay import Replay, Sample
 from load_tests.simulator.step_time import StepTime, StepWork
+from load_tests.traffic.latencies import Served
 from load_tests.traffic.schedule import TimedRequest
 
 if TYPE_CHECKING:

@@ -1,18 +1,19 @@
-"""The command line of `calibrate`: which steps of which model are measured."""
+"""Command `calibrate`: which steps of which model are measured."""
 
 import argparse
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from engine.config import DType, EngineConfig
+from engine.integers import div_ceil
 from engine.model_config import read_model_config
 from load_tests import report
-from load_tests.model_folders import SHAPES, dtype_of, embedded_model, model_folder
-from load_tests.one_thread import with_one_thread
-from load_tests.options import at_least, several
+from load_tests.model_folders import EMBEDDED, dtype_of, model_folder
+from load_tests.options import add_model, at_least, several
+from load_tests.parallel import with_one_thread
 from load_tests.simulator.step_tables import StepTable, write_table
 
 if TYPE_CHECKING:
@@ -25,11 +26,7 @@ _AXES = ("batches", "contexts", "prompt_lens", "mixed_batches")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `calibrate`."""
-    parser.add_argument(
-        "--model",
-        help=f"folder, or {', '.join(SHAPES)} with random weights (default: the embedded model)",
-    )
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="to run on")
+    add_model(parser, EMBEDDED)
     parser.add_argument("--dtype", choices=get_args(DType), help="default: the model's own")
     axis = several(at_least(1))
     parser.add_argument("--batches", type=axis, metavar="N,...", help="decodes")
@@ -61,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     from load_tests.simulator.calibrate.measure import calibrate
 
     with tempfile.TemporaryDirectory() as temporary:
-        folder = _folder(args.model, Path(temporary))
+        folder = model_folder(args.model, Path(temporary))
         points = _points(args)
         worker = LiveWorker(_config(folder, points, args))
         try:
@@ -72,10 +69,6 @@ def run(args: argparse.Namespace) -> int:
     _show(table)
     print(f"wrote {args.table}")
     return 0
-
-
-def _folder(model: str | None, temporary: Path) -> Path:
-    return embedded_model() if model is None else model_folder(model, temporary)
 
 
 def _points(args: argparse.Namespace) -> "Points":
@@ -109,7 +102,7 @@ def _config(folder: Path, points: "Points", args: argparse.Namespace) -> EngineC
     num_blocks = args.num_blocks
     if args.device == "cpu" and not num_blocks:
         # every batch at every context, whatever the memory
-        num_blocks = -(-max(points.batches) * (longest + 32) // 16) + 64
+        num_blocks = div_ceil(max(points.batches) * (longest + 32), 16) + 64
     sizes = Sizes(
         max_num_seqs=points.num_rows,
         max_num_batched_tokens=points.budget,
@@ -121,14 +114,18 @@ def _config(folder: Path, points: "Points", args: argparse.Namespace) -> EngineC
 
 def _rows(table: StepTable) -> Iterator[tuple[str, ...]]:
     for batch, times_s in zip(table.batches, table.decode_s, strict=True):
-        yield f"decode {batch}", *(f"{1e3 * seconds:.2f}" for seconds in times_s)
+        yield _row(f"decode {batch}", times_s)
 
 
 def _prompt_rows(table: StepTable) -> Iterator[tuple[str, ...]]:
-    yield "alone", *(f"{1e3 * seconds:.2f}" for seconds in table.prefill_s)
+    yield _row("by themselves", table.prefill_s)
     if table.mixed:
         for batch, times_s in zip(table.mixed.batches, table.mixed.added_s, strict=True):
-            yield f"beside {batch}, added", *(f"{1e3 * seconds:.2f}" for seconds in times_s)
+            yield _row(f"beside {batch}, added", times_s)
+
+
+def _row(name: str, times_s: Sequence[float]) -> tuple[str, ...]:
+    return name, *(f"{1e3 * seconds:.2f}" for seconds in times_s)
 
 
 def _show(table: StepTable) -> None:

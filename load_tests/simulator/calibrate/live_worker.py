@@ -2,15 +2,14 @@
 
 import gc
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from engine.config import Device, DType, EngineConfig
 from engine.executor.inline import InlineExecutor
-from engine.model_config import read_model_config
 from engine.types import Capacity, StepPlan, StepResult, int32
 from engine.worker.worker import load_worker
-from load_tests.model_folders import load_format_of
+from load_tests.local_engine import local_config
 from load_tests.simulator.clocks import Timer, timer_of
 from load_tests.simulator.simulated_executor import BeamAncestry, SimulatedExecutor
 from load_tests.simulator.step_time import StepWork
@@ -44,21 +43,8 @@ class Sizes:
 
 def live_config(folder: Path, device: Device, dtype: DType, sizes: Sizes) -> EngineConfig:
     """Configure a worker for a model; one without weights gets random ones."""
-    return EngineConfig(
-        model_path=str(folder),
-        model=read_model_config(folder),
-        dtype=dtype,
-        device=device,
-        load_format=load_format_of(folder),
-        block_size=sizes.block_size,
-        num_blocks=sizes.num_blocks,
-        swap_bytes=sizes.swap_bytes,
-        max_num_seqs=sizes.max_num_seqs,
-        max_num_batched_tokens=sizes.max_num_batched_tokens,
-        max_model_len=sizes.max_model_len,
-        run_ahead=1 if device == "cpu" else 2,
-        prefix_cache=False,
-    )
+    run_ahead = 1 if device == "cpu" else 2
+    return local_config(folder, device, dtype=dtype, run_ahead=run_ahead, **asdict(sizes))
 
 
 class LiveWorker:
@@ -85,15 +71,15 @@ class LiveWorker:
         """Let another engine use the worker; the last one must have been closed.
 
         Args:
-            num_blocks, num_rows: that it may use; 0 for all.
+            num_blocks, num_rows: that it may use at most; 0 for all.
             ancestry: of beams, whose choices then are simulated; None leaves them to the model.
                 Searches are not planned ahead of their results, so that two plans in flight would
                 split them into halves that take turns: there is one.
         """
         capacity = replace(
             self.capacity,
-            num_blocks=num_blocks or self.capacity.num_blocks,
-            num_rows=num_rows or self.capacity.num_rows,
+            num_blocks=min(num_blocks or self.capacity.num_blocks, self.capacity.num_blocks),
+            num_rows=min(num_rows or self.capacity.num_rows, self.capacity.num_rows),
         )
         return Turn(self._executor, capacity, self.timer, ancestry)
 

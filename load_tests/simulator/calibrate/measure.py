@@ -1,7 +1,6 @@
 """Measures a table of step times on a live worker."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from load_tests import machine
@@ -12,6 +11,7 @@ from load_tests.simulator.measured_step_time import MixedTimes
 from load_tests.simulator.step_tables import StepTable
 
 Row = tuple[float, ...]
+Rows = tuple[Row, ...]
 
 
 def calibrate(
@@ -20,7 +20,7 @@ def calibrate(
     """Measure all points.
 
     Args:
-        progress: told what has been measured.
+        progress: is called with a line about each measurement.
 
     Raises:
         ValueError: if a batch does not fit the pool.
@@ -31,11 +31,11 @@ def calibrate(
     for number in range(points.rounds):
         progress(f"round {number + 1} of {points.rounds}")
         rounds.append(_measure(bench, points, progress))
-    decode_s = _least_of_rows([times.decode_s for times in rounds])
+    all_decode_s, all_prefill_s, all_added_s = zip(*rounds, strict=True)
+    decode_s, added_s = _least_of_rows(all_decode_s), _least_of_rows(all_added_s)
     shared_cost = bench.shared_cost(decode_s)
     if points.shared_len:
         progress(f"a position that all share: {shared_cost:.2f} of another's time")
-    added_s = _least_of_rows([times.added_s for times in rounds])
     config = worker.config
     mixed = MixedTimes(
         batches=points.mixed_batches,
@@ -54,7 +54,7 @@ def calibrate(
         contexts=points.contexts,
         decode_s=decode_s,
         prompt_lens=points.prompt_lens,
-        prefill_s=_least([times.prefill_s for times in rounds]),
+        prefill_s=_least(all_prefill_s),
         spread=max(bench.spreads),
         mixed=mixed if added_s else None,
         copied_block_s=bench.copied_block_s,
@@ -66,26 +66,20 @@ def calibrate(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Times:
-    """Seconds of the points, in their order."""
-
-    decode_s: tuple[Row, ...]
-    prefill_s: Row
-    added_s: tuple[Row, ...]
-
-
-def _measure(bench: StepBench, points: Points, progress: Callable[[str], None]) -> _Times:
+def _measure(
+    bench: StepBench, points: Points, progress: Callable[[str], None]
+) -> tuple[Rows, Row, Rows]:
+    """Seconds of decodes, of prompts, and of prompts beside decodes."""
     decode_s, added_s = [], []
     for batch in points.batches:
         decode_s.append(bench.decodes(batch))
-        progress(f"decode {batch}: {_told(decode_s[-1])} ms")
+        progress(f"decode {batch}: {_in_ms(decode_s[-1])} ms")
     prefill_s = tuple(bench.prefill(length) for length in points.prompt_lens)
-    progress(f"prefill: {_told(prefill_s)} ms")
+    progress(f"prefill: {_in_ms(prefill_s)} ms")
     for batch in points.mixed_batches:
         added_s.append(bench.prompts_beside(batch))
-        progress(f"prompts beside {batch} decodes: + {_told(added_s[-1])} ms")
-    return _Times(tuple(decode_s), prefill_s, tuple(added_s))
+        progress(f"prompts beside {batch} decodes: + {_in_ms(added_s[-1])} ms")
+    return tuple(decode_s), prefill_s, tuple(added_s)
 
 
 def _least(rows: Sequence[Row]) -> Row:
@@ -93,9 +87,9 @@ def _least(rows: Sequence[Row]) -> Row:
     return tuple(map(min, zip(*rows, strict=True)))
 
 
-def _least_of_rows(tables: Sequence[tuple[Row, ...]]) -> tuple[Row, ...]:
+def _least_of_rows(tables: Sequence[Rows]) -> Rows:
     return tuple(_least(rows) for rows in zip(*tables, strict=True))
 
 
-def _told(times_s: Iterable[float]) -> str:
+def _in_ms(times_s: Iterable[float]) -> str:
     return ", ".join(f"{1e3 * seconds:.2f}" for seconds in times_s)

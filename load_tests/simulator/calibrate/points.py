@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from engine.config import Device
+from engine.integers import div_ceil
 from engine.worker.graph_staging import decode_sizes, mixed_variants
 
 # the first steps of a batch find cold caches
@@ -23,7 +24,7 @@ class Points:
     Attributes:
         batches, contexts: of steps that only decode; a context is left out where the pool is full,
             or the sequences would grow beyond the model's last position.
-        prompt_lens: tokens of prompts, alone and beside `mixed_batches` decodes.
+        prompt_lens: tokens of prompts, by themselves and beside `mixed_batches` decodes.
         mixed_batches: may be empty.
         brief_batches: those of `batches` that are measured with the first two contexts only.
         padded_len, padded_batch: see `MixedTimes`.
@@ -59,7 +60,7 @@ class Points:
     @property
     def num_rows(self) -> int:
         """Sequences of the largest step."""
-        return max(self.batches) + self.n * -(-max(self.prompt_lens) // PIECE_LEN)
+        return max(self.batches) + self.n * div_ceil(max(self.prompt_lens), PIECE_LEN)
 
     @property
     def mixed_steps(self) -> int:
@@ -69,11 +70,11 @@ class Points:
     def longest(self, max_position: int) -> int:
         """Positions of the longest sequence that is needed, as far as the model has them."""
         context = max(self.contexts)
-        num_prefills = -(-max(self.batches) * context // max(self.prompt_lens))
-        alone = context + SPREAD + num_prefills + WARM_UP_STEPS + self.repeats + 1
+        num_prefills = div_ceil(max(self.batches) * context, max(self.prompt_lens))
+        by_itself = context + SPREAD + num_prefills + WARM_UP_STEPS + self.repeats + 1
         beside = 2 * MIXED_CONTEXT + WARM_UP_STEPS + (1 + len(self.prompt_lens)) * self.mixed_steps
         prompt_len = min(max(self.prompt_lens), PIECE_LEN) + 1
-        return min(max_position, max(alone, beside, prompt_len))
+        return min(max_position, max(by_itself, beside, prompt_len))
 
 
 # the sizes that the engine makes graphs for, and the first beyond, where each kernel is launched

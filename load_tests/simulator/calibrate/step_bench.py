@@ -6,6 +6,7 @@ from itertools import islice
 from statistics import fmean, median, quantiles
 
 from engine.core.engine import Engine
+from engine.integers import div_ceil
 from load_tests.simulator.calibrate.live_worker import LiveStep, LiveWorker, Turn
 from load_tests.simulator.calibrate.points import (
     MIXED_CONTEXT,
@@ -23,7 +24,7 @@ from load_tests.traffic.schedule import TimedRequest
 BEAM_REPLACEMENT = 0.1
 # times further above the median are no measurement
 _MOST_OVER_MEDIAN = 1.3
-# of the pool; newcomers leave some blocks free
+# of the pool: admissions leave some blocks free
 _USABLE = 0.9
 
 
@@ -32,8 +33,8 @@ class StepBench:
 
     Attributes:
         spreads: of each point, ninth decile over the first.
-        copied_block_s: seconds of a block that is copied inside of the pool; steps are told without
-            those of their copies, as who counts copies charges them.
+        copied_block_s: seconds of a block that is copied inside of the pool; steps are reported
+            without those of their copies, which `WithBlockCopies` adds.
     """
 
     def __init__(self, worker: LiveWorker, points: Points) -> None:
@@ -157,27 +158,27 @@ class StepBench:
             num_steps += 1
             if _is_decode(step.work, batch):
                 break
-        before_s = self._alone(islice(steps, WARM_UP_STEPS + points.num_mixed))
+        before_s = self._decoding_s(islice(steps, WARM_UP_STEPS + points.num_mixed))
         num_steps += WARM_UP_STEPS + points.num_mixed
         most_steps = self._most_steps(batch, context)
         for prompt_len in prompt_lens:
-            # whoever launches a step kernel by kernel does so while the one before runs: only the
-            # sum over both tells what prompts add
+            # a step that is launched kernel by kernel is launched while the one before runs: only
+            # the sum over both shows what prompts add
             sums_s = []
             for _ in range(1 + points.num_mixed):
                 run.prefill(prompt_len)
                 sums_s.append(sum(map(self._seconds, islice(steps, 2))))
-            after_s = self._alone(islice(steps, points.num_mixed))
-            alone_s = before_s + after_s
+            after_s = self._decoding_s(islice(steps, points.num_mixed))
+            both_s = before_s + after_s
             # the first prompts of a size find cold caches
-            yield max(0.0, self._mean(sums_s[1:]) - alone_s)
+            yield max(0.0, self._mean(sums_s[1:]) - both_s)
             before_s = after_s
             num_steps += points.mixed_steps
             if num_steps + points.mixed_steps > most_steps:
                 break
         run.close()
 
-    def _alone(self, steps: Iterator[LiveStep]) -> float:
+    def _decoding_s(self, steps: Iterator[LiveStep]) -> float:
         times_s = [self._seconds(step) for step in steps]
         return self._mean(times_s[-self._points.num_mixed :])
 
@@ -201,7 +202,7 @@ class StepBench:
 
     def _num_prefills(self, batch: int, context: int) -> int:
         """Steps until a batch decodes, at most: its decodes leave the longest prompt's tokens."""
-        return -(-(batch // self._points.n) * context // max(self._points.prompt_lens))
+        return div_ceil(batch // self._points.n * context, max(self._points.prompt_lens))
 
     def _run(self) -> "_Run":
         return _Run(self._worker, self._points)
@@ -256,8 +257,8 @@ class _Run:
         count = batch // self._n
         spread = min(spread, prompt_len - 1)
         for index in range(count):
-            offset = round(spread * (1 - (2 * index + 1) / count))
-            self._add(prompt_len + offset, max_len - prompt_len - offset)
+            longer = round(spread * (1 - (2 * index + 1) / count))
+            self._add(prompt_len + longer, max_len - prompt_len - longer)
 
     def steps(self) -> Iterator[LiveStep]:
         """Step while there is work."""

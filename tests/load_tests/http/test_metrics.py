@@ -1,12 +1,12 @@
 from array import array
-from dataclasses import asdict
 
 import pytest
 
 from load_tests.http import metrics
 from load_tests.http.client import Record
-from load_tests.http.drive import Run
-from load_tests.http.metrics import Objective, measure, summarise
+from load_tests.http.drive import LoadRun
+from load_tests.http.metrics import measure
+from load_tests.traffic.latencies import Objective
 from load_tests.traffic.schedule import TimedRequest
 
 
@@ -23,16 +23,18 @@ def record(
     )
 
 
-def run(*records: Record, cpu: float = 0.1) -> Run:
-    return Run(records=records, client_cpu_share=cpu, drain_s=1.0)
+def run(*records: Record, cpu: float = 0.1) -> LoadRun:
+    return LoadRun(records=records, client_cpu_share=cpu, drain_s=1.0)
 
 
 def test_latencies_count_from_the_scheduled_time() -> None:
     late = record(10.0, [(12.0, 1), (12.5, 1), (14.0, 2)], lag_s=1.0)
-    assert metrics.ttft_s(late) == 2.0
-    assert metrics.e2e_s(late) == 4.0
-    assert metrics.norm_latency_s(late) == 1.0
-    assert metrics.tpot_s(late) == pytest.approx(2.0 / 3)
+    assert metrics.all_latencies([late]) == {
+        "norm_latency_s": [1.0],
+        "ttft_s": [2.0],
+        "tpot_s": [pytest.approx(2.0 / 3)],
+        "e2e_s": [4.0],
+    }
 
 
 def test_a_chunk_of_n_tokens_is_one_gap_and_n_minus_1_of_zero() -> None:
@@ -83,14 +85,6 @@ def test_token_rates_count_every_token_and_the_steady_rate_leaves_out_ramp_and_d
     assert figures.output_tokens_per_s == pytest.approx(40 / 20)
     assert figures.steady_output_tokens_per_s == pytest.approx(8 / 9)
     assert figures.offered_requests_per_s == pytest.approx(2 / 10)
-
-
-def test_percentiles_interpolate_between_neighbours() -> None:
-    summary = summarise([40.0, 0.0, 10.0])
-    assert summary is not None
-    expected = {"mean": 50 / 3, "p50": 10.0, "p90": 34.0, "p99": 39.4, "max": 40.0}
-    assert asdict(summary) == pytest.approx(expected)
-    assert summarise([]) is None
 
 
 @pytest.mark.parametrize(

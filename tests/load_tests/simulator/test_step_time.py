@@ -8,15 +8,14 @@ from engine.errors import ConfigError
 from load_tests.simulator.measured_step_time import (
     MeasuredStepTime,
     MixedTimes,
-    WithCopiesBeside,
     WithFilledBatches,
     WithSharedPrefix,
 )
+from load_tests.simulator.roofline import RooflineStepTime
 from load_tests.simulator.step_time import (
     A100_OPT_13B,
     LinearStepTime,
     PaddedBatches,
-    RooflineStepTime,
     StepWork,
     WithBlockCopies,
 )
@@ -46,7 +45,7 @@ def prefill(num_tokens: int) -> StepWork:
     return StepWork.alike(0, 0, num_tokens)
 
 
-def test_work_tells_its_sums() -> None:
+def test_work_knows_its_sums() -> None:
     work = StepWork(new_tokens=(1, 1, 3, 4), contexts=(9, 8, 3, 10), num_decodes=2)
     assert (work.num_prompt_tokens, work.num_decode_positions) == (7, 17)
     # three tokens of a whole prompt, and four after six others
@@ -231,12 +230,12 @@ def test_positions_that_all_share_take_their_part_of_the_time() -> None:
 
 
 def test_swaps_beside_a_step_count_where_they_take_longer() -> None:
-    model = WithCopiesBeside(MEASURED, swapped_block_s=1e-3)
+    model = WithBlockCopies(MEASURED, 0.0, 1e-3, is_beside=True)
     assert model.seconds(replace(decodes(1, 64), num_swapped_blocks=5)) == 6e-3
     assert model.seconds(replace(decodes(1, 64), num_swapped_blocks=9)) == pytest.approx(9e-3)
 
 
-def test_prompts_alone_are_padded_too() -> None:
+def test_prompts_by_themselves_are_padded_too() -> None:
     assert FULL.seconds(prefill(17)) == 7e-3
     assert FULL.seconds(prefill(288)) == pytest.approx(13.5e-3)
 

@@ -87,6 +87,40 @@ def test_other_formats_have_a_unit_of_their_own(tmp_path: Path) -> None:
     assert trace.faster(4.0).digest() != trace.digest()
 
 
+def test_a_trace_starts_at_once_and_ends_at_the_extent(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("timestamp,input_length,output_length\n1000,10,20\n1001,11,21\n1002,12,22\n")
+    times = [request.due_s for request in read_traces([path], ALL).requests]
+    assert times == [0.0, 1.0, 2.0]
+    assert len(read_traces([path], Extent(duration_s=2.0)).requests) == 2
+    assert len(read_traces([path], Extent(num_requests=1)).requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("x,1,1", "t.csv:3: timestamp is 'x'"),
+        ("nan,1,1", "t.csv:3: timestamp is 'nan'"),
+        ("1,0,1", "t.csv:3: input_length is 0.0"),
+        ("1,1,2.5", "t.csv:3: output_length is 2.5"),
+        ("1,1", "t.csv:3: no column output_length"),
+    ],
+)
+def test_a_bad_row_of_a_table_is_named(tmp_path: Path, row: str, message: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"timestamp,input_length,output_length\n0,1,1\n{row}\n")
+    with pytest.raises(ValueError, match=message):
+        read_traces([path], ALL)
+
+
+@pytest.mark.parametrize(("name", "text"), [("t.jsonl", "{"), ("t.jsonl", "[]"), ("t.txt", "")])
+def test_a_file_that_is_no_trace_is_named(tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(ValueError, match=name):
+        read_traces([path], ALL)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from load_tests.__main__ import main
-from load_tests.http.metrics import Objective
+from load_tests.traffic.latencies import Objective
 from load_tests.traffic.lengths import FixedLengths
 from load_tests.traffic.sources import Drawn
 from load_tests.whatif.modern import PRECISION, Search, sustain, systems

@@ -6,19 +6,19 @@ import pytest
 import torch
 
 from load_tests.bench.kernels.parts import EXAMPLE, headline, run, table_rows
-from load_tests.bench.kernels.race import ROTATED_BYTES, Figure, Timing, num_rotations
+from load_tests.bench.kernels.race import ROTATED_BYTES, CallTime, KernelFigure, num_rotations
 from load_tests.card import Ceilings, datasheet
 
 SHEET = Ceilings(bytes_per_s=4e12, flops=1000e12)
 MEASURED = Ceilings(bytes_per_s=2e12, flops=500e12)
 
 
-def figure(case: str, system: str, us: float, num_bytes: float, num_flops: float) -> Figure:
-    return Figure(
+def figure(case: str, system: str, us: float, num_bytes: float, num_flops: float) -> KernelFigure:
+    return KernelFigure(
         group="decode",
         case=case,
         system=system,
-        timing=Timing(us=us, low_us=us - 1, high_us=us + 1),
+        timing=CallTime(us=us, low_us=us - 1, high_us=us + 1),
         num_bytes=num_bytes,
         num_flops=num_flops,
     )

@@ -1,18 +1,13 @@
-"""The jobs of sides, the arithmetic that all share, and our side on a tiny model."""
+"""The arithmetic that all systems share."""
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 from statistics import fmean
 
 import pytest
 
-from load_tests.bench.peers.launch import MODULES, take_turn
-from load_tests.bench.peers.measures import Beam, Decode, Job, Knobs, Measure, Offline, Online
-from load_tests.bench.peers.pagoda import PagodaSide
+from load_tests.bench.peers.measures import Beam, Decode, Offline, Online
 from load_tests.bench.peers.system import Timeline, Work, arrivals, is_modern, take
-from load_tests.model_folders import model_folder
 from load_tests.traffic.lognormal import draw_pairs
 
 OFFLINE = Offline(trace="alpaca", num_requests=5, seed=0)
@@ -21,7 +16,7 @@ BEAM = Beam(width=3, num_prompts=2, input_len=8, output_len=4, seed=0)
 ONLINE = Online(trace="alpaca", rate_per_s=20.0, duration_s=0.5, seed=0)
 
 
-class FakeSide:
+class FakeSystem:
     """Answers at once, a token every 10 ms on a clock of its own."""
 
     def __init__(self, num_missing: int = 0) -> None:
@@ -43,60 +38,41 @@ class FakeSide:
         pass
 
 
-def knobs(model: Path) -> Knobs:
-    return Knobs(
-        model=str(model),
-        dtype="float32",
-        device="cpu",
-        block_size=16,
-        num_blocks=256,
-        max_num_seqs=8,
-        max_num_batched_tokens=64,
-        max_model_len=1024,
-    )
-
-
-def test_jobs_survive_the_way(tmp_path: Path) -> None:
-    job = Job(knobs=knobs(tmp_path), measures=(OFFLINE, DECODE, BEAM, ONLINE))
-    job.write(tmp_path / "job.json")
-    assert Job.read(tmp_path / "job.json") == job
-
-
 def test_every_request_of_a_trace_is_asked_for_its_own_length() -> None:
-    side = FakeSide()
-    figures = asyncio.run(take(side, OFFLINE))
+    system = FakeSystem()
+    figures = asyncio.run(take(system, OFFLINE))
     pairs = draw_pairs("alpaca", 5, 0)
-    assert [(len(work.prompt), work.output_len) for work in side.works] == pairs
-    assert len({tuple(work.prompt[:4]) for work in side.works}) == 5
+    assert [(len(work.prompt), work.output_len) for work in system.works] == pairs
+    assert len({tuple(work.prompt[:4]) for work in system.works}) == 5
     num_tokens = sum(output for _, output in pairs)
     assert figures["output_tokens_per_s"] == pytest.approx(num_tokens / figures["wall_s"])
 
 
 @pytest.mark.parametrize("num_missing", [1, -1])
-def test_a_side_that_does_other_work_is_not_measured(num_missing: int) -> None:
+def test_a_system_that_does_other_work_is_not_measured(num_missing: int) -> None:
     with pytest.raises(ValueError, match="tokens, not"):
-        asyncio.run(take(FakeSide(num_missing), OFFLINE))
+        asyncio.run(take(FakeSystem(num_missing), OFFLINE))
 
 
-def test_steps_are_told_without_what_the_first_prompts_wait_for(
+def test_steps_are_timed_without_what_the_first_prompts_wait_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class ColdSide(FakeSide):
+    class ColdSystem(FakeSystem):
         now_s = 0.0
 
         def generate(self, works: Sequence[Work]) -> int:
             self.now_s += 0.3 + 0.01 * works[0].output_len + (0 if self.works else 5.0)
             return super().generate(works)
 
-    side = ColdSide()
-    monkeypatch.setattr("load_tests.bench.peers.system.time.perf_counter", lambda: side.now_s)
-    figures = asyncio.run(take(side, DECODE))
+    system = ColdSystem()
+    monkeypatch.setattr("load_tests.bench.peers.system.time.perf_counter", lambda: system.now_s)
+    figures = asyncio.run(take(system, DECODE))
     assert figures["step_s"] == pytest.approx(0.01)
     assert figures["prefill_s"] == pytest.approx(0.31)
 
 
 def test_latencies_count_from_the_due_time_and_between_tokens() -> None:
-    figures = asyncio.run(take(FakeSide(), ONLINE))
+    figures = asyncio.run(take(FakeSystem(), ONLINE))
     assert figures["ttft_p50_s"] == pytest.approx(0.5)
     assert figures["itl_p99_s"] == pytest.approx(0.01)
     works = arrivals(ONLINE)
@@ -105,7 +81,7 @@ def test_latencies_count_from_the_due_time_and_between_tokens() -> None:
     assert all(0 < work.due_s < 0.5 for work in works)
 
 
-def test_prompts_of_today_begin_alike_at_one_rate_alone() -> None:
+def test_prompts_of_today_begin_alike_at_one_rate_only() -> None:
     measures = [
         Online(trace="system-prompts", rate_per_s=rate, duration_s=20 / rate, seed=0)
         for rate in (2.0, 4.0)
@@ -118,44 +94,10 @@ def test_prompts_of_today_begin_alike_at_one_rate_alone() -> None:
     assert len({tuple(work.prompt[1024:]) for work in arrivals(measures[0])}) == 20
 
 
-def test_our_side_tells_what_it_finds_computed(tmp_path: Path) -> None:
-    measure = Online(trace="system-prompts", rate_per_s=20.0, duration_s=0.3, seed=0)
-    settings = replace(
-        knobs(model_folder("tiny", tmp_path)), max_model_len=2048, max_num_batched_tokens=2048
-    )
-    side = PagodaSide(settings, has_prefix_cache=True)
-    seen: set[tuple[int, ...]] = set()
-    for work in arrivals(measure):
-        (timeline,) = asyncio.run(side.serve([replace(work, due_s=0.0)]))
-        start = tuple(work.prompt[:1024])
-        assert timeline.num_cached == (1024 if start in seen else 0)
-        seen.add(start)
-    side.close()
-    assert 1 < len(seen) < 6
-
-
 def test_single_tokens_have_nothing_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "load_tests.bench.peers.system.draw_pairs", lambda _, count, seed: [(4, 1)] * count
     )
-    figures = asyncio.run(take(FakeSide(), ONLINE))
+    figures = asyncio.run(take(FakeSystem(), ONLINE))
     assert (figures["itl_p50_s"], figures["itl_p999_s"]) == (0.0, 0.0)
     assert figures["normalized_latency_s"] == pytest.approx(0.5)
-
-
-def test_our_side_takes_every_measure(tmp_path: Path) -> None:
-    folder = model_folder("tiny", tmp_path)
-    measures: list[Measure] = [OFFLINE, DECODE, BEAM, ONLINE]
-    turn = take_turn("pagoda", knobs(folder), measures)
-    assert turn.errors == ()
-    assert turn.facts["kv_blocks"] == 256
-    assert [bool(figures) for figures in turn.figures] == [True] * 4
-
-
-def test_a_side_that_fails_tells_why_and_loses_only_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(MODULES, "broken", "load_tests.bench.peers.no_such_module")
-    turn = take_turn("broken", knobs(tmp_path), [OFFLINE, ONLINE])
-    assert turn.figures == ({}, {})
-    assert all("No module named" in error for error in turn.errors)

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from load_tests.__main__ import main
-from load_tests.simulator.calibrate import calibration as command
+from load_tests.simulator.calibrate import calibration
 from load_tests.simulator.step_tables import FOLDER, StepTable, read_table
 from load_tests.simulator.step_time import StepWork
 from tests.model.tiny import save_tiny
@@ -26,7 +26,7 @@ def test_every_point_is_measured_and_can_be_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # it would start this process again
-    monkeypatch.setattr(command, "with_one_thread", lambda: None)
+    monkeypatch.setattr(calibration, "with_one_thread", lambda: None)
     save_tiny("tied_llama3", tmp_path / "model")
     path = tmp_path / "tables" / "cpu.json"
     words = ["--model", str(tmp_path / "model"), "--dtype", "float32", "--table", str(path)]
@@ -51,7 +51,7 @@ def test_shipped_tables_name_their_machine_and_commit(path: Path) -> None:
 def test_an_axis_that_falls_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(command, "with_one_thread", lambda: None)
+    monkeypatch.setattr(calibration, "with_one_thread", lambda: None)
     words = ["--model", str(tmp_path), "--table", str(tmp_path / "t.json"), "--batches", "4,2"]
     with pytest.raises(SystemExit):
         main(["calibrate", *words])

@@ -9,8 +9,8 @@ from load_tests.simulator.calibrate.measure import calibrate
 from load_tests.simulator.calibrate.points import Points
 
 
-def _told(lines: list[str], what: str) -> list[list[float]]:
-    """The times of each line that tells what was measured, in ms."""
+def _times_ms(lines: list[str], what: str) -> list[list[float]]:
+    """The times of each line about what was measured, in ms."""
     rests = [line.removeprefix(what) for line in lines if line.startswith(what)]
     return [[float(number) for number in re.findall(r"\d+\.\d+", rest)] for rest in rests]
 
@@ -33,6 +33,6 @@ def test_the_least_of_all_rounds_counts(tmp_path: Path) -> None:
         ("prefill:", table.prefill_s),
         ("prompts beside 4 decodes:", table.mixed.added_s[0]),
     ):
-        first, second = _told(lines, what)
+        first, second = _times_ms(lines, what)
         least = [min(times) for times in zip(first, second, strict=True)]
         assert [1e3 * seconds for seconds in kept] == pytest.approx(least, abs=0.006)

@@ -59,4 +59,4 @@ async def test_all_systems_do_the_same_work_and_agree(tmp_path: Path) -> None:
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
     done = run_command("--model", str(tmp_path))
     assert done.returncode == 2
-    assert "is not a model folder" in done.stderr
+    assert "is neither a model folder" in done.stderr

@@ -8,6 +8,8 @@ import torch
 import transformers
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
+from engine.integers import div_ceil
+
 # tokens per page, the default of its continuous batching
 PAGE_SIZE = 256
 # larger steps gain nothing on one CPU thread
@@ -61,7 +63,7 @@ class ContinuousBatching:
             # here -1 means "no end token"
             generation_config=_greedy(output_len, eos_token_id=-1),
             continuous_batching_config=ContinuousBatchingConfig(
-                num_blocks=2 + len(prompts) * -(-(size[1] + output_len) // PAGE_SIZE),
+                num_blocks=2 + len(prompts) * div_ceil(size[1] + output_len, PAGE_SIZE),
                 max_batch_tokens=MAX_BATCH_TOKENS,
                 page_size=PAGE_SIZE,
             ),

@@ -1,1 +1,0 @@
-"""The engine beside transformers on one CPU thread."""
