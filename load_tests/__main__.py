@@ -8,80 +8,47 @@ from typing import Protocol
 
 from engine.errors import ServeError
 
-# command -> its module, of which only the one that is asked for is imported, and what it does
+# command -> what it does
 COMMANDS = {
-    "calibrate": (
-        "simulator.calibrate.calibration",
-        "measure how long steps take on this machine, for the simulator",
-    ),
-    "http": (
-        "http.load",
-        "send requests to a server at given times and measure what its clients see",
-    ),
-    "cpu_peers": (
-        "bench.peers.cpu_peers",
-        "compare the engine with transformers on the CPU: same work, one thread",
-    ),
-    "cpu_kernels": (
-        "bench.kernels.cpu",
-        "time the operations of decode steps and of prefill chunks on the CPU",
-    ),
-    "whatif": (
-        "whatif.questions",
-        "replay a trace on other settings in virtual time: latencies, waste, replicas, knobs",
-    ),
-    "validate": (
-        "whatif.validate",
-        "predict this machine under load with the simulator, then load it, and compare",
-    ),
-    "figures": (
-        "figures.command",
-        "repeat the paper's evaluation in virtual time or on the engine, beside its numbers",
-    ),
-    "modern": (
-        "whatif.modern",
-        "the paper's systems on workloads of today, in virtual time: rates within a level",
-    ),
-    "kernels": (
-        "bench.kernels.parts",
-        "race our GPU kernels against the best known ones, as shares of the card's limits",
-    ),
-    "lengths": (
-        "traffic.condense",
-        "condense recorded pairs of lengths into a small table to draw from",
-    ),
-    "scheduler": (
-        "bench.in_process.scheduler",
-        "time the scheduler for a full batch in the steady state",
-    ),
-    "offline": (
-        "bench.peers.commands:OFFLINE",
-        "run a thousand requests at once, in process, beside a peer: tokens per second",
-    ),
-    "online": (
-        "bench.peers.commands:ONLINE",
-        "serve Poisson arrivals in process, beside a peer: latencies",
-    ),
-    "beam": (
-        "bench.peers.commands:BEAM",
-        "run many beam searches at once, in process, beside a peer: tokens per second",
-    ),
-    "peers": (
-        "bench.peers.commands:PEERS",
-        "`offline`, `online` and `beam` with one start of each system",
-    ),
-    "deterministic": (
-        "bench.in_process.deterministic",
-        "compare bits one by one, in batches and after preemptions; time the mode",
-    ),
-    "step": (
-        "bench.in_process.step",
-        "time single steps in process: decodes by batch and context, and mixed steps",
-    ),
-    "startup": (
-        "bench.startup.lives",
-        "time the start and the end of `serve run`, and weigh its processes",
-    ),
+    "calibrate": "measure how long steps take on this machine, for the simulator",
+    "http": "send requests to a server at given times and measure what its clients see",
+    "cpu_peers": "compare the engine with transformers on the CPU: same work, one thread",
+    "cpu_kernels": "time the operations of decode steps and of prefill chunks on the CPU",
+    "whatif": "replay a trace on other settings in virtual time: latencies, waste, replicas, knobs",
+    "validate": "predict this machine under load with the simulator, then load it, and compare",
+    "figures": "repeat the paper's evaluation in virtual time or on the engine, beside its numbers",
+    "modern": "the paper's systems on workloads of today, in virtual time: rates within a level",
+    "kernels": "race our GPU kernels against the best known ones, as shares of the card's limits",
+    "lengths": "condense recorded pairs of lengths into a small table to draw from",
+    "scheduler": "time the scheduler for a full batch in the steady state",
+    "offline": "run a thousand requests at once, in process, beside a peer: tokens per second",
+    "online": "serve Poisson arrivals in process, beside a peer: latencies",
+    "beam": "run many beam searches at once, in process, beside a peer: tokens per second",
+    "peers": "`offline`, `online` and `beam` with one start of each system",
+    "deterministic": "compare bits one by one, in batches and after preemptions; time the mode",
+    "step": "time single steps in process: decodes by batch and context, and mixed steps",
+    "startup": "time the start and the end of `serve run`, and weigh its processes",
+}
+# command -> its module, or an object of one; only the one that is asked for is imported
+MODULES = {
+    "calibrate": "simulator.calibrate.calibration",
+    "http": "http.load",
+    "cpu_peers": "bench.peers.cpu_peers",
+    "cpu_kernels": "bench.kernels.cpu",
+    "whatif": "whatif.questions",
+    "validate": "whatif.validate",
+    "figures": "figures.command",
+    "modern": "whatif.modern",
+    "kernels": "bench.kernels.parts",
+    "lengths": "traffic.condense",
+    "scheduler": "bench.in_process.scheduler",
+    "offline": "bench.peers.commands:OFFLINE",
+    "online": "bench.peers.commands:ONLINE",
+    "beam": "bench.peers.commands:BEAM",
+    "peers": "bench.peers.commands:PEERS",
+    "deterministic": "bench.in_process.deterministic",
+    "step": "bench.in_process.step",
+    "startup": "bench.startup.lives",
 }
 
 
@@ -117,8 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in COMMANDS or words[0] != name:
         _overview().parse_args(words)
         return 2
-    module, what = COMMANDS[name]
-    command = _command(module)
+    command, what = _command(MODULES[name]), COMMANDS[name]
     parser = argparse.ArgumentParser(
         prog=f"python -m load_tests {name}",
         description=f"{what[0].upper()}{what[1:]}.",
@@ -152,7 +118,7 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
 
 
 def _overview() -> argparse.ArgumentParser:
-    names = "\n".join(f"  {name:14}{what}" for name, (_, what) in COMMANDS.items())
+    names = "\n".join(f"  {name:14}{what}" for name, what in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="python -m load_tests",
         description="Benchmarks and load generators.",

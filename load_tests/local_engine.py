@@ -58,9 +58,12 @@ class LocalEngine:
     """The step loop around `Engine`; request ids count up from 0.
 
     Attributes:
+        name: of the system, where it is one of several.
         executor: of the steps.
         next_id: of the next request.
     """
+
+    name = "pagoda"
 
     def __init__(self, config: EngineConfig, executor: Executor | None = None) -> None:
         """Args: executor: instead of one in this process with the model of the configuration."""
@@ -95,6 +98,17 @@ class LocalEngine:
             output = self.step()
             if output is not None:
                 yield output
+
+    def generate(self, prompts: list[list[int]], output_len: int) -> list[list[int]]:
+        """Continue all prompts at once by `output_len` tokens each, greedily, past end tokens."""
+        first_id = self.next_id
+        for prompt in prompts:
+            self.add(prompt, greedy(output_len))
+        outputs: list[list[int]] = [[] for _ in prompts]
+        for step in self.steps():
+            for request_id, token in zip(step.request_ids, step.tokens, strict=True):
+                outputs[request_id - first_id].append(token)
+        return outputs
 
     def serve(self, arrivals: Sequence[Arrival]) -> Iterator[LocalStep]:
         """Take in what is due between steps, in the order of the times, until all have ended."""

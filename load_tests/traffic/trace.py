@@ -7,10 +7,31 @@ from dataclasses import asdict, dataclass, replace
 from itertools import groupby, pairwise
 from operator import attrgetter
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
 
 from load_tests.traffic.latencies import Summary, summarise
 from load_tests.traffic.schedule import MOONCAKE_BLOCK, Extent, Schedule, TracedRequest
-from load_tests.traffic.tables import TableRow, integer, read_rows, stamp
+from load_tests.traffic.tables import LengthColumns, TableRow, read_rows
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class _Columns(LengthColumns):
+    """What our recorder and Mooncake write; a stamp is in milliseconds where there are hashes."""
+
+    hash_ids: tuple[int, ...] | None = None
+    hash_block_size: Annotated[int, msgspec.Meta(ge=1)] = MOONCAKE_BLOCK
+    output_lengths: tuple[int, ...] = ()
+    beam_width: _Count = 0
+    ttft_s: _Seconds | None = None
+    e2e_s: _Seconds | None = None
+
+
+class _Lost(msgspec.Struct):
+    lost_before: _Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +99,7 @@ def read_traces(paths: Sequence[Path], extent: Extent, seconds_per_unit: float =
     return Trace(
         requests=inside,
         num_skipped=len(rows) - len(kept),
-        num_lost=sum(_count(row, "lost_before", 0) for row in rows),
+        num_lost=sum(row.read(_Lost).lost_before for row in rows),
     )
 
 
@@ -107,52 +128,18 @@ def _is_without_output(row: TableRow) -> bool:
 
 
 def _request(row: TableRow, seconds_per_unit: float) -> TracedRequest:
-    has_hashes = "hash_ids" in row.values
-    sizes = integer(row, "input_length"), integer(row, "output_length")
+    columns = row.read(_Columns)
     return TracedRequest(
-        due_s=stamp(row) * (1e-3 if has_hashes else _unit_s(row, seconds_per_unit)),
-        input_len=sizes[0],
-        output_len=sizes[1],
-        hash_ids=_hash_ids(row) if has_hashes else (),
-        hash_block=max(1, _count(row, "hash_block_size", MOONCAKE_BLOCK)),
-        n=max(1, _length_of(row, "output_lengths")),
-        beam_width=_count(row, "beam_width", 0),
-        ttft_s=_seconds(row, "ttft_s"),
-        e2e_s=_seconds(row, "e2e_s"),
+        due_s=row.stamp_s(seconds_per_unit if columns.hash_ids is None else 1e-3),
+        input_len=columns.input_length,
+        output_len=columns.output_length,
+        hash_ids=columns.hash_ids or (),
+        hash_block=columns.hash_block_size,
+        n=max(1, len(columns.output_lengths)),
+        beam_width=columns.beam_width,
+        ttft_s=columns.ttft_s,
+        e2e_s=columns.e2e_s,
     )
-
-
-def _unit_s(row: TableRow, seconds_per_unit: float) -> float:
-    # dates are in seconds already
-    return 1.0 if "TIMESTAMP" in row.values else seconds_per_unit
-
-
-def _hash_ids(row: TableRow) -> tuple[int, ...]:
-    ids = row.values["hash_ids"]
-    if not isinstance(ids, list) or not all(type(value) is int for value in ids):
-        raise ValueError(f"{row.place}: hash_ids is no list of whole numbers")
-    return tuple(ids)
-
-
-def _count(row: TableRow, column: str, default: int) -> int:
-    value = row.values.get(column, default)
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{row.place}: {column} is {value!r}, not a whole number")
-    return value
-
-
-def _seconds(row: TableRow, column: str) -> float | None:
-    value = row.values.get(column)
-    if value is not None and not (isinstance(value, int | float) and value >= 0):
-        raise ValueError(f"{row.place}: {column} is {value!r}, not seconds")
-    return value
-
-
-def _length_of(row: TableRow, column: str) -> int:
-    value = row.values.get(column, [])
-    if not isinstance(value, list):
-        raise ValueError(f"{row.place}: {column} is no list")
-    return len(value)
 
 
 def _spread(requests: Iterable[TracedRequest]) -> Iterator[TracedRequest]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from engine.config import EngineConfig
 from load_tests.parallel import in_order
-from load_tests.whatif.knobs import RATE, REPLICAS, SIDES, Knob, Side
+from load_tests.whatif.knobs import RATE, REPLICAS, Knob
 from load_tests.whatif.replays import Experiment, Figures, ReplayOutcome
 from load_tests.whatif.settings import Changes, read_settings
 
@@ -64,13 +64,13 @@ def tornado(
     Raises:
         ValueError: if a value that the user gave cannot be used.
     """
-    turns = [(knob, side) for knob in knobs for side in SIDES]
-    found = read_settings(file, [{**changes, **knob.changes(s, base)} for knob, s in turns])
+    turns = [(knob, value) for knob in knobs for value in knob.values]
+    found = read_settings(file, [{**changes, **knob.changes(v, base)} for knob, v in turns])
     settings = dict(zip(turns, found, strict=True))
     problems = {turn: value for turn, value in settings.items() if isinstance(value, str)}
-    for (knob, side), problem in problems.items():
+    for (knob, value), problem in problems.items():
         if knob.is_given:
-            raise ValueError(f"--tornado {knob.name}={knob.value(side)}: {problem}")
+            raise ValueError(f"--tornado {knob.name}={value}: {problem}")
     replays = {
         turn: _replay(experiment, config, *turn)
         for turn, config in settings.items()
@@ -81,9 +81,9 @@ def tornado(
     return [
         Bar(
             knob=knob,
-            low=figures.get((knob, "low")),
-            high=figures.get((knob, "high")),
-            problems=tuple(problems[knob, side] for side in SIDES if (knob, side) in problems),
+            low=figures.get((knob, knob.low)),
+            high=figures.get((knob, knob.high)),
+            problems=tuple(problems[knob, v] for v in knob.values if (knob, v) in problems),
         )
         for knob in knobs
     ]
@@ -105,9 +105,8 @@ def _throughput(figures: Figures | None) -> float | None:
 
 
 def _replay(
-    experiment: Experiment, config: EngineConfig, knob: Knob, side: Side
+    experiment: Experiment, config: EngineConfig, knob: Knob, value: str
 ) -> "partial[ReplayOutcome]":
     if knob.name == REPLICAS:
-        return partial(experiment.run, config, num_replicas=int(knob.value(side)))
-    rate = float(knob.value(side)) if knob.name == RATE else 1.0
-    return partial(experiment.run, config, rate=rate)
+        return partial(experiment.run, config, num_replicas=int(value))
+    return partial(experiment.run, config, rate=float(value) if knob.name == RATE else 1.0)

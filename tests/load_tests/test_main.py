@@ -17,7 +17,7 @@ def test_every_command_explains_itself_with_an_example(
         main([name, "--help"])
     assert raised.value.code == 0
     shown = capsys.readouterr().out
-    assert f"{COMMANDS[name][1][1:]}.\n" in shown
+    assert f"{COMMANDS[name][1:]}.\n" in shown
     assert f"example:\n  python -m load_tests {name}" in shown
     assert "default: None" not in shown
 

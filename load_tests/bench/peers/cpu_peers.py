@@ -29,7 +29,7 @@ from load_tests.traffic.lengths import FixedLengths
 from load_tests.traffic.schedule import at_once
 
 if TYPE_CHECKING:
-    from load_tests.bench.peers.cpu_engine import CpuEngine
+    from load_tests.local_engine import LocalEngine
 
 EXAMPLE = "python -m load_tests cpu_peers --batch 1,8,32 --check"
 
@@ -101,14 +101,13 @@ def _work(args: argparse.Namespace, vocab_size: int) -> EqualWork:
     )
 
 
-def _ours(folder: Path, work: EqualWork, dtype: DType) -> "CpuEngine":
+def _ours(folder: Path, work: EqualWork, dtype: DType) -> "LocalEngine":
     """An engine with one thread whose pool holds every sequence at its longest."""
-    from load_tests.bench.peers.cpu_engine import CpuEngine
-    from load_tests.local_engine import local_config
+    from load_tests.local_engine import LocalEngine, local_config
 
     max_model_len, max_num_seqs = work.input_len + work.output_len, max(work.batches)
     num_blocks = max_num_seqs * div_ceil(max_model_len, _BLOCK_SIZE)
-    return CpuEngine(
+    return LocalEngine(
         local_config(
             folder,
             "cpu",

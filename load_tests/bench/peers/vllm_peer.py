@@ -9,25 +9,32 @@ from pathlib import Path
 from typing import Any
 
 from load_tests.bench.peers.measures import Beam, Knobs, Measure, Online
-from load_tests.bench.peers.system import System, Timeline, Work, is_modern, main
+from load_tests.bench.peers.system import Timeline, Work, is_modern, main
 
 
-class VllmBatches:
-    """See `System`; for all measures but `Online`."""
+class VllmSystem:
+    """See `System`: with `AsyncLLM` for `Online`, with `LLM` for all other measures."""
 
-    def __init__(self, knobs: Knobs, *, has_prefix_cache: bool) -> None:
-        from vllm import LLM
-
+    def __init__(self, knobs: Knobs, first: Measure) -> None:
         _write_tokenizer(Path(knobs.model))
-        arguments = _arguments(knobs, has_prefix_cache=has_prefix_cache)
-        self._llm = LLM(**arguments, max_logprobs=32)
-        self.facts = _facts(self._llm.llm_engine.vllm_config)
+        # a search sends every beam again at each step, and finds what it sent before
+        has_prefix_cache = isinstance(first, Beam) or is_modern(first)
+        self._arguments = _arguments(knobs, has_prefix_cache=has_prefix_cache)
+        self._is_online = isinstance(first, Online)
+        self._engine: Any = None
+        self._next_id = 0
+        self.facts: dict[str, object] = {}
+        if not self._is_online:
+            from vllm import LLM
+
+            self._engine = LLM(**self._arguments, max_logprobs=32)
+            self.facts = _facts(self._engine.llm_engine.vllm_config)
 
     def generate(self, works: Sequence[Work]) -> int:
         """Hand over all requests in one call."""
         prompts = [{"prompt_token_ids": work.prompt} for work in works]
         sampling = [_greedy(work.output_len) for work in works]
-        results = self._llm.generate(prompts, sampling, use_tqdm=False)
+        results = self._engine.generate(prompts, sampling, use_tqdm=False)
         return sum(len(result.outputs[0].token_ids) for result in results)
 
     def search(self, prompts: Sequence[list[int]], width: int, output_len: int) -> int:
@@ -35,7 +42,8 @@ class VllmBatches:
         from vllm.sampling_params import BeamSearchParams
 
         parameters = BeamSearchParams(beam_width=width, max_tokens=output_len, ignore_eos=True)
-        results = self._llm.beam_search([{"prompt_token_ids": ids} for ids in prompts], parameters)
+        inputs = [{"prompt_token_ids": ids} for ids in prompts]
+        results = self._engine.beam_search(inputs, parameters)
         return sum(
             len(beam.tokens) - len(ids)
             for ids, result in zip(prompts, results, strict=True)
@@ -43,30 +51,8 @@ class VllmBatches:
         )
 
     async def serve(self, works: Sequence[Work]) -> list[Timeline]:
-        raise NotImplementedError("arrivals are measured with AsyncLLM")
-
-    def close(self) -> None:
-        """The engine's process ends with this one."""
-
-
-class VllmArrivals:
-    """See `System`; for `Online`. The engine is made inside the event loop that it serves."""
-
-    def __init__(self, knobs: Knobs, *, has_prefix_cache: bool) -> None:
-        _write_tokenizer(Path(knobs.model))
-        self._arguments = _arguments(knobs, has_prefix_cache=has_prefix_cache)
-        self._engine: Any = None
-        self._next_id = 0
-        self.facts: dict[str, object] = {}
-
-    def generate(self, works: Sequence[Work]) -> int:
-        raise NotImplementedError("batches are measured with LLM")
-
-    def search(self, prompts: Sequence[list[int]], width: int, output_len: int) -> int:
-        raise NotImplementedError("searches are measured with LLM")
-
-    async def serve(self, works: Sequence[Work]) -> list[Timeline]:
         """Open one stream per request at its time."""
+        # the engine is made inside the event loop that it serves
         if self._engine is None:
             from vllm.engine.arg_utils import AsyncEngineArgs
             from vllm.v1.engine.async_llm import AsyncLLM
@@ -81,8 +67,8 @@ class VllmArrivals:
         return list(await asyncio.gather(*streams))
 
     def close(self) -> None:
-        """End the engine's process."""
-        if self._engine is not None:
+        """End the engine's process; that of `LLM` ends with this one."""
+        if self._is_online and self._engine is not None:
             self._engine.shutdown()
 
     async def _stream(self, work: Work, start_s: float) -> Timeline:
@@ -156,13 +142,6 @@ def _write_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
-def _make(knobs: Knobs, first: Measure) -> System:
-    if isinstance(first, Online):
-        return VllmArrivals(knobs, has_prefix_cache=is_modern(first))
-    # a search sends every beam again at each step, and finds what it sent before
-    return VllmBatches(knobs, has_prefix_cache=isinstance(first, Beam))
-
-
 if __name__ == "__main__":
     # neither reports to its makers nor looks for models elsewhere; its other sampler is compiled
     # at first use, which needs a CUDA compiler
@@ -171,4 +150,4 @@ if __name__ == "__main__":
         "HF_HUB_OFFLINE": "1",
         "VLLM_USE_FLASHINFER_SAMPLER": "0",
     }
-    main(_make)
+    main(VllmSystem)

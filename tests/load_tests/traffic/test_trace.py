@@ -101,9 +101,9 @@ def test_a_trace_starts_at_once_and_ends_at_the_extent(tmp_path: Path) -> None:
     [
         ("x,1,1", "t.csv:3: timestamp is 'x'"),
         ("nan,1,1", "t.csv:3: timestamp is 'nan'"),
-        ("1,0,1", "t.csv:3: input_length is 0.0"),
-        ("1,1,2.5", "t.csv:3: output_length is 2.5"),
-        ("1,1", "t.csv:3: no column output_length"),
+        ("1,0,1", "t.csv:3: .*>= 1.*input_length"),
+        ("1,1,2.5", "t.csv:3: .*int.*output_length"),
+        ("1,1", "t.csv:3: .*missing.*output_length"),
     ],
 )
 def test_a_bad_row_of_a_table_is_named(tmp_path: Path, row: str, message: str) -> None:
@@ -124,17 +124,17 @@ def test_a_file_that_is_no_trace_is_named(tmp_path: Path, name: str, text: str) 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"timestamp": 1, "input_length": 4}', r"t\.jsonl:2: no column output_length"),
-        ('{"timestamp": 1, "input_length": 0, "output_length": 4}', r":2: input_length is 0"),
+        ('{"timestamp": 1, "input_length": 4}', r"t\.jsonl:2: .*missing.*output_length"),
+        ('{"timestamp": 1, "input_length": 0, "output_length": 4}', r":2: .*>= 1.*input_length"),
         ('{"timestamp": "soon", "input_length": 1, "output_length": 4}', r":2: .*'soon'"),
         ('{"timestamp": "2023-13-01", "input_length": 1, "output_length": 4}', r":2: .*no date"),
         ('{"timestamp": 1', r":2: "),
-        (json.dumps(OWN | {"hash_ids": [1, "x"]}), r":2: hash_ids is no list"),
-        (json.dumps(OWN | {"hash_ids": 3}), r":2: hash_ids is no list"),
-        (json.dumps(OWN | {"hash_block_size": "16"}), r":2: hash_block_size is '16'"),
-        (json.dumps(OWN | {"output_lengths": 9}), r":2: output_lengths is no list"),
-        (json.dumps(OWN | {"e2e_s": "long"}), r":2: e2e_s is 'long', not seconds"),
-        (json.dumps(OWN | {"beam_width": -1}), r":2: beam_width is -1"),
+        (json.dumps(OWN | {"hash_ids": [1, "x"]}), r":2: .*hash_ids"),
+        (json.dumps(OWN | {"hash_ids": 3}), r":2: .*hash_ids"),
+        (json.dumps(OWN | {"hash_block_size": 0}), r":2: .*>= 1.*hash_block_size"),
+        (json.dumps(OWN | {"output_lengths": 9}), r":2: .*output_lengths"),
+        (json.dumps(OWN | {"e2e_s": "long"}), r":2: .*float.*e2e_s"),
+        (json.dumps(OWN | {"beam_width": -1}), r":2: .*>= 0.*beam_width"),
     ],
 )
 def test_a_bad_line_is_named(text: str, message: str, tmp_path: Path) -> None:
