@@ -155,7 +155,7 @@ def replay(
 
     Args:
         executor, clock: by default the simulated ones of the setup. Requests that are still open at
-            the end are left to whoever closes the executor.
+            the end stay in the executor until it is closed.
 
     Raises:
         RequestError: if a request can never be served.

@@ -1,7 +1,7 @@
 """Command `lengths`: condense recorded pairs of lengths into a small table to draw from.
 
 The tables that are shipped were made with it from files that are too large to ship, or whose
-licence nobody states; a table holds statistics only.
+licence is not stated; a table holds statistics only.
 """
 
 import argparse

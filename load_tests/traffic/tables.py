@@ -34,7 +34,7 @@ C = TypeVar("C")
 
 
 @dataclass(frozen=True, slots=True)
-class TableRow:
+class RecordedRow:
     """One record and where it stands, for error messages."""
 
     place: str
@@ -75,7 +75,7 @@ class TableRow:
         return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
-def read_rows(path: Path) -> Iterator[TableRow]:
+def read_rows(path: Path) -> Iterator[RecordedRow]:
     """Yield the records of a .csv file with a header, or of a .jsonl file with an object per line.
 
     Raises:
@@ -94,10 +94,10 @@ def read_rows(path: Path) -> Iterator[TableRow]:
         raise ValueError(f"{path}: a trace must end in .csv, .jsonl or .json")
 
 
-def _row(place: str, values: dict[str, object]) -> TableRow:
+def _row(place: str, values: dict[str, object]) -> RecordedRow:
     # a line of a CSV file may have fewer or more values than columns
     named = {name: value for name, value in values.items() if name and value is not None}
-    return TableRow(place, {ALIASES.get(name, name): value for name, value in named.items()})
+    return RecordedRow(place, {ALIASES.get(name, name): value for name, value in named.items()})
 
 
 def _json_object(place: str, line: str) -> dict[str, object]:

@@ -13,7 +13,7 @@ import msgspec
 
 from load_tests.traffic.latencies import Summary, summarise
 from load_tests.traffic.schedule import MOONCAKE_BLOCK, Extent, Schedule, TracedRequest
-from load_tests.traffic.tables import LengthColumns, TableRow, read_rows
+from load_tests.traffic.tables import LengthColumns, RecordedRow, read_rows
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0)]
@@ -123,11 +123,11 @@ def _files(path: Path) -> list[Path]:
     return files
 
 
-def _is_without_output(row: TableRow) -> bool:
+def _is_without_output(row: RecordedRow) -> bool:
     return "finish_reasons" in row.values and row.values.get("output_length") == 0
 
 
-def _request(row: TableRow, seconds_per_unit: float) -> TracedRequest:
+def _request(row: RecordedRow, seconds_per_unit: float) -> TracedRequest:
     columns = row.read(_Columns)
     return TracedRequest(
         due_s=row.stamp_s(seconds_per_unit if columns.hash_ids is None else 1e-3),

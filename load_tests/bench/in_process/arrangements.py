@@ -31,7 +31,7 @@ class Arrangement:
 
 
 @dataclass(slots=True)
-class Answer:
+class RequestAnswer:
     """Tokens of a request, int32, and their log-probabilities, float32."""
 
     tokens: "array[int]" = field(default_factory=int32)
@@ -53,7 +53,7 @@ class Answers:
         num_swapped, num_recomputed: preemptions.
     """
 
-    answers: list[Answer]
+    answers: list[RequestAnswer]
     wall_s: float
     num_swapped: int
     num_recomputed: int
@@ -89,7 +89,7 @@ class Stage:
             ),
             turn,
         )
-        answers = [Answer() for _ in requests]
+        answers = [RequestAnswer() for _ in requests]
         start_s = time.perf_counter()
         for request in requests:
             engine.add(request)
@@ -114,7 +114,7 @@ class Stage:
         self._worker.close()
 
 
-def _take(output: StepOutput, answers: list[Answer]) -> None:
+def _take(output: StepOutput, answers: list[RequestAnswer]) -> None:
     rows = zip(output.request_ids, output.tokens, output.logprobs, strict=True)
     for request_id, token, logprob in rows:
         if token < 0:

@@ -104,8 +104,8 @@ def test_beams_survive_preemption() -> None:
         stats = outputs[-1].stats
         assert stats.num_recomputed + stats.num_swapped_out > 0
         assert stats.usage.free == stats.usage.total
-        told = [index for output in outputs for index in output.request_ids]
-        assert (told.count(0), told.count(1)) == (20, 20)
+        ids = [index for output in outputs for index in output.request_ids]
+        assert (ids.count(0), ids.count(1)) == (20, 20)
 
 
 def test_copies_and_swaps_are_charged() -> None:

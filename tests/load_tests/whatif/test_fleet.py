@@ -91,8 +91,8 @@ def test_what_a_replica_would_refuse_is_refused() -> None:
     assert found.good_share == 0.5
     crowded = replica(max_num_seqs=1, max_num_waiting=2)
     assert figures(crowded, trace(*[(0.0, 4, 9)] * 5)).num_refused == 3
-    nobody = figures(replica(), trace(too_long))
-    assert (nobody.e2e_s, nobody.makespan_s) == (None, 0.0)
+    refused = figures(replica(), trace(too_long))
+    assert (refused.e2e_s, refused.makespan_s) == (None, 0.0)
 
 
 def test_requests_go_to_the_less_loaded_replica() -> None:

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from engine.types import float32, int32
 from load_tests.__main__ import main
-from load_tests.bench.in_process.arrangements import Answer, Answers
+from load_tests.bench.in_process.arrangements import Answers, RequestAnswer
 
 _SMALL = ["--requests", "6", "--batch", "3", "--longest-input", "40", "--output-len", "12"]
 
 
-def _answers(*answers: Answer) -> Answers:
+def _answers(*answers: RequestAnswer) -> Answers:
     return Answers(answers=list(answers), wall_s=2.0, num_swapped=0, num_recomputed=0)
 
 
@@ -34,9 +34,9 @@ def test_an_arrangement_without_preemptions_is_no_success(tmp_path: Path) -> Non
 
 
 def test_one_bit_of_a_log_probability_is_a_difference() -> None:
-    own = Answer(int32([4, 5]), float32([-1.0, -2.0]))
-    same = Answer(int32([4, 5]), float32([-1.0, -2.0]))
-    near = Answer(int32([4, 5]), float32([-1.0, -2.0000002]))
+    own = RequestAnswer(int32([4, 5]), float32([-1.0, -2.0]))
+    same = RequestAnswer(int32([4, 5]), float32([-1.0, -2.0]))
+    near = RequestAnswer(int32([4, 5]), float32([-1.0, -2.0000002]))
     assert _answers(own, own).differing(_answers(same, near)) == [1]
     assert _answers(own, own, own).differing(_answers(same)) == []
     assert _answers(own, near).tokens_per_s == 2.0

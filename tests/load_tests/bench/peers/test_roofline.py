@@ -49,7 +49,7 @@ def test_batches_are_replayed_step_by_step(tmp_path: Path) -> None:
     assert search_ms == pytest.approx(10 * step_ms, rel=0.02)
     trace = Offline(trace="alpaca", num_requests=20, seed=0)
     longest = max(output_len for _, output_len in draw_pairs("alpaca", 20, 0))
-    # the last request to end is alone for most of its steps
+    # the last request to end has most of its steps to itself
     assert least_ms("llama3-8b", trace, tmp_path) == pytest.approx(4.55 * longest, rel=0.05)
 
 

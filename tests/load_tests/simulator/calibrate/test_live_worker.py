@@ -1,11 +1,9 @@
-import time
-
 import pytest
 
 from engine.config import SchedulerConfig
 from load_tests.model_folders import model_folder
 from load_tests.simulator.calibrate.live_worker import LiveWorker, Sizes, live_config
-from load_tests.simulator.clocks import LiveClock, VirtualClock
+from load_tests.simulator.clocks import LiveClock
 from load_tests.simulator.replay import Replay, Setup, replay
 from load_tests.simulator.simulated_executor import BeamAncestry
 from load_tests.traffic.schedule import TimedRequest
@@ -80,17 +78,3 @@ def test_beams_have_the_ancestry_that_is_asked_for(worker: LiveWorker) -> None:
 
 def test_a_copied_block_takes_time(worker: LiveWorker) -> None:
     assert worker.block_copy_s(num_blocks=4, repeats=3) > 0
-
-
-def test_clocks_pass_over_times_without_work() -> None:
-    virtual, wall = VirtualClock(), LiveClock(time.perf_counter)
-    virtual.spend(2.0)
-    virtual.skip_to(100.0)
-    wall.spend(50.0)
-    assert virtual.now_s() == 100.0
-    assert wall.now_s() < 50.0
-    wall.skip_to(1000.0)
-    assert 1000.0 <= wall.now_s() < 1050.0
-    before = wall.now_s()
-    wall.skip_to(1.0)
-    assert wall.now_s() >= before
