@@ -17,7 +17,7 @@ class WithLongPrompts:
     """Adds the attention of prompts, whose work grows with the square of their length.
 
     Attributes:
-        inside: knows all else.
+        inside: times all else.
         pair_s: seconds per pair of a prompt's token and a position before it.
     """
 
@@ -61,7 +61,7 @@ H100_LLAMA3_8B = WithLongPrompts(
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpeed:
-    """A model of a step's time and what is to be said of it.
+    """A model of a step's time and notes about it.
 
     Attributes:
         name: of the model or card.
@@ -100,11 +100,9 @@ def read_speed(name: str, config: EngineConfig) -> WorkerSpeed:
             "`python -m load_tests calibrate`"
         )
     table = read_table(path)
-    return WorkerSpeed(
-        f"{table.model}, {table.device}, {table.dtype}",
-        Extrapolated.beyond(table),
-        _notes(table, config),
-    )
+    limits = table.batches[-1], table.contexts[-1], table.prompt_lens[-1]
+    name = f"{table.model}, {table.device}, {table.dtype}"
+    return WorkerSpeed(name, Extrapolated(by_batch(table), limits), _notes(table, config))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,20 +115,11 @@ class ByBatch:
 
     Attributes:
         batches: sequences that decode, increasing.
-        rows: know steps of up to so many each.
+        rows: time steps of up to so many each.
     """
 
     batches: tuple[int, ...]
     rows: tuple[StepTime, ...]
-
-    @classmethod
-    def of(cls, table: StepTable) -> "ByBatch":
-        """Take a table apart."""
-        parts = zip(table.batches, table.decode_s, strict=True)
-        rows = (
-            replace(table, batches=(n,), decode_s=(times_s,)).step_time() for n, times_s in parts
-        )
-        return cls(table.batches, tuple(rows))
 
     def seconds(self, work: StepWork) -> float:
         """See `StepTime.seconds`."""
@@ -142,6 +131,13 @@ class ByBatch:
         low_s = self.rows[place - 1].seconds(_with_decodes(work, low))
         high_s = self.rows[place].seconds(_with_decodes(work, high))
         return low_s + (high_s - low_s) * (number - low) / (high - low)
+
+
+def by_batch(table: StepTable) -> ByBatch:
+    """Take a table apart."""
+    parts = zip(table.batches, table.decode_s, strict=True)
+    rows = (replace(table, batches=(n,), decode_s=(times_s,)).step_time() for n, times_s in parts)
+    return ByBatch(table.batches, tuple(rows))
 
 
 def _with_decodes(work: StepWork, number: int) -> StepWork:
@@ -156,43 +152,29 @@ def _with_decodes(work: StepWork, number: int) -> StepWork:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Extrapolated:
     """Goes on where a table ends, along the line through its largest step and one of half the size.
 
     Attributes:
-        inside: knows work up to the limits.
-        max_decodes, max_context, max_prompt_tokens: sequences that decode, their mean positions,
-            and tokens of prompts.
+        inside: takes work up to the limits.
+        limits: sequences that decode, their mean positions, and tokens of prompts.
     """
 
     inside: StepTime
-    max_decodes: int
-    max_context: int
-    max_prompt_tokens: int
-
-    @classmethod
-    def beyond(cls, table: StepTable) -> "Extrapolated":
-        """Continue a table at the ends of its axes."""
-        return cls(
-            inside=ByBatch.of(table),
-            max_decodes=table.batches[-1],
-            max_context=table.contexts[-1],
-            max_prompt_tokens=table.prompt_lens[-1],
-        )
+    limits: tuple[int, int, int]
 
     def seconds(self, work: StepWork) -> float:
         """See `StepTime.seconds`."""
         num_decodes = work.num_decodes
         context = work.num_decode_positions / max(1, num_decodes)
         sizes = (num_decodes, context, work.num_prompt_tokens)
-        limits = (self.max_decodes, self.max_context, self.max_prompt_tokens)
-        if all(size <= limit for size, limit in zip(sizes, limits, strict=True)):
+        clipped = [*map(min, sizes, self.limits)]
+        if clipped == list(sizes):
             return self.inside.seconds(work)
-        clipped = [min(size, limit) for size, limit in zip(sizes, limits, strict=True)]
         base_s = self._seconds(work, clipped)
         more_s = 0.0
-        for axis, (size, limit) in enumerate(zip(sizes, limits, strict=True)):
+        for axis, (size, limit) in enumerate(zip(sizes, self.limits, strict=True)):
             if size > limit:
                 halved = [*clipped[:axis], limit / 2, *clipped[axis + 1 :]]
                 slope_s = (base_s - self._seconds(work, halved)) / (limit - limit / 2)

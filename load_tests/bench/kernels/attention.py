@@ -10,12 +10,12 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.batch import BatchLayout
 from kernels.triton.attention import plan
 from kernels.triton.decode_attention import decode_attention
 from kernels.triton.prefill_attention import prefill_attention
@@ -91,21 +91,26 @@ def _race_decode(
     heads: Heads, batch: int, context_len: int, args: argparse.Namespace
 ) -> Iterator[KernelFigure]:
     num_bytes = batch * (context_len * heads.token_bytes + 2 * heads.num_heads * _HEAD_DIM * 2)
-    rotations = num_rotations(num_bytes)
+    calls = num_rotations(num_bytes)
     q = normal(batch, heads.num_heads, _HEAD_DIM)
     context_lens = torch.full((batch,), context_len, dtype=torch.int32, device="cuda")
-    our_decode = partial(_our_decode, heads, q, context_lens, rotations=rotations)
+
+    def ours(tables: Tensor, block_size: int) -> list[Call]:
+        starts = torch.arange(batch + 1)
+        return _ours(heads, q, tables, block_size, _Rows(context_lens, starts, batch), calls)
+
+    kv = normal(calls, 2, batch, heads.num_kv_heads, context_len, _HEAD_DIM)
     systems = {
-        OURS: our_decode(random_tables(batch, context_len, _BLOCK_SIZE), _BLOCK_SIZE),
-        IN_ORDER: our_decode(ordered_tables(batch, context_len, _BLOCK_SIZE), _BLOCK_SIZE),
-        LARGE_BLOCKS: our_decode(
-            random_tables(batch, context_len, _LARGE_BLOCK_SIZE), _LARGE_BLOCK_SIZE
-        ),
-        CONTIGUOUS: our_decode(random_tables(batch, context_len, context_len), context_len),
-        SDPA: _sdpa_decode(heads, q, context_len, rotations),
+        OURS: ours(random_tables(batch, context_len, _BLOCK_SIZE), _BLOCK_SIZE),
+        IN_ORDER: ours(ordered_tables(batch, context_len, _BLOCK_SIZE), _BLOCK_SIZE),
+        LARGE_BLOCKS: ours(random_tables(batch, context_len, _LARGE_BLOCK_SIZE), _LARGE_BLOCK_SIZE),
+        CONTIGUOUS: ours(random_tables(batch, context_len, context_len), context_len),
+        SDPA: [_sdpa(q[:, :, None], *pair, is_causal=False) for pair in kv],
     }
     if args.fa3:
-        systems[FA3] = _fa3_decode(heads, q, context_lens, context_len, rotations)
+        tables = random_tables(batch, context_len, _BLOCK_SIZE)
+        attend = fa3.plan_decode(q, tables, context_lens, heads.num_kv_heads, _BLOCK_SIZE)
+        systems[FA3] = _fa3(attend, heads, (tables.numel(), _BLOCK_SIZE), calls)
     case = KernelCase(
         group=f"decode attention, {heads.name}",
         case=f"batch {batch}, context {context_len}",
@@ -117,14 +122,25 @@ def _race_decode(
 
 def _race_prefill(heads: Heads, length: int, args: argparse.Namespace) -> Iterator[KernelFigure]:
     q = normal(length, heads.num_heads, _HEAD_DIM)
+    context_lens = torch.tensor([length], dtype=torch.int32, device="cuda")
+    rows = _Rows(context_lens, torch.tensor([0, length]), 0)
+
+    def ours(block_size: int) -> list[Call]:
+        tables = random_tables(1, length, block_size)
+        return _ours(heads, q, tables, block_size, rows, _PREFILL_CALLS)
+
+    kv = normal(_PREFILL_CALLS, 2, 1, heads.num_kv_heads, length, _HEAD_DIM)
     systems = {
-        OURS: _our_prefill(heads, q, _BLOCK_SIZE),
-        CONTIGUOUS: _our_prefill(heads, q, length),
-        SDPA: _sdpa_prefill(heads, q),
+        OURS: ours(_BLOCK_SIZE),
+        CONTIGUOUS: ours(length),
+        SDPA: [_sdpa(q.transpose(0, 1)[None], *pair, is_causal=True) for pair in kv],
     }
     if args.fa3:
-        systems[FA3] = _fa3_prefill(heads, q, is_paged=True)
-        systems[f"{FA3} contiguous"] = _fa3_prefill(heads, q, is_paged=False)
+        tables = random_tables(1, length, _BLOCK_SIZE)
+        paged = (length // _BLOCK_SIZE, _BLOCK_SIZE)
+        systems[FA3] = _fa3(fa3.plan_prefill(q, tables), heads, paged, _PREFILL_CALLS)
+        contiguous = fa3.plan_prefill(q, None)
+        systems[f"{FA3} contiguous"] = _fa3(contiguous, heads, (length,), _PREFILL_CALLS)
     case = KernelCase(
         group=f"prefill attention, {heads.name}",
         case=f"{length} tokens",
@@ -134,50 +150,28 @@ def _race_prefill(heads: Heads, length: int, args: argparse.Namespace) -> Iterat
     yield from race(case, systems, args.repeats)
 
 
-def _our_decode(
-    heads: Heads,
-    q: Tensor,
-    context_lens: Tensor,
-    tables: Tensor,
-    block_size: int,
-    *,
-    rotations: int,
+class _Rows(NamedTuple):
+    """See `layout`."""
+
+    context_lens: Tensor
+    query_starts: Tensor
+    num_decodes: int
+
+
+def _ours(
+    heads: Heads, q: Tensor, tables: Tensor, block_size: int, rows: _Rows, num_calls: int
 ) -> list[Call]:
-    batch = q.shape[0]
-    kv = normal(tables.numel(), rotations, 2, heads.num_kv_heads, block_size, _HEAD_DIM)
-    batch_layout = _layout(tables, context_lens, torch.arange(batch + 1), num_decodes=batch)
-    work = plan(batch_layout, kv)
+    """Calls on as many layers of a pool; nothing is written, so there are no slots."""
+    kv = normal(tables.numel(), num_calls, 2, heads.num_kv_heads, block_size, _HEAD_DIM)
+    slots = torch.full((len(q),), -1, device="cuda")
+    context_lens, starts, num_decodes = rows
+    work = plan(layout(tables, context_lens, starts, slots=slots, num_decodes=num_decodes), kv)
+    attend = decode_attention if num_decodes else prefill_attention
     out = torch.empty_like(q)
-
-    def call(layer: int) -> Call:
-        return lambda: decode_attention(q, kv[:, layer], tables, work, _SCALE, out=out)
-
-    return [call(layer) for layer in range(rotations)]
-
-
-def _our_prefill(heads: Heads, q: Tensor, block_size: int) -> list[Call]:
-    length = q.shape[0]
-    tables = random_tables(1, length, block_size)
-    kv = normal(tables.numel(), _PREFILL_CALLS, 2, heads.num_kv_heads, block_size, _HEAD_DIM)
-    context_lens = torch.tensor([length], dtype=torch.int32, device="cuda")
-    batch_layout = _layout(tables, context_lens, torch.tensor([0, length]), num_decodes=0)
-    work = plan(batch_layout, kv)
-    out = torch.empty_like(q)
-
-    def call(layer: int) -> Call:
-        return lambda: prefill_attention(q, kv[:, layer], tables, work, _SCALE, out=out)
-
-    return [call(layer) for layer in range(_PREFILL_CALLS)]
-
-
-def _sdpa_decode(heads: Heads, q: Tensor, context_len: int, rotations: int) -> list[Call]:
-    kv = normal(rotations, 2, q.shape[0], heads.num_kv_heads, context_len, _HEAD_DIM)
-    return [_sdpa(q[:, :, None], *pair, is_causal=False) for pair in kv]
-
-
-def _sdpa_prefill(heads: Heads, q: Tensor) -> list[Call]:
-    kv = normal(_PREFILL_CALLS, 2, 1, heads.num_kv_heads, q.shape[0], _HEAD_DIM)
-    return [_sdpa(q.transpose(0, 1)[None], *pair, is_causal=True) for pair in kv]
+    return [
+        partial(attend, q, kv[:, layer], tables, work, _SCALE, out=out)
+        for layer in range(num_calls)
+    ]
 
 
 def _sdpa(q: Tensor, keys: Tensor, values: Tensor, *, is_causal: bool) -> Call:
@@ -186,30 +180,6 @@ def _sdpa(q: Tensor, keys: Tensor, values: Tensor, *, is_causal: bool) -> Call:
     )
 
 
-def _fa3_decode(
-    heads: Heads, q: Tensor, context_lens: Tensor, context_len: int, rotations: int
-) -> list[Call]:
-    tables = random_tables(q.shape[0], context_len, _BLOCK_SIZE)
-    kv = normal(rotations, 2, tables.numel(), _BLOCK_SIZE, heads.num_kv_heads, _HEAD_DIM)
-    attention = fa3.plan_decode(q, tables, context_lens, heads.num_kv_heads, _BLOCK_SIZE)
-    return [_attend(attention, *pair) for pair in kv]
-
-
-def _fa3_prefill(heads: Heads, q: Tensor, *, is_paged: bool) -> list[Call]:
-    tables = random_tables(1, q.shape[0], _BLOCK_SIZE) if is_paged else None
-    shape = (q.shape[0] // _BLOCK_SIZE, _BLOCK_SIZE) if is_paged else (q.shape[0],)
-    kv = normal(_PREFILL_CALLS, 2, *shape, heads.num_kv_heads, _HEAD_DIM)
-    attention = fa3.plan_prefill(q, tables)
-    return [_attend(attention, *pair) for pair in kv]
-
-
-def _attend(attention: fa3.Fa3Plan, keys: Tensor, values: Tensor) -> Call:
-    return lambda: attention(keys, values)
-
-
-def _layout(
-    tables: Tensor, context_lens: Tensor, query_starts: Tensor, *, num_decodes: int
-) -> BatchLayout:
-    """A layout with what the plan reads; nothing is written, so there are no slots."""
-    slots = torch.full((int(query_starts[-1]),), -1, device="cuda")
-    return layout(tables, context_lens, query_starts, slots=slots, num_decodes=num_decodes)
+def _fa3(attend: fa3.Fa3Plan, heads: Heads, shape: tuple[int, ...], num_calls: int) -> list[Call]:
+    kv = normal(num_calls, 2, *shape, heads.num_kv_heads, _HEAD_DIM)
+    return [partial(attend, *pair) for pair in kv]

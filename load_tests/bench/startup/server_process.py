@@ -1,6 +1,5 @@
 """Starts `serve run` as a user would, watches it come up, stops it, and leaves nothing behind."""
 
-import http.client
 import json
 import signal
 import socket
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
 import psutil
 
 from load_tests.bench.startup.process_tree import ProcessTree, end, still_runs
@@ -68,21 +68,18 @@ class ServerProcess:
         Raises:
             ValueError: if none came.
         """
-        connection = http.client.HTTPConnection(self._host, self.port, timeout=REQUEST_TIMEOUT_S)
-        connection.request("GET", "/v1/models")
-        model = json.loads(connection.getresponse().read())["data"][0]["id"]
-        body = json.dumps(PROMPT | {"model": model})
-        connection.request(
-            "POST", "/v1/chat/completions", body, {"Content-Type": "application/json"}
-        )
-        response = connection.getresponse()
-        while line := response.readline():
-            if line.startswith(b"data: {") and _has_text(json.loads(line[6:])):
-                elapsed_s = time.perf_counter() - self.started_s
-                response.read()
-                connection.close()
-                return elapsed_s
-        raise ValueError(f"no token came: status {response.status}; {self._last_words()}")
+        with self._client() as client:
+            model = client.get("/v1/models").json()["data"][0]["id"]
+            body, seconds = PROMPT | {"model": model}, None
+            with client.stream("POST", "/v1/chat/completions", json=body) as response:
+                # read to the end: a client that leaves early makes the server abort
+                for line in response.iter_lines():
+                    is_chunk = line.startswith("data: {")
+                    if seconds is None and is_chunk and _has_text(json.loads(line[6:])):
+                        seconds = time.perf_counter() - self.started_s
+        if seconds is not None:
+            return seconds
+        raise ValueError(f"no token came: status {response.status_code}; {self._last_words()}")
 
     def processes(self) -> list[psutil.Process]:
         """List every process of this server that runs now."""
@@ -116,14 +113,16 @@ class ServerProcess:
             return probe.connect_ex((self._host, self.port)) == 0
 
     def _is_healthy(self) -> bool:
-        connection = http.client.HTTPConnection(self._host, self.port, timeout=REQUEST_TIMEOUT_S)
         try:
-            connection.request("GET", "/health")
-            return connection.getresponse().status == 200
-        except (OSError, http.client.HTTPException):
+            with self._client() as client:
+                return client.get("/health").status_code == 200
+        except httpx.HTTPError:
             return False
-        finally:
-            connection.close()
+
+    def _client(self) -> httpx.Client:
+        return httpx.Client(
+            base_url=f"http://{self._host}:{self.port}", timeout=REQUEST_TIMEOUT_S, trust_env=False
+        )
 
     def _last_words(self) -> str:
         lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -1,6 +1,6 @@
 import pytest
 
-from load_tests.simulator.speeds import ByBatch, Extrapolated
+from load_tests.simulator.speeds import Extrapolated, by_batch
 from load_tests.simulator.step_tables import StepTable
 from load_tests.simulator.step_time import LinearStepTime, StepWork
 
@@ -28,7 +28,7 @@ class Limited:
     [work(8, 64, 32), work(20, 10), work(4, 200), work(0, 0, 100), work(20, 10, 100)],
 )
 def test_beyond_a_table_time_goes_on_along_a_line(step: StepWork) -> None:
-    model = Extrapolated(inside=Limited(), max_decodes=8, max_context=64, max_prompt_tokens=32)
+    model = Extrapolated(Limited(), (8, 64, 32))
     assert model.seconds(step) == pytest.approx(LINEAR.seconds(step))
 
 
@@ -38,7 +38,7 @@ def test_batches_keep_their_times_even_where_fewer_take_longer() -> None:
         contexts=(10, 30), decode_s=((3.0, 3.0), (5.0, 7.0), (4.0, 6.0)), prompt_lens=(4, 8),
         prefill_s=(3.0, 6.0), spread=1.0,
     )  # fmt: skip
-    model = ByBatch.of(table)
+    model = by_batch(table)
     assert [model.seconds(work(n, 10)) for n in (1, 2, 3, 4)] == [3.0, 5.0, 4.5, 4.0]
     assert model.seconds(work(3, 20)) == 5.5
     assert model.seconds(work(0, 0, 6)) == 4.5
