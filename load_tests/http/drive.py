@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import aiohttp
 
 from load_tests.http.client import Exchange, Record, Target
-from load_tests.http.display import Display
+from load_tests.http.display import Watch
 from load_tests.traffic.schedule import Schedule
 
 
@@ -29,12 +29,12 @@ class LoadRun:
 
 
 class Driver:
-    """Sends prepared bodies over one session, and shows how far it is."""
+    """Sends prepared bodies over one session, and reports how far it is."""
 
-    def __init__(self, session: aiohttp.ClientSession, target: Target, display: Display) -> None:
+    def __init__(self, session: aiohttp.ClientSession, target: Target, watch: Watch) -> None:
         self._session = session
         self._target = target
-        self._display = display
+        self._watch = watch
         self._started_s = time.perf_counter()
         self._started_cpu_s = time.process_time()
 
@@ -87,10 +87,12 @@ class Driver:
         return self._run((records[index] for index in range(len(schedule))), None)
 
     async def _exchange(self, exchange: Exchange, body: bytes) -> Record:
-        self._display.count(sent=1)
+        self._watch("sent")
         await exchange.run(self._session, self._target, body)
         record = exchange.record()
-        self._display.count(done=1, failed=int(record.error is not None))
+        self._watch("done")
+        if record.error is not None:
+            self._watch("failed")
         return record
 
     def _run(self, records: Iterable[Record], drain_s: float | None) -> LoadRun:

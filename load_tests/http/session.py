@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from load_tests.http.client import Target, first_model, open_session
-from load_tests.http.display import Display
+from load_tests.http.display import display
 from load_tests.http.drive import Driver, LoadRun
 from load_tests.http.metrics import LoadFigures, measure
 from load_tests.traffic.latencies import DEFAULT_OBJECTIVE, Objective
@@ -83,8 +83,8 @@ async def drive(settings: LoadSettings, cases: Sequence[Case]) -> list[CaseResul
         await _warm_up(session, target, settings)
         for case in cases:
             bodies = _bodies(case.schedule, target, settings)
-            with Display(case.label, len(bodies)) as display:
-                driver = Driver(session, target, display)
+            with display(case.label, len(bodies)) as watch:
+                driver = Driver(session, target, watch)
                 if case.concurrency:
                     run = await driver.closed_loop(case.schedule, bodies, case.concurrency)
                 else:
@@ -107,7 +107,7 @@ async def _warm_up(session: aiohttp.ClientSession, target: Target, settings: Loa
     schedule = at_once(WARMUP_LENGTHS, settings.warmup, settings.seed)
     if not schedule:
         return
-    driver = Driver(session, target, Display("warm-up", len(schedule), is_shown=False))
+    driver = Driver(session, target, lambda event: None)
     bodies = _bodies(schedule, target, settings)
     run = await driver.closed_loop(schedule, bodies, len(schedule))
     errors = sorted({record.error for record in run.records if record.error})
