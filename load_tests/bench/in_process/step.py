@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
 from engine.config import EngineConfig, ModelConfig
 from engine.integers import div_ceil
@@ -65,8 +66,7 @@ class Timed:
         return StepWork.alike(self.batch, round(self.context), self.chunk)
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(NamedTuple):
     """One result and the seconds since the one before."""
 
     interval_s: float

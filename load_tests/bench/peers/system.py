@@ -210,26 +210,22 @@ def is_modern(measure: Measure) -> bool:
 def arrivals(measure: Online) -> list[Work]:
     """Draw the requests of a Poisson process, in the order of their times."""
     if is_modern(measure):
-        return _modern_arrivals(measure)
+        # a system that has served one rate must not find its prompts at the next
+        seed = f"{measure.seed} {measure.rate_per_s}"
+        return [
+            Work(
+                prompt=_ids(traced_prompt(seed, index, traced, VOCAB_SIZE - FIRST_ID)),
+                output_len=traced.output_len,
+                due_s=traced.due_s,
+            )
+            for index, traced in enumerate(modern_requests(measure))
+        ]
     extent = Extent(duration_s=measure.duration_s)
     times = [r.due_s for r in poisson(measure.rate_per_s, FixedLengths(1, 1), extent, measure.seed)]
     pairs = draw_pairs(measure.trace, len(times), measure.seed)
     return [
         Work(prompt=prompt_ids(measure.seed, i, pair[0]), output_len=pair[1], due_s=due_s)
         for i, (due_s, pair) in enumerate(zip(times, pairs, strict=True))
-    ]
-
-
-def _modern_arrivals(measure: Online) -> list[Work]:
-    # a system that has served one rate must not find its prompts at the next
-    seed = f"{measure.seed} {measure.rate_per_s}"
-    return [
-        Work(
-            prompt=_ids(traced_prompt(seed, index, traced, VOCAB_SIZE - FIRST_ID)),
-            output_len=traced.output_len,
-            due_s=traced.due_s,
-        )
-        for index, traced in enumerate(modern_requests(measure))
     ]
 
 

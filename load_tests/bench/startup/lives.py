@@ -8,14 +8,11 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from load_tests import report
+from load_tests.bench.startup.process_tree import Weight, end, wait_gone, weigh
+from load_tests.bench.startup.server_process import ServerProcess, serving
 from load_tests.options import positive
-
-if TYPE_CHECKING:
-    from load_tests.bench.startup.process_tree import Weight
-    from load_tests.bench.startup.server_process import ServerProcess
 
 EXAMPLE = "python -m load_tests startup --config serve_config.yaml --cold"
 
@@ -36,7 +33,7 @@ class Life:
     port_open_s: float
     healthy_s: float
     first_token_s: float
-    weights: "tuple[Weight, ...]"
+    weights: tuple[Weight, ...]
     gone_s: float | None
     left_over: tuple[str, ...]
 
@@ -75,9 +72,6 @@ def run(args: argparse.Namespace) -> int:
 def _live(
     args: argparse.Namespace, files: report.Report, cache: str, extra_env: dict[str, str]
 ) -> Life:
-    from load_tests.bench.startup.process_tree import weigh
-    from load_tests.bench.startup.server_process import serving
-
     url, log = args.url.rstrip("/"), files.path(f"_{cache}.log")
     with serving(args.config, url, log, dict(os.environ) | extra_env) as server:
         port_open_s = server.seconds_until_open(args.start_limit_s)
@@ -96,9 +90,7 @@ def _live(
     )
 
 
-def _stop(server: "ServerProcess", limit_s: float) -> tuple[float | None, tuple[str, ...]]:
-    from load_tests.bench.startup.process_tree import end, wait_gone, weigh
-
+def _stop(server: ServerProcess, limit_s: float) -> tuple[float | None, tuple[str, ...]]:
     processes = server.processes()
     interrupted_s = time.perf_counter()
     server.interrupt()
@@ -125,7 +117,7 @@ def _show(life: Life) -> None:
     print("left over and ended: " + (", ".join(life.left_over) or "none"))
 
 
-def _roles(weights: "Sequence[Weight]") -> list[tuple[str, ...]]:
+def _roles(weights: Sequence[Weight]) -> list[tuple[str, ...]]:
     numbers = Counter(weight.role for weight in weights)
     totals: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     for weight in weights:
