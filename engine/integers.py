@@ -1,4 +1,4 @@
-"""Arithmetic of whole numbers."""
+"""Arithmetic with whole numbers."""
 
 
 def div_ceil(numerator: int, denominator: int) -> int:
