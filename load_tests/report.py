@@ -4,7 +4,7 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,22 +32,28 @@ class Report:
     Attributes:
         folder: is created when the first file is written.
         stem: command and UTC time.
+        is_logged: whether `finish` appends to the log.
     """
 
     folder: Path
     stem: str
+    is_logged: bool = False
 
     def path(self, ending: str) -> Path:
         """Name a file of this run, for example with ending `.png`; its folder exists afterwards."""
         self.folder.mkdir(parents=True, exist_ok=True)
         return self.folder / f"{self.stem}{ending}"
 
-    def write(self, figures: dict[str, object]) -> Path:
+    def write(self, figures: Mapping[str, object]) -> Path:
         """Write machine, command line and figures as JSON."""
-        document = {"machine": machine.describe(), "command": command_line()} | figures
-        path = self.path(".json")
-        path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        return path
+        document = {"machine": machine.describe(), "command": command_line(), **figures}
+        return write_json(self.path(".json"), document)
+
+    def finish(self, figures: Mapping[str, object], headline: str) -> None:
+        """Write the figures, say where they are, and log the headline if the user wants it."""
+        print(f"wrote {self.write(figures)}")
+        if self.is_logged:
+            self.log(headline)
 
     def log(self, headline: str) -> None:
         """Append a row to the folder's LOG.md."""
@@ -71,7 +77,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def start(args: argparse.Namespace, command: str) -> Report:
     """Name the files of a run that begins now."""
-    return Report(args.output, f"{command}_{datetime.now(UTC).strftime('%Y%m%d_%H%M%S')}")
+    stem = f"{command}_{datetime.now(UTC).strftime('%Y%m%d_%H%M%S')}"
+    return Report(args.output, stem, is_logged=args.log)
+
+
+def write_json(path: Path, document: object) -> Path:
+    """Write a document, whose folder is created if missing, and return where it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    return path
 
 
 def command_line() -> str:

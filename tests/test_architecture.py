@@ -31,17 +31,13 @@ MAY_IMPORT = {
 }  # fmt: skip
 # package of load_tests -> which of the others it may import; "shared" are the modules at the top
 LOAD_TESTS_MAY_IMPORT = {
-    "traffic": set[str](),
-    "shared": {"traffic"},
-    "kernels": {"shared"},
-    "startup": {"shared"},
-    "cpu_peers": {"shared", "traffic"},
+    "shared": set[str](),
+    "traffic": {"shared"},
     "http": {"shared", "traffic"},
-    "calibrate": {"shared", "traffic"},
-    "sides": {"shared", "traffic"},
-    "in_process": {"shared", "sides", "traffic"},
-    "figures": {"calibrate", "shared", "traffic"},
-    "whatif": {"calibrate", "figures", "shared", "traffic"},
+    "simulator": {"shared", "traffic"},
+    "bench": {"http", "shared", "simulator", "traffic"},
+    "figures": {"shared", "simulator", "traffic"},
+    "whatif": {"figures", "shared", "simulator", "traffic"},
 }
 # package or module of app -> which of the others it may import
 APP_MAY_IMPORT = {
@@ -168,9 +164,9 @@ def test_packages_of_load_tests_are_all_known_and_in_no_circle() -> None:
     found = {path.parent.name for path in (ROOT / "load_tests").glob("*/__init__.py")}
     assert found == LOAD_TESTS_MAY_IMPORT.keys() - {"shared"}
     TopologicalSorter(LOAD_TESTS_MAY_IMPORT).prepare()
-    assert crosses_load_tests("load_tests.traffic.client", "load_tests.report")
+    assert crosses_load_tests("load_tests.traffic.trace", "load_tests.simulator.replay")
     assert crosses_load_tests("load_tests.report", "load_tests.whatif.report")
-    assert crosses_load_tests("load_tests.figures", "load_tests.whatif.command.run")
+    assert crosses_load_tests("load_tests.figures", "load_tests.whatif.questions.run")
     assert not crosses_load_tests("load_tests.http.report", "load_tests.report.Report")
 
 

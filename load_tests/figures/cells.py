@@ -15,7 +15,7 @@ from load_tests.figures import workloads
 from load_tests.figures.definitions import SYSTEMS, Cell, Result
 from load_tests.figures.models import BLOCK_SIZE, MAX_MODEL_LEN, MODELS, Model
 from load_tests.figures.workloads import BEAM_REPLACEMENT, PREFIX_LENS, Files
-from load_tests.simulation import Replay, Sample, Setup, replay
+from load_tests.simulator.replay import Replay, Sample, Setup, replay
 from load_tests.traffic.schedule import Extent, Schedule, poisson
 
 MAX_NUM_BATCHED_TOKENS = 2560
@@ -23,8 +23,10 @@ _ENGINE, _LOAD_TESTS = Path(engine.__file__).parent, Path(load_tests.__file__).p
 # whatever a result depends on beside the definition of its cell
 SOURCE_PATHS = (
     _ENGINE / "core",
-    *(_ENGINE / "executor" / f"{n}.py" for n in ("simulated", "step_time", "measured_step_time")),
-    *(_LOAD_TESTS / f"{name}.py" for name in ("simulation", "clocks")),
+    *(
+        _LOAD_TESTS / "simulator" / f"{name}.py"
+        for name in ("clocks", "measured_step_time", "replay", "simulated_executor", "step_time")
+    ),
     *(_LOAD_TESTS / "traffic" / f"{name}.py" for name in ("lengths", "schedule", "tables")),
     *(_LOAD_TESTS / "figures" / f"{name}.py" for name in ("cells", "models", "workloads")),
 )

@@ -6,8 +6,8 @@ cards moves or computes, and add the all-reduces. Nothing is fitted to their cur
 
 from dataclasses import dataclass, replace
 
-from engine.executor.step_time import A100_OPT_13B, LinearStepTime
 from engine.types import Capacity
+from load_tests.simulator.step_time import A100_OPT_13B, LinearStepTime
 
 GIB = 1 << 30
 # block size of the paper, and of the time to copy a block in `A100_OPT_13B`

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from engine.executor.step_time import StepWork
 from load_tests.figures.catalogue import BLOCK_SIZES
 from load_tests.figures.models import GIB, MODELS, OPT_13B, VALUE_BYTES
+from load_tests.simulator.step_time import StepWork
 
 # tokens of the sequence that figure 19a brings back
 NUM_TOKENS = 256

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import get_args
 
 from engine.config import Device, DType, EngineConfig
-from engine.executor.simulated import BeamAncestry
 from engine.types import Capacity
 from engine.worker.graphs.graph_batch import (
     Variant,
@@ -18,11 +17,6 @@ from engine.worker.graphs.graph_batch import (
     searching_variants,
 )
 from load_tests import machine
-from load_tests.calibrate.live_worker import LiveWorker, Sizes, Turn, live_config
-from load_tests.calibrate.measure import calibrate
-from load_tests.calibrate.points import DEFAULT_POINTS, Points
-from load_tests.calibrate.step_tables import read_table, write_table
-from load_tests.clocks import LiveClock
 from load_tests.figures import cells
 from load_tests.figures.definitions import Cell
 from load_tests.figures.live.catalogue import Kind
@@ -30,7 +24,13 @@ from load_tests.figures.live.runs import Run, measured_steps, write_run
 from load_tests.figures.live.simulated import Card
 from load_tests.figures.models import BLOCK_SIZE, MAX_MODEL_LEN
 from load_tests.figures.workloads import Files
-from load_tests.simulation import Replay, Setup, replay
+from load_tests.simulator.calibrate.live_worker import LiveWorker, Sizes, Turn, live_config
+from load_tests.simulator.calibrate.measure import calibrate
+from load_tests.simulator.calibrate.points import DEFAULT_POINTS, Points
+from load_tests.simulator.clocks import LiveClock
+from load_tests.simulator.replay import Replay, Setup, replay
+from load_tests.simulator.simulated_executor import BeamAncestry
+from load_tests.simulator.step_tables import read_table, write_table
 from load_tests.traffic.schedule import Schedule, TimedRequest
 
 # requests of several sequences

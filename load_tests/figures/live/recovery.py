@@ -12,7 +12,6 @@ from statistics import median
 import torch
 
 from engine.config import EngineConfig
-from engine.executor.step_time import StepTime, StepWork
 from engine.model.parallel import connect, local_device
 from engine.types import int32
 from engine.worker.kv_pool import KVPool
@@ -20,6 +19,7 @@ from kernels.runtime import Runtime
 from kernels.select import select_backend, select_runtime
 from load_tests.figures.catalogue import BLOCK_SIZES
 from load_tests.figures.static import NUM_TOKENS, Recovery
+from load_tests.simulator.step_time import StepTime, StepWork
 
 # times the tokens that are moved, so that blocks lie scattered
 _POOL_FACTOR = 8

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from load_tests.calibrate.step_tables import StepTable
 from load_tests.figures.live.catalogue import Extents, Rates
 from load_tests.figures.live.checks import Check, Measured, both
 from load_tests.figures.live.validation import (
@@ -21,6 +20,7 @@ from load_tests.figures.live.validation import (
 )
 from load_tests.figures.report import TITLES
 from load_tests.figures.static import Recovery
+from load_tests.simulator.step_tables import StepTable
 
 METHOD = (
     "The same experiments on the engine itself, in one process without HTTP: {model} with random "

@@ -9,14 +9,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from engine.executor.step_time import StepTime, StepWork
 from load_tests.figures.definitions import Cell, Result
-from load_tests.simulation import Replay, Sample, Served
+from load_tests.simulator.replay import Replay, Sample
+from load_tests.simulator.step_time import StepTime, StepWork
+from load_tests.traffic.latencies import Served
 from load_tests.traffic.schedule import TimedRequest
 
 if TYPE_CHECKING:
     # processes that only simulate need no torch
-    from load_tests.calibrate.live_worker import LiveStep
+    from load_tests.simulator.calibrate.live_worker import LiveStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,16 +6,16 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from engine.executor.step_time import StepTime
 from engine.types import Capacity
-from load_tests.calibrate.step_tables import StepTable
 from load_tests.figures import cells, workloads
 from load_tests.figures.definitions import Cell
 from load_tests.figures.live.catalogue import Kind, Load, Rates, kind_of
 from load_tests.figures.live.runs import Run, simulated_steps, tokens_per_s, write_run
 from load_tests.figures.workloads import Files
 from load_tests.parallel import in_order
-from load_tests.simulation import Setup, replay
+from load_tests.simulator.replay import Setup, replay
+from load_tests.simulator.step_tables import StepTable
+from load_tests.simulator.step_time import StepTime
 from load_tests.traffic.schedule import at_once
 
 # more than any card serves while its sustained rate is looked for

@@ -6,10 +6,10 @@ from statistics import fmean
 
 import numpy
 
-from engine.executor.step_time import StepTime
 from load_tests.figures.definitions import SYSTEMS, Cell
 from load_tests.figures.live.runs import Run, RunStep, predicted_s
-from load_tests.simulation import Served
+from load_tests.simulator.step_time import StepTime
+from load_tests.traffic.latencies import Served
 
 # largest difference that still counts as the same, in percent
 MOST_STEP_PERCENT, MOST_BATCH_PERCENT, MOST_KNEE_PERCENT = 5.0, 5.0, 7.0

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from load_tests.__main__ import main
-from load_tests.calibrate.step_tables import read_table
 from load_tests.figures.definitions import Cell, Result
 from load_tests.figures.live.catalogue import EXTENTS, LOADS, SHAREGPT, Load, catalogue
 from load_tests.figures.live.runs import Run, RunStep, read_run, write_run
 from load_tests.figures.live.validation import Pair, batches, step_errors, validate
-from load_tests.simulation import Served
+from load_tests.simulator.step_tables import read_table
+from load_tests.traffic.latencies import Served
 from load_tests.traffic.schedule import TimedRequest
 
 FIGURES = {"2", "12", "13", "14", "16", "18"}

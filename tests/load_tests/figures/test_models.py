@@ -1,8 +1,8 @@
 import pytest
 
-from engine.executor.step_time import A100_OPT_13B
 from load_tests.figures.models import MODELS, OPT_13B, Model
 from load_tests.figures.static import figure_19a
+from load_tests.simulator.step_time import A100_OPT_13B
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
