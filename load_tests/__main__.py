@@ -30,6 +30,7 @@ COMMANDS = {
 }
 # commands that are one module of a package; each other one is a module or a package here
 MODULES = {
+    "figures": "paper.figures_command",
     "validate": "whatif.validate",
     "modern": "whatif.modern",
     "offline": "in_process.offline",

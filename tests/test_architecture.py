@@ -40,8 +40,8 @@ LOAD_TESTS_MAY_IMPORT = {
     "calibrate": {"shared", "traffic"},
     "sides": {"shared", "traffic"},
     "in_process": {"shared", "sides", "traffic"},
-    "figures": {"calibrate", "shared", "traffic"},
-    "whatif": {"calibrate", "figures", "shared", "traffic"},
+    "paper": {"calibrate", "shared", "traffic"},
+    "whatif": {"calibrate", "paper", "shared", "traffic"},
 }
 # kernels know nothing of the engine, not even its types; the types rest on nothing
 WITHOUT_SHARED = {"kernels", "engine.types"}
@@ -139,7 +139,7 @@ def test_packages_of_load_tests_are_all_known_and_in_no_circle() -> None:
     TopologicalSorter(LOAD_TESTS_MAY_IMPORT).prepare()
     assert crosses_load_tests("load_tests.traffic.client", "load_tests.report")
     assert crosses_load_tests("load_tests.report", "load_tests.whatif.report")
-    assert crosses_load_tests("load_tests.figures", "load_tests.whatif.command.run")
+    assert crosses_load_tests("load_tests.paper", "load_tests.whatif.command.run")
     assert not crosses_load_tests("load_tests.http.report", "load_tests.report.Report")
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from load_tests.figures.plots import save
+from load_tests.paper.reporting.plots import save
 from load_tests.whatif.jobs import Curves
 from load_tests.whatif.tornado import Bar
 
