@@ -1,5 +1,7 @@
 """A run of made-up steps, of two and three sequences in turn."""
 
+from dataclasses import replace
+
 from load_tests.paper.experiments.cells import Cell, CellResult
 from load_tests.paper.runners.results import in_window, requests_per_s
 from load_tests.paper.runners.stored_runs import CellRun, RunStep
@@ -16,6 +18,7 @@ def example_run(step_s: float) -> CellRun:
     )
     request = TimedRequest(due_s=0.5, input_len=4, output_len=5)
     rate = requests_per_s(in_window(cell, steps), [request], 1)
-    fields = dict.fromkeys(CellResult.__dataclass_fields__, 0) | {"sustained_per_s": rate}
+    result = CellResult(**dict.fromkeys(CellResult.__dataclass_fields__, 0))
+    result = replace(result, sustained_per_s=rate)
     served = Served(request=request, first_token_s=1.0, finish_s=3.0)
-    return CellRun(cell=cell, requests=(served,), steps=steps, result=CellResult(**fields))
+    return CellRun(cell=cell, requests=(served,), steps=steps, result=result)
