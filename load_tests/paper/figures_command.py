@@ -7,7 +7,7 @@ from pathlib import Path
 from load_tests import report as tables
 from load_tests.model_folders import SHAPES
 from load_tests.options import add_processes
-from load_tests.paper.experiments.catalogue import SCALES
+from load_tests.paper.experiments.scales import SCALES
 from load_tests.paper.experiments.workloads import SOURCES
 from load_tests.paper.findings import Findings, read_findings, write_findings
 from load_tests.paper.reporting.checks import PaperCheck, checks

@@ -8,8 +8,8 @@ from statistics import fmean
 from typing import Any, Literal
 
 from load_tests.paper.experiments.cells import Cell, CellResult
-from load_tests.paper.experiments.opt_models import ModelMemory, RecoveryTimes
-from load_tests.paper.experiments.panels import Curve, Panel
+from load_tests.paper.experiments.opt_models import OptModel, RecoveryTimes
+from load_tests.paper.experiments.panels import Panel, Points
 
 Runner = Literal["engine", "simulated"]
 # quantities in which the simulator is compared with the engine, beside latencies
@@ -61,7 +61,7 @@ class Findings:
     Attributes:
         runners: that ran each cell; the first one's numbers are judged.
         results: of each cell, in the order of `runners`.
-        table_1, recoveries: table 1 and figure 19a; empty where they were not asked for.
+        table_1, recoveries: models and figure 19a; empty where they were not asked for.
         deviations, batches: of the simulator from the engine; empty where only one ran.
         facts: about the run, for reading: scale, machine, model and the like.
         commits: of the program that ran each cell on the engine.
@@ -70,7 +70,7 @@ class Findings:
     runners: tuple[Runner, ...]
     panels: Mapping[str, Panel]
     results: Mapping[Cell, tuple[CellResult, ...]]
-    table_1: tuple[ModelMemory, ...] = ()
+    table_1: tuple[OptModel, ...] = ()
     recoveries: tuple[RecoveryTimes, ...] = ()
     deviations: tuple[Deviation, ...] = ()
     batches: tuple[BatchOverTime, ...] = ()
@@ -91,13 +91,13 @@ class Findings:
         """(x, y) of a curve; cells with the same x are averaged."""
         panel = self.panels[name]
         values: dict[float, list[float]] = {}
-        for x, cell in panel.points(label):
+        for x, cell in panel.curves[label]:
             values.setdefault(x, []).append(float(getattr(self.results[cell][runner], panel.y)))
         return [(x, fmean(found)) for x, found in values.items()]
 
     def means(self, name: str, label: str, field: str) -> list[float]:
         """Mean of a field over all cells of a curve, for each runner."""
-        results = [self.results[cell] for _, cell in self.panels[name].points(label)]
+        results = [self.results[cell] for _, cell in self.panels[name].curves[label]]
         return [fmean(getattr(each, field) for each in own) for own in zip(*results, strict=True)]
 
 
@@ -113,8 +113,8 @@ def write_findings(path: Path, findings: Findings, checks: Sequence[Mapping[str,
                 "title": panel.title,
                 "y": panel.y,
                 "curves": {
-                    curve.label: [_point(findings, x, cell) for x, cell in curve.points]
-                    for curve in panel.curves
+                    label: [_point(findings, x, cell) for x, cell in points]
+                    for label, points in panel.curves.items()
                 },
             }
             for name, panel in findings.panels.items()
@@ -148,19 +148,18 @@ def _read(document: dict[str, Any]) -> Findings:
     results: dict[Cell, tuple[CellResult, ...]] = {}
     commits: dict[Cell, object] = {}
     for name, found in document.pop("panels").items():
-        curves = []
+        curves: dict[str, Points] = {}
         for label, rows in found["curves"].items():
-            points = [(row["x"], Cell(**row["cell"])) for row in rows]
-            curves.append(Curve(label, tuple(points)))
-            for (_, cell), row in zip(points, rows, strict=True):
+            curves[label] = tuple((row["x"], Cell(**row["cell"])) for row in rows)
+            for (_, cell), row in zip(curves[label], rows, strict=True):
                 results[cell] = tuple(CellResult(**row[runner]) for runner in runners)
                 commits |= {cell: row["commit"]} if "commit" in row else {}
-        panels[name] = Panel(name, found["title"], found["y"], tuple(curves))
+        panels[name] = Panel(name, found["title"], found["y"], curves)
     return Findings(
         runners=runners,
         panels=panels,
         results=results,
-        table_1=tuple(ModelMemory(**row) for row in document.pop("table_1")),
+        table_1=tuple(OptModel(**row) for row in document.pop("table_1")),
         recoveries=tuple(RecoveryTimes(**row) for row in document.pop("figure_19a")),
         deviations=tuple(Deviation(**row) for row in document.pop("validation")),
         batches=tuple(BatchOverTime(**row) for row in document.pop("batches")),

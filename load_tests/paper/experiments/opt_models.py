@@ -152,18 +152,6 @@ MODELS = {"13B": OPT_13B, "66B": OPT_66B, "175B": OPT_175B}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelMemory:
-    """A model of table 1: what follows from its shape, beside what the paper prints."""
-
-    model: str
-    params_gb: float
-    paper_params_gb: float
-    num_slots: int
-    paper_num_slots: int
-    kv_kib_per_token: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryTimes:
     """Seconds to bring back a sequence of `NUM_TOKENS` tokens with blocks of one size."""
 
@@ -171,21 +159,6 @@ class RecoveryTimes:
     swap_in_s: float
     swap_out_s: float
     recompute_s: float
-
-
-def table_1() -> tuple[ModelMemory, ...]:
-    """Slots from the memory that the paper prints and the bytes of a token, by model."""
-    return tuple(
-        ModelMemory(
-            model=model.name,
-            params_gb=VALUE_BYTES * model.num_params / 1e9,
-            paper_params_gb=model.params_gb,
-            num_slots=int(model.kv_gib * GIB / model.kv_bytes_per_token),
-            paper_num_slots=model.num_slots,
-            kv_kib_per_token=model.kv_bytes_per_token / 1024,
-        )
-        for model in MODELS.values()
-    )
 
 
 def figure_19a() -> tuple[RecoveryTimes, ...]:

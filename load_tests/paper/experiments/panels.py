@@ -2,27 +2,16 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from load_tests.paper.experiments.cells import SYSTEMS, Cell, System
 
 # what is plotted: fields of `CellResult`
-NORM_LATENCY, NUM_SEQUENCES = "norm_latency_s", "num_sequences"
-FILLED, SAVING, SUSTAINED = "filled", "saving", "sustained_per_s"
+Quantity = Literal["norm_latency_s", "num_sequences", "filled", "saving", "sustained_per_s"]
+# (x, cell): a rate, a number of sequences or a block size; the mean over cells with one x counts
+Points = tuple[tuple[float, Cell], ...]
 # of figures that compare memory: FasterTransformer is left out
 ORCA_AND_PAGED: tuple[System, ...] = ("paged", "orca_oracle", "orca_pow2", "orca_max")
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """Cells of one system in the order of the horizontal axis.
-
-    Attributes:
-        points: (x, cell), where x is a rate, a number of sequences or a block size; the mean over
-            cells with the same x counts.
-    """
-
-    label: str
-    points: tuple[tuple[float, Cell], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +20,14 @@ class Panel:
 
     Attributes:
         name: number of the figure and letter of the panel, for example 12a.
-        y: the result that is plotted, a field of `CellResult`.
+        y: the result that is plotted.
+        curves: points by label, in the order of the horizontal axis.
     """
 
     name: str
     title: str
-    y: str
-    curves: tuple[Curve, ...]
+    y: Quantity
+    curves: Mapping[str, Points]
 
     @property
     def figure(self) -> str:
@@ -45,18 +35,9 @@ class Panel:
         return figure_of(self.name)
 
     @property
-    def labels(self) -> tuple[str, ...]:
-        """Of its curves."""
-        return tuple(curve.label for curve in self.curves)
-
-    @property
     def cells(self) -> tuple[Cell, ...]:
         """Every cell, curve by curve."""
-        return tuple(cell for curve in self.curves for _, cell in curve.points)
-
-    def points(self, label: str) -> tuple[tuple[float, Cell], ...]:
-        """The points of the curve with a label."""
-        return next(curve.points for curve in self.curves if curve.label == label)
+        return tuple(cell for points in self.curves.values() for _, cell in points)
 
 
 def figure_of(name: str) -> str:
@@ -70,35 +51,20 @@ def window(cell: Cell) -> Cell:
 
 
 def by_system(
-    panel: tuple[str, str, str],
-    cell: Cell,
-    *,
-    systems: Sequence[System] = ORCA_AND_PAGED,
-    seeds: Sequence[int] = (0,),
-) -> Panel:
-    """Run the same requests on each system, once for each seed.
-
-    Args:
-        panel: name, title and y.
-    """
-    own = {
-        system: [replace(cell, system=system, seed=seed) for seed in seeds] for system in systems
+    cell: Cell, systems: Sequence[System] = ORCA_AND_PAGED, seeds: Sequence[int] = (0,)
+) -> dict[str, Points]:
+    """Run the same requests on each system, once for each seed."""
+    return {
+        SYSTEMS[system][0]: tuple(
+            (cell.rate_per_s, replace(cell, system=system, seed=seed)) for seed in seeds
+        )
+        for system in systems
     }
-    curves = (
-        Curve(SYSTEMS[system][0], tuple((each.rate_per_s, each) for each in cells))
-        for system, cells in own.items()
-    )
-    return Panel(*panel, tuple(curves))
 
 
 def against_rate(
-    name: str,
-    title: str,
-    rates: Mapping[System, Sequence[float]],
-    cell: Cell,
-    *,
-    least_requests: int = 0,
-) -> Panel:
+    cell: Cell, rates: Mapping[System, Sequence[float]], least_requests: int = 0
+) -> dict[str, Points]:
     """Raise the rate of each system.
 
     Args:
@@ -109,22 +75,18 @@ def against_rate(
         duration_s = max(cell.duration_s, least_requests / rate)
         return rate, replace(cell, system=system, rate_per_s=rate, duration_s=duration_s)
 
-    curves = (
-        Curve(SYSTEMS[system][0], tuple(point(system, float(rate)) for rate in own))
+    return {
+        SYSTEMS[system][0]: tuple(point(system, float(rate)) for rate in own)
         for system, own in rates.items()
-    )
-    return Panel(name, title, NORM_LATENCY, tuple(curves))
+    }
 
 
-def against_block_size(
-    name: str, title: str, cells: Mapping[str, Cell], sizes: Sequence[int]
-) -> Panel:
+def against_block_size(cells: Mapping[str, Cell], sizes: Sequence[int]) -> dict[str, Points]:
     """Run labelled cells with blocks of each size."""
-    curves = (
-        Curve(label, tuple((float(size), replace(cell, block_size=size)) for size in sizes))
+    return {
+        label: tuple((float(size), replace(cell, block_size=size)) for size in sizes)
         for label, cell in cells.items()
-    )
-    return Panel(name, title, NORM_LATENCY, tuple(curves))
+    }
 
 
 def select(

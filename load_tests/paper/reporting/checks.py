@@ -9,18 +9,18 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
 from typing import Literal
 
-from load_tests.paper.experiments.panels import FILLED, NUM_SEQUENCES, SUSTAINED, figure_of
+from load_tests.paper.experiments.opt_models import GIB, VALUE_BYTES
+from load_tests.paper.experiments.panels import figure_of
 from load_tests.paper.findings import Findings
-from load_tests.paper.reporting.curves import SustainedRate, ratio, sustained
+from load_tests.paper.reporting.curves import ratio, sustained
 from load_tests.paper.reporting.paper_values import (
-    BATCHES,
     BEST_BLOCKS,
     GAINS,
+    MEANS,
     ORACLE,
     OVER_FASTER,
     PAGED,
     SAVINGS,
-    SHARES,
     TOP_S,
     Band,
     number,
@@ -68,9 +68,9 @@ class PaperCheck:
 def checks(findings: Findings) -> list[PaperCheck]:
     """All rows for which there are results, in the order of the figures."""
     by_figure: Mapping[str, Callable[[Findings, str], Iterable[PaperCheck]]] = {
-        "2": _shares,
+        "2": _means,
         "12": _gains,
-        "13": _batches,
+        "13": _means,
         "14": _gains,
         "15": _savings,
         "16": _gains,
@@ -87,12 +87,13 @@ def checks(findings: Findings) -> list[PaperCheck]:
 
 
 def _table_1(findings: Findings) -> Iterator[PaperCheck]:
-    for row in findings.table_1:
+    for model in findings.table_1:
+        num_slots = int(model.kv_gib * GIB / model.kv_bytes_per_token)
         for what, ours, paper in (
-            ("parameters (GB)", row.params_gb, row.paper_params_gb),
-            ("KV slots (tokens)", float(row.num_slots), float(row.paper_num_slots)),
+            ("parameters (GB)", VALUE_BYTES * model.num_params / 1e9, model.params_gb),
+            ("KV slots (tokens)", num_slots, model.num_slots),
         ):
-            yield _near("1", f"{row.model}: {what}", paper, [ours], 0.02 * paper)
+            yield _near("1", f"{model.name}: {what}", paper, [ours], 0.02 * paper)
 
 
 def _recovery(findings: Findings) -> Iterator[PaperCheck]:
@@ -114,29 +115,27 @@ def _recovery(findings: Findings) -> Iterator[PaperCheck]:
     yield _within("19a", quantity, "at most 1.2", [worst], (0.0, 1.2))
 
 
-def _shares(findings: Findings, name: str) -> Iterator[PaperCheck]:
-    for label, paper in zip(findings.panels[name].labels, SHARES, strict=True):
-        ours = findings.means(name, label, FILLED)
-        yield _near(name, f"{label}: slots that hold a token (%)", paper, ours, 3.0)
-    if findings.is_live:
+def _means(findings: Findings, name: str) -> Iterator[PaperCheck]:
+    """Shares of the slots, and batches."""
+    panel = findings.panels[name]
+    what = "slots that hold a token (%)" if panel.y == "filled" else "sequences in the batch"
+    for label, paper in zip(panel.curves, MEANS[name], strict=True):
+        allowed = 3.0 if panel.y == "filled" else 0.1 * paper
+        # the batch of Alpaca's rate that memory does not limit depends on the card
+        if findings.is_live and name == "13b" and label == PAGED:
+            allowed = math.inf
+        ours = findings.means(name, label, panel.y)
+        yield _near(name, f"{label}: {what}", paper, ours, allowed)
+    if findings.is_live and name == "2":
         # the same cells show what each system sustains
         for gain in GAINS["12a"][:2]:
             yield _overloaded_gain(findings, name, gain, panel="12a")
 
 
-def _batches(findings: Findings, name: str) -> Iterator[PaperCheck]:
-    for label, paper in zip(findings.panels[name].labels, BATCHES[name], strict=True):
-        # the batch of Alpaca's rate that memory does not limit depends on the card
-        is_free = findings.is_live and name == "13b" and label == PAGED
-        ours = findings.means(name, label, NUM_SEQUENCES)
-        allowed = math.inf if is_free else 0.1 * paper
-        yield _near(name, f"{label}: sequences in the batch", paper, ours, allowed)
-
-
 def _gains(findings: Findings, name: str) -> Iterator[PaperCheck]:
     """The rate that the paged system sustains, as a multiple of others'."""
     panel = findings.panels[name]
-    if panel.y == SUSTAINED:
+    if panel.y == "sustained_per_s":
         # the engine runs one overloaded cell instead of a curve
         yield from (_overloaded_gain(findings, name, gain) for gain in GAINS[name])
     elif not findings.is_live and panel.figure != "14":
@@ -144,7 +143,7 @@ def _gains(findings: Findings, name: str) -> Iterator[PaperCheck]:
 
 
 def _curve_gains(findings: Findings, name: str) -> Iterator[PaperCheck]:
-    labels = findings.panels[name].labels
+    labels = findings.panels[name].curves
     rates = {label: sustained(findings.points(name, label)) for label in labels}
     for label, paper, band in GAINS[name]:
         quantity = f"sustained rate, paged / {label}"
@@ -154,23 +153,17 @@ def _curve_gains(findings: Findings, name: str) -> Iterator[PaperCheck]:
         at_top = (sustained(findings.points(name, label), TOP_S) for label in (PAGED, faster))
         quantity = f"rate at {TOP_S:g} s per token, paged / {faster}"
         yield _ratio(name, quantity, paper, ratio(*at_top), band)
-    yield from _orcas(name, rates) if name == "17" else _order(name, rates)
-
-
-def _order(name: str, rates: Mapping[str, SustainedRate]) -> Iterator[PaperCheck]:
-    # where memory does not limit, systems may be equal
-    in_order = all(
-        better.rate_per_s * 1.02 >= worse.rate_per_s for better, worse in pairwise(rates.values())
-    )
-    yield _holds(name, "sustained rates are in this order (req/s)", in_order, rates)
-
-
-def _orcas(name: str, rates: Mapping[str, SustainedRate]) -> Iterator[PaperCheck]:
-    orcas = [rate.rate_per_s for label, rate in rates.items() if label != PAGED]
-    quantity = "sustained rate, best Orca / worst Orca"
-    yield _within(name, quantity, "coincide", [max(orcas) / min(orcas)], (1.0, 1.15))
-    more = rates[PAGED].rate_per_s > max(orcas)
-    yield _holds(name, "paged sustains more than all Orcas (req/s)", more, rates)
+    paged, *others = (rate.rate_per_s for rate in rates.values())
+    if name == "17":
+        quantity = "sustained rate, best Orca / worst Orca"
+        spread = max(others) / min(others)
+        yield _within(name, quantity, "coincide", [spread], (1.0, 1.15))
+        quantity = "paged sustains more than all Orcas (req/s)"
+        yield _holds(name, quantity, paged > max(others), rates)
+    else:
+        # where memory does not limit, systems may be equal
+        in_order = all(1.02 * more >= less for more, less in pairwise((paged, *others)))
+        yield _holds(name, "sustained rates are in this order (req/s)", in_order, rates)
 
 
 def _trends(findings: Findings) -> Iterator[PaperCheck]:
@@ -205,14 +198,14 @@ def _trends(findings: Findings) -> Iterator[PaperCheck]:
 
 
 def _savings(findings: Findings, name: str) -> Iterator[PaperCheck]:
-    for label in findings.panels[name].labels:
+    for label in findings.panels[name].curves:
         points = findings.points(name, label)
         for (n, ours), paper in zip((points[0], points[-1]), SAVINGS[name, label], strict=True):
             yield _near(name, f"{label}, {n:g} sequences: blocks saved (%)", paper, [ours], 3.0)
 
 
 def _block_sizes(findings: Findings, name: str) -> Iterator[PaperCheck]:
-    for label in findings.panels[name].labels:
+    for label in findings.panels[name].curves:
         paper, best = BEST_BLOCKS[label]
         curves = [dict(findings.points(name, label, i)) for i, _ in enumerate(findings.runners)]
         # what a small block costs the kernel is not modelled
@@ -239,7 +232,9 @@ def _overloaded_gain(
     findings: Findings, name: str, gain: tuple[str, str, Band], *, panel: str = ""
 ) -> PaperCheck:
     label, paper, band = gain
-    both = zip(*(findings.means(name, each, SUSTAINED) for each in (PAGED, label)), strict=True)
+    both = zip(
+        *(findings.means(name, each, "sustained_per_s") for each in (PAGED, label)), strict=True
+    )
     quantity = f"rate sustained under overload, paged / {label}"
     return _within(panel or name, quantity, paper, [ours / other for ours, other in both], band)
 

@@ -10,9 +10,13 @@ PAGED, ORACLE, POW2, MAX, FASTER = (label for label, _ in SYSTEMS.values())
 # where the plots of the paper end. Batches of FasterTransformer reach `SUSTAINED_S` at little load,
 # as a request of few tokens is answered with its whole batch; here the queue decides
 TOP_S = 1.0
-# paged / Oracle / Pow2 / Max: printed in the figures; of figure 2 the first three and in the text
-SHARES = (96.3, 38.2, 26.8, 20.4)
-BATCHES = {"13a": (30.42, 13.62, 9.81, 7.00), "13b": (132.44, 72.75, 43.24, 7.00)}
+# shares of slots and batches of paged / Oracle / Pow2 / Max: printed in the figures; of figure 2
+# the first three and in the text
+MEANS = {
+    "2": (96.3, 38.2, 26.8, 20.4),
+    "13a": (30.42, 13.62, 9.81, 7.00),
+    "13b": (132.44, 72.75, 43.24, 7.00),
+}
 SAVINGS = {
     ("15a", "Alpaca"): (6.1, 9.8),
     ("15a", "ShareGPT"): (16.2, 30.5),

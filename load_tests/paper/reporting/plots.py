@@ -12,16 +12,9 @@ from matplotlib.figure import Figure
 
 from load_tests.paper.experiments.cells import USES
 from load_tests.paper.experiments.opt_models import NUM_TOKENS, RecoveryTimes
-from load_tests.paper.experiments.panels import (
-    FILLED,
-    NORM_LATENCY,
-    NUM_SEQUENCES,
-    SAVING,
-    SUSTAINED,
-    Panel,
-)
+from load_tests.paper.experiments.panels import Panel
 from load_tests.paper.findings import BatchOverTime, Findings
-from load_tests.paper.reporting.paper_values import BATCHES, PAGED, SAVINGS, SHARES
+from load_tests.paper.reporting.paper_values import MEANS, PAGED, SAVINGS
 
 # (rows, columns) of panels in the paper
 LAYOUTS = {"12": (2, 3), "14": (2, 3)}
@@ -29,11 +22,11 @@ LABELS = {
     "15": "sequences of a request",
     "18": "block size (tokens)",
     "19": "block size (tokens)",
-    FILLED: "KV slots (%)",
-    NUM_SEQUENCES: "sequences in the batch",
-    SUSTAINED: "req/s sustained",
-    NORM_LATENCY: "normalized latency (s/token)",
-    SAVING: "blocks saved (%)",
+    "filled": "KV slots (%)",
+    "num_sequences": "sequences in the batch",
+    "sustained_per_s": "req/s sustained",
+    "norm_latency_s": "normalized latency (s/token)",
+    "saving": "blocks saved (%)",
 }
 # latencies are cut here, as in the paper, and where block sizes are compared
 MAX_LATENCY_S, MAX_BLOCKS_LATENCY_S = 1.0, 4.0
@@ -82,7 +75,7 @@ def _draw(number: str, panels: Sequence[Panel], findings: Findings) -> Figure:
     if has_recovery:
         title = f"(a) {'measured' if findings.is_live else 'modelled A100'}"
         _recovery(places.pop(0), findings.recoveries, title)
-    draw = {FILLED: _bars, NUM_SEQUENCES: _bars, SUSTAINED: _bars, SAVING: _savings}
+    draw = {"filled": _bars, "num_sequences": _bars, "sustained_per_s": _bars, "saving": _savings}
     for axes, panel in zip(places, panels, strict=True):
         draw.get(panel.y, _latencies)(axes, panel, findings)
         letter = panel.name.removeprefix(number)
@@ -93,7 +86,7 @@ def _draw(number: str, panels: Sequence[Panel], findings: Findings) -> Figure:
 
 def _latencies(axes: Axes, panel: Panel, findings: Findings) -> None:
     highest_s = 0.0
-    for index, label in enumerate(panel.labels):
+    for index, label in enumerate(panel.curves):
         for runner, word in enumerate(findings.runners):
             # the most telling points may come first
             xs, ys = zip(*sorted(findings.points(panel.name, label, runner)), strict=True)
@@ -113,7 +106,7 @@ def _latencies(axes: Axes, panel: Panel, findings: Findings) -> None:
 
 def _bars(axes: Axes, panel: Panel, findings: Findings) -> None:
     """A bar for each system and runner; of figure 2 with all uses of the memory stacked."""
-    labels, uses = panel.labels, USES if panel.y == FILLED else (panel.y,)
+    labels, uses = panel.curves, USES if panel.y == "filled" else (panel.y,)
     width = 0.8 / len(findings.runners)
     bottoms = [[0.0] * len(labels) for _ in findings.runners]
     for index, use in enumerate(uses):
@@ -131,13 +124,13 @@ def _bars(axes: Axes, panel: Panel, findings: Findings) -> None:
                 label=f"{use}, {word}" if len(uses) > 1 and findings.is_live else use,
             )
             bottoms[runner] = [a + b for a, b in zip(bottoms[runner], values, strict=True)]
-    if papers := SHARES if panel.y == FILLED else BATCHES.get(panel.name):
-        axes.plot(range(len(labels)), papers, "k_", markersize=24, label="paper")
+    if panel.name in MEANS:
+        axes.plot(range(len(labels)), MEANS[panel.name], "k_", markersize=24, label="paper")
     axes.set_xticks(range(len(labels)), labels, fontsize=7)
 
 
 def _savings(axes: Axes, panel: Panel, findings: Findings) -> None:
-    for label in panel.labels:
+    for label in panel.curves:
         xs, ys = zip(*findings.points(panel.name, label), strict=True)
         (line,) = axes.plot(xs, ys, marker="o", label=label)
         paper, color = SAVINGS[panel.name, label], line.get_color()
@@ -168,7 +161,7 @@ def _over_time(rows: Sequence[BatchOverTime]) -> Figure:
         times = [(span + 0.5) * width for span in range(len(row.engine))]
         axes.plot(times, row.engine, LINES[0], label="engine")
         axes.plot(times, row.simulated, LINES[1], label="simulated")
-        axes.set(xlabel="s", ylabel=LABELS[NUM_SEQUENCES])
+        axes.set(xlabel="s", ylabel=LABELS["num_sequences"])
         axes.set_ylim(bottom=0)
         _finish(axes, row.cell)
     return figure

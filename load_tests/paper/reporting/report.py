@@ -1,12 +1,13 @@
 """Writes what was found: plots, Markdown and HTML, all the same for the same findings."""
 
 import html
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from load_tests.paper.experiments.catalogue import SCALES
+from load_tests.paper.experiments.scales import DATA, SCALES
 from load_tests.paper.findings import (
     BATCH,
     BATCH_OVER_TIME,
@@ -20,18 +21,6 @@ from load_tests.paper.reporting.checks import PaperCheck
 from load_tests.paper.reporting.curves import SUSTAINED_S
 from load_tests.paper.reporting.plots import plot
 
-FIGURE_TITLES = {
-    "1": "Table 1: models and memory",
-    "2": "Figure 2: use of the KV memory",
-    "12": "Figure 12: basic sampling",
-    "13": "Figure 13: requests in the batch",
-    "14": "Figure 14: parallel sampling and beam search (Alpaca, OPT-13B)",
-    "15": "Figure 15: memory saved by sharing (OPT-13B)",
-    "16": "Figure 16: shared prefix (translation, 13B)",
-    "17": "Figure 17: chat",
-    "18": "Figure 18b: block size",
-    "19": "Figure 19: recomputation and swapping",
-}
 STEP_COLUMNS = ("cell", "step, % p50", "% p90", "batch", "simulated", "%", "over time, %")
 CELL_COLUMNS = (*STEP_COLUMNS, "rate, req/s", "simulated", "%")
 LATENCY_COLUMNS = ("latency", "engine", "simulated", "%")
@@ -41,6 +30,16 @@ STYLE = (
     "text-align:left}.outside{color:#b00020;font-weight:600}.inside{color:#1b6e2e}"
     "svg{max-width:100%;height:auto}"
 )
+# the texts by heading: how numbers were made by the runner that is judged, and notes by figure
+TEXTS = {
+    heading: text.strip()
+    for heading, _, text in (
+        part.partition("\n")
+        for part in (DATA / "notes.md").read_text(encoding="utf-8").split("# ")[1:]
+    )
+}
+# number -> heading
+FIGURES = {re.findall("[0-9]+", title)[0]: title for title in TEXTS if title[:3] in ("Tab", "Fig")}
 # title, columns, rows
 Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 
@@ -55,19 +54,18 @@ def write_report(folder: Path, findings: Findings, rows: Sequence[PaperCheck]) -
         The HTML.
     """
     drawings = plot(findings, folder)
-    words = _words()
+    tables = {title: (columns, lines) for title, columns, lines in check_tables(findings, rows)}
     title = f"The paper's figures{' on the engine' if findings.is_live else ', repeated'}"
     facts = _facts(findings)
-    blocks = [f"# {title}", words[findings.runners[0]].format(**facts), _overview(findings, rows)]
-    tables = {table[0]: table for table in check_tables(findings, rows)}
-    for figure, title in FIGURE_TITLES.items():
+    blocks = [f"# {title}", TEXTS[findings.runners[0]].format(**facts), _overview(findings, rows)]
+    for figure, title in FIGURES.items():
         if figure in drawings or title in tables:
             blocks.append(f"## {title}")
             blocks += [f"![{title}]({drawings[figure].name})"] if figure in drawings else []
             blocks += [_markdown(*tables[title])] if title in tables else []
-            blocks += [words[figure]] if figure in words and not findings.is_live else []
+            blocks += [TEXTS[title]] if TEXTS[title] and not findings.is_live else []
     if findings.deviations:
-        blocks += ["## The simulator against the engine", words["validation"].format(**facts)]
+        blocks += ["## The simulator against the engine", TEXTS["validation"].format(**facts)]
         blocks += _validation(findings, folder / "engine_batches.svg")
     page = folder / f"{findings.stem}.html"
     page.write_text(_html(blocks, folder), encoding="utf-8")
@@ -77,7 +75,7 @@ def write_report(folder: Path, findings: Findings, rows: Sequence[PaperCheck]) -
 
 def check_tables(findings: Findings, rows: Sequence[PaperCheck]) -> Iterator[Table]:
     """The checks of each figure, with a column for each runner."""
-    for figure, title in FIGURE_TITLES.items():
+    for figure, title in FIGURES.items():
         own = [row.by_column(findings.runners) for row in rows if row.figure == figure]
         if own:
             yield title, tuple(own[0]), [tuple(row.values()) for row in own]
@@ -105,13 +103,6 @@ def summary(findings: Findings, rows: Sequence[PaperCheck]) -> str:
     if not findings.deviations:
         return counts
     return f"paper: {counts}; simulator: {_counts([row.verdict for row in findings.deviations])}"
-
-
-def _words() -> dict[str, str]:
-    """The texts of the report by heading."""
-    path = Path(__file__).parents[1] / "data" / "notes.md"
-    parts = (part.partition("\n") for part in path.read_text(encoding="utf-8").split("# ")[1:])
-    return {heading: text.strip() for heading, _, text in parts}
 
 
 def _facts(findings: Findings) -> dict[str, object]:
@@ -142,13 +133,14 @@ def _counts(verdicts: Sequence[str]) -> str:
 def _validation(findings: Findings, batches: Path) -> Iterator[str]:
     if batches.exists():
         yield f"![Batch over time]({batches.name})"
-    yield _markdown(*validation_table(findings))
+    _, columns, lines = validation_table(findings)
+    yield _markdown(columns, lines)
     for cell, own in _by_cell(findings).items():
         others = [row for quantity, row in own.items() if quantity.endswith((", ms", "token"))]
         if others:
             lines = [(row.quantity, *_compared(row)) for row in others]
             yield f"{cell}:"
-            yield _markdown(cell, LATENCY_COLUMNS, lines)
+            yield _markdown(LATENCY_COLUMNS, lines)
 
 
 def _by_cell(findings: Findings) -> Mapping[str, Mapping[str, Deviation]]:
@@ -172,7 +164,7 @@ def _percent(row: Deviation) -> str:
     return percent + (" !" if row.verdict == "outside" else "")
 
 
-def _markdown(_: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     return "\n".join(head + [f"| {' | '.join(row)} |" for row in rows])
 

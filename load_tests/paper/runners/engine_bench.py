@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import get_args
 
-from engine.config import Device, DType, EngineConfig
+from engine.config import Device, EngineConfig
 from engine.executor.simulated import BeamAncestry
 from engine.types import Capacity
 from engine.worker.graph_staging import (
@@ -34,7 +34,7 @@ from load_tests.paper.experiments.opt_models import (
 from load_tests.paper.experiments.workloads import Files
 from load_tests.paper.runners import simulated
 from load_tests.paper.runners.measured_card import MeasuredCard
-from load_tests.paper.runners.results import run_of
+from load_tests.paper.runners.results import result_of
 from load_tests.paper.runners.stored_runs import CellRun, RunStep
 from load_tests.simulation import Replay, Setup, replay
 from load_tests.traffic.schedule import Schedule, TimedRequest
@@ -78,25 +78,20 @@ _FIRST = tuple(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class EngineUnderTest:
     """Which engine.
 
     Attributes:
         folder: of the model.
-        num_blocks: that cells may use, of 16 tokens.
-        most_blocks: of the pool while steps are calibrated; 0 for all that fit.
-        swap_bytes: for preempted requests.
         is_coarse: whether few step times do.
+        num_blocks: that cells may use, of 16 tokens: as many as the paper's card has.
     """
 
     folder: Path
     device: Device
-    dtype: DType
-    num_blocks: int
-    most_blocks: int
-    swap_bytes: int
-    is_coarse: bool = False
+    is_coarse: bool
+    num_blocks: int = OPT_13B.num_blocks
 
     @property
     def max_num_seqs(self) -> int:
@@ -127,29 +122,17 @@ class EngineUnderTest:
 
     def config(self, block_size: int) -> EngineConfig:
         """Of a worker with blocks of a size."""
+        # steps are calibrated with all that fit a GPU
+        all_blocks = _CPU_BLOCKS if self.device == "cpu" else 0
         sizes = Sizes(
             max_num_seqs=max(points.num_rows for points in self.points.values()),
             max_num_batched_tokens=max(points.budget for points in self.points.values()),
             max_model_len=MAX_MODEL_LEN,
-            num_blocks=(self.most_blocks if block_size == BLOCK_SIZE else self.blocks(block_size)),
+            num_blocks=all_blocks if block_size == BLOCK_SIZE else self.blocks(block_size),
             block_size=block_size,
-            swap_bytes=self.swap_bytes,
+            swap_bytes=_CPU_SWAP_BYTES if self.device == "cpu" else _SWAP_BYTES,
         )
-        return live_config(self.folder, self.device, self.dtype, sizes)
-
-
-def engine_under_test(folder: Path, device: Device, *, is_coarse: bool) -> EngineUnderTest:
-    """Choose memory for a model, of which cells use as much as the paper's card has."""
-    is_cpu = device == "cpu"
-    return EngineUnderTest(
-        folder=folder,
-        device=device,
-        dtype=dtype_of(folder),
-        num_blocks=OPT_13B.num_blocks,
-        most_blocks=_CPU_BLOCKS if is_cpu else 0,
-        swap_bytes=_CPU_SWAP_BYTES if is_cpu else _SWAP_BYTES,
-        is_coarse=is_coarse,
-    )
+        return live_config(self.folder, self.device, dtype_of(self.folder), sizes)
 
 
 class EngineBench:
@@ -186,7 +169,13 @@ class EngineBench:
         turn = self._turn(worker, cell)
         done = _replay(turn, setup, simulated.schedule_of(cell, files), cell.until_s)
         steps = _measured_steps(done, turn.steps[: len(done.samples)])
-        return run_of(cell, done, steps, self._machine)
+        return CellRun(
+            cell=cell,
+            result=result_of(cell, done, steps),
+            requests=done.requests,
+            steps=steps,
+            machine=self._machine,
+        )
 
     def close(self) -> None:
         """Give the memory back."""

@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,24 +12,23 @@ from engine.config import Device
 from load_tests.model_folders import model_folder
 from load_tests.paper.experiments.cells import Cell
 from load_tests.paper.experiments.live_catalogue import (
-    EXTENTS,
     LOADS,
     Kind,
-    LiveExtents,
     Load,
     Saturating,
     kind_of,
     live_catalogue,
 )
 from load_tests.paper.experiments.opt_models import RecoveryTimes
-from load_tests.paper.experiments.panels import Panel, select
+from load_tests.paper.experiments.panels import select
+from load_tests.paper.experiments.scales import SCALES, LiveExtents
 from load_tests.paper.experiments.workloads import Files
 from load_tests.paper.findings import Findings
-from load_tests.paper.runners.engine_bench import EngineBench, engine_under_test, read_card
+from load_tests.paper.runners.engine_bench import EngineBench, EngineUnderTest, read_card
 from load_tests.paper.runners.measured_card import MeasuredCard, saturating_rates, simulate
 from load_tests.paper.runners.recovery import measure_recovery
 from load_tests.paper.runners.simulated import program
-from load_tests.paper.runners.stored_runs import CellRun, paths_of, run_missing
+from load_tests.paper.runners.stored_runs import CellRun, Work, paths_of, run_missing
 from load_tests.paper.runners.validation import PairedRun, batches_over_time, validate
 
 
@@ -39,7 +38,7 @@ class LiveTask:
 
     Attributes:
         model: a folder, or a key of `SHAPES`.
-        scale: a key of `EXTENTS`.
+        scale: a key of `SCALES`.
         names: of panels, figures or 19a; empty for all.
         folder: of everything that is kept; a run that was killed goes on from it. Step times and
             rates of one engine are none of another's.
@@ -57,7 +56,7 @@ class LiveTask:
     @property
     def extents(self) -> LiveExtents:
         """How long cells run."""
-        return EXTENTS[self.scale]
+        return SCALES[self.scale].live
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -77,17 +76,23 @@ def find_live(task: LiveTask) -> Findings:
     with tempfile.TemporaryDirectory() as temporary:
         folder = model_folder(task.model, Path(temporary))
         is_coarse = task.scale == "miniature"
-        bench = EngineBench(engine_under_test(folder, task.device, is_coarse=is_coarse))
+        bench = EngineBench(EngineUnderTest(folder, task.device, is_coarse))
         try:
             bench.calibrate(task.folder, task.kinds, _print)
             card = read_card(task.folder)
             rates = _rates(task, card)
             panels = select(live_catalogue(task.extents, rates), task.names, ("19", "19a"))
             recoveries = _recoveries(task, bench, card)
-            engine = _measure(task, bench, panels)
+            cells = [cell for panel in panels for cell in panel.cells]
+            # where the folder of a shape lies says nothing; the program of the engine is not part
+            # of the name, as a run is a measurement
+            context = replace(bench.engine, folder=Path(bench.engine.folder.name))
+            work = partial(bench.measure, files=task.files)
+            engine = _run(task, cells, "engine", context, work)
         finally:
             bench.close()
-    simulated = _simulate(task, card, panels)
+    work = partial(simulate, card=card, files=task.files)
+    simulated = _run(task, cells, "simulated", (card, program()), work)
     pairs = [
         PairedRun(run, simulated[cell], card.step_time(cell), card.launched_len(cell))
         for cell, run in engine.items()
@@ -134,29 +139,12 @@ def _recoveries(
     return tuple(RecoveryTimes(**row) for row in _read(path)) if path.exists() else ()
 
 
-def _measure(
-    task: LiveTask, bench: EngineBench, panels: tuple[Panel, ...]
-) -> Mapping[Cell, CellRun]:
-    # where the folder of a shape lies says nothing; the engine's program is not part of the name,
-    # as a run is a measurement
-    engine = replace(bench.engine, folder=Path(bench.engine.folder.name))
-    paths = _paths(task, panels, "engine", lambda cell: engine)
-    return run_missing(paths, partial(bench.measure, files=task.files), "engine", 1)
-
-
-def _simulate(
-    task: LiveTask, card: MeasuredCard, panels: tuple[Panel, ...]
-) -> Mapping[Cell, CellRun]:
-    paths = _paths(task, panels, "simulated", lambda cell: (card, program()))
-    work = partial(simulate, card=card, files=task.files)
-    return run_missing(paths, work, "simulated", task.num_processes)
-
-
-def _paths(
-    task: LiveTask, panels: tuple[Panel, ...], word: str, context: Callable[[Cell], object]
-) -> Mapping[Cell, Path]:
-    cells = [cell for panel in panels for cell in panel.cells]
-    return paths_of(cells, task.folder / "cells" / word, task.files, context)
+def _run(
+    task: LiveTask, cells: Sequence[Cell], runner: str, context: object, work: Work
+) -> dict[Cell, CellRun]:
+    """Run what is missing: cells of the engine in this process."""
+    paths = paths_of(cells, task.folder / "cells" / runner, task.files, lambda cell: context)
+    return run_missing(paths, work, runner, 1 if runner == "engine" else task.num_processes)
 
 
 def _facts(task: LiveTask, card: MeasuredCard, rates: Saturating) -> dict[str, object]:

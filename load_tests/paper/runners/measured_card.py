@@ -12,7 +12,7 @@ from load_tests.paper.experiments.cells import Cell
 from load_tests.paper.experiments.live_catalogue import Kind, Load, Saturating, kind_of
 from load_tests.paper.experiments.workloads import Files
 from load_tests.paper.runners import simulated
-from load_tests.paper.runners.results import requests_per_s, run_of, simulated_steps
+from load_tests.paper.runners.results import requests_per_s, result_of, simulated_steps
 from load_tests.paper.runners.stored_runs import CellRun
 from load_tests.parallel import in_order
 from load_tests.simulation import Setup, replay
@@ -67,7 +67,9 @@ class MeasuredCard:
 def simulate(cell: Cell, card: MeasuredCard, files: Files) -> CellRun:
     """Simulate a cell on a card."""
     done = replay(card.setup(cell), simulated.schedule_of(cell, files), until_s=cell.until_s)
-    return run_of(cell, done, simulated_steps(done.samples), {})
+    steps = simulated_steps(done.samples)
+    result = result_of(cell, done, steps)
+    return CellRun(cell=cell, result=result, requests=done.requests, steps=steps)
 
 
 def saturating_rates(

@@ -1,10 +1,10 @@
 """Sums up what happened in a cell, wherever it ran."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean, quantiles
 
 from load_tests.paper.experiments.cells import USES, Cell, CellResult
-from load_tests.paper.runners.stored_runs import CellRun, RunStep
+from load_tests.paper.runners.stored_runs import RunStep
 from load_tests.simulation import Replay, Sample
 from load_tests.traffic.schedule import TimedRequest
 
@@ -19,18 +19,6 @@ def simulated_steps(samples: Sequence[Sample]) -> tuple[RunStep, ...]:
         )
         for sample in samples
     )
-
-
-def run_of(
-    cell: Cell, done: Replay, steps: tuple[RunStep, ...], machine: Mapping[str, object]
-) -> CellRun:
-    """Keep all of a cell that has run.
-
-    Raises:
-        ValueError: if nothing happened in its window.
-    """
-    result = result_of(cell, done, steps)
-    return CellRun(cell=cell, result=result, requests=done.requests, steps=steps, machine=machine)
 
 
 def result_of(cell: Cell, done: Replay, steps: Sequence[RunStep]) -> CellResult:

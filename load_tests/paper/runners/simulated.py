@@ -19,7 +19,7 @@ import load_tests.traffic.tables
 from engine.config import SchedulerConfig
 from engine.types import Capacity
 from load_tests.paper.experiments import opt_models, workloads
-from load_tests.paper.experiments.catalogue import SCALES, catalogue
+from load_tests.paper.experiments.catalogue import catalogue
 from load_tests.paper.experiments.cells import SYSTEMS, Cell
 from load_tests.paper.experiments.opt_models import (
     BLOCK_SIZE,
@@ -27,9 +27,9 @@ from load_tests.paper.experiments.opt_models import (
     MODELS,
     OptModel,
     figure_19a,
-    table_1,
 )
 from load_tests.paper.experiments.panels import select
+from load_tests.paper.experiments.scales import SCALES
 from load_tests.paper.experiments.workloads import BEAM_REPLACEMENT, PREFIX_LENS, Files
 from load_tests.paper.findings import Findings
 from load_tests.paper.runners import results
@@ -79,7 +79,7 @@ def find_simulated(
         runners=("simulated",),
         panels={panel.name: panel for panel in panels},
         results={cell: (run.result,) for cell, run in runs.items()},
-        table_1=table_1() if not names or "1" in names else (),
+        table_1=tuple(MODELS.values()) if not names or "1" in names else (),
         recoveries=figure_19a() if not names or {"19", "19a"} & set(names) else (),
         facts={"scale": scale},
     )

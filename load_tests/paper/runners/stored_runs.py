@@ -68,13 +68,17 @@ class CellRun:
     machine: Mapping[str, object] = field(default_factory=dict)
 
 
+# runs a cell, in any process
+Work = Callable[[Cell], CellRun]
+
+
 def run_missing(
-    paths: Mapping[Cell, Path], work: Callable[[Cell], CellRun], runner: str, num_processes: int
+    paths: Mapping[Cell, Path], work: Work, runner: str, num_processes: int
 ) -> dict[Cell, CellRun]:
     """Run the cells whose files are missing, and read the runs of all.
 
     Args:
-        work: runs a cell; is called in this process if one is enough.
+        work: is called in this process if one is enough.
         runner: for reading.
 
     Raises:
@@ -134,7 +138,7 @@ def read_run(path: Path) -> CellRun:
     )
 
 
-def _run_cell(task: tuple[Cell, Path], work: Callable[[Cell], CellRun]) -> float:
+def _run_cell(task: tuple[Cell, Path], work: Work) -> float:
     cell, path = task
     start_s = time.perf_counter()
     write_run(path, work(cell))

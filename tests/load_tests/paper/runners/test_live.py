@@ -7,7 +7,8 @@ import pytest
 
 from load_tests.__main__ import main
 from load_tests.calibrate.step_tables import read_table
-from load_tests.paper.experiments.live_catalogue import EXTENTS, LOADS, Load, live_catalogue
+from load_tests.paper.experiments.live_catalogue import LOADS, Load, live_catalogue
+from load_tests.paper.experiments.scales import SCALES
 from load_tests.paper.runners.stored_runs import read_run
 
 FIGURES = {"2", "12", "13", "14", "16", "18"}
@@ -42,7 +43,7 @@ def test_a_miniature_of_every_figure_runs_on_the_engine_and_is_reported(words: l
         for row in document["saturating_rates"]
     }
     assert rates.keys() == set(LOADS)
-    panels = live_catalogue(EXTENTS["miniature"], rates)
+    panels = live_catalogue(SCALES["miniature"].live, rates)
     assert {panel.figure for panel in panels} == FIGURES
     assert document["panels"].keys() == {panel.name for panel in panels}
     for panel in document["panels"].values():

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from load_tests.__main__ import main
-from load_tests.paper.experiments.catalogue import SCALES, catalogue
+from load_tests.paper.experiments.catalogue import catalogue
+from load_tests.paper.experiments.scales import SCALES
 
 ROOT = Path(__file__).parents[4]
 MINIATURE = SCALES["miniature"]
@@ -32,7 +33,7 @@ def test_a_miniature_of_every_figure_is_simulated_plotted_and_judged(folder: Pat
     for name, panel in panels.items():
         found = document["panels"][name]["curves"]
         assert {label: [p["x"] for p in points] for label, points in found.items()} == {
-            curve.label: [x for x, _ in curve.points] for curve in panel.curves
+            label: [x for x, _ in points] for label, points in panel.curves.items()
         }
         assert all(p["simulated"]["num_steps"] > 0 for ps in found.values() for p in ps), name
     judged = {check["panel"].rstrip("abcdef") for check in document["checks"]}
