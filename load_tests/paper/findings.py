@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from load_tests.paper.experiments.cells import Cell, CellResult
 from load_tests.paper.experiments.opt_models import OptModel, RecoveryTimes
-from load_tests.paper.experiments.panels import Panel, Points
+from load_tests.paper.experiments.panels import CurvePoints, Panel
 
 Runner = Literal["engine", "simulated"]
 # quantities in which the simulator is compared with the engine, beside latencies
@@ -102,7 +102,7 @@ class Findings:
 
 
 def write_findings(path: Path, findings: Findings, checks: Sequence[Mapping[str, str]]) -> None:
-    """Write everything as JSON, with the checks for readers who need no code."""
+    """Write everything as JSON, with the checks for reading without this code."""
     document = {
         **findings.facts,
         "runners": findings.runners,
@@ -148,7 +148,7 @@ def _read(document: dict[str, Any]) -> Findings:
     results: dict[Cell, tuple[CellResult, ...]] = {}
     commits: dict[Cell, object] = {}
     for name, found in document.pop("panels").items():
-        curves: dict[str, Points] = {}
+        curves: dict[str, CurvePoints] = {}
         for label, rows in found["curves"].items():
             curves[label] = tuple((row["x"], Cell(**row["cell"])) for row in rows)
             for (_, cell), row in zip(curves[label], rows, strict=True):

@@ -17,7 +17,7 @@ MAX_MODEL_LEN = 2048
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 # tokens of the sequence that figure 19a brings back
 NUM_TOKENS = 256
-# more than ever fit the pool, so that memory alone limits the batch
+# more than ever fit the pool, so that only memory limits the batch
 MAX_NUM_SEQS = 2048
 SWAP_BYTES = 20 * GIB
 VALUE_BYTES = 2

@@ -9,7 +9,7 @@ from load_tests.paper.experiments.cells import SYSTEMS, Cell, System
 # what is plotted: fields of `CellResult`
 Quantity = Literal["norm_latency_s", "num_sequences", "filled", "saving", "sustained_per_s"]
 # (x, cell): a rate, a number of sequences or a block size; the mean over cells with one x counts
-Points = tuple[tuple[float, Cell], ...]
+CurvePoints = tuple[tuple[float, Cell], ...]
 # of figures that compare memory: FasterTransformer is left out
 ORCA_AND_PAGED: tuple[System, ...] = ("paged", "orca_oracle", "orca_pow2", "orca_max")
 
@@ -27,7 +27,7 @@ class Panel:
     name: str
     title: str
     y: Quantity
-    curves: Mapping[str, Points]
+    curves: Mapping[str, CurvePoints]
 
     @property
     def figure(self) -> str:
@@ -52,7 +52,7 @@ def window(cell: Cell) -> Cell:
 
 def by_system(
     cell: Cell, systems: Sequence[System] = ORCA_AND_PAGED, seeds: Sequence[int] = (0,)
-) -> dict[str, Points]:
+) -> dict[str, CurvePoints]:
     """Run the same requests on each system, once for each seed."""
     return {
         SYSTEMS[system][0]: tuple(
@@ -64,7 +64,7 @@ def by_system(
 
 def against_rate(
     cell: Cell, rates: Mapping[System, Sequence[float]], least_requests: int = 0
-) -> dict[str, Points]:
+) -> dict[str, CurvePoints]:
     """Raise the rate of each system.
 
     Args:
@@ -81,7 +81,7 @@ def against_rate(
     }
 
 
-def against_block_size(cells: Mapping[str, Cell], sizes: Sequence[int]) -> dict[str, Points]:
+def against_block_size(cells: Mapping[str, Cell], sizes: Sequence[int]) -> dict[str, CurvePoints]:
     """Run labelled cells with blocks of each size."""
     return {
         label: tuple((float(size), replace(cell, block_size=size)) for size in sizes)

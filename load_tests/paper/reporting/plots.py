@@ -81,6 +81,9 @@ def _draw(number: str, panels: Sequence[Panel], findings: Findings) -> Figure:
         letter = panel.name.removeprefix(number)
         axes.set(ylabel=LABELS[panel.y])
         _finish(axes, f"{letter and f'({letter}) '}{panel.title}")
+        if panel.y == "filled":
+            # beside the bars, which fill the axes
+            axes.legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 
 
@@ -90,10 +93,15 @@ def _latencies(axes: Axes, panel: Panel, findings: Findings) -> None:
         for runner, word in enumerate(findings.runners):
             # the most telling points may come first
             xs, ys = zip(*sorted(findings.points(panel.name, label, runner)), strict=True)
-            text = f"{label}, {word}" if findings.is_live else label
             marker = MARKERS.get(label, "x")
             axes.plot(
-                xs, ys, LINES[runner], color=f"C{index}", marker=marker, markersize=4, label=text
+                xs,
+                ys,
+                LINES[runner],
+                color=f"C{index}",
+                marker=marker,
+                markersize=4,
+                label=f"{label}, {word}" if findings.is_live else label,
             )
             highest_s = max(highest_s, *ys)
     is_block_size = panel.figure in LABELS
@@ -121,7 +129,7 @@ def _bars(axes: Axes, panel: Panel, findings: Findings) -> None:
                 bottoms[runner],
                 color=f"C{index}",
                 alpha=ALPHAS[runner],
-                label=f"{use}, {word}" if len(uses) > 1 and findings.is_live else use,
+                label=(word if panel.y != "filled" else "" if runner else use),
             )
             bottoms[runner] = [a + b for a, b in zip(bottoms[runner], values, strict=True)]
     if panel.name in MEANS:

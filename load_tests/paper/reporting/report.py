@@ -171,7 +171,8 @@ def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _html(blocks: Sequence[str], folder: Path) -> str:
     """The Markdown of these blocks as one page that holds the drawings."""
-    head = '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+    title = html.escape(blocks[0].removeprefix("# "))
+    head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
     paragraphs = [part for block in blocks for part in block.split("\n\n")]
     body = [_html_of(paragraph, folder) for paragraph in paragraphs]
     return "\n".join([f"{head}<style>{STYLE}</style></head><body>", *body, "</body></html>\n"])

@@ -28,7 +28,7 @@ from load_tests.paper.runners.engine_bench import EngineBench, EngineUnderTest, 
 from load_tests.paper.runners.measured_card import MeasuredCard, saturating_rates, simulate
 from load_tests.paper.runners.recovery import measure_recovery
 from load_tests.paper.runners.simulated import program
-from load_tests.paper.runners.stored_runs import CellRun, Work, paths_of, run_missing
+from load_tests.paper.runners.stored_runs import CellRun, CellWork, paths_of, run_missing
 from load_tests.paper.runners.validation import PairedRun, batches_over_time, validate
 
 
@@ -140,7 +140,7 @@ def _recoveries(
 
 
 def _run(
-    task: LiveTask, cells: Sequence[Cell], runner: str, context: object, work: Work
+    task: LiveTask, cells: Sequence[Cell], runner: str, context: object, work: CellWork
 ) -> dict[Cell, CellRun]:
     """Run what is missing: cells of the engine in this process."""
     paths = paths_of(cells, task.folder / "cells" / runner, task.files, lambda cell: context)

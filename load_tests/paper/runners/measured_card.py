@@ -38,7 +38,7 @@ class MeasuredCard:
     def step_time(self, cell: Cell) -> StepTime:
         """How long steps with the requests of a cell take."""
         setup = simulated.setup(cell)
-        # who finds no prefix has all tokens of all prompts in blocks of their own
+        # systems that find no prefix keep all tokens of all prompts in blocks of their own
         is_shared = setup.config.memory_policy == "paged"
         return self.tables[kind_of(cell)].step_time(setup.shared_prefix_len if is_shared else 0)
 

@@ -40,7 +40,7 @@ class RunStep:
 
     @property
     def work(self) -> StepWork:
-        """Work of the same size, for models that only ask for sums over the sequences."""
+        """CellWork of the same size, for models that only ask for sums over the sequences."""
         prompts = (self.num_prompt_tokens,) if self.num_prompt_tokens else ()
         first = (self.num_positions, *(0,) * (self.num_decodes - 1)) if self.num_decodes else ()
         return StepWork(
@@ -69,11 +69,11 @@ class CellRun:
 
 
 # runs a cell, in any process
-Work = Callable[[Cell], CellRun]
+CellWork = Callable[[Cell], CellRun]
 
 
 def run_missing(
-    paths: Mapping[Cell, Path], work: Work, runner: str, num_processes: int
+    paths: Mapping[Cell, Path], work: CellWork, runner: str, num_processes: int
 ) -> dict[Cell, CellRun]:
     """Run the cells whose files are missing, and read the runs of all.
 
@@ -138,7 +138,7 @@ def read_run(path: Path) -> CellRun:
     )
 
 
-def _run_cell(task: tuple[Cell, Path], work: Work) -> float:
+def _run_cell(task: tuple[Cell, Path], work: CellWork) -> float:
     cell, path = task
     start_s = time.perf_counter()
     write_run(path, work(cell))
