@@ -7,8 +7,9 @@ with more where the knee of a curve would lie between few.
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
-from load_tests.paper.experiments.cells import Cell, System
+from load_tests.paper.experiments.cells import Cell
 from load_tests.paper.experiments.opt_models import BLOCK_SIZES
 from load_tests.paper.experiments.panels import (
     Panel,
@@ -23,31 +24,14 @@ from load_tests.paper.experiments.scales import DATA, Scale
 # of the experiments with one rate, whose means differ by 7 % between traces
 SEEDS = (0, 1, 2)
 # seconds of arrivals
-HOUR, QUARTER, TWENTY_MINUTES = 3600.0, 900.0, 1200.0
-# panel -> system -> requests per second
-RATES: Mapping[str, Mapping[System, list[float]]] = json.loads(
-    (DATA / "rates.json").read_text(encoding="utf-8")
+QUARTER = 900.0
+# of figures 12, 14, 16 and 17 by panel: title, seconds of arrivals in the paper, requests, and
+# requests per second by system
+_LATENCIES: Mapping[str, Mapping[str, Any]] = json.loads(
+    (DATA / "latency_panels.json").read_text(encoding="utf-8")
 )
-# panels of latencies against rates: title, seconds of arrivals in the paper, requests
 _ALPACA = Cell(workload="alpaca", rate_per_s=0.0, duration_s=0.0)
 _SHAREGPT = replace(_ALPACA, workload="sharegpt")
-_LATENCIES: dict[str, tuple[str, float, Cell]] = {
-    "12a": ("ShareGPT, OPT-13B", HOUR, _SHAREGPT),
-    "12b": ("ShareGPT, OPT-66B", HOUR, replace(_SHAREGPT, model="66B")),
-    "12c": ("ShareGPT, OPT-175B", QUARTER, replace(_SHAREGPT, model="175B")),
-    "12d": ("Alpaca, OPT-13B", HOUR, _ALPACA),
-    "12e": ("Alpaca, OPT-66B", HOUR, replace(_ALPACA, model="66B")),
-    "12f": ("Alpaca, OPT-175B", QUARTER, replace(_ALPACA, model="175B")),
-    "14a": ("parallel sampling, n = 2", HOUR, replace(_ALPACA, n=2)),
-    "14b": ("parallel sampling, n = 4", HOUR, replace(_ALPACA, n=4)),
-    "14c": ("parallel sampling, n = 6", HOUR, replace(_ALPACA, n=6)),
-    "14d": ("beam search, width = 2", HOUR, replace(_ALPACA, n=2, beam_width=2)),
-    "14e": ("beam search, width = 4", HOUR, replace(_ALPACA, n=4, beam_width=4)),
-    "14f": ("beam search, width = 6", HOUR, replace(_ALPACA, n=6, beam_width=6)),
-    "16a": ("1 example, 80 tokens", TWENTY_MINUTES, replace(_ALPACA, workload="translation_1")),
-    "16b": ("5 examples, 341 tokens", TWENTY_MINUTES, replace(_ALPACA, workload="translation_5")),
-    "17": ("chat, OPT-13B", HOUR, replace(_ALPACA, workload="chat")),
-}
 
 
 def catalogue(scale: Scale) -> tuple[Panel, ...]:
@@ -71,9 +55,10 @@ def _memory(scale: Scale) -> Iterator[Panel]:
 
 def _latencies(scale: Scale) -> Iterator[Panel]:
     """Figures 12, 14, 16 and 17."""
-    for name, (title, paper_s, requests) in _LATENCIES.items():
-        curves = against_rate(scale.cut(requests, paper_s), RATES[name], scale.least_requests)
-        yield Panel(name, title, "norm_latency_s", curves)
+    for name, panel in _LATENCIES.items():
+        cell = scale.cut(replace(_ALPACA, **panel["requests"]), panel["paper_s"])
+        curves = against_rate(cell, panel["rates"], scale.least_requests)
+        yield Panel(name, panel["title"], "norm_latency_s", curves)
 
 
 def _savings(scale: Scale) -> Iterator[Panel]:

@@ -4,10 +4,12 @@ OPT-13B on one A100 is `A100_OPT_13B`; the other two scale each of its terms by 
 cards moves or computes, and add the all-reduces. Nothing is fitted to their curves.
 """
 
+import json
 from dataclasses import dataclass, replace
 
 from engine.executor.step_time import A100_OPT_13B, LinearStepTime, StepWork
 from engine.types import Capacity
+from load_tests.paper.experiments.scales import DATA
 
 GIB = 1 << 30
 # block size of the paper, and of the time to copy a block in `A100_OPT_13B`
@@ -23,10 +25,7 @@ SWAP_BYTES = 20 * GIB
 VALUE_BYTES = 2
 OPT_VOCAB_SIZE = 50_272
 
-# data sheet of the A100: bytes per second of the cards with 40 and 80 GB, and to the host, of which
-# PCIe 4.0 with 16 lanes leaves this much
-A100_40_BANDWIDTH = 1.555e12
-A100_80_BANDWIDTH = 2.039e12
+# bytes per second to the host, which PCIe 4.0 with 16 lanes leaves
 PCIE_BANDWIDTH = 25e9
 # estimates: to start one asynchronous copy; an all-reduce over NVLink, its least time and its rate
 COPY_START_S = 5e-6
@@ -41,7 +40,7 @@ class OptModel:
     Attributes:
         params_gb, num_slots: as the paper prints them; GB are 1e9 bytes.
         kv_gib: memory for keys and values on all cards.
-        bandwidth: of one card in bytes per second.
+        bandwidth: of one card in bytes per second, by the data sheet of the A100 with 40 or 80 GB.
         batches: most requests of a FasterTransformer batch by data set, as the paper's authors set
             them (https://github.com/sosp-ae-39/sosp-ae-astra).
     """
@@ -112,43 +111,11 @@ class OptModel:
         return num * ALL_REDUCE_S, num * moved / ALL_REDUCE_BANDWIDTH
 
 
-OPT_13B = OptModel(
-    name="OPT-13B",
-    num_layers=40,
-    hidden_size=5120,
-    num_gpus=1,
-    bandwidth=A100_40_BANDWIDTH,
-    params_gb=26,
-    kv_gib=12,
-    num_slots=15_700,
-    num_blocks=981,
-    batches={"sharegpt": 5, "alpaca": 14},
-)
-OPT_66B = OptModel(
-    name="OPT-66B",
-    num_layers=64,
-    hidden_size=9216,
-    num_gpus=4,
-    bandwidth=A100_40_BANDWIDTH,
-    params_gb=132,
-    kv_gib=21,
-    num_slots=9_700,
-    num_blocks=606,
-    batches={"sharegpt": 2, "alpaca": 8},
-)
-OPT_175B = OptModel(
-    name="OPT-175B",
-    num_layers=96,
-    hidden_size=12_288,
-    num_gpus=8,
-    bandwidth=A100_80_BANDWIDTH,
-    params_gb=346,
-    kv_gib=264,
-    num_slots=60_100,
-    num_blocks=3_756,
-    batches={"sharegpt": 24, "alpaca": 80},
-)
-MODELS = {"13B": OPT_13B, "66B": OPT_66B, "175B": OPT_175B}
+MODELS = {
+    key: OptModel(**values)
+    for key, values in json.loads((DATA / "models.json").read_text(encoding="utf-8")).items()
+}
+OPT_13B = MODELS["13B"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,10 +15,10 @@ from load_tests.paper.findings import Findings
 from load_tests.paper.reporting.curves import ratio, sustained
 from load_tests.paper.reporting.paper_values import (
     BEST_BLOCKS,
+    FASTER,
     GAINS,
     MEANS,
     ORACLE,
-    OVER_FASTER,
     PAGED,
     SAVINGS,
     TOP_S,
@@ -148,11 +148,10 @@ def _curve_gains(findings: Findings, name: str) -> Iterator[PaperCheck]:
     for label, paper, band in GAINS[name]:
         quantity = f"sustained rate, paged / {label}"
         yield _ratio(name, quantity, paper, ratio(rates[PAGED], rates[label]), band)
-    if OVER_FASTER in GAINS[name]:
-        faster, paper, band = OVER_FASTER
-        at_top = (sustained(findings.points(name, label), TOP_S) for label in (PAGED, faster))
-        quantity = f"rate at {TOP_S:g} s per token, paged / {faster}"
-        yield _ratio(name, quantity, paper, ratio(*at_top), band)
+        if label == FASTER:
+            at_top = (sustained(findings.points(name, each), TOP_S) for each in (PAGED, label))
+            quantity = f"rate at {TOP_S:g} s per token, paged / {label}"
+            yield _ratio(name, quantity, paper, ratio(*at_top), band)
     paged, *others = (rate.rate_per_s for rate in rates.values())
     if name == "17":
         quantity = "sustained rate, best Orca / worst Orca"
@@ -200,7 +199,7 @@ def _trends(findings: Findings) -> Iterator[PaperCheck]:
 def _savings(findings: Findings, name: str) -> Iterator[PaperCheck]:
     for label in findings.panels[name].curves:
         points = findings.points(name, label)
-        for (n, ours), paper in zip((points[0], points[-1]), SAVINGS[name, label], strict=True):
+        for (n, ours), paper in zip((points[0], points[-1]), SAVINGS[name][label], strict=True):
             yield _near(name, f"{label}, {n:g} sequences: blocks saved (%)", paper, [ours], 3.0)
 
 

@@ -141,7 +141,7 @@ def _savings(axes: Axes, panel: Panel, findings: Findings) -> None:
     for label in panel.curves:
         xs, ys = zip(*findings.points(panel.name, label), strict=True)
         (line,) = axes.plot(xs, ys, marker="o", label=label)
-        paper, color = SAVINGS[panel.name, label], line.get_color()
+        paper, color = SAVINGS[panel.name][label], line.get_color()
         axes.plot((xs[0], xs[-1]), paper, "_", color=color, markersize=20, label=f"{label}, paper")
     axes.set(xlabel=LABELS[panel.figure], ylim=(0, 70))
 
