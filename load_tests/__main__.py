@@ -37,7 +37,7 @@ MODULES = {
     "cpu_kernels": "bench.kernels.cpu",
     "whatif": "whatif.questions",
     "validate": "whatif.validate",
-    "figures": "figures.command",
+    "figures": "paper.figures_command",
     "modern": "whatif.modern",
     "kernels": "bench.kernels.parts",
     "lengths": "traffic.condense",

@@ -36,8 +36,8 @@ LOAD_TESTS_MAY_IMPORT = {
     "http": {"shared", "traffic"},
     "simulator": {"shared", "traffic"},
     "bench": {"http", "shared", "simulator", "traffic"},
-    "figures": {"shared", "simulator", "traffic"},
-    "whatif": {"figures", "shared", "simulator", "traffic"},
+    "paper": {"shared", "simulator", "traffic"},
+    "whatif": {"paper", "shared", "simulator", "traffic"},
 }
 # package or module of app -> which of the others it may import
 APP_MAY_IMPORT = {
@@ -166,7 +166,7 @@ def test_packages_of_load_tests_are_all_known_and_in_no_circle() -> None:
     TopologicalSorter(LOAD_TESTS_MAY_IMPORT).prepare()
     assert crosses_load_tests("load_tests.traffic.trace", "load_tests.simulator.replay")
     assert crosses_load_tests("load_tests.report", "load_tests.whatif.report")
-    assert crosses_load_tests("load_tests.figures", "load_tests.whatif.questions.run")
+    assert crosses_load_tests("load_tests.paper", "load_tests.whatif.questions.run")
     assert not crosses_load_tests("load_tests.http.report", "load_tests.report.Report")
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from engine.config import EngineConfig
 from engine.core.engine import Engine
 from engine.errors import RequestError
-from engine.runtime.replica.admission import Admission
 from engine.runtime.outputs import idle_stats
+from engine.runtime.replica.admission import Admission
 from engine.types import Capacity, Request, StepOutput
 from load_tests.simulator.replay import Setup
 from load_tests.simulator.served_log import ServedLog

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from load_tests.figures.workloads import PREFIX_LENS, Translations
+from load_tests.paper.experiments.workloads import PREFIX_LENS, Translations
 from load_tests.traffic.latencies import Objective
 from load_tests.traffic.schedule import Extent, TracedRequest
 from load_tests.traffic.sources import MAX_TOTAL_LEN, Drawn, RequestSource, drawn_source

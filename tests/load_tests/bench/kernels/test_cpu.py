@@ -13,7 +13,7 @@ def test_rows_write_their_last_tokens_into_blocks_of_their_own() -> None:
     assert layout.context_lens.tolist() == [40, 40, 40]
     assert sorted(layout.block_tables.flatten().tolist()) == list(range(9))
     expected = layout.block_tables[:, 2].long() * 16 + 7
-    assert torch.equal(layout.slots, expected)
+    assert torch.equal(layout.slot_mapping, expected)
     assert layout.logit_indices is None
 
 
