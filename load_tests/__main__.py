@@ -31,24 +31,24 @@ COMMANDS = {
 }
 # command -> its module, or an object of one; only the one that is asked for is imported
 MODULES = {
-    "calibrate": "simulator.calibrate.calibration",
-    "http": "http.load",
-    "cpu_peers": "bench.peers.cpu_peers",
-    "cpu_kernels": "bench.kernels.cpu",
-    "whatif": "whatif.questions",
-    "validate": "whatif.validate",
-    "figures": "paper.figures_command",
-    "modern": "whatif.modern",
-    "kernels": "bench.kernels.parts",
-    "lengths": "traffic.condense",
-    "scheduler": "bench.in_process.scheduler",
-    "offline": "bench.peers.commands:OFFLINE",
-    "online": "bench.peers.commands:ONLINE",
-    "beam": "bench.peers.commands:BEAM",
-    "peers": "bench.peers.commands:PEERS",
-    "deterministic": "bench.in_process.deterministic",
-    "step": "bench.in_process.step",
-    "startup": "bench.startup.lives",
+    "calibrate": "load_tests.simulator.calibrate.calibration",
+    "http": "load_tests.http.load",
+    "cpu_peers": "load_tests.bench.peers.cpu_peers",
+    "cpu_kernels": "load_tests.bench.kernels.cpu",
+    "whatif": "load_tests.whatif.questions",
+    "validate": "load_tests.whatif.validate",
+    "figures": "load_tests.paper.figures_command",
+    "modern": "load_tests.whatif.modern",
+    "kernels": "load_tests.bench.kernels.parts",
+    "lengths": "load_tests.traffic.condense",
+    "scheduler": "load_tests.bench.in_process.scheduler",
+    "offline": "load_tests.bench.peers.commands:OFFLINE",
+    "online": "load_tests.bench.peers.commands:ONLINE",
+    "beam": "load_tests.bench.peers.commands:BEAM",
+    "peers": "load_tests.bench.peers.commands:PEERS",
+    "deterministic": "load_tests.bench.in_process.deterministic",
+    "step": "load_tests.bench.in_process.step",
+    "startup": "load_tests.bench.startup.lives",
 }
 
 
@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _command(name: str) -> CommandModule:
     """Import a module, or an object of one: `module:object`."""
     module, _, member = name.partition(":")
-    command: CommandModule = importlib.import_module(f"load_tests.{module}")
+    command: CommandModule = importlib.import_module(module)
     return getattr(command, member) if member else command
 
 

@@ -1,6 +1,6 @@
 """Command `kernels`: our kernels beside the best known ones, as shares of what the card can do.
 
-Each part is a module of this package, listed in `PARTS`, whose `measure(args)` yields a figure per
+Each part is a module of `PARTS`, whose `measure(args)` yields a figure per
 system and case, raced with `race`. Tables, JSON and log are made here. A figure's floor is the
 larger of its bytes over the memory rate and its arithmetic over the matrix rate, once with the
 datasheet's rates and once with those measured first in the same process.
@@ -23,7 +23,13 @@ from load_tests.options import at_least, several
 
 EXAMPLE = "python -m load_tests kernels --parts attention --fa3 _vllm_fa3_C.abi3.so"
 
-PARTS = ("attention", "linears", "elementwise", "sampling")
+# name -> module
+PARTS = {
+    "attention": "load_tests.bench.kernels.attention",
+    "linears": "load_tests.bench.kernels.linears",
+    "elementwise": "load_tests.bench.kernels.elementwise",
+    "sampling": "load_tests.bench.kernels.sampling",
+}
 
 _COLUMNS = ("case", "system", "us", "p10", "p90", "TB/s", "TFLOP/s", "% sheet", "% card", "speed")
 
@@ -118,5 +124,5 @@ def _part(name: str) -> str:
 
 
 def _load(name: str) -> KernelPart:
-    part: KernelPart = importlib.import_module(f"load_tests.bench.kernels.{name}")
+    part: KernelPart = importlib.import_module(PARTS[name])
     return part

@@ -1,10 +1,13 @@
 """Shares and ratios of the kernel benchmark; the races themselves need a GPU."""
 
 import argparse
+import json
+from pathlib import Path
 
 import pytest
 import torch
 
+from load_tests.__main__ import main
 from load_tests.bench.kernels.parts import EXAMPLE, headline, run, table_rows
 from load_tests.bench.kernels.race import CallTime, KernelFigure
 from load_tests.card import Ceilings
@@ -55,3 +58,12 @@ def test_without_a_gpu_it_says_so() -> None:
 
 def test_the_example_is_the_command() -> None:
     assert EXAMPLE.startswith("python -m load_tests kernels ")
+
+
+@pytest.mark.gpu
+def test_every_part_is_raced(tmp_path: Path) -> None:
+    assert main(["kernels", "--quick", "--repeats", "2", "--output", str(tmp_path)]) == 0
+    [path] = tmp_path.glob("kernels_*.json")
+    figures = json.loads(path.read_text())["figures"]
+    assert {figure["group"].split()[0] for figure in figures} >= {"decode", "prefill", "sampling"}
+    assert all(figure["timing"]["us"] > 0 for figure in figures)

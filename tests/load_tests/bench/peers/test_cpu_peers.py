@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.engine.model.tiny import save_tiny
 from tests.load_tests.fake_server import FakeServer
-
-ROOT = Path(__file__).parents[4]
 
 
 def run_command(*options: str) -> "subprocess.CompletedProcess[str]":

@@ -8,9 +8,8 @@ import psutil
 import pytest
 
 from load_tests.__main__ import main
+from tests import ROOT
 from tests.load_tests.free_port import free_port
-
-ROOT = Path(__file__).parents[4]
 
 
 def test_a_missing_configuration_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,8 +11,8 @@ import pytest
 from load_tests.__main__ import main
 from load_tests.paper.experiments.catalogue import catalogue
 from load_tests.paper.experiments.scales import SCALES
+from tests import ROOT
 
-ROOT = Path(__file__).parents[4]
 MINIATURE = SCALES["miniature"]
 FIGURES = {"2", "12", "13", "14", "15", "16", "17", "18", "19"}
 
