@@ -16,9 +16,13 @@ from load_tests import machine
 
 RESULTS = Path(__file__).parent / "results"
 
+# characters of a row of the log; the JSON file has what is cut
+LOG_WIDTH = 200
+_LOG_COMMAND_WIDTH = 60
+_PROGRAM = "python -m load_tests"
 LOG_HEAD = """# Results
 
-One row per run, newest last; README.md says how to read it.
+One row per run, newest last; [README.md](README.md) says how to read it and how the commands were run.
 
 | date | commit | machine | command | figures | file |
 |---|---|---|---|---|---|
@@ -56,15 +60,16 @@ class Report:
             self.log(headline)
 
     def log(self, headline: str) -> None:
-        """Append a row to the folder's LOG.md."""
+        """Append a row of at most `LOG_WIDTH` characters to the folder's LOG.md."""
         log = self.folder / "LOG.md"
         if not log.exists():
             log.write_text(LOG_HEAD, encoding="utf-8")
         date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
-        cells = (date, machine.commit(), machine.name(), f"`{command_line()}`", headline)
-        row = " | ".join(cell.replace("|", "/") for cell in cells)
+        words = _cut(command_line().removeprefix(f"{_PROGRAM} "), _LOG_COMMAND_WIDTH)
+        cells = [date, machine.commit(), machine.name(), f"`{words}`", "", f"{self.stem}.json"]
+        cells[4] = _cut(headline, LOG_WIDTH - len(_log_row(cells)))
         with log.open("a", encoding="utf-8") as file:
-            file.write(f"| {row} | {self.stem}.json |\n")
+            file.write(f"{_log_row(cells)}\n")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,7 +100,15 @@ def command_line() -> str:
         hidden.add_argument(option)
     hidden.add_argument("--log", action="store_true")
     _, words = hidden.parse_known_args(sys.argv[1:])
-    return shlex.join(["python", "-m", "load_tests", *words])
+    return f"{_PROGRAM} {shlex.join(words)}"
+
+
+def _log_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: max(0, width - 3)].rstrip()}..."
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
