@@ -22,7 +22,7 @@ _LOG_COMMAND_WIDTH = 60
 _PROGRAM = "python -m load_tests"
 LOG_HEAD = """# Results
 
-One row per run, newest last; [README.md](README.md) says how to read it and how the commands were run.
+One row per run, newest last; [README.md](README.md) says how to read it.
 
 | date | commit | machine | command | figures | file |
 |---|---|---|---|---|---|
