@@ -14,6 +14,7 @@ from engine.model_config import read_model_config
 from engine.types import Request, SamplingParams, StepOutput, int32
 from engine.worker.worker import load_worker
 from load_tests.model_folders import dtype_of, load_format_of
+from load_tests.traffic.schedule import Work
 
 
 def local_config(folder: Path, device: Device, **options: Any) -> EngineConfig:
@@ -36,15 +37,6 @@ def local_config(folder: Path, device: Device, **options: Any) -> EngineConfig:
 def greedy(output_len: int) -> SamplingParams:
     """Sample exactly so many tokens, past end tokens, each the likeliest."""
     return SamplingParams(max_tokens=output_len, temperature=0.0, ignore_eos=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
-    """A request that comes at a time, in seconds after the start."""
-
-    prompt: list[int]
-    sampling: SamplingParams
-    due_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +104,17 @@ class LocalEngine:
                 outputs[request_id - first_id].append(token)
         return outputs
 
-    def serve(self, arrivals: Sequence[Arrival]) -> Iterator[LocalStep]:
+    def serve(self, works: Sequence[Work]) -> Iterator[LocalStep]:
         """Take in what is due between steps, in the order of the times, until all have ended."""
         began_s, num_sent = time.perf_counter(), 0
-        while num_sent < len(arrivals) or self._engine.has_work:
+        while num_sent < len(works) or self._engine.has_work:
             now_s = time.perf_counter() - began_s
-            while num_sent < len(arrivals) and arrivals[num_sent].due_s <= now_s:
-                arrival = arrivals[num_sent]
-                self.add(arrival.prompt, arrival.sampling, arrival.due_s)
+            while num_sent < len(works) and works[num_sent].due_s <= now_s:
+                work = works[num_sent]
+                self.add(work.prompt, greedy(work.output_len), work.due_s)
                 num_sent += 1
             if not self._engine.has_work:
-                time.sleep(max(0.0, arrivals[num_sent].due_s - now_s))
+                time.sleep(max(0.0, works[num_sent].due_s - now_s))
                 continue
             start_s = time.perf_counter() - began_s
             output = self._engine.step(now_s)

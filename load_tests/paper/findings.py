@@ -10,6 +10,7 @@ from typing import Any, Literal
 from load_tests.paper.experiments.cells import Cell, CellResult
 from load_tests.paper.experiments.opt_models import OptModel, RecoveryTimes
 from load_tests.paper.experiments.panels import CurvePoints, Panel
+from load_tests.report import write_json
 
 Runner = Literal["engine", "simulated"]
 # quantities in which the simulator is compared with the engine, beside latencies
@@ -123,8 +124,7 @@ def write_findings(path: Path, findings: Findings, checks: Sequence[Mapping[str,
         "validation": [asdict(row) for row in findings.deviations],
         "batches": [asdict(row) for row in findings.batches],
     }
-    text = json.dumps(document, indent=1, allow_nan=False) + "\n"
-    path.write_text(text, encoding="utf-8")
+    write_json(path, document)
 
 
 def read_findings(path: Path) -> Findings:

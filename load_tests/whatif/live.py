@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from engine.config import EngineConfig
-from load_tests.local_engine import Arrival, LocalEngine, greedy
+from load_tests.local_engine import LocalEngine
 from load_tests.simulator.calibrate.live_worker import LiveWorker
 from load_tests.simulator.served_log import ServedLog
 from load_tests.simulator.step_time import StepTime
 from load_tests.traffic.latencies import Served
-from load_tests.traffic.schedule import TracedRequest, prompt
+from load_tests.traffic.schedule import TracedRequest, Work, prompt
 from load_tests.traffic.trace import Trace
 
 # tokens of the prompt of a request that does not count, and of its output
@@ -52,14 +52,12 @@ class LiveEngine:
 
     def serve(self, trace: Trace) -> ServedTrace:
         """Send every request at its time and wait for all; greedy, prompts of random tokens."""
-        log, steps = ServedLog[Served](), []
-        arrivals = []
+        log, steps, works = ServedLog[Served](), [], []
         for request_id, traced in enumerate(trace.requests, start=self._engine.next_id):
             log.add(request_id, Served(request=traced))
             ids = prompt(0, request_id, traced.input_len, self._num_tokens)
-            sampling = greedy(traced.output_len)
-            arrivals.append(Arrival(prompt=ids, sampling=sampling, due_s=traced.due_s))
-        for step in self._engine.serve(arrivals):
+            works.append(Work(prompt=ids, output_len=traced.output_len, due_s=traced.due_s))
+        for step in self._engine.serve(works):
             work = self._turn.steps[-1].work
             steps.append(
                 ExpectedStep(

@@ -95,7 +95,7 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SustainedRate:
+class SystemRate:
     """What a search found.
 
     Attributes:
@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def sustain(search: Search) -> SustainedRate:
+def sustain(search: Search) -> SystemRate:
     """Go up or down in twos until enough requests are just good, then halve the gap."""
     tried: dict[float, Figures] = {}
 
@@ -145,7 +145,7 @@ def sustain(search: Search) -> SustainedRate:
         middle = (low * high) ** 0.5
         low, high = (middle, high) if is_enough(middle) else (low, middle)
     is_good = tried[low].good_share >= search.share
-    return SustainedRate(
+    return SystemRate(
         workload=search.workload,
         system=search.system,
         objective=search.objective,
@@ -208,14 +208,14 @@ def systems(max_model_len: int) -> dict[str, EngineConfig]:
     return {name: base.with_options(**settings) for name, settings in SETTINGS.items()}
 
 
-def _by_workload(found: Sequence[SustainedRate]) -> Mapping[str, dict[str, SustainedRate]]:
-    table: dict[str, dict[str, SustainedRate]] = {}
+def _by_workload(found: Sequence[SystemRate]) -> Mapping[str, dict[str, SystemRate]]:
+    table: dict[str, dict[str, SystemRate]] = {}
     for each in found:
         table.setdefault(each.workload, {})[each.system] = each
     return table
 
 
-def _show(found: Sequence[SustainedRate]) -> None:
+def _show(found: Sequence[SystemRate]) -> None:
     title = "Requests per second within the level: LLaMA-3-8B on a modelled H100"
     rows = [
         (workload, *(f"{each.rate_per_s:.3g}" for each in by_system.values()))
@@ -238,7 +238,7 @@ def _show(found: Sequence[SustainedRate]) -> None:
     report.print_table("At that rate", columns, detail)
 
 
-def _write(args: argparse.Namespace, found: Sequence[SustainedRate]) -> Path:
+def _write(args: argparse.Namespace, found: Sequence[SystemRate]) -> Path:
     document = {
         "seed": args.seed,
         "duration_s": args.duration_s,

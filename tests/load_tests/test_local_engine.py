@@ -2,8 +2,9 @@ from itertools import pairwise
 
 import pytest
 
-from load_tests.local_engine import Arrival, LocalEngine, greedy, local_config
+from load_tests.local_engine import LocalEngine, local_config
 from load_tests.model_folders import model_folder
+from load_tests.traffic.schedule import Work
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,7 @@ def test_every_prompt_is_continued_by_as_many_tokens(engine: LocalEngine) -> Non
 
 def test_requests_come_at_their_times(engine: LocalEngine) -> None:
     first_id = engine.next_id
-    arrivals = [Arrival(prompt=[20 + i] * 4, sampling=greedy(2), due_s=0.05 * i) for i in range(3)]
+    arrivals = [Work(prompt=[20 + i] * 4, output_len=2, due_s=0.05 * i) for i in range(3)]
     steps = list(engine.serve(arrivals))
     assert not engine.has_work
     first_s: dict[int, float] = {}

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -32,14 +31,6 @@ PARTS = {
 }
 
 _COLUMNS = ("case", "system", "us", "p10", "p90", "TB/s", "TFLOP/s", "% sheet", "% card", "speed")
-
-
-class KernelPart(Protocol):
-    """What a module of `PARTS` offers."""
-
-    def measure(self, args: argparse.Namespace) -> Iterator[KernelFigure]:
-        """Race all cases; of a case, our kernel comes first."""
-        ...
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     )
     figures: list[KernelFigure] = []
     for part in args.parts:
-        for title, group in groupby(_load(part).measure(args), key=lambda figure: figure.group):
+        for title, group in groupby(_measure(part, args), key=lambda figure: figure.group):
             rows = list(group)
             report.print_table(title, _COLUMNS, table_rows(rows, sheet, measured))
             figures += rows
@@ -123,6 +114,7 @@ def _part(name: str) -> str:
     return name
 
 
-def _load(name: str) -> KernelPart:
-    part: KernelPart = importlib.import_module(PARTS[name])
-    return part
+def _measure(name: str, args: argparse.Namespace) -> Iterator[KernelFigure]:
+    """The figures of a part; of a case, our kernel comes first."""
+    figures: Iterator[KernelFigure] = importlib.import_module(PARTS[name]).measure(args)
+    return figures

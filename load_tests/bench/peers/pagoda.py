@@ -1,14 +1,16 @@
 """The engine in process, as a system that is measured."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from engine.config import EngineConfig
 from engine.types import SamplingParams
 from load_tests.bench.peers.measures import Knobs
-from load_tests.bench.peers.system import Timeline, Work, is_modern, main
-from load_tests.local_engine import Arrival, LocalEngine, greedy, local_config
+from load_tests.bench.peers.system import Timeline, is_modern, main
+from load_tests.local_engine import LocalEngine, greedy, local_config
+from load_tests.traffic.schedule import Work
 
 _DEFAULT_BUDGET = 2048
 
@@ -46,11 +48,7 @@ class PagodaSystem:
         """Take in what is due between steps."""
         timelines = [Timeline(work) for work in works]
         first_id = self._engine.next_id
-        arrivals = [
-            Arrival(prompt=work.prompt, sampling=greedy(work.output_len), due_s=work.due_s)
-            for work in works
-        ]
-        for step in self._engine.serve(arrivals):
+        for step in self._engine.serve(works):
             output = step.output
             for request_id, token in zip(output.request_ids, output.tokens, strict=True):
                 if token >= 0:
@@ -70,19 +68,11 @@ class PagodaSystem:
 
 def engine_config(knobs: Knobs, *, has_prefix_cache: bool) -> EngineConfig:
     """Configure the engine with random weights and without swap space."""
-    device: Any = knobs.device
+    budget = knobs.max_num_batched_tokens or _DEFAULT_BUDGET
+    options: dict[str, Any] = asdict(knobs) | {"max_num_batched_tokens": budget}
+    folder, device = Path(options.pop("model")), options.pop("device")
     return local_config(
-        Path(knobs.model),
-        device,
-        dtype=knobs.dtype,
-        load_format="dummy",
-        block_size=knobs.block_size,
-        num_blocks=knobs.num_blocks,
-        max_num_seqs=knobs.max_num_seqs,
-        max_num_batched_tokens=knobs.max_num_batched_tokens or _DEFAULT_BUDGET,
-        max_model_len=knobs.max_model_len,
-        prefix_cache=has_prefix_cache,
-        inter_token_latency_s=knobs.inter_token_latency_s,
+        folder, device, load_format="dummy", prefix_cache=has_prefix_cache, **options
     )
 
 

@@ -17,7 +17,7 @@ import numpy
 from load_tests.bench.peers.measures import Beam, Decode, Knobs, Measure, Offline, Online, Order
 from load_tests.traffic.lengths import FixedLengths
 from load_tests.traffic.lognormal import draw_pairs
-from load_tests.traffic.schedule import Extent, TracedRequest, poisson, prompt, traced_prompt
+from load_tests.traffic.schedule import Extent, TracedRequest, Work, poisson, prompt, traced_prompt
 from load_tests.traffic.sources import SOURCES, drawn_source
 
 # ids that every model has, far from the ones with a meaning
@@ -25,15 +25,6 @@ VOCAB_SIZE = 30000
 FIRST_ID = 10
 
 MeasuredFigures = dict[str, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """One request: generate exactly so many tokens greedily, past end tokens."""
-
-    prompt: list[int]
-    output_len: int
-    due_s: float = 0.0
 
 
 @dataclass(slots=True)

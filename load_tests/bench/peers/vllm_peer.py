@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from load_tests.bench.peers.measures import Beam, Knobs, Measure, Online
-from load_tests.bench.peers.system import Timeline, Work, is_modern, main
+from load_tests.bench.peers.system import Timeline, is_modern, main
+from load_tests.traffic.schedule import Work
 
 
 class VllmSystem:

@@ -30,6 +30,7 @@ from load_tests.paper.runners import simulated
 from load_tests.paper.runners.measured_card import MeasuredCard
 from load_tests.paper.runners.results import result_of
 from load_tests.paper.runners.stored_runs import CellRun, RunStep
+from load_tests.report import write_json
 from load_tests.simulator.calibrate.live_worker import (
     LiveStep,
     LiveWorker,
@@ -165,7 +166,7 @@ class EngineBench:
                 worker.capacity, num_blocks=engine.num_blocks, num_rows=engine.max_num_seqs
             )
             document = {"capacity": asdict(capacity), "run_ahead": worker.config.run_ahead}
-            path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+            write_json(path, document)
 
     def measure(self, cell: Cell, files: Files) -> CellRun:
         """Run a cell on an engine whose steps have all been taken before."""

@@ -30,6 +30,7 @@ from load_tests.paper.runners.recovery import measure_recovery
 from load_tests.paper.runners.simulated import program
 from load_tests.paper.runners.stored_runs import CellRun, CellWork, paths_of, run_missing
 from load_tests.paper.runners.validation import PairedRun, batches_over_time, validate
+from load_tests.report import write_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +121,7 @@ def _rates(task: LiveTask, card: MeasuredCard) -> Saturating:
     if missing:
         seconds = task.extents.window_s
         rates |= saturating_rates(card, missing, task.files, seconds, task.num_processes)
-        _write(path, _rows_of(rates))
+        write_json(path, _rows_of(rates))
     for load, rate in rates.items():
         _print(f"sustains {rate:.3g} req/s of {load.workload}, {kind_of(load)}, {load.system}")
     return rates
@@ -135,7 +136,7 @@ def _recoveries(
         _print("figure 19a")
         step_time = card.tables["plain"].step_time()
         times = measure_recovery(bench.engine.config(block_size=16), step_time)
-        _write(path, [asdict(row) for row in times])
+        write_json(path, [asdict(row) for row in times])
     return tuple(RecoveryTimes(**row) for row in _read(path)) if path.exists() else ()
 
 
@@ -167,10 +168,6 @@ def _rows_of(rates: Saturating) -> list[dict[str, object]]:
 def _read(path: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
     return rows
-
-
-def _write(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 def _print(line: str) -> None:

@@ -10,12 +10,13 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from load_tests.paper.experiments.cells import Cell, CellResult
 from load_tests.paper.experiments.workloads import Files, content
 from load_tests.parallel import as_done
 from load_tests.simulator.step_time import StepWork
 from load_tests.traffic.latencies import Served
-from load_tests.traffic.schedule import TimedRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,15 +128,7 @@ def read_run(path: Path) -> CellRun:
     Raises:
         FileNotFoundError: if it is not there.
     """
-    document = json.loads(gzip.decompress(path.read_bytes()))
-    requests = [(TimedRequest(**row.pop("request")), row) for row in document["requests"]]
-    return CellRun(
-        cell=Cell(**document["cell"]),
-        result=CellResult(**document["result"]),
-        requests=tuple(Served(request=request, **row) for request, row in requests),
-        steps=tuple(RunStep(**row) for row in document["steps"]),
-        machine=document["machine"],
-    )
+    return msgspec.json.decode(gzip.decompress(path.read_bytes()), type=CellRun)
 
 
 def _run_cell(task: tuple[Cell, Path], work: CellWork) -> float:

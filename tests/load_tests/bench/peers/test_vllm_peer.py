@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from load_tests.bench.peers.measures import Online
-from load_tests.bench.peers.system import Work, take
+from load_tests.bench.peers.system import take
 from load_tests.bench.peers.vllm_peer import VllmSystem
+from load_tests.traffic.schedule import Work
 from tests.load_tests.bench.peers.settings import MEASURES, knobs
 
 CONFIG = SimpleNamespace(
