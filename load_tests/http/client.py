@@ -95,17 +95,17 @@ def open_session() -> aiohttp.ClientSession:
     )
 
 
-async def first_model(session: aiohttp.ClientSession, url: str, api_key: str) -> str:
+async def first_model(session: aiohttp.ClientSession, target: Target) -> str:
     """Ask the server which model it serves.
 
     Raises:
         aiohttp.ClientError: if it does not answer or lists none.
     """
-    headers = Target(url=url, model="", api_key=api_key).headers
-    async with session.get(f"{url}/v1/models", headers=headers, raise_for_status=True) as response:
+    url, headers = f"{target.url}/v1/models", target.headers
+    async with session.get(url, headers=headers, raise_for_status=True) as response:
         models = (await response.json())["data"]
     if not models:
-        raise aiohttp.ClientError(f"{url}/v1/models lists no model")
+        raise aiohttp.ClientError(f"{url} lists no model")
     return str(models[0]["id"])
 
 

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
     settings = LoadSettings(
         url=args.url.rstrip("/"),
-        model=args.model,
+        model=args.model or "",
         api_key=args.api_key,
         vocab_size=args.vocab_size,
         seed=args.seed,

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import aiohttp
 
@@ -37,13 +37,11 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadSettings:
+class LoadSettings(Target):
     """How cases are sent, alike for all of them.
 
     Attributes:
-        url: base without /v1.
-        model: name to ask for; None takes the server's first.
-        stream: see `Target`.
+        model: name to ask for; empty takes the server's first.
         vocab_size: prompt ids are below it.
         seed: of the prompts.
         warmup: requests sent before the first case.
@@ -51,10 +49,7 @@ class LoadSettings:
         objective: what counts as a good request.
     """
 
-    url: str
-    model: str | None = None
-    api_key: str = ""
-    stream: bool = True
+    model: str = ""
     vocab_size: int = 32000
     seed: int = 0
     warmup: int = 8
@@ -97,10 +92,9 @@ async def drive(settings: LoadSettings, cases: Sequence[Case]) -> list[CaseResul
 
 async def _target(session: aiohttp.ClientSession, settings: LoadSettings) -> Target:
     try:
-        model = settings.model or await first_model(session, settings.url, settings.api_key)
+        return replace(settings, model=settings.model or await first_model(session, settings))
     except aiohttp.ClientError as error:
         raise ValueError(f"no server answers at {settings.url}: {error}") from error
-    return Target(url=settings.url, model=model, api_key=settings.api_key, stream=settings.stream)
 
 
 async def _warm_up(session: aiohttp.ClientSession, target: Target, settings: LoadSettings) -> None:

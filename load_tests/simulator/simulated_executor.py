@@ -100,7 +100,7 @@ class SimulatedExecutor:
         self._results.clear()
 
     def context_lens(self, plan: StepPlan) -> list[int]:
-        """Positions of every sequence that the plan submitted last computes or gives birth to."""
+        """Positions of every sequence that the plan submitted last computes or forks."""
         rows = plan.decode_rows + plan.prefill_rows + plan.sibling_rows
         return [self._lengths[row] for row in rows]
 

@@ -3,11 +3,11 @@
 import time
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from engine.config import EngineConfig, PreemptionPolicy
-from engine.core.engine import Engine
 from engine.types import Request, StepOutput, float32, int32
+from load_tests.local_engine import LocalEngine
 from load_tests.simulator.calibrate.live_worker import LiveWorker
 
 
@@ -78,27 +78,22 @@ class Stage:
     def run(self, arrangement: Arrangement, requests: Sequence[Request]) -> Answers:
         """Run requests, whose ids are their places, to their end."""
         turn = self._worker.turn(num_blocks=arrangement.num_blocks, num_rows=arrangement.num_rows)
-        engine = Engine(
-            replace(
-                self._worker.config.scheduler,
-                max_num_batched_tokens=arrangement.max_num_batched_tokens,
-                preemption=arrangement.preemption,
-                # where a preemption is wanted, nothing is kept free that would put it off
-                watermark=0.0,
-                growth_blocks=0.0,
-            ),
-            turn,
+        config = self._worker.config.with_options(
+            max_num_batched_tokens=arrangement.max_num_batched_tokens,
+            preemption=arrangement.preemption,
+            # where a preemption is wanted, nothing is kept free that would put it off
+            watermark=0.0,
+            growth_blocks=0.0,
         )
+        engine = LocalEngine(config, turn)
         answers = [RequestAnswer() for _ in requests]
         start_s = time.perf_counter()
         for request in requests:
-            engine.scheduler.add(request)
+            engine.add(list(request.prompt), request.sampling)
         stats = None
-        while engine.has_work:
-            output = engine.step(0.0)
-            if output is not None:
-                _take(output, answers)
-                stats = output.stats
+        for output in engine.steps():
+            _take(output, answers)
+            stats = output.stats
         wall_s = time.perf_counter() - start_s
         turn.close()
         assert stats is not None

@@ -34,7 +34,6 @@ from load_tests.report import write_json
 from load_tests.simulator.calibrate.live_worker import (
     LiveStep,
     LiveWorker,
-    Sizes,
     Turn,
     live_config,
 )
@@ -131,7 +130,10 @@ class EngineUnderTest:
         """Of a worker with blocks of a size."""
         # steps are calibrated with all that fit a GPU
         all_blocks = _CPU_BLOCKS if self.device == "cpu" else 0
-        sizes = Sizes(
+        return live_config(
+            self.folder,
+            self.device,
+            dtype_of(self.folder),
             max_num_seqs=max(points.num_rows for points in self.points.values()),
             max_num_batched_tokens=max(points.budget for points in self.points.values()),
             max_model_len=MAX_MODEL_LEN,
@@ -139,7 +141,6 @@ class EngineUnderTest:
             block_size=block_size,
             swap_bytes=_CPU_SWAP_BYTES if self.device == "cpu" else _SWAP_BYTES,
         )
-        return live_config(self.folder, self.device, dtype_of(self.folder), sizes)
 
 
 class EngineBench:

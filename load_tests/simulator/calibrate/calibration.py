@@ -96,25 +96,22 @@ def _points(args: argparse.Namespace) -> "Points":
 
 
 def _config(folder: Path, points: "Points", args: argparse.Namespace) -> EngineConfig:
-    from load_tests.simulator.calibrate.live_worker import Sizes, live_config
+    from load_tests.simulator.calibrate.live_worker import live_config
 
     longest = points.longest(read_model_config(folder).max_position)
     num_blocks = args.num_blocks
     if args.device == "cpu" and not num_blocks:
         # every batch at every context, whatever the memory
         num_blocks = div_ceil(max(points.batches) * (longest + 32), 16) + 64
-    sizes = Sizes(
+    return live_config(
+        folder,
+        args.device,
+        args.dtype or dtype_of(folder),
         max_num_seqs=points.num_rows,
         max_num_batched_tokens=points.budget,
         max_model_len=longest,
         num_blocks=num_blocks,
     )
-    return live_config(folder, args.device, args.dtype or dtype_of(folder), sizes)
-
-
-def _rows(table: StepTable) -> Iterator[tuple[str, ...]]:
-    for batch, times_s in zip(table.batches, table.decode_s, strict=True):
-        yield _row(f"decode {batch}", times_s)
 
 
 def _prompt_rows(table: StepTable) -> Iterator[tuple[str, ...]]:
@@ -130,7 +127,8 @@ def _row(name: str, times_s: Sequence[float]) -> tuple[str, ...]:
 
 def _show(table: StepTable) -> None:
     title = f"{table.model}, {table.device}, {table.dtype}: ms per step, medians"
-    report.print_table(title, ("", *(f"context {n}" for n in table.contexts)), _rows(table))
+    rows = (_row(f"decode {n}", s) for n, s in zip(table.batches, table.decode_s, strict=True))
+    report.print_table(title, ("", *(f"context {n}" for n in table.contexts)), rows)
     columns = ("", *(f"{n} tokens" for n in table.prompt_lens))
     report.print_table("Prompts", columns, _prompt_rows(table))
     print(f"the noisiest point has a ninth decile of {table.spread:.2f} times the first")

@@ -2,7 +2,7 @@
 
 import gc
 from collections import deque
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.config import Device, DType, EngineConfig
@@ -29,22 +29,10 @@ class LiveStep:
     step_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """See `EngineConfig`; 0 blocks are as many as fit."""
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_model_len: int
-    num_blocks: int = 0
-    block_size: int = 16
-    swap_bytes: int = 0
-
-
-def live_config(folder: Path, device: Device, dtype: DType, sizes: Sizes) -> EngineConfig:
-    """Configure a worker for a model; one without weights gets random ones."""
+def live_config(folder: Path, device: Device, dtype: DType, **sizes: int) -> EngineConfig:
+    """Configure a worker for a model, see `local_config`; `num_blocks` 0 are as many as fit."""
     run_ahead = 1 if device == "cpu" else 2
-    return local_config(folder, device, dtype=dtype, run_ahead=run_ahead, **asdict(sizes))
+    return local_config(folder, device, dtype=dtype, run_ahead=run_ahead, **sizes)
 
 
 class LiveWorker:

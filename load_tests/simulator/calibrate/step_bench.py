@@ -7,6 +7,7 @@ from statistics import fmean, median, quantiles
 
 from engine.core.engine import Engine
 from engine.integers import div_ceil
+from engine.types import int32
 from load_tests.simulator.calibrate.live_worker import LiveStep, LiveWorker, Turn
 from load_tests.simulator.calibrate.points import (
     MIXED_CONTEXT,
@@ -15,8 +16,8 @@ from load_tests.simulator.calibrate.points import (
     WARM_UP_STEPS,
     Points,
 )
-from load_tests.simulator.replay import Setup
-from load_tests.simulator.simulated_executor import BeamAncestry
+from load_tests.simulator.replay import length_request
+from load_tests.simulator.simulated_executor import PROMPT_TOKEN, BeamAncestry
 from load_tests.simulator.step_time import StepWork
 from load_tests.traffic.schedule import TimedRequest
 
@@ -232,13 +233,7 @@ class _Run:
         self._turn: Turn = worker.turn(ancestry=ancestry)
         self._engine = Engine(config, self._turn)
         self._n = points.n
-        self._setup = Setup(
-            config=config,
-            capacity=self._turn.capacity,
-            step_time=_Nothing(),
-            n=points.n,
-            beam_width=points.beam_width,
-        )
+        self._beam_width = points.beam_width
         self._num_sent = 0
 
     def prefill(self, num_tokens: int) -> None:
@@ -270,13 +265,12 @@ class _Run:
 
     def _add(self, prompt_len: int, output_len: int) -> None:
         timed = TimedRequest(due_s=0.0, input_len=prompt_len, output_len=output_len)
-        self._engine.scheduler.add(self._setup.request(self._num_sent, timed))
+        prompt = int32([PROMPT_TOKEN]) * prompt_len
+        request = length_request(
+            self._num_sent, timed, prompt, n=self._n, beam_width=self._beam_width
+        )
+        self._engine.scheduler.add(request)
         self._num_sent += 1
-
-
-class _Nothing:
-    def seconds(self, work: StepWork) -> float:
-        raise AssertionError(work)
 
 
 def _is_decode(work: StepWork, batch: int) -> bool:

@@ -2,7 +2,7 @@ import pytest
 
 from engine.config import SchedulerConfig
 from load_tests.model_folders import model_folder
-from load_tests.simulator.calibrate.live_worker import LiveWorker, Sizes, live_config
+from load_tests.simulator.calibrate.live_worker import LiveWorker, live_config
 from load_tests.simulator.clocks import LiveClock
 from load_tests.simulator.replay import Replay, Setup, replay
 from load_tests.simulator.simulated_executor import BeamAncestry
@@ -17,8 +17,17 @@ class _Nothing:
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> LiveWorker:
     folder = model_folder("tiny", tmp_path_factory.mktemp("tiny"))
-    sizes = Sizes(max_num_seqs=4, max_num_batched_tokens=64, max_model_len=64, num_blocks=32)
-    return LiveWorker(live_config(folder, "cpu", "float32", sizes))
+    return LiveWorker(
+        live_config(
+            folder,
+            "cpu",
+            "float32",
+            max_num_seqs=4,
+            max_num_batched_tokens=64,
+            max_model_len=64,
+            num_blocks=32,
+        )
+    )
 
 
 def _serve(

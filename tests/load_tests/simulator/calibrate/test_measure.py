@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from load_tests.model_folders import model_folder
-from load_tests.simulator.calibrate.live_worker import LiveWorker, Sizes, live_config
+from load_tests.simulator.calibrate.live_worker import LiveWorker, live_config
 from load_tests.simulator.calibrate.measure import calibrate
 from load_tests.simulator.calibrate.points import Points
 
@@ -17,8 +17,17 @@ def _times_ms(lines: list[str], what: str) -> list[list[float]]:
 
 def test_the_least_of_all_rounds_counts(tmp_path: Path) -> None:
     folder = model_folder("tiny", tmp_path)
-    sizes = Sizes(max_num_seqs=8, max_num_batched_tokens=64, max_model_len=128, num_blocks=100)
-    worker = LiveWorker(live_config(folder, "cpu", "float32", sizes))
+    worker = LiveWorker(
+        live_config(
+            folder,
+            "cpu",
+            "float32",
+            max_num_seqs=8,
+            max_num_batched_tokens=64,
+            max_model_len=128,
+            num_blocks=100,
+        )
+    )
     points = Points(
         batches=(2, 4), contexts=(24, 64), prompt_lens=(8, 32), mixed_batches=(4,),
         repeats=3, num_mixed=2, rounds=2,

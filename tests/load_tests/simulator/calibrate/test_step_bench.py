@@ -2,7 +2,7 @@ import pytest
 
 from engine.config import EngineConfig
 from load_tests.model_folders import model_folder
-from load_tests.simulator.calibrate.live_worker import LiveWorker, Sizes, Turn, live_config
+from load_tests.simulator.calibrate.live_worker import LiveWorker, Turn, live_config
 from load_tests.simulator.calibrate.points import DEFAULT_POINTS, Points
 from load_tests.simulator.calibrate.step_bench import StepBench
 from load_tests.simulator.simulated_executor import BeamAncestry
@@ -26,8 +26,17 @@ class Noting(LiveWorker):
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Noting:
     folder = model_folder("tiny", tmp_path_factory.mktemp("tiny"))
-    sizes = Sizes(max_num_seqs=8, max_num_batched_tokens=256, max_model_len=256, num_blocks=200)
-    return Noting(live_config(folder, "cpu", "float32", sizes))
+    return Noting(
+        live_config(
+            folder,
+            "cpu",
+            "float32",
+            max_num_seqs=8,
+            max_num_batched_tokens=256,
+            max_model_len=256,
+            num_blocks=200,
+        )
+    )
 
 
 POINTS = Points(
