@@ -14,7 +14,7 @@ from engine.model_config import read_model_config
 from engine.types import Request, SamplingParams, StepOutput, int32
 from engine.worker.worker import load_worker
 from load_tests.model_folders import dtype_of, load_format_of
-from load_tests.traffic.schedule import Work
+from load_tests.work import Work
 
 
 def local_config(folder: Path, device: Device, **options: Any) -> EngineConfig:

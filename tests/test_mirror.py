@@ -67,7 +67,7 @@ TESTED_ELSEWHERE = {
     "kernels/batch.py": ("kernels/test_reference.py", "kernels/triton/test_batch.py"),
     "kernels/cpu/library.py": ("kernels/cpu/test_backend.py", "kernels/cpu/test_linear.py"),
     "kernels/cuda_runtime.py": ("engine/worker/graphs/test_cuda_graphs.py",),
-    "kernels/runtime.py": ("engine/worker/test_inputs.py",),
+    "kernels/runtime.py": ("engine/worker/test_staging.py",),
     "kernels/triton/attention/decode_attention.py": (
         "kernels/triton/attention/test_attention_work.py",
     ),
@@ -135,6 +135,7 @@ TESTED_ELSEWHERE = {
     "load_tests/whatif/settings.py": ("load_tests/whatif/test_questions.py",),
     "load_tests/whatif/tornado.py": ("load_tests/whatif/test_questions.py",),
     "load_tests/whatif/workloads.py": ("load_tests/whatif/test_modern.py",),
+    "load_tests/work.py": ("load_tests/test_local_engine.py",),
 }
 # tests of what several modules do together: folders, and single test modules
 FEATURES = (

@@ -29,15 +29,6 @@ Schedule = tuple[TimedRequest, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """One request: generate exactly so many tokens greedily, past end tokens."""
-
-    prompt: list[int]
-    output_len: int
-    due_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TracedRequest(TimedRequest):
     """One request of a trace.
 

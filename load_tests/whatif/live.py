@@ -8,8 +8,9 @@ from load_tests.simulator.calibrate.live_worker import LiveWorker
 from load_tests.simulator.served_log import ServedLog
 from load_tests.simulator.step_time import StepTime
 from load_tests.traffic.latencies import Served
-from load_tests.traffic.schedule import TracedRequest, Work, prompt
+from load_tests.traffic.schedule import TracedRequest, prompt
 from load_tests.traffic.trace import Trace
+from load_tests.work import Work
 
 # tokens of the prompt of a request that does not count, and of its output
 _WARM_UP = 32

@@ -4,7 +4,7 @@ import pytest
 
 from load_tests.local_engine import LocalEngine, local_config
 from load_tests.model_folders import model_folder
-from load_tests.traffic.schedule import Work
+from load_tests.work import Work
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from engine.types import SamplingParams
 from load_tests.bench.peers.measures import Knobs
 from load_tests.bench.peers.system import Timeline, is_modern, main
 from load_tests.local_engine import LocalEngine, greedy, local_config
-from load_tests.traffic.schedule import Work
+from load_tests.work import Work
 
 _DEFAULT_BUDGET = 2048
 

@@ -17,8 +17,9 @@ import numpy
 from load_tests.bench.peers.measures import Beam, Decode, Knobs, Measure, Offline, Online, Order
 from load_tests.traffic.lengths import FixedLengths
 from load_tests.traffic.lognormal import draw_pairs
-from load_tests.traffic.schedule import Extent, TracedRequest, Work, poisson, prompt, traced_prompt
+from load_tests.traffic.schedule import Extent, TracedRequest, poisson, prompt, traced_prompt
 from load_tests.traffic.sources import SOURCES, drawn_source
+from load_tests.work import Work
 
 # ids that every model has, far from the ones with a meaning
 VOCAB_SIZE = 30000

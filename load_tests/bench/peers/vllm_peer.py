@@ -10,7 +10,7 @@ from typing import Any
 
 from load_tests.bench.peers.measures import Beam, Knobs, Measure, Online
 from load_tests.bench.peers.system import Timeline, is_modern, main
-from load_tests.traffic.schedule import Work
+from load_tests.work import Work
 
 
 class VllmSystem:

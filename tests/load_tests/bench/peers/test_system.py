@@ -9,7 +9,7 @@ import pytest
 from load_tests.bench.peers.measures import Beam, Decode, Offline, Online
 from load_tests.bench.peers.system import Timeline, arrivals, is_modern, take
 from load_tests.traffic.lognormal import draw_pairs
-from load_tests.traffic.schedule import Work
+from load_tests.work import Work
 
 OFFLINE = Offline(trace="alpaca", num_requests=5, seed=0)
 DECODE = Decode(batch=2, input_len=8, output_len=4, seed=0)

@@ -13,7 +13,7 @@ import pytest
 from load_tests.bench.peers.measures import Online
 from load_tests.bench.peers.system import take
 from load_tests.bench.peers.vllm_peer import VllmSystem
-from load_tests.traffic.schedule import Work
+from load_tests.work import Work
 from tests.load_tests.bench.peers.settings import MEASURES, knobs
 
 CONFIG = SimpleNamespace(
