@@ -17,7 +17,7 @@ ROUTING_PERIOD_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Flown:
+class ReplayedTrace:
     """A trace that was replayed.
 
     Attributes:
@@ -34,7 +34,9 @@ class Flown:
         return [served for served in self.served if not served.is_refused]
 
 
-def fly(setup: ReplicaSetup, trace: Trace, *, num_replicas: int = 1, seed: int = 0) -> Flown:
+def replay_trace(
+    setup: ReplicaSetup, trace: Trace, *, num_replicas: int = 1, seed: int = 0
+) -> ReplayedTrace:
     """Send every request at its time and serve all.
 
     Args:
@@ -59,7 +61,7 @@ def fly(setup: ReplicaSetup, trace: Trace, *, num_replicas: int = 1, seed: int =
     for replica in replicas:
         replica.advance(float("inf"))
     served = tuple(replica.served[index] for index, replica in enumerate(placed))
-    return Flown(served, tuple(replicas))
+    return ReplayedTrace(served, tuple(replicas))
 
 
 class _Router:

@@ -8,7 +8,7 @@ from engine.config import EngineConfig
 from load_tests.simulator.speeds import WorkerSpeed, read_speed
 from load_tests.traffic.latencies import DEFAULT_OBJECTIVE, Objective, Summary, latencies, summarise
 from load_tests.traffic.trace import Trace
-from load_tests.whatif.fleet import Flown, fly
+from load_tests.whatif.fleet import ReplayedTrace, replay_trace
 from load_tests.whatif.replica import USES, ReplicaSetup
 from load_tests.whatif.settings import capacity
 
@@ -103,19 +103,19 @@ class Experiment:
         """
         trace = self.trace if rate == 1.0 else self.trace.faster(rate)
         count = num_replicas or self.num_replicas
-        flown = fly(self.replica(config), trace, num_replicas=count, seed=self.seed)
-        done = latencies(flown.done)
+        replayed = replay_trace(self.replica(config), trace, num_replicas=count, seed=self.seed)
+        done = latencies(replayed.done)
         curves = {
             name: tuple(numpy.percentile(values, range(101)).tolist())
             for name, values in done.items()
             if values
         }
-        return ReplayOutcome(measure(flown, self.objective), curves)
+        return ReplayOutcome(measure(replayed, self.objective), curves)
 
 
-def measure(flown: Flown, objective: Objective) -> Figures:
+def measure(replayed: ReplayedTrace, objective: Objective) -> Figures:
     """Compute every figure of a replay."""
-    done, replicas = flown.done, flown.replicas
+    done, replicas = replayed.done, replayed.replicas
     makespan_s = max((served.finish_s or 0.0 for served in done), default=0.0)
     busy_s = sum(replica.busy_s for replica in replicas)
     slot_s = {use: sum(replica.slot_s[use] for replica in replicas) for use in USES}
@@ -124,8 +124,8 @@ def measure(flown: Flown, objective: Objective) -> Figures:
     num_prompt_tokens = sum(served.request.input_len for served in done)
     summaries = {name: summarise(values) for name, values in latencies(done).items()}
     return Figures(
-        num_requests=len(flown.served),
-        num_refused=len(flown.served) - len(done),
+        num_requests=len(replayed.served),
+        num_refused=len(replayed.served) - len(done),
         makespan_s=makespan_s,
         requests_per_s=_ratio(len(done), makespan_s),
         output_tokens_per_s=_ratio(num_tokens, makespan_s),
@@ -136,7 +136,7 @@ def measure(flown: Flown, objective: Objective) -> Figures:
         uses={use: 100 * _ratio(slot_s[use], sum(slot_s.values())) for use in USES},
         shared_saving=100 * _ratio(saved_s, saved_s + slot_s["filled"]),
         cached_share=100 * _ratio(sum(served.num_cached for served in done), num_prompt_tokens),
-        good_share=sum(map(objective.is_kept, done)) / len(flown.served),
+        good_share=sum(map(objective.is_kept, done)) / len(replayed.served),
         **summaries,
     )
 

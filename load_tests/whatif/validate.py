@@ -18,7 +18,7 @@ from load_tests.traffic.latencies import Served, latencies, summarise
 from load_tests.traffic.lengths import parse_lengths
 from load_tests.traffic.schedule import Extent, poisson
 from load_tests.traffic.trace import Trace, from_schedule
-from load_tests.whatif.fleet import fly
+from load_tests.whatif.fleet import replay_trace
 from load_tests.whatif.questions import parse_changes, resolve
 from load_tests.whatif.replays import Experiment
 
@@ -178,7 +178,7 @@ def _predict(
     config: EngineConfig, table: Path, trace: Trace, *, pace: float = 1.0
 ) -> tuple[Served, ...]:
     replica = _experiment(table, trace).replica(config)
-    return fly(replace(replica, step_time=Scaled(replica.step_time, pace)), trace).served
+    return replay_trace(replace(replica, step_time=Scaled(replica.step_time, pace)), trace).served
 
 
 def percentiles(served: Sequence[Served]) -> dict[str, float]:

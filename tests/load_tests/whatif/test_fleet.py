@@ -11,7 +11,7 @@ from load_tests.simulator.step_time import LinearStepTime
 from load_tests.traffic.latencies import Objective
 from load_tests.traffic.schedule import TracedRequest
 from load_tests.traffic.trace import Trace
-from load_tests.whatif.fleet import fly
+from load_tests.whatif.fleet import replay_trace
 from load_tests.whatif.replays import Figures, measure
 from load_tests.whatif.replica import USES, ReplicaSetup
 
@@ -52,7 +52,7 @@ def trace(*rows: tuple[float, int, int], **fields: Any) -> Trace:
 
 
 def figures(of: ReplicaSetup, what: Trace, **options: Any) -> Figures:
-    return measure(fly(of, what, **options), LEVEL)
+    return measure(replay_trace(of, what, **options), LEVEL)
 
 
 def test_latencies_count_from_arrival() -> None:
@@ -87,10 +87,10 @@ def test_equal_hashes_share_blocks_of_any_size() -> None:
 
 
 def test_a_pool_that_is_too_small_preempts_and_counts_for_whom() -> None:
-    flown = fly(replica(num_blocks=9), trace((0.0, 8, 20), (0.0, 8, 20)))
-    found = measure(flown, LEVEL)
+    replayed = replay_trace(replica(num_blocks=9), trace((0.0, 8, 20), (0.0, 8, 20)))
+    found = measure(replayed, LEVEL)
     assert found.num_recomputed > 0
-    assert [served.num_preemptions for served in flown.served] == [0, found.num_recomputed]
+    assert [served.num_preemptions for served in replayed.served] == [0, found.num_recomputed]
 
 
 def test_what_a_replica_would_refuse_is_refused() -> None:
@@ -118,7 +118,7 @@ def test_requests_go_to_the_less_loaded_replica() -> None:
 @pytest.mark.parametrize("run_ahead", [1, 2])
 def test_samples_and_beams_end_once(run_ahead: int) -> None:
     for fields in ({"n": 3}, {"n": 2, "beam_width": 3}):
-        flown = fly(replica(run_ahead=run_ahead), trace((0.0, 6, 5), **fields))
-        [served] = flown.served
+        replayed = replay_trace(replica(run_ahead=run_ahead), trace((0.0, 6, 5), **fields))
+        [served] = replayed.served
         assert served.first_token_s is not None
         assert served.finish_s == 5.0
