@@ -11,8 +11,8 @@ import openai
 import pytest
 import yaml
 
-from load_tests.startup.process_tree import wait_gone
-from load_tests.startup.server_process import ServerProcess
+from load_tests.bench.startup.process_tree import wait_gone
+from load_tests.bench.startup.server_process import ServerProcess
 from tests.load_tests.free_port import free_port
 
 pytestmark = pytest.mark.ray
