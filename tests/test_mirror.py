@@ -35,6 +35,7 @@ TESTED_ELSEWHERE = {
     "engine/config/scheduler.py": ("engine/config/test_engine.py",),
     "engine/core/decoding/stop_pattern.py": ("engine/core/decoding/test_beam_search.py",),
     "engine/core/executor.py": ("engine/core/test_engine.py",),
+    "engine/executor/rank_worker.py": ("engine/executor/test_rank_actor.py",),
     "engine/core/memory/block_manager.py": ("engine/core/memory/test_paged_block_manager.py",),
     "engine/core/memory/block_table.py": ("engine/core/memory/test_paged_block_manager.py",),
     "engine/core/memory/prefix_index.py": ("engine/core/memory/test_paged_block_manager.py",),
@@ -162,6 +163,7 @@ FEATURES = (
     "tests/test_end_to_end.py",
     "tests/test_mirror.py",
     "tests/test_names.py",
+    "tests/test_words.py",
 )
 
 
