@@ -27,6 +27,7 @@ from app.serve.deployments import (
 )
 from app.serve.startup import config_errors_without_traceback
 from app.settings.config import DEFAULT_STREAM_INTERVAL_MS, AppConfig, parse_config
+from app.settings.sampling_defaults import read_sampling_defaults
 from app.text.tokenizer import Tokenizer
 from engine.config import EngineConfig
 from engine.errors import ConfigError
@@ -90,12 +91,14 @@ def make_http_app(
     settings: ApiSettings,
     end_token_ids: Sequence[int],
 ) -> ASGIApp:
-    """Make the HTTP application inside an ingress replica, and log what ends an answer."""
+    """Make the HTTP application inside an ingress replica, and log what the model's folder says."""
     tokenizer = Tokenizer.load(locate())
     spelled = [
         tokenizer.vocabulary.piece(token).decode(errors="replace") for token in end_token_ids
     ]
     logger.info("model_ends token_ids=%s spelled=%s", list(end_token_ids), spelled)
+    if defaults := settings.sampling_defaults:
+        logger.info("sampling_defaults %s", " ".join(f"{k}={v}" for k, v in defaults.items()))
     return build_app(client, tokenizer, settings)
 
 
@@ -123,7 +126,7 @@ def api_settings(config: AppConfig, engine: EngineConfig) -> ApiSettings:
     """Return what the HTTP layer must know.
 
     Raises:
-        ConfigError: if the file of API keys cannot be used.
+        ConfigError: if the file of API keys, or the model's generation_config.json, cannot be used.
     """
     return ApiSettings(
         model_id=config.model_id,
@@ -132,6 +135,7 @@ def api_settings(config: AppConfig, engine: EngineConfig) -> ApiSettings:
         vocab_size=engine.model.num_choices,
         unknown_parameters=config.unknown_parameters,
         max_body_bytes=int(config.limits.max_body_mib * (1 << 20)),
+        sampling_defaults=read_sampling_defaults(Path(engine.model_path)),
         api_key_sha256=_read_api_keys(config.api_keys_file),
     )
 

@@ -19,15 +19,20 @@ def read_model_config(folder: Path) -> ModelConfig:
     Raises:
         ConfigError: if a file is missing or damaged, or the model's kind is not supported.
     """
-    config = _read_json(folder / "config.json")
+    config = read_json(folder / "config.json")
     generation = folder / "generation_config.json"
     try:
-        return _parse(config, _read_json(generation) if generation.exists() else {})
+        return _parse(config, read_json(generation) if generation.exists() else {})
     except ConfigError as error:
         raise ConfigError(f"{folder / 'config.json'}: {error}") from None
 
 
-def _read_json(path: Path) -> Json:
+def read_json(path: Path) -> Json:
+    """Read a file of a model's folder.
+
+    Raises:
+        ConfigError: if it is missing, or not a JSON object.
+    """
     try:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:

@@ -46,6 +46,22 @@ def test_every_end_that_a_folder_names_is_an_end(
     assert line.startswith("model_ends token_ids=[0, 5, 1, 2] spelled=['<|endoftext|>', ")
 
 
+def test_the_folder_s_sampling_defaults_are_the_api_s(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_model(tmp_path)
+    byte_level_backend().save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "generation_config.json").write_text('{"top_k": 1, "temperature": 0.6}')
+    args = {"model": str(tmp_path), "device": "cpu", "kv_cache_gib": 0.01}
+    settings = api_settings(parse_config(args), check(parse_config(args)))
+    assert settings.sampling_defaults == {"temperature": 0.6, "top_k": 1}
+    with caplog.at_level(logging.INFO):
+        make_http_app(
+            FakeEngineClient([]), locate=lambda: tmp_path, settings=settings, end_token_ids=[]
+        )
+    assert caplog.records[-1].getMessage() == "sampling_defaults temperature=0.6 top_k=1"
+
+
 def test_an_end_without_a_row_in_the_embedding_is_none(tmp_path: Path) -> None:
     write_model(tmp_path, eos_token_id=0, vocab_size=2)
     byte_level_backend().save(str(tmp_path / "tokenizer.json"))
