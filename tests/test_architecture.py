@@ -61,7 +61,7 @@ APP_MAY_IMPORT = {
 }  # fmt: skip
 MAX_MODULES = 14
 # folders that have more until they are parted
-TOO_FULL = {"engine/core", "load_tests/whatif", "tests/core", "tests/engine/worker"}
+TOO_FULL = {"load_tests/whatif"}
 # kernels know nothing of the engine, not even its types; the types rest on nothing
 WITHOUT_SHARED = {"kernels", "engine.types"}
 # packages that are imported whole: which module holds what is their own business

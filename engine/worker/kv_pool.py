@@ -1,4 +1,4 @@
-"""The memory of keys and values: one tensor of equal blocks (paper, section 4.1)."""
+"""The KV pool: keys and values of all tokens, a tensor of equal blocks (paper, section 4.1)."""
 
 import math
 
@@ -7,6 +7,7 @@ from torch import Tensor
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
+from engine.integers import div_ceil
 from engine.model.parallel import TensorParallel
 from engine.types import IntColumn
 from kernels.backend import KernelBackend
@@ -72,7 +73,7 @@ class KVPool:
     def swap_out(self, blocks: IntColumn, slots: IntColumn) -> None:
         """Copy whole blocks to slots of the swap space (paper, section 4.5).
 
-        The copies go on beside later steps; whatever is fetched next arrives after them.
+        The copies may overlap with later steps; what is fetched next arrives after them.
         """
         self._runtime.move_out(self.kv, blocks.tolist(), self._swap, slots.tolist())
 
@@ -86,7 +87,7 @@ def _check_room(config: EngineConfig, num_blocks: int, block_bytes: int) -> None
     longest = config.scheduler.max_model_len
     if num_slots >= longest:
         return
-    needed = -(-longest // config.block_size)
+    needed = div_ceil(longest, config.block_size)
     raise ConfigError(
         f"the KV pool holds {num_slots} tokens, fewer than max_model_len={longest}; "
         f"raise kv_cache_bytes to {needed * block_bytes} (num_blocks to {needed}) or lower "

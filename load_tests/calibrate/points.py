@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from engine.config import Device
-from engine.worker.graphs.graph_batch import decode_sizes, mixed_variants
+from engine.worker.graphs.graph_batch import decode_sizes, mixed_shapes
 
 # the first steps of a batch find cold caches
 WARM_UP_STEPS = 3
@@ -77,8 +77,8 @@ class Points:
 
 
 # the sizes that the engine makes graphs for, and the first beyond, where each kernel is launched
-_GPU_MIXED = mixed_variants(256, 2560)
-_GPU_LENS = tuple(sorted({variant.num_prompt_tokens for variant in _GPU_MIXED}))
+_GPU_MIXED = mixed_shapes(256, 2560)
+_GPU_LENS = tuple(sorted({shape.num_prompt_tokens for shape in _GPU_MIXED}))
 # Matrix products take other kernels, or more tiles of rows, from 33, 65, 97, 129 and 193 rows on:
 # the graphs just beyond. The others are graphs with prompts.
 _GPU_BRIEF = (16, 40, 72, 96, 104, 144, 192, 208)
@@ -94,7 +94,7 @@ DEFAULT_POINTS: dict[Device, Points] = {
         batches=tuple(sorted((1, 8, 32, 64, 128, 256, *_GPU_BRIEF))),
         contexts=(32, 128, 512, 1900, 2048),
         prompt_lens=(*_GPU_LENS, _GPU_LENS[-1] + 1, 2560),
-        mixed_batches=tuple(sorted({variant.num_decodes for variant in _GPU_MIXED})),
+        mixed_batches=tuple(sorted({shape.num_decodes for shape in _GPU_MIXED})),
         brief_batches=_GPU_BRIEF,
         padded_len=_GPU_LENS[-1],
         padded_batch=256,

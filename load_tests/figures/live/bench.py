@@ -12,10 +12,10 @@ from engine.config import Device, DType, EngineConfig
 from engine.executor.simulated import BeamAncestry
 from engine.types import Capacity
 from engine.worker.graphs.graph_batch import (
-    Variant,
-    mixed_variants,
-    searching_mixed_variants,
-    searching_variants,
+    GraphShape,
+    mixed_shapes,
+    searching_mixed_shapes,
+    searching_shapes,
 )
 from load_tests import machine
 from load_tests.calibrate.live_worker import LiveWorker, Sizes, Turn, live_config
@@ -107,9 +107,9 @@ class Settings:
         samples, beams = several, replace(several, beam_width=several.n, rounds=2)
         if self.device == "cuda":
             limits = max(plain.batches), plain.budget
-            samples = replace(_like_graphs(samples, mixed_variants(*limits)), sizes=plain.sizes)
-            sizes = tuple(sorted({v.num_decodes for v in searching_variants(limits[0])}))
-            beams = replace(_like_graphs(beams, searching_mixed_variants(*limits)), sizes=sizes)
+            samples = replace(_like_graphs(samples, mixed_shapes(*limits)), sizes=plain.sizes)
+            sizes = tuple(sorted({v.num_decodes for v in searching_shapes(limits[0])}))
+            beams = replace(_like_graphs(beams, searching_mixed_shapes(*limits)), sizes=sizes)
         return {"plain": plain, "samples": samples, "beams": beams}
 
     def blocks(self, block_size: int) -> int:
@@ -198,10 +198,10 @@ class Bench:
         return self._worker
 
 
-def _like_graphs(points: Points, variants: Sequence[Variant]) -> Points:
+def _like_graphs(points: Points, shapes: Sequence[GraphShape]) -> Points:
     """Measure prompts beside decodes in the sizes of their graphs, and just beyond."""
-    lens = sorted({variant.num_prompt_tokens for variant in variants})
-    batches = tuple(sorted({variant.num_decodes for variant in variants}))
+    lens = sorted({shape.num_prompt_tokens for shape in shapes})
+    batches = tuple(sorted({shape.num_decodes for shape in shapes}))
     return replace(
         points,
         prompt_lens=(*lens, lens[-1] + 1, max(points.prompt_lens)),

@@ -107,7 +107,7 @@ def test_preempted_requests_generate_what_transformers_does(
     num_recomputed, num_swapped = engine.num_preempted
     assert (num_swapped if mode == "swap" else num_recomputed) > 0
     for index, prompt in enumerate(prompts):
-        assert engine.told[index, 0].tokens == model.greedy(prompt, _NUM_TOKENS)
+        assert engine.reported[index, 0].tokens == model.greedy(prompt, _NUM_TOKENS)
 
 
 @pytest.mark.parametrize("name", ["opt", "gpt2"])

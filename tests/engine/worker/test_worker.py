@@ -14,8 +14,8 @@ from engine.worker.worker import load_worker
 from kernels.runtime import HostRuntime
 from tests.engine.model.tiny import TinyModel, save_tiny
 from tests.engine.whole.engine_run import SWAP_BYTES
-from tests.engine.worker.loading import loader
 from tests.engine.worker.plans import GREEDY, Driver
+from tests.fakes.worker_loader import loader
 
 _POISON = 300
 
@@ -49,6 +49,14 @@ def test_chunk_that_does_not_end_the_prompt_samples_nothing(tiny: TinyModel) -> 
     driver = Driver(load_worker(tiny.config()))
     row = driver.admit([1, 2, 3, 4])
     assert [len(result.tokens) for result in driver.prefill(row, 2)] == [0, 1]
+
+
+def test_a_row_is_as_long_as_what_was_computed_of_it(tiny: TinyModel) -> None:
+    driver = Driver(load_worker(tiny.config()))
+    row = driver.admit([1, 2, 3, 4])
+    for num_tokens, length in ((1, 1), (2, 3), (1, 4)):
+        driver.step(prefills=[(row, num_tokens)])
+        assert driver.worker._table.lengths[row.row] == length
 
 
 def test_result_lists_decodes_before_ended_prefills(tiny: TinyModel) -> None:
