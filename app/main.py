@@ -136,6 +136,7 @@ def api_settings(config: AppConfig, engine: EngineConfig) -> ApiSettings:
         unknown_parameters=config.unknown_parameters,
         max_body_bytes=int(config.limits.max_body_mib * (1 << 20)),
         sampling_defaults=read_sampling_defaults(Path(engine.model_path)),
+        cors_origins=config.cors_origins,
         api_key_sha256=_read_api_keys(config.api_keys_file),
     )
 

@@ -22,6 +22,7 @@ class ApiSettings:
             comment; its status is 200 from then on.
         sampling_defaults: field of a request -> its value where the request names none, instead of
             that of the schema.
+        cors_origins: origins whose pages a browser lets call the API; `*` for all.
         api_key_sha256: digests of the accepted keys; empty accepts every caller.
     """
 
@@ -34,4 +35,5 @@ class ApiSettings:
     max_body_bytes: int = 4 << 20
     keep_alive_s: float = 15.0
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)
+    cors_origins: tuple[str, ...] = ()
     api_key_sha256: tuple[bytes, ...] = ()
