@@ -32,7 +32,7 @@ from app.text.tokenizer import Tokenizer
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.runtime.protocol import EngineClient
-from engine.runtime.replica.supervisor import ClientLimits
+from engine.runtime.replica.client_session import ClientLimits
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Whether a request may enter, told at once and without asking the scheduler."""
+"""Decides whether a replica accepts a request, at once and without asking the scheduler."""
 
 from collections import deque
 
@@ -14,7 +14,7 @@ WINDOW = 64
 
 
 class Admission:
-    """Limits of one engine replica, and how fast it works its queue off."""
+    """Limits of one engine replica, and the rate at which its requests have ended lately."""
 
     def __init__(self, config: EngineConfig, capacity: Capacity) -> None:
         self._max_num_waiting = config.max_num_waiting
@@ -23,7 +23,7 @@ class Admission:
         self._finished_s: deque[float] = deque(maxlen=WINDOW)
 
     def check(self, request: Request, *, num_waiting: int, now_s: float) -> None:
-        """Accept by returning.
+        """Return if the request is accepted.
 
         Args:
             num_waiting: requests that are accepted but not in the batch.
