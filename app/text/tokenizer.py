@@ -19,6 +19,11 @@ from engine.types import IntColumn, int32
 class Tokenizer:
     """The tokenizer of one model. Safe to use from several threads.
 
+    Attributes:
+        vocabulary: of all tokens.
+        end_ids: tokens that end an answer as its files have it: the end of a text, and what the
+            chat template writes behind an answer.
+
     Args:
         backend: from tokenizer.json.
         special_tokens: spellings by name (`bos_token`, ...), as the chat template sees them.
@@ -39,6 +44,7 @@ class Tokenizer:
         self._template = (
             None if chat_template is None else ChatTemplate(chat_template, special_tokens)
         )
+        self.end_ids = self._ends(special_tokens.get("eos_token", ""))
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":
@@ -100,6 +106,15 @@ class Tokenizer:
         """Return the text of token ids that begin a text of their own."""
         detokenizer = Detokenizer(self.vocabulary, skip_special=skip_special, starts_text=True)
         return "".join(map(detokenizer.push, ids)) + detokenizer.finish()
+
+    def _ends(self, eos_token: str) -> tuple[int, ...]:
+        ends = [self._backend.token_to_id(eos_token)]
+        if self._template is not None:
+            behind = self._template.end_of_answer().lstrip()
+            first = _encode(self._backend, behind, add_special_tokens=False)[:1]
+            added = self._backend.get_added_tokens_decoder()
+            ends += [token for token in first if token in added]
+        return tuple(dict.fromkeys(token for token in ends if token is not None))
 
 
 def _without_control_tokens(backend: Backend) -> Backend:

@@ -40,8 +40,7 @@ class KVPool:
         """
         model = config.model
         num_kv_heads = parallel.share(model.num_kv_heads, "num_kv_heads")
-        value_bytes = backend.dtype.itemsize
-        block_bytes = config.block_size * model.kv_bytes_per_token(value_bytes, parallel.size)
+        block_bytes = bytes_per_block(config, parallel, backend)
         num_blocks = config.num_blocks or num_bytes // block_bytes
         _check_room(config, num_blocks, block_bytes)
         block_shape = (model.num_layers, 2, num_kv_heads, config.block_size, model.head_dim)
@@ -82,16 +81,25 @@ class KVPool:
         self._runtime.move_in(self._swap, slots.tolist(), self.kv, blocks.tolist())
 
 
+def bytes_per_block(config: EngineConfig, parallel: TensorParallel, backend: KernelBackend) -> int:
+    """Bytes of a block on one rank."""
+    token_bytes = config.model.kv_bytes_per_token(backend.dtype.itemsize, parallel.size)
+    return config.block_size * token_bytes
+
+
 def _check_room(config: EngineConfig, num_blocks: int, block_bytes: int) -> None:
     num_slots = num_blocks * config.block_size
     longest = config.scheduler.max_model_len
     if num_slots >= longest:
         return
     needed = div_ceil(longest, config.block_size)
+    # in GiB, rounded up to a hundredth
+    enough = f"kv_cache_gib to {needed * block_bytes / (1 << 30) + 0.01:.2f}"
+    if config.num_blocks:
+        enough = f"num_blocks to {needed}"
     raise ConfigError(
-        f"the KV pool holds {num_slots} tokens, fewer than max_model_len={longest}; "
-        f"raise kv_cache_bytes to {needed * block_bytes} (num_blocks to {needed}) or lower "
-        "max_model_len"
+        f"the KV pool holds {num_slots} tokens, fewer than max_model_len {longest}; raise {enough} "
+        "or lower max_model_len"
     )
 
 
@@ -102,5 +110,5 @@ def _allocate(shape: tuple[int, ...], dtype: torch.dtype, runtime: Runtime) -> T
         num_bytes = math.prod(shape) * dtype.itemsize
         raise ConfigError(
             f"{num_bytes} bytes of KV pool do not fit the memory of {runtime.device}; lower "
-            "kv_cache_bytes or num_blocks"
+            "kv_cache_gib (or num_blocks)"
         ) from error

@@ -20,7 +20,7 @@ from engine.types import RowAdmission
 from engine.worker.sampling.logit_rules import LogitRules
 from engine.worker.sampling.token_history import TokenHistory
 from engine.worker.staging import ALIGNMENT_BYTES, Int32Array, stage, stage_floats
-from kernels.batch import SamplingColumns
+from kernels.batch import SMALLEST_TEMPERATURE, SamplingColumns
 from kernels.runtime import Runtime
 
 _FREE = -1
@@ -148,7 +148,7 @@ class RowParameters:
         )
         self.temperature[where], self.top_p[where] = temperature, top_p
         self.min_p[where], self.top_k[where], self.seeds[where] = min_p, top_k.int(), seeds
-        self.is_random[rows] = [v.temperature > 0 for v in values]
+        self.is_random[rows] = [v.temperature >= SMALLEST_TEMPERATURE for v in values]
         self.is_filtered[rows] = [v.top_k > 0 or v.top_p < 1 or v.min_p > 0 for v in values]
         self.num_logprobs[rows] = [_or_minus_one(v.num_logprobs) for v in values]
         self.num_prompt_logprobs[rows] = [_or_minus_one(v.prompt_logprobs) for v in values]

@@ -6,6 +6,7 @@ fits, or by launching kernel after kernel.
 """
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from engine.worker.batch import HostBatch, lay_out, stage_batch
 from engine.worker.block_copy_time import measure_block_copy_s
 from engine.worker.graphs.cuda_graphs import CudaGraphs
 from engine.worker.graphs.graph_batch import GraphShape
-from engine.worker.kv_pool import KVPool
+from engine.worker.kv_pool import KVPool, bytes_per_block
 from engine.worker.memory_budget import share_out
 from engine.worker.plan_check import PlanLimits, check_plan
 from engine.worker.report import PendingStep, SampledRows
@@ -254,6 +255,7 @@ def load_worker(
         loaded = runtime.memory()
         weight_bytes = loaded.used - before.used if loaded and before else 0
         budget = share_out(config, runtime, backend, model, weight_bytes)
+        config = _fitted(config, budget.blocks // bytes_per_block(config, parallel, backend))
         pool = KVPool(config, parallel, backend, runtime, budget.blocks)
     except BaseException:
         parallel.close()
@@ -264,3 +266,15 @@ def load_worker(
         for line in budget.lines(token_bytes, config.scheduler.max_model_len):
             logger.info("memory %s", line)
     return Worker(config, runtime, backend, parallel, model, pool)
+
+
+def _fitted(config: EngineConfig, num_blocks: int) -> EngineConfig:
+    """Clip the context to a pool of a measured size, where it may be clipped."""
+    scheduler = config.scheduler.fitted(config.num_blocks or num_blocks, config.block_size)
+    if scheduler is not config.scheduler:
+        logger.warning(
+            "context_clipped max_model_len=%d model_max=%d reason=kv_pool",
+            scheduler.max_model_len,
+            config.scheduler.max_model_len,
+        )
+    return replace(config, scheduler=scheduler)

@@ -2,7 +2,7 @@
 
 from engine.worker.sampling.logit_rules import LogitRules, _penalise, _Rules
 from engine.worker.sampling.sampler import _apply_rules, _columns, choose, look_up
-from kernels.sampling import sample
+from kernels.sampling import is_random, sample
 from tests.mutation.mutant import Fault
 
 SAMPLING_FAULTS = [
@@ -12,6 +12,13 @@ SAMPLING_FAULTS = [
         old="tokens.where(largest.isfinite(), BROKEN)",
         new="tokens",
         noticed_by="test_logits_that_are_no_numbers_give_no_token",
+    ),
+    Fault(
+        what="tiny temperatures draw from infinities",
+        function=is_random,
+        old=">= SMALLEST_TEMPERATURE",
+        new="> 0",
+        noticed_by="test_tiny_temperatures_are_greedy_on_every_backend",
     ),
     Fault(
         what="rules hide that logits are no numbers",

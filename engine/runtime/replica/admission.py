@@ -17,7 +17,8 @@ class Admission:
     """Limits of one engine replica, and the rate at which its requests have ended lately."""
 
     def __init__(self, config: EngineConfig, capacity: Capacity) -> None:
-        self._config = config
+        self._max_num_waiting = config.max_num_waiting
+        self._scheduler = config.scheduler.fitted(capacity.num_blocks, capacity.block_size)
         self._capacity = capacity
         self._finished_s: deque[float] = deque(maxlen=WINDOW)
 
@@ -32,10 +33,8 @@ class Admission:
             InvalidRequest, PromptTooLong: if it can never be served.
             Overloaded: if the queue is full.
         """
-        clip_max_tokens(
-            len(request.prompt), request.sampling, self._config.scheduler, self._capacity
-        )
-        limit = self._config.max_num_waiting
+        clip_max_tokens(len(request.prompt), request.sampling, self._scheduler, self._capacity)
+        limit = self._max_num_waiting
         if num_waiting >= limit:
             raise Overloaded(
                 f"{num_waiting} requests are waiting and at most {limit} may; retry later",

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.errors import InvariantViolated
+from engine.errors import ConfigError, InvariantViolated
 from engine.types import RowAdmission, StepPlan, int32
 from engine.worker.worker import load_worker
 from kernels.runtime import HostRuntime
@@ -33,6 +33,19 @@ def poisoned(tmp_path: Path) -> TinyModel:
 def test_capacity_follows_the_configuration(tiny: TinyModel) -> None:
     capacity = load_worker(tiny.config(num_blocks=33, block_size=8, max_num_seqs=5)).capacity
     assert (capacity.num_blocks, capacity.block_size, capacity.num_rows) == (33, 8, 5)
+
+
+def test_a_context_that_may_be_clipped_is_what_the_pool_holds(
+    tiny: TinyModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    token_bytes = tiny.config().model.kv_bytes_per_token(4)
+    options = {"num_blocks": 0, "kv_cache_bytes": 3 * 4 * token_bytes, "block_size": 4}
+    config = tiny.config(**options, max_model_len=32)
+    with pytest.raises(ConfigError, match="12 tokens, fewer than max_model_len 32"):
+        load_worker(config)
+    worker = load_worker(config.with_options(clips_context=True))
+    assert worker.capacity.num_blocks == 3
+    assert "context_clipped max_model_len=12 model_max=32" in caplog.text
 
 
 def test_plan_that_only_releases_computes_nothing(tiny: TinyModel) -> None:
