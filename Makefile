@@ -17,7 +17,7 @@ export RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S ?= 60
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
-.PHONY: serve test check fmt docs bench help
+.PHONY: serve test test-all check fmt docs bench help
 
 # $(call timed,WHAT,COMMANDS)
 timed = @set -e; echo "$(1)"; SECONDS=0; $(2); echo "$(1): done in $$SECONDS s"
@@ -30,6 +30,10 @@ serve: $(VENV)/.installed  ## serve the model of serve_config.yaml (CONFIG=file 
 test: export RAY_AUTH_MODE = disabled
 test: $(VENV)/.installed-dev  ## run the tests that need no GPU and little time (ARGS=... for pytest)
 	$(call timed,testing,$(BIN)/python -m pytest -q -m "not gpu and not slow" $(ARGS))
+
+test-all: export RAY_AUTH_MODE = disabled
+test-all: $(VENV)/.installed-dev  ## run all tests that need no GPU, the slow ones too (ARGS=... for pytest)
+	$(call timed,testing,$(BIN)/python -m pytest -q -m "not gpu" $(ARGS))
 
 check: $(VENV)/.installed-dev  ## check format, lint and types
 	$(call timed,checking the format,$(BIN)/ruff format --check .)
@@ -47,7 +51,7 @@ bench: $(VENV)/.installed-dev  ## measure (ARGS="COMMAND ..." for load_tests; wi
 	$(call timed,measuring,$(BIN)/python -m load_tests $(or $(ARGS),--help))
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## +/  make \1  /'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## +/  make \1  /'
 
 $(VENV)/.installed: EXTRAS =
 $(VENV)/.installed-dev: EXTRAS = [dev]

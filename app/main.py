@@ -1,8 +1,10 @@
 """The application of serve_config.yaml: `import_path: app.main:build`."""
 
 import hashlib
+import logging
 import secrets
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,11 +27,14 @@ from app.serve.deployments import (
 )
 from app.serve.startup import config_errors_without_traceback
 from app.settings.config import DEFAULT_STREAM_INTERVAL_MS, AppConfig, parse_config
+from app.settings.sampling_defaults import read_sampling_defaults
 from app.text.tokenizer import Tokenizer
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.runtime.protocol import EngineClient
-from engine.runtime.replica.supervisor import ClientLimits
+from engine.runtime.replica.client_session import ClientLimits
+
+logger = logging.getLogger(__name__)
 
 
 def build(args: dict[str, Any]) -> Application:
@@ -43,7 +48,7 @@ def build(args: dict[str, Any]) -> Application:
     """
     with config_errors_without_traceback():
         config = parse_config(args)
-        engine_config = with_known_ids_only(check(config))
+        engine_config = with_tokenizer(check(config))
         settings = api_settings(config, engine_config)
         engine_config = with_prefixes(config, engine_config, settings)
     # every node finds its own copy of the model
@@ -52,15 +57,22 @@ def build(args: dict[str, Any]) -> Application:
     engine = EngineDeployment.options(**resources(engine_config)).bind(  # type: ignore[attr-defined]
         engine_config, gang_options(engine_config), locate, limits
     )
-    make_app = partial(make_http_app, locate=locate, settings=settings)
+    ends = engine_config.scheduler.eos_token_ids
+    make_app = partial(make_http_app, locate=locate, settings=settings, end_token_ids=ends)
     recorder = recorder_options(config)
     return IngressDeployment.bind(engine, make_app, recorder)  # type: ignore[attr-defined,no-any-return]
 
 
-def with_known_ids_only(config: EngineConfig) -> EngineConfig:
-    """Allow only token ids that the tokenizer knows; an embedding may have more rows."""
-    num_token_ids = len(Tokenizer.load(Path(config.model_path)).vocabulary)
-    return replace(config, model=replace(config.model, num_token_ids=num_token_ids))
+def with_tokenizer(config: EngineConfig) -> EngineConfig:
+    """Add what the tokenizer's files say: which token ids there are, and which of them are ends.
+
+    An embedding may have more rows than there are tokens.
+    """
+    tokenizer = Tokenizer.load(Path(config.model_path))
+    model = replace(config.model, num_token_ids=len(tokenizer.vocabulary))
+    ends = dict.fromkeys((*model.eos_token_ids, *tokenizer.end_ids))
+    known = tuple(token for token in ends if token < model.num_choices)
+    return config.with_options(model=replace(model, eos_token_ids=known), eos_token_ids=known)
 
 
 def with_prefixes(config: AppConfig, engine: EngineConfig, settings: ApiSettings) -> EngineConfig:
@@ -73,10 +85,21 @@ def with_prefixes(config: AppConfig, engine: EngineConfig, settings: ApiSettings
 
 
 def make_http_app(
-    client: EngineClient, *, locate: "partial[Path]", settings: ApiSettings
+    client: EngineClient,
+    *,
+    locate: Callable[[], Path],
+    settings: ApiSettings,
+    end_token_ids: Sequence[int],
 ) -> ASGIApp:
-    """Make the HTTP application inside an ingress replica."""
-    return build_app(client, Tokenizer.load(locate()), settings)
+    """Make the HTTP application inside an ingress replica, and log what the model's folder says."""
+    tokenizer = Tokenizer.load(locate())
+    spelled = [
+        tokenizer.vocabulary.piece(token).decode(errors="replace") for token in end_token_ids
+    ]
+    logger.info("model_ends token_ids=%s spelled=%s", list(end_token_ids), spelled)
+    if defaults := settings.sampling_defaults:
+        logger.info("sampling_defaults %s", " ".join(f"{k}={v}" for k, v in defaults.items()))
+    return build_app(client, tokenizer, settings)
 
 
 def stream_interval_s(config: AppConfig, engine: EngineConfig) -> float:
@@ -103,7 +126,7 @@ def api_settings(config: AppConfig, engine: EngineConfig) -> ApiSettings:
     """Return what the HTTP layer must know.
 
     Raises:
-        ConfigError: if the file of API keys cannot be used.
+        ConfigError: if the file of API keys, or the model's generation_config.json, cannot be used.
     """
     return ApiSettings(
         model_id=config.model_id,
@@ -113,6 +136,8 @@ def api_settings(config: AppConfig, engine: EngineConfig) -> ApiSettings:
         eos_token_ids=engine.scheduler.eos_token_ids,
         unknown_parameters=config.unknown_parameters,
         max_body_bytes=int(config.limits.max_body_mib * (1 << 20)),
+        sampling_defaults=read_sampling_defaults(Path(engine.model_path)),
+        cors_origins=config.cors_origins,
         api_key_sha256=_read_api_keys(config.api_keys_file),
     )
 

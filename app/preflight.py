@@ -15,6 +15,7 @@ from app.models.model_store import resolve
 from app.recorder.trace_file import check_folder
 from app.settings.config import AppConfig, parse_config
 from app.settings.engine_settings import DTYPE_BYTES, to_engine_config
+from app.settings.sampling_defaults import read_sampling_defaults
 from app.settings.serve_file import applications
 from engine.config import EngineConfig
 from engine.errors import ConfigError
@@ -33,6 +34,7 @@ def check(config: AppConfig) -> EngineConfig:
         check_folder(config.flight_recorder.folder.expanduser())
     folder = resolve(config.model, config.cache_folder)
     model = read_model_config(folder)
+    read_sampling_defaults(folder)
     engine = to_engine_config(config, folder, model)
     if not (folder / "tokenizer.json").exists():
         raise ConfigError(f"{folder} has no tokenizer.json; convert its tokenizer to that format")

@@ -14,7 +14,7 @@ class RequestError(ServeError):
 
     Attributes:
         param: the request field at fault, or None.
-        code: a short machine-readable word.
+        code: short and machine-readable; clients get it.
     """
 
     code = "invalid_value"
@@ -63,8 +63,8 @@ class EngineError(ServeError):
 
 
 class WorkerDied(EngineError):
-    """A process of the engine's gang ended while it was needed."""
+    """A process of an engine replica ended, or did not answer in time."""
 
 
 class InvariantViolated(EngineError):
-    """A promise between two of our own parts was broken."""
+    """One part of the engine broke what another relies on."""

@@ -19,14 +19,20 @@ def read_model_config(folder: Path) -> ModelConfig:
     Raises:
         ConfigError: if a file is missing or damaged, or the model's kind is not supported.
     """
-    config = _read_json(folder / "config.json")
+    config = read_json(folder / "config.json")
+    generation = folder / "generation_config.json"
     try:
-        return _parse(config, _eos_source(folder, config))
+        return _parse(config, read_json(generation) if generation.exists() else {})
     except ConfigError as error:
         raise ConfigError(f"{folder / 'config.json'}: {error}") from None
 
 
-def _read_json(path: Path) -> Json:
+def read_json(path: Path) -> Json:
+    """Read a file of a model's folder.
+
+    Raises:
+        ConfigError: if it is missing, or not a JSON object.
+    """
     try:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -38,19 +44,17 @@ def _read_json(path: Path) -> Json:
     return value
 
 
-def _eos_source(folder: Path, config: Json) -> Json:
-    path = folder / "generation_config.json"
-    generation = _read_json(path) if path.exists() else {}
-    return generation if generation.get("eos_token_id") is not None else config
-
-
-def _parse(config: Json, eos_source: Json) -> ModelConfig:
+def _parse(config: Json, generation: Json) -> ModelConfig:
     architecture = ARCHITECTURES[_architecture(config)]
     if config.get("quantization_config"):
         raise ConfigError("quantised weights are not supported; choose a float16 or bfloat16 model")
     model = architecture.parse(config)
-    ends = _eos_token_ids(eos_source, architecture.eos_token_id, model.vocab_size)
-    return replace(model, eos_token_ids=ends)
+    named = _eos_token_ids(generation, model.vocab_size)
+    if "eos_token_id" in config:
+        named = (*_eos_token_ids(config, model.vocab_size), *named)
+    elif not named and architecture.eos_token_id is not None:
+        named = (architecture.eos_token_id,)
+    return replace(model, eos_token_ids=tuple(dict.fromkeys(named)))
 
 
 def _architecture(config: Json) -> str:
@@ -65,10 +69,10 @@ def _architecture(config: Json) -> str:
     return str(named[0])
 
 
-def _eos_token_ids(source: Json, default: int | None, vocab_size: int) -> tuple[int, ...]:
-    value = source.get("eos_token_id", default)
+def _eos_token_ids(source: Json, vocab_size: int) -> tuple[int, ...]:
+    value = source.get("eos_token_id")
     ids = value if isinstance(value, list) else [] if value is None else [value]
     for token in ids:
         if type(token) is not int or not 0 <= token < vocab_size:
             raise ConfigError(f"eos_token_id {token!r} is not in the vocabulary of {vocab_size}")
-    return tuple(dict.fromkeys(ids))
+    return tuple(ids)

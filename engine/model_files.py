@@ -36,11 +36,11 @@ class TensorInfo:
 
 def encode_header(tensors: dict[str, TensorInfo]) -> bytes:
     """Make the start of a safetensors file; the data of the tensors follows it."""
-    entries: dict[str, Any] = {
+    described: dict[str, Any] = {
         name: {"dtype": info.dtype, "shape": info.shape, "data_offsets": (info.start, info.end)}
         for name, info in tensors.items()
     }
-    text = json.dumps({"__metadata__": {"format": "pt"}, **entries}).encode()
+    text = json.dumps({"__metadata__": {"format": "pt"}, **described}).encode()
     # data starts at a multiple of 8 bytes
     text += b" " * (-len(text) % 8)
     return _LENGTH.pack(len(text)) + text

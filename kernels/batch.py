@@ -4,6 +4,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+# temperatures below are greedy, in float32 exactly: logits beyond 1e-6 that differ do so by 1e-13
+# at least, noise spans 25, and a quotient stays finite for logits up to 1e23
+SMALLEST_TEMPERATURE = 1e-15
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLayout:
@@ -96,13 +100,14 @@ class SamplingColumns:
     greedy, top_p, min_p and top_k where no row has a filter.
 
     Attributes:
-        temperature, top_p, min_p: [S] float32; temperature 0 takes the most likely token.
+        temperature, top_p, min_p: [S] float32; a temperature below
+            `SMALLEST_TEMPERATURE` takes the most likely token.
         top_k: [S] int32; 0 keeps all.
         seeds: [S] int64.
         positions: [S] int64 position that the sampled token will have, the counter of the draw.
         num_logprobs: most likely tokens to report, the maximum over the rows; -1 when no row wants
             any.
-        all_greedy: whether every temperature is 0.
+        all_greedy: whether every temperature is below that.
         any_filter: whether a row may use top-k, top-p or min-p.
     """
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kernels.batch import Sampled, SamplingColumns
+from kernels.batch import SMALLEST_TEMPERATURE, Sampled, SamplingColumns
 
 # rows of noise start at a multiple of this many values, so that the vector and the scalar code of
 # one elementwise operation meet the same token in every row
@@ -35,7 +35,7 @@ def sample(logits: Tensor, columns: SamplingColumns) -> Sampled:
     logits = logits.float()
     largest, tokens = logits.max(dim=-1)
     if not columns.all_greedy:
-        tokens = torch.where(columns.temperature > 0, draw(logits, columns), tokens)
+        tokens = torch.where(is_random(columns), draw(logits, columns), tokens)
     # one NaN makes the maximum NaN
     tokens = tokens.where(largest.isfinite(), BROKEN)
     return with_logprobs(tokens, logits, columns.num_logprobs)
@@ -55,11 +55,15 @@ def with_logprobs(tokens: Tensor, logits: Tensor, num_logprobs: int) -> Sampled:
 
 def draw(logits: Tensor, columns: SamplingColumns) -> Tensor:
     """Draw tokens [S] int64 from logits [S, vocab] float32; greedy rows are undefined."""
-    greedy = columns.temperature <= 0
-    scaled = logits / columns.temperature.masked_fill(greedy, 1.0)[:, None]
+    scaled = logits / columns.temperature.where(is_random(columns), 1.0)[:, None]
     if columns.any_filter:
         scaled = mask_unlikely(scaled, columns)
     return (scaled + gumbel_noise(columns.seeds, columns.positions, logits.shape[1])).argmax(dim=-1)
+
+
+def is_random(columns: SamplingColumns) -> Tensor:
+    """Which rows draw their token [S] bool, rather than taking the most likely one."""
+    return columns.temperature >= SMALLEST_TEMPERATURE
 
 
 def mask_unlikely(scaled: Tensor, columns: SamplingColumns) -> Tensor:

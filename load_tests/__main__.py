@@ -8,11 +8,12 @@ from typing import Protocol
 
 from engine.errors import ServeError
 
-# one module per command; only the one that is asked for is imported
+# command -> what it does
 COMMANDS = {
     "calibrate": "measure how long steps take on this machine, for the simulator",
     "http": "send requests to a server at given times and measure what its clients see",
     "cpu_peers": "compare the engine with transformers on the CPU: same work, one thread",
+    "cpu_kernels": "time the operations of decode steps and of prefill chunks on the CPU",
     "whatif": "replay a trace on other settings in virtual time: latencies, waste, replicas, knobs",
     "validate": "predict this machine under load with the simulator, then load it, and compare",
     "figures": "repeat the paper's evaluation in virtual time or on the engine, beside its numbers",
@@ -23,26 +24,36 @@ COMMANDS = {
     "offline": "run a thousand requests at once, in process, beside a peer: tokens per second",
     "online": "serve Poisson arrivals in process, beside a peer: latencies",
     "beam": "run many beam searches at once, in process, beside a peer: tokens per second",
-    "deterministic": "compare bits alone, in batches and after preemptions; time the mode",
-    "all_beside": "`offline`, `online` and `beam` with one start of each side",
+    "peers": "`offline`, `online` and `beam` with one start of each system",
+    "deterministic": "compare bits one by one, in batches and after preemptions; time the mode",
     "step": "time single steps in process: decodes by batch and context, and mixed steps",
     "startup": "time the start and the end of `serve run`, and weigh its processes",
 }
-# commands that are one module of a package; each other one is a module or a package here
+# command -> its module, or an object of one; only the one that is asked for is imported
 MODULES = {
-    "validate": "whatif.validate",
-    "modern": "whatif.modern",
-    "offline": "in_process.offline",
-    "online": "in_process.online",
-    "beam": "in_process.beam",
-    "deterministic": "in_process.deterministic",
-    "all_beside": "in_process.all_beside",
-    "step": "in_process.step",
+    "calibrate": "load_tests.simulator.calibrate.calibration",
+    "http": "load_tests.http.load",
+    "cpu_peers": "load_tests.bench.peers.cpu_peers",
+    "cpu_kernels": "load_tests.bench.kernels.cpu",
+    "whatif": "load_tests.whatif.questions",
+    "validate": "load_tests.whatif.validate",
+    "figures": "load_tests.paper.figures_command",
+    "modern": "load_tests.whatif.modern",
+    "kernels": "load_tests.bench.kernels.parts",
+    "lengths": "load_tests.traffic.condense",
+    "scheduler": "load_tests.bench.in_process.scheduler",
+    "offline": "load_tests.bench.peers.commands:OFFLINE",
+    "online": "load_tests.bench.peers.commands:ONLINE",
+    "beam": "load_tests.bench.peers.commands:BEAM",
+    "peers": "load_tests.bench.peers.commands:PEERS",
+    "deterministic": "load_tests.bench.in_process.deterministic",
+    "step": "load_tests.bench.in_process.step",
+    "startup": "load_tests.bench.startup.lives",
 }
 
 
-class Command(Protocol):
-    """What a module of `COMMANDS` offers.
+class CommandModule(Protocol):
+    """What a member of `COMMANDS` offers.
 
     Attributes:
         EXAMPLE: a command line that works, shown at the end of --help.
@@ -73,10 +84,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in COMMANDS or words[0] != name:
         _overview().parse_args(words)
         return 2
-    command: Command = importlib.import_module(f"load_tests.{MODULES.get(name, name)}")
+    command, what = _command(MODULES[name]), COMMANDS[name]
     parser = argparse.ArgumentParser(
         prog=f"python -m load_tests {name}",
-        description=f"{COMMANDS[name][0].upper()}{COMMANDS[name][1:]}.",
+        description=f"{what[0].upper()}{what[1:]}.",
         epilog=f"example:\n  {command.EXAMPLE}",
         formatter_class=_HelpFormatter,
     )
@@ -86,6 +97,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return command.run(args)
     except (ValueError, OSError, ServeError) as error:
         parser.error(str(error))
+
+
+def _command(name: str) -> CommandModule:
+    """Import a module, or an object of one: `module:object`."""
+    module, _, member = name.partition(":")
+    command: CommandModule = importlib.import_module(module)
+    return getattr(command, member) if member else command
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -104,7 +122,7 @@ def _overview() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m load_tests",
         description="Benchmarks and load generators.",
-        epilog=f"commands:\n{names}\n\n`python -m load_tests COMMAND --help` tells the rest.",
+        epilog=f"commands:\n{names}\n\n`python -m load_tests COMMAND --help` has the rest.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")

@@ -49,7 +49,7 @@ def cards() -> list[str]:
 
 
 def card_memory_bytes() -> int | None:
-    """Memory of the first NVIDIA GPU; None without one."""
+    """Bytes of memory of the first NVIDIA GPU; None without one."""
     if shutil.which("nvidia-smi") is None:
         return None
     lines = _output("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")

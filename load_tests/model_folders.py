@@ -9,59 +9,33 @@ from typing import Any
 from engine.config import DType, LoadFormat
 from load_tests import ROOT
 
+# the model that the project ships, fetched on first use
+EMBEDDED = "embedded"
+
 _LLAMA: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "rms_norm_eps": 1e-5,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "rms_norm_eps": 1e-5,
+    "hidden_act": "silu", "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
 SHAPES: dict[str, dict[str, Any]] = {
-    "llama3-8b": _LLAMA
-    | {
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "vocab_size": 128256,
-        "max_position_embeddings": 8192,
-        "rope_theta": 500000.0,
+    "llama3-8b": _LLAMA | {
+        "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+        "vocab_size": 128256, "max_position_embeddings": 8192, "rope_theta": 500000.0,
         "torch_dtype": "bfloat16",
     },
     "opt-13b": {
-        "architectures": ["OPTForCausalLM"],
-        "model_type": "opt",
-        "hidden_size": 5120,
-        "ffn_dim": 20480,
-        "num_hidden_layers": 40,
-        "num_attention_heads": 40,
-        "vocab_size": 50272,
-        "max_position_embeddings": 2048,
-        "word_embed_proj_dim": 5120,
-        "activation_function": "relu",
-        "do_layer_norm_before": True,
-        "tie_word_embeddings": True,
-        "bos_token_id": 2,
-        "eos_token_id": 2,
-        "pad_token_id": 1,
-        "torch_dtype": "float16",
+        "architectures": ["OPTForCausalLM"], "model_type": "opt", "hidden_size": 5120,
+        "ffn_dim": 20480, "num_hidden_layers": 40, "num_attention_heads": 40, "vocab_size": 50272,
+        "max_position_embeddings": 2048, "word_embed_proj_dim": 5120,
+        "activation_function": "relu", "do_layer_norm_before": True, "tie_word_embeddings": True,
+        "bos_token_id": 2, "eos_token_id": 2, "pad_token_id": 1, "torch_dtype": "float16",
     },
-    "tiny": _LLAMA
-    | {
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "vocab_size": 32000,
-        "max_position_embeddings": 2048,
-        "torch_dtype": "float32",
+    "tiny": _LLAMA | {
+        "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 32000,
+        "max_position_embeddings": 2048, "torch_dtype": "float32",
     },
-}
+}  # fmt: skip
 
 
 def embedded_model() -> Path:
@@ -83,11 +57,13 @@ def embedded_model() -> Path:
 
 
 def model_folder(model: str, scratch: Path) -> Path:
-    """Give the folder of a model: the one it names, or one in `scratch` for a shape from the list.
+    """Give the folder of a model: `EMBEDDED`, a shape, whose folder is in `scratch`, or its own.
 
     Raises:
-        ValueError: if it is neither.
+        ValueError: if it is none of them.
     """
+    if model == EMBEDDED:
+        return embedded_model()
     if model in SHAPES:
         folder = scratch / model
         folder.mkdir(exist_ok=True)

@@ -1,9 +1,12 @@
-"""Types for command-line options that say what is wrong, and an option that commands share."""
+"""Types for command-line options that say what is wrong, and options that commands share."""
 
 import argparse
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
+
+from load_tests.model_folders import EMBEDDED, SHAPES
 
 T = TypeVar("T")
 
@@ -49,3 +52,50 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
     """Declare how many processes simulate: by default one for each core."""
     cores = len(os.sched_getaffinity(0))
     parser.add_argument("--processes", type=at_least(1), default=cores, help="that simulate")
+
+
+def add_model(parser: argparse.ArgumentParser, default: str = "tiny") -> None:
+    """Declare which model runs on which device, see `model_folder`."""
+    names = f"model folder, {EMBEDDED}, or one of {', '.join(SHAPES)} with random weights"
+    parser.add_argument("--model", default=default, help=names)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="to run on")
+
+
+def add_sizes(parser: argparse.ArgumentParser) -> None:
+    """Declare the sizes of an engine in process that benchmarks share."""
+    parser.add_argument("--num-blocks", type=int, default=0, help="KV blocks; 0: what fits")
+    parser.add_argument(
+        "--max-num-batched-tokens", type=at_least(1), default=2048, help="token budget of a step"
+    )
+    parser.add_argument("--max-model-len", type=at_least(64), default=2048, help="tokens")
+
+
+def add_config(parser: "argparse._ActionsContainer") -> None:
+    """Declare the configuration that is simulated, and changes of its options."""
+    parser.add_argument(
+        "--config", type=Path, default=Path("serve_config.yaml"), help="file that `serve run` takes"
+    )
+    parser.add_argument(
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME=VALUE",
+        help="options of the application that are to be changed",
+    )
+
+
+def add_lengths(parser: "argparse._ActionsContainer", max_total_len: int) -> None:
+    """Declare the limit of drawn lengths."""
+    parser.add_argument(
+        "--max-total-len",
+        type=at_least(64),
+        default=max_total_len,
+        help="drawn inputs and outputs sum to less",
+    )
+
+
+def add_extent(parser: "argparse._ActionsContainer", note: str = "") -> None:
+    """Declare where the arrivals end."""
+    parser.add_argument("--requests", type=at_least(1), help="at most this many")
+    parser.add_argument("--duration-s", type=positive, help=f"arrivals end here{note}")

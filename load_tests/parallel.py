@@ -1,7 +1,8 @@
-"""Work in several processes at a time, which end with this one."""
+"""Work in several processes at a time, which end with this one; or in a single thread."""
 
 import multiprocessing
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -37,8 +38,15 @@ def as_done(
         pool.shutdown(cancel_futures=True)
 
 
+def with_one_thread() -> None:
+    """Start again with one OpenMP thread: libraries read the number when they are loaded."""
+    if os.environ.get("OMP_NUM_THREADS") != "1":
+        command = [sys.executable, "-m", "load_tests", *sys.argv[1:]]
+        os.execve(sys.executable, command, os.environ | {"OMP_NUM_THREADS": "1"})
+
+
 def _end_with_parent() -> None:
-    """Leave when the parent is gone: killed, it can tell nobody."""
+    """Leave when the parent is gone: if it was killed, it could not stop its children."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

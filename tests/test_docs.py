@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests import ROOT
+
 PAGES = [
     *ROOT.glob("*.md"),
     *(ROOT / "docs").rglob("*.md"),
@@ -81,3 +82,13 @@ def test_every_decision_is_in_the_index() -> None:
     folder = ROOT / "docs" / "decisions"
     pages = {page.name for page in folder.glob("[0-9]*.md")}
     assert pages == set(LINK.findall(prose(folder / "README.md")))
+
+
+def test_the_path_of_token_ids_is_short_and_its_classes_are_where_the_page_says() -> None:
+    page = (ROOT / "docs" / "structures.md").read_text("utf-8")
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \| `([\w.]+)` \|", page, re.MULTILINE)
+    assert [int(number) for number, _, _ in rows] == list(range(1, len(rows) + 1))
+    assert 20 < len(rows) <= 35
+    for _, name, module in rows:
+        source = (ROOT / f"{module.replace('.', '/')}.py").read_text("utf-8")
+        assert re.search(rf"^class {name}\b", source, re.MULTILINE), (name, module)

@@ -11,11 +11,11 @@ import openai
 import pytest
 import yaml
 
-from load_tests.startup.process_tree import wait_gone
-from load_tests.startup.server_process import ServerProcess
+from load_tests.bench.startup.process_tree import wait_gone
+from load_tests.bench.startup.server_process import ServerProcess
 from tests.load_tests.free_port import free_port
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = pytest.mark.ray
 
 MODEL = "SmolLM2-135M-Instruct"
 # a pool of exactly one context: a request that long runs only when every block is free again
@@ -68,12 +68,14 @@ async def test_a_question_is_answered_plain_and_streamed(client: openai.AsyncOpe
     assert "".join(deltas) == text
 
 
-async def test_concurrent_requests_answer_as_they_do_alone(client: openai.AsyncOpenAI) -> None:
+@pytest.mark.slow
+async def test_concurrent_requests_answer_as_they_do_one_by_one(client: openai.AsyncOpenAI) -> None:
     together = await asyncio.gather(*(complete(client, prompt) for prompt in PROMPTS))
     single = [await complete(client, prompt) for prompt in PROMPTS]
     assert together == single
 
 
+@pytest.mark.slow
 async def test_disconnects_leave_no_block_behind(client: openai.AsyncOpenAI) -> None:
     rng = random.Random(0)
 

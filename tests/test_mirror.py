@@ -3,6 +3,7 @@
 A reader who changes a module finds its tests without searching.
 """
 
+import ast
 from collections.abc import Iterator
 from functools import cache
 
@@ -32,6 +33,16 @@ TESTED_ELSEWHERE = {
     "engine/architectures/registry.py": ("engine/test_model_config.py",),
     "engine/config/model.py": ("engine/test_model_config.py",),
     "engine/config/scheduler.py": ("engine/config/test_engine.py",),
+    "engine/core/decoding/stop_pattern.py": ("engine/core/decoding/test_beam_search.py",),
+    "engine/core/executor.py": ("engine/core/test_engine.py",),
+    "engine/executor/rank_worker.py": ("engine/executor/test_rank_actor.py",),
+    "engine/core/memory/block_manager.py": ("engine/core/memory/test_paged_block_manager.py",),
+    "engine/core/memory/block_table.py": ("engine/core/memory/test_paged_block_manager.py",),
+    "engine/core/memory/prefix_index.py": ("engine/core/memory/test_paged_block_manager.py",),
+    "engine/core/memory/reservation.py": ("engine/core/memory/test_reserved_block_manager.py",),
+    "engine/core/scheduling/deferred_release.py": ("engine/core/test_ends.py",),
+    "engine/core/scheduling/grouping.py": ("engine/core/scheduling/test_limits.py",),
+    "engine/core/scheduling/planner.py": ("engine/core/test_scheduler.py",),
     "engine/errors.py": ("app/http/test_errors.py",),
     "engine/model/dummy.py": ("engine/model/test_loader.py",),
     "engine/model/gpt2.py": ("engine/model/test_models.py",),
@@ -57,7 +68,7 @@ TESTED_ELSEWHERE = {
     "kernels/batch.py": ("kernels/test_reference.py", "kernels/triton/test_batch.py"),
     "kernels/cpu/library.py": ("kernels/cpu/test_backend.py", "kernels/cpu/test_linear.py"),
     "kernels/cuda_runtime.py": ("engine/worker/graphs/test_cuda_graphs.py",),
-    "kernels/runtime.py": ("engine/worker/test_inputs.py",),
+    "kernels/runtime.py": ("engine/worker/test_staging.py",),
     "kernels/triton/attention/decode_attention.py": (
         "kernels/triton/attention/test_attention_work.py",
     ),
@@ -88,12 +99,55 @@ TESTED_ELSEWHERE = {
     "kernels/triton/sampling/noise.py": ("kernels/triton/sampling/test_sample.py",),
     "kernels/triton/sampling/redrawing.py": ("kernels/triton/sampling/test_sample.py",),
     "kernels/triton/sampling/selection.py": ("kernels/triton/sampling/test_sample.py",),
+    # load_tests
+    "load_tests/bench/in_process/arrangements.py": (
+        "load_tests/bench/in_process/test_deterministic.py",
+    ),
+    "load_tests/bench/kernels/attention.py": ("load_tests/bench/kernels/test_parts.py",),
+    "load_tests/bench/kernels/elementwise.py": ("load_tests/bench/kernels/test_parts.py",),
+    "load_tests/bench/kernels/fa3.py": ("load_tests/bench/kernels/test_parts.py",),
+    "load_tests/bench/kernels/inputs.py": ("load_tests/bench/kernels/test_cpu.py",),
+    "load_tests/bench/kernels/linears.py": ("load_tests/bench/kernels/test_parts.py",),
+    "load_tests/bench/kernels/sampling.py": ("load_tests/bench/kernels/test_parts.py",),
+    "load_tests/bench/peers/race.py": ("load_tests/bench/peers/test_commands.py",),
+    "load_tests/http/display.py": ("load_tests/http/test_load.py",),
+    "load_tests/http/drive.py": ("load_tests/http/test_session.py",),
+    "load_tests/http/plots.py": ("load_tests/http/test_load.py",),
+    "load_tests/http/report.py": ("load_tests/http/test_load.py",),
+    "load_tests/machine.py": ("load_tests/test_report.py",),
+    "load_tests/options.py": ("load_tests/test_main.py",),
+    "load_tests/paper/experiments/scales.py": ("load_tests/paper/experiments/test_catalogue.py",),
+    "load_tests/paper/reporting/plots.py": ("load_tests/paper/runners/test_simulated.py",),
+    "load_tests/paper/reporting/report.py": ("load_tests/paper/runners/test_simulated.py",),
+    "load_tests/paper/runners/engine_bench.py": ("load_tests/paper/runners/test_live.py",),
+    "load_tests/paper/runners/measured_card.py": ("load_tests/paper/runners/test_live.py",),
+    "load_tests/paper/runners/recovery.py": ("load_tests/paper/runners/test_live.py",),
+    "load_tests/plots.py": ("load_tests/http/test_load.py",),
+    "load_tests/simulator/calibrate/points.py": ("load_tests/simulator/calibrate/test_measure.py",),
+    "load_tests/simulator/served_log.py": ("load_tests/simulator/test_replay.py",),
+    "load_tests/simulator/step_tables.py": ("load_tests/simulator/calibrate/test_calibration.py",),
+    "load_tests/traffic/tables.py": ("load_tests/traffic/test_lengths.py",),
+    "load_tests/whatif/knobs.py": ("load_tests/whatif/test_questions.py",),
+    "load_tests/whatif/live.py": ("load_tests/whatif/test_validate.py",),
+    "load_tests/whatif/plots.py": ("load_tests/whatif/test_questions.py",),
+    "load_tests/whatif/replays.py": ("load_tests/whatif/test_fleet.py",),
+    "load_tests/whatif/replica.py": ("load_tests/whatif/test_fleet.py",),
+    "load_tests/whatif/report.py": ("load_tests/whatif/test_questions.py",),
+    "load_tests/whatif/settings.py": ("load_tests/whatif/test_questions.py",),
+    "load_tests/whatif/tornado.py": ("load_tests/whatif/test_questions.py",),
+    "load_tests/whatif/workloads.py": ("load_tests/whatif/test_modern.py",),
+    "load_tests/work.py": ("load_tests/test_local_engine.py",),
 }
 # tests of what several modules do together: folders, and single test modules
 FEATURES = (
     "tests/app/api/",
     "tests/app/settings/test_config_files.py",
     "tests/app/with_engine/",
+    "tests/engine/core/test_ends.py",
+    "tests/engine/core/test_found_outputs.py",
+    "tests/engine/core/test_preempted_groups.py",
+    "tests/engine/core/test_properties.py",
+    "tests/engine/core/test_transitions.py",
     "tests/engine/model/test_gpu_models.py",
     "tests/engine/model/test_models.py",
     "tests/engine/runtime/client/test_client_aborts.py",
@@ -109,23 +163,17 @@ FEATURES = (
     "tests/test_end_to_end.py",
     "tests/test_mirror.py",
     "tests/test_names.py",
+    "tests/test_words.py",
 )
-# packages and their tests that are being moved
-MOVING = (
-    "engine/core/", "engine/executor/measured_step_time.py", "engine/executor/simulated.py",
-    "engine/executor/step_time.py", "kernels/cpu/bench.py", "load_tests/", "tests/core/",
-    "tests/executor/", "tests/load_tests/",
-)  # fmt: skip
 
 
 def modules(*packages: str) -> list[str]:
-    paths = [path for path in sources(*packages) if not path.startswith(MOVING)]
-    return [path for path in paths if not path.endswith("/__init__.py")]
+    return [path for path in sources(*packages) if not path.endswith("/__init__.py")]
 
 
 def mirror_of(path: str) -> str:
     folder, _, name = path.rpartition("/")
-    return f"tests/{folder}/test_{name}"
+    return f"tests/{folder}/test_{name.removeprefix('__').replace('__.', '.')}"
 
 
 @cache
@@ -135,7 +183,11 @@ def all_modules() -> dict[str, str]:
 
 @cache
 def directly_imported(path: str) -> frozenset[str]:
-    found = {module_of(name, all_modules()) for name in imports(path)}
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    texts = {str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    # a module that is named in full is imported when it is needed
+    named = {text.partition(":")[0] for text in texts} & all_modules().keys()
+    found = {module_of(name, all_modules()) for name in imports(path)} | named
     return frozenset(all_modules()[module] for module in found - {""})
 
 

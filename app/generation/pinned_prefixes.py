@@ -79,13 +79,17 @@ def _text(option: PinnedPrefixOption) -> str:
 
 
 def _check_budget(option: PinnedPrefixOption, engine: EngineConfig, num_blocks: int) -> None:
-    budget = engine.scheduler.num_pinnable(engine.num_blocks)
+    share, num_all = engine.scheduler.pinned_prefix_share, engine.num_blocks
+    if share and not num_all:
+        # only the workers will know: a replica that starts finds out by pinning
+        return
+    budget = engine.scheduler.num_pinnable(num_all)
     if num_blocks > budget:
         raise _error(
             option,
             f"does not fit: the prefixes up to it need {num_blocks} blocks, and "
-            f"pinned_prefix_share {engine.scheduler.pinned_prefix_share} of {engine.num_blocks} "
-            f"allows {budget}; raise the share, enlarge the pool or shorten the prefixes",
+            f"pinned_prefix_share {share:g} allows {budget}; raise the share, enlarge the pool or "
+            "shorten the prefixes",
         )
 
 

@@ -1,11 +1,26 @@
 """From the fields of a request to the engine's sampling parameters."""
 
 import secrets
+from collections.abc import Mapping
+from typing import TypeVar
 
 from app.protocol.generation_fields import GenerationFields
 from engine.types import SamplingParams
 
 BadWords = tuple[tuple[int, ...], ...]
+RequestT = TypeVar("RequestT", bound=GenerationFields)
+
+
+def with_defaults(request: RequestT, defaults: Mapping[str, float]) -> RequestT:
+    """Fill in the model's own defaults where a request names no value; a beam search takes none.
+
+    Args:
+        defaults: field of a request -> value.
+    """
+    if request.use_beam_search:
+        return request
+    missing = {name: defaults[name] for name in defaults.keys() - request.model_fields_set}
+    return request.model_copy(update=missing) if missing else request
 
 
 def is_ranked(request: GenerationFields) -> bool:

@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 from app.generation.generation import ChoiceUpdate, Generation
 from app.generation.prepare import PreparedRequest
 from app.generation.prompt_encoder import PromptEncoder
+from app.generation.sampling import with_defaults
 from app.generation.tenancy import tenant_salt
 from app.http import sse
 from app.http.errors import ClientDisconnected, describe_broken_stream
@@ -62,6 +63,7 @@ class GenerateEndpoint(Generic[RequestT]):
         headers: HeaderList = []
         if ignored := ignored + request.fields_without_effect():
             headers.append((b"x-ignored-parameters", ", ".join(ignored).encode()))
+        request = with_defaults(request, self._settings.sampling_defaults)
         state = scope["state"]
         request_id = state["request_id"]
         if request.request_id is not None and not state["has_own_id"]:

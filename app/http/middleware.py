@@ -2,19 +2,26 @@
 
 import hashlib
 import hmac
+import logging
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.http.errors import ClientDisconnected, HttpError, describe
+
+logger = logging.getLogger(__name__)
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 # probes come from machines that have no key
 _OPEN_PATHS = ("/live", "/health")
 _MODEL_PREFIX = b"/v1/models/"
+# of answers, beside those that every page may read
+_EXPOSED_HEADERS = ("x-request-id", "x-ignored-parameters", "retry-after", "retry-after-ms")
 
 
 class RequestMiddleware:
@@ -25,9 +32,17 @@ class RequestMiddleware:
     client's, and in `"key_sha256"` the digest of the caller's key, empty where none is needed.
     """
 
-    def __init__(self, app: ASGIApp, api_key_sha256: Sequence[bytes] = ()) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        api_key_sha256: Sequence[bytes] = (),
+        cors_origins: Sequence[str] = (),
+    ) -> None:
+        """Args: cors_origins: origins whose pages may read answers, errors too; `*` for all."""
         self._app = app
         self._digests = tuple(api_key_sha256)
+        # a browser's preflight has no key, and its answer has a request id
+        self._shared_answer = _shared(self._answer, cors_origins) if cors_origins else self._answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; other scopes (lifespan) pass through."""
@@ -38,27 +53,37 @@ class RequestMiddleware:
         request_id = own_id or secrets.token_hex(12)
         state = {"request_id": request_id, "has_own_id": own_id is not None}
         scope.setdefault("state", {}).update(state)
-        has_started = False
 
         async def send_with_id(message: Message) -> None:
-            nonlocal has_started
             if message["type"] == "http.response.start":
-                has_started = True
                 MutableHeaders(scope=message)["x-request-id"] = request_id
-            try:
+            with _as_disconnect():
                 await send(message)
-            except OSError as error:
-                raise ClientDisconnected from error
+
+        async def receive_or_leave() -> Message:
+            with _as_disconnect():
+                return await receive()
+
+        with suppress(ClientDisconnected):
+            await self._shared_answer(scope, receive_or_leave, send_with_id)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_started = False
+
+        async def send_noted(message: Message) -> None:
+            nonlocal has_started
+            has_started = True
+            await send(message)
 
         try:
             self._check(scope)
-            await self._app(scope, receive, send_with_id)
+            await self._app(scope, receive, send_noted)
         except ClientDisconnected:
-            return
+            raise
         except Exception as error:  # no layer outside of this one answers
             answer = describe(error)
             if not has_started:
-                await answer.send(send_with_id)
+                await answer.send(send)
 
     def _check(self, scope: Scope) -> None:
         raw_path = scope.get("raw_path") or b""
@@ -83,6 +108,29 @@ class RequestMiddleware:
         # every digest is compared, so that the time taken gives nothing away
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
         return digest if scheme.lower() == "bearer" and any(matches) else b""
+
+
+def _shared(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
+    """Let pages of other origins call `app`: https://fetch.spec.whatwg.org/#http-cors-protocol."""
+    return CORSMiddleware(
+        app,
+        allow_origins=origins,
+        allow_methods=("GET", "POST", "DELETE"),
+        # clients send many of their own
+        allow_headers=("*",),
+        allow_private_network=True,
+        expose_headers=_EXPOSED_HEADERS,
+    )
+
+
+@contextmanager
+def _as_disconnect() -> Iterator[None]:
+    """Take whatever the connection raises as its end: sockets and Serve raise many things then."""
+    try:
+        yield
+    except Exception as error:
+        logger.debug("client_disconnected error=%r", error)
+        raise ClientDisconnected from error
 
 
 def _own_request_id(scope: Scope) -> str | None:

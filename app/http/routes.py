@@ -37,7 +37,13 @@ def build_app(client: EngineClient, tokenizer: Tokenizer, settings: ApiSettings)
     """
     app = Starlette(
         routes=_routes(client, tokenizer, settings),
-        middleware=[Middleware(RequestMiddleware, api_key_sha256=settings.api_key_sha256)],
+        middleware=[
+            Middleware(
+                RequestMiddleware,
+                api_key_sha256=settings.api_key_sha256,
+                cors_origins=settings.cors_origins,
+            )
+        ],
         # the middleware answers errors of every kind
         exception_handlers={HTTPException: _pass_on},
     )

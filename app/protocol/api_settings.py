@@ -1,6 +1,7 @@
 """What the HTTP layer must know about the model and its limits."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -20,6 +21,9 @@ class ApiSettings:
         max_body_bytes: largest request body.
         keep_alive_s: seconds after which a stream that has nothing to send yet sends a keep-alive
             comment; its status is 200 from then on.
+        sampling_defaults: field of a request -> its value where the request names none, instead of
+            that of the schema.
+        cors_origins: origins whose pages a browser lets call the API; `*` for all.
         api_key_sha256: digests of the accepted keys; empty accepts every caller.
     """
 
@@ -32,4 +36,6 @@ class ApiSettings:
     system_fingerprint: str = "pagoda"
     max_body_bytes: int = 4 << 20
     keep_alive_s: float = 15.0
+    sampling_defaults: Mapping[str, float] = field(default_factory=dict)
+    cors_origins: tuple[str, ...] = ()
     api_key_sha256: tuple[bytes, ...] = ()

@@ -18,9 +18,13 @@ from engine.errors import EngineError
 from engine.runtime.client.client import RemoteEngineClient
 from engine.runtime.messages import PINS
 from engine.runtime.protocol import EngineClient
+from engine.runtime.replica.client_session import CLIENT_LIMITS, ClientLimits
 from engine.runtime.replica.gang import GangOptions, start_gang
-from engine.runtime.replica.pin_at_start import adopt, warm
-from engine.runtime.replica.supervisor import CLIENT_LIMITS, ClientLimits, Supervisor
+from engine.runtime.replica.pin_at_start import (
+    pin_configured_prefixes,
+    pin_prefixes_of_peers,
+)
+from engine.runtime.replica.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -105,9 +109,9 @@ class EngineDeployment:
             limits=limits,
         )
         try:
-            await warm(self._supervisor, config.pinned_prefixes)
+            await pin_configured_prefixes(self._supervisor, config.pinned_prefixes)
             if config.scheduler.pinned_prefix_share:
-                await adopt(self._supervisor, await _pins_of_peers())
+                await pin_prefixes_of_peers(self._supervisor, await _pins_of_peers())
         except BaseException:
             self._supervisor.close()
             raise

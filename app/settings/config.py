@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Strict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from app.models import embedded
@@ -26,6 +26,8 @@ from engine.config import (
 from engine.errors import ConfigError
 
 _FolderOption = Annotated[Path, Strict(False)]
+# as browsers write it: scheme, host and port, without a path
+_Origin = Annotated[str, Field(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s]+)$")]
 
 # what null stands for where it depends on the device
 DEFAULT_MAX_NUM_SEQS: Mapping[Device, int] = {"cpu": 64, "cuda": 256}
@@ -190,6 +192,13 @@ class AppConfig(BaseModel):
     )
     api_keys_file: _FolderOption | None = option(
         "file with one accepted API key per line", default=None, shown="none: everyone is served"
+    )
+    cors_origins: tuple[_Origin, ...] = option(
+        "origins, such as `https://chat.example.com`, whose pages may call the API from a browser; "
+        "`*` for all",
+        default=(),
+        strict=False,
+        shown="none",
     )
     flight_recorder: FlightRecorderOption = FlightRecorderOption()
     limits: Limits = Limits()

@@ -2,6 +2,7 @@
 
 import logging
 import platform
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,6 @@ def to_engine_config(config: AppConfig, folder: Path, model: ModelConfig) -> Eng
     dtype = _dtype(config, device)
     _check_swap(config, model, DTYPE_BYTES[dtype])
     num_blocks = _num_blocks(config, model, device, DTYPE_BYTES[dtype])
-    max_model_len = _max_model_len(config, model, num_blocks)
-    _check_reserved(config, max_model_len, num_blocks)
     changed = {
         "device": device,
         "dtype": dtype,
@@ -45,14 +44,18 @@ def to_engine_config(config: AppConfig, folder: Path, model: ModelConfig) -> Eng
         "swap_bytes": _swap_bytes(config),
         "max_num_seqs": max_num_seqs,
         "max_num_batched_tokens": max_num_batched_tokens,
-        "max_model_len": max_model_len,
+        "max_model_len": _max_model_len(config, model, num_blocks),
+        "clips_context": config.max_model_len is None,
         "inter_token_latency_s": (config.inter_token_latency_ms or 0.0) / 1e3,
     }
     engine = EngineConfig.from_options(
         model_path=str(folder), model=model, **(_same(config) | changed)
     )
     if num_blocks:
+        # otherwise the workers measure what there is, and fit the context to it
+        engine = _fitted(engine)
         engine.scheduler.check_pinned_share(num_blocks, config.block_size)
+    _check_reserved(config, engine.scheduler.max_model_len, num_blocks)
     return engine
 
 
@@ -177,35 +180,30 @@ def _num_blocks(config: AppConfig, model: ModelConfig, device: Device, bytes_per
 
 
 def _max_model_len(config: AppConfig, model: ModelConfig, num_blocks: int) -> int:
-    """Longest sequence in tokens; a KV cache of unknown size is checked by the worker."""
-    num_slots = num_blocks * config.block_size or model.max_position
+    """Longest sequence in tokens, before it is fitted to the KV cache."""
     if config.max_model_len is None:
-        if num_blocks:
-            num_slots = _num_slots_beside_pins(config, num_slots)
-        if num_slots < model.max_position:
-            logger.warning(
-                "context_clipped max_model_len=%d model_max=%d reason=kv_pool raise=kv_cache_gib",
-                num_slots,
-                model.max_position,
-            )
-        return min(model.max_position, num_slots)
+        return model.max_position
     if config.max_model_len > model.max_position:
         raise ConfigError(
             f"max_model_len {config.max_model_len} is above the model's {model.max_position} "
             f"tokens; lower it to {model.max_position} or leave it null"
         )
-    if config.max_model_len > num_slots:
+    num_slots = num_blocks * config.block_size
+    if 0 < num_slots < config.max_model_len:
         raise ConfigError(_pool_too_small(config, num_slots))
     return config.max_model_len
 
 
-def _num_slots_beside_pins(config: AppConfig, num_slots: int) -> int:
-    """Tokens of the longest request: the whole KV cache, or what pinned prefixes always leave."""
-    if not config.pinned_prefix_share:
-        return num_slots
-    num_blocks = num_slots // config.block_size
-    num_taken = int(num_blocks * config.pinned_prefix_share) + int(num_blocks * config.watermark)
-    return (num_blocks - num_taken) * config.block_size
+def _fitted(engine: EngineConfig) -> EngineConfig:
+    """Clip the context to the KV cache, where it may be clipped."""
+    scheduler = engine.scheduler.fitted(engine.num_blocks, engine.block_size)
+    if scheduler is not engine.scheduler:
+        logger.warning(
+            "context_clipped max_model_len=%d model_max=%d reason=kv_pool raise=kv_cache_gib",
+            scheduler.max_model_len,
+            engine.scheduler.max_model_len,
+        )
+    return replace(engine, scheduler=replace(scheduler, clips_context=False))
 
 
 def _pool_too_small(config: AppConfig, num_slots: int) -> str:

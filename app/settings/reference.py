@@ -32,7 +32,8 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "max_overtakes",
     ),
     "HTTP server": (
-        "api_keys_file", "unknown_parameters", "stream_interval_ms", "limits.max_body_mib",
+        "api_keys_file", "cors_origins", "unknown_parameters", "stream_interval_ms",
+        "limits.max_body_mib",
     ),
     "Traces": ("flight_recorder.folder", "flight_recorder.max_mib"),
 }  # fmt: skip

@@ -16,6 +16,8 @@ from engine.errors import ConfigError, InvalidRequest
 # rounds of `range` loops in one rendering; templates loop over messages, not over numbers
 _MAX_ROUNDS = 100_000
 _MAX_REASON_LEN = 300
+# one turn, as short as templates take it
+_QUESTION, _ANSWER = "Is it late?", "It is noon."
 # what a template can raise at a message that its author did not think of
 _RENDER_ERRORS = (
     jinja2.TemplateError,
@@ -72,6 +74,16 @@ class ChatTemplate:
             raise InvalidRequest(
                 "the model's chat template cannot render these messages", param="messages"
             ) from error
+
+    def end_of_answer(self) -> str:
+        """Return what the template writes behind an answer; nothing if it takes no answers."""
+        turn = [("user", _QUESTION), ("assistant", _ANSWER)]
+        messages = [{"role": role, "content": content} for role, content in turn]
+        try:
+            text = self.render(messages, add_generation_prompt=False)
+        except InvalidRequest:
+            return ""
+        return text.rpartition(_ANSWER)[2] if _ANSWER in text else ""
 
     def _with_known_role(self, message: Mapping[str, str]) -> dict[str, str]:
         if message["role"] == "developer" and not self._knows_developer:

@@ -21,6 +21,11 @@ from engine.types import IntColumn, int32
 class Tokenizer:
     """The tokenizer of one model. Safe to use from several threads.
 
+    Attributes:
+        vocabulary: of all tokens.
+        end_ids: tokens that end an answer as its files have it: the end of a text, and what the
+            chat template writes behind an answer.
+
     Args:
         backend: from tokenizer.json.
         special_tokens: spellings by name (`bos_token`, ...), as the chat template sees them.
@@ -41,6 +46,7 @@ class Tokenizer:
         self._template = (
             None if chat_template is None else ChatTemplate(chat_template, special_tokens)
         )
+        self.end_ids = self._ends(special_tokens.get("eos_token", ""))
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":
@@ -139,6 +145,15 @@ class Tokenizer:
         # behind a character that is skipped the spans are wrong, so each is looked at
         single = (character for character in dict.fromkeys(text) if self._unknown_part(character))
         return next(single, lost[0])
+
+    def _ends(self, eos_token: str) -> tuple[int, ...]:
+        ends = [self._backend.token_to_id(eos_token)]
+        if self._template is not None:
+            behind = self._template.end_of_answer().lstrip()
+            first = _encode(self._backend, behind, add_special_tokens=False)[:1]
+            added = self._backend.get_added_tokens_decoder()
+            ends += [token for token in first if token in added]
+        return tuple(dict.fromkeys(token for token in ends if token is not None))
 
     def _unknown_part(self, text: str) -> str:
         """Text that some token does not stand for, or nothing."""

@@ -1,4 +1,4 @@
-"""What the rest of the engine asks of an architecture."""
+"""What the engine has to know of a kind of model before it loads one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -41,7 +41,7 @@ def head_dim_of(hidden_size: int, num_heads: int) -> int:
 
 
 def require(config: Json, name: str, expected: object) -> None:
-    """Refuse a variant: the field must be missing, null or `expected`."""
+    """Refuse a kind of model that is not supported: a field is missing, null or `expected`."""
     value = config.get(name)
     if value is not None and value != expected:
         raise ConfigError(f"{name} {value!r} is not supported, only {expected!r}")

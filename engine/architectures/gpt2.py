@@ -55,7 +55,7 @@ def _tensors(model: ModelConfig) -> Tensors:
 
 
 def _layer_tensors(model: ModelConfig) -> Tensors:
-    """Matrices lie the other way round than elsewhere: inputs first (Conv1D)."""
+    """Matrices are stored transposed, inputs first (Conv1D)."""
     hidden, inner = model.hidden_size, model.intermediate_size
     matrices: Tensors = {
         "attn.c_attn": (hidden, 3 * hidden),
@@ -70,12 +70,12 @@ def _layer_tensors(model: ModelConfig) -> Tensors:
 
 
 def _canonical_name(name: str) -> str:
-    """The first published checkpoints lack the first word."""
+    """The checkpoints that were published first lack the prefix `transformer.`."""
     return name if name.startswith((f"{_ROOT}.", "lm_head.")) else f"{_ROOT}.{name}"
 
 
 def _is_redundant(model: ModelConfig, name: str) -> bool:
-    """Masks, the copy of the embedding that is the head."""
+    """Whether it is a mask, or the copy of the embedding that is the head."""
     is_copy = model.tie_embeddings and name == "lm_head.weight"
     return is_copy or _MASK.fullmatch(name.removeprefix(f"{_ROOT}.")) is not None
 

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Member:
-    """What differs between the members, and transformers' defaults of missing fields.
+    """What differs between the members of the family, and transformers' defaults of missing fields.
 
     Attributes:
         qkv_bias: whether there is one; None leaves it to config.json, and the output has it too.
@@ -161,7 +161,7 @@ def _layer_tensors(model: ModelConfig) -> Tensors:
 
 
 def _is_redundant(model: ModelConfig, name: str) -> bool:
-    """Rope buffers, the copy of a tied embedding."""
+    """Whether it is a buffer of RoPE, or the copy of a tied embedding."""
     is_copy = model.tie_embeddings and name == "lm_head.weight"
     return is_copy or name.endswith("rotary_emb.inv_freq")
 

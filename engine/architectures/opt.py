@@ -14,8 +14,8 @@ _NORM_EPS = 1e-5
 
 def _parse(config: Json) -> ModelConfig:
     require(config, "activation_function", "relu")
-    for variant in ("enable_bias", "layer_norm_elementwise_affine", "tie_word_embeddings"):
-        require(config, variant, True)
+    for field in ("enable_bias", "layer_norm_elementwise_affine", "tie_word_embeddings"):
+        require(config, field, True)
     norm_first = flag(config, "do_layer_norm_before", True)
     if norm_first and flag(config, "_remove_final_layer_norm"):
         raise ConfigError("_remove_final_layer_norm is not supported with do_layer_norm_before")
@@ -70,12 +70,12 @@ def _layer_tensors(model: ModelConfig) -> Tensors:
 
 
 def _canonical_name(name: str) -> str:
-    """Checkpoints of the bare decoder lack the first word."""
+    """Checkpoints of the bare decoder lack the prefix `model.`."""
     return f"model.{name}" if name.startswith("decoder.") else name
 
 
 def _is_redundant(model: ModelConfig, name: str) -> bool:
-    """The copy of the embedding that is the head."""
+    """Whether it is the copy of the embedding that is the head."""
     return model.tie_embeddings and name == "lm_head.weight"
 
 

@@ -1,7 +1,7 @@
 """The settings of the scheduler and of the KV cache's allocation."""
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, Self
 
 from engine.config.documented import documented
 from engine.errors import ConfigError
@@ -27,6 +27,13 @@ class SchedulerConfig:
     )
     max_model_len: int = field(
         metadata=documented("longest prompt plus output in tokens", ge=2, lt=1 << 31)
+    )
+    clips_context: bool = field(
+        default=False,
+        metadata=documented(
+            "whether a KV cache that does not hold `max_model_len` lowers it, rather than ending "
+            "the start"
+        ),
     )
     eos_token_ids: tuple[int, ...] = field(
         default=(), metadata=documented("ids that end a sequence unless its request ignores them")
@@ -117,6 +124,22 @@ class SchedulerConfig:
     def num_pinnable(self, num_blocks: int) -> int:
         """Blocks of a pool of `num_blocks` that pinned prefixes may hold."""
         return int(num_blocks * self.pinned_prefix_share)
+
+    def longest_context(self, num_blocks: int, block_size: int) -> int:
+        """Tokens that a pool holds of one sequence, beside what pinned prefixes may take."""
+        if self.pinned_prefix_share:
+            num_blocks -= self.num_pinnable(num_blocks) + int(num_blocks * self.watermark)
+        return num_blocks * block_size
+
+    def fitted(self, num_blocks: int, block_size: int) -> Self:
+        """Return the settings for a pool of a size that was not known before; see `clips_context`.
+
+        No context is clipped below two tokens, the shortest that there is.
+        """
+        longest = max(2, self.longest_context(num_blocks, block_size))
+        if not self.clips_context or longest >= self.max_model_len:
+            return self
+        return replace(self, max_model_len=longest)
 
     def check_pinned_share(self, num_blocks: int, block_size: int) -> None:
         """Accept by returning a share for pinned prefixes that cannot starve the pool.

@@ -28,6 +28,7 @@ class Engine:
     ) -> None:
         """Args: block_manager, preemption, gate: policies instead of those that `config` names."""
         capacity = executor.capacity
+        config = config.fitted(capacity.num_blocks, capacity.block_size)
         self._executor = executor
         self.scheduler = Scheduler(
             config,

@@ -1,9 +1,9 @@
-"""Whole messages between two processes of one machine over a Unix socket.
+"""Whole messages between two processes of one machine, over a Unix socket.
 
-SOCK_SEQPACKET keeps the borders of packets, sleeps in the kernel and ends with end-of-file when the
-peer dies. A packet is one flag byte and at most `PACKET_BYTES`; longer messages take several. A
-message has at least one byte and at most `MAX_MESSAGE_BYTES`. A peer that breaks
-this counts as gone.
+A SOCK_SEQPACKET socket keeps the borders of packets, lets a reader sleep in the kernel, and gives
+end-of-file when the peer dies. Framing: a packet is one flag byte (more packets follow, or this is
+the last) and 1 to `PACKET_BYTES` bytes of the message; a message takes as many packets as it needs,
+up to `MAX_MESSAGE_BYTES` in all. A peer that breaks this is treated like one that is gone.
 """
 
 import os
@@ -27,7 +27,7 @@ class Channel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        # one byte more than a packet may have shows that one was longer
+        # room for one byte more than a packet may have, which shows that a packet is too long
         self._packet = bytearray(PACKET_BYTES + 2)
         self._received: list[bytes] = []
         self._received_bytes = 0
@@ -90,7 +90,7 @@ class Channel:
 
         Messages that were not received are dropped; those that were sent still reach the peer.
         """
-        # shutdown fails when the peer was first, and closing is all that is left then
+        # shutdown fails if the peer has closed already; then only this end is left to close
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
             # closing with packets unread would reset the connection: the peer would get an error
@@ -130,13 +130,13 @@ class Channel:
         return message
 
     def _check_packet(self, size: int) -> None:
-        is_ours = self._packet[:1] in (_MORE, _LAST) and 1 < size <= PACKET_BYTES + 1
-        if not is_ours or self._received_bytes > MAX_MESSAGE_BYTES:
+        is_valid = self._packet[:1] in (_MORE, _LAST) and 1 < size <= PACKET_BYTES + 1
+        if not is_valid or self._received_bytes > MAX_MESSAGE_BYTES:
             raise ChannelClosed("the peer sent what is no part of a message")
 
 
 class Listener:
-    """A socket file, mode 0600, on which one peer is awaited; the file is gone after that."""
+    """A socket file of mode 0600 that waits for one peer and is removed after that."""
 
     def __init__(self, path: str) -> None:
         """Bind.
@@ -181,7 +181,7 @@ def connect(path: str) -> Channel:
     """Connect to a listener.
 
     Raises:
-        ChannelClosed: if nobody listens there.
+        ChannelClosed: if no process listens there.
     """
     connection = _new_socket()
     try:

@@ -1,6 +1,10 @@
-"""Frozen dataclasses to bytes and back: msgpack, columns as raw bytes, never pickle."""
+"""Turns frozen dataclasses into bytes and back: msgpack, with columns as raw bytes.
+
+Never pickle: a message can hold data only, so that a peer cannot make its reader run code.
+"""
 
 from array import array
+from types import UnionType
 from typing import Generic, TypeVar
 
 import msgspec
@@ -12,15 +16,16 @@ TYPECODES = frozenset("biqf")
 
 
 class Codec(Generic[Message]):
-    """Encode and decode one kind of message; decoding checks every field's type.
+    """Encodes and decodes one kind of message; decoding checks every field's type.
 
     A column travels as a msgpack extension whose code is its typecode.
     """
 
-    def __init__(self, kind: type[Message]) -> None:
+    def __init__(self, kind: type[Message] | UnionType) -> None:
+        """Args: kind: a dataclass, a list of one, or a union of one and what is no dataclass."""
         self._name = getattr(kind, "__name__", str(kind))
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_column_to_bytes)
-        self._decoder = msgspec.msgpack.Decoder(
+        self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(
             kind, dec_hook=_check_column, ext_hook=_bytes_to_column
         )
 

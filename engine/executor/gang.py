@@ -1,10 +1,13 @@
-"""An executor whose ranks are other processes: one channel to each."""
+"""The executor of a served replica: every rank is a process of its own, with a channel to each.
+
+All ranks get every plan. Rank 0 answers with the result, the others with the number of the step, so
+that the death or an error of any rank is noticed in the step where it happens.
+"""
 
 import selectors
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from engine.errors import EngineError, InvariantViolated, WorkerDied
 from engine.executor.channel import Channel, ChannelClosed
@@ -14,22 +17,9 @@ from engine.types import Capacity, StepPlan, StepResult
 STEP_DEADLINE_S = 30.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """What a rank says about one plan.
-
-    Attributes:
-        result: from rank 0; the others acknowledge without one.
-        error: what went wrong; empty when nothing did.
-    """
-
-    step: int
-    result: StepResult | None = None
-    error: str = ""
-
-
 PLANS = Codec(StepPlan)
-REPLIES = Codec(Reply)
+# a rank's answer to a plan: rank 0's result, the others' number of the step, or an error's text
+REPLIES: Codec[StepResult | int | str] = Codec(StepResult | int | str)
 
 
 class GangExecutor:
@@ -56,7 +46,7 @@ class GangExecutor:
         self._channels = channels
         self._step_deadline_s = step_deadline_s
         self._steps: deque[int] = deque()
-        self._replies: list[deque[Reply]] = [deque() for _ in channels]
+        self._replies: list[deque[StepResult | int]] = [deque() for _ in channels]
         self._selector = selectors.DefaultSelector()
         for rank, channel in enumerate(channels):
             self._selector.register(channel, selectors.EVENT_READ, rank)
@@ -84,15 +74,15 @@ class GangExecutor:
         """
         step = self._steps.popleft()
         self._await_replies(step)
-        replies = [queue.popleft() for queue in self._replies]
-        if any(reply.step != step for reply in replies):
-            raise InvariantViolated(f"step {step} was answered with {[r.step for r in replies]}")
-        if replies[0].result is None:
+        result, *others = [queue.popleft() for queue in self._replies]
+        if not isinstance(result, StepResult):
             raise InvariantViolated(f"rank 0 gave no result for step {step}")
-        return replies[0].result
+        if any(answer != step for answer in (result.step, *others)):
+            raise InvariantViolated(f"step {step} was answered with {[result.step, *others]}")
+        return result
 
     def close(self) -> None:
-        """Let the ranks go; plans in flight are dropped."""
+        """Close the channels, which ends the ranks; plans in flight are dropped."""
         self._selector.close()
         for channel in self._channels:
             channel.close()
@@ -112,8 +102,8 @@ class GangExecutor:
         try:
             while (message := self._channels[rank].try_recv()) is not None:
                 reply = REPLIES.decode(message)
-                if reply.error:
-                    raise EngineError(f"rank {rank} failed in step {reply.step}: {reply.error}")
+                if isinstance(reply, str):
+                    raise EngineError(f"rank {rank} failed in {reply}")
                 self._replies[rank].append(reply)
         except ChannelClosed as error:
             raise WorkerDied(f"rank {rank} died") from error

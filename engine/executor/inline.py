@@ -2,23 +2,22 @@
 
 from collections import deque
 
+from engine.executor.rank_worker import PendingResult, RankWorker
 from engine.types import StepPlan, StepResult
-from engine.worker.report import PendingStep
-from engine.worker.worker import Worker
 
 
 class InlineExecutor:
-    """An `engine.core.executor.Executor` that waits only for results that are asked for.
+    """An executor of one rank. Implements `engine.core.executor.Executor`.
 
     On a CPU a plan is done as soon as it is submitted; a GPU works on while the caller goes on.
     """
 
-    def __init__(self, worker: Worker, run_ahead: int = 1) -> None:
+    def __init__(self, worker: RankWorker, run_ahead: int = 1) -> None:
         """Take ownership of the worker."""
         self.capacity = worker.capacity
         self.run_ahead = run_ahead
         self._worker = worker
-        self._pending: deque[PendingStep] = deque()
+        self._pending: deque[PendingResult] = deque()
 
     def submit(self, plan: StepPlan) -> None:
         """Hand the plan to the device."""

@@ -1,4 +1,8 @@
-"""The process of one rank: loads a worker and executes the plans that come through a channel."""
+"""The process of one rank: loads a worker and executes the plans that come through a channel.
+
+Three threads take part: one of Ray for the calls, one that holds the model and enqueues plans, one
+that waits for results and answers.
+"""
 
 import gc
 import importlib
@@ -6,13 +10,14 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Protocol, cast
+from functools import partial
+from typing import NoReturn, cast
 
 from engine.config import EngineConfig
 from engine.errors import InvariantViolated
 from engine.executor.channel import Channel, ChannelClosed, Listener
-from engine.executor.gang import PLANS, REPLIES, Reply
+from engine.executor.gang import PLANS, REPLIES
+from engine.executor.rank_worker import RankWorker
 from engine.types import Capacity, StepPlan, StepResult
 
 logger = logging.getLogger(__name__)
@@ -20,33 +25,17 @@ logger = logging.getLogger(__name__)
 ACCEPT_TIMEOUT_S = 60.0
 
 
-class Pending(Protocol):
-    """A step that is under way, see `engine.worker.report.PendingStep`."""
-
-    def result(self) -> StepResult: ...
-
-
-class Worker(Protocol):
-    """One rank's model and KV pool, see `engine.worker.worker.Worker`."""
-
-    capacity: Capacity
-
-    def enqueue(self, plan: StepPlan) -> Pending: ...
-
-    def close(self) -> None: ...
-
-
 class RankActor:
-    """Hosts one worker. Everything that touches the model runs on one thread of its own.
+    """A Ray actor that hosts one worker. Everything that touches the model runs on one thread.
 
-    Meant to be a Ray actor with at least three concurrent calls: `load`, `loaded_bytes` and `ping`
-    overlap.
+    It needs at least three concurrent calls: `load`, `loaded_bytes` and `ping` overlap. A gang that
+    starts calls `load`, `listen` and `serve`, in this order.
     """
 
     def __init__(
         self, config: EngineConfig, rank: int, rendezvous: str | None, factory: str
     ) -> None:
-        """Name the worker without loading it.
+        """Note which worker to load.
 
         Args:
             rendezvous: where the ranks find each other; None for a single rank.
@@ -56,7 +45,7 @@ class RankActor:
         self._rank = rank
         self._rendezvous = rendezvous
         self._factory = factory
-        self._worker: Worker | None = None
+        self._worker: RankWorker | None = None
         self._listener: Listener | None = None
         self._model_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
         self._loaded_bytes = (0, 0)
@@ -85,16 +74,16 @@ class RankActor:
         is_first = self._rank == 0
         self._model_thread.submit(serve_plans, self._worker, channel, is_first=is_first)
 
-    def _make_worker(self) -> Worker:
+    def _make_worker(self) -> RankWorker:
         module, _, function = self._factory.partition(":")
-        make = cast("Callable[..., Worker]", getattr(importlib.import_module(module), function))
+        make = cast("Callable[..., RankWorker]", getattr(importlib.import_module(module), function))
         worker = make(
             self._config,
             rank=self._rank,
             rendezvous=self._rendezvous,
             on_progress=self._note_progress,
         )
-        # weights and code live as long as the process: the collector need not look at them again
+        # all objects of now live as long as the process: the garbage collector need not visit them
         gc.freeze()
         return worker
 
@@ -102,59 +91,56 @@ class RankActor:
         self._loaded_bytes = done_bytes, total_bytes
 
 
-def serve_plans(worker: Worker, channel: Channel, *, is_first: bool) -> None:
+def serve_plans(worker: RankWorker, channel: Channel, *, is_first: bool) -> None:
     """Execute plans in the order of arrival until the channel ends, then close both.
 
-    Results are awaited and sent by a thread of their own, so that the next plan reaches the device
+    A second thread waits for the results and sends them, so that the next plan reaches the device
     while it still works on the one before. A failure is reported through the channel and ends it:
-    after it, the rows and blocks of this rank can no longer be trusted to match the scheduler's.
+    after it, rows and blocks of this rank may no longer match those of the scheduler.
 
     Args:
-        is_first: send results back; other ranks only acknowledge.
+        is_first: whether the results are sent; other ranks only acknowledge.
     """
     try:
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="answers") as answers:
             while True:
                 plan = PLANS.decode(channel.recv())
-                # a plan that cannot be executed is answered after those before it, too
-                answers.submit(_answer, channel, plan.step, _enqueue(worker, plan), is_first)
+                wait = _enqueue(worker, plan)
+                # in order: a plan that failed at once is answered after those before it, too
+                answers.submit(_answer, channel, plan.step, wait, is_first)
     except ChannelClosed as closed:
         logger.info("channel_closed reason=%s", closed)
     except InvariantViolated as error:
-        # whoever sent that is no scheduler that an answer could reach
+        # the peer is no scheduler: it would not understand an answer
         logger.error("bad_plan reason=%s", error)
     finally:
         channel.close()
         worker.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Failed:
-    """A step that could not even begin."""
-
-    error: Exception
-
-    def result(self) -> StepResult:
-        raise self.error
-
-
-def _enqueue(worker: Worker, plan: StepPlan) -> Pending:
+def _enqueue(worker: RankWorker, plan: StepPlan) -> Callable[[], StepResult]:
+    """Hand a plan to the device; returns what waits for its result or raises its error."""
     try:
-        return worker.enqueue(plan)
-    except Exception as error:  # the border of the process: the scheduler must hear of any failure
-        return _Failed(error)
+        return worker.enqueue(plan).result
+    except Exception as error:  # process border: the scheduler must get any failure as an answer
+        return partial(_raise, error)
 
 
-def _answer(channel: Channel, step: int, pending: Pending, is_first: bool) -> None:
-    """Send a result when it is there; after a failure there are no more."""
+def _raise(error: Exception) -> NoReturn:
+    raise error
+
+
+def _answer(channel: Channel, step: int, wait: Callable[[], StepResult], is_first: bool) -> None:
+    """Wait for a result and send it; after a failure the channel is closed."""
+    reply: StepResult | int | str
     try:
-        result = pending.result()
-        reply = Reply(step=step, result=result if is_first else None)
-    except Exception as error:  # the border of the process: the scheduler must hear of any failure
+        result = wait()
+        reply = result if is_first else step
+    except Exception as error:  # process border: the scheduler must get any failure as an answer
         logger.exception("step_failed step=%d", step)
-        reply = Reply(step=step, error=f"{type(error).__name__}: {error}")
-    # without a scheduler there is nobody to tell
+        reply = f"step {step}: {type(error).__name__}: {error}"
+    # if the scheduler is gone, no one needs the answer
     with suppress(ChannelClosed):
         channel.send(REPLIES.encode(reply))
-    if reply.error:
+    if isinstance(reply, str):
         channel.close()

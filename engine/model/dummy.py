@@ -1,4 +1,4 @@
-"""Random weights from the shape of a model alone, to run any model without its files."""
+"""Random weights in the shapes of a model, to run any model without its files."""
 
 import hashlib
 import re
@@ -11,7 +11,7 @@ _NORM = re.compile(r"(norm|ln_\w)\.weight$")
 
 
 class DummySource:
-    """Small normal weights seeded by name, so that all ranks hold parts of the same model."""
+    """Small normal weights, seeded by name: all ranks hold parts of the same model."""
 
     def fill(
         self, target: Tensor, name: str, shape: tuple[int, ...], *, dim: int, start: int

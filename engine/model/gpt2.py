@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from engine.config import ModelConfig
-from engine.model.gpt_layers import Layer, LayerNorm, LayerStack, LearnedPositions
+from engine.model.gpt_layers import GptLayer, GptLayers, LayerNorm, PositionEmbedding
 from engine.model.parameters import Parameters
 from engine.model.vocab import VocabEmbedding, VocabHead
 from kernels.backend import KernelBackend, Linear
@@ -28,24 +28,24 @@ class Gpt2:
         self.num_kv_heads = parameters.parallel.share(config.num_kv_heads, "num_kv_heads")
         self._embedding = VocabEmbedding(config, parameters, backend, f"{_ROOT}.wte.weight")
         table = parameters.whole(f"{_ROOT}.wpe.weight", config.max_position, hidden)
-        self._positions = LearnedPositions(table, backend, num_positions)
+        self._positions = PositionEmbedding(table, backend, num_positions)
         layers = [
             _read_layer(config, parameters, backend, f"{_ROOT}.h.{index}")
             for index in range(config.num_layers)
         ]
         last = LayerNorm.read(parameters, f"{_ROOT}.ln_f", hidden)
-        self._stack = LayerStack(config, layers, last, parameters.parallel, backend, backend.gelu)
+        self._layers = GptLayers(config, layers, last, parameters.parallel, backend, backend.gelu)
         self._head = VocabHead(config, parameters, backend, self._embedding.weight)
 
     def forward(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
         """Run one batch; see `engine.model.model.Model`."""
-        x = self._stack(self._positions(self._embedding(tokens), layout), kv, layout)
+        x = self._layers(self._positions(self._embedding(tokens), layout), kv, layout)
         return self._head(layout.logit_rows(x), is_deterministic=layout.is_deterministic)
 
 
 def _read_layer(
     config: ModelConfig, parameters: Parameters, backend: KernelBackend, prefix: str
-) -> Layer:
+) -> GptLayer:
     hidden, inner = config.hidden_size, config.intermediate_size
 
     def split_by_outputs(name: str, counts: tuple[int, ...]) -> Linear:
@@ -56,7 +56,7 @@ def _read_layer(
         weight = parameters.columns_of_transposed(f"{prefix}.{name}.weight", hidden, count)
         return backend.make_linear(weight, parameters.summed_bias(f"{prefix}.{name}.bias", hidden))
 
-    return Layer(
+    return GptLayer(
         attention_norm=LayerNorm.read(parameters, f"{prefix}.ln_1", hidden),
         qkv=split_by_outputs("attn.c_attn", (hidden, hidden, hidden)),
         out=split_by_inputs("attn.c_proj", hidden),

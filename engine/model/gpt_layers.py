@@ -1,7 +1,7 @@
-"""Layers of the models before LLaMA: learned positions, biases everywhere, LayerNorm.
+"""Layers of the models before LLaMA: an embedding of positions, biases everywhere, LayerNorm.
 
-OPT and GPT-2 differ in names, stored layout and activation; they read their parameters themselves
-and share how these are run.
+OPT and GPT-2 differ in the names and the layout of their stored parameters and in the activation:
+each reads its parameters itself, and both are run by what is here.
 """
 
 from collections.abc import Callable
@@ -31,8 +31,8 @@ class LayerNorm:
         return cls(weight, bias)
 
 
-class LearnedPositions:
-    """Adds what the model has learned about each position."""
+class PositionEmbedding:
+    """The embedding of positions that is added to that of tokens."""
 
     def __init__(self, table: Tensor, backend: KernelBackend, num_positions: int) -> None:
         """Keep what is needed.
@@ -46,8 +46,8 @@ class LearnedPositions:
         """
         if num_positions > len(table):
             raise ConfigError(
-                f"max_model_len {num_positions} is above the {len(table)} positions that the model "
-                f"has learned; lower it to {len(table)}"
+                f"max_model_len {num_positions} is above the {len(table)} positions of the model; "
+                f"lower it to {len(table)}"
             )
         self._backend = backend
         self._table = table[:num_positions].contiguous()
@@ -58,11 +58,11 @@ class LearnedPositions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class GptLayer:
     """One rank's attention and feed-forward network.
 
     Attributes:
-        attention_norm, feed_norm: before each of the two, or after it.
+        attention_norm, feed_norm: before each of the two, or after it (`ModelConfig.norm_first`).
         qkv, feed_in: hold this rank's outputs.
         out, feed_out: hold this rank's inputs; their results are summed over the ranks.
     """
@@ -75,13 +75,13 @@ class Layer:
     feed_out: Linear
 
 
-class LayerStack:
-    """All layers, and the norm after them if norms come first."""
+class GptLayers:
+    """All layers in order; with norms first, the norm after the last layer too."""
 
     def __init__(
         self,
         config: ModelConfig,
-        layers: list[Layer],
+        layers: list[GptLayer],
         final_norm: LayerNorm | None,
         parallel: TensorParallel,
         backend: KernelBackend,
@@ -96,7 +96,7 @@ class LayerStack:
         self._eps = config.norm_eps
 
     def __call__(self, x: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
-        """Hidden states [T, hidden_size], used up -> those after the last layer or norm."""
+        """Hidden states [T, hidden_size], OVERWRITTEN -> those after the last layer or norm."""
         if self._final_norm is None:
             return self._norms_last(x, kv, layout)
         return self._norms_first(x, self._final_norm, kv, layout)
@@ -122,18 +122,18 @@ class LayerStack:
             x = self._add_norm(self._feed(layer, x, layout), x, layer.feed_norm)
         return x
 
-    def _attend(self, layer: Layer, x: Tensor, kv_layer: Tensor, layout: BatchLayout) -> Tensor:
-        alone = layout.is_deterministic
-        q = self._backend.kv_write(layer.qkv(x, is_deterministic=alone), kv_layer, layout)
+    def _attend(self, layer: GptLayer, x: Tensor, kv_layer: Tensor, layout: BatchLayout) -> Tensor:
+        fixed = layout.is_deterministic
+        q = self._backend.kv_write(layer.qkv(x, is_deterministic=fixed), kv_layer, layout)
         attended = self._backend.attention(q, kv_layer, layout, self._scale)
-        x = layer.out(attended, is_deterministic=alone)
-        return self._parallel.all_reduce(x, is_deterministic=alone)
+        x = layer.out(attended, is_deterministic=fixed)
+        return self._parallel.all_reduce(x, is_deterministic=fixed)
 
-    def _feed(self, layer: Layer, x: Tensor, layout: BatchLayout) -> Tensor:
-        alone = layout.is_deterministic
-        x = self._activation(layer.feed_in(x, is_deterministic=alone))
-        x = layer.feed_out(x, is_deterministic=alone)
-        return self._parallel.all_reduce(x, is_deterministic=alone)
+    def _feed(self, layer: GptLayer, x: Tensor, layout: BatchLayout) -> Tensor:
+        fixed = layout.is_deterministic
+        x = self._activation(layer.feed_in(x, is_deterministic=fixed))
+        x = layer.feed_out(x, is_deterministic=fixed)
+        return self._parallel.all_reduce(x, is_deterministic=fixed)
 
     def _add_norm(self, x: Tensor, residual: Tensor, norm: LayerNorm) -> Tensor:
         return self._backend.add_layer_norm(x, residual, norm.weight, norm.bias, self._eps)

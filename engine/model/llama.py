@@ -28,7 +28,7 @@ class Llama:
         table = cos_sin_table(config.rope, config.head_dim, num_positions).to(backend.device)
         self._embedding = VocabEmbedding(config, parameters, backend, "model.embed_tokens.weight")
         self._layers = [
-            _Layer(config, parameters, backend, table, f"model.layers.{index}")
+            LlamaLayer(config, parameters, backend, table, f"model.layers.{index}")
             for index in range(config.num_layers)
         ]
         # norms[i] comes before layer i, the last one after all layers
@@ -50,8 +50,8 @@ class Llama:
         return self._head(layout.logit_rows(x), is_deterministic=layout.is_deterministic)
 
 
-class _Layer:
-    """Attention and gated feed-forward network with the norm between them."""
+class LlamaLayer:
+    """Attention and gated feed-forward network of one rank, with the norm between them."""
 
     def __init__(
         self,
@@ -84,14 +84,14 @@ class _Layer:
         self, x: Tensor, residual: Tensor, kv_layer: Tensor, layout: BatchLayout
     ) -> Tensor:
         """Normed x [T, hidden] -> what to add to `residual`, which takes the attention IN PLACE."""
-        backend, parallel, alone = self._backend, self._parallel, layout.is_deterministic
-        qkv = self._qkv(x, is_deterministic=alone)
+        backend, parallel, fixed = self._backend, self._parallel, layout.is_deterministic
+        qkv = self._qkv(x, is_deterministic=fixed)
         q = backend.rope_write(qkv, self._cos_sin, kv_layer, layout)
         attended = backend.attention(q, kv_layer, layout, self._scale)
-        x = parallel.all_reduce(self._out(attended, is_deterministic=alone), is_deterministic=alone)
+        x = parallel.all_reduce(self._out(attended, is_deterministic=fixed), is_deterministic=fixed)
         x = backend.add_rms_norm(x, residual, self._norm, self._eps)
-        x = self._gate_up(x, is_deterministic=alone)
-        return parallel.all_reduce(self._down(x, is_deterministic=alone), is_deterministic=alone)
+        x = self._gate_up(x, is_deterministic=fixed)
+        return parallel.all_reduce(self._down(x, is_deterministic=fixed), is_deterministic=fixed)
 
 
 def _fused_qkv(

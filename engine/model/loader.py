@@ -1,4 +1,4 @@
-"""Builds one rank's model from a folder of safetensors, or from its shape alone."""
+"""Builds one rank's model from a folder of safetensors, or with dummy weights."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def load_model(
     """Load this rank's share of the model in the backend's dtype.
 
     Args:
-        on_progress: told bytes done and bytes in total after each tensor.
+        on_progress: called with bytes done and bytes in total after each tensor.
 
     Raises:
         ConfigError: if the folder does not hold exactly the tensors of the model, or the model

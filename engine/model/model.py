@@ -26,13 +26,13 @@ class Model(Protocol):
             kv: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim], changed IN PLACE.
 
         Returns:
-            [S, num_choices] logits of the tokens that the layout tells, the same on every rank.
+            [S, num_choices] logits of the tokens that the layout selects, the same on every rank.
         """
         ...
 
 
 class MakeModel(Protocol):
-    """The class of a model."""
+    """The constructor of a `Model`, as its class has it."""
 
     def __call__(
         self,

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from engine.architectures.opt import POSITION_OFFSET
 from engine.config import ModelConfig
-from engine.model.gpt_layers import Layer, LayerNorm, LayerStack, LearnedPositions
+from engine.model.gpt_layers import GptLayer, GptLayers, LayerNorm, PositionEmbedding
 from engine.model.parameters import Parameters
 from engine.model.vocab import VocabEmbedding, VocabHead
 from kernels.backend import KernelBackend, Linear
@@ -29,7 +29,7 @@ class Opt:
         self._embedding = VocabEmbedding(
             config, parameters, backend, f"{_ROOT}.embed_tokens.weight"
         )
-        self._positions = LearnedPositions(_positions(config, parameters), backend, num_positions)
+        self._positions = PositionEmbedding(_positions(config, parameters), backend, num_positions)
         self._project_in, self._project_out = _projections(config, parameters, backend)
         layers = [
             _read_layer(config, parameters, backend, f"{_ROOT}.layers.{index}")
@@ -37,19 +37,19 @@ class Opt:
         ]
         norm = f"{_ROOT}.final_layer_norm"
         last = LayerNorm.read(parameters, norm, config.hidden_size) if config.norm_first else None
-        self._stack = LayerStack(config, layers, last, parameters.parallel, backend, backend.relu)
+        self._layers = GptLayers(config, layers, last, parameters.parallel, backend, backend.relu)
         self._head = VocabHead(config, parameters, backend, self._embedding.weight)
 
     def forward(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
         """Run one batch; see `engine.model.model.Model`."""
-        alone = layout.is_deterministic
+        fixed = layout.is_deterministic
         x = self._embedding(tokens)
         if self._project_in is not None:
-            x = self._project_in(x, is_deterministic=alone)
-        x = layout.logit_rows(self._stack(self._positions(x, layout), kv, layout))
+            x = self._project_in(x, is_deterministic=fixed)
+        x = layout.logit_rows(self._layers(self._positions(x, layout), kv, layout))
         if self._project_out is not None:
-            x = self._project_out(x, is_deterministic=alone)
-        return self._head(x, is_deterministic=alone)
+            x = self._project_out(x, is_deterministic=fixed)
+        return self._head(x, is_deterministic=fixed)
 
 
 def _positions(config: ModelConfig, parameters: Parameters) -> Tensor:
@@ -72,7 +72,7 @@ def _projections(
 
 def _read_layer(
     config: ModelConfig, parameters: Parameters, backend: KernelBackend, prefix: str
-) -> Layer:
+) -> GptLayer:
     hidden, inner = config.hidden_size, config.intermediate_size
     parts = [f"{prefix}.self_attn.{part}_proj" for part in ("q", "k", "v")]
 
@@ -84,7 +84,7 @@ def _read_layer(
         weight = parameters.columns(f"{name}.weight", hidden, count)
         return backend.make_linear(weight, parameters.summed_bias(f"{name}.bias", hidden))
 
-    return Layer(
+    return GptLayer(
         attention_norm=LayerNorm.read(parameters, f"{prefix}.self_attn_layer_norm", hidden),
         qkv=split_by_rows(parts, hidden),
         out=split_by_columns(f"{prefix}.self_attn.out_proj", hidden),

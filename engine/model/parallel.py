@@ -14,7 +14,10 @@ _TRANSPORTS = {"cpu": "gloo", "cuda": "nccl"}
 
 @dataclass(frozen=True, slots=True)
 class TensorParallel:
-    """This rank of `size` that run the same steps (arXiv:1909.08053); alone, all is free."""
+    """One of `size` ranks that run the same steps on shares of the model (arXiv:1909.08053).
+
+    With one rank, nothing is sent.
+    """
 
     rank: int = 0
     size: int = 1
@@ -39,7 +42,8 @@ class TensorParallel:
             is_deterministic: whether the bits of a row may not depend on the other rows.
         """
         if self.size > 2 and is_deterministic:
-            # a ring adds the parts of each stretch of x in another order; a sum of two has but one
+            # a ring sums the parts of x in an order that depends on the place in x; two parts have
+            # one sum only
             parts = [torch.empty_like(x) for _ in range(self.size)]
             dist.all_gather(parts, x)
             x.zero_()
@@ -58,7 +62,7 @@ class TensorParallel:
         return torch.cat(parts, dim=1)
 
     def close(self) -> None:
-        """Leave the ranks."""
+        """Leave the group of ranks."""
         if self.size > 1:
             dist.destroy_process_group()
 
@@ -75,10 +79,10 @@ def local_device(device: Device, rank: int) -> torch.device:
 
 
 def connect(rank: int, size: int, rendezvous: str | None, device: torch.device) -> TensorParallel:
-    """Meet the other ranks; returns when all are there.
+    """Form a group with the other ranks; returns when all of them have come.
 
     Args:
-        rendezvous: init method of torch.distributed, such as file:///path; not used alone.
+        rendezvous: init method of torch.distributed, such as file:///path; unused by one rank.
 
     Raises:
         ConfigError: if there is no such rank, or no rendezvous for several.

@@ -1,4 +1,4 @@
-"""Reads the part of each parameter that one rank holds, fused as the layers want it."""
+"""Reads the part of each parameter that one rank holds, fused as the layers need it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -6,6 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from engine.integers import div_ceil
 from engine.model.parallel import TensorParallel
 
 
@@ -106,7 +107,7 @@ class Parameters:
 
     def vocab_rows(self, name: str, vocab_size: int, hidden_size: int) -> Tensor:
         """Read this rank's rows of an embedding; the last rank's are padded with zeros."""
-        share = -(-vocab_size // self.parallel.size)
+        share = div_ceil(vocab_size, self.parallel.size)
         start = min(self.parallel.rank * share, vocab_size)
         target = self._empty(share, hidden_size).zero_()
         held = target[: vocab_size - start]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engine.errors import ConfigError
 
-# told bytes done and bytes in total
+# takes bytes done and bytes in total
 Progress = Callable[[int, int], None]
 
 _INDEX = "model.safetensors.index.json"
@@ -28,7 +28,7 @@ class SafetensorsFolder:
         """Open the files named by the index, or else all there are.
 
         Args:
-            on_progress: told bytes done and in total after each tensor.
+            on_progress: called with bytes done and in total after each tensor.
             canonical_name: how the model spells the name of a stored tensor.
 
         Raises:
@@ -36,7 +36,7 @@ class SafetensorsFolder:
         """
         self._folder = folder
         self._files = {path: _open(path) for path in _paths(folder)}
-        # canonical name -> where it lies, and under which name
+        # canonical name -> file and stored name
         self._homes = {
             canonical_name(name): (path, name)
             for path, file in self._files.items()

@@ -8,7 +8,7 @@ from kernels.backend import KernelBackend
 
 
 class VocabEmbedding:
-    """Looks up tokens; a rank knows its own share of the vocabulary.
+    """Looks up tokens; each rank holds its share of the rows of the vocabulary.
 
     Attributes:
         weight: [vocab_size / ranks, embedding_width], rounded up.

@@ -1,1 +1,1 @@
-"""The engine as processes: scheduler actor, supervisor of the gang, client of the ingress."""
+"""The engine as processes: the replica with its scheduler and ranks, and the ingress's client."""

@@ -1,4 +1,4 @@
-"""The engine loop: take commands, step, tell the news. Has a thread to itself."""
+"""The engine loop: take commands, make a step, send its output. Has a thread to itself."""
 
 import logging
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from dataclasses import replace
 from engine.core.engine import Engine
 from engine.errors import RequestError
 from engine.executor.channel import Channel
-from engine.runtime.messages import COMMANDS, OUTPUTS, Command, refusal_of
+from engine.runtime.messages import COMMANDS, OUTPUTS, EngineCommand, refusal_of
 from engine.runtime.outputs import failure, idle_stats
 from engine.types import Capacity, Request, StepOutput
 
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class EngineLoop:
-    """Drives an engine from commands on a channel, on which the outputs go back."""
+    """Drives an engine by the commands of a replica; outputs go back over the same channel."""
 
     def __init__(
         self, engine: Engine, channel: Channel, capacity: Capacity, clock: Callable[[], float]
@@ -38,31 +38,32 @@ class EngineLoop:
             output = self._engine.step(self._clock())
             if output is not None:
                 self._stats = output.stats
-                self._tell(output)
+                self._send(output)
 
     def _take_commands(self) -> None:
         """Take all that have arrived; with nothing else to do, sleep until one does."""
         message = self._channel.try_recv() if self._engine.has_work else self._channel.recv()
         while message is not None:
-            self._obey(COMMANDS.decode(message))
+            self._carry_out(COMMANDS.decode(message))
             message = self._channel.try_recv()
 
-    def _obey(self, command: Command) -> None:
-        for request_id, choice in zip(command.aborts, command.abort_choices, strict=True):
+    def _carry_out(self, command: EngineCommand) -> None:
+        if isinstance(command, Request):
+            self._add(command)
+            return
+        for request_id, choice in zip(command.request_ids, command.choices, strict=True):
             self._engine.scheduler.abort(request_id, choice)
-        for salt, name in command.releases:
+        for salt, name in command.prefixes:
             self._engine.scheduler.release_prefix(salt, name)
-        if command.request is not None:
-            self._add(command.request)
 
     def _add(self, request: Request) -> None:
         try:
             self._engine.scheduler.add(replace(request, arrival_s=self._clock()))
         except RequestError as error:
-            # admission has let through what the core refuses: this request's fault alone
+            # the replica's admission has accepted what the core refuses; only this request fails
             logger.warning("request_refused request_id=%d reason=%s", request.request_id, error)
             choices = [(request.request_id, choice) for choice in range(request.sampling.n)]
-            self._tell(failure(choices, self._stats, refusal_of(error)))
+            self._send(failure(choices, self._stats, refusal_of(error)))
 
-    def _tell(self, output: StepOutput) -> None:
+    def _send(self, output: StepOutput) -> None:
         self._channel.send(OUTPUTS.encode(output))

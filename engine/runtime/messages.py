@@ -1,36 +1,42 @@
-"""What travels between ingress, engine replica and scheduler, beside `Request` and `StepOutput`."""
+"""Messages between ingress, engine replica and scheduler, and how they are encoded.
+
+A `Request` travels from the ingress to the scheduler in the same bytes; a `StepOutput` comes back,
+and the replica sends each ingress the rows of its own requests.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
 from engine.config import PrefixConfig
 from engine.errors import InvalidRequest, Overloaded, PromptTooLong, RequestError
 from engine.executor.codec import Codec
-from engine.types import IntColumn, Refusal, Request, StepOutput, int32, int64
+from engine.types import IntColumn, Refusal, Request, StepOutput
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """What the replica tells the scheduler.
+class Withdrawal(NamedTuple):
+    """What the scheduler is to end. A tuple: a codec can have only one dataclass among its kinds.
 
     Attributes:
-        request: to be added, if any; with a `Pin`, a prefix to be pinned.
-        aborts: int64 ids of requests to be ended.
-        abort_choices: int32, for each of them the choice that alone is to be ended, or ALL_CHOICES.
-        releases: (salt, name) of pinned prefixes to be given up.
+        request_ids: int64.
+        choices: int32, for each request the one choice that is to end, or ALL_CHOICES.
+        prefixes: (salt, name) of pinned prefixes that are to be released.
     """
 
-    request: Request | None = None
-    aborts: IntColumn = field(default_factory=int64)
-    abort_choices: IntColumn = field(default_factory=int32)
-    releases: tuple[tuple[bytes, str], ...] = ()
+    request_ids: IntColumn
+    choices: IntColumn
+    prefixes: tuple[tuple[bytes, str], ...] = ()
+
+
+# what a replica sends to its scheduler; a request with a `Pin` is a prefix to be pinned
+EngineCommand = Request | Withdrawal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixInfo:
-    """A pinned prefix of one replica, as told to the ingress of its tenant; see `PinnedPrefix`.
+    """A pinned prefix of one replica, as its tenant may see it; see `PinnedPrefix`.
 
     Attributes:
         ttl_s: seconds left; None for as long as the engine lives.
@@ -45,7 +51,7 @@ class PrefixInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The answer to a submission.
+    """A replica's answer to a submission.
 
     Attributes:
         replica: tag of the engine replica that gave it.
@@ -58,7 +64,7 @@ class Verdict:
 
 REQUESTS = Codec(Request)
 OUTPUTS = Codec(StepOutput)
-COMMANDS = Codec(Command)
+COMMANDS: Codec[EngineCommand] = Codec(EngineCommand)
 VERDICTS = Codec(Verdict)
 PREFIXES = Codec(list[PrefixInfo])
 PINS = Codec(list[PrefixConfig])
@@ -67,7 +73,7 @@ _FRAME = msgspec.msgpack.Encoder()
 
 
 def refusal_of(error: RequestError) -> Refusal:
-    """Take an error apart."""
+    """The message that carries an error to the ingress; `error_of` is its inverse."""
     match error:
         case PromptTooLong():
             return Refusal(
@@ -84,7 +90,7 @@ def refusal_of(error: RequestError) -> Refusal:
 
 
 def error_of(refusal: Refusal) -> RequestError:
-    """Put an error together again."""
+    """The error that a refusal stands for, for the ingress to raise."""
     match refusal.code:
         case PromptTooLong.code:
             return PromptTooLong(
@@ -100,7 +106,7 @@ def error_of(refusal: Refusal) -> RequestError:
 
 
 def encode_batch(outputs: Sequence[bytes]) -> bytes:
-    """Join encoded outputs without decoding them."""
+    """Join outputs that are encoded already into one message of a client's stream."""
     return _FRAME.encode([msgspec.Raw(output) for output in outputs])
 
 

@@ -1,4 +1,4 @@
-"""The rows of a `StepOutput`: parted by owner, turned into deltas, made for failures."""
+"""The rows of a `StepOutput`: split by client, gathered into deltas, made for failures."""
 
 from array import array
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -23,33 +23,33 @@ from engine.types import (
     int64,
 )
 
-Owner = TypeVar("Owner", bound=Hashable)
+Client = TypeVar("Client", bound=Hashable)
 
 
-def part_by_owner(
-    output: StepOutput, encoded: bytes, owners: Mapping[int, Owner]
-) -> dict[Owner, bytes]:
-    """Encode each owner's rows.
+def split_by_client(
+    output: StepOutput, encoded: bytes, clients: Mapping[int, Client]
+) -> dict[Client, bytes]:
+    """Encode the rows of each client's requests.
 
     Args:
-        encoded: the output itself, passed on when all rows are of one owner.
-        owners: by request id; rows of others are left out.
+        encoded: the output itself, passed on without a copy when all rows are of one client.
+        clients: by request id; rows of other requests are left out.
     """
-    rows, beams = _rows_of(output.request_ids, owners), _rows_of(output.beam_requests, owners)
+    rows, beams = _rows_of(output.request_ids, clients), _rows_of(output.beam_requests, clients)
     found = dict.fromkeys((*rows, *beams))
-    num_owned = sum(map(len, (*rows.values(), *beams.values())))
-    is_of_one = num_owned == len(output.request_ids) + len(output.beam_requests)
-    # what is pinned is nobody's but the replica's
+    num_rows = sum(map(len, (*rows.values(), *beams.values())))
+    is_of_one = num_rows == len(output.request_ids) + len(output.beam_requests)
+    # pinned prefixes are of all tenants: only the replica may see them
     if len(found) == 1 and is_of_one and output.pinned is None:
         return dict.fromkeys(found, encoded)
     return {
-        owner: OUTPUTS.encode(_select(output, rows.get(owner, []), beams.get(owner, [])))
-        for owner in found
+        client: OUTPUTS.encode(_select(output, rows.get(client, []), beams.get(client, [])))
+        for client in found
     }
 
 
 def ended_choices(output: StepOutput) -> Iterator[tuple[int, int]]:
-    """(request id, choice) of those that have ended in this step."""
+    """(request id, choice) of the choices that have ended in this step."""
     rows = zip(output.request_ids, output.choices, output.finish_reasons, strict=True)
     return ((request_id, choice) for request_id, choice, reason in rows if reason)
 
@@ -60,19 +60,19 @@ def deltas(outputs: Iterable[StepOutput]) -> Iterator[tuple[int, Delta]]:
     for output in outputs:
         _gather_beams(output, gathered)
         _gather(output, gathered)
-    for (request_id, choice), news in gathered.items():
+    for (request_id, choice), found in gathered.items():
         yield (
             request_id,
             Delta(
                 choice=choice,
-                tokens=news.tokens,
-                logprobs=news.logprobs,
-                top_tokens=tuple(news.top_tokens),
-                top_logprobs=tuple(news.top_logprobs),
-                finish_reason=news.finish_reason,
-                num_cached=news.num_cached,
-                num_preemptions=news.num_preemptions,
-                beam_steps=tuple(news.beam_steps),
+                tokens=found.tokens,
+                logprobs=found.logprobs,
+                top_tokens=tuple(found.top_tokens),
+                top_logprobs=tuple(found.top_logprobs),
+                finish_reason=found.finish_reason,
+                num_cached=found.num_cached,
+                num_preemptions=found.num_preemptions,
+                beam_steps=tuple(found.beam_steps),
             ),
         )
 
@@ -80,10 +80,10 @@ def deltas(outputs: Iterable[StepOutput]) -> Iterator[tuple[int, Delta]]:
 def failure(
     choices: Iterable[tuple[int, int]], stats: StepStats, refusal: Refusal | None = None
 ) -> StepOutput:
-    """An output that ends choices, (request id, choice), with ERROR and has no other news.
+    """An output that ends choices, (request id, choice), with ERROR and reports nothing else.
 
     Args:
-        refusal: why, if that is the requests' own fault.
+        refusal: why, if the requests themselves are at fault.
     """
     pairs = list(choices)
     count = len(pairs)
@@ -110,6 +110,8 @@ def idle_stats(capacity: Capacity) -> StepStats:
 
 @dataclass(slots=True)
 class _Gathered:
+    """What becomes a `Delta` once all outputs are read."""
+
     tokens: IntColumn = field(default_factory=int32)
     logprobs: FloatColumn = field(default_factory=float32)
     top_tokens: list[IntColumn] = field(default_factory=list)
@@ -120,12 +122,12 @@ class _Gathered:
     beam_steps: list[BeamStep] = field(default_factory=list)
 
 
-def _rows_of(requests: IntColumn, owners: Mapping[int, Owner]) -> dict[Owner, list[int]]:
-    rows: dict[Owner, list[int]] = {}
+def _rows_of(requests: IntColumn, clients: Mapping[int, Client]) -> dict[Client, list[int]]:
+    rows: dict[Client, list[int]] = {}
     for row, request_id in enumerate(requests):
-        owner = owners.get(request_id)
-        if owner is not None:
-            rows.setdefault(owner, []).append(row)
+        client = clients.get(request_id)
+        if client is not None:
+            rows.setdefault(client, []).append(row)
     return rows
 
 
@@ -147,21 +149,21 @@ def _gather(output: StepOutput, gathered: dict[tuple[int, int], _Gathered]) -> N
     ends = list(accumulate(output.top_counts))
     keys = zip(output.request_ids, output.choices, strict=True)
     for row, (key, token) in enumerate(zip(keys, output.tokens, strict=True)):
-        news = gathered.setdefault(key, _Gathered())
+        found = gathered.setdefault(key, _Gathered())
         if output.finish_reasons[row]:
-            news.finish_reason = FinishReason(output.finish_reasons[row])
+            found.finish_reason = FinishReason(output.finish_reasons[row])
         if output.cached_tokens:
-            news.num_cached += output.cached_tokens[row]
+            found.num_cached += output.cached_tokens[row]
         if output.preemptions:
-            news.num_preemptions += output.preemptions[row]
+            found.num_preemptions += output.preemptions[row]
         if token < 0:
             continue
-        news.tokens.append(token)
-        news.logprobs.append(output.logprobs[row])
+        found.tokens.append(token)
+        found.logprobs.append(output.logprobs[row])
         if ends and output.top_counts[row]:
             start = ends[row] - output.top_counts[row]
-            news.top_tokens.append(output.top_tokens[start : ends[row]])
-            news.top_logprobs.append(output.top_logprobs[start : ends[row]])
+            found.top_tokens.append(output.top_tokens[start : ends[row]])
+            found.top_logprobs.append(output.top_logprobs[start : ends[row]])
 
 
 def _select(output: StepOutput, rows: Sequence[int], beams: Sequence[int]) -> StepOutput:
@@ -188,7 +190,7 @@ def _select(output: StepOutput, rows: Sequence[int], beams: Sequence[int]) -> St
         stats=output.stats,
         cached_tokens=int32([cached[row] for row in rows]) if cached else int32(),
         preemptions=int32([preemptions[row] for row in rows]) if preemptions else int32(),
-        refusals=tuple(entry for entry in output.refusals if entry[0] in request_ids),
+        refusals=tuple(refusal for refusal in output.refusals if refusal[0] in request_ids),
         beam_requests=int64([output.beam_requests[row] for row in beams]),
         beam_indices=int32([output.beam_indices[row] for row in beams]),
         beam_parents=int32([output.beam_parents[row] for row in beams]),

@@ -1,4 +1,7 @@
-"""What the ingress sees of the engine: token ids in, token ids out. No text, HTTP or Ray types."""
+"""The engine as the app sees it: token ids in, token ids out. No text, HTTP or Ray types.
+
+`RemoteEngineClient` implements it over Ray Serve; tests have an engine in the same process.
+"""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -23,18 +26,18 @@ class Delta:
     """New tokens of one choice of a request.
 
     Attributes:
-        choice: index of the sequence inside its request; PROMPT_CHOICE for the tokens of the
-            prompt from the second on, which end before the last choice does; BEAM_CHOICE for the
-            steps of a search.
+        choice: index of the sequence inside its request; PROMPT_CHOICE for the scored tokens of the
+            prompt from the second on, the last of which come before the last choice ends;
+            BEAM_CHOICE for the steps of a beam search.
         tokens: int32, may be empty when a choice ends.
         logprobs: float32, one per token; NaN where none was asked for.
         top_tokens, top_logprobs: one column per token, most likely first; empty when none was asked
             for.
         finish_reason: NONE while the choice goes on.
-        num_cached: tokens of the prompt that were found in the prefix cache, told with one delta of
-            a request.
+        num_cached: tokens of the prompt that were found in the prefix cache; reported in one delta
+            of a request, 0 in the others.
         num_preemptions: times that the request was preempted since its last delta.
-        beam_steps: in order, with BEAM_CHOICE alone.
+        beam_steps: in order; empty unless the choice is BEAM_CHOICE.
     """
 
     choice: int
@@ -67,7 +70,7 @@ class TokenStream(Protocol):
         ...
 
     async def abort_choice(self, choice: int) -> None:
-        """Stop one choice and free what it alone holds; nothing more is told of it.
+        """Stop one choice and free what only it holds; its later output is dropped.
 
         A no-op once it has ended.
         """
@@ -75,12 +78,12 @@ class TokenStream(Protocol):
 
 
 class EngineClient(Protocol):
-    """How an ingress replica talks to the engine replicas."""
+    """How the app reaches the engine replicas."""
 
     async def submit(
         self, prompt: IntColumn, sampling: SamplingParams, *, salt: bytes = b""
     ) -> TokenStream:
-        """Hand a request to an engine replica and wait for its verdict.
+        """Send a request to an engine replica and wait until it is accepted or refused.
 
         Args:
             prompt: int32 token ids.
@@ -95,7 +98,7 @@ class EngineClient(Protocol):
         ...
 
     async def pin_prefix(self, prompt: IntColumn, pin: Pin, *, salt: bytes = b"") -> FinishReason:
-        """Have the full blocks of a prompt pinned on every engine replica, and wait for it.
+        """Compute and pin the full blocks of a prompt on every engine replica, one after the other.
 
         See `engine.core.memory.pinned_prefixes`. If a replica refuses, those before it keep what
         they have pinned.
@@ -110,7 +113,7 @@ class EngineClient(Protocol):
         ...
 
     async def release_prefix(self, name: str, *, salt: bytes = b"") -> None:
-        """Give up a pinned prefix of a tenant on every replica; unknown ones are ignored.
+        """Release a pinned prefix of a tenant on every replica; unknown ones are ignored.
 
         Raises:
             EngineError: if no engine replica can be reached.
@@ -126,5 +129,5 @@ class EngineClient(Protocol):
         ...
 
     async def is_ready(self) -> bool:
-        """Whether an engine replica is there that made progress lately."""
+        """Whether an engine replica runs and, with requests open, has made a step lately."""
         ...

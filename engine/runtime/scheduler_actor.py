@@ -1,4 +1,8 @@
-"""The process of the scheduler: the pure core and its loop, without torch."""
+"""The process of the scheduler: the engine's core in its loop, without torch.
+
+It is a process of its own because the step loop must share its interpreter neither with the event
+loop of the replica nor with a model.
+"""
 
 import gc
 import logging
@@ -18,10 +22,10 @@ logger = logging.getLogger(__name__)
 
 
 class SchedulerActor:
-    """Hosts the engine loop on a thread of its own. Meant to be a Ray actor.
+    """A Ray actor that runs the engine loop on a thread beside that of its calls.
 
-    A failure of the loop ends the process: the replica sees the channel close and fails what is
-    open.
+    A failure of the loop ends the process: the replica sees the channel close and fails the
+    requests that are open.
     """
 
     def __init__(
@@ -49,7 +53,7 @@ class SchedulerActor:
         )
         channel = connect(replica_path)
         loop = EngineLoop(Engine(self._config, executor), channel, capacity, time.monotonic)
-        # what is there now stays for the life of the process: the collector need not look at it
+        # all objects of now live as long as the process: the garbage collector need not visit them
         gc.freeze()
         threading.Thread(target=_run, args=(loop, executor, channel), name="engine").start()
 
@@ -61,10 +65,10 @@ def _run(loop: EngineLoop, executor: GangExecutor, channel: Channel) -> None:
     try:
         loop.run()
     except ChannelClosed:
-        # the replica ends its actors, or they end with it
+        # the replica kills this process next, or has died, and its actors with it
         logger.info("replica_gone")
         executor.close()
-    except Exception:  # the border of the process: whatever it is, every open request is lost
+    except Exception:  # process border: whatever it is, every open request is lost
         logger.exception("engine_loop_failed")
         os._exit(1)
     finally:

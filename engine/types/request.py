@@ -37,7 +37,7 @@ class SamplingParams:
 
     Attributes:
         max_tokens: most tokens to generate, at least 1.
-        temperature: divides the logits; 0 takes the most likely token.
+        temperature: divides the logits; 0 takes the most likely token, as does any below 1e-15.
         top_k: keep this many most likely tokens; 0 keeps all.
         top_p: keep the smallest set of tokens whose probability reaches this, in (0, 1].
         min_p: drop tokens below this share of the most likely token's probability, in [0, 1].

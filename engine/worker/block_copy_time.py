@@ -1,4 +1,4 @@
-"""Measures what swapping costs on this machine."""
+"""Measures how long swapping a block takes on this machine."""
 
 import time
 from statistics import median
@@ -25,7 +25,7 @@ def measure_block_copy_s(pool: KVPool) -> float:
     if not num_blocks:
         return 0.0
     ids = int32(list(range(num_blocks)))
-    # the first round makes the pages of both sides
+    # in the first round the system allocates the pages of the swap space
     rounds_s = [_round_s(pool, ids) for _ in range(1 + _NUM_ROUNDS)][1:]
     return median(rounds_s) / (2 * num_blocks)
 
@@ -34,6 +34,6 @@ def _round_s(pool: KVPool, ids: IntColumn) -> float:
     start_s = time.perf_counter()
     pool.swap_out(ids, ids)
     pool.swap_in(ids, ids)
-    # a device that still copies is waited for
+    # wait for the device, which may still be copying
     pool.kv[ids[-1], 0, 0, 0, 0, 0].item()
     return time.perf_counter() - start_s

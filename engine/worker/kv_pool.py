@@ -1,4 +1,4 @@
-"""The memory of keys and values: one tensor of equal blocks (paper, section 4.1)."""
+"""The KV pool: keys and values of all tokens, a tensor of equal blocks (paper, section 4.1)."""
 
 import math
 
@@ -7,6 +7,7 @@ from torch import Tensor
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
+from engine.integers import div_ceil
 from engine.model.parallel import TensorParallel
 from engine.types import IntColumn
 from kernels.backend import KernelBackend
@@ -39,8 +40,7 @@ class KVPool:
         """
         model = config.model
         num_kv_heads = parallel.share(model.num_kv_heads, "num_kv_heads")
-        value_bytes = backend.dtype.itemsize
-        block_bytes = config.block_size * model.kv_bytes_per_token(value_bytes, parallel.size)
+        block_bytes = bytes_per_block(config, parallel, backend)
         num_blocks = config.num_blocks or num_bytes // block_bytes
         _check_room(config, num_blocks, block_bytes)
         block_shape = (model.num_layers, 2, num_kv_heads, config.block_size, model.head_dim)
@@ -72,7 +72,7 @@ class KVPool:
     def swap_out(self, blocks: IntColumn, slots: IntColumn) -> None:
         """Copy whole blocks to slots of the swap space (paper, section 4.5).
 
-        The copies go on beside later steps; whatever is fetched next arrives after them.
+        The copies may overlap with later steps; what is fetched next arrives after them.
         """
         self._runtime.move_out(self.kv, blocks.tolist(), self._swap, slots.tolist())
 
@@ -81,16 +81,25 @@ class KVPool:
         self._runtime.move_in(self._swap, slots.tolist(), self.kv, blocks.tolist())
 
 
+def bytes_per_block(config: EngineConfig, parallel: TensorParallel, backend: KernelBackend) -> int:
+    """Bytes of a block on one rank."""
+    token_bytes = config.model.kv_bytes_per_token(backend.dtype.itemsize, parallel.size)
+    return config.block_size * token_bytes
+
+
 def _check_room(config: EngineConfig, num_blocks: int, block_bytes: int) -> None:
     num_slots = num_blocks * config.block_size
     longest = config.scheduler.max_model_len
     if num_slots >= longest:
         return
-    needed = -(-longest // config.block_size)
+    needed = div_ceil(longest, config.block_size)
+    # in GiB, rounded up to a hundredth
+    enough = f"kv_cache_gib to {needed * block_bytes / (1 << 30) + 0.01:.2f}"
+    if config.num_blocks:
+        enough = f"num_blocks to {needed}"
     raise ConfigError(
-        f"the KV pool holds {num_slots} tokens, fewer than max_model_len={longest}; "
-        f"raise kv_cache_bytes to {needed * block_bytes} (num_blocks to {needed}) or lower "
-        "max_model_len"
+        f"the KV pool holds {num_slots} tokens, fewer than max_model_len {longest}; raise {enough} "
+        "or lower max_model_len"
     )
 
 
@@ -101,5 +110,5 @@ def _allocate(shape: tuple[int, ...], dtype: torch.dtype, runtime: Runtime) -> T
         num_bytes = math.prod(shape) * dtype.itemsize
         raise ConfigError(
             f"{num_bytes} bytes of KV pool do not fit the memory of {runtime.device}; lower "
-            "kv_cache_bytes or num_blocks"
+            "kv_cache_gib (or num_blocks)"
         ) from error

@@ -1,4 +1,8 @@
-"""Shares out the memory of a device: weights, activations, graphs, and blocks with what is left."""
+"""Shares out the memory of a device.
+
+Of the configured fraction of the device, weights take what they take, the activations of the
+largest step and the CUDA graphs are measured or estimated, and the KV pool gets the rest.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,8 +10,8 @@ from dataclasses import dataclass
 from engine.config import CPU_KV_CACHE_BYTES, EngineConfig
 from engine.errors import ConfigError
 from engine.model.model import Model
-from engine.worker.graphs.cuda_graphs import common_variants
-from engine.worker.warm_up import Rehearsal
+from engine.worker.graphs.cuda_graphs import common_shapes
+from engine.worker.warm_up import WarmUp
 from kernels.backend import KernelBackend
 from kernels.runtime import Runtime
 
@@ -21,11 +25,11 @@ class MemoryBudget:
     """Bytes of a device by use.
 
     Attributes:
-        total: of the device; 0 where its memory is not shared out: the pool's size is configured,
-            or the device is not ours alone. Then activations and graphs are not measured either.
-        weights: of the model; 0 where the device does not tell.
-        activations: most that a step takes beside.
-        graphs: captured steps.
+        total: of the device; 0 where its memory is not shared out, because the pool's size is
+            configured or other processes use the device too. Then activations and graphs are 0.
+        weights: of the model; 0 where the device cannot report its memory.
+        activations: the most that a step takes beside the weights.
+        graphs: memory of the captured CUDA graphs.
         blocks: the KV pool.
     """
 
@@ -36,7 +40,7 @@ class MemoryBudget:
     blocks: int
 
     def lines(self, token_bytes: int, max_model_len: int) -> Iterator[str]:
-        """A table for people: GiB by use, then how many sequences fit."""
+        """Lines for the log: GiB by use, then how many sequences fit."""
         parts = ("total", "weights", "activations", "graphs", "blocks")
         for part in parts:
             yield f"{part:12}{getattr(self, part) / _GIB:8.2f} GiB"
@@ -56,12 +60,12 @@ def share_out(
     model: Model,
     weight_bytes: int,
 ) -> MemoryBudget:
-    """Measure what a step takes and leave the rest of the memory fraction to the KV pool.
+    """Measure what a step takes and leave the rest of `gpu_memory_fraction` to the KV pool.
 
-    A pool whose size is configured is not measured for.
+    Nothing is measured if the size of the pool is configured.
 
     Args:
-        weight_bytes: of the model, which is loaded.
+        weight_bytes: of the model, which is on the device already.
 
     Raises:
         ConfigError: if nothing is left.
@@ -71,14 +75,14 @@ def share_out(
         return MemoryBudget(
             weights=weight_bytes, blocks=config.kv_cache_bytes or CPU_KV_CACHE_BYTES
         )
-    rehearsal = Rehearsal(config, backend, model)
-    activations = runtime.peak_bytes(rehearsal.prefill)
+    warm_up = WarmUp(config, backend, model)
+    activations = runtime.peak_bytes(warm_up.prefill)
     graphs = 0
     if config.graphs and runtime.captures:
-        variants = common_variants(config.max_num_seqs, config.scheduler.max_num_batched_tokens)
-        # all share the memory of the largest one
-        largest = max(activations, runtime.peak_bytes(rehearsal.decode))
-        graphs = largest + len(variants) * _GRAPH_BYTES
+        shapes = common_shapes(config.max_num_seqs, config.scheduler.max_num_batched_tokens)
+        # all graphs share the memory of the largest one
+        largest = max(activations, runtime.peak_bytes(warm_up.decode))
+        graphs = largest + len(shapes) * _GRAPH_BYTES
     allowed = int(memory.total * config.gpu_memory_fraction)
     blocks = allowed - memory.used - activations - graphs
     if blocks <= 0:

@@ -1,4 +1,4 @@
-"""Refuses plans whose numbers would reach beyond a tensor, or that write something twice."""
+"""Refuses plans whose numbers would index beyond a tensor, or that write one place twice."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from engine.errors import InvariantViolated
 from engine.types import IntColumn, RowAdmission, StepPlan, int32, int64
 
-# a device writes a column at once: of two writes to one place either may stay
+# a column is written in parallel: of two writes to one place either may win
 _WRITTEN_ONCE = (
     "releases",
     "fork_children",
@@ -19,7 +19,7 @@ _WRITTEN_ONCE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanLimits:
-    """What the numbers of a plan index: each is below its limit.
+    """Sizes of what the numbers of a plan index: each number is below its limit.
 
     Attributes:
         num_positions: tokens of the longest sequence.

@@ -1,4 +1,4 @@
-"""Brings what a step has chosen to the host, in columns."""
+"""Brings the tokens that a step has sampled to the host, and makes its result from them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,12 +13,13 @@ from kernels.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Consecutive entries of a result.
+class SampledRows:
+    """What was sampled for N rows, or looked up for N tokens of prompts.
 
     Attributes:
-        rows: [N] row of each entry.
-        num_logprobs: [N] alternatives that each wants; -1 for no log-probabilities.
+        sampled: on the device or on the host.
+        rows: [N] row of each token.
+        num_logprobs: [N] alternatives that each row wants; -1 for no log-probabilities.
     """
 
     sampled: Sampled
@@ -29,11 +30,14 @@ class Part:
 class PendingStep:
     """A step that the device may still be working on."""
 
-    def __init__(self, step: int, parts: Sequence[Part], runtime: Runtime, mark: object) -> None:
-        """Send for the results of all work so far.
+    def __init__(
+        self, step: int, parts: Sequence[SampledRows], runtime: Runtime, mark: object
+    ) -> None:
+        """Begin to copy what was sampled to the host.
 
         Args:
-            mark: see `Runtime.fetch`.
+            parts: of the result, in order.
+            mark: when the step began, see `Runtime.fetch`.
         """
         self._step = step
         self._parts = parts
@@ -68,8 +72,8 @@ class PendingStep:
         return replace(result, elapsed_s=fetched.elapsed_s)
 
 
-def _report(step: int, parts: Sequence[Part]) -> StepResult:
-    """Make the result of a step from at least one part on the host."""
+def _report(step: int, parts: Sequence[SampledRows]) -> StepResult:
+    """Make the result of a step from its parts, at least one, which are on the host."""
     top_counts = np.concatenate([_top_counts(part) for part in parts])
     return StepResult(
         step=step,
@@ -86,29 +90,29 @@ def _bytes(columns: list[NDArray[np.int32]] | list[NDArray[np.float32]]) -> byte
     return b"".join(column.tobytes() for column in columns)
 
 
-def _top_counts(part: Part) -> Int32Array:
+def _top_counts(part: SampledRows) -> Int32Array:
     top_tokens = part.sampled.top_tokens
     return part.num_logprobs.clip(0, 0 if top_tokens is None else top_tokens.shape[1])
 
 
-def _top_tokens(part: Part) -> bytes:
+def _top_tokens(part: SampledRows) -> bytes:
     if part.sampled.top_tokens is None:
         return b""
     return part.sampled.top_tokens.int().numpy()[_is_wanted(part)].tobytes()
 
 
-def _top_logprobs(part: Part) -> bytes:
+def _top_logprobs(part: SampledRows) -> bytes:
     if part.sampled.top_logprobs is None:
         return b""
     return part.sampled.top_logprobs.numpy()[_is_wanted(part)].tobytes()
 
 
-def _is_wanted(part: Part) -> NDArray[np.bool_]:
+def _is_wanted(part: SampledRows) -> NDArray[np.bool_]:
     assert part.sampled.top_tokens is not None
     return np.arange(part.sampled.top_tokens.shape[1]) < _top_counts(part)[:, None]
 
 
-def _logprobs(part: Part) -> NDArray[np.float32]:
+def _logprobs(part: SampledRows) -> NDArray[np.float32]:
     if part.sampled.logprobs is None:
         return np.full(len(part.rows), np.nan, np.float32)
     return np.where(part.num_logprobs >= 0, part.sampled.logprobs.numpy(), np.float32(np.nan))

@@ -1,7 +1,10 @@
-"""What outlives a step about the sequences of the batch: one row each, on the device.
+"""The row table: what a worker keeps about each running sequence from one step to the next.
 
-Lengths are kept on the host alone: every plan fixes them, and shapes derive from them. Tokens stay
-on the device, so that the next step can start before anybody has read the last one's result.
+The scheduler gives each running sequence a row, a place in these tables, and plans name rows. So a
+plan carries only what changed: a row's block table, last token and sampling parameters stay here.
+Block tables and tokens are kept on the device, so that the next step can start before the result of
+the last one has been read. Lengths are kept on the host only: the plans determine them, and tensor
+shapes follow from them.
 """
 
 from collections.abc import Sequence
@@ -12,11 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.errors import InvariantViolated
+from engine.integers import div_ceil
 from engine.types import RowAdmission
 from engine.worker.sampling.logit_rules import LogitRules
 from engine.worker.sampling.token_history import TokenHistory
 from engine.worker.staging import ALIGNMENT_BYTES, Int32Array, stage, stage_floats
-from kernels.batch import SamplingColumns
+from kernels.batch import SMALLEST_TEMPERATURE, SamplingColumns
 from kernels.runtime import Runtime
 
 _FREE = -1
@@ -25,14 +29,14 @@ _FREE = -1
 class RowTable:
     """All rows; written in place.
 
-    On the device there is one row more, `padding_row`, which fills up batches and is never a
-    sequence's; its block table stays as it is.
+    On the device there is one row more, `padding_row`, for the padding of batches. No sequence ever
+    has it, and its block table holds zeros.
 
     Attributes:
         num_positions: tokens of the longest sequence.
         lengths: host [num_rows] int32 tokens whose keys and values are written; -1 for a free row.
         last_tokens: [num_rows + 1] int64 token sampled last.
-        block_tables: [num_rows + 1, max_blocks] int32, rows aligned; entries not in use hold some
+        block_tables: [num_rows + 1, max_blocks] int32, rows aligned; places not in use hold some
             valid block id.
         parameters, rules: how each row's next token is chosen.
         history: tokens of the rows that need them.
@@ -48,7 +52,7 @@ class RowTable:
         runtime: Runtime,
     ) -> None:
         unit = ALIGNMENT_BYTES // torch.int32.itemsize
-        max_blocks = -(-num_positions // (block_size * unit)) * unit
+        max_blocks = div_ceil(num_positions, block_size * unit) * unit
         device = runtime.device
         self.runtime = runtime
         self.num_positions = num_positions
@@ -72,7 +76,7 @@ class RowTable:
         self.lengths[rows] = _FREE
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
-        """Start rows anew.
+        """Let new sequences, or sequences that were swapped out, take over free rows.
 
         Raises:
             InvariantViolated: if one is in use.
@@ -100,8 +104,8 @@ class RowParameters:
         temperature, top_p, min_p: [num_rows + 1] float32.
         top_k: [num_rows + 1] int32.
         seeds: [num_rows + 1] int64.
-        is_random, is_filtered: host [num_rows] bool, whether a row draws its token, and from a part
-            of the vocabulary.
+        is_random, is_filtered: host [num_rows] bool, whether a row draws its token, and whether
+            top-k, top-p or min-p limit what it may draw.
         num_logprobs, num_prompt_logprobs: host [num_rows] int32 alternatives to report for sampled
             tokens and for those of the prompt; -1 for no log-probabilities.
         prompt_lens: host [num_rows] int32.
@@ -144,7 +148,7 @@ class RowParameters:
         )
         self.temperature[where], self.top_p[where] = temperature, top_p
         self.min_p[where], self.top_k[where], self.seeds[where] = min_p, top_k.int(), seeds
-        self.is_random[rows] = [v.temperature > 0 for v in values]
+        self.is_random[rows] = [v.temperature >= SMALLEST_TEMPERATURE for v in values]
         self.is_filtered[rows] = [v.top_k > 0 or v.top_p < 1 or v.min_p > 0 for v in values]
         self.num_logprobs[rows] = [_or_minus_one(v.num_logprobs) for v in values]
         self.num_prompt_logprobs[rows] = [_or_minus_one(v.prompt_logprobs) for v in values]
@@ -165,7 +169,7 @@ class RowParameters:
         """Gather what the backend samples rows [R] with; see `SamplingColumns` for the rest."""
 
         def gather(column: Tensor, is_read: bool) -> Tensor:
-            # memory costs no launch
+            # allocating costs no kernel launch, gathering does
             return column.index_select(0, rows) if is_read else column.new_empty(len(rows))
 
         return SamplingColumns(

@@ -1,4 +1,9 @@
-"""Which positions of which rows a step computes, on the host."""
+"""Which positions of which rows a step computes, and which tokens follow them; all on the host.
+
+A span is a stretch of positions of one row that a step computes: the next position of a row that
+decodes, or a chunk of a prompt. A token is sampled behind the last position of each decode and of
+each chunk that ends its prompt.
+"""
 
 from dataclasses import dataclass
 
@@ -13,15 +18,11 @@ from engine.worker.staging import Int32Array
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Positions [starts, ends) of rows, all host int32; decodes first, then prefill chunks."""
+    """Positions [starts, ends) of rows, [R] int32 each; decodes first, then prefill chunks."""
 
     rows: Int32Array
     starts: Int32Array
     ends: Int32Array
-
-    def __getitem__(self, indices: slice | NDArray[np.int64]) -> "Spans":
-        """Some of the spans."""
-        return Spans(self.rows[indices], self.starts[indices], self.ends[indices])
 
     @property
     def counts(self) -> Int32Array:
@@ -36,29 +37,20 @@ class Spans:
         return bounds
 
     def split(self, is_split: NDArray[np.bool_]) -> "Spans":
-        """Cut some spans into single tokens, in place."""
+        """Spans of which some [R] are cut into single tokens, in the same order."""
         pieces = np.where(is_split, self.counts, 1)
         starts = self.starts.repeat(pieces) + count_up(pieces)
         ends = np.where(is_split.repeat(pieces), starts + 1, self.ends.repeat(pieces))
         return Spans(self.rows.repeat(pieces), starts, ends)
 
 
-def join(*parts: Spans) -> Spans:
-    """One after the other."""
-    return Spans(
-        np.concatenate([part.rows for part in parts]),
-        np.concatenate([part.starts for part in parts]),
-        np.concatenate([part.ends for part in parts]),
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class NextTokens:
-    """Tokens that follow tokens of the batch, host int32.
+    """N tokens, each of which follows one token of the batch; host int32.
 
     Attributes:
-        rows, positions: of each token in its sequence.
-        indices: token of the batch that it follows.
+        rows, positions: [N] row of each token, and its position in the sequence.
+        indices: [N] token of the batch that it follows, whose logits decide on it.
     """
 
     rows: Int32Array
@@ -67,11 +59,11 @@ class NextTokens:
 
 
 _EMPTY = np.zeros(0, np.int32)
-_NO_PROMPT_TOKENS = NextTokens(_EMPTY, _EMPTY, _EMPTY)
+NO_TOKENS = NextTokens(_EMPTY, _EMPTY, _EMPTY)
 
 
 def count_up(counts: Int32Array) -> Int32Array:
-    """0, 1, ... of each count, one after the other."""
+    """Concatenate [0, count) of each of the counts."""
     firsts = counts.cumsum(dtype=np.int32) - counts
     return np.arange(counts.sum(), dtype=np.int32) - firsts.repeat(counts)
 
@@ -125,7 +117,7 @@ def prompt_tokens(spans: Spans, parameters: RowParameters) -> NextTokens:
     """The prompt tokens whose log-probabilities the rows asked for."""
     is_asked = parameters.num_prompt_logprobs[spans.rows] >= 0
     if not is_asked.any():
-        return _NO_PROMPT_TOKENS
+        return NO_TOKENS
     ends = np.minimum(spans.ends, parameters.prompt_lens[spans.rows] - 1)
     counts = np.where(is_asked, (ends - spans.starts).clip(0), 0)
     indices = count_up(counts)

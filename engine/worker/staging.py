@@ -7,11 +7,12 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from engine.integers import div_ceil
 from kernels.runtime import Runtime
 
 Int32Array: TypeAlias = NDArray[np.int32]
 
-# kernels are compiled once more for tensors that begin elsewhere than at multiples of this
+# Triton compiles a kernel once more for tensors whose address is no multiple of this
 ALIGNMENT_BYTES = 16
 
 
@@ -30,7 +31,7 @@ def _stage(
 ) -> tuple[Tensor, ...]:
     arrays = [np.asarray(column) for column in columns]
     unit = ALIGNMENT_BYTES // np.dtype(dtype).itemsize
-    sizes = [-(-len(array) // unit) * unit for array in arrays]
+    sizes = [div_ceil(len(array), unit) * unit for array in arrays]
     joined = np.zeros(sum(sizes), dtype)
     for array, end, size in zip(arrays, np.cumsum(sizes), sizes, strict=True):
         # floats are rounded, integers fit

@@ -1,4 +1,8 @@
-"""Steps over nobody's rows: to see what they take, and to have their kernels compiled."""
+"""Warm-up: steps of made-up sequences before the first request.
+
+They show how much memory a step takes, from which the size of the KV pool follows, and have
+kernels compiled that requests would otherwise wait for.
+"""
 
 import logging
 import time
@@ -8,18 +12,19 @@ import torch
 from torch import Tensor
 
 from engine.config import EngineConfig
+from engine.integers import div_ceil
 from engine.model.model import Model
 from kernels.backend import KernelBackend
 from kernels.batch import BatchLayout, SamplingColumns
 
 logger = logging.getLogger(__name__)
 
-# rows of the matrices that kernels come in a size of their own for
+# numbers of tokens for which matrix products take different kernels
 _NUM_TOKENS = (8, 24, 48, 96, 192)
 
 
-class Rehearsal:
-    """Runs a model over a pool of one block that it does not write."""
+class WarmUp:
+    """Runs a model on a KV pool of one block, which is read and never written."""
 
     def __init__(self, config: EngineConfig, backend: KernelBackend, model: Model) -> None:
         shape = config.model
@@ -32,7 +37,7 @@ class Rehearsal:
         )
 
     def prefill(self) -> None:
-        """Fill the token budget with prompts and choose a token for every row."""
+        """Prefill prompts that fill the token budget, and choose a token for every row."""
         self._step(self._chunks(self._config.scheduler.max_num_batched_tokens))
 
     def decode(self) -> None:
@@ -41,7 +46,7 @@ class Rehearsal:
         self._step([1] * num_rows, num_decodes=num_rows)
 
     def compile_kernels(self) -> None:
-        """Run whatever a request may need, so that none waits for a compiler."""
+        """Run each kernel that a request may need, so that no request waits for the compiler."""
         started_s = time.perf_counter()
         for is_deterministic in (False, True):
             for num_tokens in _NUM_TOKENS:
@@ -56,7 +61,7 @@ class Rehearsal:
                 )
 
     def _chunks(self, num_tokens: int) -> list[int]:
-        """Lengths of prompts, the longest that there can be and a shorter one."""
+        """Split tokens into prompts of the longest length, and a shorter one for the rest."""
         longest = self._config.scheduler.max_model_len
         rest = [num_tokens % longest] if num_tokens % longest else []
         return [longest] * (num_tokens // longest) + rest
@@ -65,9 +70,18 @@ class Rehearsal:
     def _step(
         self, counts: list[int], *, num_decodes: int = 0, is_deterministic: bool = False
     ) -> Tensor:
+        """Run one step.
+
+        Args:
+            counts: tokens of each sequence, all of them new.
+            num_decodes: leading sequences that are laid out as decodes.
+
+        Returns:
+            Logits of the first tokens, at most one for each row.
+        """
         config, device = self._config, self._device
         num_tokens, num_logits = sum(counts), min(config.max_num_seqs, sum(counts))
-        max_blocks = -(-config.scheduler.max_model_len // config.block_size)
+        max_blocks = div_ceil(config.scheduler.max_model_len, config.block_size)
         context_lens = torch.tensor(counts, dtype=torch.int32, device=device)
         starts = torch.tensor([0, *counts], dtype=torch.int32, device=device).cumsum(0).int()
         positions = torch.cat([torch.arange(count, device=device) for count in counts])
@@ -90,7 +104,7 @@ class Rehearsal:
 
     @torch.inference_mode()
     def _choose_in_every_way(self, logits: Tensor) -> None:
-        """Which kernels choose tokens depends on flags alone."""
+        """Run every combination of the flags that decide which kernels choose tokens."""
         columns = _columns(len(logits), self._device)
         for num_logprobs in (-1, 0, 20):
             wanted = replace(columns, num_logprobs=num_logprobs)
@@ -100,7 +114,7 @@ class Rehearsal:
 
 
 def _columns(num_rows: int, device: torch.device) -> SamplingColumns:
-    """Rows that use everything there is."""
+    """Rows that draw, use every filter and want log-probabilities."""
     ones: Tensor = torch.ones(num_rows, dtype=torch.float32, device=device)
     return SamplingColumns(
         temperature=ones,

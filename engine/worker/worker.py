@@ -1,6 +1,12 @@
-"""One rank: its share of the model, its KV pool and its row table, driven by plans."""
+"""The worker of one rank: executes the scheduler's plans on its share of the model.
+
+It owns the weights, the KV pool and the row table. A step changes rows, moves blocks, then feeds
+one batch of decodes and prefill chunks to the model and samples: by a captured CUDA graph where one
+fits, or by launching kernel after kernel.
+"""
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -12,18 +18,18 @@ from engine.model.model import Model
 from engine.model.parallel import TensorParallel, connect, local_device
 from engine.model.safetensors_folder import Progress
 from engine.types import Capacity, StepPlan, StepResult
+from engine.worker.batch import HostBatch, lay_out, stage_batch
 from engine.worker.block_copy_time import measure_block_copy_s
-from engine.worker.graphs.cuda_graphs import Graphs
-from engine.worker.inputs import build_inputs
-from engine.worker.kv_pool import KVPool
+from engine.worker.graphs.cuda_graphs import CudaGraphs
+from engine.worker.graphs.graph_batch import GraphShape
+from engine.worker.kv_pool import KVPool, bytes_per_block
 from engine.worker.memory_budget import share_out
 from engine.worker.plan_check import PlanLimits, check_plan
-from engine.worker.report import Part, PendingStep
+from engine.worker.report import PendingStep, SampledRows
 from engine.worker.row_table import RowTable
 from engine.worker.sampling.sampler import choose, look_up
-from engine.worker.spans import make_spans, sampled_tokens
 from engine.worker.staging import stage
-from engine.worker.warm_up import Rehearsal
+from engine.worker.warm_up import WarmUp
 from kernels.backend import KernelBackend
 from kernels.batch import BatchLayout, Sampled, SamplingColumns
 from kernels.runtime import Runtime
@@ -49,7 +55,7 @@ class Worker:
         model: Model,
         pool: KVPool,
     ) -> None:
-        """Take over the parts; with a runtime that captures, compile kernels, capture steps."""
+        """Take ownership of the parts; on a GPU, compile kernels and capture CUDA graphs."""
         self.capacity = Capacity(
             num_blocks=pool.num_blocks,
             block_size=pool.block_size,
@@ -78,10 +84,10 @@ class Worker:
             vocab_size=config.model.vocab_size,
         )
         if runtime.captures:
-            Rehearsal(config, backend, model).compile_kernels()
-            self._rehearse_copy()
-        self._graphs: Graphs | None = None
-        # ranks that wait for each other inside a graph need more care than this
+            WarmUp(config, backend, model).compile_kernels()
+            self._warm_up_copy()
+        self._graphs: CudaGraphs | None = None
+        # graphs of ranks that wait for each other are not supported
         if config.graphs and runtime.captures and parallel.size == 1:
             self._graphs = self._capture_graphs(config)
 
@@ -96,8 +102,8 @@ class Worker:
         The device may still be at work when this returns, and later plans may follow at once.
 
         Returns:
-            What will be one token per sampled row; -1 where the row's logits were not finite, which
-            leaves all other rows as they are.
+            What will be one token for each sampled row: -1 where the row's logits were not finite,
+            which does not affect other rows.
 
         Raises:
             InvariantViolated: if the plan breaks a promise; the worker must not be used any more.
@@ -109,7 +115,7 @@ class Worker:
         return PendingStep(plan.step, self._run(plan), self._runtime, mark)
 
     def close(self) -> None:
-        """Leave the other ranks."""
+        """Disconnect from the other ranks."""
         self._parallel.close()
 
     def _change_rows(self, plan: StepPlan) -> None:
@@ -132,28 +138,29 @@ class Worker:
         if plan.copy_sources:
             self.pool.copy(*stage(self._runtime, plan.copy_sources, plan.copy_destinations))
 
-    def _run(self, plan: StepPlan) -> list[Part]:
+    def _run(self, plan: StepPlan) -> list[SampledRows]:
         """Write the block tables and feed the batch, by a graph where one fits."""
         graphs = self._graphs
-        variant = graphs.find(plan) if graphs else None
-        if graphs is None or variant is None:
+        shape = graphs.find(plan) if graphs else None
+        if graphs is None or shape is None or not graphs.holds_appends(shape, plan):
             self._append(plan)
-            return self._forward(plan) if plan.num_tokens else []
-        if not graphs.holds_appends(variant, plan):
-            self._append(plan)
+        if not plan.num_tokens:
+            return []
         table = self._table
-        spans = make_spans(plan, table)
-        chosen = graphs.replay(variant, plan, spans)
-        table.lengths[spans.rows] = spans.ends
+        batch = lay_out(
+            plan,
+            table,
+            self.pool.block_size,
+            is_chunked_alike=self._backend.is_chunked_alike,
+        )
+        if graphs is not None and shape is not None:
+            results = self._replay(graphs, shape, plan, batch)
+        else:
+            results = self._launch(batch)
+        table.lengths[batch.spans.rows] = batch.spans.ends
         # siblings get the length of their parents
-        next_tokens = sampled_tokens(plan, spans)
-        table.lengths[next_tokens.rows] = next_tokens.positions
-        sampled_rows = np.split(next_tokens.rows, [len(plan.decode_rows)])
-        return [
-            Part(sampled, rows, table.parameters.num_logprobs[rows])
-            for sampled, rows in zip(chosen, sampled_rows, strict=True)
-            if len(rows)
-        ]
+        table.lengths[batch.sampled.rows] = batch.sampled.positions
+        return results
 
     def _append(self, plan: StepPlan) -> None:
         if plan.append_rows:
@@ -161,46 +168,54 @@ class Worker:
             rows, indices, blocks = stage(self._runtime, *columns)
             self._table.block_tables[rows, indices] = blocks.int()
 
-    def _forward(self, plan: StepPlan) -> list[Part]:
+    def _replay(
+        self, graphs: CudaGraphs, shape: GraphShape, plan: StepPlan, batch: HostBatch
+    ) -> list[SampledRows]:
+        """Feed the batch by one launch of a captured graph."""
+        decodes, chunks = graphs.replay(shape, plan, batch)
+        rows, num_decodes = batch.sampled.rows, batch.num_decodes
+        num_logprobs = self._table.parameters.num_logprobs
+        return [
+            SampledRows(sampled, part, num_logprobs[part])
+            for sampled, part in ((decodes, rows[:num_decodes]), (chunks, rows[num_decodes:]))
+            if len(part)
+        ]
+
+    def _launch(self, batch: HostBatch) -> list[SampledRows]:
+        """Feed the batch kernel by kernel."""
         table = self._table
-        inputs = build_inputs(
-            plan,
-            table,
-            self.pool.block_size,
-            is_chunked_alike=self._backend.is_chunked_alike,
-        )
-        logits = self._logits(inputs.tokens, inputs.layout)
-        table.lengths[inputs.rows] = inputs.ends
-        table.history.note(inputs.token_rows, inputs.layout.positions, inputs.tokens)
-        rows, prompt_rows = inputs.host_sampled_rows, inputs.prompt.rows
-        parts = []
+        staged, tokens, layout = stage_batch(batch, table, self.pool.block_size)
+        logits = self._logits(tokens, layout)
+        table.history.note(batch.token_rows, layout.positions, tokens)
+        rows, prompt_rows = batch.sampled.rows, batch.prompt.rows
+        results = []
         if len(rows):
-            sampled = choose(self._backend, logits[: len(rows)], inputs, table)
-            # a broken row may be in the next plan already, so it goes on with some valid token
-            table.last_tokens.index_copy_(0, inputs.sampled_rows, sampled.tokens.clamp(min=0))
-            parts.append(Part(sampled, rows, table.parameters.num_logprobs[rows]))
+            sampled = choose(self._backend, logits[: len(rows)], batch.sampled, staged, table)
+            # a row whose logits are broken may be in the next plan already: it is fed a valid token
+            table.last_tokens.index_copy_(0, staged.sampled_rows, sampled.tokens.clamp(min=0))
+            results.append(SampledRows(sampled, rows, table.parameters.num_logprobs[rows]))
         if len(prompt_rows):
-            known = look_up(logits[len(rows) :], inputs, table)
+            known = look_up(logits[len(rows) :], batch.prompt, table)
             num_logprobs = table.parameters.num_prompt_logprobs[prompt_rows]
-            parts.append(Part(known, prompt_rows, num_logprobs))
-        return parts
+            results.append(SampledRows(known, prompt_rows, num_logprobs))
+        return results
 
     def _logits(self, tokens: Tensor, layout: BatchLayout) -> Tensor:
         kv = self.pool.kv
         return self._model.forward(tokens, kv, self._backend.prepare(layout, kv))
 
     def _feed(self, tokens: Tensor, layout: BatchLayout, columns: SamplingColumns) -> Sampled:
-        """See `engine.worker.graphs.cuda_graphs.Step`."""
+        """Feed tokens [T] int64 and sample what follows them, without waiting for the device."""
         return self._backend.sample(self._logits(tokens, layout), columns)
 
-    def _rehearse_copy(self) -> None:
-        """Copy a block while nobody has any."""
+    def _warm_up_copy(self) -> None:
+        """Compile the copy of blocks, while no sequence has any."""
         if self.pool.num_blocks > 1:
             self.pool.copy(*stage(self._runtime, [0], [1]))
 
     @torch.inference_mode()
-    def _capture_graphs(self, config: EngineConfig) -> Graphs:
-        graphs = Graphs(
+    def _capture_graphs(self, config: EngineConfig) -> CudaGraphs:
+        graphs = CudaGraphs(
             self._table,
             self._backend,
             self._feed,
@@ -219,11 +234,11 @@ def load_worker(
     rendezvous: str | None = None,
     on_progress: Progress = lambda done, total: None,
 ) -> Worker:
-    """Meet the other ranks, load this rank's weights and allocate its pool.
+    """Connect to the other ranks, load this rank's weights and allocate its pool.
 
     Args:
         rendezvous: init method of torch.distributed, such as file:///path; None for one rank.
-        on_progress: told bytes of weights done and in total.
+        on_progress: called with the bytes of weights done and in total.
 
     Raises:
         ConfigError: if the model, the configuration and the machine do not go together.
@@ -240,6 +255,7 @@ def load_worker(
         loaded = runtime.memory()
         weight_bytes = loaded.used - before.used if loaded and before else 0
         budget = share_out(config, runtime, backend, model, weight_bytes)
+        config = _fitted(config, budget.blocks // bytes_per_block(config, parallel, backend))
         pool = KVPool(config, parallel, backend, runtime, budget.blocks)
     except BaseException:
         parallel.close()
@@ -250,3 +266,15 @@ def load_worker(
         for line in budget.lines(token_bytes, config.scheduler.max_model_len):
             logger.info("memory %s", line)
     return Worker(config, runtime, backend, parallel, model, pool)
+
+
+def _fitted(config: EngineConfig, num_blocks: int) -> EngineConfig:
+    """Clip the context to a pool of a measured size, where it may be clipped."""
+    scheduler = config.scheduler.fitted(config.num_blocks or num_blocks, config.block_size)
+    if scheduler is not config.scheduler:
+        logger.warning(
+            "context_clipped max_model_len=%d model_max=%d reason=kv_pool",
+            scheduler.max_model_len,
+            config.scheduler.max_model_len,
+        )
+    return replace(config, scheduler=scheduler)

@@ -210,7 +210,7 @@ class CpuBackend(PackedBackend):
     def _draw_filtered(self, tokens: Tensor, logits: Tensor, columns: SamplingColumns) -> None:
         """Draw again for the rows that use top-k, top-p or min-p."""
         filtered = (columns.top_k > 0) | (columns.top_p < 1) | (columns.min_p > 0)
-        rows = (filtered & (columns.temperature > 0)).nonzero()[:, 0]
+        rows = (filtered & sampling.is_random(columns)).nonzero()[:, 0]
         if len(rows) == 0:
             return
         chosen = sampling.take_rows(columns, rows)
@@ -253,7 +253,7 @@ class _LayoutAddresses(NamedTuple):
 
 
 def _draw(kernels: Library, tokens: Tensor, logits: Tensor, columns: SamplingColumns) -> None:
-    """Replace the tokens of rows whose temperature is not 0 by draws."""
+    """Replace the tokens of rows that are not greedy by draws."""
     kernels.draw(
         tokens.data_ptr(),
         logits.data_ptr(),

@@ -1,84 +1,57 @@
 """Plots of the command `http`: latency against rate for a sweep, distributions for single runs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
+from load_tests.http.metrics import all_latencies
+from load_tests.http.session import CaseResult
+from load_tests.plots import panels, save
 
-from load_tests.traffic import metrics
-from load_tests.traffic.client import Record
-from load_tests.traffic.metrics import Figures, Summary
-from load_tests.traffic.session import Outcome
+# latency -> its axis and the numbers of its distribution that are drawn against the rate
+_LATENCIES = {
+    "norm_latency_s": ("normalized latency (ms/token)", ("mean", "p99")),
+    "ttft_s": ("time to first token (ms)", ("p50", "p99")),
+    "tpot_s": ("time per output token (ms)", ("p50", "p99")),
+}
 
 
-def plot(outcomes: Sequence[Outcome], path: Path) -> None:
+def plot(results: Sequence[CaseResult], path: Path) -> None:
     """Draw latency against rate if there are several rates, else the distribution of each run."""
-    by_rate = [outcome for outcome in outcomes if outcome.case.rate_per_s is not None]
-    figure = _against_rate(by_rate) if len(by_rate) > 1 else _distributions(outcomes)
-    for panel in figure.axes:
+    by_rate = [result for result in results if result.case.rate_per_s is not None]
+    figure, axes = panels(3, 12, 3.8)
+    for panel, (name, (label, numbers)) in zip(axes, _LATENCIES.items(), strict=True):
         panel.grid(alpha=0.3)
-        panel.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=120)
-
-
-def _against_rate(outcomes: Sequence[Outcome]) -> Figure:
-    figure = Figure(figsize=(12, 3.8), layout=ConstrainedLayoutEngine(wspace=0.05))
-    panels = figure.subplots(1, 3)
-    choices: list[tuple[str, Callable[[Figures], Summary | None], tuple[str, ...]]] = [
-        ("normalized latency (ms/token)", lambda f: f.norm_latency_s, ("mean", "p99")),
-        ("time to first token (ms)", lambda f: f.ttft_s, ("p50", "p99")),
-        ("time per output token (ms)", lambda f: f.tpot_s, ("p50", "p99")),
-    ]
-    ordered = sorted(outcomes, key=lambda outcome: outcome.case.rate_per_s or 0.0)
-    for panel, (label, select, names) in zip(panels, choices, strict=True):
-        for name in names:
-            _line(panel, ordered, select, name)
-        _, top = panel.get_ylim()
-        panel.set(xlabel="request rate (req/s)", ylabel=label, ylim=(0, 1.1 * top))
-        panel.legend(frameon=False, loc="lower right")
-    figure.suptitle(_title(outcomes))
-    return figure
-
-
-def _line(
-    panel: Axes,
-    outcomes: Sequence[Outcome],
-    select: Callable[[Figures], Summary | None],
-    name: str,
-) -> None:
-    points = [
-        (outcome.case.rate_per_s, getattr(summary, name) * 1e3)
-        for outcome in outcomes
-        if (summary := select(outcome.figures)) is not None
-    ]
-    if points:
-        panel.plot(*zip(*points, strict=True), marker="o", label=name)
-
-
-def _distributions(outcomes: Sequence[Outcome]) -> Figure:
-    figure = Figure(figsize=(12, 3.8), layout=ConstrainedLayoutEngine(wspace=0.05))
-    choices: list[tuple[str, Callable[[Record], float | None]]] = [
-        ("normalized latency (ms/token)", metrics.norm_latency_s),
-        ("time to first token (ms)", metrics.ttft_s),
-        ("time per output token (ms)", metrics.tpot_s),
-    ]
-    for panel, (label, value) in zip(figure.subplots(1, 3), choices, strict=True):
-        for outcome in outcomes:
-            finished = [r for r in outcome.run.records if r.error is None]
-            values = sorted(v * 1e3 for r in finished if (v := value(r)) is not None)
-            if values:
-                panel.ecdf(values, label=outcome.case.label)
+        if len(by_rate) > 1:
+            for number in numbers:
+                panel.plot(*_line(by_rate, name, number), marker="o", label=number)
+            _, top = panel.get_ylim()
+            panel.set(xlabel="request rate (req/s)", ylabel=label, ylim=(0, 1.1 * top))
+            panel.legend(frameon=False, loc="lower right")
+            continue
+        for result in results:
+            if values := all_latencies(result.run.records)[name]:
+                panel.ecdf([1e3 * value for value in values], label=result.case.label)
         panel.set(xlabel=label, ylabel="share of finished requests", xlim=(0, None), ylim=(0, 1.02))
-    figure.legend(*panel.get_legend_handles_labels(), frameon=False, loc="outside right upper")
-    figure.suptitle(_title(outcomes))
-    return figure
+    if len(by_rate) < 2:
+        handles = axes[-1].get_legend_handles_labels()
+        figure.legend(*handles, frameon=False, loc="outside right upper")
+    figure.suptitle(_title(results))
+    save(figure, path)
 
 
-def _title(outcomes: Sequence[Outcome]) -> str:
-    sent = sum(outcome.figures.num_requests for outcome in outcomes)
-    finished = sum(outcome.figures.num_finished for outcome in outcomes)
-    is_open = all(outcome.case.concurrency is None for outcome in outcomes)
+def _line(results: Sequence[CaseResult], name: str, number: str) -> tuple[list[float], list[float]]:
+    """Rates in order, and one number of a latency's distribution at each in ms."""
+    points = sorted(
+        (result.case.rate_per_s or 0.0, 1e3 * getattr(summary, number))
+        for result in results
+        if (summary := getattr(result.figures, name)) is not None
+    )
+    return [rate for rate, _ in points], [value for _, value in points]
+
+
+def _title(results: Sequence[CaseResult]) -> str:
+    sent = sum(result.figures.num_requests for result in results)
+    finished = sum(result.figures.num_finished for result in results)
+    is_open = all(result.case.concurrency is None for result in results)
     start = "the scheduled arrival" if is_open else "sending"
     return f"{finished} of {sent} requests finished, times from {start}"

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from load_tests.http import plots
+from load_tests.http.metrics import LoadFigures
+from load_tests.http.session import CaseResult, LoadSettings
 from load_tests.report import Report, print_table
-from load_tests.traffic.metrics import Figures, Summary
-from load_tests.traffic.schedule import Case, digest
-from load_tests.traffic.session import Outcome, Settings
+from load_tests.traffic.latencies import Summary
+from load_tests.traffic.schedule import digest
 
 COLUMNS = (
     *("run", "finished", "failed", "norm lat.\nms/token", "ttft\nms", "tpot\nms", "itl\nms"),
@@ -17,33 +18,28 @@ COLUMNS = (
 )
 
 
-def show(outcomes: Sequence[Outcome]) -> None:
+def show(results: Sequence[CaseResult]) -> None:
     """Print a row per case, and why a run does not count."""
-    rows = [_row(outcome.case.label, outcome.figures) for outcome in outcomes]
+    rows = [_row(result.case.label, result.figures) for result in results]
     print_table("Load test: p50 / p99, normalized latency mean / p99", COLUMNS, rows)
-    for outcome in outcomes:
-        if outcome.figures.invalid:
-            print(f"INVALID {outcome.case.label}: {outcome.figures.invalid}")
+    for result in results:
+        if result.figures.invalid:
+            print(f"INVALID {result.case.label}: {result.figures.invalid}")
 
 
-def write(files: Report, settings: Settings, outcomes: Sequence[Outcome]) -> None:
-    """Write the figures as JSON, each request's token times as compressed JSONL, and the plot."""
-    runs = [_header(o.case, o.run.drain_s) | asdict(o.figures) for o in outcomes]
-    path = files.write(
-        {"url": settings.url, "seed": settings.seed, "slo": asdict(settings.objective)}
-        | {"warmup": settings.warmup, "runs": runs}
-    )
-    _write_requests(files, outcomes)
-    plots.plot(outcomes, files.path(".png"))
-    print(f"wrote {path}, its plot .png and its requests _requests.jsonl.gz")
+def write(files: Report, settings: LoadSettings, results: Sequence[CaseResult]) -> None:
+    """Write each request's token times as compressed JSONL, the plot, and the figures as JSON."""
+    _write_requests(files, results)
+    plots.plot(results, files.path(".png"))
+    runs = [_header(result) | asdict(result.figures) for result in results]
+    document = {"url": settings.url, "seed": settings.seed, "slo": asdict(settings.objective)}
+    headline = "; ".join(_line(result.case.label, result.figures) for result in results)
+    files.finish(document | {"warmup": settings.warmup, "runs": runs}, headline)
+    print("beside it are its plot .png and its requests _requests.jsonl.gz")
 
 
-def headline(outcomes: Sequence[Outcome]) -> str:
-    """Sum up all cases in one line for the log."""
-    return "; ".join(_line(outcome.case.label, outcome.figures) for outcome in outcomes)
-
-
-def _header(case: Case, drain_s: float | None) -> dict[str, object]:
+def _header(result: CaseResult) -> dict[str, object]:
+    case, drain_s = result.case, result.run.drain_s
     return {
         "label": case.label,
         "loop": "open" if case.concurrency is None else "closed",
@@ -58,13 +54,15 @@ def _header(case: Case, drain_s: float | None) -> dict[str, object]:
     }
 
 
-def _write_requests(files: Report, outcomes: Sequence[Outcome]) -> None:
+def _write_requests(files: Report, results: Sequence[CaseResult]) -> None:
     with gzip.open(files.path("_requests.jsonl.gz"), "wt", encoding="utf-8") as file:
-        for outcome in outcomes:
-            for record in outcome.run.records:
+        for result in results:
+            for record in result.run.records:
                 line = {
-                    "run": outcome.case.label,
-                    **asdict(record.request),
+                    "run": result.case.label,
+                    "due_s": record.request.due_s,
+                    "input_len": record.request.input_len,
+                    "output_len": record.request.output_len,
                     "sent_s": record.sent_s,
                     "error": record.error,
                     "chunk_s": [round(at_s, 6) for at_s in record.chunk_s],
@@ -73,7 +71,7 @@ def _write_requests(files: Report, outcomes: Sequence[Outcome]) -> None:
                 file.write(json.dumps(line) + "\n")
 
 
-def _row(label: str, figures: Figures) -> tuple[str, ...]:
+def _row(label: str, figures: LoadFigures) -> tuple[str, ...]:
     return (
         label,
         f"{figures.num_finished}/{figures.num_requests}",
@@ -89,7 +87,7 @@ def _row(label: str, figures: Figures) -> tuple[str, ...]:
     )
 
 
-def _line(label: str, figures: Figures) -> str:
+def _line(label: str, figures: LoadFigures) -> str:
     return (
         f"{label}: {figures.output_tokens_per_s:.1f} tok/s, "
         f"norm latency {_one(figures.norm_latency_s, 'mean', 1e3)} ms/token, "
@@ -100,7 +98,7 @@ def _line(label: str, figures: Figures) -> str:
     )
 
 
-def _failures(figures: Figures) -> str:
+def _failures(figures: LoadFigures) -> str:
     kinds = {"unfinished": figures.num_unfinished} | figures.errors
     return ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count) or "0"
 

@@ -1,1 +1,1 @@
-"""Requests for a server under test: how long, when, how they are sent and what is measured."""
+"""Requests: how long they are, when they come, and what is measured of their times."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Protocol
 
-from load_tests.traffic.tables import integer, read_rows
+from load_tests.traffic.tables import LengthColumns, read_rows
 
 # the longest context of the paper's models; its traces keep input + output below this
 MAX_TOTAL_LEN = 2048
@@ -157,4 +157,5 @@ def read_pairs(path: Path) -> Iterator[tuple[int, int]]:
         ValueError: if a row cannot be used; names the line.
     """
     for row in read_rows(path):
-        yield integer(row, "input_length"), integer(row, "output_length")
+        pair = row.read(LengthColumns)
+        yield pair.input_length, pair.output_length

@@ -1,13 +1,11 @@
-"""When each request is due and how long it is: drawn or read once, before anything is sent."""
+"""When each request is due and how long it is: drawn once, before anything is sent."""
 
 import hashlib
 import struct
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 
 from load_tests.traffic.lengths import Lengths
-from load_tests.traffic.tables import integer, read_rows, stamp
 
 # tokens of a hashed block in Mooncake's traces (https://github.com/kvcache-ai/Mooncake)
 MOONCAKE_BLOCK = 512
@@ -58,22 +56,6 @@ class TracedRequest(TimedRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One schedule to send.
-
-    Attributes:
-        label: for tables and plots.
-        rate_per_s: Poisson rate; None for a trace or a closed loop.
-        concurrency: requests in flight of a closed loop; None for an open loop.
-    """
-
-    label: str
-    schedule: Schedule
-    rate_per_s: float | None = None
-    concurrency: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
     """Where a schedule ends: whichever comes first.
 
@@ -114,37 +96,10 @@ def poisson(rate_per_s: float, lengths: Lengths, extent: Extent, seed: int) -> S
 
 
 def at_once(lengths: Lengths, num_requests: int, seed: int) -> Schedule:
-    """Draw requests that are all due at the start: for a closed loop, or throughput alone."""
+    """Draw requests that are all due at the start: for a closed loop, or to measure throughput."""
     sizes = Random(f"{seed} lengths")
     pairs = [lengths.draw(sizes) for _ in range(num_requests)]
     return tuple(TimedRequest(due_s=0.0, input_len=i, output_len=o) for i, o in pairs)
-
-
-def read_trace(path: Path, extent: Extent, seconds_per_unit: float = 1.0) -> Schedule:
-    """Read arrivals from a CSV or JSONL file; the first is due at once, the gaps stay as they are.
-
-    Args:
-        path: columns timestamp (or arrival_s), input_length, output_length.
-        extent: where to stop.
-        seconds_per_unit: seconds per unit of the timestamps, 0.001 for milliseconds.
-
-    Raises:
-        ValueError: if a row cannot be used or goes back in time; names the line.
-    """
-    requests: list[TimedRequest] = []
-    first = last = None
-    for index, row in enumerate(read_rows(path)):
-        at = stamp(row)
-        first = at if first is None else first
-        if last is not None and at < last:
-            raise ValueError(f"{row.place}: timestamp {at} is before the previous one ({last})")
-        last = at
-        due_s = (at - first) * seconds_per_unit
-        if not extent.holds(index, due_s):
-            break
-        sizes = integer(row, "input_length"), integer(row, "output_length")
-        requests.append(TimedRequest(due_s=due_s, input_len=sizes[0], output_len=sizes[1]))
-    return tuple(requests)
 
 
 def digest(schedule: Schedule) -> str:

@@ -19,7 +19,7 @@ NUM_SYSTEM_PROMPTS, SYSTEM_PROMPT_LEN = 4, 1024
 MAX_TURNS, THINK_S = 8, 30.0
 
 
-class Source(Protocol):
+class RequestSource(Protocol):
     """Where the requests of a workload come from."""
 
     def requests(
@@ -48,7 +48,7 @@ class Drawn:
     def requests(
         self, rate_per_s: float, num_requests: int, seed: int
     ) -> tuple[TracedRequest, ...]:
-        """See `Source.requests`."""
+        """See `RequestSource.requests`."""
         choices = Random(f"{seed} prefixes")
         num_blocks = self.prefix_len // HASH_BLOCK
         requests = []
@@ -81,7 +81,7 @@ class Conversations:
     def requests(
         self, rate_per_s: float, num_requests: int, seed: int
     ) -> tuple[TracedRequest, ...]:
-        """See `Source.requests`; it starts in the middle, with conversations under way."""
+        """See `RequestSource.requests`; it starts in the middle, with conversations under way."""
         random = Random(f"{seed} conversations")
         warm_up_s = MAX_TURNS * THINK_S
         end_s = warm_up_s + num_requests / rate_per_s
@@ -117,7 +117,7 @@ class Conversations:
         return requests
 
 
-def drawn_source(name: str) -> Source:
+def drawn_source(name: str) -> RequestSource:
     """One of `SOURCES`: Azure's of 2023, ShareGPT's in turns, Alpaca's behind system prompts.
 
     Raises:

@@ -5,27 +5,77 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import isfinite
 from pathlib import Path
+from typing import Annotated, TypeVar
+
+import msgspec
 
 # seconds in a unit of numeric time stamps
 TIME_UNITS_S = {"s": 1.0, "ms": 1e-3}
-# the same column under the names that published traces use
+# names that published traces have for the same columns
 ALIASES = {
-    "timestamp": ("timestamp", "arrival_s", "TIMESTAMP"),
-    "input_length": ("input_length", "input_len", "ContextTokens"),
-    "output_length": ("output_length", "output_len", "GeneratedTokens"),
-}
+    "arrival_s": "timestamp", "TIMESTAMP": "timestamp",
+    "input_len": "input_length", "ContextTokens": "input_length",
+    "output_len": "output_length", "GeneratedTokens": "output_length",
+}  # fmt: skip
+
+Length = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class LengthColumns(msgspec.Struct):
+    """Columns of a pair of lengths in tokens."""
+
+    input_length: Length
+    output_length: Length
+
+
+C = TypeVar("C")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RecordedRow:
     """One record and where it stands, for error messages."""
 
     place: str
     values: dict[str, object]
 
+    def read(self, columns: type[C]) -> C:
+        """Read the columns of a kind of rows; others are ignored.
 
-def read_rows(path: Path) -> Iterator[Row]:
+        Raises:
+            ValueError: if one is missing or holds something else.
+        """
+        try:
+            return msgspec.convert(self.values, columns, strict=False)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"{self.place}: {error}") from None
+
+    def stamp_s(self, seconds_per_unit: float) -> float:
+        """Read the time: a number of units, or a date with a time of day.
+
+        Raises:
+            ValueError: if it is missing or something else.
+        """
+        text = str(self.values.get("timestamp"))
+        try:
+            value = seconds_per_unit * float(text)
+        except ValueError:
+            value = self._date_s(text)
+        if not isfinite(value):
+            raise ValueError(f"{self.place}: timestamp is {text!r}, not finite")
+        return value
+
+    def _date_s(self, text: str) -> float:
+        try:
+            at = datetime.fromisoformat(text)
+        except ValueError:
+            message = f"{self.place}: timestamp is {text!r}, no number and no date"
+            raise ValueError(message) from None
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+
+def read_rows(path: Path) -> Iterator[RecordedRow]:
     """Yield the records of a .csv file with a header, or of a .jsonl file with an object per line.
 
     Raises:
@@ -34,66 +84,20 @@ def read_rows(path: Path) -> Iterator[Row]:
     if path.suffix == ".csv":
         with path.open(newline="", encoding="utf-8") as file:
             for number, values in enumerate(csv.DictReader(file), start=2):
-                yield Row(f"{path}:{number}", dict(values))
+                yield _row(f"{path}:{number}", values)
     elif path.suffix in (".jsonl", ".json"):
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
-                    yield Row(f"{path}:{number}", _json_object(f"{path}:{number}", line))
+                    yield _row(f"{path}:{number}", _json_object(f"{path}:{number}", line))
     else:
         raise ValueError(f"{path}: a trace must end in .csv, .jsonl or .json")
 
 
-def integer(row: Row, column: str) -> int:
-    """Read a length of at least 1 token.
-
-    Raises:
-        ValueError: if the column is missing or holds something else.
-    """
-    value = number(row, column)
-    if value < 1 or value != int(value):
-        raise ValueError(f"{row.place}: {column} is {value}, not a whole number of at least 1")
-    return int(value)
-
-
-def stamp(row: Row) -> float:
-    """Read a time: a number, or a date with a time of day, which counts in seconds.
-
-    Raises:
-        ValueError: if the column is missing or holds something else.
-    """
-    text = str(_text(row, "timestamp"))
-    if "-" not in text.strip()[1:] or "e-" in text:
-        return number(row, "timestamp")
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"{row.place}: timestamp is {text!r}, no number and no date") from None
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
-
-
-def number(row: Row, column: str) -> float:
-    """Read a finite number.
-
-    Raises:
-        ValueError: if the column is missing or holds something else.
-    """
-    text = _text(row, column)
-    try:
-        value = float(str(text))
-    except ValueError:
-        raise ValueError(f"{row.place}: {column} is {text!r}, not a number") from None
-    if value - value != 0:
-        raise ValueError(f"{row.place}: {column} is {text!r}, not finite")
-    return value
-
-
-def _text(row: Row, column: str) -> object:
-    names = ALIASES[column]
-    text = next((row.values[name] for name in names if row.values.get(name) is not None), None)
-    if text is None:
-        raise ValueError(f"{row.place}: no column {' or '.join(names)}")
-    return text
+def _row(place: str, values: dict[str, object]) -> RecordedRow:
+    # a line of a CSV file may have fewer or more values than columns
+    named = {name: value for name, value in values.items() if name and value is not None}
+    return RecordedRow(place, {ALIASES.get(name, name): value for name, value in named.items()})
 
 
 def _json_object(place: str, line: str) -> dict[str, object]:

@@ -5,18 +5,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from engine.executor.simulated import OUTPUT_TOKEN, PROMPT_TOKEN
-from engine.types import Request, SamplingParams, int32
+from engine.types import int32
+from load_tests.simulator.replay import length_request
+from load_tests.simulator.simulated_executor import OUTPUT_TOKEN, PROMPT_TOKEN
 from load_tests.traffic.schedule import TracedRequest
-from load_tests.whatif.replica import Machine, Replica, Served
-from load_tests.whatif.trace import Trace
+from load_tests.traffic.trace import Trace
+from load_tests.whatif.replica import Replica, ReplicaSetup, ServedByReplica
 
-# how old what a router knows of the replicas may be; `request_routing_stats_period_s`
+# the age of the loads by which requests are routed; `request_routing_stats_period_s`
 ROUTING_PERIOD_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Flown:
+class ReplayedTrace:
     """A trace that was replayed.
 
     Attributes:
@@ -24,21 +25,28 @@ class Flown:
         replicas: after the last request.
     """
 
-    served: tuple[Served, ...]
+    served: tuple[ServedByReplica, ...]
     replicas: tuple[Replica, ...]
 
+    @property
+    def done(self) -> list[ServedByReplica]:
+        """Those that were not refused."""
+        return [served for served in self.served if not served.is_refused]
 
-def fly(machine: Machine, trace: Trace, *, num_replicas: int = 1, seed: int = 0) -> Flown:
+
+def replay_trace(
+    setup: ReplicaSetup, trace: Trace, *, num_replicas: int = 1, seed: int = 0
+) -> ReplayedTrace:
     """Send every request at its time and serve all.
 
     Args:
-        machine: of each replica.
+        setup: of each replica.
         seed: of the router's choices.
 
     Raises:
         ConfigError: if a step lies beyond what was measured.
     """
-    replicas = [Replica(machine) for _ in range(num_replicas)]
+    replicas = [Replica(setup) for _ in range(num_replicas)]
     router = _Router(replicas, seed)
     prompts = _Prompts()
     placed: list[Replica] = []
@@ -46,11 +54,14 @@ def fly(machine: Machine, trace: Trace, *, num_replicas: int = 1, seed: int = 0)
         for replica in replicas:
             replica.advance(traced.due_s)
         placed.append(router.choose(traced.due_s))
-        placed[-1].submit(index, traced, _request(index, traced, prompts))
+        request = length_request(
+            index, traced, prompts.make(traced), n=traced.n, beam_width=traced.beam_width
+        )
+        placed[-1].submit(index, traced, request)
     for replica in replicas:
         replica.advance(float("inf"))
     served = tuple(replica.served[index] for index, replica in enumerate(placed))
-    return Flown(served, tuple(replicas))
+    return ReplayedTrace(served, tuple(replicas))
 
 
 class _Router:
@@ -84,7 +95,7 @@ class _Prompts:
         del prompt[traced.input_len :]
         prompt.extend(int32([self._new_token()]) * (traced.input_len - len(prompt)))
         if traced.beam_width:
-            # by which the executor knows the end of a prompt
+            # by which the executor recognises the end of a prompt
             prompt[-1] = PROMPT_TOKEN
         return prompt
 
@@ -97,20 +108,3 @@ class _Prompts:
     def _new_token(self) -> int:
         self._next_token += 1
         return self._next_token
-
-
-def _request(index: int, traced: TracedRequest, prompts: _Prompts) -> Request:
-    """Make a request that ends by its length alone."""
-    sampling = SamplingParams(
-        max_tokens=traced.output_len,
-        seed=index,
-        ignore_eos=True,
-        n=traced.n,
-        beam_width=traced.beam_width,
-    )
-    return Request(
-        request_id=index,
-        prompt=prompts.make(traced),
-        sampling=sampling,
-        arrival_s=traced.due_s,
-    )

@@ -3,13 +3,9 @@
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from engine.config import EngineConfig
 from load_tests.whatif.settings import Changes
-
-Side = Literal["low", "high"]
-SIDES: tuple[Side, ...] = ("low", "high")
 
 # knobs that are no option of the application
 REPLICAS, RATE = "replicas", "rate"
@@ -30,13 +26,13 @@ class Knob:
     high: str
     is_given: bool = False
 
-    def value(self, side: Side) -> str:
-        """The value of a side."""
-        return self.low if side == "low" else self.high
+    @property
+    def values(self) -> tuple[str, str]:
+        """Low and high."""
+        return self.low, self.high
 
-    def changes(self, side: Side, config: EngineConfig) -> Changes:
+    def changes(self, value: str, config: EngineConfig) -> Changes:
         """Options that are set; the memory stays the same when blocks change their size."""
-        value = self.value(side)
         if self.name in (REPLICAS, RATE):
             return {}
         if self.name == "block_size" and not self.is_given:

@@ -1,8 +1,7 @@
 """Command `modern`: the paper's systems on workloads of today, in virtual time."""
 
 import argparse
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,15 +13,13 @@ from load_tests import report
 from load_tests.model_folders import model_folder
 from load_tests.options import add_processes, positive
 from load_tests.parallel import in_order
-from load_tests.traffic.metrics import Objective
-from load_tests.traffic.sources import Source
-from load_tests.whatif.bench import Bench
-from load_tests.whatif.figures import Figures
-from load_tests.whatif.jobs import run_job
+from load_tests.simulator.speeds import H100
+from load_tests.traffic.latencies import Objective
+from load_tests.traffic.sources import RequestSource
+from load_tests.traffic.trace import Trace
+from load_tests.whatif.replays import Experiment, Figures
 from load_tests.whatif.slo import parse_slo
-from load_tests.whatif.step_times import H100
-from load_tests.whatif.trace import Trace
-from load_tests.whatif.workloads import workloads
+from load_tests.whatif.workloads import Workload, workloads
 
 EXAMPLE = "python -m load_tests modern --duration-s 30 --mooncake conversation.jsonl"
 FOLDER = report.RESULTS / "modern"
@@ -78,7 +75,7 @@ class Search:
 
     workload: str
     system: str
-    source: Source
+    source: RequestSource
     config: EngineConfig
     duration_s: float
     objective: Objective
@@ -88,17 +85,17 @@ class Search:
     def figures(self, rate_per_s: float) -> Figures:
         """Replay the workload at a rate."""
         num_requests = max(MIN_REQUESTS, round(rate_per_s * self.duration_s))
-        bench = Bench(
+        experiment = Experiment(
             trace=Trace(requests=self.source.requests(rate_per_s, num_requests, self.seed)),
             step_times=H100,
             objective=self.objective,
             seed=self.seed,
         )
-        return run_job(bench.job(self.config)).figures
+        return experiment.run(self.config).figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sustained:
+class SystemRate:
     """What a search found.
 
     Attributes:
@@ -125,12 +122,11 @@ def run(args: argparse.Namespace) -> int:
         return 1
     found = in_order(sustain, searches, args.processes)
     _show(found)
-    path = _write(args, found)
-    print(f"everything is in {path}")
+    print(f"everything is in {_write(args, found)}")
     return 0
 
 
-def sustain(search: Search) -> Sustained:
+def sustain(search: Search) -> SystemRate:
     """Go up or down in twos until enough requests are just good, then halve the gap."""
     tried: dict[float, Figures] = {}
 
@@ -149,7 +145,7 @@ def sustain(search: Search) -> Sustained:
         middle = (low * high) ** 0.5
         low, high = (middle, high) if is_enough(middle) else (low, middle)
     is_good = tried[low].good_share >= search.share
-    return Sustained(
+    return SystemRate(
         workload=search.workload,
         system=search.system,
         objective=search.objective,
@@ -164,30 +160,33 @@ def _searches(args: argparse.Namespace) -> list[Search]:
         for workload in workloads()
         if workload.option and (value := getattr(args, workload.option.replace("-", "_")))
     }
-    searches = []
     chosen = [workload for workload in workloads() if (args.only or "") in workload.title]
     if not chosen:
         titles = ", ".join(workload.title for workload in workloads())
         raise ValueError(f"--only {args.only!r} is in no title; there are {titles}")
-    for workload in chosen:
-        source = workload.source(files)
-        if source is None:
-            print(f"left out: {workload.title}; name its trace with --{workload.option}")
-            continue
-        for system, config in systems(workload.max_model_len).items():
-            searches.append(
-                Search(
-                    workload=workload.title,
-                    system=system,
-                    source=source,
-                    config=config,
-                    duration_s=args.duration_s,
-                    objective=args.slo or workload.objective,
-                    share=args.slo_share,
-                    seed=args.seed,
-                )
-            )
-    return searches
+    return [search for workload in chosen for search in _searches_of(workload, args, files)]
+
+
+def _searches_of(
+    workload: Workload, args: argparse.Namespace, files: Mapping[str, Path]
+) -> list[Search]:
+    source = workload.source(files)
+    if source is None:
+        print(f"left out: {workload.title}; name its trace with --{workload.option}")
+        return []
+    return [
+        Search(
+            workload=workload.title,
+            system=system,
+            source=source,
+            config=config,
+            duration_s=args.duration_s,
+            objective=args.slo or workload.objective,
+            share=args.slo_share,
+            seed=args.seed,
+        )
+        for system, config in systems(workload.max_model_len).items()
+    ]
 
 
 def systems(max_model_len: int) -> dict[str, EngineConfig]:
@@ -209,21 +208,20 @@ def systems(max_model_len: int) -> dict[str, EngineConfig]:
     return {name: base.with_options(**settings) for name, settings in SETTINGS.items()}
 
 
-def _rows(found: Sequence[Sustained]) -> Iterator[tuple[str, ...]]:
-    for workload, by_system in _by_workload(found).items():
-        yield workload, *(f"{each.rate_per_s:.3g}" for each in by_system.values())
-
-
-def _by_workload(found: Sequence[Sustained]) -> Mapping[str, dict[str, Sustained]]:
-    table: dict[str, dict[str, Sustained]] = {}
+def _by_workload(found: Sequence[SystemRate]) -> Mapping[str, dict[str, SystemRate]]:
+    table: dict[str, dict[str, SystemRate]] = {}
     for each in found:
         table.setdefault(each.workload, {})[each.system] = each
     return table
 
 
-def _show(found: Sequence[Sustained]) -> None:
+def _show(found: Sequence[SystemRate]) -> None:
     title = "Requests per second within the level: LLaMA-3-8B on a modelled H100"
-    report.print_table(title, ("", *SETTINGS), _rows(found))
+    rows = [
+        (workload, *(f"{each.rate_per_s:.3g}" for each in by_system.values()))
+        for workload, by_system in _by_workload(found).items()
+    ]
+    report.print_table(title, ("", *SETTINGS), rows)
     detail = [
         (
             each.workload,
@@ -240,17 +238,14 @@ def _show(found: Sequence[Sustained]) -> None:
     report.print_table("At that rate", columns, detail)
 
 
-def _write(args: argparse.Namespace, found: Sequence[Sustained]) -> Path:
+def _write(args: argparse.Namespace, found: Sequence[SystemRate]) -> Path:
     document = {
         "seed": args.seed,
         "duration_s": args.duration_s,
         "share": args.slo_share,
-        "sustained": [_as_json(each) for each in found],
+        "sustained": [asdict(each) | {"objective": each.objective.limits()} for each in found],
     }
-    args.output.mkdir(parents=True, exist_ok=True)
-    path: Path = args.output / "modern.json"
-    text = json.dumps(document, indent=1, allow_nan=False) + "\n"
-    path.write_text(text, encoding="utf-8")
+    path = report.write_json(args.output / "modern.json", document)
     from load_tests.whatif.plots import plot_rates
 
     rates = {
@@ -259,10 +254,3 @@ def _write(args: argparse.Namespace, found: Sequence[Sustained]) -> Path:
     }
     plot_rates(args.output / "modern.svg", rates)
     return path
-
-
-def _as_json(found: Sustained) -> dict[str, object]:
-    """Give a result as JSON values: a limit that does not bind is null."""
-    limits = asdict(found.objective).items()
-    bound = {name: value if value < float("inf") else None for name, value in limits}
-    return asdict(found) | {"objective": bound}

@@ -3,10 +3,8 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
-from load_tests.figures.plots import save
-from load_tests.whatif.jobs import Curves
+from load_tests.plots import panels, save
+from load_tests.whatif.replays import Curves
 from load_tests.whatif.tornado import Bar
 
 TITLES = {
@@ -18,22 +16,20 @@ TITLES = {
 
 def plot_latencies(path: Path, curves: Mapping[str, Curves]) -> None:
     """Draw the distribution of each latency, one line per variant."""
-    figure = Figure(figsize=(11, 3.2), layout="constrained")
-    for axes, (latency, title) in zip(figure.subplots(1, 3), TITLES.items(), strict=True):
+    figure, row = panels(3, 11, 3.2)
+    for axes, (latency, title) in zip(row, TITLES.items(), strict=True):
         for variant, values in curves.items():
             if latency in values:
                 axes.plot(values[latency], range(101), label=variant)
         axes.set(xlabel=title, ylabel="requests (%)", ylim=(0, 100))
         axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=8)
     save(figure, path)
 
 
 def plot_tornado(path: Path, bars: Sequence[Bar], base_s: float) -> None:
     """Draw the knobs' effects on the 99th percentile, the longest bar on top."""
-    figure = Figure(figsize=(8, 0.4 * len(bars) + 1.2), layout="constrained")
-    axes = figure.subplots()
+    figure, [axes] = panels(1, 8, 0.4 * len(bars) + 1.2)
     for place, bar in enumerate(reversed(bars)):
         for value, text, color in zip(
             bar.e2e_p99_s, (bar.knob.low, bar.knob.high), ("C0", "C1"), strict=True
@@ -47,14 +43,12 @@ def plot_tornado(path: Path, bars: Sequence[Bar], base_s: float) -> None:
     axes.set_yticks(range(len(bars)), [bar.knob.name for bar in reversed(bars)])
     axes.set(xlabel="end to end, 99th percentile (s); blue: low, orange: high")
     axes.margins(x=0.12)
-    axes.spines[["top", "right"]].set_visible(False)
     save(figure, path)
 
 
 def plot_rates(path: Path, rates: Mapping[str, Mapping[str, float]]) -> None:
     """Draw the rates of each workload's systems, as multiples of the first system's."""
-    figure = Figure(figsize=(10, 3.6), layout="constrained")
-    axes = figure.subplots()
+    figure, [axes] = panels(1, 10, 3.6)
     names = list(next(iter(rates.values())))
     width = 0.8 / len(names)
     for place, name in enumerate(names):
@@ -62,6 +56,5 @@ def plot_rates(path: Path, rates: Mapping[str, Mapping[str, float]]) -> None:
         axes.bar([x + place * width for x in range(len(rates))], heights, width, label=name)
     axes.set_xticks([x + 0.4 - width / 2 for x in range(len(rates))], list(rates), fontsize=7)
     axes.set(ylabel=f"rate, as a share of {names[0]}'s")
-    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)
     save(figure, path)

@@ -1,16 +1,13 @@
 """What was found: tables, JSON and plots, the same for the same trace, settings and seed."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from engine.config import EngineConfig
-from load_tests.report import print_table
-from load_tests.traffic.metrics import Objective, Summary
-from load_tests.whatif.bench import Bench
-from load_tests.whatif.figures import Figures
-from load_tests.whatif.jobs import Outcome
+from load_tests.report import print_table, write_json
+from load_tests.traffic.latencies import Summary
+from load_tests.whatif.replays import Experiment, Figures, ReplayOutcome
 from load_tests.whatif.settings import Changes
 from load_tests.whatif.slo import Sizing
 from load_tests.whatif.tornado import Bar, e2e_p99_s, ranked
@@ -25,14 +22,6 @@ SETTINGS = (
 LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
 
 
-@dataclass(frozen=True, slots=True)
-class Slo:
-    """A service level, and the share of the requests that are to keep it."""
-
-    objective: Objective
-    share: float
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """Everything that was asked and found.
@@ -41,16 +30,17 @@ class Answer:
         source: names of the trace's files, or what it was drawn from.
         changes: of the configuration's options.
         settings, outcomes: by variant: as configured, and with the changes, if any.
-        sizings: by variant, where there is a service level.
+        share: of the requests that are to be good.
+        sizings: by variant, where a service level was asked for.
         bars: of the last variant's tornado; may be empty.
     """
 
-    bench: Bench
+    experiment: Experiment
     source: Sequence[str]
     changes: Changes
     settings: Mapping[str, EngineConfig]
-    outcomes: Mapping[str, Outcome]
-    slo: Slo | None
+    outcomes: Mapping[str, ReplayOutcome]
+    share: float
     sizings: Mapping[str, Sizing]
     bars: Sequence[Bar]
 
@@ -62,29 +52,33 @@ class Answer:
 
 def show(answer: Answer) -> None:
     """Print the tables."""
-    trace = answer.bench.trace
+    trace = answer.experiment.trace
     print(
         f"{len(trace.requests)} requests in {trace.duration_s:.1f} s from "
         f"{', '.join(answer.source)}; skipped without output: {trace.num_skipped}, lost by the "
         f"recorder: {trace.num_lost}"
     )
-    speed = answer.bench.speed(list(answer.settings.values())[-1])
+    speed = answer.experiment.speed(list(answer.settings.values())[-1])
     print(f"step times: {speed.name}")
     for note in speed.notes:
         print(f"note: {note}")
     columns = ("", *answer.outcomes)
     figures = [outcome.figures for outcome in answer.outcomes.values()]
-    print_table(f"{answer.bench.num_replicas} replicas", columns, rows(figures, answer.slo))
+    print_table(
+        f"{answer.experiment.num_replicas} replicas",
+        columns,
+        rows(figures, has_level=bool(answer.sizings)),
+    )
     if recorded := trace.recorded():
         latencies = [(LATENCIES[name], _percentiles(found)) for name, found in recorded.items()]
         print_table("As recorded", ("", "p50 / p90 / p99 (s)"), latencies)
     for name, sizing in answer.sizings.items():
-        print(f"{name}: {_told(sizing, answer.slo)}")
+        print(f"{name}: {_in_words(sizing, answer.share)}")
     if answer.bars:
         _show_tornado(answer)
 
 
-def rows(figures: Sequence[Figures], slo: Slo | None) -> Iterator[tuple[str, ...]]:
+def rows(figures: Sequence[Figures], *, has_level: bool) -> Iterator[tuple[str, ...]]:
     """Rows of the table that compares variants."""
 
     def row(name: str, form: str, field: str) -> tuple[str, ...]:
@@ -104,7 +98,7 @@ def rows(figures: Sequence[Figures], slo: Slo | None) -> Iterator[tuple[str, ...
     for use in figures[0].uses:
         yield f"KV slots {use} (%)", *(f"{each.uses[use]:.1f}" for each in figures)
     yield row("KV slots saved by sharing (%)", ".1f", "shared_saving")
-    if slo:
+    if has_level:
         yield row("requests within the level", ".1%", "good_share")
 
 
@@ -113,9 +107,7 @@ def write(folder: Path, answer: Answer) -> Path:
     # matplotlib takes a second to import
     from load_tests.whatif.plots import plot_latencies, plot_tornado
 
-    folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(as_json(answer), indent=1, allow_nan=False) + "\n"
-    (folder / "whatif.json").write_text(text, encoding="utf-8")
+    write_json(folder / "whatif.json", as_json(answer))
     curves = {name: outcome.curves for name, outcome in answer.outcomes.items()}
     plot_latencies(folder / "latencies.svg", curves)
     if answer.bars:
@@ -126,8 +118,8 @@ def write(folder: Path, answer: Answer) -> Path:
 
 def as_json(answer: Answer) -> dict[str, object]:
     """Give everything as JSON values; no machine and no date, so that equal runs are equal."""
-    trace, bench = answer.bench.trace, answer.bench
-    speed = bench.speed(list(answer.settings.values())[-1])
+    experiment, trace = answer.experiment, answer.experiment.trace
+    speed = experiment.speed(list(answer.settings.values())[-1])
     return {
         "trace": {
             "source": list(answer.source),
@@ -138,8 +130,8 @@ def as_json(answer: Answer) -> dict[str, object]:
             "num_lost": trace.num_lost,
             "recorded": {name: asdict(found) for name, found in trace.recorded().items()},
         },
-        "seed": bench.seed,
-        "num_replicas": bench.num_replicas,
+        "seed": experiment.seed,
+        "num_replicas": experiment.num_replicas,
         "step_times": speed.name,
         "notes": list(speed.notes),
         "changes": dict(answer.changes),
@@ -165,14 +157,10 @@ def as_json(answer: Answer) -> dict[str, object]:
 
 
 def _slo_as_json(answer: Answer) -> dict[str, object] | None:
-    if answer.slo is None:
+    if not answer.sizings:
         return None
-    limits = {
-        name: value if value < float("inf") else None
-        for name, value in asdict(answer.slo.objective).items()
-    }
     sizings = {name: asdict(sizing) for name, sizing in answer.sizings.items()}
-    return limits | {"share": answer.slo.share, "replicas": sizings}
+    return {**answer.experiment.objective.limits(), "share": answer.share, "replicas": sizings}
 
 
 def _percentiles(summary: Summary | None) -> str:
@@ -181,12 +169,11 @@ def _percentiles(summary: Summary | None) -> str:
     return " / ".join(f"{value:.3g}" for value in (summary.p50, summary.p90, summary.p99))
 
 
-def _told(sizing: Sizing, slo: Slo | None) -> str:
-    assert slo is not None
-    tried = ", ".join(f"{count}: {share:.1%}" for count, share in sizing.good_shares.items())
+def _in_words(sizing: Sizing, share: float) -> str:
+    tried = ", ".join(f"{count}: {good:.1%}" for count, good in sizing.good_shares.items())
     if sizing.num_replicas is None:
-        return f"{max(sizing.good_shares)} replicas do not serve {slo.share:.4g} well ({tried})"
-    return f"{sizing.num_replicas} replicas serve {slo.share:.4g} of the requests well ({tried})"
+        return f"{max(sizing.good_shares)} replicas do not serve {share:.4g} well ({tried})"
+    return f"{sizing.num_replicas} replicas serve {share:.4g} of the requests well ({tried})"
 
 
 def _show_tornado(answer: Answer) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from load_tests.traffic.metrics import Objective
+from load_tests.traffic.latencies import Objective
 
 LIMITS = ("ttft", "tpot")
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import call
 from pathlib import Path
 
 from engine.config import EngineConfig
 from load_tests.parallel import in_order
-from load_tests.whatif.bench import Bench
-from load_tests.whatif.figures import Figures
-from load_tests.whatif.jobs import Job, run_job
-from load_tests.whatif.knobs import RATE, REPLICAS, SIDES, Knob, Side
+from load_tests.whatif.knobs import RATE, REPLICAS, Knob
+from load_tests.whatif.replays import Experiment, Figures, ReplayOutcome
 from load_tests.whatif.settings import Changes, read_settings
 
 
@@ -43,7 +43,7 @@ class Bar:
 
 
 def tornado(
-    bench: Bench,
+    experiment: Experiment,
     file: Path,
     knobs: Sequence[Knob],
     *,
@@ -64,26 +64,26 @@ def tornado(
     Raises:
         ValueError: if a value that the user gave cannot be used.
     """
-    turns = [(knob, side) for knob in knobs for side in SIDES]
-    found = read_settings(file, [{**changes, **knob.changes(s, base)} for knob, s in turns])
+    turns = [(knob, value) for knob in knobs for value in knob.values]
+    found = read_settings(file, [{**changes, **knob.changes(v, base)} for knob, v in turns])
     settings = dict(zip(turns, found, strict=True))
     problems = {turn: value for turn, value in settings.items() if isinstance(value, str)}
-    for (knob, side), problem in problems.items():
+    for (knob, value), problem in problems.items():
         if knob.is_given:
-            raise ValueError(f"--tornado {knob.name}={knob.value(side)}: {problem}")
-    jobs = {
-        turn: _job(bench, config, *turn)
+            raise ValueError(f"--tornado {knob.name}={value}: {problem}")
+    replays = {
+        turn: _replay(experiment, config, *turn)
         for turn, config in settings.items()
         if isinstance(config, EngineConfig)
     }
-    outcomes = in_order(run_job, list(jobs.values()), num_processes)
-    figures = {turn: outcome.figures for turn, outcome in zip(jobs, outcomes, strict=True)}
+    outcomes = in_order(call, list(replays.values()), num_processes)
+    figures = {turn: outcome.figures for turn, outcome in zip(replays, outcomes, strict=True)}
     return [
         Bar(
             knob=knob,
-            low=figures.get((knob, "low")),
-            high=figures.get((knob, "high")),
-            problems=tuple(problems[knob, side] for side in SIDES if (knob, side) in problems),
+            low=figures.get((knob, knob.low)),
+            high=figures.get((knob, knob.high)),
+            problems=tuple(problems[knob, v] for v in knob.values if (knob, v) in problems),
         )
         for knob in knobs
     ]
@@ -104,8 +104,9 @@ def _throughput(figures: Figures | None) -> float | None:
     return figures.output_tokens_per_s if figures else None
 
 
-def _job(bench: Bench, config: EngineConfig, knob: Knob, side: Side) -> Job:
-    value = knob.value(side)
+def _replay(
+    experiment: Experiment, config: EngineConfig, knob: Knob, value: str
+) -> "partial[ReplayOutcome]":
     if knob.name == REPLICAS:
-        return bench.job(config, num_replicas=int(value))
-    return bench.job(config, rate=float(value) if knob.name == RATE else 1.0)
+        return partial(experiment.run, config, num_replicas=int(value))
+    return partial(experiment.run, config, rate=float(value) if knob.name == RATE else 1.0)

@@ -3,7 +3,7 @@
 import argparse
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, median, quantiles
@@ -11,20 +11,19 @@ from typing import TYPE_CHECKING
 
 from engine.config import EngineConfig
 from load_tests import ROOT, report
-from load_tests.one_thread import with_one_thread
-from load_tests.options import at_least, positive, several
+from load_tests.options import add_config, add_lengths, at_least, positive, several
+from load_tests.parallel import with_one_thread
+from load_tests.simulator.speeds import Scaled
+from load_tests.traffic.latencies import Served, latencies, summarise
 from load_tests.traffic.lengths import parse_lengths
-from load_tests.traffic.metrics import DEFAULT_OBJECTIVE, Summary, summarise
 from load_tests.traffic.schedule import Extent, poisson
-from load_tests.whatif.bench import Bench
-from load_tests.whatif.command import parse_changes, resolve
-from load_tests.whatif.fleet import fly
-from load_tests.whatif.replica import Served
-from load_tests.whatif.step_times import Scaled
-from load_tests.whatif.trace import Trace, from_schedule
+from load_tests.traffic.trace import Trace, from_schedule
+from load_tests.whatif.fleet import replay_trace
+from load_tests.whatif.questions import parse_changes, resolve
+from load_tests.whatif.replays import Experiment
 
 if TYPE_CHECKING:
-    from load_tests.whatif.live import Step
+    from load_tests.whatif.live import ExpectedStep
 
 EXAMPLE = "python -m load_tests validate --set max_num_seqs=16 --requests 100 --loads 0.5,0.85"
 
@@ -36,18 +35,11 @@ CHECKED = ("E2E p50", "E2E p99")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `validate`."""
-    parser.add_argument(
-        "--config", type=Path, default=Path("serve_config.yaml"), help="file that `serve run` takes"
-    )
-    parser.add_argument(
-        "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="other options"
-    )
+    add_config(parser)
     parser.add_argument(
         "--lengths", default="sharegpt", help="of the requests, as `whatif --synthetic` takes them"
     )
-    parser.add_argument(
-        "--max-total-len", type=at_least(64), default=384, help="inputs and outputs sum to less"
-    )
+    add_lengths(parser, 384)
     parser.add_argument("--requests", type=at_least(2), default=100, help="at each load")
     parser.add_argument(
         "--loads",
@@ -82,10 +74,9 @@ def run(args: argparse.Namespace) -> int:
     for comparison in comparisons:
         _show(comparison)
     is_good = all(comparison.is_good for comparison in comparisons)
-    path = files.write({"settings": asdict(config), "loads": [asdict(c) for c in comparisons]})
-    print(f"{'within' if is_good else 'NOT within'} {MAX_ERROR:.0%}; everything is in {path}")
-    if args.log:
-        files.log("; ".join(c.headline() for c in comparisons))
+    print(f"{'within' if is_good else 'NOT within'} {MAX_ERROR:.0%}")
+    figures = {"settings": asdict(config), "loads": [asdict(c) for c in comparisons]}
+    files.finish(figures, "; ".join(c.headline() for c in comparisons))
     return int(not is_good)
 
 
@@ -126,8 +117,8 @@ class Comparison:
 
     def headline(self) -> str:
         """One line for the log."""
-        told = ", ".join(f"{name} {self.errors[name]:+.1%}" for name in CHECKED)
-        return f"load {self.load:g}: {told}, steps {self.step_pace - 1:+.1%}"
+        errors = ", ".join(f"{name} {self.errors[name]:+.1%}" for name in CHECKED)
+        return f"load {self.load:g}: {errors}, steps {self.step_pace - 1:+.1%}"
 
 
 def compare(config: EngineConfig, table: Path, args: argparse.Namespace) -> list[Comparison]:
@@ -142,7 +133,7 @@ def compare(config: EngineConfig, table: Path, args: argparse.Namespace) -> list
     # all at once; the requests are the same at every rate
     at_once = _trace(args, rate_per_s=1e9)
     finished_s = [_finish_s(served) for served in _predict(config, table, at_once)]
-    engine = LiveEngine(config, _bench(table, at_once).speed(config).step_time)
+    engine = LiveEngine(config, _experiment(table, at_once).speed(config).step_time)
     probe = Trace(requests=at_once.requests[: config.max_num_seqs])
     comparisons = []
     try:
@@ -158,9 +149,9 @@ def compare(config: EngineConfig, table: Path, args: argparse.Namespace) -> list
                 Comparison(
                     load=load,
                     rate_per_s=load * capacity,
-                    actual=latencies(live.served),
-                    predicted=latencies(_predict(config, table, trace, pace=fmean(paces))),
-                    rescaled=latencies(_predict(config, table, trace, pace=step_pace)),
+                    actual=percentiles(live.served),
+                    predicted=percentiles(_predict(config, table, trace, pace=fmean(paces))),
+                    rescaled=percentiles(_predict(config, table, trace, pace=step_pace)),
                     step_ratios=_step_ratios(live.steps),
                     step_pace=step_pace,
                     probe_paces=paces,
@@ -179,33 +170,30 @@ def _trace(args: argparse.Namespace, rate_per_s: float) -> Trace:
     )
 
 
-def _bench(table: Path, trace: Trace) -> Bench:
-    return Bench(trace=trace, step_times=str(table), objective=DEFAULT_OBJECTIVE)
+def _experiment(table: Path, trace: Trace) -> Experiment:
+    return Experiment(trace=trace, step_times=str(table))
 
 
 def _predict(
     config: EngineConfig, table: Path, trace: Trace, *, pace: float = 1.0
 ) -> tuple[Served, ...]:
-    machine = _bench(table, trace).job(config).machine
-    return fly(replace(machine, step_time=Scaled(machine.step_time, pace)), trace).served
+    replica = _experiment(table, trace).replica(config)
+    return replay_trace(replace(replica, step_time=Scaled(replica.step_time, pace)), trace).served
 
 
-def latencies(served: Sequence[Served]) -> dict[str, float]:
+def percentiles(served: Sequence[Served]) -> dict[str, float]:
     """Percentiles of each latency in seconds; every request was served."""
     assert all(request.finish_s is not None for request in served)
-    values = {
-        "TTFT": [request.ttft_s for request in served],
-        "TPOT": [value for request in served if (value := request.tpot_s) is not None],
-        "E2E": [request.e2e_s for request in served],
+    summaries = {
+        name.removesuffix("_s").upper(): summarise(values)
+        for name, values in latencies(served).items()
     }
-    return dict(_percentiles(values))
-
-
-def _percentiles(values: dict[str, list[float]]) -> Iterator[tuple[str, float]]:
-    for name, of in values.items():
-        summary: Summary | None = summarise(of)
-        if summary is not None:
-            yield from ((f"{name} {p}", getattr(summary, p)) for p in ("p50", "p90", "p99"))
+    return {
+        f"{name} {number}": getattr(summary, number)
+        for name, summary in summaries.items()
+        if summary is not None
+        for number in ("p50", "p90", "p99")
+    }
 
 
 def _finish_s(served: Served) -> float:
@@ -214,12 +202,12 @@ def _finish_s(served: Served) -> float:
     return served.finish_s
 
 
-def _step_ratios(steps: "Sequence[Step]") -> dict[str, tuple[float, float]]:
+def _step_ratios(steps: "Sequence[ExpectedStep]") -> dict[str, tuple[float, float]]:
     kinds = {"decode only": False, "with prompts": True}
     return {kind: _ratios(steps, has_prompts=has) for kind, has in kinds.items()}
 
 
-def _ratios(steps: "Sequence[Step]", *, has_prompts: bool) -> tuple[float, float]:
+def _ratios(steps: "Sequence[ExpectedStep]", *, has_prompts: bool) -> tuple[float, float]:
     """Median of actual over expected, and ninth decile of its distance from 1."""
     ratios = [s.actual_s / s.expected_s for s in steps if s.has_prompts is has_prompts]
     if len(ratios) < 2:
@@ -227,7 +215,7 @@ def _ratios(steps: "Sequence[Step]", *, has_prompts: bool) -> tuple[float, float
     return median(ratios), quantiles([abs(ratio - 1) for ratio in ratios], n=10)[-1]
 
 
-def _pace(steps: "Sequence[Step]") -> float:
+def _pace(steps: "Sequence[ExpectedStep]") -> float:
     """Actual over expected seconds of all steps together."""
     return sum(step.actual_s for step in steps) / sum(step.expected_s for step in steps)
 

@@ -1,20 +1,73 @@
 import hashlib
+import json
+import logging
 from pathlib import Path
 
 import pytest
 from ray.serve.exceptions import RayServeException
 
-from app.main import api_settings, build, stream_interval_s
+from app.main import api_settings, build, make_http_app, stream_interval_s, with_tokenizer
+from app.preflight import check
 from app.serve.deployments import gang_options, resources
 from app.settings.config import parse_config
 from engine.config import Device
 from engine.errors import ConfigError
+from tests.app.models.checkpoints import write_model
+from tests.app.text.tokenizers import CHATML, byte_level_backend
+from tests.fakes.scripted_engine import FakeEngineClient
 from tests.fakes.scripted_worker import engine_config
 
 
 def test_a_bad_option_is_one_message() -> None:
     with pytest.raises(RayServeException, match="did you mean 'block_size'"):
         build({"blok_size": 16})
+
+
+def test_every_end_that_a_folder_names_is_an_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_model(tmp_path, eos_token_id=0, vocab_size=700)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [5, 0]}')
+    byte_level_backend().save(str(tmp_path / "tokenizer.json"))
+    names = {"eos_token": "<|im_start|>", "chat_template": CHATML}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(names))
+    args = {"model": str(tmp_path), "device": "cpu", "kv_cache_gib": 0.01}
+    config = with_tokenizer(check(parse_config(args)))
+    # <|endoftext|>, a token, <|im_start|>, <|im_end|>
+    assert config.scheduler.eos_token_ids == config.model.eos_token_ids == (0, 5, 1, 2)
+    with caplog.at_level(logging.INFO):
+        make_http_app(
+            FakeEngineClient([]),
+            locate=lambda: tmp_path,
+            settings=api_settings(parse_config({}), config),
+            end_token_ids=config.scheduler.eos_token_ids,
+        )
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line.startswith("model_ends token_ids=[0, 5, 1, 2] spelled=['<|endoftext|>', ")
+
+
+def test_the_folder_s_sampling_defaults_are_the_api_s(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_model(tmp_path)
+    byte_level_backend().save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "generation_config.json").write_text('{"top_k": 1, "temperature": 0.6}')
+    args = {"model": str(tmp_path), "device": "cpu", "kv_cache_gib": 0.01}
+    settings = api_settings(parse_config(args), check(parse_config(args)))
+    assert settings.sampling_defaults == {"temperature": 0.6, "top_k": 1}
+    with caplog.at_level(logging.INFO):
+        make_http_app(
+            FakeEngineClient([]), locate=lambda: tmp_path, settings=settings, end_token_ids=[]
+        )
+    assert caplog.records[-1].getMessage() == "sampling_defaults temperature=0.6 top_k=1"
+
+
+def test_an_end_without_a_row_in_the_embedding_is_none(tmp_path: Path) -> None:
+    write_model(tmp_path, eos_token_id=0, vocab_size=2)
+    byte_level_backend().save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "<|im_end|>"}')
+    config = check(parse_config({"model": str(tmp_path), "device": "cpu", "kv_cache_gib": 0.01}))
+    assert with_tokenizer(config).scheduler.eos_token_ids == (0,)
 
 
 def test_api_keys_are_kept_as_digests(tmp_path: Path) -> None:

@@ -36,6 +36,10 @@ def test_a_good_folder_gives_the_engines_settings(tmp_path: Path) -> None:
     [
         (lambda folder: (folder / "config.json").unlink(), "config.json is missing"),
         (lambda folder: (folder / "tokenizer.json").unlink(), "no tokenizer.json"),
+        (
+            lambda folder: (folder / "generation_config.json").write_text('{"top_p": 2}'),
+            "generation_config.json: top_p is 2",
+        ),
         (lambda folder: (folder / SINGLE_FILE).unlink(), "neither model.safetensors nor"),
         (lambda folder: (folder / SINGLE_FILE).write_bytes(b"123"), "is damaged"),
         (lambda folder: (folder / SINGLE_FILE).rename(folder / "model.bin"), "model.bin only"),

@@ -90,16 +90,22 @@ def test_biases_depend_on_the_architecture(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("generation", "expected"),
     [
-        ({"eos_token_id": [128001, 128009]}, (128001, 128009)),
-        ({"eos_token_id": 5}, (5,)),
+        ({"eos_token_id": [128001, 128009]}, (3, 128001, 128009)),
+        ({"eos_token_id": 5}, (3, 5)),
+        ({"eos_token_id": [5, 3]}, (3, 5)),
         ({}, (3,)),
         ({"eos_token_id": None}, (3,)),
     ],
 )
-def test_end_ids_come_from_generation_config_first(
+def test_end_ids_of_both_files_count(
     generation: dict[str, Any], expected: tuple[int, ...], tmp_path: Path
 ) -> None:
     assert read(tmp_path, LLAMA | {"eos_token_id": 3}, generation).eos_token_ids == expected
+
+
+def test_end_ids_of_generation_config_replace_what_no_file_names(tmp_path: Path) -> None:
+    assert read(tmp_path, LLAMA, {"eos_token_id": 5}).eos_token_ids == (5,)
+    assert read(tmp_path, LLAMA | {"eos_token_id": None}, {}).eos_token_ids == ()
 
 
 def test_a_sliding_window_caps_the_context(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def tokens_output(rows: list[Row]) -> StepOutput:
 
 
 class FakeEngineHandle:
-    """One replica at a time, named `replica`; what is `tell`-ed goes out on its stream.
+    """One replica at a time, named `replica`; the test sends what goes out on its stream.
 
     Every call notes the context that it was made in, as Serve would.
     """
@@ -79,7 +79,7 @@ class FakeEngineHandle:
         self.aborted_choices: list[int] = []
         self.renewed: list[tuple[str, int]] = []
         self.released: list[tuple[bytes, str]] = []
-        # what each replica says
+        # the answer of each replica
         self.pinned: list[list[PrefixInfo]] = []
         self.attached: list[str] = []
         self.contexts: set[str] = set()
@@ -134,7 +134,7 @@ class FakeEngineHandle:
         self._check_up()
         return True
 
-    def tell(self, *rows: Row, replica: str = "a") -> None:
+    def send_rows(self, *rows: Row, replica: str = "a") -> None:
         """Send one output."""
         self._queue(replica).put_nowait(encode_batch([OUTPUTS.encode(tokens_output(list(rows)))]))
 

@@ -23,7 +23,7 @@ from engine.worker.worker import load_worker
 
 
 class InlineEngineClient:
-    """Implements `EngineClient`; whoever waits for a delta makes the next step."""
+    """Implements `EngineClient`; the reader that waits for a delta makes the next step."""
 
     def __init__(self, config: EngineConfig) -> None:
         self._engine = Engine(config.scheduler, InlineExecutor(load_worker(config), 2))

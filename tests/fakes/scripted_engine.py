@@ -1,4 +1,4 @@
-"""An engine that says what a test tells it to."""
+"""An engine whose output the test writes down beforehand."""
 
 import asyncio
 import math
@@ -35,11 +35,11 @@ class Script:
     """What the engine does with one request.
 
     Attributes:
-        tokens: what the model would say; cut at the request's `max_tokens`.
-        draw: what it would say instead with a seed, to which a choice adds its index.
+        tokens: what the model generates; cut at the request's `max_tokens`.
+        draw: what it generates instead with a seed, to which a choice adds its index.
         logprob_of: log-probability of a sampled token; its alternatives are the ids after it.
         hypotheses: what a beam search finds, best first; sent at the end.
-        beam_steps: what it tells before.
+        beam_steps: what it reports before that.
         finish: why it ends when the tokens are used up before `max_tokens`.
         group: tokens per delta; choices take turns.
         error_at: raise `error` instead of the deltas that start at this token.

@@ -10,11 +10,12 @@ from engine.runtime.messages import (
     OUTPUTS,
     REQUESTS,
     VERDICTS,
-    Command,
+    EngineCommand,
     Verdict,
 )
+from engine.runtime.replica.client_session import ClientLimits
 from engine.runtime.replica.gang import Gang
-from engine.runtime.replica.supervisor import ClientLimits, Supervisor
+from engine.runtime.replica.supervisor import Supervisor
 from engine.types import Capacity, Request, SamplingParams, int32
 from tests.channels import channel_pair
 from tests.fakes.engine_handle import Row, tokens_output
@@ -72,7 +73,7 @@ class Replica:
         """Attach a client."""
         return StreamReader(self.supervisor.attach(client))
 
-    def commands(self) -> list[Command]:
+    def commands(self) -> list[EngineCommand]:
         """What the scheduler has received since the last call."""
         commands = []
         while (message := self.gang.scheduler.try_recv()) is not None:

@@ -226,7 +226,7 @@ class SymbolicExecutor:
         rows = plan.sampled_rows
         tops = [self._candidates(row) for row in rows]
         tokens = [self._next_token(self._rows[row]) for row in rows]
-        for row, position in self._prompt_entries(plan):
+        for row, position in self._scored_positions(plan):
             state = self._rows[row]
             assert state.sampling is not None
             rows.append(row)
@@ -244,8 +244,8 @@ class SymbolicExecutor:
             top_logprobs=float32([logprob for top in tops for _, logprob in top]),
         )
 
-    def _prompt_entries(self, plan: StepPlan) -> Iterator[tuple[int, int]]:
-        """Rows and positions whose following prompt token has a log-probability to tell."""
+    def _scored_positions(self, plan: StepPlan) -> Iterator[tuple[int, int]]:
+        """Rows and positions whose next prompt token is to be scored."""
         for row, start, count in zip(
             plan.prefill_rows, plan.prefill_starts, plan.prefill_counts, strict=True
         ):

@@ -170,7 +170,7 @@ def test_more_plans_than_agreed_are_refused() -> None:
         executor.submit(decode(2, 0))
 
 
-def test_an_error_of_the_model_is_told_as_minus_one() -> None:
+def test_an_error_of_the_model_is_reported_as_minus_one() -> None:
     class Broken(SymbolicModel):
         def sample(self, prefix_hash: int, seed: int) -> int:
             return -1

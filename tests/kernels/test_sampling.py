@@ -1,12 +1,21 @@
 """Sampling: the right distribution, exact filters, and draws that depend only on their own row."""
 
+from collections.abc import Callable
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+from kernels.batch import SMALLEST_TEMPERATURE, Sampled, SamplingColumns
+from kernels.cpu.backend import CpuBackend, load_cpu_backend
+from kernels.cpu.library import load_kernels
 from kernels.sampling import draw_keys, gumbel_noise, mask_unlikely, sample
+from kernels.triton.sampling import sample as triton_sampling
 from tests.kernels.batches import make_columns, spoiled, take_row
+
+Sample = Callable[[Tensor, SamplingColumns], Sampled]
 
 # critical values of chi-square at p = 1e-4
 CHI_SQUARE_4 = 23.5
@@ -76,6 +85,50 @@ def test_greedy_rows_take_the_lowest_of_equal_maxima() -> None:
     assert sample(logits, make_columns(3, temperature=0.0)).tokens.tolist() == [1, 0, 2]
     mixed = make_columns(3, temperature=[0.0, 0.0, 1.0])
     assert sample(logits, mixed).tokens.tolist()[:2] == [1, 0]
+
+
+def sample_of(backend: str) -> Sample:
+    """How a backend samples; on the device that its kernels need."""
+    if backend == "torch":
+        return sample
+    if backend == "triton":
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return lambda logits, columns: triton_sampling.sample(
+            logits.to(device), replace(columns, **on_device(columns, device))
+        )
+    loaded = load_cpu_backend(torch.float32)
+    portable = load_kernels(torch.float32, portable=True)
+    if not isinstance(loaded, CpuBackend) or portable is None:
+        pytest.skip("no C compiler here")
+    if backend == "portable C":
+        loaded = CpuBackend(torch.float32, {torch.float32: portable})
+    return loaded.sample
+
+
+def on_device(columns: SamplingColumns, device: torch.device) -> dict[str, Any]:
+    values = {field.name: getattr(columns, field.name) for field in fields(columns)}
+    return {name: v.to(device) for name, v in values.items() if isinstance(v, Tensor)}
+
+
+# the interpreter of Triton computes with numpy, which warns of what is meant: inf - inf
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("backend", ["torch", "C", "portable C", "triton"])
+@pytest.mark.parametrize(
+    "filters", [{}, {"top_k": 3}, {"top_p": 0.9}, {"min_p": 0.1}, {"top_p": 5e-324}], ids=str
+)
+# what a repetition penalty of 0.001 makes of logits, and what it leaves
+@pytest.mark.parametrize("scale", [1.0, 1e3, 1e20])
+def test_tiny_temperatures_are_greedy_on_every_backend(
+    backend: str, filters: dict[str, Any], scale: float
+) -> None:
+    temperatures = [5e-324, 1e-45, 1e-38, 7e-38, 1e-37, 1e-30, 0.9 * SMALLEST_TEMPERATURE]
+    temperatures += [1.1 * SMALLEST_TEMPERATURE, 0.0]
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(len(temperatures), 2500, generator=generator) * 10 * scale
+    logits -= torch.tensor([100.0, 0.0, 0.0] * 3)[:, None] * scale
+    columns = make_columns(len(temperatures), temperature=temperatures, **filters)
+    tokens = sample_of(backend)(logits, columns).tokens
+    assert tokens.tolist() == logits.argmax(dim=-1).tolist()
 
 
 def kept(scaled: list[float], **filters: float) -> list[int]:

@@ -2,7 +2,7 @@ import socket
 
 
 def free_port() -> int:
-    """Give a port of 127.0.0.1 that nobody listened on a moment ago."""
+    """Give a port of 127.0.0.1 that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

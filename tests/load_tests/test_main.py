@@ -1,12 +1,10 @@
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from load_tests.__main__ import COMMANDS, main
-
-ROOT = Path(__file__).parents[2]
+from tests import ROOT
 
 
 @pytest.mark.parametrize("name", COMMANDS)

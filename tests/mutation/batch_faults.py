@@ -1,6 +1,6 @@
 """Faults of the batch of a step: what is computed, where it is written, what comes back."""
 
-from engine.worker.inputs import _lay_out, _places, build_inputs
+from engine.worker.batch import lay_out, stage_batch
 from engine.worker.report import _is_wanted, _logprobs, _report, _top_counts
 from engine.worker.spans import (
     Spans,
@@ -100,58 +100,51 @@ BATCH_FAULTS = [
     ),
     Fault(
         what="a token is written to the slot of its position in the sequence",
-        function=_places,
+        function=lay_out,
         old="positions % block_size",
         new="positions",
         noticed_by="test_each_token_goes_to_the_slot_of_its_position",
     ),
     Fault(
         what="every token of a sequence goes to its first block",
-        function=_places,
+        function=lay_out,
         old=" + positions // block_size",
         new="",
         noticed_by="test_each_token_goes_to_the_slot_of_its_position",
     ),
     Fault(
         what="slots are those of the next block",
-        function=_lay_out,
+        function=stage_batch,
         old="alpha=block_size",
         new="alpha=block_size + 1",
         noticed_by="test_each_token_goes_to_the_slot_of_its_position",
     ),
     Fault(
         what="deterministic rows decode as all others do",
-        function=_lay_out,
-        old="num_decodes=0 if is_deterministic else num_decodes",
-        new="num_decodes=num_decodes",
+        function=stage_batch,
+        old="num_decodes=0 if batch.is_deterministic else batch.num_decodes",
+        new="num_decodes=batch.num_decodes",
         noticed_by="test_deterministic_rows_are_fed_token_by_token",
     ),
     Fault(
         what="prompts of deterministic rows are attended in chunks",
-        function=build_inputs,
-        old="is_split = is_deterministic and not is_chunked_alike",
-        new="is_split = False",
+        function=lay_out,
+        old="if is_deterministic.any() and not is_chunked_alike",
+        new="if False",
         noticed_by="test_deterministic_rows_are_fed_token_by_token",
     ),
     Fault(
         what="as many logits as tokens are taken for all of them",
-        function=build_inputs,
-        old="np.array_equal(indices, np.arange(len(staged.positions)))",
-        new="len(indices) == len(staged.positions)",
+        function=stage_batch,
+        old='np.array_equal(batch.columns["logit_indices"], np.arange(len(tokens)))',
+        new='len(batch.columns["logit_indices"]) == len(tokens)',
         noticed_by="test_as_many_logits_as_tokens_are_not_all_of_them",
     ),
     Fault(
-        what="siblings do not grow",
-        function=build_inputs,
-        old="first_sibling = len(sampled.rows) - len(plan.sibling_rows)",
-        new="first_sibling = len(sampled.rows)",
-        noticed_by="test_a_sibling_grows_to_the_length_of_its_parent",
-    ),
-    Fault(
         what="decodes are fed the last tokens of other rows",
-        function=build_inputs,
-        old="staged.rows[: len(plan.decode_rows)]",
-        new="staged.rows[: len(plan.decode_rows)] * 0",
+        function=stage_batch,
+        old="staged.rows[: batch.num_decodes]",
+        new="staged.rows[: batch.num_decodes] * 0",
         noticed_by="test_decodes_come_first_with_the_last_token_of_their_row",
     ),
     Fault(

@@ -6,7 +6,7 @@ from engine.runtime.client.prefix_list import list_prefixes, merge_prefixes
 from engine.runtime.client.token_stream import RemoteTokenStream
 from engine.runtime.loop import EngineLoop
 from engine.runtime.messages import error_of, refusal_of
-from engine.runtime.outputs import _gather, _select, part_by_owner
+from engine.runtime.outputs import _gather, _select, split_by_client
 from engine.runtime.scheduler_actor import _run
 from tests.mutation.mutant import Fault
 
@@ -21,42 +21,34 @@ ONLY_CLIENT_FAULTS = [
     ),
     Fault(
         what="a request is aborted on another replica",
-        function=RemoteEngineClient._tell_abort,
+        function=RemoteEngineClient._send_abort,
         old="self._handle.abort(stream.replica,",
         new="self._handle.abort(min(self._followed),",
         noticed_by="test_a_request_is_aborted_on_the_replica_that_has_it",
         aspect="aborts",
     ),
     Fault(
-        what="a request that has ended is aborted",
-        function=RemoteEngineClient.abort,
-        old="if stream.has_ended:",
-        new="if False:",
-        noticed_by="test_abort_ends_the_stream_and_tells_its_replica",
-        aspect="aborts",
-    ),
-    Fault(
         what="an abort of one choice ends all",
-        function=RemoteEngineClient._tell_abort,
+        function=RemoteEngineClient._send_abort,
         old="(stream.request_id,), choice)",
         new="(stream.request_id,))",
-        noticed_by="test_a_choice_is_aborted_alone",
+        noticed_by="test_a_single_choice_is_aborted",
         aspect="aborts",
     ),
     Fault(
         what="a request whose verdict was lost runs on",
         function=RemoteEngineClient._deliver,
-        old="self._disown(replica, request_id)",
+        old="self._abort_unknown(replica, request_id)",
         new="pass",
-        noticed_by="test_a_request_whose_verdict_was_lost_is_aborted_at_its_first_news",
+        noticed_by="test_a_request_whose_verdict_was_lost_is_aborted_at_its_first_output",
         aspect="aborts",
     ),
     Fault(
         what="an abort is sent for every output that comes after it",
-        function=RemoteEngineClient._disown,
+        function=RemoteEngineClient._abort_unknown,
         old="self._streams[request_id] = stream",
         new="pass",
-        noticed_by="test_a_request_whose_verdict_was_lost_is_aborted_at_its_first_news",
+        noticed_by="test_a_request_whose_verdict_was_lost_is_aborted_at_its_first_output",
         aspect="aborts",
     ),
     Fault(
@@ -110,7 +102,7 @@ ONLY_CLIENT_FAULTS = [
         aspect="prefixes",
     ),
     Fault(
-        what="a prefix is computed though nobody waits for it",
+        what="a prefix is computed for a client that has gone",
         function=RemoteEngineClient._pin_on,
         old="await stream.abort()",
         new="pass",
@@ -137,7 +129,7 @@ STREAM_FAULTS = [
     Fault(
         what="tokens that were not read before the end are lost",
         function=RemoteTokenStream.__aiter__,
-        old="while self._open or not self._news.empty():",
+        old="while self._open or not self._unread.empty():",
         new="while self._open:",
         noticed_by="test_a_stream_ends_after_the_last_delta_of_its_last_choice",
     ),
@@ -147,6 +139,13 @@ STREAM_FAULTS = [
         old="self._open.remove(choice)",
         new="pass",
         noticed_by="test_an_aborted_choice_is_aborted_once_and_says_nothing_more",
+    ),
+    Fault(
+        what="a request that has ended is aborted",
+        function=RemoteTokenStream.abort,
+        old="if self.has_ended:",
+        new="if False:",
+        noticed_by="test_abort_ends_the_request_once",
     ),
     Fault(
         what="a request that has ended fails",
@@ -165,7 +164,7 @@ STREAM_FAULTS = [
     Fault(
         what="bytes of an earlier stream are acknowledged on a new one",
         function=Lease.attached,
-        old="self._received_bytes = self._told_bytes = 0",
+        old="self._received_bytes = self._reported_bytes = 0",
         new="pass",
         noticed_by="test_a_stream_is_counted_from_its_own_beginning",
     ),
@@ -181,17 +180,17 @@ STREAM_FAULTS = [
 MESSAGE_FAULTS = [
     Fault(
         what="a client hears of the prefixes of other tenants",
-        function=part_by_owner,
+        function=split_by_client,
         old=" and output.pinned is None",
         new="",
-        noticed_by="test_owners_are_told_what_concerns_their_requests_and_nothing_of_pins",
+        noticed_by="test_clients_get_what_concerns_their_requests_and_nothing_of_pins",
     ),
     Fault(
         what="a client hears of refusals of other clients",
         function=_select,
-        old=" if entry[0] in request_ids",
+        old=" if refusal[0] in request_ids",
         new="",
-        noticed_by="test_owners_are_told_what_concerns_their_requests_and_nothing_of_pins",
+        noticed_by="test_clients_get_what_concerns_their_requests_and_nothing_of_pins",
     ),
     Fault(
         what="token 0 is taken for no token",
@@ -233,7 +232,7 @@ MESSAGE_FAULTS = [
 LOOP_FAULTS = [
     Fault(
         what="an abort of one choice reaches the core as one of all",
-        function=EngineLoop._obey,
+        function=EngineLoop._carry_out,
         old="self._engine.scheduler.abort(request_id, choice)",
         new="self._engine.scheduler.abort(request_id)",
         noticed_by="test_one_choice_is_aborted_and_the_others_go_on",
@@ -243,12 +242,12 @@ LOOP_FAULTS = [
         function=EngineLoop._take_commands,
         old="while message is not None:",
         new="if message is not None:",
-        noticed_by="test_commands_that_arrive_together_are_obeyed_before_the_next_step",
+        noticed_by="test_commands_that_arrive_together_are_carry_outed_before_the_next_step",
     ),
     Fault(
         what="a refusal by the core is swallowed",
         function=EngineLoop._add,
-        old="self._tell(failure(choices, self._stats, refusal_of(error)))",
+        old="self._send(failure(choices, self._stats, refusal_of(error)))",
         new="pass",
         noticed_by="test_a_request_that_the_core_refuses_fails_and_no_other",
     ),

@@ -51,7 +51,7 @@ POOL_FAULTS = [
     Fault(
         what="graphs have only the memory of a prefill",
         function=share_out,
-        old="max(activations, runtime.peak_bytes(rehearsal.decode))",
+        old="max(activations, runtime.peak_bytes(warm_up.decode))",
         new="activations",
         noticed_by="test_graphs_share_the_memory_of_the_largest_step",
     ),

@@ -2,10 +2,10 @@
 
 from engine.runtime.replica.admission import Admission
 from engine.runtime.replica.async_channel import AsyncChannel
-from engine.runtime.replica.client_session import Mailbox
+from engine.runtime.replica.client_session import ClientSession
 from engine.runtime.replica.gang import Gang, _start_ranks, common_capacity, start_gang
 from engine.runtime.replica.open_choices import OpenChoices
-from engine.runtime.replica.pin_at_start import adopt, warm
+from engine.runtime.replica.pin_at_start import pin_configured_prefixes, pin_prefixes_of_peers
 from engine.runtime.replica.preemption_log import PreemptionLog
 from engine.runtime.replica.scratch_folder import ScratchFolder
 from tests.mutation.mutant import Fault
@@ -13,98 +13,98 @@ from tests.mutation.mutant import Fault
 MAILBOX_FAULTS = [
     Fault(
         what="a client is given up at the bound instead of beyond it",
-        function=Mailbox.put,
-        old="> self._max_undelivered_bytes",
-        new=">= self._max_undelivered_bytes",
+        function=ClientSession.put,
+        old="> self._limits.max_undelivered_bytes",
+        new=">= self._limits.max_undelivered_bytes",
         noticed_by="test_a_client_that_never_attaches_is_kept_no_more_than_the_bound",
     ),
     Fault(
         what="bytes on their way do not count",
-        function=Mailbox.put,
+        function=ClientSession.put,
         old="self._queued_bytes + on_their_way",
         new="self._queued_bytes",
         noticed_by="test_what_the_stream_took_counts_until_the_client_says_that_it_came",
     ),
     Fault(
         what="bytes that an earlier stream has sent still count",
-        function=Mailbox.stream,
+        function=ClientSession.stream,
         old="self._sent_bytes = self._received_bytes = 0",
         new="pass",
         noticed_by="test_a_new_stream_does_not_answer_for_what_an_earlier_one_lost",
     ),
     Fault(
         what="a late renewal gives credit for bytes that were never sent",
-        function=Mailbox.renew,
+        function=ClientSession.renew,
         old="min(received_bytes, self._sent_bytes)",
         new="received_bytes",
         noticed_by="test_a_new_stream_does_not_answer_for_what_an_earlier_one_lost",
     ),
     Fault(
         what="renewal does not renew the lease",
-        function=Mailbox.renew,
+        function=ClientSession.renew,
         old="self._heard_s = self._loop.time()",
         new="pass",
         noticed_by="test_renewal_keeps_the_lease_of_an_attached_client",
     ),
     Fault(
         what="a client without a stream keeps its lease",
-        function=Mailbox.renew,
+        function=ClientSession.renew,
         old="if self._is_attached:",
         new="if True:",
         noticed_by="test_renewal_does_not_help_a_client_that_is_not_attached",
     ),
     Fault(
         what="the lease is looked at only once",
-        function=Mailbox._check_lease,
+        function=ClientSession._check_lease,
         old="self._timer = self._loop.call_later(left_s, self._check_lease)",
         new="pass",
         noticed_by="test_renewal_keeps_the_lease_of_an_attached_client",
     ),
     Fault(
-        what="a lease runs out after the end of its mailbox",
-        function=Mailbox.close,
+        what="a lease runs out after the end of its session",
+        function=ClientSession.close,
         old="self._timer.cancel()",
         new="pass",
         noticed_by="test_a_closed_mailbox_ends_every_stream_with_its_reason",
     ),
     Fault(
         what="a second stream does not take over",
-        function=Mailbox.stream,
+        function=ClientSession.stream,
         old="self._stream += 1",
         new="pass",
         noticed_by="test_a_second_stream_takes_over",
     ),
     Fault(
         what="the end of the first stream detaches the second",
-        function=Mailbox.stream,
+        function=ClientSession.stream,
         old="        if mine == self._stream:\n",
         new="        if True:\n",
         noticed_by="test_renewal_keeps_the_lease_of_an_attached_client",
     ),
     Fault(
         what="the first output of a request waits with the others",
-        function=Mailbox.opened,
-        old="self._untold.add(request_id)",
+        function=ClientSession.opened,
+        old="self._unanswered.add(request_id)",
         new="pass",
         noticed_by="test_later_outputs_are_gathered_and_the_first_of_a_request_goes_at_once",
     ),
     Fault(
         what="every output of a request counts as its first",
-        function=Mailbox._note_first_news,
-        old="self._untold.difference_update(firsts)",
+        function=ClientSession._note_first_output,
+        old="self._unanswered.difference_update(firsts)",
         new="pass",
         noticed_by="test_later_outputs_are_gathered_and_the_first_of_a_request_goes_at_once",
     ),
     Fault(
         what="what is gathered a second time is never sent",
-        function=Mailbox._stop_gathering,
+        function=ClientSession._stop_gathering,
         old="self._flush = None",
         new="pass",
         noticed_by="test_gathered_outputs_go_when_their_time_has_come",
     ),
     Fault(
         what="what was gathered is lost when the stream ends itself",
-        function=Mailbox._wait_for_news,
+        function=ClientSession._wait_for_output,
         old="return bool(self._messages)",
         new="return False",
         noticed_by="test_a_stream_that_ends_itself_first_gives_what_was_gathered",
@@ -190,7 +190,7 @@ OTHER_REPLICA_FAULTS = [
         function=PreemptionLog.note,
         old=" or now_s < self._quiet_until_s",
         new="",
-        noticed_by="test_preemptions_are_told_once_in_a_period_and_none_is_left_out",
+        noticed_by="test_preemptions_are_logged_once_in_a_period_and_none_is_left_out",
     ),
     Fault(
         what="the files of a gang stay after its end",
@@ -201,14 +201,14 @@ OTHER_REPLICA_FAULTS = [
     ),
     Fault(
         what="prefixes that the replica holds are pinned again",
-        function=adopt,
+        function=pin_prefixes_of_peers,
         old=" if _key(pin) not in held",
         new="",
         noticed_by="test_of_the_peers_prefixes_those_are_pinned_once_that_are_missing",
     ),
     Fault(
         what="only the first of the configured prefixes is pinned",
-        function=warm,
+        function=pin_configured_prefixes,
         old="await _pin(client, prefix)",
         new="return await _pin(client, prefix)",
         noticed_by="test_prefixes_are_computed_one_after_the_other",

@@ -83,6 +83,13 @@ ROW_FAULTS = [
         noticed_by="test_what_rows_want_is_known_on_the_host",
     ),
     Fault(
+        what="a row of tiny temperature keeps steps from being greedy",
+        function=RowParameters.set,
+        old="v.temperature >= SMALLEST_TEMPERATURE",
+        new="v.temperature > 0",
+        noticed_by="test_a_row_of_tiny_temperature_draws_nothing",
+    ),
+    Fault(
         what="parameters of two rows are exchanged",
         function=RowParameters.set,
         old="self.temperature[where], self.top_p[where] = temperature, top_p",

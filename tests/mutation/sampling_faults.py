@@ -2,7 +2,7 @@
 
 from engine.worker.sampling.logit_rules import LogitRules, _penalise, _Rules
 from engine.worker.sampling.sampler import _apply_rules, _columns, choose, look_up
-from kernels.sampling import sample
+from kernels.sampling import is_random, sample
 from tests.mutation.mutant import Fault
 
 SAMPLING_FAULTS = [
@@ -12,6 +12,13 @@ SAMPLING_FAULTS = [
         old="tokens.where(largest.isfinite(), BROKEN)",
         new="tokens",
         noticed_by="test_logits_that_are_no_numbers_give_no_token",
+    ),
+    Fault(
+        what="tiny temperatures draw from infinities",
+        function=is_random,
+        old=">= SMALLEST_TEMPERATURE",
+        new="> 0",
+        noticed_by="test_tiny_temperatures_are_greedy_on_every_backend",
     ),
     Fault(
         what="rules hide that logits are no numbers",
@@ -25,11 +32,11 @@ SAMPLING_FAULTS = [
         function=choose,
         old=(
             "logits.index_select(0, where).float()\n"
-            "        _apply_rules(scores, drawing, inputs, table)"
+            "        _apply_rules(scores, drawing, sampled, table)"
         ),
         new=(
             "logits\n"
-            "        _apply_rules(scores, drawing, inputs, table)\n"
+            "        _apply_rules(scores, drawing, sampled, table)\n"
             "        scores = logits[where]"
         ),
         noticed_by="test_log_probabilities_are_raw_but_candidates_of_a_search_follow_its_rules",
@@ -37,17 +44,17 @@ SAMPLING_FAULTS = [
     Fault(
         what="candidates of a search ignore its rules",
         function=choose,
-        old="_apply_rules(scores, searching, inputs, table)",
+        old="_apply_rules(scores, searching, sampled, table)",
         new="pass",
         noticed_by="test_log_probabilities_are_raw_but_candidates_of_a_search_follow_its_rules",
     ),
     Fault(
         what="candidates of a search are normalised after its rules",
         function=choose,
-        old=".float().log_softmax(dim=-1)\n        _apply_rules(scores, searching, inputs, table)",
+        old=".float().log_softmax(dim=-1)\n        _apply_rules(scores, searching, sampled, table)",
         new=(
             ".float()\n"
-            "        _apply_rules(scores, searching, inputs, table)\n"
+            "        _apply_rules(scores, searching, sampled, table)\n"
             "        scores = scores.log_softmax(dim=-1)"
         ),
         noticed_by="test_log_probabilities_are_raw_but_candidates_of_a_search_follow_its_rules",
@@ -62,15 +69,15 @@ SAMPLING_FAULTS = [
     Fault(
         what="a filter counts only where all rows have one",
         function=_columns,
-        old="(is_random & parameters.is_filtered[host_rows]).any()",
-        new="(is_random & parameters.is_filtered[host_rows]).all()",
+        old="(is_random & parameters.is_filtered[sampled.rows]).any()",
+        new="(is_random & parameters.is_filtered[sampled.rows]).all()",
         noticed_by="test_filters_hold_for_the_rows_that_have_them",
     ),
     Fault(
         what="rules do not see the last token",
         function=_apply_rules,
-        old="inputs.host_sampled_positions[indices]",
-        new="inputs.host_sampled_positions[indices] - 1",
+        old="sampled.positions[indices]",
+        new="sampled.positions[indices] - 1",
         noticed_by="test_rules_see_all_tokens_before_the_one_that_is_chosen",
     ),
     Fault(

@@ -14,35 +14,35 @@ SUPERVISOR_FAULTS = [
     Fault(
         what="the ids of a client that has vanished stay taken",
         function=Supervisor._drop,
-        old="del self._owners[request_id]",
+        old="del self._session_of[request_id]",
         new="pass",
         noticed_by="test_a_client_that_vanishes_has_its_requests_aborted",
     ),
     Fault(
         what="a client that has vanished is never forgotten",
         function=Supervisor._drop,
-        old="self._mailboxes.pop(client)",
-        new="self._mailboxes[client]",
+        old="self._sessions.pop(client)",
+        new="self._sessions[client]",
         noticed_by="test_a_client_that_vanishes_has_its_requests_aborted",
     ),
     Fault(
         what="the lease of another client is renewed",
         function=Supervisor.renew,
-        old="self._mailboxes[client].renew(received_bytes)",
-        new="next(iter(self._mailboxes.values())).renew(received_bytes)",
+        old="self._sessions[client].renew(received_bytes)",
+        new="next(iter(self._sessions.values())).renew(received_bytes)",
         noticed_by="test_a_client_that_vanishes_has_its_requests_aborted",
     ),
     Fault(
         what="an id that is open is accepted again",
         function=Supervisor._check,
-        old="request.request_id in self._owners",
-        new="request.request_id in self._mailboxes",
+        old="request.request_id in self._session_of",
+        new="request.request_id in self._sessions",
         noticed_by="test_an_id_that_is_open_is_refused",
     ),
     Fault(
         what="the id of a request is not free after its end",
         function=Supervisor._close,
-        old="del self._owners[request_id]",
+        old="del self._session_of[request_id]",
         new="pass",
         noticed_by="test_a_request_is_open_until_its_last_choice_has_ended",
     ),
@@ -56,11 +56,11 @@ SUPERVISOR_FAULTS = [
     Fault(
         what="the last rows of a request are given to no client",
         function=Supervisor._deliver,
-        old="""    parts = part_by_owner(output, data, self._owners)
+        old="""    parts = split_by_client(output, data, self._session_of)
     num_ended = sum(self._close(*choice) for choice in ended_choices(output))
 """,
         new="""    num_ended = sum(self._close(*choice) for choice in ended_choices(output))
-    parts = part_by_owner(output, data, self._owners)
+    parts = split_by_client(output, data, self._session_of)
 """,
         noticed_by="test_each_client_gets_its_own_rows",
     ),
@@ -74,7 +74,7 @@ SUPERVISOR_FAULTS = [
     Fault(
         what="every request puts the deadline of a step off",
         function=Supervisor._accept,
-        old="if not self._owners:",
+        old="if not self._session_of:",
         new="if True:",
         noticed_by="test_a_hang_is_a_silent_scheduler_while_requests_are_open",
         aspect="health",
@@ -98,7 +98,7 @@ SUPERVISOR_FAULTS = [
     Fault(
         what="open requests wait for ever when the gang has died",
         function=Supervisor._lose_gang,
-        old="mailbox.put(OUTPUTS.encode(lost), lost.request_ids)",
+        old="session.put(OUTPUTS.encode(lost), lost.request_ids)",
         new="pass",
         noticed_by="test_the_end_of_the_scheduler_fails_every_open_choice",
         aspect="health",
@@ -106,7 +106,7 @@ SUPERVISOR_FAULTS = [
     Fault(
         what="streams stay open when the gang has died",
         function=Supervisor._lose_gang,
-        old="mailbox.open.clear()",
+        old="session.open.clear()",
         new="pass",
         noticed_by="test_the_end_of_the_scheduler_fails_every_open_choice",
         aspect="health",
@@ -114,7 +114,7 @@ SUPERVISOR_FAULTS = [
     Fault(
         what="streams go on after the replica was stopped",
         function=Supervisor.close,
-        old='mailbox.close("the engine replica has been stopped")',
+        old='session.close("the engine replica has been stopped")',
         new="pass",
         noticed_by="test_closing_ends_the_processes_and_the_streams",
         aspect="health",

@@ -53,7 +53,7 @@ class BatchGate:
     of any of them fits the context, as they are padded to a rectangle. The rows of the workers'
     table bound its size; what the token budget of one step leaves out waits for the next batch.
     Sequences end here with their own last token; that a padded batch goes on computing them is a
-    matter of the step's time (see `engine.executor.step_time.PaddedBatches`).
+    matter of the step's time (see `load_tests.simulator.step_time`).
 
     Attributes:
         max_total_len: tokens of the rectangle's width.

@@ -1,1 +1,1 @@
-"""The ingress's side of the engine."""
+"""The ingress's side of the engine: submitting requests, reading their output, keeping leases."""

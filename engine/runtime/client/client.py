@@ -1,12 +1,16 @@
-"""The ingress's side of the engine: submits requests and parts the shared streams into theirs."""
+"""The ingress's client of the engine replicas.
+
+An ingress reads one stream from each replica that has requests of its own (attach). The output
+of all of them comes in it, one message for one or several steps, and is handed out by request.
+"""
 
 import asyncio
 import contextvars
-import itertools
 import secrets
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
 from functools import partial
+from itertools import chain, count
 from typing import Any, Protocol
 
 from engine.errors import EngineError
@@ -30,14 +34,14 @@ READY_TIMEOUT_S = 5.0
 
 
 class EngineHandle(Protocol):
-    """A way to the engine replicas. Every method raises EngineError when a replica is gone."""
+    """How calls reach the engine replicas. Each raises EngineError when a replica is gone."""
 
     async def replicas(self) -> list[str]:
         """Tags of the replicas that run."""
         ...
 
     async def submit(self, client: int, request: bytes, replica: str | None = None) -> bytes:
-        """Hand an encoded `Request` to a replica; returns a `Verdict`.
+        """Send an encoded `Request` to a replica; returns an encoded `Verdict`.
 
         Args:
             replica: tag; None leaves the choice to the handle.
@@ -51,41 +55,45 @@ class EngineHandle(Protocol):
         ...
 
     async def renew(self, replica: str, client: int, received_bytes: int) -> None:
-        """Tell one replica that this client lives and how much of its stream it has read."""
+        """Report to one replica that this client lives and how much of its stream it has read."""
         ...
 
     def attach(self, replica: str, client: int) -> AsyncIterator[bytes]:
-        """Read this client's outputs from one replica, see `decode_batch`."""
+        """Stream the outputs of this client's requests from one replica, see `decode_batch`."""
         ...
 
     async def release_prefix(self, salt: bytes, name: str) -> None:
-        """Give up a pinned prefix on every replica."""
+        """Release a pinned prefix on every replica."""
         ...
 
     async def prefixes(self, salt: bytes) -> list[bytes]:
-        """List a tenant's pinned prefixes, for each replica by itself, see `PREFIXES`."""
+        """List a tenant's pinned prefixes: one answer of each replica, encoded by `PREFIXES`."""
         ...
 
     async def is_ready(self) -> bool:
-        """Whether a replica is there that made progress lately."""
+        """Whether a replica runs and makes steps."""
         ...
 
 
 class RemoteEngineClient:
-    """Talks to the engine replicas of one handle. Implements `EngineClient`.
+    """Reaches the engine replicas by a handle. Implements `EngineClient`.
 
-    Its tasks run in an empty context: a copy of the context of the request that happens to come
-    first would make Serve cancel them when that request's client disconnects.
+    Each request has a `RemoteTokenStream`. The first request that a replica accepts starts a task
+    that reads the client's stream of that replica for as long as requests are open there, and one
+    that keeps the lease meanwhile.
+
+    Tasks run in an empty context: a copy of the context of the request that happens to come first
+    would make Serve cancel them when that request's client disconnects.
     """
 
     def __init__(self, handle: EngineHandle, *, renew_period_s: float = RENEW_PERIOD_S) -> None:
         """Args: renew_period_s: must be well below the replicas' lease."""
         self._handle = handle
         self._renew_period_s = renew_period_s
-        # random, so that no two ingresses are taken for one, and no two requests
+        # random, so that neither two ingresses nor two requests share an id
         self._client = secrets.randbits(63)
-        self._request_ids = itertools.count(secrets.randbits(62))
-        # by request id, until the replica has told the end, also of those that were aborted
+        self._request_ids = count(secrets.randbits(62))
+        # by request id, until the replica has reported the end, also of those that were aborted
         self._streams: dict[int, RemoteTokenStream] = {}
         self._followed: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -101,13 +109,13 @@ class RemoteEngineClient:
     async def pin_prefix(self, prompt: IntColumn, pin: Pin, *, salt: bytes = b"") -> FinishReason:
         """See `EngineClient.pin_prefix`."""
         reason, lost = FinishReason.NONE, EngineError("no engine replica runs")
-        # in turn and in one order for everybody, so that of two who want a name the same one gets
-        # it everywhere
+        # in turn, and every ingress in the same order: of two that want one name, the same one gets
+        # it on every replica
         for replica in sorted(await asyncio.shield(self._spawn(self._handle.replicas()))):
             try:
                 reason = await self._pin_on(replica, prompt, pin, salt)
             except EngineError as error:
-                # whoever takes its place will ask the others
+                # the replica that takes its place will ask the others for their prefixes
                 lost = error
             else:
                 if reason is not FinishReason.LENGTH:
@@ -143,7 +151,7 @@ class RemoteEngineClient:
 
     async def _submit(self, request: Request, replica: str | None = None) -> RemoteTokenStream:
         request_id = request.request_id
-        stream = RemoteTokenStream(request_id, request.sampling.n, self)
+        stream = RemoteTokenStream(request_id, request.sampling.n, self._abort)
         self._streams[request_id] = stream
         call = self._spawn(self._handle.submit(self._client, REQUESTS.encode(request), replica))
         try:
@@ -155,27 +163,13 @@ class RemoteEngineClient:
             self._spawn(self._withdraw(call, request_id))
             raise
         except BaseException:
-            # it may have been accepted all the same: then the first news of it have it aborted, or
-            # the end of the lease where nobody listens
+            # it may have been accepted all the same: then it is aborted when its first output comes
+            # (`_deliver`), or at the end of the lease if this client has no stream there
             self._streams.pop(request_id, None)
             raise
         stream.replica = verdict.replica
         self._ensure_followed(verdict.replica)
         return stream
-
-    async def abort(self, stream: RemoteTokenStream) -> None:
-        """See `TokenStream.abort`."""
-        if stream.has_ended:
-            return
-        stream.end()
-        if stream.replica is not None:
-            # the shield lets the call go on when the caller is cancelled
-            await asyncio.shield(self._spawn(self._tell_abort(stream)))
-
-    async def abort_choice(self, stream: RemoteTokenStream, choice: int) -> None:
-        """See `TokenStream.abort_choice`."""
-        if stream.replica is not None:
-            await asyncio.shield(self._spawn(self._tell_abort(stream, choice)))
 
     async def is_ready(self) -> bool:
         """See `EngineClient.is_ready`."""
@@ -200,19 +194,25 @@ class RemoteEngineClient:
         return task
 
     async def _withdraw(self, call: "asyncio.Task[bytes]", request_id: int) -> None:
-        """Abort a request whose submitter has gone before the verdict."""
+        """Abort a request whose submitter was cancelled before the verdict."""
         with suppress(EngineError):
             verdict: Verdict = VERDICTS.decode(await call)
             if verdict.refusal is None:
                 await self._handle.abort(verdict.replica, (request_id,))
 
-    async def _tell_abort(self, stream: RemoteTokenStream, choice: int = ALL_CHOICES) -> None:
+    async def _abort(self, stream: RemoteTokenStream, choice: int) -> None:
+        """End a request of a stream, or one choice of it, also while the caller is cancelled."""
+        if stream.replica is not None:
+            # the shield lets the call go on when the caller is cancelled
+            await asyncio.shield(self._spawn(self._send_abort(stream, choice)))
+
+    async def _send_abort(self, stream: RemoteTokenStream, choice: int = ALL_CHOICES) -> None:
         assert stream.replica is not None
         try:
             await self._handle.abort(stream.replica, (stream.request_id,), choice)
         except EngineError:
-            # a replica that is gone has ended its requests; one that is not will tell more of it,
-            # and that has it aborted again; one choice goes on unheard
+            # a replica that is gone has ended its requests; from one that is not, more output will
+            # come, and `_deliver` aborts the request again; a single choice runs on unread
             if stream.has_ended:
                 self._streams.pop(stream.request_id, None)
 
@@ -222,7 +222,7 @@ class RemoteEngineClient:
             self._spawn(self._follow(replica))
 
     async def _follow(self, replica: str) -> None:
-        """Read a replica's stream for as long as requests are open there."""
+        """Read this client's stream of a replica for as long as requests are open there."""
         lease = Lease(partial(self._handle.renew, replica, self._client), self._renew_period_s)
         keeping = self._spawn(lease.keep())
         try:
@@ -231,7 +231,7 @@ class RemoteEngineClient:
                 async for data in self._handle.attach(replica, self._client):
                     lease.received(len(data))
                     self._deliver(replica, data)
-                # a stream ends by itself only when the replica knows of no open request
+                # a stream ends by itself only when the replica has no open request of this client
                 lost = [stream for stream in known if stream.request_id in self._streams]
                 self._fail(lost, EngineError("the engine replica has lost the request"))
         except EngineError as error:
@@ -245,7 +245,7 @@ class RemoteEngineClient:
 
     def _deliver(self, replica: str, data: bytes) -> None:
         outputs = decode_batch(data)
-        for request_id, refusal in (entry for output in outputs for entry in output.refusals):
+        for request_id, refusal in chain.from_iterable(output.refusals for output in outputs):
             if request_id in self._streams:
                 self._streams.pop(request_id).fail(error_of(refusal))
         for request_id, delta in deltas(outputs):
@@ -253,17 +253,17 @@ class RemoteEngineClient:
             stream = self._streams.get(request_id)
             if stream is None:
                 if not is_last:
-                    self._disown(replica, request_id)
+                    self._abort_unknown(replica, request_id)
                 continue
             stream.put(delta)
             if is_last and stream.has_ended:
                 del self._streams[request_id]
 
-    def _disown(self, replica: str, request_id: int) -> None:
-        """Abort a request that nobody here waits for: its verdict was lost, or an abort."""
-        stream = RemoteTokenStream(request_id, 0, self, replica)
+    def _abort_unknown(self, replica: str, request_id: int) -> None:
+        """Abort a request that has no reader here: its verdict was lost, or its abort."""
+        stream = RemoteTokenStream(request_id, 0, self._abort, replica)
         self._streams[request_id] = stream
-        self._spawn(self._tell_abort(stream))
+        self._spawn(self._send_abort(stream))
 
     def _fail(self, streams: list[RemoteTokenStream], error: EngineError) -> None:
         for stream in streams:

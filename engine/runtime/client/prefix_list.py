@@ -1,4 +1,4 @@
-"""What a replica says of the prefixes that its scheduler has told of."""
+"""Lists of pinned prefixes: of one tenant, for another replica, and of all replicas together."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -9,8 +9,13 @@ from engine.runtime.messages import PrefixInfo
 from engine.types import PinnedPrefix
 
 
-def list_prefixes(told: Iterable[PinnedPrefix], salt: bytes, now_s: float) -> list[PrefixInfo]:
-    """A tenant's prefixes, for itself."""
+def list_prefixes(pinned: Iterable[PinnedPrefix], salt: bytes, now_s: float) -> list[PrefixInfo]:
+    """A tenant's own prefixes.
+
+    Args:
+        pinned: what the scheduler has reported last.
+        now_s: seconds on the scheduler's clock.
+    """
     return [
         PrefixInfo(
             name=prefix.name,
@@ -19,23 +24,26 @@ def list_prefixes(told: Iterable[PinnedPrefix], salt: bytes, now_s: float) -> li
             is_warm=prefix.is_warm,
             ttl_s=ttl_s,
         )
-        for prefix, ttl_s in _living(told, now_s)
+        for prefix, ttl_s in _living(pinned, now_s)
         if prefix.salt == salt
     ]
 
 
-def list_pins(told: Iterable[PinnedPrefix], now_s: float) -> list[PrefixConfig]:
-    """The prefixes of all tenants, for another replica to pin."""
+def list_pins(pinned: Iterable[PinnedPrefix], now_s: float) -> list[PrefixConfig]:
+    """The prefixes of all tenants, for a replica that joins to pin them too."""
     return [
         PrefixConfig(
             name=prefix.name, token_ids=tuple(prefix.tokens), ttl_s=ttl_s, salt=prefix.salt
         )
-        for prefix, ttl_s in _living(told, now_s)
+        for prefix, ttl_s in _living(pinned, now_s)
     ]
 
 
 def merge_prefixes(lists: Iterable[list[PrefixInfo]]) -> list[PrefixInfo]:
-    """What all replicas hold: warm where all that know a prefix are, gone when the first is."""
+    """One list for all replicas: a prefix is warm if it is on all of them that know it.
+
+    Its time ends when it ends on the first of them.
+    """
     merged: dict[str, PrefixInfo] = {}
     for info in chain.from_iterable(lists):
         other = merged.get(info.name, info)
@@ -46,12 +54,12 @@ def merge_prefixes(lists: Iterable[list[PrefixInfo]]) -> list[PrefixInfo]:
 
 
 def _living(
-    told: Iterable[PinnedPrefix], now_s: float
+    pinned: Iterable[PinnedPrefix], now_s: float
 ) -> Iterator[tuple[PinnedPrefix, float | None]]:
     """Prefixes and the seconds that they have left."""
-    for prefix in told:
+    for prefix in pinned:
         if prefix.expires_s is None:
             yield prefix, None
-        # an idle scheduler does not look at its clock
+        # a scheduler without work does not notice that it has expired
         elif prefix.expires_s > now_s:
             yield prefix, prefix.expires_s - now_s

@@ -1,4 +1,4 @@
-"""Whether a request may enter, told at once and without asking the scheduler."""
+"""Decides whether a replica accepts a request, at once and without asking the scheduler."""
 
 from collections import deque
 
@@ -14,15 +14,16 @@ WINDOW = 64
 
 
 class Admission:
-    """Limits of one engine replica, and how fast it works its queue off."""
+    """Limits of one engine replica, and the rate at which its requests have ended lately."""
 
     def __init__(self, config: EngineConfig, capacity: Capacity) -> None:
-        self._config = config
+        self._max_num_waiting = config.max_num_waiting
+        self._scheduler = config.scheduler.fitted(capacity.num_blocks, capacity.block_size)
         self._capacity = capacity
         self._finished_s: deque[float] = deque(maxlen=WINDOW)
 
     def check(self, request: Request, *, num_waiting: int, now_s: float) -> None:
-        """Accept by returning.
+        """Return if the request is accepted.
 
         Args:
             num_waiting: requests that are accepted but not in the batch.
@@ -32,10 +33,8 @@ class Admission:
             InvalidRequest, PromptTooLong: if it can never be served.
             Overloaded: if the queue is full.
         """
-        clip_max_tokens(
-            len(request.prompt), request.sampling, self._config.scheduler, self._capacity
-        )
-        limit = self._config.max_num_waiting
+        clip_max_tokens(len(request.prompt), request.sampling, self._scheduler, self._capacity)
+        limit = self._max_num_waiting
         if num_waiting >= limit:
             raise Overloaded(
                 f"{num_waiting} requests are waiting and at most {limit} may; retry later",

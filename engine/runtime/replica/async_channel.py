@@ -1,4 +1,4 @@
-"""A channel inside an asyncio loop: messages come by callback, sending never waits."""
+"""The replica's end of the channel to its scheduler: callbacks in an asyncio loop, no waiting."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 class AsyncChannel:
-    """Owns a channel's end; must be made inside the loop that it is used in."""
+    """Owns one end of a channel; must be made inside the loop that it is used in."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class AsyncChannel:
         self._loop.add_reader(channel.fileno(), self._receive)
 
     def send(self, message: bytes) -> None:
-        """Send now if there is room, else as soon as there is. After the end: dropped."""
+        """Send now if the peer's buffer has room, else as soon as it has; dropped after the end."""
         if not self._is_open:
             return
         self._unsent.append(message)
@@ -58,7 +58,7 @@ class AsyncChannel:
                 self._on_message(message)
         except ChannelClosed:
             self._end()
-        except Exception:  # the border of the process: a peer that sends nonsense is no peer
+        except Exception:  # process border: a peer that sends nonsense counts as gone
             logger.exception("bad_message")
             self._end()
 
@@ -76,7 +76,7 @@ class AsyncChannel:
             self._end()
 
     def _end(self) -> None:
-        # a message may have had the channel closed before it failed
+        # handling a message may have closed the channel before it failed
         if self._is_open:
             self.close()
             self._on_closed()

@@ -1,93 +1,108 @@
-"""What one ingress is to be told, kept until its stream takes it, for as long as it is there."""
+"""What a replica keeps for one ingress: its open requests, output for its stream, its lease.
+
+An ingress is a client of the replica. All output of its requests goes out in one stream, the one
+that the client attached last.
+
+- Coalescing: a batch costs the same CPU time on its way to the clients, however much it holds. So
+  output is gathered for a while, unless it is the first of a request.
+- Lease: a client whose process was killed says nothing, and its stream may look attached for ever.
+  So the client renews its lease again and again; after `lease_s` without it, the client is lost.
+- Acknowledgement: that a stream takes messages does not mean that the client reads them, and what
+  lies between is unbounded. So each renewal says how many bytes have arrived; with too many queued
+  or on their way, the client is lost, too.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
 
 from engine.errors import EngineError
 from engine.runtime.messages import encode_batch
 from engine.runtime.replica.open_choices import OpenChoices
 
+LEASE_S = 5.0
+IDLE_S = 3.0
+MAX_UNDELIVERED_BYTES = 8 << 20
+COALESCE_S = 0.02
 SILENT, SLOW = "silent", "slow"
 
 
-class Mailbox:
-    """Messages, open requests and lease of one client. Lives in one asyncio loop.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientLimits:
+    """What a replica grants each client.
 
-    The lease is renewed by `renew` while a stream is attached. A client whose process was killed
-    cannot say goodbye, and its stream may look attached for ever. Nor does a stream that takes
-    messages mean that the client reads them: what lies between is unbounded, so the client says how
-    much has arrived. When the lease has run out, or too much is on its way, `on_lost` is called.
+    Attributes:
+        lease_s: seconds that the client may be silent.
+        idle_s: seconds without an open request after which its stream ends itself.
+        max_undelivered_bytes: bytes that may be queued or on their way.
+        coalesce_s: least seconds between two batches without first output of a request.
+    """
+
+    lease_s: float = LEASE_S
+    idle_s: float = IDLE_S
+    max_undelivered_bytes: int = MAX_UNDELIVERED_BYTES
+    coalesce_s: float = COALESCE_S
+
+
+CLIENT_LIMITS = ClientLimits()
+
+
+class ClientSession:
+    """Open requests, pending output and lease of one client. Lives in one asyncio loop.
 
     Attributes:
         open: the client's requests.
     """
 
-    def __init__(
-        self,
-        *,
-        lease_s: float,
-        idle_s: float,
-        max_undelivered_bytes: int,
-        coalesce_s: float,
-        on_lost: Callable[[str], None],
-    ) -> None:
+    def __init__(self, limits: ClientLimits, *, on_lost: Callable[[str], None]) -> None:
         """Begin a lease.
 
         Args:
-            lease_s: seconds that the client may be silent.
-            idle_s: seconds without an open request after which the stream ends itself.
-            max_undelivered_bytes: bytes that may be queued or on their way.
-            coalesce_s: least seconds between two batches without first news.
             on_lost: called with SILENT or SLOW.
         """
         self.open = OpenChoices()
-        self._lease_s = lease_s
-        self._idle_s = idle_s
-        self._max_undelivered_bytes = max_undelivered_bytes
-        self._coalesce_s = coalesce_s
+        self._limits = limits
         self._on_lost = on_lost
-        self._untold: set[int] = set()
+        # requests that have had no output yet
+        self._unanswered: set[int] = set()
         self._messages: list[bytes] = []
         self._queued_bytes = 0
         self._sent_bytes = 0
         self._received_bytes = 0
-        self._news = asyncio.Event()
+        self._wake_up = asyncio.Event()
         self._stream = 0
         self._is_attached = False
         self._end: EngineError | None = None
         self._loop = asyncio.get_running_loop()
         self._heard_s = self._loop.time()
-        self._taken_s = -coalesce_s
-        self._timer = self._loop.call_later(lease_s, self._check_lease)
+        self._taken_s = -limits.coalesce_s
+        self._timer = self._loop.call_later(limits.lease_s, self._check_lease)
         self._flush: asyncio.TimerHandle | None = None
 
     def put(self, message: bytes, request_ids: Iterable[int]) -> None:
         """Queue an encoded output for the stream.
 
-        Unless it is the first news of a request, it is gathered with what follows soon: a batch
-        costs the same CPU time on its way to the clients, however much it holds.
-
         Args:
-            request_ids: of the requests that it tells of, others may be among them.
+            request_ids: of the requests in it; those of other clients may be among them.
         """
         self._messages.append(message)
         self._queued_bytes += len(message)
-        self._announce(self._note_first_news(request_ids))
+        self._schedule_batch(self._note_first_output(request_ids))
         on_their_way = self._sent_bytes - self._received_bytes
-        if self._queued_bytes + on_their_way > self._max_undelivered_bytes:
+        if self._queued_bytes + on_their_way > self._limits.max_undelivered_bytes:
             self._on_lost(SLOW)
 
     def opened(self, request_id: int, num_choices: int) -> None:
-        """Note an accepted request; its client has the lease's time to attach."""
+        """Note an accepted request; its client has `lease_s` from now to attach."""
         self.open.open(request_id, num_choices)
-        self._untold.add(request_id)
+        self._unanswered.add(request_id)
         self._heard_s = self._loop.time()
-        self._news.set()
+        self._wake_up.set()
 
     def renew(self, received_bytes: int) -> None:
         """Note that the client lives and has read this much of its stream.
 
-        Without a stream it is no use to the client, and ignored.
+        Ignored while no stream is attached: then no output reaches the client.
         """
         if self._is_attached:
             self._heard_s = self._loop.time()
@@ -100,16 +115,17 @@ class Mailbox:
         A second stream takes over from the first.
 
         Raises:
-            EngineError: if the mailbox is closed.
+            EngineError: if the session is closed.
         """
         self._stream += 1
         mine = self._stream
         self._is_attached = True
         self._sent_bytes = self._received_bytes = 0
         self._heard_s = self._loop.time()
-        self._news.set()
+        # an earlier stream ends now
+        self._wake_up.set()
         try:
-            while await self._wait_for_news() and mine == self._stream:
+            while await self._wait_for_output() and mine == self._stream:
                 if self._messages:
                     yield self._take_batch()
         finally:
@@ -122,7 +138,7 @@ class Mailbox:
         self._messages.clear()
         self._timer.cancel()
         self._stop_gathering()
-        self._news.set()
+        self._wake_up.set()
 
     def _take_batch(self) -> bytes:
         batch = encode_batch(self._messages)
@@ -131,34 +147,36 @@ class Mailbox:
         self._sent_bytes += len(batch)
         self._taken_s = self._loop.time()
         self._stop_gathering()
-        self._news.clear()
+        self._wake_up.clear()
         return batch
 
-    def _note_first_news(self, request_ids: Iterable[int]) -> bool:
-        firsts = self._untold.intersection(request_ids) if self._untold else ()
-        self._untold.difference_update(firsts)
+    def _note_first_output(self, request_ids: Iterable[int]) -> bool:
+        """Whether one of this client's requests has its first output now."""
+        firsts = self._unanswered.intersection(request_ids) if self._unanswered else ()
+        self._unanswered.difference_update(firsts)
         return bool(firsts)
 
-    def _announce(self, is_urgent: bool) -> None:
-        wait_s = 0.0 if is_urgent else self._taken_s + self._coalesce_s - self._loop.time()
+    def _schedule_batch(self, is_urgent: bool) -> None:
+        """Wake the stream at once, or when `coalesce_s` have passed since its last batch."""
+        wait_s = 0.0 if is_urgent else self._taken_s + self._limits.coalesce_s - self._loop.time()
         if wait_s <= 0:
-            self._news.set()
+            self._wake_up.set()
         elif self._flush is None:
-            self._flush = self._loop.call_later(wait_s, self._news.set)
+            self._flush = self._loop.call_later(wait_s, self._wake_up.set)
 
     def _stop_gathering(self) -> None:
         if self._flush is not None:
             self._flush.cancel()
             self._flush = None
 
-    async def _wait_for_news(self) -> bool:
-        """Wait until there may be a message; False when the client has been idle for long."""
+    async def _wait_for_output(self) -> bool:
+        """Wait until there may be a message; False when the client has been idle for `idle_s`."""
         self._check_open()
         if not self._messages:
-            self._news.clear()
+            self._wake_up.clear()
         try:
-            async with asyncio.timeout(None if self.open else self._idle_s):
-                await self._news.wait()
+            async with asyncio.timeout(None if self.open else self._limits.idle_s):
+                await self._wake_up.wait()
         except TimeoutError:
             return bool(self._messages)
         self._check_open()
@@ -169,7 +187,7 @@ class Mailbox:
             raise self._end
 
     def _check_lease(self) -> None:
-        left_s = self._heard_s + self._lease_s - self._loop.time()
+        left_s = self._heard_s + self._limits.lease_s - self._loop.time()
         if left_s > 0:
             self._timer = self._loop.call_later(left_s, self._check_lease)
         else:

@@ -1,4 +1,10 @@
-"""The actors of one engine replica: one scheduler and one process per rank, on one node."""
+"""Starts and ends the processes of one engine replica: a scheduler and its ranks, on one node.
+
+Gang start: all actors are created at once and every rank loads its share of the model; ranks of a
+tensor-parallel group meet through a file (rendezvous). Each rank then listens on a Unix socket, the
+scheduler connects to all of them and to the replica, and plans can flow. If any part of it fails,
+all processes are ended.
+"""
 
 import asyncio
 import logging
@@ -30,7 +36,7 @@ PROGRESS_PERIOD_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangOptions:
-    """What the processes take from the machine, and which worker the ranks load.
+    """What the processes of a gang take from the machine, and which worker the ranks load.
 
     Attributes:
         num_cpus_per_rank, num_gpus_per_rank: Ray resources; may be fractions.
@@ -45,7 +51,12 @@ class GangOptions:
 
 
 class Gang:
-    """Running actors and the channel to the scheduler. Made by `start_gang`."""
+    """Running actors and the channel to the scheduler. Made by `start_gang`.
+
+    Attributes:
+        channel: commands to the scheduler and its outputs.
+        capacity: what every rank can hold.
+    """
 
     def __init__(
         self,
@@ -100,7 +111,7 @@ async def start_gang(config: EngineConfig, options: GangOptions) -> Gang:
 
 
 def common_capacity(capacities: Sequence[Capacity]) -> Capacity:
-    """What every rank can hold, at the slowest one's pace: the plans are the same for all."""
+    """What every rank can hold, and the pace of the slowest: all ranks execute the same plans."""
     return replace(
         capacities[0],
         num_blocks=min(capacity.num_blocks for capacity in capacities),
@@ -140,7 +151,7 @@ def _placement(bundle: int) -> dict[str, Any]:
 
 
 async def _load(ranks: Sequence[Any]) -> Capacity:
-    """Load on all ranks at once, telling the progress; the smallest pool counts."""
+    """Load on all ranks at once and log the progress; returns their common capacity."""
     started_s = time.monotonic()
     loads = asyncio.gather(*(rank.load.remote() for rank in ranks))
     while not (await asyncio.wait([loads], timeout=PROGRESS_PERIOD_S))[0]:
@@ -152,7 +163,7 @@ async def _load(ranks: Sequence[Any]) -> Capacity:
         capacities: list[Capacity] = loads.result()
     except RayTaskError as error:
         if isinstance(error.cause, ServeError):
-            # raised on purpose: its text says all, without the frames of two processes
+            # raised on purpose: the text is enough, without the tracebacks of two processes
             raise error.cause from None
         raise
     logger.info("weights_loaded ranks=%d seconds=%.1f", len(ranks), time.monotonic() - started_s)

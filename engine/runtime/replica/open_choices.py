@@ -1,32 +1,32 @@
-"""Which requests have not ended."""
+"""Which requests of a client have not ended, and which of their choices."""
 
 from collections.abc import Iterator
 
 
 class OpenChoices:
-    """Requests that go on, and which of their choices do. A request ends with its last choice."""
+    """Open requests, each with its open choices. A request ends with its last choice."""
 
     def __init__(self) -> None:
         self._choices: dict[int, set[int]] = {}
 
     def __len__(self) -> int:
-        """Requests that go on."""
+        """Number of open requests."""
         return len(self._choices)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """(request id, choice) of all that go on, in order."""
+        """(request id, choice) of all open choices, in order."""
         for request_id, choices in sorted(self._choices.items()):
             for choice in sorted(choices):
                 yield request_id, choice
 
     @property
     def request_ids(self) -> list[int]:
-        """Requests that go on, in order."""
+        """Ids of the open requests, in order."""
         return sorted(self._choices)
 
     @property
     def num_choices(self) -> int:
-        """Choices that go on."""
+        """Number of open choices."""
         return sum(map(len, self._choices.values()))
 
     def open(self, request_id: int, num_choices: int) -> None:

@@ -1,4 +1,7 @@
-"""Pins prefixes before a replica takes its first request: the configuration's, then its peers'."""
+"""Pins prefixes before a replica takes its first request: the configured ones and those of peers.
+
+It does so as a client of its own replica, so that a prefix is computed by the path of any request.
+"""
 
 import logging
 import time
@@ -16,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class LocalEngineHandle:
-    """A way to one supervisor in this process. Implements `client.EngineHandle`."""
+    """Calls the supervisor of this process, without Serve. Implements `client.EngineHandle`."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
@@ -56,7 +59,7 @@ class LocalEngineHandle:
         return self._supervisor.is_healthy
 
 
-async def warm(supervisor: Supervisor, prefixes: Sequence[PrefixConfig]) -> None:
+async def pin_configured_prefixes(supervisor: Supervisor, prefixes: Sequence[PrefixConfig]) -> None:
     """Compute and pin prefixes, one after the other.
 
     Raises:
@@ -68,14 +71,14 @@ async def warm(supervisor: Supervisor, prefixes: Sequence[PrefixConfig]) -> None
             await _pin(client, prefix)
 
 
-async def adopt(supervisor: Supervisor, pins: Iterable[PrefixConfig]) -> None:
-    """Pin what other replicas hold and this one does not; what cannot be pinned is left out.
+async def pin_prefixes_of_peers(supervisor: Supervisor, pins: Iterable[PrefixConfig]) -> None:
+    """Pin what other replicas have pinned and this one has not; failures are logged only.
 
     Raises:
         EngineError: if the engine fails meanwhile.
     """
     held = {_key(prefix) for prefix in PINS.decode(supervisor.pins())}
-    # several replicas tell of the same prefix
+    # several replicas have the same prefix
     missing = {_key(pin): pin for pin in pins if _key(pin) not in held}
     async with _pinning(supervisor, missing) as client:
         for pin in missing.values():

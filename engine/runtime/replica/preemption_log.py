@@ -1,4 +1,4 @@
-"""Says in the log that the KV pool is too small for its load."""
+"""Warns in the log when the KV pool is too small for its load."""
 
 import logging
 
@@ -18,7 +18,7 @@ class PreemptionLog:
         self._quiet_until_s = 0.0
 
     def note(self, stats: StepStats, now_s: float) -> None:
-        """Take in the counts of a step; a line tells what came since the last one."""
+        """Take in the counts of a step; a line gives the preemptions since the line before."""
         recomputed = stats.num_recomputed - self._num_recomputed
         swapped_out = stats.num_swapped_out - self._num_swapped_out
         if not (recomputed or swapped_out) or now_s < self._quiet_until_s:

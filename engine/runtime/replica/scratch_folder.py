@@ -14,8 +14,8 @@ LOCK = "owner"
 class ScratchFolder:
     """A new folder of mode 0700.
 
-    A locked file in it tells that the owner lives: the kernel unlocks it when the process ends,
-    however that happens. What such owners left behind is removed when the next folder is made.
+    A locked file in it shows that the owner lives: the kernel unlocks it when the process ends,
+    however that happens. Folders without a living owner are removed when the next one is made.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class ScratchFolder:
         unlocked = self.path / "new"
         self._lock = os.open(unlocked, os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        # nobody ever sees the file under its name without the lock
+        # renamed once it is locked: no other process can find the file without its lock
         unlocked.rename(self.path / LOCK)
         self._is_open = True
 

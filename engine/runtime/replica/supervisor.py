@@ -1,9 +1,17 @@
-"""Inside the engine replica: admits requests, forwards bytes, watches over the gang."""
+"""Runs an engine replica: admits requests, routes their output, watches the gang.
+
+Requests go to the scheduler as they came, in bytes. Each output of the scheduler is split by client
+and queued in the client's session.
+
+Health is progress: the replica is healthy as long as its processes live and, while requests are
+open, the scheduler sends an output at least once in `step_deadline_s`. The first sign to the
+contrary, or a channel that closes, fails every open request and ends the gang; Serve then replaces
+the replica.
+"""
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
 from functools import partial
 
 from ray.exceptions import RayActorError
@@ -18,37 +26,24 @@ from engine.runtime.messages import (
     PREFIXES,
     REQUESTS,
     VERDICTS,
-    Command,
     Verdict,
+    Withdrawal,
     refusal_of,
 )
-from engine.runtime.outputs import ended_choices, failure, idle_stats, part_by_owner
+from engine.runtime.outputs import ended_choices, failure, idle_stats, split_by_client
 from engine.runtime.replica.admission import Admission
 from engine.runtime.replica.async_channel import AsyncChannel
-from engine.runtime.replica.client_session import SLOW, Mailbox
+from engine.runtime.replica.client_session import (
+    CLIENT_LIMITS,
+    SLOW,
+    ClientLimits,
+    ClientSession,
+)
 from engine.runtime.replica.gang import Gang
 from engine.runtime.replica.preemption_log import PreemptionLog
 from engine.types import ALL_CHOICES, PinnedPrefix, Request, StepStats, int32, int64
 
 logger = logging.getLogger(__name__)
-
-LEASE_S = 5.0
-IDLE_S = 3.0
-MAX_UNDELIVERED_BYTES = 8 << 20
-COALESCE_S = 0.02
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientLimits:
-    """How a replica treats an ingress; see `Mailbox`."""
-
-    lease_s: float = LEASE_S
-    idle_s: float = IDLE_S
-    max_undelivered_bytes: int = MAX_UNDELIVERED_BYTES
-    coalesce_s: float = COALESCE_S
-
-
-CLIENT_LIMITS = ClientLimits()
 
 
 class Supervisor:
@@ -66,7 +61,7 @@ class Supervisor:
         """Begin to serve.
 
         Args:
-            replica: tag of this replica, told in every verdict.
+            replica: tag of this replica, part of every verdict.
             step_deadline_s: seconds without a step, while requests are open, that mean a hang.
         """
         self._gang = gang
@@ -74,8 +69,8 @@ class Supervisor:
         self._step_deadline_s = step_deadline_s
         self._limits = limits
         self._admission = Admission(config, gang.capacity)
-        self._mailboxes: dict[int, Mailbox] = {}
-        self._owners: dict[int, Mailbox] = {}
+        self._sessions: dict[int, ClientSession] = {}
+        self._session_of: dict[int, ClientSession] = {}
         self._preemption_log = PreemptionLog()
         self._stats = idle_stats(gang.capacity)
         self._pinned: tuple[PinnedPrefix, ...] = ()
@@ -99,12 +94,12 @@ class Supervisor:
     @property
     def num_open(self) -> int:
         """Requests that were accepted and have not ended."""
-        return len(self._owners)
+        return len(self._session_of)
 
     @property
     def num_open_choices(self) -> int:
-        """Sequences that they are to bring and that have not ended."""
-        return sum(mailbox.open.num_choices for mailbox in self._mailboxes.values())
+        """Choices of the open requests that have not ended."""
+        return sum(session.open.num_choices for session in self._sessions.values())
 
     @property
     def num_waiting(self) -> int:
@@ -131,19 +126,20 @@ class Supervisor:
         except RequestError as error:
             verdict = Verdict(replica=self._replica, refusal=refusal_of(error))
         else:
-            self._accept(client, request)
+            self._accept(client, request, data)
             verdict = Verdict(replica=self._replica)
         return VERDICTS.encode(verdict)
 
     def abort(self, request_ids: Iterable[int], choice: int = ALL_CHOICES) -> None:
         """End requests, or one choice of each; unknown ones are ignored."""
         ids = int64(list(request_ids))
-        command = Command(aborts=ids, abort_choices=int32([choice] * len(ids)))
-        self._channel.send(COMMANDS.encode(command))
+        aborts = Withdrawal(ids, int32([choice] * len(ids)))
+        self._channel.send(COMMANDS.encode(aborts))
 
     def release_prefix(self, salt: bytes, name: str) -> None:
-        """Give up a tenant's pinned prefix; unknown ones are ignored."""
-        self._channel.send(COMMANDS.encode(Command(releases=((salt, name),))))
+        """Release a tenant's pinned prefix; unknown ones are ignored."""
+        release = Withdrawal(int64(), int32(), prefixes=((salt, name),))
+        self._channel.send(COMMANDS.encode(release))
 
     def prefixes(self, salt: bytes) -> bytes:
         """A tenant's pinned prefixes, encoded by `PREFIXES`."""
@@ -151,13 +147,13 @@ class Supervisor:
         return PREFIXES.encode(list_prefixes(self._pinned, salt, self._loop.time()))
 
     def pins(self) -> bytes:
-        """The pinned prefixes of all tenants, for another replica to pin; encoded by `PINS`."""
+        """The pinned prefixes of all tenants, for a replica that joins; encoded by `PINS`."""
         return PINS.encode(list_pins(self._pinned, self._loop.time()))
 
     def renew(self, client: int, received_bytes: int) -> None:
         """Note that a client lives and how much of its stream it has read."""
-        if client in self._mailboxes:
-            self._mailboxes[client].renew(received_bytes)
+        if client in self._sessions:
+            self._sessions[client].renew(received_bytes)
 
     def attach(self, client: int) -> AsyncIterator[bytes]:
         """Yield batches of encoded outputs (`decode_batch`) until the client has been idle.
@@ -165,21 +161,21 @@ class Supervisor:
         Raises:
             EngineError: if the client was silent or slow for too long; its requests are aborted.
         """
-        return self._mailbox(client).stream()
+        return self._session(client).stream()
 
     async def check_health(self) -> None:
         """Pass if every process lives and steps are made.
 
         Raises:
             ray.exceptions.RayActorError: if a process is dead; also after a hang, which ends them.
-            EngineError: if the gang is beyond use.
+            EngineError: if the gang was lost in another way.
         """
         if not self.is_healthy:
             self._lose_gang()
         try:
             await self._gang.ping()
         except RayActorError:
-            # Serve ends the replica at once, and with it the chance to clean up
+            # clean up now: on this error Serve ends the replica at once
             self._lose_gang()
             raise
         if self._is_lost:
@@ -189,46 +185,43 @@ class Supervisor:
         """End the processes, the streams and what they hold."""
         self._is_lost = True
         self._channel.close()
-        for mailbox in self._mailboxes.values():
-            mailbox.close("the engine replica has been stopped")
-        self._mailboxes.clear()
-        self._owners.clear()
+        for session in self._sessions.values():
+            session.close("the engine replica has been stopped")
+        self._sessions.clear()
+        self._session_of.clear()
         self._gang.close()
 
     def _check(self, request: Request) -> None:
-        if request.request_id in self._owners:
+        if request.request_id in self._session_of:
             raise InvalidRequest(f"request {request.request_id} is open already")
         self._admission.check(request, num_waiting=self.num_waiting, now_s=self._loop.time())
 
-    def _accept(self, client: int, request: Request) -> None:
-        if not self._owners:
+    def _accept(self, client: int, request: Request, encoded: bytes) -> None:
+        if not self._session_of:
+            # without open requests no step was due
             self._progress_s = self._loop.time()
-        mailbox = self._owners[request.request_id] = self._mailbox(client)
-        mailbox.opened(request.request_id, request.sampling.n)
-        self._channel.send(COMMANDS.encode(Command(request=request)))
+        session = self._session_of[request.request_id] = self._session(client)
+        session.opened(request.request_id, request.sampling.n)
+        self._channel.send(encoded)
 
-    def _mailbox(self, client: int) -> Mailbox:
-        if client not in self._mailboxes:
-            self._mailboxes[client] = Mailbox(
-                lease_s=self._limits.lease_s,
-                idle_s=self._limits.idle_s,
-                max_undelivered_bytes=self._limits.max_undelivered_bytes,
-                coalesce_s=self._limits.coalesce_s,
-                on_lost=partial(self._drop, client),
+    def _session(self, client: int) -> ClientSession:
+        if client not in self._sessions:
+            self._sessions[client] = ClientSession(
+                self._limits, on_lost=partial(self._drop, client)
             )
-        return self._mailboxes[client]
+        return self._sessions[client]
 
     def _drop(self, client: int, reason: str) -> None:
-        """Forget a client that is gone or does not read, and free what belongs to it."""
-        mailbox = self._mailboxes.pop(client)
-        mailbox.close(f"the engine replica has given up this client: it was {reason}")
-        request_ids = mailbox.open.request_ids
+        """Forget a client that is gone or does not read, and abort its requests."""
+        session = self._sessions.pop(client)
+        session.close(f"the engine replica has given up this client: it was {reason}")
+        request_ids = session.open.request_ids
         if request_ids or reason == SLOW:
             logger.warning(
                 "client_lost client=%x reason=%s open=%d", client, reason, len(request_ids)
             )
         for request_id in request_ids:
-            del self._owners[request_id]
+            del self._session_of[request_id]
         if request_ids:
             self.abort(request_ids)
 
@@ -239,18 +232,18 @@ class Supervisor:
         if output.pinned is not None:
             self._pinned = output.pinned
         self._preemption_log.note(output.stats, self._progress_s)
-        parts = part_by_owner(output, data, self._owners)
+        parts = split_by_client(output, data, self._session_of)
         num_ended = sum(self._close(*choice) for choice in ended_choices(output))
         self._admission.finished(num_ended, self._progress_s)
-        for mailbox, part in parts.items():
-            mailbox.put(part, output.request_ids)
+        for session, part in parts.items():
+            session.put(part, output.request_ids)
 
     def _close(self, request_id: int, choice: int) -> bool:
         """Note that a choice has ended; True if its request has ended with it."""
-        mailbox = self._owners.get(request_id)
-        if mailbox is None or not mailbox.open.close(request_id, choice):
+        session = self._session_of.get(request_id)
+        if session is None or not session.open.close(request_id, choice):
             return False
-        del self._owners[request_id]
+        del self._session_of[request_id]
         return True
 
     def _lose_gang(self) -> None:
@@ -260,10 +253,10 @@ class Supervisor:
         logger.error("gang_lost replica=%s open=%d", self._replica, self.num_open)
         self._is_lost = True
         self._channel.close()
-        self._owners.clear()
-        for mailbox in list(self._mailboxes.values()):
-            if mailbox.open:
-                lost = failure(mailbox.open, self._stats)
-                mailbox.open.clear()
-                mailbox.put(OUTPUTS.encode(lost), lost.request_ids)
+        self._session_of.clear()
+        for session in list(self._sessions.values()):
+            if session.open:
+                lost = failure(session.open, self._stats)
+                session.open.clear()
+                session.put(OUTPUTS.encode(lost), lost.request_ids)
         self._gang.close()

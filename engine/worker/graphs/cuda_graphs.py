@@ -1,8 +1,12 @@
-"""Steps as captured graphs: one copy to the device and one launch each.
+"""Steps as captured CUDA graphs: one copy to the device and one launch each.
 
-Launching the hundreds of kernels of a step takes the host longer than the device needs for a small
-one. Such steps are recorded once per size of batch and replayed; what is missing to the size is
-filled up with a row that belongs to nobody and has no context.
+Launching the hundreds of kernels of a small step takes the host longer than the device needs to
+run them. Such steps are captured once for each `GraphShape` and replayed: `find` chooses the
+smallest shape that a plan fits, `replay` pads the plan's batch to it, copies it into the one buffer
+that all graphs read, and launches the graph. Common shapes are captured at the start, others when
+they are needed first.
+
+What is captured may only use tensors that stay where they are, and must not wait for the device.
 """
 
 import logging
@@ -10,64 +14,60 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from engine.types import StepPlan
+from engine.worker.batch import HostBatch
 from engine.worker.graphs.graph_batch import (
     MAX_CHUNKS,
-    Columns,
+    GraphShape,
+    Int64Array,
     Packer,
-    Variant,
     decode_sizes,
-    mixed_variants,
-    searching_mixed_variants,
-    searching_variants,
-    special_variant,
+    mixed_shapes,
+    searching_mixed_shapes,
+    searching_shapes,
+    special_shape,
+    unpack,
 )
 from engine.worker.row_table import RowTable
-from engine.worker.spans import Spans
 from kernels.backend import KernelBackend
 from kernels.batch import BatchLayout, Sampled, SamplingColumns
 
 logger = logging.getLogger(__name__)
 
-
-class Step(Protocol):
-    """The model and the choice of tokens behind it."""
-
-    def __call__(self, tokens: Tensor, layout: BatchLayout, columns: SamplingColumns) -> Sampled:
-        """Feed tokens [T] int64 and choose the next ones."""
-        ...
+# feeds tokens [T] int64 to the model and samples what follows them
+Feed: TypeAlias = Callable[[Tensor, BatchLayout, SamplingColumns], Sampled]
 
 
-def common_variants(max_num_rows: int, max_num_tokens: int) -> list[Variant]:
+def common_shapes(max_num_rows: int, max_num_tokens: int) -> list[GraphShape]:
     """What most steps need, the largest first."""
     decodes = [
-        Variant(size, is_random=is_random)
+        GraphShape(size, is_random=is_random)
         for size in decode_sizes(max_num_rows)
         for is_random in (True, False)
     ]
-    variants = [
+    shapes = [
         *decodes,
-        *searching_variants(max_num_rows),
-        *mixed_variants(max_num_rows, max_num_tokens),
-        *searching_mixed_variants(max_num_rows, max_num_tokens),
+        *searching_shapes(max_num_rows),
+        *mixed_shapes(max_num_rows, max_num_tokens),
+        *searching_mixed_shapes(max_num_rows, max_num_tokens),
     ]
-    return sorted(variants, key=lambda variant: -variant.num_tokens)
+    return sorted(shapes, key=lambda shape: -shape.num_tokens)
 
 
-class Graphs:
+class CudaGraphs:
     """All graphs of a worker."""
 
     def __init__(
         self,
         table: RowTable,
         backend: KernelBackend,
-        step: Step,
+        feed: Feed,
         *,
         max_num_rows: int,
         max_num_tokens: int,
@@ -76,45 +76,45 @@ class Graphs:
         """Capture nothing yet.
 
         Args:
-            step: how a batch is computed; it may only use tensors that stay where they are.
+            feed: how a batch is computed.
             max_num_rows, max_num_tokens: of a step.
         """
         self._table = table
         self._runtime = table.runtime
         self._backend = backend
-        self._step = step
+        self._feed = feed
         self._block_size = block_size
-        self._packer = Packer(table, block_size)
-        self._common = common_variants(max_num_rows, max_num_tokens)
+        self._packer = Packer(table)
+        self._common = common_shapes(max_num_rows, max_num_tokens)
         self._decode_sizes = decode_sizes(max_num_rows)
         self._max_num_rows = max_num_rows
-        self._mixed = [variant for variant in self._common if variant.num_prompt_tokens]
-        self._graphs: dict[Variant, Callable[[], Sampled]] = {}
-        size = max(sum(variant.column_lens.values()) for variant in self._common)
-        self._staging = torch.zeros(size, dtype=torch.int64, device=self._runtime.device)
+        self._mixed = [shape for shape in self._common if shape.num_prompt_tokens]
+        self._graphs: dict[GraphShape, Callable[[], Sampled]] = {}
+        size = max(sum(shape.column_lens.values()) for shape in self._common)
+        self._buffer = torch.zeros(size, dtype=torch.int64, device=self._runtime.device)
 
     def capture_common(self) -> None:
         """Capture the graphs that most steps need; others come when they are needed."""
         started_s = time.perf_counter()
-        for done, variant in enumerate(self._common, start=1):
-            self._capture(variant)
+        for done, shape in enumerate(self._common, start=1):
+            self._capture(shape)
             if done % 20 == 0 or done == len(self._common):
                 seconds = time.perf_counter() - started_s
                 logger.info(
                     "graphs_captured done=%d of=%d s=%.1f", done, len(self._common), seconds
                 )
 
-    def find(self, plan: StepPlan) -> Variant | None:
-        """The smallest variant that a plan's forward pass fits.
+    def find(self, plan: StepPlan) -> GraphShape | None:
+        """The smallest shape that a plan's batch fits.
 
-        None if it is too large, if a row's rules need its tokens, or if it prefills for a row that
-        wants what few do.
+        None if the batch is too large or empty, if a row's rules need its tokens, or if rows with
+        prompts want what only few requests do.
         """
         parameters = self._table.parameters
         rows = np.asarray(plan.decode_rows + plan.prefill_rows + plan.sibling_rows)
         if not len(rows) or not parameters.is_capturable[rows].all():
             return None
-        wanted = Variant(
+        wanted = GraphShape(
             len(plan.decode_rows),
             len(plan.prefill_tokens),
             is_random=bool(parameters.is_random[rows].any()),
@@ -124,84 +124,82 @@ class Graphs:
         if plan.prefill_rows:
             return self._find_mixed(wanted, plan)
         if wanted.is_special:
-            return special_variant(wanted, self._max_num_rows)
+            return special_shape(wanted, self._max_num_rows)
         size = self._decode_sizes[bisect_left(self._decode_sizes, wanted.num_decodes)]
         return replace(wanted, num_decodes=size)
 
-    def _find_mixed(self, wanted: Variant, plan: StepPlan) -> Variant | None:
+    def _find_mixed(self, wanted: GraphShape, plan: StepPlan) -> GraphShape | None:
         num_chunks = len(plan.prefill_rows) + len(plan.sibling_rows)
         if wanted.is_deterministic or num_chunks > MAX_CHUNKS:
             return None
         fitting = (
-            variant
-            for variant in self._mixed
-            if wanted.num_decodes <= variant.num_decodes
-            and wanted.num_prompt_tokens <= variant.num_prompt_tokens
-            and wanted.num_logprobs <= variant.num_logprobs
-            and (wanted.num_logprobs < 0) == (variant.num_logprobs < 0)
+            shape
+            for shape in self._mixed
+            if wanted.num_decodes <= shape.num_decodes
+            and wanted.num_prompt_tokens <= shape.num_prompt_tokens
+            and wanted.num_logprobs <= shape.num_logprobs
+            and (wanted.num_logprobs < 0) == (shape.num_logprobs < 0)
         )
-        return min(fitting, key=lambda v: (v.num_tokens, v.num_logprobs), default=None)
+        return min(fitting, key=lambda s: (s.num_tokens, s.num_logprobs), default=None)
 
-    def holds_appends(self, variant: Variant, plan: StepPlan) -> bool:
+    def holds_appends(self, shape: GraphShape, plan: StepPlan) -> bool:
         """Whether `replay` writes the plan's appends, too."""
-        return self._packer.holds_appends(variant, plan)
+        return self._packer.holds_appends(shape, plan)
 
-    def replay(self, variant: Variant, plan: StepPlan, spans: Spans) -> tuple[Sampled, Sampled]:
+    def replay(
+        self, shape: GraphShape, plan: StepPlan, batch: HostBatch
+    ) -> tuple[Sampled, Sampled]:
         """Enqueue a plan's forward pass.
 
         Returns:
-            What is chosen for the decodes, and for the chunks that sample and their siblings, valid
-            until the next replay.
+            What is sampled for the decodes, and for the chunks that sample and their siblings,
+            valid until the next replay.
         """
-        graph = self._graphs.get(variant) or self._capture(variant)
-        packed = self._packer.pack(variant, plan, spans)
-        self._runtime.refill(self._staging[: len(packed)], torch.from_numpy(packed))
+        graph = self._graphs.get(shape) or self._capture(shape)
+        self._refill(self._packer.pack(shape, plan, batch))
         sampled = graph()
-        first_chunk = variant.num_decodes
-        num_sampling = sum(plan.prefill_samples) + len(plan.sibling_rows)
-        return (
-            sampled.part(0, len(plan.decode_rows)),
-            sampled.part(first_chunk, first_chunk + num_sampling),
-        )
+        first = shape.num_decodes
+        num_sampling = len(batch.sampled.rows) - batch.num_decodes
+        return sampled.part(0, batch.num_decodes), sampled.part(first, first + num_sampling)
 
-    def _capture(self, variant: Variant) -> Callable[[], Sampled]:
+    def _capture(self, shape: GraphShape) -> Callable[[], Sampled]:
         # whatever runs while it is captured is padding
-        padding = torch.from_numpy(np.concatenate(list(self._packer.padding(variant).values())))
-        self._runtime.refill(self._staging[: len(padding)], padding)
-        graph = self._runtime.capture(lambda: self._forward(variant))
-        self._graphs[variant] = graph
+        self._refill(self._packer.padding(shape))
+        graph = self._runtime.capture(lambda: self._forward(shape))
+        self._graphs[shape] = graph
         return graph
 
-    def _forward(self, variant: Variant) -> Sampled:
-        """Write the appends, feed the tokens that the buffer tells, and note the chosen ones."""
-        table, lens = self._table, variant.column_lens
-        buffer = self._staging[: sum(lens.values())]
-        parts = torch.split(buffer, list(lens.values()))
-        columns = Columns(**dict(zip(lens, parts, strict=True)))
-        self._backend.append_blocks(table.block_tables, columns.places, columns.blocks)
-        batch = self._backend.gather_batch(
-            columns, table.block_tables, table.last_tokens, self._block_size
+    def _refill(self, packed: Int64Array) -> None:
+        self._runtime.refill(self._buffer[: len(packed)], torch.from_numpy(packed))
+
+    def _forward(self, shape: GraphShape) -> Sampled:
+        """Write the buffer's appends, feed its batch, and keep the sampled tokens."""
+        table = self._table
+        batch, places, blocks = unpack(shape, self._buffer)
+        self._backend.append_blocks(table.block_tables, places, blocks)
+        gathered = self._backend.gather_batch(
+            batch, table.block_tables, table.last_tokens, self._block_size
         )
         layout = BatchLayout(
-            num_decodes=0 if variant.is_deterministic else variant.num_decodes,
-            positions=columns.positions,
-            slot_mapping=batch.slot_mapping,
-            block_tables=batch.block_tables,
-            context_lens=batch.context_lens,
-            query_starts=batch.query_starts,
+            num_decodes=0 if shape.is_deterministic else shape.num_decodes,
+            positions=batch.positions,
+            slot_mapping=gathered.slot_mapping,
+            block_tables=gathered.block_tables,
+            context_lens=gathered.context_lens,
+            query_starts=gathered.query_starts,
             max_context_len=table.num_positions,
-            max_query_len=max(1, variant.num_prompt_tokens),
-            logit_indices=columns.logit_indices if variant.num_prompt_tokens else None,
-            is_deterministic=variant.is_deterministic,
+            max_query_len=max(1, shape.num_prompt_tokens),
+            logit_indices=batch.logit_indices if shape.num_prompt_tokens else None,
+            is_deterministic=shape.is_deterministic,
         )
         sampling = table.parameters.columns(
-            columns.rows,
-            columns.context_lens,
-            num_logprobs=variant.num_logprobs,
-            all_greedy=not variant.is_random,
-            any_filter=variant.is_random,
+            batch.sampled_rows,
+            batch.sampled_positions,
+            num_logprobs=shape.num_logprobs,
+            all_greedy=not shape.is_random,
+            any_filter=shape.is_random,
         )
-        sampled = self._step(batch.tokens, layout, sampling)
-        # a chunk that does not end its prompt is overwritten by the one that does
-        table.last_tokens.index_copy_(0, columns.rows, sampled.tokens.clamp(min=0))
+        sampled = self._feed(gathered.tokens, layout, sampling)
+        # a row whose logits are broken may be in the next plan already: it is fed a valid token
+        table.last_tokens.index_copy_(0, batch.sampled_rows, sampled.tokens.clamp(min=0))
         return sampled

@@ -1,4 +1,15 @@
-"""What differs between two replays of a graph, packed on the host into one buffer."""
+"""Batches of the fixed sizes that CUDA graphs are captured for.
+
+A graph replays the same kernels on the same tensors, so its batch has one fixed size, and whatever
+differs between two replays reaches it through one buffer on the device. `GraphShape` names the size
+and all else that sets graphs apart. `Packer` copies a batch into a buffer of a shape; its tokens
+then are
+
+    decodes, padding up to `num_decodes`, tokens of prefill chunks, padding up to `num_tokens`
+
+Padding tokens belong to the row table's padding row: they attend to nothing, their keys and values
+are not written, and what is sampled for them is not read.
+"""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -9,14 +20,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.types import StepPlan
+from engine.worker.batch import DeviceBatch, HostBatch
 from engine.worker.row_table import RowTable
-from engine.worker.spans import Spans, count_up, join, sampled_spans
-from engine.worker.staging import Int32Array
-from kernels.batch import BatchColumns
 
-# chunks of prompts, and siblings, that a graph has room for
+# prefill chunks, and siblings, that a graph has room for
 MAX_CHUNKS = 32
-# with more decodes a step is longer than it takes to launch
+# with more decodes the device takes longer for a step than the host needs to launch its kernels
 _MIXED_DECODES = (8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 512)
 _MIXED_PROMPT_TOKENS = (64, 128, 192, 256, 384, 512, 768)
 _SEARCHING_MIXED_DECODES = (32, 64, 128, 192, 256)
@@ -25,20 +34,23 @@ _SEARCHING_MIXED_PROMPT_TOKENS = (64, 128, 256)
 COMMON_LOGPROBS = (8, 16)
 _LOGPROBS = (*COMMON_LOGPROBS, 32, 64, 128, 256)
 _SPECIAL_DECODES = (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
+# columns with one item per row or per token that decodes, in batches without chunks
+_DECODE_COLUMNS = ("rows", "context_lens", "block_indices", "block_offsets", "positions")
+_MIXED_COLUMNS = (*_DECODE_COLUMNS, "sampled_rows", "sampled_positions", "logit_indices")
 
 Int64Array = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
-    """What a graph is made for: sizes, padding included, and flags.
+class GraphShape:
+    """What a graph is captured for: sizes, padding included, and flags.
 
     Attributes:
         num_decodes: rows that decode.
-        num_prompt_tokens: tokens of up to `MAX_CHUNKS` chunks of prompts, to which siblings count;
-            0 for decodes alone.
-        is_random: whether its rows may draw, from a part of the tokens too, which greedy rows do
-            not mind.
+        num_prompt_tokens: tokens of up to `MAX_CHUNKS` prefill chunks, siblings counted as chunks;
+            0 where all rows decode.
+        is_random: whether its kernels draw tokens and apply filters; rows that are greedy or have
+            no filter get the same tokens from them.
         is_deterministic: see `RowParameters`.
         num_logprobs: alternatives that it lists for each row; -1 for no log-probabilities.
     """
@@ -56,7 +68,7 @@ class Variant:
 
     @property
     def num_rows(self) -> int:
-        """Rows of the batch, each of which gets a token."""
+        """Sequences of the batch, and as many sampled rows."""
         return self.num_decodes + (MAX_CHUNKS if self.num_prompt_tokens else 0)
 
     @property
@@ -66,33 +78,40 @@ class Variant:
 
     @property
     def column_lens(self) -> dict[str, int]:
-        """Lengths of the columns of `Columns`, in the order of the buffer."""
+        """Lengths of the buffer's columns, in order.
+
+        They are the fields of `DeviceBatch`, then `places` and `blocks` of the plan's appends. In a
+        batch of decodes each row is sampled from its only token, which needs no columns.
+        """
         rows, tokens = self.num_rows, self.num_tokens
+        sampled = rows if self.num_prompt_tokens else 0
         return {
             "rows": rows,
             "context_lens": rows,
+            "sampled_rows": sampled,
+            "sampled_positions": sampled,
             "starts": rows + 1,
             "block_indices": tokens,
             "block_offsets": tokens,
             "prompt_tokens": self.num_prompt_tokens,
             "positions": tokens,
-            "logit_indices": rows if self.num_prompt_tokens else 0,
+            "logit_indices": sampled,
             "places": self.num_decodes,
             "blocks": self.num_decodes,
         }
 
 
 def decode_sizes(max_num_rows: int) -> list[int]:
-    """Sizes of batches that only decode, ascending, that graphs are made for."""
+    """Numbers of decodes that graphs without prompts are captured for, ascending."""
     sizes = [1, 2, 4, 8, 12, 16, *range(24, 129, 8), *range(144, 257, 16)]
     sizes += range(288, max_num_rows, 32)
     return _capped(sizes, max_num_rows)
 
 
-def special_variant(wanted: Variant, max_num_rows: int) -> Variant | None:
+def special_shape(wanted: GraphShape, max_num_rows: int) -> GraphShape | None:
     """The smallest that decodes what is special; None if that lists too many alternatives.
 
-    Each draws, which greedy rows do not mind, and sizes are few: there are many kinds of them.
+    All can draw, and there are few sizes: each comes with many numbers of alternatives.
     """
     if wanted.num_logprobs > _LOGPROBS[-1]:
         return None
@@ -104,35 +123,35 @@ def special_variant(wanted: Variant, max_num_rows: int) -> Variant | None:
     return replace(wanted, num_decodes=size, is_random=True, num_logprobs=num_logprobs)
 
 
-def searching_variants(max_num_rows: int) -> list[Variant]:
+def searching_shapes(max_num_rows: int) -> list[GraphShape]:
     """Decodes of beams of common widths."""
     return [
-        Variant(size, is_random=True, num_logprobs=num_logprobs)
+        GraphShape(size, is_random=True, num_logprobs=num_logprobs)
         for size in _capped(_SPECIAL_DECODES, max_num_rows)
         for num_logprobs in COMMON_LOGPROBS
     ]
 
 
-def mixed_variants(max_num_rows: int, max_num_tokens: int) -> list[Variant]:
-    """Sizes of batches that prefill too, the smallest first, within the token budget.
+def mixed_shapes(max_num_rows: int, max_num_tokens: int) -> list[GraphShape]:
+    """Batches with prefill chunks, within the token budget, fewest prompt tokens first.
 
-    Each draws, which greedy rows do not mind: the fewer variants the better.
+    All can draw, which greedy rows do not notice: that halves the number of graphs.
     """
     prompt_sizes = [size for size in _MIXED_PROMPT_TOKENS if size <= max_num_tokens]
     return [
-        Variant(num_decodes, size, is_random=True)
+        GraphShape(num_decodes, size, is_random=True)
         for size in prompt_sizes
         for num_decodes in _capped(_MIXED_DECODES, min(max_num_rows, _MIXED_DECODES[-1]))
     ]
 
 
-def searching_mixed_variants(max_num_rows: int, max_num_tokens: int) -> list[Variant]:
+def searching_mixed_shapes(max_num_rows: int, max_num_tokens: int) -> list[GraphShape]:
     """The same beside beams of common widths, of the sizes that steps of beams often have."""
     return [
-        replace(variant, num_logprobs=num_logprobs)
-        for variant in mixed_variants(max_num_rows, max_num_tokens)
-        if variant.num_decodes in _SEARCHING_MIXED_DECODES
-        and variant.num_prompt_tokens in _SEARCHING_MIXED_PROMPT_TOKENS
+        replace(shape, num_logprobs=num_logprobs)
+        for shape in mixed_shapes(max_num_rows, max_num_tokens)
+        if shape.num_decodes in _SEARCHING_MIXED_DECODES
+        and shape.num_prompt_tokens in _SEARCHING_MIXED_PROMPT_TOKENS
         for num_logprobs in COMMON_LOGPROBS
     ]
 
@@ -142,111 +161,97 @@ def _capped(sizes: Sequence[int], most: int) -> list[int]:
     return [*sizes[: bisect_left(sizes, most)], most]
 
 
-@dataclass(frozen=True, slots=True)
-class Columns(BatchColumns):
-    """One buffer of int64, cut into columns; on the host while it is filled, then on the device.
+def unpack(shape: GraphShape, buffer: Tensor) -> tuple[DeviceBatch, Tensor, Tensor]:
+    """Views of a buffer of a shape: the batch, then places and blocks of appends."""
+    columns = {name: buffer[part] for name, part in _slices(shape).items()}
+    places, blocks = columns.pop("places"), columns.pop("blocks")
+    if not shape.num_prompt_tokens:
+        columns["sampled_rows"] = columns["rows"]
+        columns["sampled_positions"] = columns["context_lens"]
+    return DeviceBatch(**columns), places, blocks
 
-    Attributes:
-        positions: of each token.
-        logit_indices: token whose logits each row takes; empty without prompts, where it is its
-            own.
-        places, blocks: appends to the flat block tables.
-    """
 
-    positions: Tensor
-    logit_indices: Tensor
-    places: Tensor
-    blocks: Tensor
+def _slices(shape: GraphShape) -> dict[str, slice]:
+    """Where each column lies in the buffer."""
+    lens = shape.column_lens
+    ends = np.cumsum(list(lens.values())).tolist()
+    return {name: slice(end - lens[name], end) for name, end in zip(lens, ends, strict=True)}
 
 
 class Packer:
-    """Fills buffers for plans."""
+    """Fills buffers of graphs, on the host."""
 
-    def __init__(self, table: RowTable, block_size: int) -> None:
+    def __init__(self, table: RowTable) -> None:
         self._padding_row = table.padding_row
-        self._width = table.block_tables.shape[1]
-        self._block_size = block_size
+        self._max_blocks = table.block_tables.shape[1]
+        # by shape: the buffer of its padding, and where the columns lie in it
+        self._padded: dict[GraphShape, tuple[Int64Array, dict[str, slice]]] = {}
 
-    def padding(self, variant: Variant) -> dict[str, Int64Array]:
-        """Columns of a batch without anything.
+    def padding(self, shape: GraphShape) -> Int64Array:
+        """The buffer of a batch that is all padding; read-only."""
+        return self._padding(shape)[0]
 
-        Decodes have an empty context, and their slot is -1 since the padding row's block is 0.
-        Deterministic ones are chunks, which see at least themselves: what lies in that block.
-        """
-        columns = {name: np.zeros(count, np.int64) for name, count in variant.column_lens.items()}
-        columns["rows"][:] = self._padding_row
-        columns["block_indices"][:] = columns["places"][:] = self._padding_row * self._width
-        columns["block_offsets"][:] = -1
-        columns["context_lens"][: variant.num_decodes] = variant.is_deterministic
-        starts = np.arange(len(columns["starts"]))
-        columns["starts"][:] = np.minimum(starts, variant.num_decodes)
-        if variant.num_prompt_tokens:
-            columns["logit_indices"][: variant.num_decodes] = starts[: variant.num_decodes]
-        return columns
-
-    def pack(self, variant: Variant, plan: StepPlan, spans: Spans) -> Int64Array:
-        """The buffer for a plan.
-
-        Of the rows behind the decodes, the chunks that sample come first, then siblings, which have
-        no tokens, then the other chunks.
-
-        Args:
-            spans: of the plan.
-        """
-        columns = self.padding(variant)
-        self._place(columns, spans[: len(plan.decode_rows)], first_row=0)
-        if plan.prefill_rows:
-            self._place_chunks(columns, variant, plan, spans)
-        if self.holds_appends(variant, plan):
+    def pack(self, shape: GraphShape, plan: StepPlan, batch: HostBatch) -> Int64Array:
+        """The buffer for the batch of a plan that fits the shape, and for the plan's appends."""
+        padding, slices = self._padding(shape)
+        buffer = padding.copy()
+        columns = {name: buffer[part] for name, part in slices.items()}
+        num_decodes = batch.num_decodes
+        for name in _MIXED_COLUMNS if shape.num_prompt_tokens else _DECODE_COLUMNS:
+            columns[name][:num_decodes] = batch.columns[name][:num_decodes]
+        if shape.num_prompt_tokens:
+            self._pack_chunks(columns, shape, batch)
+        if plan.append_rows and self.holds_appends(shape, plan):
             num_appends = len(plan.append_rows)
-            table_starts = np.asarray(plan.append_rows) * np.int64(self._width)
+            table_starts = np.asarray(plan.append_rows) * np.int64(self._max_blocks)
             columns["places"][:num_appends] = table_starts + np.asarray(plan.append_indices)
             columns["blocks"][:num_appends] = plan.append_blocks
-        return np.concatenate(list(columns.values()))
+        return buffer
 
-    def _place_chunks(
-        self, columns: dict[str, Int64Array], variant: Variant, plan: StepPlan, spans: Spans
+    def _pack_chunks(
+        self, columns: dict[str, Int64Array], shape: GraphShape, batch: HostBatch
     ) -> None:
-        first, num_decodes = variant.num_decodes, len(plan.decode_rows)
-        sampled = sampled_spans(plan, spans)[num_decodes:]
-        ended, parents = np.split(sampled, [len(sampled) - len(plan.sibling_rows)])
-        going_on = np.flatnonzero(1 - np.asarray(plan.prefill_samples)) + num_decodes
-        siblings = replace(
-            spans[parents], rows=np.asarray(plan.sibling_rows), starts=spans.ends[parents]
-        )
-        sequences = join(spans[ended], siblings, spans[going_on])
-        self._place(columns, sequences, first_row=first)
-        columns["starts"][first + len(sequences.rows) :] = first + sequences.bounds[-1]
-        last_tokens = first + sequences.bounds[1:] - 1
-        last_tokens[len(ended) : len(sampled)] = last_tokens[np.searchsorted(ended, parents)]
-        columns["logit_indices"][first : first + len(last_tokens)] = last_tokens
-        tokens = _tokens_of(plan, np.concatenate((ended, going_on)) - num_decodes)
-        columns["prompt_tokens"][: len(tokens)] = tokens
+        """Write the chunks, and the rows that sample behind them, behind the padded decodes."""
+        first = shape.num_decodes
+        num_padding = first - batch.num_decodes
+        for name in _MIXED_COLUMNS:
+            values = batch.columns[name][batch.num_decodes :]
+            columns[name][first : first + len(values)] = values
+        # these two count tokens, and padding of the decodes comes first
+        num_sampled = len(batch.sampled.rows) - batch.num_decodes
+        columns["logit_indices"][first : first + num_sampled] += num_padding
+        starts = batch.columns["starts"][batch.num_decodes :] + num_padding
+        columns["starts"][first : first + len(starts)] = starts
+        columns["starts"][first + len(starts) :] = starts[-1]
+        prompt_tokens = batch.columns["prompt_tokens"]
+        columns["prompt_tokens"][: len(prompt_tokens)] = prompt_tokens
 
-    def _place(self, columns: dict[str, Int64Array], spans: Spans, *, first_row: int) -> None:
-        """Write rows and their tokens; all rows before `first_row` have one token."""
-        counts, bounds = spans.counts, spans.bounds
-        last_row, last_token = first_row + len(counts), first_row + bounds[-1]
-        columns["rows"][first_row:last_row] = spans.rows
-        columns["context_lens"][first_row:last_row] = spans.ends
-        columns["starts"][first_row:last_row] = first_row + bounds[:-1]
-        positions = spans.starts.repeat(counts) + count_up(counts)
-        block_indices = (
-            spans.rows.repeat(counts) * np.int64(self._width) + positions // self._block_size
-        )
-        columns["positions"][first_row:last_token] = positions
-        columns["block_indices"][first_row:last_token] = block_indices
-        columns["block_offsets"][first_row:last_token] = positions % self._block_size
+    def holds_appends(self, shape: GraphShape, plan: StepPlan) -> bool:
+        """Whether the buffer has room for a plan's appends; if not, they are written before."""
+        return len(plan.append_rows) <= shape.num_decodes
 
-    def holds_appends(self, variant: Variant, plan: StepPlan) -> bool:
-        """Whether the buffer has room for a plan's appends; others come before the replay."""
-        return len(plan.append_rows) <= variant.num_decodes
+    def _padding(self, shape: GraphShape) -> tuple[Int64Array, dict[str, slice]]:
+        if shape not in self._padded:
+            self._padded[shape] = self._make_padding(shape)
+        return self._padded[shape]
 
+    def _make_padding(self, shape: GraphShape) -> tuple[Int64Array, dict[str, slice]]:
+        """Make the buffer of a batch that is all padding.
 
-def _tokens_of(plan: StepPlan, chunks: NDArray[np.int64]) -> Int32Array:
-    """Tokens of chunks of the plan, in the order of the chunks that are given."""
-    counts = np.asarray(plan.prefill_counts)
-    firsts = counts.cumsum() - counts
-    indices = firsts[chunks].repeat(counts[chunks]) + count_up(counts[chunks])
-    tokens: Int32Array = np.asarray(plan.prefill_tokens)[indices]
-    return tokens
+        The block offset is -1, and the first block of the padding row is 0, so that the slot is -1:
+        nothing is written. A context is empty, but that of deterministic decodes, which are
+        attended like prefill chunks: each token sees at least itself, whatever lies in block 0.
+        """
+        slices = _slices(shape)
+        buffer = np.zeros(sum(shape.column_lens.values()), np.int64)
+        columns = {name: buffer[part] for name, part in slices.items()}
+        columns["rows"][:] = columns["sampled_rows"][:] = self._padding_row
+        first_place = self._padding_row * self._max_blocks
+        columns["block_indices"][:] = columns["places"][:] = first_place
+        columns["block_offsets"][:] = -1
+        columns["context_lens"][: shape.num_decodes] = shape.is_deterministic
+        indices = np.arange(len(columns["starts"]))
+        columns["starts"][:] = np.minimum(indices, shape.num_decodes)
+        if shape.num_prompt_tokens:
+            columns["logit_indices"][: shape.num_decodes] = indices[: shape.num_decodes]
+        return buffer, slices

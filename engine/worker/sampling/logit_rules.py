@@ -20,7 +20,7 @@ _NO_PENALTIES = (1.0, 0.0, 0.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What K rows have seen when they choose their next token.
+    """The tokens that K rows hold when they choose their next one.
 
     Attributes:
         tokens: [K, E] int64 prompt and output; beyond a row's length lies any token id.
@@ -40,7 +40,11 @@ class LogitRules:
     """
 
     def __init__(self, num_rows: int, vocab_size: int, device: torch.device) -> None:
-        """Args: vocab_size: columns of the logits; rules about ids beyond them mean nothing."""
+        """Start without rules.
+
+        Args:
+            vocab_size: columns of the logits; rules about ids beyond them are ignored.
+        """
         self.is_active = np.zeros(num_rows, np.bool_)
         self._vocab_size = vocab_size
         self._device = device

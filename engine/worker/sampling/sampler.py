@@ -1,4 +1,4 @@
-"""Chooses one token per sampled row, and looks up what prompts have."""
+"""Chooses one token per sampled row, and looks up log-probabilities of prompts."""
 
 from dataclasses import replace
 
@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.types import NONE_ALLOWED
-from engine.worker.inputs import StepInputs
+from engine.worker.batch import DeviceBatch
 from engine.worker.row_table import RowTable
 from engine.worker.sampling.logit_rules import Context
+from engine.worker.spans import NextTokens
 from engine.worker.staging import stage
 from kernels.backend import KernelBackend
 from kernels.batch import Sampled, SamplingColumns
@@ -19,55 +20,62 @@ from kernels.sampling import BROKEN, take_rows, with_logprobs
 Indices = NDArray[np.int64]
 
 
-def choose(backend: KernelBackend, logits: Tensor, inputs: StepInputs, table: RowTable) -> Sampled:
+def choose(
+    backend: KernelBackend,
+    logits: Tensor,
+    sampled: NextTokens,
+    batch: DeviceBatch,
+    table: RowTable,
+) -> Sampled:
     """Choose a token for each row of logits [S, vocab_size].
 
     A draw is fixed by the row's seed and the position of its token: neither the batch nor a
     preemption changes it. Log-probabilities are those of the raw distribution, but the alternatives
     of a beam are ranked as its rules have it. A row whose logits are no numbers gets `BROKEN`, one
     whose rules leave nothing to choose `NONE_ALLOWED`.
+
+    Args:
+        sampled: the S rows on the host; `batch` has them on the device.
     """
-    columns = _columns(inputs, table)
-    ruled = np.flatnonzero(table.rules.is_active[inputs.host_sampled_rows])
+    columns = _columns(sampled, batch, table)
+    ruled = np.flatnonzero(table.rules.is_active[sampled.rows])
     if not len(ruled):
         return backend.sample(logits, columns)
-    is_search = table.parameters.is_search[inputs.host_sampled_rows[ruled]]
+    is_search = table.parameters.is_search[sampled.rows[ruled]]
     drawing, searching = ruled[~is_search], ruled[is_search]
     tokens = backend.sample(logits, replace(columns, num_logprobs=-1)).tokens
     if len(drawing):
         (where,) = stage(table.runtime, drawing)
         scores = logits.index_select(0, where).float()
-        _apply_rules(scores, drawing, inputs, table)
+        _apply_rules(scores, drawing, sampled, table)
         own_columns = replace(take_rows(columns, where), num_logprobs=-1)
         drawn = backend.sample(scores, own_columns).tokens
         drawn = drawn.where(scores.amax(dim=-1) != -torch.inf, NONE_ALLOWED)
         # what is ruled out may hide that the raw logits are no numbers
         tokens[where] = drawn.where(tokens[where] != BROKEN, BROKEN)
-    sampled = with_logprobs(tokens, logits, columns.num_logprobs)
+    chosen = with_logprobs(tokens, logits, columns.num_logprobs)
     if len(searching):
-        assert sampled.top_tokens is not None
-        assert sampled.top_logprobs is not None
+        assert chosen.top_tokens is not None
+        assert chosen.top_logprobs is not None
         (where,) = stage(table.runtime, searching)
         # as in transformers, whose beams lose the probability of what is ruled out
         scores = logits.index_select(0, where).float().log_softmax(dim=-1)
-        _apply_rules(scores, searching, inputs, table)
-        top = scores.topk(sampled.top_tokens.shape[1], dim=-1)
-        sampled.top_tokens[where], sampled.top_logprobs[where] = top.indices, top.values
-    return sampled
+        _apply_rules(scores, searching, sampled, table)
+        top = scores.topk(chosen.top_tokens.shape[1], dim=-1)
+        chosen.top_tokens[where], chosen.top_logprobs[where] = top.indices, top.values
+    return chosen
 
 
-def look_up(logits: Tensor, inputs: StepInputs, table: RowTable) -> Sampled:
+def look_up(logits: Tensor, prompt: NextTokens, table: RowTable) -> Sampled:
     """Log-probabilities of the prompt tokens that follow logits [P, vocab_size]."""
-    prompt = inputs.prompt
     rows, positions = stage(table.runtime, prompt.rows, prompt.positions)
     num_logprobs = int(table.parameters.num_prompt_logprobs[prompt.rows].max())
     return with_logprobs(table.history.tokens[rows, positions].long(), logits, num_logprobs)
 
 
-def _apply_rules(scores: Tensor, indices: Indices, inputs: StepInputs, table: RowTable) -> None:
+def _apply_rules(scores: Tensor, indices: Indices, sampled: NextTokens, table: RowTable) -> None:
     """Change scores [K, vocab_size] of some of the sampled rows IN PLACE."""
-    rows = inputs.host_sampled_rows[indices]
-    lengths = inputs.host_sampled_positions[indices]
+    rows, lengths = sampled.rows[indices], sampled.positions[indices]
     tokens = table.history.tokens[:, : int(lengths.max())]
     context = Context(
         tokens=tokens.index_select(0, *stage(table.runtime, rows)).long(),
@@ -77,13 +85,13 @@ def _apply_rules(scores: Tensor, indices: Indices, inputs: StepInputs, table: Ro
     table.rules.apply(scores, rows, context)
 
 
-def _columns(inputs: StepInputs, table: RowTable) -> SamplingColumns:
-    parameters, host_rows = table.parameters, inputs.host_sampled_rows
-    is_random = parameters.is_random[host_rows]
+def _columns(sampled: NextTokens, batch: DeviceBatch, table: RowTable) -> SamplingColumns:
+    parameters = table.parameters
+    is_random = parameters.is_random[sampled.rows]
     return parameters.columns(
-        inputs.sampled_rows,
-        inputs.sampled_positions,
-        num_logprobs=int(parameters.num_logprobs[host_rows].max()),
+        batch.sampled_rows,
+        batch.sampled_positions,
+        num_logprobs=int(parameters.num_logprobs[sampled.rows].max()),
         all_greedy=not is_random.any(),
-        any_filter=bool((is_random & parameters.is_filtered[host_rows]).any()),
+        any_filter=bool((is_random & parameters.is_filtered[sampled.rows]).any()),
     )

@@ -1,7 +1,7 @@
 """Prompt and output tokens of the rows whose next token depends on them, on the device.
 
-A token is written at its position when it is fed, so a row that is prefilled again, forked or fed
-another token than it sampled is right without further ado.
+A token is written at its position when it is fed to the model. So rows that are prefilled again,
+and rows that are fed another token than they sampled, need no care of their own.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from kernels.runtime import Runtime
 
 
 class TokenHistory:
-    """Tokens [0, length) of each row that needs them; memory is taken when the first one comes."""
+    """Tokens [0, length) of each row that needs them; allocated when the first such row comes."""
 
     def __init__(self, num_rows: int, num_positions: int, runtime: Runtime) -> None:
         self._shape = (num_rows, num_positions)
@@ -32,7 +32,7 @@ class TokenHistory:
         return self._tokens
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
-        """Take over what is known of new rows."""
+        """Keep the known tokens of new rows."""
         for admission in admissions:
             self._is_kept[admission.row] = admission.sampling.needs_known_tokens
             if admission.known_tokens:
@@ -46,7 +46,7 @@ class TokenHistory:
             self.tokens[to_rows] = self.tokens[from_rows]
 
     def note(self, rows: Int32Array, positions: Tensor, tokens: Tensor) -> None:
-        """Write the tokens of a batch.
+        """Keep the tokens of a batch at their positions.
 
         Args:
             rows: host [T].

@@ -61,13 +61,16 @@ INLINE float noise(uint32_t token, uint32_t first_key, uint32_t second_key) {
 
 enum { CHUNK = 1024 };
 
-// tokens[s] = argmax of logits / temperature + noise for rows with temperature > 0 that have a token.
+// kernels/batch.py says why
+#define SMALLEST_TEMPERATURE 1e-15f
+
+// tokens[s] = argmax of logits / temperature + noise for rows that are not greedy and have a token.
 EXPORT void draw(int64_t *tokens, const element *logits, const float *temperature,
                  const int64_t *seeds, const int64_t *positions, int64_t num_rows,
                  int64_t vocab) {
     float values[CHUNK];
     for (int64_t s = 0; s < num_rows; s++, logits += vocab) {
-        if (temperature[s] <= 0 || tokens[s] < 0) continue;
+        if (temperature[s] < SMALLEST_TEMPERATURE || tokens[s] < 0) continue;
         const float scale = 1.0f / temperature[s];
         const uint32_t low = (uint32_t)seeds[s], high = (uint32_t)((uint64_t)seeds[s] >> 32);
         const uint32_t first = mix_bits((uint32_t)positions[s] ^ mix_bits(low));

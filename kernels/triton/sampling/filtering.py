@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kernels.batch import SamplingColumns
 from kernels.triton.launch import overlap, wait_for_inputs
-from kernels.triton.sampling.noise import draw_keys, score
+from kernels.triton.sampling.noise import SMALLEST_TEMPERATURE, draw_keys, score
 from kernels.triton.sampling.redrawing import draw_collected, draw_row
 from kernels.triton.sampling.selection import CAPACITY, collect, kth_of_chunks
 
@@ -77,7 +77,8 @@ def _filter_kernel(
     top_p = tl.load(top_ps + index)
     min_p = tl.load(min_ps + index)
     is_top_k = (top_k > 0) & (top_k < vocab_size)
-    is_filtered = (temperature > 0) & (is_top_k | (top_p < 1) | (min_p > 0))
+    is_filtered = is_top_k | (top_p < 1) | (min_p > 0)
+    is_filtered = is_filtered & (temperature >= SMALLEST_TEMPERATURE)
     if is_filtered & (tl.load(tokens_out + index) >= 0):
         row = logits + index * row_stride
         first_key, second_key = draw_keys(tl.load(seeds + index), tl.load(positions + index))

@@ -7,6 +7,9 @@ whose error is bounded, by which nearly all tokens of a block are ruled out at a
 import triton
 import triton.language as tl
 
+from kernels import batch
+
+SMALLEST_TEMPERATURE = tl.constexpr(batch.SMALLEST_TEMPERATURE)
 _NO_TOKEN = tl.constexpr(2**31 - 1)
 # the interpreter knows no assembly
 _IS_COMPILED = tl.constexpr(not triton.knobs.runtime.interpret)

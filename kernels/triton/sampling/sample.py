@@ -16,7 +16,13 @@ from kernels.batch import Sampled, SamplingColumns
 from kernels.triton.launch import overlap, wait_for_inputs
 from kernels.triton.sampling.filtering import RowStats, filter_rows
 from kernels.triton.sampling.logprobs import report_logprobs
-from kernels.triton.sampling.noise import best_draw, draw_keys, first_token, score
+from kernels.triton.sampling.noise import (
+    SMALLEST_TEMPERATURE,
+    best_draw,
+    draw_keys,
+    first_token,
+    score,
+)
 
 # two warps with 16 values per thread were the fastest of 1024 to 8192 tokens on an H200
 CHUNK = 1024
@@ -75,7 +81,7 @@ def _chunk_kernel(
     temperature = 0.0
     if not IS_GREEDY:
         temperature = tl.load(temperatures + row)
-    if temperature > 0:
+    if temperature >= SMALLEST_TEMPERATURE:
         first_key, second_key = draw_keys(tl.load(seeds + row), tl.load(positions + row))
         _, token = best_draw(values, tokens, temperature, first_key, second_key)
         if HAS_SCALED_SUMS:
@@ -125,7 +131,7 @@ def _merge_kernel(
         tl.store(logsumexps_out + row, largest + tl.log(total))
     if not IS_GREEDY:
         temperature = tl.load(temperatures + row)
-        if temperature > 0:
+        if temperature >= SMALLEST_TEMPERATURE:
             first_key, second_key = draw_keys(tl.load(seeds + row), tl.load(positions + row))
             winners = tl.load(logits + row * row_stride + tokens).to(tl.float32)
             scores = score(winners, tokens, temperature, first_key, second_key)

@@ -1,11 +1,14 @@
 """Whatever ends a request early, its sequences are aborted."""
 
 import asyncio
+import logging
 from collections.abc import MutableMapping
 from typing import Any
 
 import httpx
 import pytest
+from ray.exceptions import ActorDiedError, TaskCancelledError
+from ray.serve.exceptions import RequestCancelledError
 
 from engine.errors import EngineError, Overloaded, PromptTooLong
 from engine.runtime.protocol import TokenStream
@@ -110,6 +113,74 @@ async def test_a_failed_send_ends_every_prompt_and_leaves_no_task() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
+# what a connection raises when its client is gone: sockets, and Serve between proxy and replica
+GONE = [
+    ConnectionResetError(),
+    KeyError("Request ID 1 not found."),
+    RuntimeError("New messages cannot be sent after the queue is closed."),
+    TaskCancelledError(),
+    RequestCancelledError("1"),
+    ActorDiedError(),
+]
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT, "/tokenize", "/detokenize", "/v1/prefixes"])
+@pytest.mark.parametrize("error", GONE, ids=repr)
+async def test_a_client_that_leaves_while_its_body_is_read_costs_no_log_line(
+    path: str, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = FakeEngineClient([])
+    sent: list[MutableMapping[str, Any]] = []
+    parts = [{"type": "http.request", "body": b'{"model', "more_body": True}]
+
+    async def receive() -> MutableMapping[str, Any]:
+        if parts:
+            return parts.pop()
+        raise error
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    with caplog.at_level(logging.INFO):
+        await make_app(client)(scope_of(path), receive, send)
+    assert (sent, client.prompts, caplog.records) == ([], [], [])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("error", GONE, ids=repr)
+async def test_a_client_that_leaves_while_it_is_answered_costs_no_log_line(
+    stream: bool, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = FakeEngineClient([Script(encode("The quick brown fox"))])
+    with caplog.at_level(logging.INFO):
+        await call(make_app(client), completion_body(stream=stream), None, error)
+        await call(make_app(client), completion_body(temperature="hot"), None, error)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("error", GONE, ids=repr)
+async def test_a_connection_that_breaks_while_tokens_are_made_ends_the_request(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = waiting()
+    body = httpx.Request("POST", "http://test", json=completion_body()).content
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> MutableMapping[str, Any]:
+        if messages:
+            return messages.pop()
+        await client.paused.wait()
+        raise error
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        raise AssertionError
+
+    with caplog.at_level(logging.INFO):
+        await make_app(client)(scope_of(COMPLETIONS), receive, send)
+    assert client.aborted == [0]
+    assert caplog.records == []
+
+
 async def test_a_request_that_ends_by_itself_is_not_aborted() -> None:
     client = FakeEngineClient([Script(encode("The quick"))])
     async with in_process(make_app(client)) as http:
@@ -162,8 +233,13 @@ async def test_a_prompt_that_fits_no_pool_is_named_as_the_client_named_it(
     )
 
 
-async def call(app: Any, body: dict[str, Any], sent: list[MutableMapping[str, Any]] | None) -> None:
-    """Call the application without a server; with nowhere to send, sending text fails."""
+async def call(
+    app: Any,
+    body: dict[str, Any],
+    sent: list[MutableMapping[str, Any]] | None,
+    error: Exception | None = None,
+) -> None:
+    """Call the application without a server; with nowhere to send, sending text raises `error`."""
     request = httpx.Request("POST", f"http://test{COMPLETIONS}", json=body)
     messages = [{"type": "http.request", "body": request.content, "more_body": False}]
 
@@ -177,14 +253,17 @@ async def call(app: Any, body: dict[str, Any], sent: list[MutableMapping[str, An
         if sent is not None:
             sent.append(message)
         elif message["type"] == "http.response.body":
-            raise ConnectionError
+            raise error or ConnectionError
 
-    scope = {
+    await app(scope_of(COMPLETIONS), receive, send)
+
+
+def scope_of(path: str) -> dict[str, Any]:
+    return {
         "type": "http",
         "method": "POST",
-        "path": COMPLETIONS,
-        "raw_path": COMPLETIONS.encode(),
+        "path": path,
+        "raw_path": path.encode(),
         "query_string": b"",
         "headers": [(b"content-type", b"application/json")],
     }
-    await app(scope, receive, send)

@@ -43,6 +43,22 @@ async def test_sampling_parameters_reach_the_engine() -> None:
     assert (sampling.ignore_eos, sampling.num_logprobs) == (True, 3)
 
 
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_model_s_own_defaults_reach_the_engine(path: str, stream: bool) -> None:
+    client = FakeEngineClient([Script([5, EOS])])
+    app = make_app(client, sampling_defaults={"top_k": 1, "temperature": 0.6, "top_p": 0.9})
+    async with in_process(app) as http:
+        for fields in ({}, {"temperature": None}, {"top_k": 0, "temperature": 1}):
+            await http.post(path, json=BODIES[path](stream=stream, **fields))
+        search = await http.post(path, json=BODIES[path](stream=stream, use_beam_search=True, n=2))
+    assert search.status_code == 200
+    assert "x-ignored-parameters" not in search.headers
+    found = [(s.top_k, s.temperature, s.top_p) for s in client.samplings[:3]]
+    assert found == [(1, 0.6, 0.9), (1, 0.6, 0.9), (0, 1.0, 0.9)]
+    assert (client.samplings[3].beam_width, client.samplings[3].top_p) == (2, 1.0)
+
+
 async def test_negative_zero_is_greedy_and_top_k_minus_one_is_off() -> None:
     client = FakeEngineClient([Script([5, EOS])])
     await post(client, CHAT, chat_body(temperature=-0.0, top_k=-1))

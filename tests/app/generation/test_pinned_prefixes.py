@@ -79,6 +79,21 @@ def test_a_bad_prefix_is_named(entry: dict[str, Any], message: str) -> None:
         encoded([entry, {"name": "b", "text": TEXT}])
 
 
+def test_a_pool_that_is_not_measured_yet_takes_any_prefix() -> None:
+    config = parse_config({"pinned_prefixes": [{"name": "a", "text": TEXT}]})
+    engine = scripted.engine_config(pinned_prefix_share=0.2, num_blocks=0, device="cuda")
+    [prefix] = encode_prefixes(config.pinned_prefixes, engine, chatml_tokenizer(), ())
+    assert prefix.token_ids == tuple(encode(TEXT))
+
+
+@pytest.mark.parametrize("num_blocks", [0, 60])
+def test_without_a_share_nothing_is_pinned(num_blocks: int) -> None:
+    config = parse_config({"pinned_prefixes": [{"name": "a", "text": TEXT}]})
+    engine = scripted.engine_config(num_blocks=num_blocks)
+    with pytest.raises(ConfigError, match="pinned_prefix_share 0 allows 0; raise the share"):
+        encode_prefixes(config.pinned_prefixes, engine, chatml_tokenizer(), ())
+
+
 @pytest.mark.parametrize(("num_tokens", "fits"), [(199, True), (200, False)])
 def test_a_prefix_leaves_room_for_a_token(num_tokens: int, fits: bool) -> None:
     """The context has 200 tokens."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.generation.sampling import is_ranked, sampling_params, scoring_params
+from app.generation.sampling import is_ranked, sampling_params, scoring_params, with_defaults
 from app.protocol.completion_request import CompletionRequest
 from engine.types import SamplingParams
 from tests.app.api.server import completion_body
@@ -27,6 +27,31 @@ def test_a_request_without_a_seed_gets_one_of_its_own(fields: dict[str, Any]) ->
 @pytest.mark.parametrize("seed", [0, 7, -(2**63), 2**63 - 1])
 def test_a_seed_is_kept(seed: int) -> None:
     assert params(seed=seed).seed == seed
+
+
+DEFAULTS = {"temperature": 0.0, "top_k": 3, "repetition_penalty": 1.1}
+
+
+def test_the_model_s_defaults_hold_where_a_request_names_nothing() -> None:
+    sampling = sampling_params(with_defaults(request(), DEFAULTS), 8, ())
+    assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.0, 3, 1.0)
+    assert sampling.repetition_penalty == 1.1
+    # those of the schema count as named too
+    named = request(temperature=1.0, top_k=0, repetition_penalty=1.0, n=2)
+    sampling = sampling_params(with_defaults(named, DEFAULTS), 8, ())
+    assert (sampling.temperature, sampling.top_k, sampling.n) == (1.0, 0, 2)
+    assert not sampling.changes_logits
+
+
+def test_greedy_by_default_is_greedy_throughout() -> None:
+    ranked = with_defaults(request(n=2, best_of=4), DEFAULTS)
+    assert not is_ranked(ranked)
+    assert sampling_params(ranked, 8, ()).n == 1
+
+
+def test_a_beam_search_takes_no_defaults() -> None:
+    search = request(use_beam_search=True, n=2)
+    assert with_defaults(search, DEFAULTS) is search
 
 
 def test_one_sequence_is_made_where_all_would_be_equal() -> None:

@@ -25,7 +25,7 @@ def test_no_name_makes_one_caller_s_salt_another_s() -> None:
 
 
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
-async def test_the_engine_is_told_the_tenant(path: str) -> None:
+async def test_the_engine_gets_the_tenant(path: str) -> None:
     client = FakeEngineClient([Script([5, 2])])
     async with in_process(make_app(client, api_key_sha256=DIGESTS)) as http:
         for key in KEYS:

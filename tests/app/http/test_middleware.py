@@ -8,7 +8,15 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.app.api.server import COMPLETIONS, MODEL, completion_body, in_process, make_app, serving
+from tests.app.api.server import (
+    COMPLETIONS,
+    MODEL,
+    completion_body,
+    encode,
+    in_process,
+    make_app,
+    serving,
+)
 from tests.fakes.scripted_engine import FakeEngineClient, Script
 
 KEY = (hashlib.sha256(b"secret").digest(),)
@@ -144,6 +152,76 @@ async def test_every_path_but_probes_needs_a_key(headers: list[tuple[str, str]])
             assert response.headers["www-authenticate"] == "Bearer"
         assert (await http.get("/live")).status_code == 200
         assert (await http.get("/health")).status_code == 200
+
+
+PAGE = "https://chat.example.com"
+PREFLIGHT = {
+    "origin": PAGE,
+    "access-control-request-method": "POST",
+    "access-control-request-headers": "authorization,content-type,x-stainless-lang",
+}
+
+
+@pytest.mark.parametrize(("origins", "allowed"), [((PAGE,), PAGE), (("*",), "*")])
+async def test_a_preflight_is_answered_without_a_key(origins: Any, allowed: str) -> None:
+    async with in_process(app(cors_origins=origins, api_key_sha256=KEY)) as http:
+        for path in (COMPLETIONS, "/v1/prefixes/a", "/nope"):
+            response = await http.options(path, headers=PREFLIGHT)
+            assert response.status_code == 200
+            assert response.headers["access-control-allow-origin"] == allowed
+            assert "POST" in response.headers["access-control-allow-methods"]
+            assert "x-stainless-lang" in response.headers["access-control-allow-headers"]
+            assert len(response.headers.get_list("x-request-id")) == 1
+
+
+async def test_a_page_of_another_origin_gets_no_leave() -> None:
+    other = {**PREFLIGHT, "origin": "https://elsewhere.example.com"}
+    async with in_process(app(cors_origins=(PAGE,))) as http:
+        assert (await http.options(COMPLETIONS, headers=other)).status_code == 400
+        for headers in (other, {}):
+            response = await http.post(COMPLETIONS, json=completion_body(), headers=headers)
+            assert "access-control-allow-origin" not in response.headers
+
+
+async def test_without_the_option_no_page_gets_leave() -> None:
+    async with in_process(app()) as http:
+        refused = await http.options(COMPLETIONS, headers=PREFLIGHT)
+        assert_error(refused, 405, "method_not_allowed")
+        answer = await http.post(COMPLETIONS, json=completion_body(), headers={"origin": PAGE})
+    for response in (refused, answer):
+        assert not [name for name in response.headers if name.startswith("access-control")]
+
+
+@pytest.mark.parametrize("key", ["secret", "wrong"])
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"stream": True}, {"stream": True, "n": 2, "use_beam_search": True}, {"max_tokens": -1}],
+    ids=str,
+)
+async def test_answers_of_every_kind_may_be_read(key: str, fields: dict[str, Any]) -> None:
+    headers = {"origin": PAGE, "authorization": f"Bearer {key}"}
+    async with serving(app(cors_origins=(PAGE,), api_key_sha256=KEY)) as http:
+        response = await http.post(COMPLETIONS, json=completion_body(**fields), headers=headers)
+    assert response.status_code == (
+        401 if key == "wrong" else 400 if "max_tokens" in fields else 200
+    )
+    assert response.headers["access-control-allow-origin"] == PAGE
+    assert response.headers["vary"] == "Origin"
+    assert "x-request-id" in response.headers["access-control-expose-headers"]
+
+
+async def test_a_stream_to_a_page_comes_as_it_is_made() -> None:
+    client = FakeEngineClient([Script(encode("The quick brown fox"), pause_at=1)])
+    body, headers = completion_body(stream=True), {"origin": PAGE}
+    async with (
+        serving(make_app(client, cors_origins=("*",))) as http,
+        http.stream("POST", COMPLETIONS, json=body, headers=headers) as response,
+    ):
+        assert response.headers["access-control-allow-origin"] == "*"
+        parts = response.aiter_raw()
+        assert b"quick" not in await anext(parts)
+        client.resume.set()
+        assert b"".join([part async for part in parts]).endswith(b"data: [DONE]\n\n")
 
 
 async def test_health_is_readiness_and_live_is_not() -> None:

@@ -16,7 +16,7 @@ from engine.model_config import read_model_config
 from engine.runtime.protocol import EngineClient
 from engine.types import SamplingParams, int32
 from load_tests.traffic.schedule import Extent
-from load_tests.whatif.trace import read_traces
+from load_tests.traffic.trace import read_traces
 from tests.app.api.answers import post
 from tests.app.api.server import COMPLETIONS, completion_body, encode, in_process, make_app
 from tests.app.text.tokenizers import chatml_tokenizer

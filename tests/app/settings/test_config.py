@@ -45,6 +45,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_known_one(
         ("served_model_name", ["", 3, "x" * 257]),
         ("dtype", ["fp8", None]),
         ("device", ["tpu"]),
+        ("cors_origins", ["*", None, 3]),
         ("load_format", ["pickle"]),
         ("tensor_parallel_size", [0, 65, 1.5]),
         ("block_size", [0, 257, "16", True]),
@@ -121,3 +122,15 @@ def test_the_served_name_follows_the_model(tmp_path: Path) -> None:
 def test_models_are_kept_where_xdg_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert parse_config({}).cache_folder == tmp_path / "pagoda"
+
+
+def test_origins_are_listed_as_browsers_write_them() -> None:
+    origins = ["https://chat.example.com", "http://localhost:3000", "app://obsidian.md", "*"]
+    assert parse_config({"cors_origins": origins}).cors_origins == tuple(origins)
+    assert parse_config({}).cors_origins == ()
+
+
+@pytest.mark.parametrize("origin", ["", "chat.example.com", "https://a.example/", 3, None])
+def test_what_is_no_origin_is_refused_by_its_place(origin: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"^cors_origins\.1 is {origin!r}: "):
+        parse_config({"cors_origins": ["*", origin]})

@@ -140,6 +140,12 @@ def test_a_gpu_is_measured_before_it_is_shared_out() -> None:
     assert settings(device="cuda", kv_cache_gib=gib(1024)).num_blocks == 64
 
 
+def test_only_a_context_that_nobody_set_is_clipped_to_what_a_gpu_has() -> None:
+    assert settings(device="cuda").scheduler.fitted(10, 16).max_model_len == 160
+    given = settings(device="cuda", max_model_len=1024).scheduler
+    assert given.fitted(10, 16) is given
+
+
 def test_limits_of_the_batch_follow_the_device_and_each_other() -> None:
     def limits(**options: Any) -> tuple[int, int]:
         engine = settings(num_blocks=64, **options)

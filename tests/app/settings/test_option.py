@@ -1,6 +1,8 @@
 """The application's options are the engine's fields: one default, one range, one text."""
 
+import ast
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,7 +13,9 @@ from app.settings.engine_settings import to_engine_config
 from app.settings.option import ENGINE_FIELDS, engine_option
 from engine.config import EngineConfig, SchedulerConfig, bounds_of, doc_of
 from engine.errors import ConfigError
+from tests import ROOT
 from tests.app.settings.test_engine_settings import MODEL
+from tests.test_architecture import sources
 
 # option -> the engine's field in another unit
 CONVERTED = {
@@ -27,10 +31,10 @@ FILLED_IN = {
 OTHER_KIND = {"model", "pinned_prefixes"}
 ONLY_APPLICATION = {
     "served_model_name", "stream_interval_ms", "cache_folder", "unknown_parameters",
-    "api_keys_file", "flight_recorder", "limits",
+    "api_keys_file", "cors_origins", "flight_recorder", "limits",
 }  # fmt: skip
 # what a user cannot set
-ONLY_ENGINE = {"model_path", "scheduler", "eos_token_ids", "run_ahead", "graphs"}
+ONLY_ENGINE = {"model_path", "scheduler", "eos_token_ids", "clips_context", "run_ahead", "graphs"}
 
 SHARED = sorted(ENGINE_FIELDS.keys() & AppConfig.model_fields.keys() - OTHER_KIND)
 
@@ -44,6 +48,26 @@ def test_each_name_is_on_both_sides_or_in_a_list() -> None:
     options, engine = set(AppConfig.model_fields), set(ENGINE_FIELDS)
     assert options - engine == CONVERTED.keys() | ONLY_APPLICATION
     assert engine - options == set(CONVERTED.values()) | ONLY_ENGINE
+
+
+@pytest.mark.parametrize("path", sources("app", "engine"))
+def test_errors_speak_of_options_that_a_user_can_set(path: str) -> None:
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    texts = [
+        part.value
+        for call in calls
+        if isinstance(call.func, ast.Name) and call.func.id == "ConfigError"
+        for part in ast.walk(call)
+        if isinstance(part, ast.Constant) and isinstance(part.value, str)
+    ]
+    # `scheduler` is a plain word too
+    inner = (
+        {*CONVERTED.values(), *ONLY_ENGINE}
+        - {"scheduler", "graphs"}
+        - AppConfig.model_fields.keys()
+    )
+    assert not inner & set(re.findall(r"\w+", " ".join(texts)))
 
 
 def test_no_name_is_in_both_dataclasses() -> None:

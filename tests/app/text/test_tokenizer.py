@@ -191,6 +191,42 @@ def test_special_tokens_are_named_by_text_or_object(tmp_path: Path) -> None:
     assert tokenizer.decode(tokenizer.encode_chat([])) == "<e>|<b>"
 
 
+STRICT = "{{ raise_exception('only users may speak') }}"
+
+
+@pytest.mark.parametrize(
+    ("template", "ends"),
+    [
+        (QWEN2, ["<e>", "<|im_end|>"]),
+        (LLAMA3, ["<e>", "<|eot_id|>"]),
+        ("{% for m in messages %}{{ m.content | trim }} \n{{ eos_token }}{% endfor %}", ["<e>"]),
+        ("{% for m in messages %}User: {{ m.content }}\n{% endfor %}", ["<e>"]),
+        ("{% for m in messages %}{{ m.content }} over.{% endfor %}", ["<e>"]),
+        ("{{ messages[0].content }}<|im_end|>", ["<e>"]),
+        (STRICT, ["<e>"]),
+    ],
+    ids=["chatml", "llama3", "eos", "no mark", "words", "no answer", "refused"],
+)
+def test_the_end_of_a_text_and_of_a_turn_are_ends(
+    template: str, ends: list[str], tmp_path: Path
+) -> None:
+    special = ["<|im_start|>", "<|im_end|>", *LLAMA3_TOKENS, "<e>"]
+    folder = write_model(tmp_path, template, special=special, bos=LLAMA3_TOKENS[0])
+    tokenizer = Tokenizer.load(folder)
+    assert [tokenizer.decode([token]) for token in tokenizer.end_ids] == ends
+
+
+def test_the_end_of_a_turn_need_not_be_special(tmp_path: Path) -> None:
+    backend = Backend.from_str(byte_level_backend().to_str())
+    backend.add_tokens(["[end]"])
+    tokenizer = Tokenizer(backend, {}, "{{ messages[-1].content }}[end]")
+    assert tokenizer.decode(tokenizer.end_ids) == "[end]"
+
+
+def test_an_end_that_the_vocabulary_lacks_is_none() -> None:
+    assert Tokenizer(byte_level_backend(), {"eos_token": "</s>"}, None).end_ids == ()
+
+
 def test_control_tokens_are_shown_unless_they_are_skipped() -> None:
     tokenizer = chatml_tokenizer()
     ids = tokenizer.encode("<|im_start|>hi<|im_end|>")

@@ -38,6 +38,28 @@ def test_sequences_end_at_the_models_ids_unless_others_are_given() -> None:
     assert other.scheduler.eos_token_ids == (7, 8)
 
 
+@pytest.mark.parametrize(
+    ("num_blocks", "options", "expected"),
+    [
+        (4, {}, 32),
+        (3, {}, 24),
+        (0, {}, 2),
+        # two may be pinned, and one is kept free
+        (5, {"pinned_prefix_share": 0.4, "watermark": 0.2}, 16),
+        (5, {"watermark": 0.2}, 32),
+        (3, {"clips_context": False}, 32),
+    ],
+)
+def test_a_context_is_clipped_to_a_pool_beside_its_pins(
+    num_blocks: int, options: dict[str, Any], expected: int
+) -> None:
+    needed = {"max_num_batched_tokens": 64, "max_model_len": 32, "clips_context": True}
+    config = SchedulerConfig(**(needed | options))
+    fitted = config.fitted(num_blocks, 8)
+    assert fitted == replace(config, max_model_len=expected)
+    assert fitted.fitted(num_blocks, 8) is fitted
+
+
 def test_changes_reach_both_parts_and_leave_the_rest() -> None:
     config = EngineConfig.from_options(model=MODEL, **NEEDED, prompt_share=0.25)
     changed = config.with_options(max_num_seqs=5, prefix_cache=False)

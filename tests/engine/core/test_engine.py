@@ -56,6 +56,19 @@ def test_a_refused_request_changes_nothing() -> None:
     checked.drain()
 
 
+def test_a_context_is_clipped_to_what_the_workers_hold() -> None:
+    config = SchedulerConfig(max_num_batched_tokens=16, max_model_len=64, clips_context=True)
+    capacity = Capacity(num_blocks=4, block_size=4, num_rows=4)
+    engine = Engine(config, SymbolicExecutor(capacity, SymbolicModel(50)))
+    sampling = SamplingParams(max_tokens=60, temperature=0.0, ignore_eos=True)
+    engine.scheduler.add(Request(request_id=0, prompt=int32([1] * 6), sampling=sampling))
+    lengths = []
+    while engine.has_work:
+        output = engine.step(0.0)
+        lengths.append(len(output.tokens) if output else 0)
+    assert sum(lengths) == 10
+
+
 def test_the_age_of_the_earliest_in_each_queue_is_reported() -> None:
     sampling = SamplingParams(max_tokens=3, ignore_eos=True)
     capacity = Capacity(num_blocks=3, block_size=4, num_rows=4, num_swap_blocks=4)

@@ -15,7 +15,7 @@ import pytest
 
 from engine.errors import EngineError, WorkerDied
 from engine.executor.channel import Channel, ChannelClosed, connect
-from engine.executor.gang import PLANS, REPLIES, GangExecutor, Reply
+from engine.executor.gang import PLANS, REPLIES, GangExecutor
 from engine.executor.rank_actor import RankActor, serve_plans
 from engine.types import Capacity, StepPlan, StepResult, int32
 from tests.channels import channel_pair
@@ -59,7 +59,7 @@ class _Recorded:
         return StepResult(step=self.step, tokens=int32([self.step + 40]))
 
 
-def _serve(worker: _Recorder, *steps: int, is_first: bool = True) -> list[Reply]:
+def _serve(worker: _Recorder, *steps: int, is_first: bool = True) -> list[StepResult | int | str]:
     """Serve plans that have all come already, to the end of the channel; what was answered."""
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     near = Channel(left)
@@ -80,8 +80,7 @@ def test_plans_are_executed_and_answered_in_their_order() -> None:
     worker = _Recorder()
     replies = _serve(worker, 3, 1, 2)
     assert worker.steps == [3, 1, 2]
-    assert [reply.step for reply in replies] == [3, 1, 2]
-    assert [reply.result.tokens.tolist() for reply in replies if reply.result] == [[43], [41], [42]]
+    assert replies == [StepResult(step=step, tokens=int32([step + 40])) for step in (3, 1, 2)]
 
 
 def test_the_worker_is_closed_behind_the_last_plan() -> None:
@@ -91,7 +90,7 @@ def test_the_worker_is_closed_behind_the_last_plan() -> None:
 
 
 def test_ranks_but_the_first_acknowledge_without_a_result() -> None:
-    assert _serve(_Recorder(), 0, 1, is_first=False) == [Reply(step=0), Reply(step=1)]
+    assert _serve(_Recorder(), 0, 1, is_first=False) == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -103,8 +102,8 @@ def test_ranks_but_the_first_acknowledge_without_a_result() -> None:
 )
 def test_a_failure_is_the_last_answer(worker: _Recorder, error: str) -> None:
     first, last = _serve(worker, 0, 1, 2)
-    assert first.result is not None
-    assert last == Reply(step=1, error=error)
+    assert isinstance(first, StepResult)
+    assert last == f"step 1: {error}"
     assert worker.is_closed
 
 
@@ -149,9 +148,8 @@ def test_an_actor_serves_on_the_socket_that_it_listens_on(tmp_path: Path, rank: 
         actor.serve()
         near.send(PLANS.encode(prefill(2)))
         reply = REPLIES.decode(near.recv())
-    assert reply.step == 2
-    # only rank 0 has results
-    assert (reply.result is not None) == (rank == 0)
+    # only rank 0 sends its results
+    assert reply == (StepResult(step=2, tokens=int32([42])) if rank == 0 else 2)
 
 
 def test_a_failed_step_is_reported_and_ends_the_rank() -> None:

@@ -1,4 +1,4 @@
-"""Every family on a GPU: in float32 the same tokens as transformers, alone and in searches."""
+"""Every family on a GPU: in float32 the same tokens as transformers, greedily and in searches."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -36,11 +36,11 @@ def test_searches_equal_the_cpu(name: str, tmp_path: Path) -> None:
     tiny = save_tiny(name, tmp_path)
     prompts = [list(range(start, start + 20)) for start in (3, 40, 100)]
     sampling = SamplingParams(max_tokens=20, beam_width=4, n=4)
-    told = [
+    tokens = [
         tokens_of(run(tiny, prompts, sampling, device=device, max_num_seqs=16))
         for device in ("cpu", "cuda")
     ]
-    assert told[0] == told[1]
+    assert tokens[0] == tokens[1]
 
 
 @pytest.mark.parametrize("name", ["mha", "opt", "gpt2"])

@@ -183,7 +183,7 @@ def test_progress_counts_a_tensor_in_sections_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["opt", "opt_norms_last", "gpt2"])
-def test_dummy_weights_need_the_shape_alone(name: str, tmp_path: Path) -> None:
+def test_dummy_weights_need_only_the_shape(name: str, tmp_path: Path) -> None:
     tiny = save_tiny(name, tmp_path)
     (tiny.folder / _FILE).unlink()
     assert _load(tiny.config(load_format="dummy")).num_kv_heads == 4

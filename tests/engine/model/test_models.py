@@ -107,7 +107,7 @@ def test_preempted_requests_generate_what_transformers_does(
     num_recomputed, num_swapped = engine.num_preempted
     assert (num_swapped if mode == "swap" else num_recomputed) > 0
     for index, prompt in enumerate(prompts):
-        assert engine.told[index, 0].tokens == model.greedy(prompt, _NUM_TOKENS)
+        assert engine.reported[index, 0].tokens == model.greedy(prompt, _NUM_TOKENS)
 
 
 @pytest.mark.parametrize("name", ["opt", "gpt2"])
@@ -118,7 +118,7 @@ def test_more_positions_than_the_model_has_learned_are_refused(name: str, tmp_pa
         load_worker(model.config(max_model_len=257))
 
 
-def test_rows_of_a_mixed_batch_equal_each_alone(tiny: TinyModel) -> None:
+def test_rows_of_a_mixed_batch_equal_each_by_itself(tiny: TinyModel) -> None:
     driver = Driver(_load(tiny, block_size=4))
     rows = [driver.admit(_prompt(length, length)) for length in (1, 5, 33, 60)]
     driver.run(rows, num_tokens=24)

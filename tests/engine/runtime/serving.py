@@ -10,9 +10,10 @@ import ray
 
 from engine.errors import EngineError
 from engine.runtime.client.client import RemoteEngineClient
+from engine.runtime.replica.client_session import ClientLimits
 from engine.runtime.replica.gang import GangOptions, start_gang
 from engine.runtime.replica.pin_at_start import LocalEngineHandle
-from engine.runtime.replica.supervisor import ClientLimits, Supervisor
+from engine.runtime.replica.supervisor import Supervisor
 from engine.types import SamplingParams, int32
 from tests.fakes import scripted_worker as scripted
 
@@ -77,8 +78,10 @@ def params(max_tokens: int, n: int = 1) -> SamplingParams:
     return SamplingParams(max_tokens=max_tokens, n=n)
 
 
-async def generate(client: RemoteEngineClient, prompt: list[int], max_tokens: int) -> list[int]:
-    stream = await client.submit(int32(prompt), params(max_tokens))
+async def generate(
+    client: RemoteEngineClient, prompt: list[int], sampling: SamplingParams
+) -> list[int]:
+    stream = await client.submit(int32(prompt), sampling)
     return [token async for delta in stream for token in delta.tokens]
 
 
@@ -86,7 +89,7 @@ async def until_empty(supervisor: Supervisor, client: RemoteEngineClient) -> Non
     """Wait until no request is open and every block has come back."""
     async with asyncio.timeout(20):
         while supervisor.num_open or not _is_empty(supervisor):
-            await generate(client, [5], 2)
+            await generate(client, [5], params(2))
 
 
 def _is_empty(supervisor: Supervisor) -> bool:

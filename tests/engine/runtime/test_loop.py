@@ -7,7 +7,7 @@ from engine.core.engine import Engine
 from engine.errors import WorkerDied
 from engine.executor.channel import Channel, ChannelClosed
 from engine.runtime.loop import EngineLoop
-from engine.runtime.messages import COMMANDS, OUTPUTS, Command
+from engine.runtime.messages import COMMANDS, OUTPUTS, EngineCommand, Withdrawal
 from engine.runtime.outputs import deltas
 from engine.types import (
     ALL_CHOICES,
@@ -62,7 +62,7 @@ def executor(request: pytest.FixtureRequest) -> SymbolicExecutor:
     return SymbolicExecutor(CAPACITY, scripted.ScriptedModel(), run_ahead=request.param)
 
 
-def run(executor: SymbolicExecutor, *turns: list[Command]) -> list[StepOutput]:
+def run(executor: SymbolicExecutor, *turns: list[EngineCommand]) -> list[StepOutput]:
     """Outputs until the work is done; commands of one turn arrive together."""
     channel = ScriptedChannel([[COMMANDS.encode(command) for command in turn] for turn in turns])
     engine = Engine(scripted.engine_config(pinned_prefix_share=0.2).scheduler, executor)
@@ -73,25 +73,23 @@ def run(executor: SymbolicExecutor, *turns: list[Command]) -> list[StepOutput]:
     return channel.outputs
 
 
-def submit(request_id: int, prompt: list[int], max_tokens: int, n: int = 1) -> Command:
+def submit(request_id: int, prompt: list[int], max_tokens: int, n: int = 1) -> Request:
     sampling = SamplingParams(max_tokens=max_tokens, n=n)
-    return Command(request=Request(request_id=request_id, prompt=int32(prompt), sampling=sampling))
+    return Request(request_id=request_id, prompt=int32(prompt), sampling=sampling)
 
 
-def pin(request_id: int, prompt: list[int], name: str) -> Command:
-    return Command(
-        request=Request(
-            request_id=request_id,
-            prompt=int32(prompt),
-            sampling=SamplingParams(max_tokens=1),
-            pin=Pin(name=name),
-        )
+def pin(request_id: int, prompt: list[int], name: str) -> Request:
+    return Request(
+        request_id=request_id,
+        prompt=int32(prompt),
+        sampling=SamplingParams(max_tokens=1),
+        pin=Pin(name=name),
     )
 
 
-def abort(request_ids: list[int], choice: int = ALL_CHOICES) -> Command:
+def abort(request_ids: list[int], choice: int = ALL_CHOICES) -> Withdrawal:
     choices = int32([choice] * len(request_ids))
-    return Command(aborts=int64(request_ids), abort_choices=choices)
+    return Withdrawal(int64(request_ids), choices)
 
 
 def ends(outputs: list[StepOutput]) -> list[tuple[int, int, FinishReason]]:
@@ -111,7 +109,7 @@ def test_tokens_of_a_request_come_back_in_order(executor: SymbolicExecutor) -> N
     assert dict(deltas(outputs))[7].tokens.tolist() == scripted.continuation([1, 2, 3], 5)
 
 
-def test_commands_that_arrive_together_are_obeyed_before_the_next_step(
+def test_commands_that_arrive_together_are_carry_outed_before_the_next_step(
     executor: SymbolicExecutor,
 ) -> None:
     outputs = run(executor, [submit(7, [1], 5), submit(8, [2], 5)])
@@ -175,7 +173,7 @@ def test_a_prefix_is_pinned_found_and_released(executor: SymbolicExecutor) -> No
         [submit(8, [1] * 12, 3)],
         *[[]] * 8,
         # nothing else is to do: the prefixes that are left are reported all the same
-        [Command(releases=((b"", "a"), (b"", "b")))],
+        [Withdrawal(int64(), int32(), ((b"", "a"), (b"", "b")))],
     )
     lists = [output.pinned for output in outputs if output.pinned is not None]
     [prefix] = lists[-2]

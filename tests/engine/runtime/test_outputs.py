@@ -11,7 +11,7 @@ from engine.runtime.outputs import (
     ended_choices,
     failure,
     idle_stats,
-    part_by_owner,
+    split_by_client,
 )
 from engine.runtime.protocol import Delta
 from engine.types import (
@@ -39,8 +39,8 @@ ROWS = st.lists(
     ),
     max_size=8,
 )
-# requests 0 and 1 are of nobody any more
-OWNERS = {2: "a", 3: "b", 4: "a", 5: "c"}
+# requests 0 and 1 have no client any more
+CLIENTS = {2: "a", 3: "b", 4: "a", 5: "c"}
 Row = tuple[int, int, int, int, list[int]]
 
 
@@ -68,21 +68,21 @@ def by_choice(*outputs: StepOutput) -> dict[tuple[int, int], Delta]:
 
 
 @given(ROWS)
-def test_parting_gives_each_owner_its_own_rows_in_order(rows: list[Row]) -> None:
+def test_splitting_gives_each_client_its_own_rows_in_order(rows: list[Row]) -> None:
     output = output_of(rows)
-    parts = part_by_owner(output, OUTPUTS.encode(output), OWNERS)
-    assert set(parts) == {OWNERS[row[0]] for row in rows if row[0] in OWNERS}
-    for owner, part in parts.items():
-        mine = output_of([row for row in rows if OWNERS.get(row[0]) == owner])
+    parts = split_by_client(output, OUTPUTS.encode(output), CLIENTS)
+    assert set(parts) == {CLIENTS[row[0]] for row in rows if row[0] in CLIENTS}
+    for client, part in parts.items():
+        mine = output_of([row for row in rows if CLIENTS.get(row[0]) == client])
         assert by_choice(OUTPUTS.decode(part)) == by_choice(mine)
 
 
-def test_an_output_of_one_owner_is_passed_on_as_it_is() -> None:
+def test_an_output_of_one_client_is_passed_on_as_it_is() -> None:
     output = output_of([(2, 0, 7, 0, []), (4, 1, 8, 0, [])])
-    assert part_by_owner(output, b"as it came", OWNERS) == {"a": b"as it came"}
+    assert split_by_client(output, b"as it came", CLIENTS) == {"a": b"as it came"}
 
 
-def test_owners_are_told_what_concerns_their_requests_and_nothing_of_pins() -> None:
+def test_clients_get_what_concerns_their_requests_and_nothing_of_pins() -> None:
     rows: list[Row] = [(2, 0, 7, 0, []), (3, 0, 8, 0, []), (2, 1, 9, 0, [])]
     why = Refusal(code="invalid_value", message="no")
     output = replace(
@@ -92,7 +92,7 @@ def test_owners_are_told_what_concerns_their_requests_and_nothing_of_pins() -> N
         refusals=((3, why),),
         pinned=(),
     )
-    parts = {o: OUTPUTS.decode(p) for o, p in part_by_owner(output, b"", OWNERS).items()}
+    parts = {o: OUTPUTS.decode(p) for o, p in split_by_client(output, b"", CLIENTS).items()}
     assert list(parts["a"].cached_tokens) == [0, 3]
     assert list(parts["a"].preemptions) == [1, 2]
     assert [delta.num_preemptions for delta in by_choice(output).values()] == [1, 0, 2]
@@ -104,7 +104,7 @@ def test_owners_are_told_what_concerns_their_requests_and_nothing_of_pins() -> N
         (2, 1): 3,
     }
     single = replace(output_of(rows[:1]), pinned=())
-    assert OUTPUTS.decode(part_by_owner(single, b"", OWNERS)["a"]).pinned is None
+    assert OUTPUTS.decode(split_by_client(single, b"", CLIENTS)["a"]).pinned is None
 
 
 @given(st.lists(ROWS, max_size=3))
@@ -129,7 +129,7 @@ def test_a_failure_ends_choices_without_a_token() -> None:
     assert math.isnan(failure([(3, 0)], STATS).logprobs[0])
 
 
-def test_steps_of_searches_go_to_their_owners_and_stay_apart() -> None:
+def test_steps_of_searches_go_to_their_clients_and_stay_apart() -> None:
     reported = replace(
         tokens_output([(1, 5, FinishReason.NONE)]),
         beam_requests=int64([2, 2, 3]),
@@ -139,9 +139,9 @@ def test_steps_of_searches_go_to_their_owners_and_stay_apart() -> None:
         beam_logprobs=float32([-1.0, -2.0, -3.0]),
     )
     encoded = OUTPUTS.encode(reported)
-    whole = part_by_owner(reported, encoded, dict.fromkeys((1, 2, 3), "a"))
+    whole = split_by_client(reported, encoded, dict.fromkeys((1, 2, 3), "a"))
     assert whole == {"a": encoded}
-    parts = part_by_owner(reported, encoded, {2: "a", 3: "b"})
+    parts = split_by_client(reported, encoded, {2: "a", 3: "b"})
     steps = {}
     for part in parts.values():
         output = OUTPUTS.decode(part)

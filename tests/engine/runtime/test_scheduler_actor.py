@@ -11,7 +11,7 @@ from engine.executor.channel import Channel, ChannelClosed, Listener
 from engine.executor.gang import GangExecutor
 from engine.executor.rank_actor import serve_plans
 from engine.runtime.loop import EngineLoop
-from engine.runtime.messages import COMMANDS, OUTPUTS, Command
+from engine.runtime.messages import COMMANDS, OUTPUTS
 from engine.runtime.scheduler_actor import SchedulerActor, _run
 from engine.types import Capacity, Request, SamplingParams, int32
 from tests.channels import channel_pair
@@ -107,7 +107,7 @@ def test_an_actor_answers_what_the_replica_sends(
     serving = threading.Thread(target=serve_plans, args=(worker, rank), kwargs={"is_first": True})
     serving.start()
     request = Request(request_id=7, prompt=int32([1, 2, 3]), sampling=SamplingParams(max_tokens=1))
-    replica.send(COMMANDS.encode(Command(request=request)))
+    replica.send(COMMANDS.encode(request))
     assert OUTPUTS.decode(replica.recv()).tokens.tolist() == scripted.continuation([1, 2, 3], 1)
     replica.close()
     serving.join(5.0)

@@ -1,4 +1,4 @@
-"""Runs whole engines over the worker, under memory pressure or not, and gathers what they tell."""
+"""Runs whole engines over the worker, under memory pressure or not, and gathers their outputs."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -40,8 +40,8 @@ class Alternating:
 
 
 @dataclass(slots=True)
-class Told:
-    """Everything told about one choice of one request."""
+class ChoiceReport:
+    """All output of one choice of one request."""
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -58,10 +58,10 @@ class Model(Protocol):
 
 
 class Run:
-    """One engine and all that it has told so far.
+    """One engine and all its output so far.
 
     Attributes:
-        told: by request and choice.
+        reported: output by request and choice.
         plans: what the worker has executed.
     """
 
@@ -78,7 +78,7 @@ class Run:
         config = model.config(**settings)
         executor = Recorder(load(config), run_ahead)
         self.plans = executor.plans
-        self.told: dict[tuple[int, int], Told] = defaultdict(Told)
+        self.reported: dict[tuple[int, int], ChoiceReport] = defaultdict(ChoiceReport)
         self.stats: StepStats | None = None
         self._engine = Engine(config.scheduler, executor, preemption=preemption)
 
@@ -95,7 +95,7 @@ class Run:
         if output is not None:
             self._take(output)
 
-    def drain(self) -> dict[tuple[int, int], Told]:
+    def drain(self) -> dict[tuple[int, int], ChoiceReport]:
         """Run until all is done."""
         while self._engine.has_work:
             self.step()
@@ -103,7 +103,7 @@ class Run:
         usage = self.stats.usage
         assert usage.free + usage.cached == usage.total
         assert usage.swapped == 0
-        return self.told
+        return self.reported
 
     @property
     def num_preempted(self) -> tuple[int, int]:
@@ -115,17 +115,17 @@ class Run:
         top_end = 0
         keys = zip(output.request_ids, output.choices, strict=True)
         for index, key in enumerate(keys):
-            told = self.told[key]
-            assert told.reason is FinishReason.NONE, "news after the end"
-            told.reason = FinishReason(output.finish_reasons[index])
+            reported = self.reported[key]
+            assert reported.reason is FinishReason.NONE, "output after the end"
+            reported.reason = FinishReason(output.finish_reasons[index])
             top_start = top_end
             top_end += output.top_counts[index] if output.top_counts else 0
             if output.tokens[index] >= 0:
-                told.tokens.append(output.tokens[index])
-                told.logprobs.append(output.logprobs[index])
+                reported.tokens.append(output.tokens[index])
+                reported.logprobs.append(output.logprobs[index])
                 tops = slice(top_start, top_end)
                 pairs = zip(output.top_tokens[tops], output.top_logprobs[tops], strict=True)
-                told.tops.append(list(pairs))
+                reported.tops.append(list(pairs))
         self.stats = output.stats
 
 
@@ -160,4 +160,4 @@ def run(
 
 def tokens_of(engine: Run) -> dict[tuple[int, int], list[int]]:
     """Tokens of each request and choice."""
-    return {key: told.tokens for key, told in sorted(engine.told.items())}
+    return {key: reported.tokens for key, reported in sorted(engine.reported.items())}

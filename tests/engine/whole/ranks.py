@@ -45,12 +45,12 @@ def mixed_batch(worker: Worker) -> Outputs:
 
 
 def deterministic_bits(worker: Worker) -> Outputs:
-    """Tokens and bits of log-probabilities of four requests: each alone, then under pressure."""
+    """Tokens and bits of log-probabilities of four requests: by themselves, then under pressure."""
     everybody = range(4)
-    alone = [bits for index in everybody for bits in _serve(worker, [index], SWAP, budget=64)]
+    single = [bits for index in everybody for bits in _serve(worker, [index], SWAP, budget=64)]
     swapped = _serve(worker, everybody, SWAP, budget=64)
     recomputed = _serve(worker, everybody, RECOMPUTE, budget=5)
-    return alone + swapped + recomputed
+    return single + swapped + recomputed
 
 
 def _serve(
@@ -77,7 +77,7 @@ def _serve(
 
 
 def _release_rows(worker: Worker, plans: list[StepPlan]) -> None:
-    """What the next plan of the same scheduler would have told."""
+    """What the next plan of the same scheduler would have reported."""
     rows: set[int] = set()
     for plan in plans:
         rows.difference_update(plan.releases)

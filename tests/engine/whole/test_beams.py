@@ -70,10 +70,10 @@ def _expected(
 def _check(engine: Run, tiny: TinyModel, width: int, length_penalty: float, **more: Any) -> None:
     for index, prompt in enumerate(_PROMPTS):
         ids, scores = _expected(tiny, prompt, width, length_penalty=length_penalty, **more)
-        told = [engine.told[index, choice] for choice in range(width)]
-        assert [hypothesis.tokens for hypothesis in told] == ids
+        reported = [engine.reported[index, choice] for choice in range(width)]
+        assert [hypothesis.tokens for hypothesis in reported] == ids
         if width > 1:
-            own = [sum(t.logprobs) / len(t.tokens) ** length_penalty for t in told]
+            own = [sum(t.logprobs) / len(t.tokens) ** length_penalty for t in reported]
             assert own == pytest.approx(scores, abs=1e-3)
 
 
@@ -115,8 +115,8 @@ def test_sampling_beside_a_search_is_unchanged(tiny: TinyModel) -> None:
     kinds = [_search(4), drawing, _search(2), replace(drawing, n=3, top_p=0.8, seed=4)]
     together = tokens_of(run(tiny, _PROMPTS, kinds, **_settings(tiny, 4, 256)))
     for index, (prompt, kind) in enumerate(zip(_PROMPTS, kinds, strict=True)):
-        alone = tokens_of(run(tiny, [prompt], kind, **_settings(tiny, 4, 256)))
-        assert {(index, choice): ids for (_, choice), ids in alone.items()} == {
+        single = tokens_of(run(tiny, [prompt], kind, **_settings(tiny, 4, 256)))
+        assert {(index, choice): ids for (_, choice), ids in single.items()} == {
             key: ids for key, ids in together.items() if key[0] == index
         }
 
@@ -140,11 +140,13 @@ def test_log_probabilities_follow_the_hypothesis(tiny: TinyModel, mode: str, wid
     num_blocks = 128 if mode == "quiet" else 10 + 7 * width
     engine = run(tiny, _PROMPTS, sampling, **_settings(tiny, 4, num_blocks, **pressure))
     assert (sum(engine.num_preempted) > 0) == (mode != "quiet")
-    for (index, _), told in engine.told.items():
-        expected = _raw_logprobs(tiny, _PROMPTS[index], told.tokens)
-        for place, token in enumerate(told.tokens):
-            assert told.logprobs[place] == pytest.approx(float(expected[place, token]), abs=1e-3)
-            tokens, values = zip(*told.tops[place], strict=True)
+    for (index, _), reported in engine.reported.items():
+        expected = _raw_logprobs(tiny, _PROMPTS[index], reported.tokens)
+        for place, token in enumerate(reported.tokens):
+            assert reported.logprobs[place] == pytest.approx(
+                float(expected[place, token]), abs=1e-3
+            )
+            tokens, values = zip(*reported.tops[place], strict=True)
             top = expected[place].topk(4)
             assert list(tokens) == top.indices.tolist()
             assert list(values) == pytest.approx(top.values.tolist(), abs=1e-3)
@@ -162,7 +164,7 @@ def test_a_width_may_exceed_half_the_vocabulary(tiny: TinyModel, width: int) -> 
     settings = _settings(tiny, 4, 128 * 4, max_num_seqs=128)
     sampling = SamplingParams(max_tokens=4, beam_width=width, n=width, num_logprobs=1)
     engine = run(tiny, [_PROMPTS[0]], sampling, **settings)
-    found = [engine.told[0, choice] for choice in range(width)]
-    assert len({tuple(told.tokens) for told in found}) == width
-    scores = [sum(told.logprobs) / len(told.tokens) for told in found]
+    found = [engine.reported[0, choice] for choice in range(width)]
+    assert len({tuple(reported.tokens) for reported in found}) == width
+    scores = [sum(reported.logprobs) / len(reported.tokens) for reported in found]
     assert scores == sorted(scores, reverse=True)

@@ -27,11 +27,11 @@ def test_each_choice_is_what_its_seed_gives_alone(tiny: TinyModel, block_size: i
     settings: dict[str, Any] = {"block_size": block_size, "max_num_seqs": 16}
     together = run(tiny, _PROMPTS, replace(_DRAWING, n=4), **settings)
     for choice in range(4):
-        alone = run(tiny, _PROMPTS, replace(_DRAWING, seed=21 + choice), **settings)
+        single = run(tiny, _PROMPTS, replace(_DRAWING, seed=21 + choice), **settings)
         for index in range(len(_PROMPTS)):
-            assert together.told[index, choice].tokens == alone.told[index, 0].tokens
-            assert together.told[index, choice].logprobs == pytest.approx(
-                alone.told[index, 0].logprobs, abs=1e-5
+            assert together.reported[index, choice].tokens == single.reported[index, 0].tokens
+            assert together.reported[index, choice].logprobs == pytest.approx(
+                single.reported[index, 0].logprobs, abs=1e-5
             )
     assert len({tuple(tokens) for tokens in tokens_of(together).values()}) == 12
 
@@ -55,7 +55,7 @@ def test_a_prompt_found_in_the_cache_gives_the_same_tokens(
         engine.add(request_id, prompt, sampling)
         engine.drain()
     for choice in range(n):
-        first, second = engine.told[0, choice], engine.told[1, choice]
+        first, second = engine.reported[0, choice], engine.reported[1, choice]
         assert first.tokens == second.tokens
         assert first.logprobs == pytest.approx(second.logprobs, abs=1e-5)
     assert engine.stats is not None
@@ -70,11 +70,11 @@ def test_generated_text_that_comes_back_is_found(tiny: TinyModel, run_ahead: int
     engine.drain()
     num_found = 0
     for choice in range(2):
-        longer = _PROMPTS[0] + engine.told[0, choice].tokens
+        longer = _PROMPTS[0] + engine.reported[0, choice].tokens
         engine.add(1 + choice, longer, _DRAWING)
         engine.drain()
-        alone = run(tiny, [longer], _DRAWING, block_size=4)
-        assert engine.told[1 + choice, 0].tokens == alone.told[0, 0].tokens
+        single = run(tiny, [longer], _DRAWING, block_size=4)
+        assert engine.reported[1 + choice, 0].tokens == single.reported[0, 0].tokens
         # neither the last token of an answer nor that of a prompt is there
         num_found += (len(longer) - 1) // 4 * 4
     assert engine.stats is not None
@@ -113,5 +113,5 @@ def test_a_fork_leaves_its_parent_alone(tiny: TinyModel) -> None:
     prompt = _PROMPTS[0]
     engine = run(tiny, [prompt], replace(_DRAWING, n=3), block_size=16)
     assert sum(len(plan.copy_sources) for plan in engine.plans) == 2
-    alone = run(tiny, [prompt], _DRAWING, block_size=16)
-    assert engine.told[0, 0].tokens == alone.told[0, 0].tokens
+    single = run(tiny, [prompt], _DRAWING, block_size=16)
+    assert engine.reported[0, 0].tokens == single.reported[0, 0].tokens

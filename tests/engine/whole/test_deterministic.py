@@ -14,9 +14,9 @@ from tests.engine.whole.engine_run import (
     SWAP,
     SWAP_BYTES,
     Alternating,
+    ChoiceReport,
     Model,
     Run,
-    Told,
 )
 
 _PROMPTS = [
@@ -109,19 +109,19 @@ def _run(
     return engine
 
 
-def _bits(told: Told) -> tuple[Any, ...]:
+def _bits(reported: ChoiceReport) -> tuple[Any, ...]:
     """Floats of the results, which are compared without tolerance."""
-    return told.tokens, told.logprobs, told.tops
+    return reported.tokens, reported.logprobs, reported.tops
 
 
-def _alone(setting: tuple[Model, dict[str, Any]]) -> list[tuple[Any, ...]]:
-    return [_bits(_run(setting, [prompt], [_SAMPLING]).told[0, 0]) for prompt in _PROMPTS]
+def _single(setting: tuple[Model, dict[str, Any]]) -> list[tuple[Any, ...]]:
+    return [_bits(_run(setting, [prompt], [_SAMPLING]).reported[0, 0]) for prompt in _PROMPTS]
 
 
 def test_bits_are_the_same_alone_and_in_a_batch_of_16(
     setting: tuple[Model, dict[str, Any]],
 ) -> None:
-    alone = _alone(setting)
+    single = _single(setting)
     others = [list(range(index, 5 * index + 4)) for index in range(12)]
     plain = replace(_SAMPLING, deterministic=False)
     kinds = [_SAMPLING] * 4 + [plain] * 12
@@ -132,7 +132,7 @@ def test_bits_are_the_same_alone_and_in_a_batch_of_16(
             kinds,
             max_num_batched_tokens=max_num_batched_tokens,
         )
-        assert [_bits(together.told[index, 0]) for index in range(4)] == alone
+        assert [_bits(together.reported[index, 0]) for index in range(4)] == single
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 16, 33])
@@ -140,7 +140,7 @@ def test_bits_are_the_same_for_any_chunks(
     setting: tuple[Model, dict[str, Any]], chunk: int
 ) -> None:
     chunked = _run(setting, _PROMPTS, [_SAMPLING] * 4, max_num_batched_tokens=chunk)
-    assert [_bits(chunked.told[index, 0]) for index in range(4)] == _alone(setting)
+    assert [_bits(chunked.reported[index, 0]) for index in range(4)] == _single(setting)
 
 
 @pytest.mark.parametrize("preemption", [RECOMPUTE, SWAP, Alternating()])
@@ -157,12 +157,12 @@ def test_bits_are_the_same_after_preemptions(
         swap_bytes=SWAP_BYTES,
     )
     assert sum(tight.num_preempted) > 0
-    assert [_bits(tight.told[index, 0]) for index in range(4)] == _alone(setting)
+    assert [_bits(tight.reported[index, 0]) for index in range(4)] == _single(setting)
 
 
 def test_bits_are_the_same_through_thirty_layers() -> None:
     deep: tuple[Model, dict[str, Any]] = Dummy(_DEEP), {"block_size": 4, "max_num_seqs": 16}
-    alone = _alone(deep)
+    single = _single(deep)
     plain = replace(_SAMPLING, deterministic=False)
     tight = {"num_blocks": 20, "max_model_len": 80, "swap_bytes": SWAP_BYTES}
     for settings in (
@@ -172,7 +172,7 @@ def test_bits_are_the_same_through_thirty_layers() -> None:
     ):
         kinds = [_SAMPLING] * 4 + [plain] * 4
         together = _run(deep, _PROMPTS * 2, kinds, **settings)
-        assert [_bits(together.told[index, 0]) for index in range(4)] == alone
+        assert [_bits(together.reported[index, 0]) for index in range(4)] == single
         assert sum(together.num_preempted) > 0 or "num_blocks" not in settings
 
 
@@ -184,7 +184,7 @@ def test_bits_do_not_come_from_a_cache_that_others_filled(
     for request_id, is_deterministic in enumerate((False, True)):
         engine.add(request_id, _PROMPTS[1], replace(_SAMPLING, deterministic=is_deterministic))
         engine.drain()
-    assert _bits(engine.told[1, 0]) == _alone(setting)[1]
+    assert _bits(engine.reported[1, 0]) == _single(setting)[1]
 
 
 def test_choices_and_rules_keep_their_bits(setting: tuple[Model, dict[str, Any]]) -> None:
@@ -192,13 +192,15 @@ def test_choices_and_rules_keep_their_bits(setting: tuple[Model, dict[str, Any]]
     together = _run(setting, _PROMPTS, [replace(kind, n=3)] * 4)
     for index, prompt in enumerate(_PROMPTS):
         for choice in range(3):
-            alone = _run(setting, [prompt], [replace(kind, seed=kind.seed + choice)])
-            assert _bits(together.told[index, choice]) == _bits(alone.told[0, 0])
+            single = _run(setting, [prompt], [replace(kind, seed=kind.seed + choice)])
+            assert _bits(together.reported[index, choice]) == _bits(single.reported[0, 0])
 
 
 def test_a_deterministic_request_is_near_a_plain_one(tiny: TinyModel) -> None:
     for kind in (_SAMPLING, replace(_SAMPLING, deterministic=False)):
-        told = _run((tiny, {}), [_PROMPTS[1]], [kind]).told[0, 0]
-        raw = tiny.logprobs(_PROMPTS[1] + told.tokens)
-        for position, (token, logprob) in enumerate(zip(told.tokens, told.logprobs, strict=True)):
+        reported = _run((tiny, {}), [_PROMPTS[1]], [kind]).reported[0, 0]
+        raw = tiny.logprobs(_PROMPTS[1] + reported.tokens)
+        for position, (token, logprob) in enumerate(
+            zip(reported.tokens, reported.logprobs, strict=True)
+        ):
             assert raw[len(_PROMPTS[1]) - 1 + position, token] == pytest.approx(logprob, abs=1e-4)

@@ -98,10 +98,10 @@ def test_a_prompt_goes_on_from_what_decodes_have_written(
     engine = Run(tiny, device="cuda", **settings)
     engine.add(0, _PROMPTS[1], sampling)
     engine.drain()
-    answered = _PROMPTS[1] + engine.told[0, 0].tokens
+    answered = _PROMPTS[1] + engine.reported[0, 0].tokens
     engine.add(1, [*answered, 5, 6], sampling)
     engine.drain()
-    assert engine.told[1, 0].tokens == tiny.greedy([*answered, 5, 6], 40)
+    assert engine.reported[1, 0].tokens == tiny.greedy([*answered, 5, 6], 40)
     assert engine.stats is not None
     size = settings["block_size"]
     assert engine.stats.num_cached_tokens == (len(answered) - 1) // size * size

@@ -1,4 +1,4 @@
-"""Log-probabilities of prompts, each position told once, against transformers."""
+"""Log-probabilities of prompts, each position reported once, against transformers."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,20 +9,20 @@ import torch
 from engine.core.scheduling.preemption import Preemption
 from engine.types import PROMPT_CHOICE, SamplingParams
 from tests.engine.model.tiny import TinyModel
-from tests.engine.whole.engine_run import RECOMPUTE, SWAP, SWAP_BYTES, Run, Told, run
+from tests.engine.whole.engine_run import RECOMPUTE, SWAP, SWAP_BYTES, ChoiceReport, Run, run
 
 _PROMPTS = [[11], [12, 13], list(range(60, 77)), list(range(100, 180, 2))]
 _GREEDY = SamplingParams(max_tokens=5, temperature=0.0, prompt_logprobs=3)
 
 
-def _check(told: Told, tiny: TinyModel, prompt: list[int], num_tops: int = 3) -> None:
+def _check(reported: ChoiceReport, tiny: TinyModel, prompt: list[int], num_tops: int = 3) -> None:
     expected = tiny.logprobs(prompt)[:-1]
     following = torch.tensor(prompt[1:], dtype=torch.int64)
-    assert told.tokens == prompt[1:]
+    assert reported.tokens == prompt[1:]
     chosen = expected.gather(1, following[:, None])[:, 0]
-    torch.testing.assert_close(torch.tensor(told.logprobs), chosen, atol=1e-4, rtol=0)
+    torch.testing.assert_close(torch.tensor(reported.logprobs), chosen, atol=1e-4, rtol=0)
     top = expected.topk(num_tops) if num_tops else None
-    for index, pairs in enumerate(told.tops):
+    for index, pairs in enumerate(reported.tops):
         assert [token for token, _ in pairs] == (top.indices[index].tolist() if top else [])
         if top:
             assert [logprob for _, logprob in pairs] == pytest.approx(
@@ -36,8 +36,8 @@ def test_every_prompt_position_is_told_once_whatever_the_chunks(
 ) -> None:
     engine = run(tiny, _PROMPTS, _GREEDY, max_num_batched_tokens=chunk)
     for index, prompt in enumerate(_PROMPTS):
-        _check(engine.told[index, PROMPT_CHOICE], tiny, prompt)
-        assert engine.told[index, 0].tokens == tiny.greedy(prompt, 5)
+        _check(engine.reported[index, PROMPT_CHOICE], tiny, prompt)
+        assert engine.reported[index, 0].tokens == tiny.greedy(prompt, 5)
 
 
 @pytest.mark.parametrize("num_tops", [0, 1, 9])
@@ -49,13 +49,13 @@ def test_alternatives_are_as_many_as_asked(tiny: TinyModel, num_tops: int) -> No
         replace(_GREEDY, prompt_logprobs=None),
     ]
     engine = run(tiny, [_PROMPTS[2]] * 4, kinds, max_num_batched_tokens=16)
-    _check(engine.told[0, PROMPT_CHOICE], tiny, _PROMPTS[2], num_tops)
-    _check(engine.told[2, PROMPT_CHOICE], tiny, _PROMPTS[2], 5)
-    assert {key for key in engine.told if key[1] == PROMPT_CHOICE} == {
+    _check(engine.reported[0, PROMPT_CHOICE], tiny, _PROMPTS[2], num_tops)
+    _check(engine.reported[2, PROMPT_CHOICE], tiny, _PROMPTS[2], 5)
+    assert {key for key in engine.reported if key[1] == PROMPT_CHOICE} == {
         (0, PROMPT_CHOICE),
         (2, PROMPT_CHOICE),
     }
-    widths = [[len(pairs) for pairs in engine.told[index, 0].tops] for index in range(4)]
+    widths = [[len(pairs) for pairs in engine.reported[index, 0].tops] for index in range(4)]
     assert widths == [[0] * 5, [2] * 5, [1] * 5, [0] * 5]
 
 
@@ -77,8 +77,8 @@ def test_a_preemption_tells_nothing_twice(
     )
     assert sum(engine.num_preempted) > 0
     for index, prompt in enumerate(prompts):
-        _check(engine.told[index, PROMPT_CHOICE], tiny, prompt)
-        assert engine.told[index, 0].tokens == tiny.greedy(prompt, 20)
+        _check(engine.reported[index, PROMPT_CHOICE], tiny, prompt)
+        assert engine.reported[index, 0].tokens == tiny.greedy(prompt, 20)
 
 
 def test_a_prompt_preempted_between_its_chunks_is_told_once(tiny: TinyModel) -> None:
@@ -93,7 +93,7 @@ def test_a_prompt_preempted_between_its_chunks_is_told_once(tiny: TinyModel) -> 
     assert engine.num_preempted[0] > 0
     fed = sum(len(plan.prefill_tokens) for plan in engine.plans)
     assert fed > len(early) + len(late)
-    _check(engine.told[1, PROMPT_CHOICE], tiny, late)
+    _check(engine.reported[1, PROMPT_CHOICE], tiny, late)
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -102,7 +102,7 @@ def test_the_cache_is_not_read(tiny: TinyModel, n: int) -> None:
     for request_id in range(2):
         engine.add(request_id, _PROMPTS[2], replace(_GREEDY, n=n))
         engine.drain()
-        _check(engine.told[request_id, PROMPT_CHOICE], tiny, _PROMPTS[2])
+        _check(engine.reported[request_id, PROMPT_CHOICE], tiny, _PROMPTS[2])
     assert engine.stats is not None
     assert engine.stats.num_cached_tokens == 0
 
@@ -110,10 +110,10 @@ def test_the_cache_is_not_read(tiny: TinyModel, n: int) -> None:
 def test_a_search_tells_its_prompt_too(tiny: TinyModel) -> None:
     sampling = SamplingParams(max_tokens=4, beam_width=2, n=2, prompt_logprobs=2)
     engine = run(tiny, [_PROMPTS[2]], sampling, max_num_batched_tokens=6)
-    _check(engine.told[0, PROMPT_CHOICE], tiny, _PROMPTS[2], 2)
+    _check(engine.reported[0, PROMPT_CHOICE], tiny, _PROMPTS[2], 2)
     plain = run(tiny, [_PROMPTS[2]], replace(sampling, prompt_logprobs=None))
-    assert [engine.told[0, rank].tokens for rank in range(2)] == [
-        plain.told[0, rank].tokens for rank in range(2)
+    assert [engine.reported[0, rank].tokens for rank in range(2)] == [
+        plain.reported[0, rank].tokens for rank in range(2)
     ]
 
 
@@ -123,6 +123,6 @@ def test_an_aborted_request_tells_no_more_of_its_prompt(tiny: TinyModel) -> None
     for _ in range(3):
         engine.step()
     engine.abort(0)
-    told = len(engine.told[0, PROMPT_CHOICE].tokens)
+    reported = len(engine.reported[0, PROMPT_CHOICE].tokens)
     engine.drain()
-    assert 0 < told == len(engine.told[0, PROMPT_CHOICE].tokens) < len(_PROMPTS[3]) - 1
+    assert 0 < reported == len(engine.reported[0, PROMPT_CHOICE].tokens) < len(_PROMPTS[3]) - 1

@@ -37,17 +37,17 @@ def test_rows_with_different_rules_equal_each_alone(tiny: TinyModel) -> None:
     prompts = [list(range(index, 3 * index + 5)) for index in range(len(_KINDS))]
     together = run(tiny, prompts, _kinds(), max_num_batched_tokens=16)
     for index, (prompt, kind) in enumerate(zip(prompts, _kinds(), strict=True)):
-        alone = run(tiny, [prompt], kind).told[0, 0]
-        assert together.told[index, 0].tokens == alone.tokens
-        assert together.told[index, 0].logprobs == pytest.approx(alone.logprobs, abs=1e-5)
+        single = run(tiny, [prompt], kind).reported[0, 0]
+        assert together.reported[index, 0].tokens == single.tokens
+        assert together.reported[index, 0].logprobs == pytest.approx(single.logprobs, abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", _kinds(n=3))
 def test_forks_keep_their_own_counts(tiny: TinyModel, kind: SamplingParams) -> None:
     together = run(tiny, [_PROMPT], kind)
     for choice in range(3):
-        alone = run(tiny, [_PROMPT], replace(kind, n=1, seed=kind.seed + choice))
-        assert together.told[0, choice].tokens == alone.told[0, 0].tokens
+        single = run(tiny, [_PROMPT], replace(kind, n=1, seed=kind.seed + choice))
+        assert together.reported[0, choice].tokens == single.reported[0, 0].tokens
 
 
 @pytest.mark.parametrize("run_ahead", [1, 2])
@@ -122,15 +122,15 @@ def test_beams_follow_the_rules(
         )
         hypotheses = [row[len(prompt) :].tolist() for row in output]
         expected = [ids[: ids.index(_EOS) + 1] if _EOS in ids else ids for ids in hypotheses]
-        assert [engine.told[index, choice].tokens for choice in range(4)] == expected
+        assert [engine.reported[index, choice].tokens for choice in range(4)] == expected
 
 
 def test_beams_that_find_too_few_tokens_end_with_what_there_is(tiny: TinyModel) -> None:
     sampling = SamplingParams(max_tokens=2, beam_width=4, n=4, allowed_token_ids=(7,))
-    told = run(tiny, [_PROMPT], sampling).told
-    assert told[0, 0].tokens == [7, 7]
-    assert [told[0, choice].tokens for choice in (1, 2, 3)] == [[], [], []]
-    assert all(told[0, choice].reason is not FinishReason.NONE for choice in range(4))
+    reported = run(tiny, [_PROMPT], sampling).reported
+    assert reported[0, 0].tokens == [7, 7]
+    assert [reported[0, choice].tokens for choice in (1, 2, 3)] == [[], [], []]
+    assert all(reported[0, choice].reason is not FinishReason.NONE for choice in range(4))
 
 
 @pytest.mark.parametrize("run_ahead", [1, 2])
@@ -148,7 +148,7 @@ def test_a_row_without_an_allowed_token_leaves_its_siblings_as_they_were(
     )
     free = replace(kind, bad_words=())
     both = [run(tiny, [_PROMPT] * 2, [each, _GREEDY], run_ahead=run_ahead) for each in (kind, free)]
-    ruled, calm = (engine.told for engine in both)
+    ruled, calm = (engine.reported for engine in both)
     assert ruled[1, 0].tokens == calm[1, 0].tokens
     for choice in range(6):
         tokens, expected = ruled[0, choice].tokens, calm[0, choice].tokens

@@ -11,24 +11,24 @@ from tests.engine.model.tiny import TinyModel, save_tiny
 from tests.engine.whole.ranks import deterministic_bits, mixed_batch, run_ranks
 
 
-# an odd vocabulary, biases on both sides of attention, tied and untied heads
+# an odd vocabulary, biases before and behind attention, tied and untied heads
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["all_bias", "qwen2", "opt", "opt_norms_last", "gpt2"])
 def test_two_ranks_generate_what_one_does(name: str, tmp_path: Path) -> None:
     tiny = save_tiny(name, tmp_path)
-    alone = mixed_batch(load_worker(tiny.config(block_size=4)))
+    single = mixed_batch(load_worker(tiny.config(block_size=4)))
     both = run_ranks(tiny.config(block_size=4, tensor_parallel_size=2), mixed_batch, tmp_path)
-    assert both == [alone, alone]
-    assert alone[0] == tiny.greedy(list(range(3)), 32)
+    assert both == [single, single]
+    assert single[0] == tiny.greedy(list(range(3)), 32)
 
 
 @pytest.mark.slow
 def test_dummy_weights_are_the_same_on_two_ranks(tiny: TinyModel, tmp_path: Path) -> None:
     config = tiny.config(load_format="dummy")
-    alone = mixed_batch(load_worker(config))
+    single = mixed_batch(load_worker(config))
     assert run_ranks(replace(config, tensor_parallel_size=2), mixed_batch, tmp_path) == [
-        alone,
-        alone,
+        single,
+        single,
     ]
 
 
@@ -45,9 +45,9 @@ def test_bits_do_not_depend_on_what_the_ranks_do_beside(
         tensor_parallel_size=num_ranks,
     )
     for bits in run_ranks(config, deterministic_bits, tmp_path):
-        alone = bits[:4]
+        single = bits[:4]
         assert len(bits) == 4 * 3
-        assert [bits[4:8], bits[8:]] == [alone, alone]
+        assert [bits[4:8], bits[8:]] == [single, single]
 
 
 def test_several_ranks_need_a_rendezvous(tiny: TinyModel) -> None:

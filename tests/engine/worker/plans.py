@@ -67,9 +67,9 @@ class Driver:
 
     def plan(self, decodes: Sequence[Row], prefills: Sequence[tuple[Row, int]]) -> StepPlan:
         """The plan of one step; rows move on as if it had been run."""
-        appends = [entry for row in decodes for entry in self._grow(row, 1)]
+        appends = [append for row in decodes for append in self._grow(row, 1)]
         chunks = [(row, row.length, count) for row, count in prefills]
-        appends += [entry for row, count in prefills for entry in self._grow(row, count)]
+        appends += [append for row, count in prefills for append in self._grow(row, count)]
         plan = StepPlan(
             step=self._next_step,
             releases=int32(self._releases),
@@ -97,7 +97,7 @@ class Driver:
         return [self.step(prefills=[(row, count)]) for count in counts]
 
     def generate(self, row: Row, num_tokens: int) -> list[int]:
-        """Decode a prefilled row alone until it has generated so many tokens."""
+        """Decode a prefilled row by itself until it has generated so many tokens."""
         while len(row.output) < num_tokens:
             self.step([row])
         return row.output
@@ -111,8 +111,8 @@ class Driver:
 
     def _grow(self, row: Row, count: int) -> list[tuple[int, int, int]]:
         row.length += count
-        entries = []
+        appends = []
         while len(row.blocks) * self._block_size < row.length:
-            entries.append((row.row, len(row.blocks), self.free_blocks.pop()))
-            row.blocks.append(entries[-1][2])
-        return entries
+            appends.append((row.row, len(row.blocks), self.free_blocks.pop()))
+            row.blocks.append(appends[-1][2])
+        return appends

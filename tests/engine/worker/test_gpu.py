@@ -44,6 +44,6 @@ def test_logprobs_in_half_precision_are_near_transformers(tiny: TinyModel, dtype
 @needs_gpus
 def test_two_gpus_generate_what_one_does(tiny: TinyModel, tmp_path: Path) -> None:
     config = tiny.config(device="cuda", block_size=4)
-    alone = mixed_batch(load_worker(config))
+    single = mixed_batch(load_worker(config))
     both = run_ranks(replace(config, tensor_parallel_size=2), mixed_batch, tmp_path)
-    assert both == [alone, alone]
+    assert both == [single, single]

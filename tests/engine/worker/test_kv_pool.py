@@ -35,8 +35,11 @@ def test_rank_holds_its_share_of_the_heads(tiny: TinyModel) -> None:
 
 def test_pool_too_small_for_one_sequence_is_refused(tiny: TinyModel) -> None:
     config = tiny.config(num_blocks=3, block_size=4, max_model_len=13)
-    with pytest.raises(ConfigError, match=f"12 tokens.*max_model_len=13.*{4 * _BLOCK_BYTES}"):
+    with pytest.raises(ConfigError, match=r"12 tokens.*max_model_len 13; raise num_blocks to 4 or"):
         KVPool(config, TensorParallel(), _BACKEND, HostRuntime(), config.kv_cache_bytes)
+    measured = tiny.config(num_blocks=0, block_size=4, max_model_len=13)
+    with pytest.raises(ConfigError, match=r"max_model_len 13; raise kv_cache_gib to 0\.01 or"):
+        KVPool(measured, TensorParallel(), _BACKEND, HostRuntime(), 3 * _BLOCK_BYTES)
     KVPool(
         tiny.config(num_blocks=4, block_size=4, max_model_len=13),
         TensorParallel(),

@@ -6,18 +6,18 @@ import numpy as np
 import torch
 
 from engine.types import StepResult
-from engine.worker.report import Part, PendingStep
+from engine.worker.report import PendingStep, SampledRows
 from kernels.batch import Sampled
 from kernels.runtime import HostRuntime
 
 
-def _result(*parts: Part) -> StepResult:
+def _result(*parts: SampledRows) -> StepResult:
     runtime = HostRuntime()
     return PendingStep(7, parts, runtime, runtime.mark()).result()
 
 
-def _part(sampled: Sampled, rows: list[int], num_logprobs: list[int]) -> Part:
-    return Part(sampled, np.array(rows, np.int32), np.array(num_logprobs, np.int32))
+def _part(sampled: Sampled, rows: list[int], num_logprobs: list[int]) -> SampledRows:
+    return SampledRows(sampled, np.array(rows, np.int32), np.array(num_logprobs, np.int32))
 
 
 def _with_tops(num_tops: int) -> Sampled:

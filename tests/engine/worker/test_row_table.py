@@ -8,7 +8,7 @@ from engine.errors import InvariantViolated
 from engine.types import RowAdmission, SamplingParams
 from engine.worker.row_table import RowParameters
 from engine.worker.staging import ALIGNMENT_BYTES, Int32Array
-from kernels.batch import SamplingColumns
+from kernels.batch import SMALLEST_TEMPERATURE, SamplingColumns
 from tests.engine.worker.rows import BLOCK_SIZE, NUM_POSITIONS, admission, make_table
 
 
@@ -43,6 +43,13 @@ def test_an_admitted_row_is_chosen_for_as_its_sequence_wants() -> None:
     assert table.parameters.is_random.tolist() == [False, False, True]
     assert table.rules.is_active.tolist() == [False, False, True]
     assert table.history.tokens[2, :2].tolist() == [4, 5]
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-38, 0.9 * SMALLEST_TEMPERATURE])
+def test_a_row_of_tiny_temperature_draws_nothing(temperature: float) -> None:
+    table = make_table(2)
+    table.admit([admission(0, temperature=temperature), admission(1, temperature=1e-14)])
+    assert table.parameters.is_random.tolist() == [False, True]
 
 
 def test_a_released_row_is_free_to_be_admitted_again() -> None:

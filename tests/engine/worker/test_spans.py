@@ -8,7 +8,6 @@ from engine.worker.row_table import RowTable
 from engine.worker.spans import (
     Spans,
     count_up,
-    join,
     make_spans,
     prompt_tokens,
     sampled_spans,
@@ -106,14 +105,6 @@ def test_a_split_span_becomes_single_tokens() -> None:
     assert spans.rows.tolist() == [4, 4, 4, 5, 6, 6]
     assert spans.starts.tolist() == [2, 3, 4, 0, 7, 8]
     assert spans.ends.tolist() == [3, 4, 5, 3, 8, 9]
-
-
-def test_spans_are_chosen_and_joined() -> None:
-    spans = _spans([4, 5, 6], [2, 0, 7], [5, 3, 9])
-    joined = join(spans[2:], spans[np.array([1, 0])])
-    assert joined.rows.tolist() == [6, 5, 4]
-    assert joined.starts.tolist() == [7, 0, 2]
-    assert joined.ends.tolist() == [9, 3, 5]
 
 
 def test_counting_begins_anew_in_each_span() -> None:

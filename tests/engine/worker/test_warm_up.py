@@ -9,7 +9,7 @@ from torch import Tensor
 from engine.model.loader import load_model
 from engine.model.model import Model
 from engine.model.parallel import TensorParallel
-from engine.worker.warm_up import Rehearsal
+from engine.worker.warm_up import WarmUp
 from kernels.batch import BatchLayout, Sampled, SamplingColumns
 from kernels.reference import ReferenceBackend
 from tests.engine.model.tiny import TinyModel
@@ -46,12 +46,12 @@ class _WatchedBackend(ReferenceBackend):
         return super().sample(logits, columns)
 
 
-def _make(tiny: TinyModel, **settings: Any) -> tuple[Rehearsal, _WatchedModel, _WatchedBackend]:
+def _make(tiny: TinyModel, **settings: Any) -> tuple[WarmUp, _WatchedModel, _WatchedBackend]:
     defaults = {"max_num_batched_tokens": 50, "max_num_seqs": 6, "max_model_len": 20}
     config = tiny.config(block_size=4, **(defaults | settings))
     backend = _WatchedBackend()
     model = _WatchedModel(load_model(config, backend, TensorParallel()))
-    return Rehearsal(config, backend, model), model, backend
+    return WarmUp(config, backend, model), model, backend
 
 
 def _counts(layout: BatchLayout) -> list[int]:
@@ -59,8 +59,8 @@ def _counts(layout: BatchLayout) -> list[int]:
 
 
 def test_prompts_fill_the_token_budget_and_all_rows_get_a_token(tiny: TinyModel) -> None:
-    rehearsal, model, backend = _make(tiny)
-    rehearsal.prefill()
+    warm_up, model, backend = _make(tiny)
+    warm_up.prefill()
     [layout] = model.layouts
     assert _counts(layout) == [20, 20, 10]
     assert (layout.num_decodes, layout.max_query_len, layout.max_context_len) == (0, 20, 20)
@@ -69,15 +69,15 @@ def test_prompts_fill_the_token_budget_and_all_rows_get_a_token(tiny: TinyModel)
 
 
 def test_all_rows_decode(tiny: TinyModel) -> None:
-    rehearsal, model, _ = _make(tiny)
-    rehearsal.decode()
+    warm_up, model, _ = _make(tiny)
+    warm_up.decode()
     [layout] = model.layouts
     assert (layout.num_decodes, _counts(layout)) == (6, [1] * 6)
 
 
 def test_kernels_are_compiled_for_all_sizes_and_ways_to_choose(tiny: TinyModel) -> None:
-    rehearsal, model, backend = _make(tiny, max_model_len=64)
-    rehearsal.compile_kernels()
+    warm_up, model, backend = _make(tiny, max_model_len=64)
+    warm_up.compile_kernels()
     sizes = [8, 24, 48, 96, 192]
     assert [sum(_counts(layout)) for layout in model.layouts] == sizes * 2
     assert [layout.is_deterministic for layout in model.layouts] == [False] * 5 + [True] * 5
@@ -91,9 +91,9 @@ def test_kernels_are_compiled_for_all_sizes_and_ways_to_choose(tiny: TinyModel) 
 
 
 def test_the_pool_is_only_read(tiny: TinyModel) -> None:
-    rehearsal, model, _ = _make(tiny)
-    rehearsal.prefill()
-    rehearsal.decode()
+    warm_up, model, _ = _make(tiny)
+    warm_up.prefill()
+    warm_up.decode()
     for layout, kv in zip(model.layouts, model.pools, strict=True):
         assert set(layout.slot_mapping.tolist()) == {-1}
         assert len(kv) == 1
@@ -101,8 +101,8 @@ def test_the_pool_is_only_read(tiny: TinyModel) -> None:
 
 
 def test_blocks_of_the_pool_are_those_of_the_model(tiny: TinyModel) -> None:
-    rehearsal, model, _ = _make(tiny)
-    rehearsal.decode()
+    warm_up, model, _ = _make(tiny)
+    warm_up.decode()
     shape = tiny.config().model
     assert model.pools[0].shape == (
         1,

@@ -8,14 +8,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.errors import InvariantViolated
+from engine.errors import ConfigError, InvariantViolated
 from engine.types import RowAdmission, StepPlan, int32
 from engine.worker.worker import load_worker
 from kernels.runtime import HostRuntime
 from tests.engine.model.tiny import TinyModel, save_tiny
 from tests.engine.whole.engine_run import SWAP_BYTES
-from tests.engine.worker.loading import loader
 from tests.engine.worker.plans import GREEDY, Driver
+from tests.fakes.worker_loader import loader
 
 _POISON = 300
 
@@ -35,6 +35,19 @@ def test_capacity_follows_the_configuration(tiny: TinyModel) -> None:
     assert (capacity.num_blocks, capacity.block_size, capacity.num_rows) == (33, 8, 5)
 
 
+def test_a_context_that_may_be_clipped_is_what_the_pool_holds(
+    tiny: TinyModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    token_bytes = tiny.config().model.kv_bytes_per_token(4)
+    options = {"num_blocks": 0, "kv_cache_bytes": 3 * 4 * token_bytes, "block_size": 4}
+    config = tiny.config(**options, max_model_len=32)
+    with pytest.raises(ConfigError, match="12 tokens, fewer than max_model_len 32"):
+        load_worker(config)
+    worker = load_worker(config.with_options(clips_context=True))
+    assert worker.capacity.num_blocks == 3
+    assert "context_clipped max_model_len=12 model_max=32" in caplog.text
+
+
 def test_plan_that_only_releases_computes_nothing(tiny: TinyModel) -> None:
     driver = Driver(load_worker(tiny.config()))
     row = driver.admit([1, 2])
@@ -49,6 +62,14 @@ def test_chunk_that_does_not_end_the_prompt_samples_nothing(tiny: TinyModel) -> 
     driver = Driver(load_worker(tiny.config()))
     row = driver.admit([1, 2, 3, 4])
     assert [len(result.tokens) for result in driver.prefill(row, 2)] == [0, 1]
+
+
+def test_a_row_is_as_long_as_what_was_computed_of_it(tiny: TinyModel) -> None:
+    driver = Driver(load_worker(tiny.config()))
+    row = driver.admit([1, 2, 3, 4])
+    for num_tokens, length in ((1, 1), (2, 3), (1, 4)):
+        driver.step(prefills=[(row, num_tokens)])
+        assert driver.worker._table.lengths[row.row] == length
 
 
 def test_result_lists_decodes_before_ended_prefills(tiny: TinyModel) -> None:

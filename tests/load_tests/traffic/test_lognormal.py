@@ -8,9 +8,9 @@ from load_tests.traffic.lognormal import TRACES, draw_pairs
 @pytest.mark.parametrize("name", TRACES)
 def test_traces_have_the_means_of_the_paper(name: str) -> None:
     pairs = draw_pairs(name, 1000, 0)
-    shape = TRACES[name]
-    assert fmean(i for i, _ in pairs) == pytest.approx(shape.input_mean, rel=0.05)
-    assert fmean(o for _, o in pairs) == pytest.approx(shape.output_mean, rel=0.05)
+    inputs, outputs = TRACES[name]
+    assert fmean(i for i, _ in pairs) == pytest.approx(inputs.mean, rel=0.05)
+    assert fmean(o for _, o in pairs) == pytest.approx(outputs.mean, rel=0.05)
     assert max(i + o for i, o in pairs) <= 2048
     assert pairs == draw_pairs(name, 1000, 0) != draw_pairs(name, 1000, 1)
 

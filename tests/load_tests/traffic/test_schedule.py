@@ -1,15 +1,13 @@
 from collections import Counter
 from itertools import pairwise
-from pathlib import Path
 from statistics import mean, pstdev, pvariance
 
 import pytest
 
 from load_tests.traffic.lengths import FixedLengths, parse_lengths
-from load_tests.traffic.schedule import Extent, at_once, digest, poisson, prompt, read_trace
+from load_tests.traffic.schedule import Extent, at_once, digest, poisson, prompt
 
 ONE = FixedLengths(3, 5)
-CSV = "timestamp,input_length,output_length\n"
 
 
 def test_poisson_arrivals_have_exponential_gaps_and_poisson_counts() -> None:
@@ -44,52 +42,6 @@ def test_one_seed_gives_one_schedule_and_the_same_lengths_at_every_rate() -> Non
 def test_a_schedule_without_rate_or_end_is_refused(rate: float, extent: Extent) -> None:
     with pytest.raises(ValueError, match=r"rate|duration"):
         poisson(rate, ONE, extent, seed=0)
-
-
-def test_a_trace_starts_at_once_and_keeps_its_gaps(tmp_path: Path) -> None:
-    csv, jsonl = tmp_path / "t.csv", tmp_path / "t.jsonl"
-    csv.write_text(CSV + "1000,10,20\n1500,11,21\n1500,12,22\n")
-    jsonl.write_text('{"timestamp": 7, "input_length": 1, "output_length": 2, "hash_ids": []}\n\n')
-    schedule = read_trace(csv, Extent(), seconds_per_unit=1e-3)
-    assert [(r.due_s, r.input_len, r.output_len) for r in schedule] == [
-        (0.0, 10, 20),
-        (0.5, 11, 21),
-        (0.5, 12, 22),
-    ]
-    assert [r.due_s for r in read_trace(jsonl, Extent())] == [0.0]
-
-
-def test_a_trace_ends_at_the_extent(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text(CSV + "0,1,1\n1,1,1\n2,1,1\n")
-    assert len(read_trace(path, Extent(duration_s=2.0))) == 2
-    assert len(read_trace(path, Extent(num_requests=1))) == 1
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ("x,1,1", "t.csv:3: timestamp is 'x'"),
-        ("nan,1,1", "t.csv:3: timestamp is 'nan'"),
-        ("-1,1,1", "t.csv:3: timestamp -1.0 is before"),
-        ("1,0,1", "t.csv:3: input_length is 0.0"),
-        ("1,1,2.5", "t.csv:3: output_length is 2.5"),
-        ("1,1", "t.csv:3: no column output_length"),
-    ],
-)
-def test_a_bad_row_of_a_trace_is_named(tmp_path: Path, row: str, message: str) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text(f"{CSV}0,1,1\n{row}\n")
-    with pytest.raises(ValueError, match=message):
-        read_trace(path, Extent())
-
-
-@pytest.mark.parametrize(("name", "text"), [("t.jsonl", "{"), ("t.jsonl", "[]"), ("t.txt", "")])
-def test_a_file_that_is_no_trace_is_named(tmp_path: Path, name: str, text: str) -> None:
-    path = tmp_path / name
-    path.write_text(text)
-    with pytest.raises(ValueError, match=name):
-        read_trace(path, Extent())
 
 
 def test_prompts_have_exact_length_and_share_nothing() -> None:

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from engine.config import EngineConfig, ModelConfig
-from engine.executor.step_time import LinearStepTime
 from engine.types import Capacity
-from load_tests.traffic.metrics import Objective
+from load_tests.simulator.step_time import LinearStepTime
+from load_tests.traffic.latencies import Objective
 from load_tests.traffic.schedule import TracedRequest
-from load_tests.whatif.figures import Figures, measure
-from load_tests.whatif.fleet import fly
-from load_tests.whatif.replica import USES, Machine
-from load_tests.whatif.trace import Trace
+from load_tests.traffic.trace import Trace
+from load_tests.whatif.fleet import replay_trace
+from load_tests.whatif.replays import Figures, measure
+from load_tests.whatif.replica import USES, ReplicaSetup
 
 # every step takes one second
 STEP_TIME = LinearStepTime(
@@ -26,7 +26,7 @@ MODEL = ModelConfig(
 LEVEL = Objective(ttft_s=2.0, tpot_s=1.0)
 
 
-def machine(num_blocks: int = 64, **settings: Any) -> Machine:
+def replica(num_blocks: int = 64, **settings: Any) -> ReplicaSetup:
     sizes = {"num_blocks": num_blocks, "block_size": 4, "max_num_seqs": 4, "max_model_len": 64}
     fields = {
         "watermark": 0.0,
@@ -40,7 +40,7 @@ def machine(num_blocks: int = 64, **settings: Any) -> Machine:
         model_path="", model=MODEL, dtype="float32", device="cpu", **fields
     )
     capacity = Capacity(num_blocks=num_blocks, block_size=4, num_rows=config.max_num_seqs)
-    return Machine(config=config, capacity=capacity, step_time=STEP_TIME)
+    return ReplicaSetup(config=config, capacity=capacity, step_time=STEP_TIME)
 
 
 def trace(*rows: tuple[float, int, int], **fields: Any) -> Trace:
@@ -51,12 +51,12 @@ def trace(*rows: tuple[float, int, int], **fields: Any) -> Trace:
     )
 
 
-def figures(of: Machine, what: Trace, **options: Any) -> Figures:
-    return measure(fly(of, what, **options), LEVEL)
+def figures(of: ReplicaSetup, what: Trace, **options: Any) -> Figures:
+    return measure(replay_trace(of, what, **options), LEVEL)
 
 
 def test_latencies_count_from_arrival() -> None:
-    found = figures(machine(), trace((0.5, 4, 3), (1.0, 4, 1), (100.0, 4, 2)))
+    found = figures(replica(), trace((0.5, 4, 3), (1.0, 4, 1), (100.0, 4, 2)))
     assert found.ttft_s is not None
     assert found.e2e_s is not None
     assert found.tpot_s is not None
@@ -73,52 +73,52 @@ def test_latencies_count_from_arrival() -> None:
 def test_equal_hashes_share_blocks_of_any_size() -> None:
     # 12 tokens in blocks of 8, the second one half full, and the same in the pool's blocks of 4
     alike = trace((0.0, 12, 20), (5.0, 12, 20), hash_ids=(7, 8), hash_block=8)
-    found = figures(machine(), alike)
+    found = figures(replica(), alike)
     # a prompt's last token is always computed
     assert found.cached_share == pytest.approx(100 * 8 / 24)
     assert found.shared_saving > 0
     other = replace(alike.requests[1], hash_ids=(7, 9))
-    half = figures(machine(), Trace(requests=(alike.requests[0], other)))
+    half = figures(replica(), Trace(requests=(alike.requests[0], other)))
     assert half.cached_share == pytest.approx(100 * 8 / 24)
-    none = figures(machine(), trace((0.0, 12, 20), (5.0, 12, 20)))
+    none = figures(replica(), trace((0.0, 12, 20), (5.0, 12, 20)))
     assert (none.cached_share, none.shared_saving) == (0.0, 0.0)
-    off = figures(machine(prefix_cache=False), alike)
+    off = figures(replica(prefix_cache=False), alike)
     assert off.cached_share == 0.0
 
 
-def test_a_pool_that_is_too_small_preempts_and_tells_whom() -> None:
-    flown = fly(machine(num_blocks=9), trace((0.0, 8, 20), (0.0, 8, 20)))
-    found = measure(flown, LEVEL)
+def test_a_pool_that_is_too_small_preempts_and_counts_for_whom() -> None:
+    replayed = replay_trace(replica(num_blocks=9), trace((0.0, 8, 20), (0.0, 8, 20)))
+    found = measure(replayed, LEVEL)
     assert found.num_recomputed > 0
-    assert [served.num_preemptions for served in flown.served] == [0, found.num_recomputed]
+    assert [served.num_preemptions for served in replayed.served] == [0, found.num_recomputed]
 
 
 def test_what_a_replica_would_refuse_is_refused() -> None:
     too_long, fits = (0.0, 64, 1), (0.0, 4, 1)
-    found = figures(machine(), trace(too_long, fits))
+    found = figures(replica(), trace(too_long, fits))
     assert (found.num_requests, found.num_refused) == (2, 1)
     assert found.good_share == 0.5
-    crowded = machine(max_num_seqs=1, max_num_waiting=2)
+    crowded = replica(max_num_seqs=1, max_num_waiting=2)
     assert figures(crowded, trace(*[(0.0, 4, 9)] * 5)).num_refused == 3
-    nobody = figures(machine(), trace(too_long))
-    assert (nobody.e2e_s, nobody.makespan_s) == (None, 0.0)
+    refused = figures(replica(), trace(too_long))
+    assert (refused.e2e_s, refused.makespan_s) == (None, 0.0)
 
 
 def test_requests_go_to_the_less_loaded_replica() -> None:
     crowd = trace(*[(2.0 * i, 4, 20) for i in range(8)])
-    alone = figures(machine(max_num_seqs=1), crowd)
-    eight = figures(machine(max_num_seqs=1), crowd, num_replicas=4)
-    assert alone.e2e_s is not None
+    single = figures(replica(max_num_seqs=1), crowd)
+    eight = figures(replica(max_num_seqs=1), crowd, num_replicas=4)
+    assert single.e2e_s is not None
     assert eight.e2e_s is not None
-    assert eight.e2e_s.max < alone.e2e_s.max / 2
-    assert eight == figures(machine(max_num_seqs=1), crowd, num_replicas=4)
-    assert eight != figures(machine(max_num_seqs=1), crowd, num_replicas=4, seed=1)
+    assert eight.e2e_s.max < single.e2e_s.max / 2
+    assert eight == figures(replica(max_num_seqs=1), crowd, num_replicas=4)
+    assert eight != figures(replica(max_num_seqs=1), crowd, num_replicas=4, seed=1)
 
 
 @pytest.mark.parametrize("run_ahead", [1, 2])
 def test_samples_and_beams_end_once(run_ahead: int) -> None:
     for fields in ({"n": 3}, {"n": 2, "beam_width": 3}):
-        flown = fly(machine(run_ahead=run_ahead), trace((0.0, 6, 5), **fields))
-        [served] = flown.served
+        replayed = replay_trace(replica(run_ahead=run_ahead), trace((0.0, 6, 5), **fields))
+        [served] = replayed.served
         assert served.first_token_s is not None
         assert served.finish_s == 5.0

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from load_tests.__main__ import main
+from load_tests.traffic.latencies import Objective
 from load_tests.traffic.lengths import FixedLengths
-from load_tests.traffic.metrics import Objective
 from load_tests.traffic.sources import Drawn
 from load_tests.whatif.modern import PRECISION, Search, sustain, systems
 from load_tests.whatif.workloads import Recorded, workloads

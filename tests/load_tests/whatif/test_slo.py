@@ -1,6 +1,6 @@
 import pytest
 
-from load_tests.traffic.metrics import Objective
+from load_tests.traffic.latencies import Objective
 from load_tests.whatif.slo import parse_slo, size
 
 
@@ -17,7 +17,7 @@ def test_the_fewest_replicas_are_found(needed: int) -> None:
     assert needed == 1 or found.good_shares[needed - 1] == 0.5
 
 
-def test_a_level_that_no_number_keeps_is_told() -> None:
+def test_a_level_that_no_number_keeps_is_reported() -> None:
     found = size(lambda count: 0.5, 0.99, most=6)
     assert found.num_replicas is None
     assert list(found.good_shares) == [1, 2, 4, 6]

@@ -6,12 +6,12 @@ from statistics import fmean
 
 import pytest
 
-from engine.executor.step_time import StepTime
 from load_tests.__main__ import main
-from load_tests.calibrate.step_tables import StepTable, write_table
+from load_tests.simulator.speeds import Scaled
+from load_tests.simulator.step_tables import StepTable, write_table
+from load_tests.simulator.step_time import StepTime
 from load_tests.whatif import validate
-from load_tests.whatif.command import resolve
-from load_tests.whatif.step_times import Scaled
+from load_tests.whatif.questions import resolve
 from load_tests.whatif.validate import CHECKED, MAX_ERROR, Comparison, calibration
 from tests.engine.model.tiny import save_tiny
 

@@ -17,6 +17,7 @@ from app.generation.sampling import (
     is_ranked,
     sampling_params,
     scoring_params,
+    with_defaults,
 )
 from tests.mutation.mutant import Fault
 
@@ -128,6 +129,20 @@ REQUEST_FAULTS = [
         old="secrets.randbits(63) if request.seed in (None, -1) else request.seed",
         new="request.seed or 0",
         noticed_by="test_a_request_without_a_seed_gets_one_of_its_own",
+    ),
+    Fault(
+        what="the model's defaults replace what a request names",
+        function=with_defaults,
+        old="defaults.keys() - request.model_fields_set",
+        new="defaults",
+        noticed_by="test_the_model_s_defaults_hold_where_a_request_names_nothing",
+    ),
+    Fault(
+        what="a beam search takes the model's defaults of drawing",
+        function=with_defaults,
+        old="if request.use_beam_search:",
+        new="if False:",
+        noticed_by="test_a_beam_search_takes_no_defaults",
     ),
     Fault(
         what="a seed of zero is no seed",

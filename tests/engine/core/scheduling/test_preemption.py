@@ -5,9 +5,9 @@ import pytest
 from engine.config import SchedulerConfig
 from engine.core.engine import Engine
 from engine.core.scheduling.preemption import CheapestPreemption, PrefillRate
-from engine.executor.simulated import PROMPT_TOKEN, SimulatedExecutor
-from engine.executor.step_time import LinearStepTime
 from engine.types import Capacity, Request, SamplingParams, StepPlan, int32
+from load_tests.simulator.simulated_executor import PROMPT_TOKEN, SimulatedExecutor
+from load_tests.simulator.step_time import LinearStepTime
 from tests.engine.core.harness.groups import group_of
 
 

@@ -25,8 +25,10 @@ async def test_each_stream_gets_its_own_tokens(
     client: RemoteEngineClient, handle: FakeEngineHandle
 ) -> None:
     first, second = await submit(client), await submit(client)
-    handle.tell((first.request_id, 1, NONE), (second.request_id, 7, NONE))
-    handle.tell((second.request_id, 8, LENGTH), (first.request_id, 2, LENGTH), (12345, 9, NONE))
+    handle.send_rows((first.request_id, 1, NONE), (second.request_id, 7, NONE))
+    handle.send_rows(
+        (second.request_id, 8, LENGTH), (first.request_id, 2, LENGTH), (12345, 9, NONE)
+    )
     assert await read(first) == [1, 2]
     assert await read(second) == [7, 8]
     assert handle.attached == ["a"]
@@ -36,7 +38,7 @@ async def test_each_stream_gets_its_own_tokens(
     ]
 
 
-async def test_the_engine_is_told_the_tenant(
+async def test_the_engine_gets_the_tenant(
     client: RemoteEngineClient, handle: FakeEngineHandle
 ) -> None:
     await client.submit(int32([1]), SamplingParams(max_tokens=5), salt=b"tenant")
@@ -48,7 +50,7 @@ async def test_a_stream_that_has_ended_stays_ended(
     client: RemoteEngineClient, handle: FakeEngineHandle
 ) -> None:
     stream = await submit(client)
-    handle.tell((stream.request_id, 1, LENGTH))
+    handle.send_rows((stream.request_id, 1, LENGTH))
     assert await read(stream) == [1]
     assert await read(stream) == []
     await stream.abort()
@@ -62,7 +64,7 @@ async def test_tokens_that_come_before_the_verdict_are_kept(
     handle.may_answer.clear()
     submitting = asyncio.ensure_future(submit(client))
     await asyncio.sleep(0)
-    handle.tell((first.request_id + 1, 3, LENGTH), (first.request_id, 9, LENGTH))
+    handle.send_rows((first.request_id + 1, 3, LENGTH), (first.request_id, 9, LENGTH))
     assert await read(first) == [9]
     handle.may_answer.set()
     assert await read(await submitting) == [3]
@@ -99,7 +101,7 @@ async def test_the_shared_stream_does_not_belong_to_the_first_request(
     await settle()
     first.cancel()
     second = await submit(client)
-    handle.tell((second.request_id, 4, LENGTH))
+    handle.send_rows((second.request_id, 4, LENGTH))
     assert await read(second) == [4]
     assert handle.attached == ["a"]
     assert handle.contexts == {""}
@@ -115,7 +117,7 @@ async def test_the_death_of_a_replica_fails_its_streams_and_no_other(
     for stream in doomed:
         with pytest.raises(EngineError, match="replica a died"):
             await read(stream)
-    handle.tell((other.request_id, 6, LENGTH), replica="b")
+    handle.send_rows((other.request_id, 6, LENGTH), replica="b")
     assert await read(other) == [6]
 
 
@@ -124,7 +126,7 @@ async def test_an_idle_stream_is_opened_again_for_the_next_request(
 ) -> None:
     for token in (1, 2):
         stream = await submit(client)
-        handle.tell((stream.request_id, token, LENGTH))
+        handle.send_rows((stream.request_id, token, LENGTH))
         handle.end_stream("a")
         assert await read(stream) == [token]
     assert handle.attached == ["a", "a"]
@@ -146,7 +148,7 @@ async def test_the_lease_is_renewed_while_requests_are_open(
     await clock.advance(RENEW_PERIOD_S)
     await clock.advance(RENEW_PERIOD_S)
     assert handle.renewed == [("a", 0)] * 2
-    handle.tell((stream.request_id, 1, LENGTH))
+    handle.send_rows((stream.request_id, 1, LENGTH))
     handle.end_stream("a")
     await clock.advance(2 * RENEW_PERIOD_S)
     assert len(handle.renewed) == 2
@@ -163,19 +165,19 @@ async def test_a_stream_ends_with_its_last_choice(
     client: RemoteEngineClient, handle: FakeEngineHandle
 ) -> None:
     stream = await submit(client, n=2)
-    handle.tell((stream.request_id, 1, NONE, 0), (stream.request_id, 5, LENGTH, 1))
+    handle.send_rows((stream.request_id, 1, NONE, 0), (stream.request_id, 5, LENGTH, 1))
     # nothing comes after the end of a choice
-    handle.tell((stream.request_id, 6, NONE, 1), (stream.request_id, 2, LENGTH, 0))
+    handle.send_rows((stream.request_id, 6, NONE, 1), (stream.request_id, 2, LENGTH, 0))
     assert await read_choices(stream) == [(0, [1], NONE), (1, [5], LENGTH), (0, [2], LENGTH)]
     assert await read(stream) == []
 
 
-async def test_news_of_the_prompt_are_passed_on_and_end_nothing(
+async def test_scores_of_the_prompt_are_passed_on_and_end_nothing(
     client: RemoteEngineClient, handle: FakeEngineHandle
 ) -> None:
     stream = await submit(client)
-    handle.tell((stream.request_id, 1, LENGTH, PROMPT_CHOICE))
-    handle.tell((stream.request_id, 2, LENGTH))
+    handle.send_rows((stream.request_id, 1, LENGTH, PROMPT_CHOICE))
+    handle.send_rows((stream.request_id, 2, LENGTH))
     assert await read_choices(stream) == [(PROMPT_CHOICE, [1], LENGTH), (0, [2], LENGTH)]
 
 
@@ -185,7 +187,7 @@ async def test_each_replica_hears_how_much_of_its_stream_has_been_read(
     stream = await submit(client)
     handle.replica = "b"
     await submit(client)
-    handle.tell((stream.request_id, 1, NONE))
+    handle.send_rows((stream.request_id, 1, NONE))
     await clock.advance(RENEW_PERIOD_S)
     renewed = dict(handle.renewed)
     assert renewed["a"] > 0
@@ -212,7 +214,7 @@ async def test_a_request_that_is_refused_after_all_fails_with_the_reason(
     with pytest.raises(InvalidRequest, match="no room") as caught:
         await read(refused)
     assert caught.value.param == "prompt"
-    handle.tell((other.request_id, 3, LENGTH))
+    handle.send_rows((other.request_id, 3, LENGTH))
     assert await read(other) == [3]
 
 
@@ -220,13 +222,13 @@ async def test_a_stream_that_is_opened_again_is_counted_from_its_beginning(
     client: RemoteEngineClient, handle: FakeEngineHandle, clock: LoopClock
 ) -> None:
     first = await submit(client)
-    handle.tell((first.request_id, 1, LENGTH))
+    handle.send_rows((first.request_id, 1, LENGTH))
     await clock.advance(RENEW_PERIOD_S)
     # it comes while the stream ends
     second = await submit(client)
     handle.end_stream("a")
     await settle()
-    handle.tell((second.request_id, 1, NONE))
+    handle.send_rows((second.request_id, 1, NONE))
     await clock.advance(RENEW_PERIOD_S)
     assert handle.attached == ["a", "a"]
     (_, before), (_, after) = handle.renewed
@@ -243,7 +245,7 @@ async def test_nothing_is_kept_of_requests_that_have_ended(
     await asyncio.wait([cancelled])
     handle.may_answer.set()
     stream = await submit(client, n=2)
-    handle.tell((stream.request_id, 1, LENGTH, 1), (stream.request_id, 1, LENGTH, 0))
+    handle.send_rows((stream.request_id, 1, LENGTH, 1), (stream.request_id, 1, LENGTH, 0))
     assert await read(stream) == [1, 1]
     assert client._streams == {}
     handle.end_stream("a")

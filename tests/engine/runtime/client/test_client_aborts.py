@@ -11,7 +11,7 @@ from tests.fakes.loop_clock import settle
 NONE, LENGTH = FinishReason.NONE, FinishReason.LENGTH
 
 
-async def test_abort_ends_the_stream_and_tells_its_replica(
+async def test_abort_ends_the_stream_and_reaches_its_replica(
     client: RemoteEngineClient, handle: FakeEngineHandle
 ) -> None:
     stream = await submit(client)
@@ -35,7 +35,7 @@ async def test_a_request_is_aborted_on_the_replica_that_has_it(
     assert handle.aborted_choices == [0, ALL_CHOICES]
 
 
-async def test_a_choice_is_aborted_alone(
+async def test_a_single_choice_is_aborted(
     client: RemoteEngineClient, handle: FakeEngineHandle
 ) -> None:
     stream = await submit(client, n=2)
@@ -43,17 +43,17 @@ async def test_a_choice_is_aborted_alone(
     await stream.abort_choice(1)
     assert (handle.aborted, handle.aborted_choices) == ([("a", stream.request_id)], [1])
     abort = FinishReason.ABORT
-    handle.tell((stream.request_id, -1, abort, 1), (stream.request_id, 5, LENGTH, 0))
+    handle.send_rows((stream.request_id, -1, abort, 1), (stream.request_id, 5, LENGTH, 0))
     assert await read_choices(stream) == [(0, [5], LENGTH)]
 
 
-async def test_a_lost_abort_of_a_choice_leaves_the_others_alone(
+async def test_a_lost_abort_of_a_choice_leaves_the_others_open(
     client: RemoteEngineClient, handle: FakeEngineHandle
 ) -> None:
     stream = await submit(client, n=2)
     handle.loses_aborts = True
     await stream.abort_choice(0)
-    handle.tell((stream.request_id, 4, NONE, 0), (stream.request_id, 5, LENGTH, 1))
+    handle.send_rows((stream.request_id, 4, NONE, 0), (stream.request_id, 5, LENGTH, 1))
     assert await read(stream) == [5]
 
 
@@ -111,7 +111,7 @@ async def test_the_end_of_an_unknown_request_is_no_reason_to_abort_it(
     client: RemoteEngineClient, handle: FakeEngineHandle
 ) -> None:
     stream = await submit(client)
-    handle.tell((12345, 1, LENGTH), (stream.request_id, 1, LENGTH))
+    handle.send_rows((12345, 1, LENGTH), (stream.request_id, 1, LENGTH))
     assert await read(stream) == [1]
     assert handle.aborted == []
 
@@ -121,14 +121,14 @@ async def test_abort_ends_every_choice_that_goes_on(
 ) -> None:
     stream = await submit(client, n=3)
     other = await submit(client)
-    handle.tell((stream.request_id, 5, LENGTH, 1), (other.request_id, 1, LENGTH))
+    handle.send_rows((stream.request_id, 5, LENGTH, 1), (other.request_id, 1, LENGTH))
     assert await read(other) == [1]
     await stream.abort()
     abort = FinishReason.ABORT
     assert await read_choices(stream) == [(1, [5], LENGTH), (0, [], abort), (2, [], abort)]
 
 
-async def test_a_request_whose_verdict_was_lost_is_aborted_at_its_first_news(
+async def test_a_request_whose_verdict_was_lost_is_aborted_at_its_first_output(
     client: RemoteEngineClient, handle: FakeEngineHandle
 ) -> None:
     known = await submit(client)
@@ -136,11 +136,11 @@ async def test_a_request_whose_verdict_was_lost_is_aborted_at_its_first_news(
     with pytest.raises(EngineError, match="no answer"):
         await submit(client)
     unseen = handle.requests[1].request_id
-    handle.tell((unseen, 1, NONE))
+    handle.send_rows((unseen, 1, NONE))
     await settle()
     # what was sent before the abort came is no reason for another one
-    handle.tell((unseen, 1, NONE))
-    handle.tell((unseen, -1, FinishReason.ABORT), (known.request_id, 1, LENGTH))
+    handle.send_rows((unseen, 1, NONE))
+    handle.send_rows((unseen, -1, FinishReason.ABORT), (known.request_id, 1, LENGTH))
     assert await read(known) == [1]
     assert handle.aborted == [("a", unseen)]
 
@@ -152,6 +152,6 @@ async def test_a_lost_abort_is_repeated_when_the_replica_goes_on(
     handle.loses_aborts = True
     await stream.abort()
     handle.loses_aborts = False
-    handle.tell((stream.request_id, 1, NONE))
+    handle.send_rows((stream.request_id, 1, NONE))
     await settle()
     assert handle.aborted == [("a", stream.request_id)] * 2

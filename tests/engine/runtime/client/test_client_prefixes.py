@@ -32,7 +32,7 @@ async def test_a_prefix_is_a_request_without_output(
     [request] = handle.requests
     assert (request.pin, request.salt) == (PIN, b"tenant")
     assert (request.sampling.max_tokens, request.sampling.n) == (1, 1)
-    handle.tell((request_id, -1, LENGTH))
+    handle.send_rows((request_id, -1, LENGTH))
     assert await task is LENGTH
     await client.release_prefix("a", salt=b"tenant")
     assert handle.released == [(b"tenant", "a")]
@@ -47,7 +47,7 @@ async def test_a_prefix_is_pinned_on_every_replica_in_one_order(
     for replica in "ac":
         request_id = await next_request(handle)
         assert not task.done()
-        handle.tell((request_id, -1, LENGTH), replica=replica)
+        handle.send_rows((request_id, -1, LENGTH), replica=replica)
     assert await task is LENGTH
     assert handle.attached == ["a", "c"]
 
@@ -66,12 +66,12 @@ async def test_a_prefix_that_one_replica_refuses_is_offered_to_no_other(
     assert len(handle.requests) == 1
 
 
-async def test_a_prefix_that_is_released_meanwhile_is_told_as_aborted(
+async def test_a_prefix_that_is_released_meanwhile_counts_as_aborted(
     client: RemoteEngineClient, handle: FakeEngineHandle
 ) -> None:
     handle.all_replicas = ["a", "b"]
     task = pinning(client)
-    handle.tell((await next_request(handle), -1, ABORT))
+    handle.send_rows((await next_request(handle), -1, ABORT))
     assert await task is ABORT
     assert len(handle.requests) == 1
 

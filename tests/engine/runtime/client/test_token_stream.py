@@ -3,33 +3,26 @@ import pytest
 from engine.errors import EngineError
 from engine.runtime.client.token_stream import RemoteTokenStream
 from engine.runtime.protocol import Delta
-from engine.types import BEAM_CHOICE, PROMPT_CHOICE, FinishReason, float32, int32
+from engine.types import ALL_CHOICES, BEAM_CHOICE, PROMPT_CHOICE, FinishReason, float32, int32
 
 NONE, LENGTH, ABORT = FinishReason.NONE, FinishReason.LENGTH, FinishReason.ABORT
 
 
-class Aborts:
-    """Notes what is to be ended."""
-
-    def __init__(self) -> None:
-        self.requests: list[int] = []
-        self.choices: list[tuple[int, int]] = []
-
-    async def abort(self, stream: RemoteTokenStream) -> None:
-        self.requests.append(stream.request_id)
-
-    async def abort_choice(self, stream: RemoteTokenStream, choice: int) -> None:
-        self.choices.append((stream.request_id, choice))
+Aborts = list[tuple[int, int]]
 
 
 @pytest.fixture
 def aborts() -> Aborts:
-    return Aborts()
+    """(request id, choice) of what is to be ended."""
+    return []
 
 
 @pytest.fixture
 def stream(aborts: Aborts) -> RemoteTokenStream:
-    return RemoteTokenStream(7, 2, aborts)
+    async def send_abort(stream: RemoteTokenStream, choice: int) -> None:
+        aborts.append((stream.request_id, choice))
+
+    return RemoteTokenStream(7, 2, send_abort)
 
 
 def delta(choice: int, token: int, reason: FinishReason = NONE) -> Delta:
@@ -69,14 +62,14 @@ async def test_the_prompt_and_the_steps_of_a_search_pass_and_end_nothing(
     for choice in (PROMPT_CHOICE, BEAM_CHOICE):
         stream.put(delta(choice, 5, LENGTH))
     assert not stream.has_ended
-    stream.end()
+    await stream.abort()
     assert [choice for choice, _, _ in await read(stream)] == [PROMPT_CHOICE, BEAM_CHOICE, 0, 1]
 
 
 async def test_end_aborts_the_choices_that_go_on_and_no_other(stream: RemoteTokenStream) -> None:
     stream.put(delta(0, 5, LENGTH))
-    stream.end()
-    stream.end()
+    await stream.abort()
+    await stream.abort()
     assert stream.has_ended
     assert await read(stream) == [(0, [5], LENGTH), (1, [], ABORT)]
 
@@ -94,7 +87,7 @@ async def test_a_failure_is_raised_once_after_what_came_before(stream: RemoteTok
 
 
 async def test_a_failure_after_the_end_changes_nothing(stream: RemoteTokenStream) -> None:
-    stream.end()
+    await stream.abort()
     stream.fail(EngineError("late"))
     assert len(await read(stream)) == 2
 
@@ -105,12 +98,13 @@ async def test_an_aborted_choice_is_aborted_once_and_says_nothing_more(
     await stream.abort_choice(1)
     await stream.abort_choice(1)
     await stream.abort_choice(5)
-    assert aborts.choices == [(7, 1)]
+    assert aborts == [(7, 1)]
     stream.put(delta(1, 5))
     stream.put(delta(0, 6, LENGTH))
     assert await read(stream) == [(0, [6], LENGTH)]
 
 
-async def test_abort_ends_the_request(stream: RemoteTokenStream, aborts: Aborts) -> None:
+async def test_abort_ends_the_request_once(stream: RemoteTokenStream, aborts: Aborts) -> None:
     await stream.abort()
-    assert aborts.requests == [7]
+    await stream.abort()
+    assert aborts == [(7, ALL_CHOICES)]

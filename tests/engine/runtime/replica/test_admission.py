@@ -27,6 +27,14 @@ def test_a_request_that_fits_is_accepted(admission: Admission) -> None:
     admission.check(request(), num_waiting=3, now_s=0.0)
 
 
+def test_a_clipped_context_clips_outputs_and_refuses_prompts() -> None:
+    clipped = Admission(engine_config().with_options(clips_context=True), CAPACITY)
+    clipped.check(request(30, 20), num_waiting=0, now_s=0.0)
+    with pytest.raises(PromptTooLong) as context:
+        clipped.check(request(40, 1), num_waiting=0, now_s=0.0)
+    assert (context.value.limit, context.value.got) == (40, 40)
+
+
 def test_what_outgrows_the_pool_or_the_model_is_refused_with_both_numbers(
     admission: Admission,
 ) -> None:

@@ -37,7 +37,7 @@ async def test_messages_and_the_end_come_by_callback() -> None:
     channel.send(b"dropped")
 
 
-async def test_closing_it_oneself_is_not_told() -> None:
+async def test_closing_it_oneself_is_not_reported() -> None:
     near, far = channel_pair()
     closed: list[bool] = []
     channel = AsyncChannel(near, on_message=lambda _: None, on_closed=lambda: closed.append(True))

@@ -4,7 +4,7 @@ import pytest
 
 from engine.runtime.messages import OUTPUTS
 from engine.runtime.outputs import failure, idle_stats
-from engine.runtime.replica.client_session import SILENT, SLOW, Mailbox
+from engine.runtime.replica.client_session import SILENT, SLOW, ClientLimits, ClientSession
 from engine.types import Capacity
 from tests.fakes.loop_clock import LoopClock, settle
 from tests.fakes.stream_reader import StreamReader
@@ -13,24 +13,24 @@ STATS = idle_stats(Capacity(num_blocks=2, block_size=4, num_rows=1))
 LEASE_S, IDLE_S, COALESCE_S = 100.0, 10.0, 1.0
 
 
-class Box:
-    """A mailbox and why its client was given up."""
+class Watched:
+    """A session and why its client was given up."""
 
     def __init__(self, *, max_bytes: int = 1 << 20, coalesce_s: float = 0.0) -> None:
         self.lost: list[str] = []
-        self.mailbox = Mailbox(
+        limits = ClientLimits(
             lease_s=LEASE_S,
             idle_s=IDLE_S,
             max_undelivered_bytes=max_bytes,
             coalesce_s=coalesce_s,
-            on_lost=self.lost.append,
         )
+        self.session = ClientSession(limits, on_lost=self.lost.append)
 
     def read(self) -> StreamReader:
-        return StreamReader(self.mailbox.stream())
+        return StreamReader(self.session.stream())
 
     async def put(self, *request_ids: int) -> None:
-        self.mailbox.put(message(*request_ids), request_ids)
+        self.session.put(message(*request_ids), request_ids)
         await settle()
 
 
@@ -39,188 +39,192 @@ def message(*request_ids: int) -> bytes:
 
 
 @pytest.fixture
-async def box(clock: LoopClock) -> AsyncIterator[Box]:
-    box = Box()
-    yield box
-    box.mailbox.close("given up")
+async def watched(clock: LoopClock) -> AsyncIterator[Watched]:
+    watched = Watched()
+    yield watched
+    watched.session.close("given up")
 
 
 @pytest.fixture
-async def gathering(clock: LoopClock) -> AsyncIterator[Box]:
-    """A mailbox that gathers; its first batch has been taken and later ones are to wait."""
-    box = Box(coalesce_s=COALESCE_S)
-    box.mailbox.opened(1, 1)
-    yield box
-    box.mailbox.close("given up")
+async def gathering(clock: LoopClock) -> AsyncIterator[Watched]:
+    """A session that gathers; its first batch has been taken and later ones are to wait."""
+    watched = Watched(coalesce_s=COALESCE_S)
+    watched.session.opened(1, 1)
+    yield watched
+    watched.session.close("given up")
 
 
-async def test_one_batch_takes_everything_queued(box: Box) -> None:
-    await box.put(1)
-    await box.put(2, 3)
-    reader = box.read()
+async def test_one_batch_takes_everything_queued(watched: Watched) -> None:
+    await watched.put(1)
+    await watched.put(2, 3)
+    reader = watched.read()
     await settle()
-    await box.put(4)
+    await watched.put(4)
     assert reader.batches == [[[1], [2, 3]], [[4]]]
 
 
 async def test_the_stream_ends_itself_when_nothing_has_been_open_for_long(
-    box: Box, clock: LoopClock
+    watched: Watched, clock: LoopClock
 ) -> None:
-    reader = box.read()
+    reader = watched.read()
     await clock.advance(0.9 * IDLE_S)
     assert not reader.has_ended
     await clock.advance(0.2 * IDLE_S)
     assert (reader.has_ended, reader.error, reader.batches) == (True, None, [])
 
 
-async def test_the_stream_stays_while_a_request_is_open(box: Box, clock: LoopClock) -> None:
-    reader = box.read()
+async def test_the_stream_stays_while_a_request_is_open(watched: Watched, clock: LoopClock) -> None:
+    reader = watched.read()
     # the request comes while the stream waits for its end
     await clock.advance(0.5 * IDLE_S)
-    box.mailbox.opened(1, 1)
+    watched.session.opened(1, 1)
     await clock.advance(2 * IDLE_S)
     assert (reader.has_ended, reader.batches) == (False, [])
-    await box.put(1)
+    await watched.put(1)
     assert reader.batches == [[[1]]]
 
 
-async def test_a_second_stream_takes_over(box: Box) -> None:
-    box.mailbox.opened(1, 1)
-    first = box.read()
+async def test_a_second_stream_takes_over(watched: Watched) -> None:
+    watched.session.opened(1, 1)
+    first = watched.read()
     await settle()
-    second = box.read()
+    second = watched.read()
     await settle()
     assert (first.has_ended, first.error) == (True, None)
-    await box.put(7)
+    await watched.put(7)
     assert (first.batches, second.batches) == ([], [[[7]]])
 
 
 @pytest.mark.parametrize("was_closed", [False, True])
 async def test_a_closed_mailbox_ends_every_stream_with_its_reason(
-    box: Box, clock: LoopClock, was_closed: bool
+    watched: Watched, clock: LoopClock, was_closed: bool
 ) -> None:
-    box.mailbox.opened(1, 1)
+    watched.session.opened(1, 1)
     if was_closed:
-        box.mailbox.close("given up")
-    reader = box.read()
+        watched.session.close("given up")
+    reader = watched.read()
     await settle()
     if not was_closed:
-        box.mailbox.close("given up")
+        watched.session.close("given up")
         await settle()
     assert str(reader.error) == "given up"
     await clock.advance(2 * LEASE_S)
-    assert box.lost == []
+    assert watched.lost == []
 
 
-async def test_a_client_that_never_comes_lapses(box: Box, clock: LoopClock) -> None:
+async def test_a_client_that_never_comes_lapses(watched: Watched, clock: LoopClock) -> None:
     await clock.advance(0.9 * LEASE_S)
-    assert box.lost == []
+    assert watched.lost == []
     await clock.advance(0.2 * LEASE_S)
-    assert box.lost == [SILENT]
+    assert watched.lost == [SILENT]
 
 
-async def test_a_request_and_a_stream_begin_the_lease_anew(box: Box, clock: LoopClock) -> None:
+async def test_a_request_and_a_stream_begin_the_lease_anew(
+    watched: Watched, clock: LoopClock
+) -> None:
     await clock.advance(0.9 * LEASE_S)
-    box.mailbox.opened(1, 1)
+    watched.session.opened(1, 1)
     await clock.advance(0.9 * LEASE_S)
-    box.read()
+    watched.read()
     await clock.advance(0.9 * LEASE_S)
-    assert box.lost == []
+    assert watched.lost == []
     await clock.advance(0.2 * LEASE_S)
-    assert box.lost == [SILENT]
+    assert watched.lost == [SILENT]
 
 
 async def test_renewal_does_not_help_a_client_that_is_not_attached(
-    box: Box, clock: LoopClock
+    watched: Watched, clock: LoopClock
 ) -> None:
-    box.mailbox.opened(1, 1)
+    watched.session.opened(1, 1)
     await clock.advance(0.9 * LEASE_S)
-    box.mailbox.renew(0)
+    watched.session.renew(0)
     await clock.advance(0.2 * LEASE_S)
-    assert box.lost == [SILENT]
+    assert watched.lost == [SILENT]
 
 
 async def test_renewal_does_not_help_a_client_whose_stream_has_ended(
-    box: Box, clock: LoopClock
+    watched: Watched, clock: LoopClock
 ) -> None:
-    box.read()
+    watched.read()
     await clock.advance(2 * IDLE_S)
-    box.mailbox.opened(1, 1)
+    watched.session.opened(1, 1)
     await clock.advance(0.9 * LEASE_S)
-    box.mailbox.renew(0)
+    watched.session.renew(0)
     await clock.advance(0.2 * LEASE_S)
-    assert box.lost == [SILENT]
+    assert watched.lost == [SILENT]
 
 
-async def test_renewal_keeps_the_lease_of_an_attached_client(box: Box, clock: LoopClock) -> None:
-    box.mailbox.opened(1, 1)
-    first = box.read()
+async def test_renewal_keeps_the_lease_of_an_attached_client(
+    watched: Watched, clock: LoopClock
+) -> None:
+    watched.session.opened(1, 1)
+    first = watched.read()
     await settle()
-    reader = box.read()
+    reader = watched.read()
     for _ in range(10):
         await clock.advance(0.9 * LEASE_S)
-        box.mailbox.renew(0)
+        watched.session.renew(0)
     # the end of the stream before it is not this one's
     assert first.has_ended
-    assert box.lost == []
-    await box.put(1)
+    assert watched.lost == []
+    await watched.put(1)
     assert reader.batches == [[[1]]]
     await clock.advance(0.9 * LEASE_S)
-    assert box.lost == []
+    assert watched.lost == []
     await clock.advance(0.2 * LEASE_S)
-    assert box.lost == [SILENT]
+    assert watched.lost == [SILENT]
 
 
 async def test_a_client_that_never_attaches_is_kept_no_more_than_the_bound() -> None:
-    box = Box(max_bytes=3 * len(message(1)))
+    watched = Watched(max_bytes=3 * len(message(1)))
     for _ in range(3):
-        await box.put(1)
-    assert box.lost == []
-    await box.put(1)
-    assert box.lost == [SLOW]
-    box.mailbox.close("given up")
+        await watched.put(1)
+    assert watched.lost == []
+    await watched.put(1)
+    assert watched.lost == [SLOW]
+    watched.session.close("given up")
 
 
 async def test_what_the_stream_took_counts_until_the_client_says_that_it_came() -> None:
-    box = Box(max_bytes=4 * len(message(1)))
-    reader = box.read()
+    watched = Watched(max_bytes=4 * len(message(1)))
+    reader = watched.read()
     await settle()
     for _ in range(20):
-        await box.put(1)
-        box.mailbox.renew(reader.num_bytes)
-    assert box.lost == []
+        await watched.put(1)
+        watched.session.renew(reader.num_bytes)
+    assert watched.lost == []
     received = reader.num_bytes
     for _ in range(3):
-        await box.put(1)
-        box.mailbox.renew(received)
-    assert box.lost == []
-    await box.put(1)
-    assert box.lost == [SLOW]
-    box.mailbox.close("given up")
+        await watched.put(1)
+        watched.session.renew(received)
+    assert watched.lost == []
+    await watched.put(1)
+    assert watched.lost == [SLOW]
+    watched.session.close("given up")
 
 
 async def test_a_new_stream_does_not_answer_for_what_an_earlier_one_lost() -> None:
-    box = Box(max_bytes=3 * len(message(1)))
+    watched = Watched(max_bytes=3 * len(message(1)))
     for late_bytes in (0, 1 << 30):
         for _ in range(10):
-            reader = box.read()
+            reader = watched.read()
             await settle()
-            await box.put(1)
+            await watched.put(1)
             # a call that was made for the earlier stream, which had more
-            box.mailbox.renew(late_bytes)
-    assert box.lost == []
+            watched.session.renew(late_bytes)
+    assert watched.lost == []
     # nor does it make this one's credit larger
     for _ in range(3):
-        await box.put(1)
+        await watched.put(1)
     assert reader.num_bytes > 0
-    assert box.lost == [SLOW]
-    box.mailbox.close("given up")
+    assert watched.lost == [SLOW]
+    watched.session.close("given up")
 
 
 async def test_later_outputs_are_gathered_and_the_first_of_a_request_goes_at_once(
-    gathering: Box, clock: LoopClock
+    gathering: Watched, clock: LoopClock
 ) -> None:
-    gathering.mailbox.opened(2, 1)
+    gathering.session.opened(2, 1)
     reader = gathering.read()
     await settle()
     await gathering.put(1)
@@ -236,7 +240,7 @@ async def test_later_outputs_are_gathered_and_the_first_of_a_request_goes_at_onc
 
 
 async def test_gathered_outputs_go_when_their_time_has_come(
-    gathering: Box, clock: LoopClock
+    gathering: Watched, clock: LoopClock
 ) -> None:
     reader = gathering.read()
     await settle()
@@ -255,7 +259,7 @@ async def test_gathered_outputs_go_when_their_time_has_come(
 
 
 async def test_an_urgent_batch_begins_the_time_of_gathering_anew(
-    gathering: Box, clock: LoopClock
+    gathering: Watched, clock: LoopClock
 ) -> None:
     reader = gathering.read()
     await settle()
@@ -263,7 +267,7 @@ async def test_an_urgent_batch_begins_the_time_of_gathering_anew(
     await gathering.put(1)
     await gathering.put(1)
     await clock.advance(0.5 * COALESCE_S)
-    gathering.mailbox.opened(2, 1)
+    gathering.session.opened(2, 1)
     await gathering.put(2)
     assert reader.batches[1:] == [[[1], [1], [2]]]
     await gathering.put(1)
@@ -274,14 +278,14 @@ async def test_an_urgent_batch_begins_the_time_of_gathering_anew(
 
 
 async def test_a_stream_that_ends_itself_first_gives_what_was_gathered(clock: LoopClock) -> None:
-    box = Box(coalesce_s=10 * IDLE_S)
-    reader = box.read()
+    watched = Watched(coalesce_s=10 * IDLE_S)
+    reader = watched.read()
     await settle()
-    await box.put(1)
-    await box.put(1)
+    await watched.put(1)
+    await watched.put(1)
     assert reader.batches == [[[1]]]
     await clock.advance(2 * IDLE_S)
     assert reader.batches == [[[1]], [[1]]]
     await clock.advance(2 * IDLE_S)
     assert (reader.has_ended, reader.error) == (True, None)
-    box.mailbox.close("given up")
+    watched.session.close("given up")

@@ -11,7 +11,7 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from engine.errors import ConfigError
 from engine.executor.rank_actor import RankActor
-from engine.runtime.messages import COMMANDS, OUTPUTS, Command
+from engine.runtime.messages import COMMANDS, OUTPUTS
 from engine.runtime.replica.gang import (
     Gang,
     GangOptions,
@@ -131,7 +131,7 @@ async def test_a_gang_computes_what_its_scheduler_is_sent(
         assert gang.capacity.num_blocks == 64
         sampling = SamplingParams(max_tokens=1)
         request = Request(request_id=7, prompt=int32([1, 2, 3]), sampling=sampling)
-        gang.channel.send(COMMANDS.encode(Command(request=request)))
+        gang.channel.send(COMMANDS.encode(request))
         output = OUTPUTS.decode(await asyncio.to_thread(gang.channel.recv))
         assert output.tokens.tolist() == scripted.continuation([1, 2, 3], 1)
         # the sockets are connected: only the folder itself and its lock are left

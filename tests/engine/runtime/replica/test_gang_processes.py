@@ -14,8 +14,13 @@ from engine.config import PrefixConfig
 from engine.errors import ConfigError, EngineError, Overloaded, PromptTooLong
 from engine.runtime.client.client import RemoteEngineClient
 from engine.runtime.messages import PINS, REQUESTS, VERDICTS
-from engine.runtime.replica.pin_at_start import LocalEngineHandle, adopt, warm
-from engine.runtime.replica.supervisor import ClientLimits, Supervisor
+from engine.runtime.replica.client_session import ClientLimits
+from engine.runtime.replica.pin_at_start import (
+    LocalEngineHandle,
+    pin_configured_prefixes,
+    pin_prefixes_of_peers,
+)
+from engine.runtime.replica.supervisor import Supervisor
 from engine.types import FinishReason, Request, SamplingParams, int32
 from tests.engine.runtime.serving import client_of, death_of, generate, params, serving, until_empty
 from tests.fakes import scripted_worker as scripted
@@ -91,7 +96,7 @@ async def test_after_many_requests_that_end_in_any_way_every_block_is_free(
             assert all(isinstance(o, asyncio.CancelledError) for o in failed), failed
             assert len(failed) < 150
             await until_empty(supervisor, first)
-            assert await generate(first, [1, 2], 3) == scripted.continuation([1, 2], 3)
+            assert await generate(first, [1, 2], params(3)) == scripted.continuation([1, 2], 3)
         assert (supervisor.num_open, supervisor.num_open_choices) == (0, 0)
         assert supervisor.stats.num_recomputed + supervisor.stats.num_swapped_out > 0
         await supervisor.check_health()
@@ -235,7 +240,7 @@ async def test_prefixes_are_pinned_before_the_first_request_and_listed_by_tenant
         for name, ttl_s in (("a", None), ("b", 60.0))
     ]
     async with serving(pinned_prefix_share=0.2) as supervisor, client_of(supervisor) as client:
-        await warm(supervisor, prefixes)
+        await pin_configured_prefixes(supervisor, prefixes)
         first, second = await client.prefixes(salt=b"one")
         assert (first.name, first.num_tokens, first.is_warm, first.ttl_s) == ("a", 8, True, None)
         assert second.ttl_s is not None
@@ -244,14 +249,18 @@ async def test_prefixes_are_pinned_before_the_first_request_and_listed_by_tenant
         stream = await client.submit(int32([1] * 9), params(2), salt=b"one")
         assert sum([delta.num_cached async for delta in stream]) == 8
         with pytest.raises(ConfigError, match=r"'a' cannot be pinned.*other tokens"):
-            await warm(supervisor, [PrefixConfig(name="a", token_ids=(2,) * 9, salt=b"one")])
+            await pin_configured_prefixes(
+                supervisor, [PrefixConfig(name="a", token_ids=(2,) * 9, salt=b"one")]
+            )
         pins = PINS.decode(supervisor.pins())
         assert [(pin.name, pin.token_ids, pin.salt) for pin in pins] == [
             (name, (1,) * 8, b"one") for name in "ab"
         ]
         # what is held already is left as it is, and what has no room is left out
         peers = [replace(pins[0], token_ids=(3,) * 8), replace(pins[1], name="c", ttl_s=5.0)]
-        await adopt(supervisor, [*peers, PrefixConfig(name="d", token_ids=tuple(range(80)))])
+        await pin_prefixes_of_peers(
+            supervisor, [*peers, PrefixConfig(name="d", token_ids=tuple(range(80)))]
+        )
         *held, adopted = await client.prefixes(salt=b"one")
         assert [info.name for info in held] == ["a", "b"]
         assert adopted.name == "c"

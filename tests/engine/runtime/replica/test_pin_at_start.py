@@ -6,10 +6,23 @@ import pytest
 
 from engine.config import PrefixConfig
 from engine.errors import ConfigError, EngineError
-from engine.runtime.messages import OUTPUTS, PREFIXES, REQUESTS, VERDICTS
+from engine.runtime.messages import OUTPUTS, PREFIXES, REQUESTS, VERDICTS, Withdrawal
 from engine.runtime.outputs import failure
-from engine.runtime.replica.pin_at_start import LocalEngineHandle, adopt, warm
-from engine.types import FinishReason, PinnedPrefix, Refusal, Request, SamplingParams, int32
+from engine.runtime.replica.pin_at_start import (
+    LocalEngineHandle,
+    pin_configured_prefixes,
+    pin_prefixes_of_peers,
+)
+from engine.types import (
+    ALL_CHOICES,
+    FinishReason,
+    PinnedPrefix,
+    Refusal,
+    Request,
+    SamplingParams,
+    int32,
+    int64,
+)
 from tests.fakes.engine_handle import STATS
 from tests.fakes.loop_clock import LoopClock, settle
 from tests.fakes.scripted_gang import LIMITS, Replica
@@ -54,8 +67,8 @@ class Pinning:
     def requested(self) -> Request:
         """The one prefix that the scheduler is to compute now."""
         [command] = self.replica.commands()
-        assert command.request is not None
-        return command.request
+        assert isinstance(command, Request)
+        return command
 
     async def answer(self, reason: FinishReason) -> Request:
         request = self.requested()
@@ -71,7 +84,7 @@ class Pinning:
 
 async def test_prefixes_are_computed_one_after_the_other(pinning: Pinning) -> None:
     prefixes = [prefix("a", salt=b"one", ttl_s=9.0), prefix("b")]
-    task = await pinning.start(warm(pinning.replica.supervisor, prefixes))
+    task = await pinning.start(pin_configured_prefixes(pinning.replica.supervisor, prefixes))
     first = await pinning.answer(LENGTH)
     assert (first.prompt.tolist(), first.salt) == ([1, 2, 3, 4], b"one")
     assert first.pin is not None
@@ -87,18 +100,18 @@ async def test_a_prefix_that_cannot_be_pinned_is_an_error_of_the_configuration(
     pinning: Pinning,
 ) -> None:
     supervisor = pinning.replica.supervisor
-    task = await pinning.start(warm(supervisor, [prefix("a"), prefix("b")]))
+    task = await pinning.start(pin_configured_prefixes(supervisor, [prefix("a"), prefix("b")]))
     await pinning.refuse()
     with pytest.raises(ConfigError, match="'a' cannot be pinned: no room"):
         await task
-    task = await pinning.start(warm(supervisor, [prefix("a")]))
+    task = await pinning.start(pin_configured_prefixes(supervisor, [prefix("a")]))
     await pinning.answer(ERROR)
     with pytest.raises(ConfigError, match="'a' cannot be computed"):
         await task
 
 
 async def test_the_end_of_the_engine_ends_the_warm_up(pinning: Pinning) -> None:
-    task = await pinning.start(warm(pinning.replica.supervisor, [prefix("a")]))
+    task = await pinning.start(pin_configured_prefixes(pinning.replica.supervisor, [prefix("a")]))
     pinning.replica.supervisor.close()
     with pytest.raises(EngineError, match="stopped"):
         await task
@@ -114,7 +127,7 @@ async def test_of_the_peers_prefixes_those_are_pinned_once_that_are_missing(
         prefix("b"),
         prefix("a", salt=b"two", ttl_s=5.0),
     ]
-    task = await pinning.start(adopt(pinning.replica.supervisor, peers))
+    task = await pinning.start(pin_prefixes_of_peers(pinning.replica.supervisor, peers))
     request = await pinning.answer(LENGTH)
     assert request.pin is not None
     assert (request.pin.name, request.salt) == ("a", b"two")
@@ -128,7 +141,7 @@ async def test_what_cannot_be_pinned_of_the_peers_prefixes_is_left_out(
     pinning: Pinning, caplog: pytest.LogCaptureFixture
 ) -> None:
     peers = [prefix("a"), prefix("b")]
-    task = await pinning.start(adopt(pinning.replica.supervisor, peers))
+    task = await pinning.start(pin_prefixes_of_peers(pinning.replica.supervisor, peers))
     await pinning.refuse()
     await pinning.answer(LENGTH)
     await task
@@ -148,11 +161,12 @@ async def test_the_local_handle_passes_everything_to_its_supervisor(
     await handle.abort("a", (7,), 2)
     await handle.abort("a", (7, 8))
     await handle.release_prefix(b"one", "a")
-    accepted, choice, whole, release = replica.commands()
-    assert accepted.request == request
-    assert (choice.aborts.tolist(), choice.abort_choices.tolist()) == ([7], [2])
-    assert (whole.aborts.tolist(), whole.abort_choices.tolist()) == ([7, 8], [-2, -2])
-    assert release.releases == ((b"one", "a"),)
+    assert replica.commands() == [
+        request,
+        Withdrawal(int64([7]), int32([2])),
+        Withdrawal(int64([7, 8]), int32([ALL_CHOICES] * 2)),
+        Withdrawal(int64(), int32(), ((b"one", "a"),)),
+    ]
     await replica.step(pinned=(pinned("a", salt=b"one"),))
     [prefixes] = await handle.prefixes(b"one")
     assert [info.name for info in PREFIXES.decode(prefixes)] == ["a"]

@@ -15,7 +15,7 @@ def stats(num_recomputed: int, num_swapped_out: int) -> StepStats:
     )
 
 
-def test_preemptions_are_told_once_in_a_period_and_none_is_left_out(
+def test_preemptions_are_logged_once_in_a_period_and_none_is_left_out(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log = PreemptionLog()

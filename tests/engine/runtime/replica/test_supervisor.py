@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from engine.runtime.messages import PINS, PREFIXES
-from engine.types import ALL_CHOICES, FinishReason, PinnedPrefix, int32
+from engine.runtime.messages import PINS, PREFIXES, Withdrawal
+from engine.types import ALL_CHOICES, FinishReason, PinnedPrefix, Request, int32, int64
 from tests.fakes.engine_handle import STATS
 from tests.fakes.loop_clock import LoopClock
 from tests.fakes.scripted_gang import LIMITS, Replica
@@ -15,8 +15,8 @@ async def test_an_accepted_request_goes_to_the_scheduler_and_is_open(replica: Re
     verdict = replica.submit(1, 7, n=3)
     assert (verdict.replica, verdict.refusal) == ("a", None)
     [command] = replica.commands()
-    assert command.request is not None
-    assert (command.request.request_id, command.request.sampling.n) == (7, 3)
+    assert isinstance(command, Request)
+    assert (command.request_id, command.sampling.n) == (7, 3)
     supervisor = replica.supervisor
     assert (supervisor.replica, supervisor.num_open, supervisor.num_open_choices) == ("a", 1, 3)
 
@@ -99,14 +99,11 @@ async def test_a_client_that_vanishes_has_its_requests_aborted(
     await clock.advance(0.8 * LIMITS.lease_s)
     replica.supervisor.renew(2, 0)
     await clock.advance(0.4 * LIMITS.lease_s)
-    [command] = replica.commands()
-    assert command.request is None
-    assert command.aborts.tolist() == [7, 8]
-    assert command.abort_choices.tolist() == [ALL_CHOICES] * 2
+    assert replica.commands() == [Withdrawal(int64([7, 8]), int32([ALL_CHOICES] * 2))]
     assert "given up this client: it was silent" in str(vanished.error)
     assert caplog.text.count("client_lost client=1 reason=silent open=2") == 1
     assert replica.supervisor.num_open == replica.supervisor.num_open_choices == 1
-    # rows that were under way are nobody's, and the other client goes on
+    # rows that were under way are dropped, and the other client goes on
     await replica.step((7, 1, NONE), (9, 2, NONE))
     assert vanished.rows == []
     assert other.rows == [(9, 0, 2, NONE)]
@@ -140,8 +137,7 @@ async def test_a_client_that_does_not_read_is_given_up(
         await replica.step((7, 5, NONE), (8, 5, NONE))
         replica.supervisor.renew(1, 0)
         replica.supervisor.renew(2, reading.num_bytes)
-    [command] = replica.commands()
-    assert command.aborts.tolist() == [7]
+    assert replica.commands() == [Withdrawal(int64([7]), int32([ALL_CHOICES]))]
     assert "slow" in str(taken.error)
     assert caplog.text.count("client_lost client=1 reason=slow open=1") == 1
     assert not reading.has_ended
@@ -164,10 +160,11 @@ async def test_aborts_and_releases_go_to_the_scheduler(replica: Replica) -> None
     replica.supervisor.abort([7, 8])
     replica.supervisor.abort((9,), choice=2)
     replica.supervisor.release_prefix(b"tenant", "a")
-    whole, choice, release = replica.commands()
-    assert (whole.aborts.tolist(), whole.abort_choices.tolist()) == ([7, 8], [ALL_CHOICES] * 2)
-    assert (choice.aborts.tolist(), choice.abort_choices.tolist()) == ([9], [2])
-    assert (release.releases, release.aborts.tolist()) == (((b"tenant", "a"),), [])
+    assert replica.commands() == [
+        Withdrawal(int64([7, 8]), int32([ALL_CHOICES] * 2)),
+        Withdrawal(int64([9]), int32([2])),
+        Withdrawal(int64(), int32(), ((b"tenant", "a"),)),
+    ]
 
 
 async def test_pinned_prefixes_are_those_that_the_scheduler_named_last(

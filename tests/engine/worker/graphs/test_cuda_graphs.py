@@ -9,16 +9,16 @@ from torch import Tensor
 
 from engine.core.scheduling.preemption import Preemption
 from engine.types import FinishReason, SamplingParams
-from engine.worker.graphs.cuda_graphs import Graphs
-from engine.worker.graphs.graph_batch import MAX_CHUNKS, Variant
-from engine.worker.spans import make_spans
+from engine.worker.batch import lay_out
+from engine.worker.graphs.cuda_graphs import CudaGraphs
+from engine.worker.graphs.graph_batch import MAX_CHUNKS, GraphShape
 from kernels.batch import BatchLayout, Sampled, SamplingColumns
 from kernels.reference import ReferenceBackend
 from tests.engine.model.tiny import TinyModel
 from tests.engine.whole.engine_run import RECOMPUTE, SWAP, SWAP_BYTES, Run, run, tokens_of
-from tests.engine.worker.loading import POISON, BreakingModel, Replayer, loader
 from tests.engine.worker.plans import Driver
 from tests.engine.worker.rows import BLOCK_SIZE, Chunk, admission, make_plan, make_table
+from tests.fakes.worker_loader import POISON, BreakingModel, Replayer, loader
 
 _GREEDY = SamplingParams(max_tokens=24, temperature=0.0)
 _DRAWING = SamplingParams(max_tokens=17, temperature=1.2, seed=9)
@@ -121,11 +121,13 @@ def test_searches_and_log_probabilities_are_replayed_beside_plain_rows(
     }
     graphed, runtime = _graphed(tiny, samplings, **settings)
     launched = run(tiny, _PROMPTS, samplings, **settings)
-    for key, told in launched.told.items():
-        assert graphed.told[key].tokens == told.tokens
-        assert graphed.told[key].logprobs == pytest.approx(told.logprobs, abs=1e-5, nan_ok=True)
-        ids = [[token for token, _ in top] for top in told.tops]
-        assert [[token for token, _ in top] for top in graphed.told[key].tops] == ids
+    for key, reported in launched.reported.items():
+        assert graphed.reported[key].tokens == reported.tokens
+        assert graphed.reported[key].logprobs == pytest.approx(
+            reported.logprobs, abs=1e-5, nan_ok=True
+        )
+        ids = [[token for token, _ in top] for top in reported.tops]
+        assert [[token for token, _ in top] for top in graphed.reported[key].tops] == ids
     assert runtime.num_replays > len(graphed.plans) / 2
 
 
@@ -184,9 +186,9 @@ def test_a_broken_row_that_is_decoded_ahead_ends_by_itself(tiny: TinyModel) -> N
     for index, prompt in enumerate(prompts):
         engine.add(index, prompt, _GREEDY)
     engine.drain()
-    assert (engine.told[1, 0].tokens, engine.told[1, 0].reason) == ([], FinishReason.ERROR)
+    assert (engine.reported[1, 0].tokens, engine.reported[1, 0].reason) == ([], FinishReason.ERROR)
     for index in (0, 2):
-        assert engine.told[index, 0].tokens == tiny.greedy(prompts[index], 24)
+        assert engine.reported[index, 0].tokens == tiny.greedy(prompts[index], 24)
     # the plan made ahead had the broken row, too
     assert [len(plan.decode_rows) for plan in engine.plans[:3]] == [0, 3, 2]
     assert runtime.num_replays == len(engine.plans)
@@ -197,8 +199,8 @@ def _step(tokens: Tensor, layout: BatchLayout, columns: SamplingColumns) -> Samp
     return Sampled(tokens=layout.logit_rows(tokens[:, None])[:, 0] + 1)
 
 
-def _graphs(max_num_rows: int = 16) -> Graphs:
-    """Graphs of a table of plain rows, of which row 1 draws, 2 is deterministic, 3 has rules,
+def _graphs(max_num_rows: int = 16) -> CudaGraphs:
+    """CudaGraphs of a table of plain rows, of which row 1 draws, 2 is deterministic, 3 has rules,
     4 and 5 want log-probabilities.
     """
     table = make_table(64)
@@ -211,7 +213,7 @@ def _graphs(max_num_rows: int = 16) -> Graphs:
     }
     table.admit([admission(row, length=3, **kinds.get(row, {})) for row in range(64)])
     backend = ReferenceBackend(torch.device("cpu"), torch.float32)
-    return Graphs(
+    return CudaGraphs(
         table,
         backend,
         _step,
@@ -228,12 +230,12 @@ def _chunk(row: int, num_tokens: int) -> Chunk:
 def test_the_smallest_graph_that_holds_the_decodes_is_taken() -> None:
     graphs = _graphs()
     found = [graphs.find(make_plan(range(10, 10 + count))) for count in (1, 3, 4, 9, 16)]
-    assert found == [Variant(size) for size in (1, 4, 4, 12, 16)]
+    assert found == [GraphShape(size) for size in (1, 4, 4, 12, 16)]
     assert graphs.find(make_plan()) is None
 
 
 def test_one_row_that_draws_makes_a_step_of_draws() -> None:
-    assert _graphs().find(make_plan([10, 1])) == Variant(2, is_random=True)
+    assert _graphs().find(make_plan([10, 1])) == GraphShape(2, is_random=True)
 
 
 def test_a_mixed_step_takes_the_smallest_graph_that_holds_decodes_and_prompts() -> None:
@@ -246,7 +248,7 @@ def test_a_mixed_step_takes_the_smallest_graph_that_holds_decodes_and_prompts() 
         (16, 200, 16, 256),
     ):
         plan = make_plan(range(10, 10 + num_decodes), [_chunk(40, num_tokens)])
-        assert graphs.find(plan) == Variant(size, prompt_size, is_random=True)
+        assert graphs.find(plan) == GraphShape(size, prompt_size, is_random=True)
     assert graphs.find(make_plan([10], [_chunk(40, 257)])) is None
 
 
@@ -259,7 +261,7 @@ def test_chunks_and_siblings_beyond_the_room_are_launched() -> None:
 
 def test_deterministic_rows_decode_apart_from_prompts() -> None:
     graphs = _graphs()
-    assert graphs.find(make_plan([10, 2])) == Variant(8, is_random=True, is_deterministic=True)
+    assert graphs.find(make_plan([10, 2])) == GraphShape(8, is_random=True, is_deterministic=True)
     assert graphs.find(make_plan([2], [_chunk(10, 5)])) is None
     assert graphs.find(make_plan([10], [_chunk(2, 5)])) is None
 
@@ -276,12 +278,12 @@ def test_a_row_with_rules_is_launched_wherever_it_stands(
 
 def test_a_graph_lists_as_many_alternatives_as_a_row_wants() -> None:
     graphs = _graphs(max_num_rows=32)
-    assert graphs.find(make_plan([10, 5])) == Variant(8, is_random=True, num_logprobs=8)
-    assert graphs.find(make_plan([10, 4])) == Variant(8, is_random=True, num_logprobs=16)
+    assert graphs.find(make_plan([10, 5])) == GraphShape(8, is_random=True, num_logprobs=8)
+    assert graphs.find(make_plan([10, 4])) == GraphShape(8, is_random=True, num_logprobs=16)
     found = graphs.find(make_plan([4], [_chunk(10, 5)]))
-    assert found == Variant(32, 64, is_random=True, num_logprobs=16)
+    assert found == GraphShape(32, 64, is_random=True, num_logprobs=16)
     # plain rows do not pay for alternatives
-    assert graphs.find(make_plan([10], [_chunk(11, 5)])) == Variant(8, 64, is_random=True)
+    assert graphs.find(make_plan([10], [_chunk(11, 5)])) == GraphShape(8, 64, is_random=True)
 
 
 def test_a_replay_returns_decodes_apart_from_chunks_and_their_siblings() -> None:
@@ -291,9 +293,9 @@ def test_a_replay_returns_decodes_apart_from_chunks_and_their_siblings() -> None
     table.last_tokens[10] = 70
     chunks = [Chunk(20, 0, (1, 2), samples=False), Chunk(21, 0, (3, 4))]
     plan = make_plan([10], chunks, [(22, 21)])
-    variant = graphs.find(plan)
-    assert variant is not None
-    decodes, others = graphs.replay(variant, plan, make_spans(plan, table))
+    shape = graphs.find(plan)
+    assert shape is not None
+    decodes, others = graphs.replay(shape, plan, lay_out(plan, table, BLOCK_SIZE))
     assert decodes.tokens.tolist() == [71]
     assert others.tokens.tolist() == [5, 5]
     assert table.last_tokens[[10, 21, 22]].tolist() == [71, 5, 5]

@@ -32,7 +32,7 @@ def _expected(tiny: TinyModel, prompt: list[int] = _PROMPT, **processors: Any) -
 
 
 def _generate(tiny: TinyModel, prompt: list[int] = _PROMPT, **controls: Any) -> list[int]:
-    return run(tiny, [prompt], replace(_GREEDY, **controls)).told[0, 0].tokens
+    return run(tiny, [prompt], replace(_GREEDY, **controls)).reported[0, 0].tokens
 
 
 def _penalised(tiny: TinyModel, presence: float, frequency: float) -> list[int]:
@@ -133,54 +133,54 @@ def test_stop_ids_are_kept_back_until_enough_tokens(tiny: TinyModel, min_tokens:
     stops = _generate(tiny)[::2]
     model = replace(tiny.config().model, eos_token_ids=tuple(stops[:1]))
     sampling = replace(_GREEDY, min_tokens=min_tokens, stop_token_ids=tuple(stops[1:]))
-    told = run(tiny, [_PROMPT], sampling, model=model).told[0, 0]
-    assert told.tokens == _expected(tiny, min_new_tokens=min_tokens, eos_token_id=stops)
-    assert len(told.tokens) >= min_tokens
+    reported = run(tiny, [_PROMPT], sampling, model=model).reported[0, 0]
+    assert reported.tokens == _expected(tiny, min_new_tokens=min_tokens, eos_token_id=stops)
+    assert len(reported.tokens) >= min_tokens
 
 
 def test_ignored_end_ids_are_not_kept_back(tiny: TinyModel) -> None:
     plain = _generate(tiny)
     model = replace(tiny.config().model, eos_token_ids=tuple(plain[:2]))
     sampling = replace(_GREEDY, min_tokens=5, ignore_eos=True)
-    assert run(tiny, [_PROMPT], sampling, model=model).told[0, 0].tokens == plain
+    assert run(tiny, [_PROMPT], sampling, model=model).reported[0, 0].tokens == plain
 
 
 def test_logprobs_are_those_of_the_raw_distribution(tiny: TinyModel) -> None:
     controls = replace(
         _GREEDY, num_logprobs=3, presence_penalty=2.0, repetition_penalty=1.5, bad_words=((7,),)
     )
-    told = run(tiny, [_PROMPT], controls).told[0, 0]
-    raw = tiny.logprobs(_PROMPT + told.tokens)[len(_PROMPT) - 1 : -1]
-    chosen = raw.gather(1, torch.tensor(told.tokens)[:, None])[:, 0]
-    torch.testing.assert_close(torch.tensor(told.logprobs), chosen, atol=1e-4, rtol=0)
+    reported = run(tiny, [_PROMPT], controls).reported[0, 0]
+    raw = tiny.logprobs(_PROMPT + reported.tokens)[len(_PROMPT) - 1 : -1]
+    chosen = raw.gather(1, torch.tensor(reported.tokens)[:, None])[:, 0]
+    torch.testing.assert_close(torch.tensor(reported.logprobs), chosen, atol=1e-4, rtol=0)
     top = raw.topk(3).indices.tolist()
-    assert [[token for token, _ in pairs] for pairs in told.tops] == top
+    assert [[token for token, _ in pairs] for pairs in reported.tops] == top
 
 
 def test_a_row_that_may_choose_nothing_ends_by_its_rules(tiny: TinyModel) -> None:
     nothing = replace(_GREEDY, allowed_token_ids=(7,), stop_token_ids=(7,), min_tokens=2)
     for kind in (nothing, replace(nothing, temperature=1.0, top_p=0.5)):
-        told = run(tiny, [_PROMPT, _PROMPT], [kind, _GREEDY]).told
-        assert (told[0, 0].tokens, told[0, 0].reason) == ([], FinishReason.RULED_OUT)
-        assert told[1, 0].tokens == _generate(tiny)
+        reported = run(tiny, [_PROMPT, _PROMPT], [kind, _GREEDY]).reported
+        assert (reported[0, 0].tokens, reported[0, 0].reason) == ([], FinishReason.RULED_OUT)
+        assert reported[1, 0].tokens == _generate(tiny)
 
 
 def test_ids_that_the_tokenizer_does_not_know_are_never_chosen(tiny: TinyModel) -> None:
     known = VOCAB_SIZE - 64
     model = replace(tiny.config().model, num_token_ids=known)
     drawing = replace(_GREEDY, temperature=20.0, max_tokens=200, n=8, num_logprobs=2)
-    told = run(tiny, [[VOCAB_SIZE - 1, 3]], drawing, model=model).told
-    drawn = [token for choice in told.values() for token in choice.tokens]
+    reported = run(tiny, [[VOCAB_SIZE - 1, 3]], drawing, model=model).reported
+    drawn = [token for choice in reported.values() for token in choice.tokens]
     assert len(drawn) == 1600
     assert max(drawn) < known
     # without the limit they are
-    assert max(run(tiny, [[3]], drawing).told[0, 0].tokens) >= known
+    assert max(run(tiny, [[3]], drawing).reported[0, 0].tokens) >= known
     # a prompt may hold them, and rules about them mean nothing
     ruled = replace(
         _GREEDY, repetition_penalty=1.2, logit_bias=((known, 100.0),), bad_words=((known,),)
     )
-    told = run(tiny, [[VOCAB_SIZE - 1, 3]], ruled, model=model).told
-    assert max(told[0, 0].tokens) < known
+    reported = run(tiny, [[VOCAB_SIZE - 1, 3]], ruled, model=model).reported
+    assert max(reported[0, 0].tokens) < known
 
 
 def test_a_row_has_the_rules_of_its_last_sequence() -> None:

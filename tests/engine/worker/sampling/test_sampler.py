@@ -1,4 +1,4 @@
-"""Sampled rows: each as if it were alone, reported in columns."""
+"""Sampled rows: each as if it were the only one, reported in columns."""
 
 import math
 from dataclasses import replace
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.types import NONE_ALLOWED, FinishReason, SamplingParams
-from engine.worker.inputs import StepInputs, build_inputs
+from engine.worker.batch import HostBatch, lay_out, stage_batch
 from engine.worker.row_table import RowTable
 from engine.worker.sampling.sampler import choose, look_up
 from engine.worker.worker import Worker, load_worker
@@ -19,8 +19,8 @@ from kernels.runtime import HostRuntime
 from tests.engine.model.tiny import VOCAB_SIZE, TinyModel
 from tests.engine.whole.engine_run import Run
 from tests.engine.worker import rows
-from tests.engine.worker.loading import POISON, BreakingModel, loader
 from tests.engine.worker.plans import GREEDY, Driver
+from tests.fakes.worker_loader import POISON, BreakingModel, loader
 
 _DRAWING = SamplingParams(max_tokens=1, temperature=1.3, seed=7)
 _KINDS = (
@@ -49,10 +49,10 @@ def test_rows_with_different_parameters_equal_each_alone(tiny: TinyModel) -> Non
     together = Driver(_fresh(tiny))
     rows = [together.admit(_PROMPT, sampling) for sampling in _KINDS]
     together.run(rows, num_tokens=12, chunk=2)
-    alone = [_generate(Driver(_fresh(tiny)), sampling) for sampling in _KINDS]
-    assert [row.output for row in rows] == alone
+    single = [_generate(Driver(_fresh(tiny)), sampling) for sampling in _KINDS]
+    assert [row.output for row in rows] == single
     # so the kinds do differ
-    assert len({tuple(output) for output in alone}) == len(_KINDS)
+    assert len({tuple(output) for output in single}) == len(_KINDS)
 
 
 @pytest.mark.parametrize("sampling", _KINDS)
@@ -110,7 +110,7 @@ _NAN, _INF = math.nan, math.inf
 
 def _decoding(
     *kinds: dict[str, Any], known: tuple[int, ...] = (0, 1)
-) -> tuple[RowTable, StepInputs]:
+) -> tuple[RowTable, HostBatch]:
     """Rows with a prompt of `known` that decode, one of each kind, the last row first."""
     table = rows.make_table(len(kinds), vocab_size=6)
     table.admit(
@@ -120,15 +120,20 @@ def _decoding(
         ]
     )
     plan = rows.make_plan(range(len(kinds))[::-1])
-    return table, build_inputs(plan, table, rows.BLOCK_SIZE)
+    return table, lay_out(plan, table, rows.BLOCK_SIZE)
+
+
+def _sample(table: RowTable, batch: HostBatch, logits: Tensor) -> Sampled:
+    staged, _, _ = stage_batch(batch, table, rows.BLOCK_SIZE)
+    return choose(_BACKEND, logits, batch.sampled, staged, table)
 
 
 def _choose(logits: list[list[float]], *kinds: dict[str, Any]) -> Sampled:
     """What rows of these kinds choose from logits, which are left as they are."""
-    table, inputs = _decoding(*kinds)
+    table, batch = _decoding(*kinds)
     given = torch.tensor(logits[::-1])
     before = given.clone()
-    sampled = choose(_BACKEND, given, inputs, table)
+    sampled = _sample(table, batch, given)
     torch.testing.assert_close(given, before, equal_nan=True, rtol=0, atol=0)
     return sampled
 
@@ -188,11 +193,13 @@ def test_the_engine_goes_on_after_broken_rows(
     engine.add(20, [1, 2, 3], plain)
     engine.drain()
     assert {
-        (told.reason, *told.tokens) for (request, _), told in engine.told.items() if request < 10
+        (reported.reason, *reported.tokens)
+        for (request, _), reported in engine.reported.items()
+        if request < 10
     } == {(FinishReason.ERROR,)}
     for index in range(len(kinds)):
-        assert engine.told[10 + index, 0].tokens == tiny.greedy([7, index, 8], 6)
-    assert engine.told[20, 0].tokens == tiny.greedy([1, 2, 3], 6)
+        assert engine.reported[10 + index, 0].tokens == tiny.greedy([7, index, 8], 6)
+    assert engine.reported[20, 0].tokens == tiny.greedy([1, 2, 3], 6)
 
 
 def test_greedy_rows_stay_greedy_beside_rows_that_draw() -> None:
@@ -214,13 +221,13 @@ def test_filters_hold_for_the_rows_that_have_them() -> None:
 
 def test_rules_see_all_tokens_before_the_one_that_is_chosen() -> None:
     """A row has fed the tokens 0 and 1, and feeds 3 now; 2 is the most likely next one."""
-    table, inputs = _decoding({"bad_words": ((1, 3, 2),)})
-    table.history.note(inputs.token_rows, inputs.layout.positions, torch.tensor([3]))
-    assert choose(_BACKEND, torch.tensor([_SOUND]), inputs, table).tokens.tolist() == [5]
+    table, batch = _decoding({"bad_words": ((1, 3, 2),)})
+    table.history.note(batch.token_rows, torch.tensor([2]), torch.tensor([3]))
+    assert _sample(table, batch, torch.tensor([_SOUND])).tokens.tolist() == [5]
     # what the row of an earlier sequence has left behind it means nothing
-    table, inputs = _decoding({"bad_words": ((1, 3, 2),)})
+    table, batch = _decoding({"bad_words": ((1, 3, 2),)})
     table.history.tokens[0, 3] = 3
-    assert choose(_BACKEND, torch.tensor([_SOUND]), inputs, table).tokens.tolist() == [2]
+    assert _sample(table, batch, torch.tensor([_SOUND])).tokens.tolist() == [2]
 
 
 def test_log_probabilities_are_raw_but_candidates_of_a_search_follow_its_rules() -> None:
@@ -247,9 +254,9 @@ def test_a_prompt_token_is_looked_up_behind_the_one_before_it() -> None:
         ]
     )
     chunks = [rows.Chunk(0, 0, (3, 1, 4)), rows.Chunk(1, 0, (5, 2))]
-    inputs = build_inputs(rows.make_plan([], chunks), table, rows.BLOCK_SIZE)
+    batch = lay_out(rows.make_plan([], chunks), table, rows.BLOCK_SIZE)
     logits: Tensor = torch.randn(3, 6, generator=torch.Generator().manual_seed(1))
-    known = look_up(logits, inputs, table)
+    known = look_up(logits, batch.prompt, table)
     assert known.tokens.tolist() == [1, 4, 2]
     raw = logits.log_softmax(1)
     torch.testing.assert_close(known.logprobs, raw[[0, 1, 2], [1, 4, 2]])

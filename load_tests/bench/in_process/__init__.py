@@ -1,0 +1,1 @@
+"""The engine and its scheduler in process, without Ray and HTTP."""

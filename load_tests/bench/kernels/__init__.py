@@ -1,0 +1,1 @@
+"""Kernels beside the best known ones, and the operations of a step on the CPU."""

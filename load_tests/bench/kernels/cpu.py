@@ -1,0 +1,151 @@
+"""Command `cpu_kernels`: the operations of one decode step and of prefill chunks.
+
+Random weights in the shape of SmolLM2-135M, bfloat16, one thread. Prints CPU milliseconds of the
+median step (CPU time, since other processes may share the machine), split by operation.
+"""
+
+import argparse
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from engine.integers import div_ceil
+from kernels.backend import KernelBackend, Linear
+from kernels.batch import BatchLayout, SamplingColumns
+from kernels.select import select_backend
+from load_tests.bench.kernels.inputs import layout, random_tables, sampling_columns
+
+NUM_LAYERS, HIDDEN, INTERMEDIATE, VOCAB = 30, 576, 1536, 49152
+NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE = 9, 3, 64, 16
+EPS = 1e-5
+EXAMPLE = "python -m load_tests cpu_kernels --context 512"
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerWeights:
+    """Weights of one transformer layer."""
+
+    qkv: Linear
+    output: Linear
+    gate_up: Linear
+    down: Linear
+    norm: Tensor
+
+
+class RandomModel:
+    """A random model whose operations are timed one by one."""
+
+    def __init__(self, backend: KernelBackend, num_blocks: int) -> None:
+        self.backend = backend
+        self.spent: dict[str, float] = defaultdict(float)
+        self._embedding = _random(VOCAB, HIDDEN)
+        self._layers = [self._make_layer() for _ in range(NUM_LAYERS)]
+        self._head = backend.make_head(self._embedding.clone())
+        self._kv = _random(num_blocks, NUM_LAYERS, 2, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM)
+        self._cos_sin = torch.rand(8192, HEAD_DIM)
+
+    def step(self, layout: BatchLayout, columns: SamplingColumns) -> None:
+        """Run one step on random tokens and add the time of each operation to `spent`."""
+        backend, timed = self.backend, self._timed
+        tokens = torch.randint(0, VOCAB, layout.positions.shape)
+        residual = timed("embed", backend.embed, tokens, self._embedding)
+        x = timed("norms", backend.rms_norm, residual, self._layers[0].norm, EPS)
+        for index, layer in enumerate(self._layers):
+            kv_layer = self._kv[:, index]
+            x = timed("linears", layer.qkv, x)
+            q = timed("rope_write", backend.rope_write, x, self._cos_sin, kv_layer, layout)
+            x = timed("attention", backend.attention, q, kv_layer, layout, HEAD_DIM**-0.5)
+            x = timed("linears", layer.output, x)
+            x = timed("norms", backend.add_rms_norm, x, residual, layer.norm, EPS)
+            x = timed("gated linears", layer.gate_up, x)
+            x = timed("linears", layer.down, x)
+            x = timed("norms", backend.add_rms_norm, x, residual, layer.norm, EPS)
+        logits = timed("head", self._head, layout.logit_rows(x))
+        timed("sample", backend.sample, logits, columns)
+
+    def _timed(self, name: str, operation: Callable[..., Result], *arguments: object) -> Result:
+        start = time.thread_time()
+        result = operation(*arguments)
+        self.spent[name] += time.thread_time() - start
+        return result
+
+    def _make_layer(self) -> LayerWeights:
+        make = self.backend.make_linear
+        width = (NUM_HEADS + 2 * NUM_KV_HEADS) * HEAD_DIM
+        return LayerWeights(
+            qkv=make(_random(width, HIDDEN), None),
+            output=make(_random(HIDDEN, NUM_HEADS * HEAD_DIM), None),
+            gate_up=self.backend.make_gated_linear(_random(2 * INTERMEDIATE, HIDDEN)),
+            down=make(_random(HIDDEN, INTERMEDIATE), None),
+            norm=torch.ones(HIDDEN, dtype=torch.bfloat16),
+        )
+
+
+def make_layout(num_rows: int, context_len: int, num_new: int) -> BatchLayout:
+    """Rows of equal length, each with its own blocks in random order."""
+    tables = random_tables(num_rows, context_len, BLOCK_SIZE, "cpu")
+    positions = torch.arange(context_len - num_new, context_len)
+    blocks = tables[:, positions // BLOCK_SIZE].long()
+    return layout(
+        tables,
+        torch.full((num_rows,), context_len, dtype=torch.int32),
+        torch.arange(num_rows + 1) * num_new,
+        slots=(blocks * BLOCK_SIZE + positions % BLOCK_SIZE).flatten(),
+        num_decodes=num_rows if num_new == 1 else 0,
+    )
+
+
+def _random(*shape: int) -> Tensor:
+    return (torch.randn(shape) * 0.02).bfloat16()
+
+
+def _report(
+    model: RandomModel, layout: BatchLayout, columns: SamplingColumns, repeats: int
+) -> None:
+    splits, totals = [], []
+    for _ in range(repeats + 1):
+        model.spent.clear()
+        start = time.thread_time()
+        model.step(layout, columns)
+        totals.append(time.thread_time() - start)
+        splits.append(dict(model.spent))
+    median_s = median(totals[1:])
+    middle = min(splits[1:], key=lambda split: abs(sum(split.values()) - median_s))
+    num_tokens = len(layout.positions)
+    parts = "  ".join(f"{name} {seconds * 1e3:.2f}" for name, seconds in middle.items())
+    print(
+        f"{len(layout.context_lens):3} rows, {num_tokens:3} tokens, "
+        f"context {layout.max_context_len}: {median_s * 1e3:6.1f} ms "
+        f"(best {min(totals) * 1e3:.1f}), "
+        f"{num_tokens / median_s:6.0f} tok/s | {parts}"
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `cpu_kernels`."""
+    parser.add_argument("--context", type=int, default=160, help="tokens of each decoding row")
+    parser.add_argument("--temperature", type=float, default=0.0, help="of sampling")
+    parser.add_argument("--top-p", type=float, default=1.0, help="of sampling")
+    parser.add_argument("--repeats", type=int, default=9, help="steps of each kind")
+    parser.add_argument("--reference", action="store_true", help="time the torch fallback")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print decode steps at four batch sizes, then prefill chunks."""
+    torch.set_num_threads(1)
+    backend = select_backend("cpu", torch.bfloat16, compiled=not args.reference)
+    model = RandomModel(backend, num_blocks=32 * div_ceil(max(args.context, 512), BLOCK_SIZE))
+    for num_rows in (1, 8, 16, 32):
+        columns = sampling_columns(num_rows, args.temperature, top_p=args.top_p, device="cpu")
+        _report(model, make_layout(num_rows, args.context, 1), columns, args.repeats)
+    for chunk in (128, 256, 512):
+        columns = sampling_columns(1, args.temperature, top_p=args.top_p, device="cpu")
+        _report(model, make_layout(1, chunk, chunk), columns, args.repeats)
+    return 0

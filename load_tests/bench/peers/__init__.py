@@ -1,0 +1,1 @@
+"""The engine beside other systems: the same requests, one system after the other."""

@@ -1,1 +1,0 @@
-"""The paper's figures on the real engine, and the simulator beside it on the same traces."""

@@ -1,0 +1,1 @@
+"""Results beside the paper's numbers: checks, plots and reports."""

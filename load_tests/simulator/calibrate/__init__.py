@@ -1,0 +1,1 @@
+"""Measures how long steps take on this machine, for the simulator."""

@@ -1,0 +1,47 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from load_tests.__main__ import main
+from tests import ROOT
+from tests.load_tests.free_port import free_port
+
+
+def test_a_missing_configuration_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main(["startup", "--config", "missing.yaml"])
+    assert raised.value.code == 2
+    assert "missing.yaml" in capsys.readouterr().err
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_the_real_server_is_timed_weighed_and_gone(tmp_path: Path) -> None:
+    port = free_port()
+    config = tmp_path / "serve.yaml"
+    text = (ROOT / "serve_config.yaml").read_text()
+    assert "port: 8000" in text
+    config.write_text(text.replace("port: 8000", f"port: {port}"))
+    words = ["startup", "--config", str(config), "--url", f"http://127.0.0.1:{port}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "load_tests", *words, "--output", str(tmp_path), "--log"],
+        cwd=ROOT,
+        env=os.environ | {"RAY_AUTH_MODE": "disabled", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (figures,) = (json.loads(path.read_text()) for path in tmp_path.glob("startup_*.json"))
+    (life,) = figures["lives"]
+    roles = {weight["role"] for weight in life["weights"]}
+    assert {"serve run", "gcs", "raylet", "controller", "replica Ingress"} <= roles
+    assert 0 < life["port_open_s"] <= life["healthy_s"] <= life["first_token_s"]
+    assert life["left_over"] == []
+    assert not [weight for weight in life["weights"] if psutil.pid_exists(weight["pid"])]
+    assert "first token after" in (tmp_path / "LOG.md").read_text()

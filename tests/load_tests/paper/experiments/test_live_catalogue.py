@@ -1,0 +1,8 @@
+from load_tests.paper.experiments.live_catalogue import LOADS, SHAREGPT, live_catalogue
+from load_tests.paper.experiments.scales import SCALES
+
+
+def test_rates_follow_what_the_card_sustains() -> None:
+    rates = dict.fromkeys(LOADS, 1.0) | {SHAREGPT: 7.0}
+    (panel,) = (p for p in live_catalogue(SCALES["quick"].live, rates) if p.name == "2")
+    assert {cell.rate_per_s for cell in panel.cells} == {14.0}
