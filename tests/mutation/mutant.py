@@ -9,6 +9,7 @@ import inspect
 import logging
 import sys
 import textwrap
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -136,8 +137,10 @@ def _by_itself() -> Iterator[None]:
 
     Neither the log of the test around this one nor the debugger may hold its frames until then.
     """
-    handlers = logging.root.handlers
+    handlers, thread_hook = logging.root.handlers, threading.excepthook
     logging.root.handlers = []
+    # a thread that fails because of the fault must not fail the test around this one
+    threading.excepthook = lambda args: None
     gc.freeze()
     try:
         yield
@@ -148,4 +151,4 @@ def _by_itself() -> Iterator[None]:
             warnings.simplefilter("ignore")
             gc.collect()
         gc.unfreeze()
-        logging.root.handlers = handlers
+        logging.root.handlers, threading.excepthook = handlers, thread_hook

@@ -4,7 +4,7 @@ import socket
 import stat
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -56,10 +56,19 @@ def test_a_message_larger_than_a_packet_comes_whole(
     ends: tuple[Channel, Channel], size: int
 ) -> None:
     left, right = ends
-    sender = threading.Thread(target=left.send, args=(BIG[:size],))
+
+    def send() -> None:
+        # closed where the other end is not what it should be
+        with suppress(ChannelClosed):
+            left.send(BIG[:size])
+
+    sender = threading.Thread(target=send)
     sender.start()
-    assert right.recv() == BIG[:size]
-    sender.join()
+    try:
+        assert right.recv() == BIG[:size]
+    finally:
+        right.close()
+        sender.join()
 
 
 def test_try_send_stops_at_a_full_buffer_and_goes_on_later(ends: tuple[Channel, Channel]) -> None:
