@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from kernels.batch import BatchLayout, SamplingColumns
+from kernels.integers import div_ceil
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,7 @@ def make_batch(shape: Shape, rows: list[tuple[int, int]], *, seed: int = 0) -> B
     """
     generator = torch.Generator().manual_seed(seed)
     size, head_dim = shape.block_size, shape.head_dim
-    counts = [-(-context // size) for context, _ in rows]
+    counts = [div_ceil(context, size) for context, _ in rows]
     order = torch.randperm(sum(counts) + 3, generator=generator).tolist()
     kv = torch.full((len(order), 2, 2, shape.num_kv_heads, size, head_dim), torch.nan)
     kv = kv.to(shape.dtype)

@@ -13,6 +13,7 @@ from engine.core.scheduling.grouping import make_group
 from engine.core.sequence import Sequence
 from engine.core.sequence_group import SequenceGroup, Status
 from engine.errors import RequestError
+from engine.integers import div_ceil
 from engine.types import Capacity, FinishReason, IntColumn, Request, SamplingParams, int32
 
 NUM_BLOCKS = 8
@@ -173,7 +174,7 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
             for sequence in group.live:
                 table = self.tables[sequence.sequence_id]
                 assert self.manager.block_table(sequence.sequence_id) == tuple(table)
-                assert len(table) == -(-sequence.num_known // size)
+                assert len(table) == div_ceil(sequence.num_known, size)
                 for position in range(sequence.num_known):
                     found = self.contents[table[position // size]][position % size]
                     assert found == sequence.known_tokens(0, position + 1)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from kernels.batch import BatchLayout
+from kernels.integers import div_ceil
 from kernels.triton.attention.attention_work import (
     MAX_CHUNKS,
     PIECE_LEN,
@@ -34,7 +35,7 @@ def plan(layout: BatchLayout) -> AttentionWork:
 def test_pieces_of_decode_rows_are_counted(context_lens: list[int], device: torch.device) -> None:
     work = plan(layout_of([(context, 1) for context in context_lens], device))
 
-    counts = [-(-context // PIECE_LEN) for context in context_lens]
+    counts = [div_ceil(context, PIECE_LEN) for context in context_lens]
     firsts = [sum(counts[:row]) for row in range(len(counts))]
     expected = [list(pair) for pair in zip(firsts, context_lens, strict=True)]
     assert work.rows[:, :2].tolist() == expected
@@ -80,7 +81,7 @@ def test_long_rows_have_longer_chunks(
     chunk_len = PIECE_LEN << int(plan(layout).rows[1, 2])
 
     assert chunk_len == expected
-    assert -(-context_len // chunk_len) <= MAX_CHUNKS
+    assert div_ceil(context_len, chunk_len) <= MAX_CHUNKS
 
 
 @pytest.mark.usefixtures("poisoned_outputs")
