@@ -36,6 +36,7 @@ LOAD_TESTS_MAY_IMPORT = {
     "http": {"shared", "traffic"},
     "simulator": {"shared", "traffic"},
     "bench": {"http", "shared", "simulator", "traffic"},
+    "faults": {"bench", "shared"},
     "paper": {"shared", "simulator", "traffic"},
     "whatif": {"paper", "shared", "simulator", "traffic"},
 }
