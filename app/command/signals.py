@@ -34,12 +34,12 @@ class EndingSignals:
         os.close(self._writer)
 
     def wait(self, timeout_s: float) -> signal.Signals | None:
-        """Return the first signal that came since the last call; None if none comes in time."""
+        """Return the next signal; None if none comes in time, or another one than these."""
         ready, _, _ = select.select([self._reader], [], [], timeout_s)
         if not ready:
             return None
-        found = [number for number in os.read(self._reader, 1024) if number in ENDING]
-        return signal.Signals(found[0]) if found else None
+        number = os.read(self._reader, 1)[0]
+        return signal.Signals(number) if number in ENDING else None
 
 
 def _keep(number: int, frame: FrameType | None) -> None:
