@@ -2,6 +2,7 @@ import hashlib
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ray.serve.exceptions import RayServeException
@@ -27,7 +28,7 @@ def test_nodes_without_an_engine_fetch_no_weights(tmp_path: Path) -> None:
     store = write_model(tmp_path / "store", vocab_size=700)
     byte_level_backend().save(str(store / "tokenizer.json"))
     args = {"model": f"file://{store}", "device": "cpu", "kv_cache_gib": 0.01}
-    application = build(args | {"cache_folder": str(tmp_path / "build")})
+    application: Any = build(args | {"cache_folder": str(tmp_path / "build")})
     engine, make_app, _ = application._bound_deployment.init_args
     locate = {
         "engine": engine._bound_deployment.init_args[2],

@@ -13,7 +13,7 @@ from engine.errors import ConfigError
 URL = "store://bucket/models/Llama"
 
 
-class Store(MemoryFileSystem):
+class Store(MemoryFileSystem):  # type: ignore[misc]
     """A bucket that lists what was read of it, and can be out of reach."""
 
     protocol = "store"
