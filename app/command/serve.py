@@ -62,7 +62,7 @@ def _run(arguments: argparse.Namespace) -> int:
             check_ports(arguments.config, environment)
         _say(f"checking {arguments.config} and its model")
         started_s = time.monotonic()
-        check_file(arguments.config)
+        check_file(arguments.config, with_weights=is_own)
         _say(f"checking: done in {time.monotonic() - started_s:.0f} s")
     except ConfigError as error:
         sys.stderr.write(f"error: {error}\n")

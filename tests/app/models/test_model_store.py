@@ -83,9 +83,15 @@ def test_a_revision_names_the_commit_that_is_served(tmp_path: Path) -> None:
         done = run("org/name", "--revision", revision, home=tmp_path)
         assert (done.returncode, done.stdout.strip()) == (0, str(old))
     assert run("org/name", "--revision", "v2", home=tmp_path).returncode == 1
-    assert commit_of("org/name", old) == "1" * 40
+
+
+def test_only_what_came_from_the_hub_has_a_commit(tmp_path: Path) -> None:
+    folder = tmp_path / ("1" * 40)
+    folder.mkdir()
+    assert commit_of("org/name", folder) == "1" * 40
     # a snapshot that is named as a folder is a folder
-    assert commit_of(str(old), old) is None
+    assert commit_of(str(folder), folder) is None
+    assert commit_of("org/name", tmp_path) is None
 
 
 @pytest.mark.parametrize("model", [".", "embedded", "memory://bucket/model"])
