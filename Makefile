@@ -5,15 +5,9 @@ CONFIG ?= serve_config.yaml
 VENV := .venv
 BIN := $(VENV)/bin
 
-# tests and servers share few cores: threads that spin against each other cost more than they compute
+# tests share few cores: threads that spin against each other cost more than they compute
 export OMP_NUM_THREADS ?= 1
 export RAY_USAGE_STATS_ENABLED ?= 0
-# Ray would choose by itself, and not the same way in every shell
-export RAY_AUTH_MODE ?= token
-# Ray would run its workers behind everything else on the machine
-export RAY_worker_niceness ?= 0
-# seconds for a proxy to start: busy machines may need more than 5, after which `serve run` fails
-export RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S ?= 60
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -23,9 +17,7 @@ SHELL := /bin/bash
 timed = @set -e; echo "$(1)"; SECONDS=0; $(2); echo "$(1): done in $$SECONDS s"
 
 serve: $(VENV)/.installed  ## serve the model of serve_config.yaml (CONFIG=file for another one)
-	$(call timed,checking $(CONFIG) and its model,$(BIN)/python -m app.preflight "$(CONFIG)")
-	@echo "starting Ray Serve; Ctrl-C stops it"
-	@exec $(BIN)/serve run "$(CONFIG)"
+	@exec $(BIN)/python -m app.command serve "$(CONFIG)"
 
 test: export RAY_AUTH_MODE = disabled
 test: $(VENV)/.installed-dev  ## run the tests that need no GPU and little time (ARGS=... for pytest)
@@ -48,7 +40,7 @@ docs: $(VENV)/.installed-dev  ## write docs/configuration.md from the code
 	$(call timed,writing docs/configuration.md,$(BIN)/python -m app.settings.reference >docs/configuration.md)
 
 bench: $(VENV)/.installed-dev  ## measure (ARGS="COMMAND ..." for load_tests; without it they are listed)
-	$(call timed,measuring,$(BIN)/python -m load_tests $(or $(ARGS),--help))
+	$(call timed,measuring,eval "$$($(BIN)/python -m app.command environment)" && $(BIN)/python -m load_tests $(or $(ARGS),--help))
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## +/  make \1  /'

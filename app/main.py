@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from app.generation.pinned_prefixes import encode_prefixes
 from app.http.routes import build_app
-from app.models.model_store import resolve
+from app.models.model_store import commit_of, resolve
 from app.preflight import check
 from app.protocol.api_settings import ApiSettings
 from app.recorder.flight_recorder import RecorderOptions
@@ -48,17 +48,21 @@ def build(args: dict[str, Any]) -> Application:
     """
     with config_errors_without_traceback():
         config = parse_config(args)
-        engine_config = with_tokenizer(check(config))
+        # a node that builds the application need not run an engine
+        engine_config = with_tokenizer(check(config, with_weights=False))
         settings = api_settings(config, engine_config)
         engine_config = with_prefixes(config, engine_config, settings)
-    # every node finds its own copy of the model
-    locate = partial(resolve, config.model, config.cache_folder)
+    # every node finds its own copy of the model, of the same commit
+    revision = commit_of(config.model, Path(engine_config.model_path)) or config.revision
+    locate = partial(resolve, config.model, config.cache_folder, revision=revision)
+    locate_texts = partial(locate, with_weights=False)
+    locate_all = partial(locate, with_weights=config.load_format == "safetensors")
     limits = ClientLimits(coalesce_s=stream_interval_s(config, engine_config))
     engine = EngineDeployment.options(**resources(engine_config)).bind(  # type: ignore[attr-defined]
-        engine_config, gang_options(engine_config), locate, limits
+        engine_config, gang_options(engine_config), locate_all, limits
     )
     ends = engine_config.scheduler.eos_token_ids
-    make_app = partial(make_http_app, locate=locate, settings=settings, end_token_ids=ends)
+    make_app = partial(make_http_app, locate=locate_texts, settings=settings, end_token_ids=ends)
     recorder = recorder_options(config)
     return IngressDeployment.bind(engine, make_app, recorder)  # type: ignore[attr-defined,no-any-return]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from app.models.checkpoint import check_weights, expected_tensors
-from app.models.model_store import resolve
+from app.models.checkpoint import check_weights, expected_tensors, has_weights
+from app.models.model_store import is_local, resolve
 from app.recorder.trace_file import check_folder
 from app.settings.config import AppConfig, parse_config
 from app.settings.engine_settings import DTYPE_BYTES, to_engine_config
@@ -22,38 +22,46 @@ from engine.errors import ConfigError
 from engine.model_config import read_model_config
 
 
-def check(config: AppConfig) -> EngineConfig:
-    """Check options, model folder and machine; fetch the model when it is not here yet.
+def check(config: AppConfig, *, with_weights: bool = True) -> EngineConfig:
+    """Check options, model folder and machine; fetch what is needed of the model.
 
     torch is not imported and no weight is read.
+
+    Args:
+        with_weights: False where no engine will run: weights in a bucket or in the hub are not
+            fetched, and only checked if they are here.
 
     Raises:
         ConfigError: with one message that says what to change.
     """
     if config.flight_recorder.folder is not None:
         check_folder(config.flight_recorder.folder.expanduser())
-    folder = resolve(config.model, config.cache_folder)
+    has_files = config.load_format == "safetensors"
+    with_weights = has_files and (with_weights or is_local(config.model))
+    folder = resolve(
+        config.model, config.cache_folder, revision=config.revision, with_weights=with_weights
+    )
     model = read_model_config(folder)
     read_sampling_defaults(folder)
     engine = to_engine_config(config, folder, model)
     if not (folder / "tokenizer.json").exists():
         raise ConfigError(f"{folder} has no tokenizer.json; convert its tokenizer to that format")
-    if config.load_format == "safetensors":
+    if with_weights or (has_files and has_weights(folder)):
         check_weights(folder, model)
     if engine.device == "cpu":
         _check_memory(engine)
     return engine
 
 
-def check_file(path: Path) -> None:
-    """Check the `args` of every application in a Serve configuration file.
+def check_file(path: Path, *, with_weights: bool = True) -> None:
+    """Check the `args` of every application in a Serve configuration file; see `check`.
 
     Raises:
         ConfigError: naming the file or the application.
     """
     for name, args in applications(path):
         try:
-            check(parse_config(args))
+            check(parse_config(args), with_weights=with_weights)
         except ConfigError as error:
             raise ConfigError(f"{path}, application {name!r}: {error}") from error
 

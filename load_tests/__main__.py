@@ -28,6 +28,7 @@ COMMANDS = {
     "deterministic": "compare bits one by one, in batches and after preemptions; time the mode",
     "step": "time single steps in process: decodes by batch and context, and mixed steps",
     "startup": "time the start and the end of `serve run`, and weigh its processes",
+    "faults": "kill and freeze processes of a server under load, and look at every answer",
 }
 # command -> its module, or an object of one; only the one that is asked for is imported
 MODULES = {
@@ -49,6 +50,7 @@ MODULES = {
     "deterministic": "load_tests.bench.in_process.deterministic",
     "step": "load_tests.bench.in_process.step",
     "startup": "load_tests.bench.startup.lives",
+    "faults": "load_tests.faults.command",
 }
 
 

@@ -143,6 +143,7 @@ FEATURES = (
     "tests/app/api/",
     "tests/app/settings/test_config_files.py",
     "tests/app/with_engine/",
+    "tests/cluster/",
     "tests/engine/core/test_ends.py",
     "tests/engine/core/test_found_outputs.py",
     "tests/engine/core/test_preempted_groups.py",

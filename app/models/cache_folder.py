@@ -1,4 +1,4 @@
-"""Where models are kept on this machine. The only module that reads an environment variable."""
+"""Where models are kept on this machine."""
 
 import os
 from pathlib import Path

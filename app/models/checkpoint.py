@@ -8,6 +8,7 @@ from engine.config import ModelConfig
 from engine.errors import ConfigError
 from engine.model_files import TensorInfo, find_weights
 
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 _FLOAT_DTYPES = ("F32", "F16", "BF16")
 
 
@@ -34,6 +35,11 @@ def check_weights(folder: Path, model: ModelConfig) -> None:
                 f"{path}: tensor {name!r} has no place in a {model.architecture} as config.json "
                 "describes it; config.json and weights are not from the same model"
             )
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether a folder holds weights, of whatever kind and however many."""
+    return any(path.suffix in _WEIGHTS for path in folder.iterdir())
 
 
 def expected_tensors(model: ModelConfig) -> Tensors:

@@ -3,13 +3,14 @@
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from app.models import embedded
+from app.models.bucket import is_url
 from app.models.cache_folder import default_cache
 from app.models.embedded import EMBEDDED
 from app.protocol.chat_request import Message
@@ -98,9 +99,18 @@ class AppConfig(BaseModel):
     model_config = _STRICT
 
     model: str = option(
-        "`embedded` (SmolLM2-135M-Instruct), a local folder, or a Hugging Face hub id",
+        "`embedded` (SmolLM2-135M-Instruct), a local folder, a folder in a bucket such as "
+        "`gs://bucket/folder`, or a Hugging Face hub id",
         default=EMBEDDED,
         min_length=1,
+    )
+    revision: str | None = option(
+        "branch, tag or commit of a hub model; every node fetches the commit that it names when "
+        "the application is built",
+        default=None,
+        shown="none: the hub's `main`",
+        min_length=1,
+        max_length=256,
     )
     served_model_name: str | None = option(
         "name that clients ask for",
@@ -181,7 +191,7 @@ class AppConfig(BaseModel):
     num_threads: int = engine_option("num_threads")
     compiled_kernels: bool = engine_option("compiled_kernels")
     cache_folder: _FolderOption = option(
-        "where the embedded model is kept",
+        "where the embedded model and those of buckets are kept",
         default_factory=default_cache,
         shown="`$XDG_CACHE_HOME/pagoda`, or `~/.cache/pagoda`",
     )
@@ -210,6 +220,8 @@ class AppConfig(BaseModel):
             return self.served_model_name
         if self.model == EMBEDDED:
             return embedded.SMOLLM2.name
+        if is_url(self.model):
+            return PurePosixPath(self.model).name
         folder = Path(self.model).expanduser()
         return folder.resolve().name if folder.exists() else self.model
 

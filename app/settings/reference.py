@@ -19,8 +19,8 @@ from app.settings.config import NESTED, AppConfig, PinnedPrefixOption
 # heading -> the options below it, in the order in which they are shown
 GROUPS: Mapping[str, Sequence[str]] = {
     "Model": (
-        "model", "served_model_name", "load_format", "dtype", "device", "tensor_parallel_size",
-        "num_threads", "compiled_kernels", "cache_folder",
+        "model", "revision", "served_model_name", "load_format", "dtype", "device",
+        "tensor_parallel_size", "num_threads", "compiled_kernels", "cache_folder",
     ),
     "KV cache": (
         "block_size", "kv_cache_gib", "num_blocks", "gpu_memory_fraction", "swap_gib",

@@ -37,7 +37,9 @@ def resolved(args: dict[str, Any], changes: Mapping[str, str]) -> EngineConfig:
     for name, text in changes.items():
         args = _changed(args, name.split("."), _value(name, text))
     config = parse_config(args)
-    folder = resolve(config.model, config.cache_folder)
+    folder = resolve(
+        config.model, config.cache_folder, revision=config.revision, with_weights=False
+    )
     return to_engine_config(config, folder, read_model_config(folder))
 
 

@@ -1,11 +1,16 @@
 """Reads a Serve configuration file, such as serve_config.yaml, without starting anything."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
 from engine.errors import ConfigError
+
+_T = TypeVar("_T")
+# Serve's own defaults
+_HTTP_HOST, _HTTP_PORT = "127.0.0.1", 8000
 
 
 def applications(path: Path) -> list[tuple[str, dict[str, Any]]]:
@@ -14,13 +19,33 @@ def applications(path: Path) -> list[tuple[str, dict[str, Any]]]:
     Raises:
         ConfigError: if the file is missing or is no Serve configuration.
     """
+    found = _read(
+        path,
+        lambda content: [(app["name"], app.get("args") or {}) for app in content["applications"]],
+    )
+    if not found:
+        raise ConfigError(f"{path} has no application")
+    return found
+
+
+def http_address(path: Path) -> tuple[str, int]:
+    """Return host and port on which Serve will answer HTTP.
+
+    Raises:
+        ConfigError: if the file is missing or is no Serve configuration.
+    """
+
+    def address(content: Any) -> tuple[str, int]:
+        options = content.get("http_options") or {}
+        return str(options.get("host", _HTTP_HOST)), int(options.get("port", _HTTP_PORT))
+
+    return _read(path, address)
+
+
+def _read(path: Path, take: Callable[[Any], _T]) -> _T:
     try:
-        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-        found = [(app["name"], app.get("args") or {}) for app in content["applications"]]
+        return take(yaml.safe_load(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist") from None
     except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(f"{path} is not a Serve configuration file: {error!r:.300}") from error
-    if not found:
-        raise ConfigError(f"{path} has no application")
-    return found

@@ -2,6 +2,7 @@ import hashlib
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ray.serve.exceptions import RayServeException
@@ -21,6 +22,24 @@ from tests.fakes.scripted_worker import engine_config
 def test_a_bad_option_is_one_message() -> None:
     with pytest.raises(RayServeException, match="did you mean 'block_size'"):
         build({"blok_size": 16})
+
+
+def test_nodes_without_an_engine_fetch_no_weights(tmp_path: Path) -> None:
+    store = write_model(tmp_path / "store", vocab_size=700)
+    byte_level_backend().save(str(store / "tokenizer.json"))
+    args = {"model": f"file://{store}", "device": "cpu", "kv_cache_gib": 0.01}
+    application: Any = build(args | {"cache_folder": str(tmp_path / "build")})
+    engine, make_app, _ = application._bound_deployment.init_args
+    locate = {
+        "engine": engine._bound_deployment.init_args[2],
+        "ingress": make_app.keywords["locate"],
+    }
+    assert not list(tmp_path.glob("build/models/*/*.safetensors"))
+    for node, has_weights in {"ingress": False, "engine": True}.items():
+        # as on a node of its own
+        found = locate[node].func(f"file://{store}", tmp_path / node, **locate[node].keywords)
+        assert (found / "tokenizer.json").exists()
+        assert (found / "model.safetensors").exists() == has_weights
 
 
 def test_every_end_that_a_folder_names_is_an_end(

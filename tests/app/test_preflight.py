@@ -60,6 +60,27 @@ def test_traces_must_be_writable_before_anything_starts(tmp_path: Path) -> None:
         checked(model, flight_recorder={"folder": str(tmp_path / "file" / "traces")})
 
 
+def test_where_no_engine_runs_weights_to_fetch_are_not_missed(tmp_path: Path) -> None:
+    store = write_model(tmp_path / "store")
+    weights = (store / SINGLE_FILE).rename(tmp_path / "weights")
+    options = {"device": "cpu", "kv_cache_gib": 0.01, "cache_folder": str(tmp_path / "cache")}
+    config = parse_config({"model": f"file://{store}"} | options)
+    engine = check(config, with_weights=False)
+    assert engine.model.vocab_size == 32
+    with pytest.raises(ConfigError, match=r"neither model\.safetensors nor"):
+        check(config)
+    # what is here is checked nevertheless
+    (store / SINGLE_FILE).write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(ConfigError, match="is damaged"):
+        check(config)
+    with pytest.raises(ConfigError, match="is damaged"):
+        check(config, with_weights=False)
+    # nobody fetches a local folder
+    (store / SINGLE_FILE).unlink()
+    with pytest.raises(ConfigError, match=r"neither model\.safetensors nor"):
+        check(parse_config({"model": str(store)} | options), with_weights=False)
+
+
 def test_dummy_weights_need_no_files(tmp_path: Path) -> None:
     (write_model(tmp_path) / SINGLE_FILE).unlink()
     assert checked(tmp_path, load_format="dummy").load_format == "dummy"

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.mutation.app.command_faults import COMMAND_FAULTS
 from tests.mutation.app.generation_faults import GENERATION_FAULTS
 from tests.mutation.app.request_faults import REQUEST_FAULTS
 from tests.mutation.app.text_faults import TEXT_FAULTS
@@ -12,6 +13,7 @@ from tests.mutation.worker_faults import WORKER_FAULTS
 FAULTS: list[Fault] = [
     *RUNTIME_FAULTS,
     *WORKER_FAULTS,
+    *COMMAND_FAULTS,
     *TEXT_FAULTS,
     *REQUEST_FAULTS,
     *GENERATION_FAULTS,

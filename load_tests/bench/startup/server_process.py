@@ -87,7 +87,19 @@ class ServerProcess:
 
     def interrupt(self) -> None:
         """Send what Ctrl-C sends."""
-        self._root.send_signal(signal.SIGINT)
+        self.send(signal.SIGINT)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the command that was started."""
+        self._root.send_signal(number)
+
+    def exit_code(self, limit_s: float) -> int:
+        """Wait for the command to end; its exit code, negative if a signal ended it.
+
+        Raises:
+            psutil.TimeoutExpired: if it has not ended in time.
+        """
+        return int(self._root.wait(limit_s))
 
     def close(self) -> None:
         """End whatever still runs."""

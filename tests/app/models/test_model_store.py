@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from app.models.manifest import write_manifest
-from app.models.model_store import resolve, verify
+from app.models.model_store import commit_of, is_local, resolve, verify
 from engine.errors import ConfigError
 from tests import ROOT
 from tests.app.models.checkpoints import write_model
@@ -72,6 +72,58 @@ def test_a_hub_model_that_cannot_be_had_is_one_clear_message(tmp_path: Path) -> 
     assert done.stderr.count("\n") == 1
     assert "model 'org/absent': there is no such folder" in done.stderr
     assert "set 'model' to 'embedded'" in done.stderr
+
+
+def test_a_revision_names_the_commit_that_is_served(tmp_path: Path) -> None:
+    snapshot = cache_hub_model(tmp_path)
+    repository = snapshot.parent.parent
+    old = write_model(repository / "snapshots" / ("1" * 40))
+    (repository / "refs" / "v1").write_text("1" * 40)
+    for revision in ("v1", "1" * 40):
+        done = run("org/name", "--revision", revision, home=tmp_path)
+        assert (done.returncode, done.stdout.strip()) == (0, str(old))
+    assert run("org/name", "--revision", "v2", home=tmp_path).returncode == 1
+
+
+def test_only_what_came_from_the_hub_has_a_commit(tmp_path: Path) -> None:
+    folder = tmp_path / ("1" * 40)
+    folder.mkdir()
+    assert commit_of("org/name", folder) == "1" * 40
+    # a snapshot that is named as a folder is a folder
+    assert commit_of(str(folder), folder) is None
+    assert commit_of("org/name", tmp_path) is None
+
+
+@pytest.mark.parametrize("model", [".", "embedded", "memory://bucket/model"])
+def test_only_hub_models_have_revisions(model: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="revision 'v1' is for models of the hub"):
+        resolve(model, tmp_path, revision="v1")
+
+
+@pytest.mark.parametrize("with_weights", [False, True])
+def test_weights_are_fetched_only_where_they_are_needed(
+    with_weights: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def snapshot_download(repo_id: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+        asked.append(allow_patterns)
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    resolve("org/name", tmp_path, with_weights=with_weights)
+    assert ("*.safetensors" in asked[0], "*.json" in asked[0]) == (with_weights, True)
+    bucket = write_model(tmp_path / "bucket")
+    folder = resolve(f"file://{bucket}", tmp_path / "cache", with_weights=with_weights)
+    assert (folder / "model.safetensors").exists() == with_weights
+    assert (folder / "config.json").read_bytes() == (bucket / "config.json").read_bytes()
+
+
+def test_only_folders_of_this_machine_are_local(tmp_path: Path) -> None:
+    assert is_local(str(tmp_path))
+    assert not is_local(str(tmp_path / "none"))
+    assert not is_local("embedded")
+    assert not is_local(f"file://{tmp_path}")
 
 
 def test_the_command_prints_the_folder_alone(tmp_path: Path) -> None:

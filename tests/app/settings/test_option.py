@@ -30,7 +30,7 @@ FILLED_IN = {
 # same name, but the option names a model or holds texts
 OTHER_KIND = {"model", "pinned_prefixes"}
 ONLY_APPLICATION = {
-    "served_model_name", "stream_interval_ms", "cache_folder", "unknown_parameters",
+    "revision", "served_model_name", "stream_interval_ms", "cache_folder", "unknown_parameters",
     "api_keys_file", "cors_origins", "flight_recorder", "limits",
 }  # fmt: skip
 # what a user cannot set

@@ -32,7 +32,7 @@ def test_every_option_is_in_one_group() -> None:
 
 def test_an_option_without_a_group_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.settings.reference.GROUPS", {"Model": ("model",)})
-    with pytest.raises(KeyError, match="in no group: served_model_name"):
+    with pytest.raises(KeyError, match="in no group: revision"):
         reference(SERVE_CONFIG)
 
 

@@ -1,0 +1,1 @@
+"""The command `pagoda`: starts a server and ends it, with everything that belongs to it."""

@@ -1,0 +1,77 @@
+"""The environment variables that Ray and Serve need, in one place.
+
+`pagoda serve` sets them for the Ray that it starts; where Ray is started by hand they must be there
+before: `eval "$(pagoda environment)"`, then `ray start`.
+"""
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+Proxy = Literal["python", "haproxy"]
+
+SERVING: Mapping[str, str] = {
+    # threads that spin against each other cost more than they compute
+    "OMP_NUM_THREADS": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Ray would choose by itself, and not the same way in every shell
+    "RAY_AUTH_MODE": "token",
+    # Ray would run its workers behind everything else on the machine
+    "RAY_worker_niceness": "0",
+    # for a proxy to start: busy machines may need more than 5, after which `serve run` fails
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+}
+# HAProxy instead of Serve's own proxy, and one event loop per replica: several times the chunks per
+# second for the same CPU
+PROXIES: Mapping[Proxy, Mapping[str, str]] = {
+    "python": {"RAY_SERVE_ENABLE_HA_PROXY": "0", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "0"},
+    "haproxy": {"RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"},
+}
+
+
+def serving_environment(proxy: Proxy | None, given: Mapping[str, str]) -> dict[str, str]:
+    """Add the variables for serving to an environment; what it sets already stays.
+
+    Args:
+        proxy: which HTTP proxy, whatever the environment says; None leaves that to it.
+        given: the environment of the caller.
+    """
+    return {**SERVING, **given, **(PROXIES[proxy] if proxy else {})}
+
+
+def has_haproxy(environment: Mapping[str, str]) -> bool:
+    """Whether Serve's HTTP proxy is HAProxy in this environment."""
+    return environment.get("RAY_SERVE_ENABLE_HA_PROXY", "0") == "1"
+
+
+def own_environment() -> dict[str, str]:
+    """Return the environment of this process."""
+    return dict(os.environ)
+
+
+def add_proxy_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--proxy` to a command."""
+    parser.add_argument(
+        "--proxy",
+        choices=get_args(Proxy),
+        help="HTTP proxy of Serve: its own in Python, or HAProxy, which streams for a tenth of the "
+        "CPU time (default: what the environment says, otherwise python)",
+    )
+
+
+def add_command(commands: Any) -> None:
+    """Add `pagoda environment`."""
+    text = "print the environment variables for `ray start`, as lines for a shell"
+    parser = commands.add_parser("environment", help=text, description=__doc__)
+    add_proxy_option(parser)
+    parser.set_defaults(run=_print)
+
+
+def _print(arguments: argparse.Namespace) -> int:
+    found = serving_environment(arguments.proxy, own_environment())
+    for name in (*SERVING, *(PROXIES[arguments.proxy] if arguments.proxy else ())):
+        sys.stdout.write(f"export {name}={shlex.quote(found[name])}\n")
+    return 0

@@ -1,0 +1,80 @@
+"""`pagoda serve`: checks a Serve configuration, serves it, and ends with its node."""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from app.command.environment import add_proxy_option, own_environment, serving_environment
+from engine.errors import ConfigError
+
+DESCRIPTION = """\
+Check a Serve configuration and its model, start Ray and serve until Ctrl-C or SIGTERM.
+
+The command ends with exit code 1 when the raylet or the GCS of its node is gone, and leaves no
+process behind. Without --address (or the variable RAY_ADDRESS) it starts a Ray of its own.
+"""
+
+
+def add_command(commands: Any) -> None:
+    """Add `pagoda serve`."""
+    parser = commands.add_parser(
+        "serve",
+        help="check a configuration and serve it",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "config",
+        nargs="?",
+        type=Path,
+        default=Path("serve_config.yaml"),
+        help="Serve configuration (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--address",
+        help="run in a Ray cluster that this machine is part of: host:port of its GCS, or auto "
+        "(default: RAY_ADDRESS, otherwise a Ray of its own)",
+    )
+    add_proxy_option(parser)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check configuration, model and ports, then end"
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    # `pagoda --help` waits for none of this
+    from app.command.ports import check_ports
+    from app.command.ray_node import joined_node, own_node, running_address
+    from app.command.serve_run import ServeRun
+    from app.preflight import check_file
+
+    environment = serving_environment(arguments.proxy, own_environment())
+    address = arguments.address or environment.get("RAY_ADDRESS") or "local"
+    try:
+        if address == "auto":
+            address = running_address()
+        is_own = address == "local"
+        if is_own:
+            # in a cluster that serves already the ports are Serve's own
+            check_ports(arguments.config, environment)
+        _say(f"checking {arguments.config} and its model")
+        started_s = time.monotonic()
+        check_file(arguments.config, with_weights=is_own)
+        _say(f"checking: done in {time.monotonic() - started_s:.0f} s")
+    except ConfigError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    if arguments.dry_run:
+        return 0
+    _say("starting Ray Serve; Ctrl-C stops it")
+    command = [sys.executable, "-m", "ray.serve.scripts", "run", "--address", address]
+    node = own_node() if is_own else joined_node(address)
+    return ServeRun([*command, str(arguments.config)], environment, node).run()
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

@@ -1,0 +1,63 @@
+"""The server under test: `serve run` of the user's configuration, a small model in it."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from load_tests.model_folders import SHAPES, embedded_model
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+NUM_BLOCKS = 512
+
+
+def small_model(folder: Path) -> Path:
+    """Make a model of two small layers with random weights and the embedded model's tokenizer."""
+    source = embedded_model()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in _TOKENIZER_FILES:
+        if (source / name).is_file():
+            shutil.copy(source / name, folder / name)
+    published = json.loads((source / "config.json").read_text())
+    ids = {name: published[name] for name in ("vocab_size", "bos_token_id", "eos_token_id")}
+    (folder / "config.json").write_text(json.dumps(SHAPES["tiny"] | ids))
+    return folder
+
+
+def vocab_size(model: Path) -> int:
+    """Token ids that the model knows."""
+    return int(json.loads((model / "config.json").read_text())["vocab_size"])
+
+
+def write_config(
+    base: Path, path: Path, *, port: int, replicas: int, options: dict[str, Any]
+) -> None:
+    """Write a `serve run` file: the given one with another port and a fixed number of engines.
+
+    Args:
+        options: of the application, in place of those of the file.
+    """
+    config = yaml.safe_load(base.read_text(encoding="utf-8"))
+    config["http_options"]["port"] = port
+    [application] = config["applications"]
+    application["args"] |= options
+    for deployment in application["deployments"]:
+        # one ingress: whose ingress died is then known
+        number = replicas if deployment["name"] == "Engine" else 1
+        deployment.pop("autoscaling_config", None)
+        deployment["num_replicas"] = number
+    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+
+
+def small_options(model: Path) -> dict[str, Any]:
+    """Application options for a small model on a CPU."""
+    return {
+        "model": str(model),
+        "served_model_name": "small",
+        "load_format": "dummy",
+        "device": "cpu",
+        "dtype": "float32",
+        "num_blocks": NUM_BLOCKS,
+    }

@@ -1,0 +1,108 @@
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from load_tests.bench.startup.process_tree import role_of, wait_gone
+from load_tests.bench.startup.server_process import ServerProcess
+from tests import ROOT
+from tests.app.models.checkpoints import write_model
+from tests.load_tests.free_port import free_port
+
+
+def write_config(folder: Path, **args: Any) -> tuple[Path, int]:
+    config = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
+    port = config["http_options"]["port"] = free_port()
+    config["applications"][0]["args"] |= args
+    path = folder / "serve.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path, port
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "app.command", "serve", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_a_dry_run_checks_everything_and_starts_nothing(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "m")
+    path, port = write_config(tmp_path, model=str(model), device="cpu", kv_cache_gib=0.01)
+    done = run("--dry-run", str(path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "starting" not in done.stdout
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", port))
+        holder.listen()
+        done = run("--dry-run", str(path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"error: port {port} is held by process ")
+
+
+def test_a_mistake_in_the_file_ends_the_start(tmp_path: Path) -> None:
+    path, _ = write_config(tmp_path, modle="x")
+    done = run(str(path))
+    assert done.returncode == 1
+    assert "unknown option 'modle'" in done.stderr
+    assert "starting" not in done.stdout
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """HAProxy's ports and files, elsewhere than those of servers that run beside the test."""
+    ports = {name: str(free_port()) for name in ("METRICS_PORT", "STATS_PORT")}
+    files = {
+        "CONFIG_FILE_LOC": "h.cfg",
+        "SOCKET_PATH": "a.sock",
+        "SERVER_STATE_BASE": ".",
+        "SERVER_STATE_FILE": "state",
+        "METRICS_SOCKET_PATH": "m.sock",
+    }
+    places = {name: str(folder / file) for name, file in files.items()}
+    return dict(os.environ) | {f"RAY_SERVE_HAPROXY_{k}": v for k, v in (ports | places).items()}
+
+
+@contextmanager
+def serving(folder: Path, *arguments: str) -> Iterator[tuple[ServerProcess, list[psutil.Process]]]:
+    path, port = write_config(folder, dtype="float32", num_blocks=64)
+    command = [sys.executable, "-m", "app.command", "serve", *arguments, str(path)]
+    # paths of sockets must be short
+    with tempfile.TemporaryDirectory(prefix="haproxy") as short:
+        env = environment(Path(short))
+        server = ServerProcess(command, f"http://127.0.0.1:{port}", folder / "log", env)
+        try:
+            server.seconds_until_healthy(240.0)
+            yield server, server.processes()
+        finally:
+            server.close()
+
+
+def find(processes: list[psutil.Process], role: str) -> psutil.Process:
+    return next(each for each in processes if role_of(" ".join(each.cmdline())) == role)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.parametrize(("role", "proxy"), [("raylet", "python"), ("gcs", "haproxy")])
+def test_a_real_server_ends_with_its_node(role: str, proxy: str, tmp_path: Path) -> None:
+    with serving(tmp_path, "--proxy", proxy) as (server, processes):
+        find(processes, role).kill()
+        assert server.exit_code(15.0) == 1
+        assert wait_gone(processes, 5.0) == []
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_real_server_stops_on_sigterm(tmp_path: Path) -> None:
+    with serving(tmp_path) as (server, processes):
+        server.send(signal.SIGTERM)
+        assert server.exit_code(60.0) == 0
+        assert wait_gone(processes, 5.0) == []

@@ -1,0 +1,39 @@
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from load_tests.faults import server
+from load_tests.faults.server import small_model, vocab_size, write_config
+
+
+def test_the_small_model_has_the_embedded_models_tokenizer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "embedded"
+    source.mkdir()
+    (source / "tokenizer.json").write_text("{}")
+    published = {"vocab_size": 77, "bos_token_id": 1, "eos_token_id": 2, "hidden_size": 4096}
+    (source / "config.json").write_text(json.dumps(published))
+    monkeypatch.setattr(server, "embedded_model", lambda: source)
+    model = small_model(tmp_path / "small")
+    assert (model / "tokenizer.json").read_text() == "{}"
+    assert vocab_size(model) == 77
+    assert json.loads((model / "config.json").read_text())["hidden_size"] == 64
+
+
+def test_the_configuration_keeps_all_but_port_replicas_and_options(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    options = {"num_blocks": 9}
+    write_config(Path("serve_config.yaml"), path, port=1234, replicas=3, options=options)
+    config, base = (
+        yaml.safe_load(path.read_text()),
+        yaml.safe_load(Path("serve_config.yaml").read_text()),
+    )
+    assert config["http_options"] == base["http_options"] | {"port": 1234}
+    [application] = config["applications"]
+    assert application["args"] == base["applications"][0]["args"] | options
+    numbers = {d["name"]: d["num_replicas"] for d in application["deployments"]}
+    assert numbers == {"Ingress": 1, "Engine": 3}
+    assert not any("autoscaling_config" in d for d in application["deployments"])

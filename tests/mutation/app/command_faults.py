@@ -1,0 +1,127 @@
+"""Faults of starting and ending a server, and of fetching its model."""
+
+from app.command.environment import serving_environment
+from app.command.ports import _holder, _is_free, _needed
+from app.command.ray_node import RayNode, joined_node
+from app.command.signals import EndingSignals
+from app.models.bucket import _update, fetch
+from app.models.model_store import commit_of, resolve
+from app.preflight import check
+from tests.mutation.mutant import Fault
+
+COMMAND_FAULTS = [
+    # command
+    Fault(
+        what="only the raylet is watched",
+        function=RayNode.lost,
+        old="(_RAYLET, _GCS)",
+        new="(_RAYLET,)",
+        noticed_by="test_a_node_is_lost_with_any_of_its_processes",
+    ),
+    Fault(
+        what="a node that starts late is not watched",
+        function=RayNode.lost,
+        old="if len(self._found) < 2:",
+        new="if not self._found and not self._candidates():",
+        noticed_by="test_a_node_that_has_not_started_is_not_lost",
+    ),
+    Fault(
+        what="a server ends with another cluster's raylet",
+        function=joined_node,
+        old="and _gcs_address(process) == address",
+        new="",
+        noticed_by="test_only_the_joined_clusters_processes_count",
+    ),
+    Fault(
+        what="a held port counts as free",
+        function=_is_free,
+        old="return False",
+        new="return True",
+        noticed_by="test_who_holds_a_port_and_what_to_do_is_said",
+    ),
+    Fault(
+        what="a client of a port counts as its holder",
+        function=_holder,
+        old="connection.status == psutil.CONN_LISTEN and ",
+        new="connection.status != psutil.CONN_LISTEN and ",
+        noticed_by="test_who_holds_a_port_and_what_to_do_is_said",
+    ),
+    Fault(
+        what="HAProxy's own ports are not looked at",
+        function=_needed,
+        old="has_haproxy(environment)",
+        new="not has_haproxy(environment)",
+        noticed_by="test_ports_of_haproxy_count_where_it_is_the_proxy",
+    ),
+    Fault(
+        what="the command's environment overrules the caller's",
+        function=serving_environment,
+        old="**SERVING, **given",
+        new="**given, **SERVING",
+        noticed_by="test_what_is_set_already_stays",
+    ),
+    Fault(
+        what="a signal is seen twice",
+        function=EndingSignals.wait,
+        old="number = os.read(self._reader, 1)[0]",
+        new="number = os.read(self._reader, 1)[0]; os.write(self._writer, bytes([number]))",
+        noticed_by="test_an_ending_signal_is_kept_until_it_is_asked_for",
+    ),
+    # models
+    Fault(
+        what="whatever lies in a bucket is fetched",
+        function=_update,
+        old="is_wanted(name) and",
+        new="",
+        noticed_by="test_only_the_wanted_files_are_fetched_and_each_once",
+    ),
+    Fault(
+        what="a changed object is not fetched again",
+        function=_update,
+        old="fetched.versions.get(name) == version",
+        new="name in fetched.versions",
+        noticed_by="test_an_object_that_changed_is_fetched_again_and_the_old_file_stays_whole",
+    ),
+    Fault(
+        what="a file in use is written to",
+        function=_update,
+        old='folder / f".{name}.partial"',
+        new="folder / name",
+        noticed_by="test_an_object_that_changed_is_fetched_again_and_the_old_file_stays_whole",
+    ),
+    Fault(
+        what="each process of a node fetches",
+        function=fetch,
+        old='with FileLock(folder.with_name(f"{folder.name}.lock")):',
+        new="if True:",
+        noticed_by="test_processes_that_ask_at_once_fetch_once",
+    ),
+    Fault(
+        what="tokenizers count as a whole model",
+        function=fetch,
+        old="if what not in fetched.complete:",
+        new="if not fetched.complete:",
+        noticed_by="test_a_complete_copy_serves_without_the_store",
+    ),
+    Fault(
+        what="a node without engine fetches weights",
+        function=resolve,
+        old="_ALL_FILES if with_weights else _TEXT_FILES",
+        new="_ALL_FILES",
+        noticed_by="test_weights_are_fetched_only_where_they_are_needed",
+    ),
+    Fault(
+        what="a folder of the hub's cache is asked of the hub",
+        function=commit_of,
+        old="_is_of_hub(model) and ",
+        new="",
+        noticed_by="test_only_what_came_from_the_hub_has_a_commit",
+    ),
+    Fault(
+        what="weights of a local folder are not checked where none are fetched",
+        function=check,
+        old=" or is_local(config.model)",
+        new="",
+        noticed_by="test_where_no_engine_runs_weights_to_fetch_are_not_missed",
+    ),
+]
