@@ -16,7 +16,7 @@ from typing import NoReturn, cast
 from engine.config import EngineConfig
 from engine.errors import InvariantViolated
 from engine.executor.channel import Channel, ChannelClosed, Listener
-from engine.executor.gang import PLANS, REPLIES
+from engine.executor.gang import PLANS, REPLIES, RankReply, reply_to
 from engine.executor.rank_worker import RankWorker
 from engine.types import Capacity, StepPlan, StepResult
 
@@ -99,15 +99,16 @@ def serve_plans(worker: RankWorker, channel: Channel, *, is_first: bool) -> None
     after it, rows and blocks of this rank may no longer match those of the scheduler.
 
     Args:
-        is_first: whether the results are sent; other ranks only acknowledge.
+        is_first: whether the results are sent; other ranks answer with checksums only.
     """
     try:
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="answers") as answers:
             while True:
-                plan = PLANS.decode(channel.recv())
+                message = channel.recv()
+                plan = PLANS.decode(message)
                 wait = _enqueue(worker, plan)
                 # in order: a plan that failed at once is answered after those before it, too
-                answers.submit(_answer, channel, plan.step, wait, is_first)
+                answers.submit(_answer, channel, message, plan.step, wait, is_first)
     except ChannelClosed as closed:
         logger.info("channel_closed reason=%s", closed)
     except InvariantViolated as error:
@@ -130,17 +131,17 @@ def _raise(error: Exception) -> NoReturn:
     raise error
 
 
-def _answer(channel: Channel, step: int, wait: Callable[[], StepResult], is_first: bool) -> None:
-    """Wait for a result and send it; after a failure the channel is closed."""
-    reply: StepResult | int | str
+def _answer(
+    channel: Channel, message: bytes, step: int, wait: Callable[[], StepResult], is_first: bool
+) -> None:
+    """Wait for the result of the plan in `message`; after a failure the channel is closed."""
     try:
-        result = wait()
-        reply = result if is_first else step
+        reply = reply_to(message, wait(), with_result=is_first)
     except Exception as error:  # process border: the scheduler must get any failure as an answer
         logger.exception("step_failed step=%d", step)
-        reply = f"step {step}: {type(error).__name__}: {error}"
+        reply = RankReply(step=step, error=f"{type(error).__name__}: {error}")
     # if the scheduler is gone, no one needs the answer
     with suppress(ChannelClosed):
         channel.send(REPLIES.encode(reply))
-    if isinstance(reply, str):
+    if reply.error:
         channel.close()

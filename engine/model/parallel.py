@@ -35,6 +35,22 @@ class TensorParallel:
             )
         return count // self.size
 
+    def span(self, count: int, what: str, *, num_heads: int | None = None) -> range:
+        """Which of `count` rows this rank holds.
+
+        Args:
+            num_heads: key-value heads that the rows belong to. Where there are fewer of them than
+                ranks, each is held by several ranks in a row: by those whose queries read it.
+
+        Raises:
+            ConfigError: if the rows do not divide.
+        """
+        if num_heads is None or num_heads >= self.size:
+            share, place = self.share(count, what), self.rank
+        else:
+            share, place = count // num_heads, self.rank * num_heads // self.size
+        return range(place * share, (place + 1) * share)
+
     def all_reduce(self, x: Tensor, *, is_deterministic: bool = False) -> Tensor:
         """Sum x over all ranks, IN PLACE, and return it.
 

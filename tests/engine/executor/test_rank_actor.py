@@ -15,7 +15,7 @@ import pytest
 
 from engine.errors import EngineError, WorkerDied
 from engine.executor.channel import Channel, ChannelClosed, connect
-from engine.executor.gang import PLANS, REPLIES, GangExecutor
+from engine.executor.gang import PLANS, REPLIES, GangExecutor, RankReply, reply_to
 from engine.executor.rank_actor import RankActor, serve_plans
 from engine.types import Capacity, StepPlan, StepResult, int32
 from tests.channels import channel_pair
@@ -59,7 +59,7 @@ class _Recorded:
         return StepResult(step=self.step, tokens=int32([self.step + 40]))
 
 
-def _serve(worker: _Recorder, *steps: int, is_first: bool = True) -> list[StepResult | int | str]:
+def _serve(worker: _Recorder, *steps: int, is_first: bool = True) -> list[RankReply]:
     """Serve plans that have all come already, to the end of the channel; what was answered."""
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     near = Channel(left)
@@ -76,11 +76,17 @@ def _serve(worker: _Recorder, *steps: int, is_first: bool = True) -> list[StepRe
         return replies
 
 
+def _reply(step: int, *, is_first: bool = True) -> RankReply:
+    """What a rank answers to the plan of a step that a recorder has executed."""
+    result = StepResult(step=step, tokens=int32([step + 40]))
+    return reply_to(PLANS.encode(prefill(step)), result, with_result=is_first)
+
+
 def test_plans_are_executed_and_answered_in_their_order() -> None:
     worker = _Recorder()
     replies = _serve(worker, 3, 1, 2)
     assert worker.steps == [3, 1, 2]
-    assert replies == [StepResult(step=step, tokens=int32([step + 40])) for step in (3, 1, 2)]
+    assert replies == [_reply(step) for step in (3, 1, 2)]
 
 
 def test_the_worker_is_closed_behind_the_last_plan() -> None:
@@ -89,8 +95,11 @@ def test_the_worker_is_closed_behind_the_last_plan() -> None:
     assert worker.is_closed
 
 
-def test_ranks_but_the_first_acknowledge_without_a_result() -> None:
-    assert _serve(_Recorder(), 0, 1, is_first=False) == [0, 1]
+def test_ranks_but_the_first_answer_without_a_result() -> None:
+    replies = _serve(_Recorder(), 0, 1, is_first=False)
+    assert replies == [_reply(0, is_first=False), _reply(1, is_first=False)]
+    assert replies[0].result is None
+    assert replies[0].result_checksum == _reply(0).result_checksum != _reply(1).result_checksum
 
 
 @pytest.mark.parametrize(
@@ -102,8 +111,8 @@ def test_ranks_but_the_first_acknowledge_without_a_result() -> None:
 )
 def test_a_failure_is_the_last_answer(worker: _Recorder, error: str) -> None:
     first, last = _serve(worker, 0, 1, 2)
-    assert isinstance(first, StepResult)
-    assert last == f"step 1: {error}"
+    assert first == _reply(0)
+    assert last == RankReply(step=1, error=error)
     assert worker.is_closed
 
 
@@ -149,7 +158,7 @@ def test_an_actor_serves_on_the_socket_that_it_listens_on(tmp_path: Path, rank: 
         near.send(PLANS.encode(prefill(2)))
         reply = REPLIES.decode(near.recv())
     # only rank 0 sends its results
-    assert reply == (StepResult(step=2, tokens=int32([42])) if rank == 0 else 2)
+    assert reply == _reply(2, is_first=rank == 0)
 
 
 def test_a_failed_step_is_reported_and_ends_the_rank() -> None:
