@@ -9,7 +9,6 @@ from torch import Tensor
 from engine.integers import div_ceil
 from engine.model.parallel import TensorParallel
 
-
 _NO_HEADS: Mapping[str, int] = {}
 
 
