@@ -20,7 +20,7 @@ from app.settings.config import NESTED, AppConfig, PinnedPrefixOption
 GROUPS: Mapping[str, Sequence[str]] = {
     "Model": (
         "model", "served_model_name", "load_format", "dtype", "device", "tensor_parallel_size",
-        "num_threads", "compiled_kernels", "cache_folder",
+        "placement_strategy", "num_threads", "compiled_kernels", "cache_folder",
     ),
     "KV cache": (
         "block_size", "kv_cache_gib", "num_blocks", "gpu_memory_fraction", "swap_gib",

@@ -7,17 +7,23 @@ that waits for results and answers.
 import gc
 import importlib
 import logging
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import NoReturn, cast
+from pathlib import Path
+from typing import NamedTuple, NoReturn, cast
+
+import ray
 
 from engine.config import EngineConfig
 from engine.errors import InvariantViolated
 from engine.executor.channel import Channel, ChannelClosed, Listener
 from engine.executor.gang import PLANS, REPLIES, RankReply, reply_to
 from engine.executor.rank_worker import RankWorker
+from engine.executor.tcp_channel import TcpListener
 from engine.types import Capacity, StepPlan, StepResult
 
 logger = logging.getLogger(__name__)
@@ -25,11 +31,24 @@ logger = logging.getLogger(__name__)
 ACCEPT_TIMEOUT_S = 60.0
 
 
+class Place(NamedTuple):
+    """Where a process runs.
+
+    Attributes:
+        node: Ray's name of the node.
+        address: of the node, in the network of the cluster.
+    """
+
+    node: str
+    address: str
+
+
 class RankActor:
     """A Ray actor that hosts one worker. Everything that touches the model runs on one thread.
 
     It needs at least three concurrent calls: `load`, `loaded_bytes` and `ping` overlap. A gang that
-    starts calls `load`, `listen` and `serve`, in this order.
+    starts calls `load`, `listen` or `listen_on_node`, and `serve`, in this order; one that may have
+    ranks on several nodes calls `place`, `meet` and `locate` before, as it needs them.
     """
 
     def __init__(
@@ -38,7 +57,7 @@ class RankActor:
         """Note which worker to load.
 
         Args:
-            rendezvous: where the ranks find each other; None for a single rank.
+            rendezvous: where the ranks find each other; None for a single rank, or until `meet`.
             factory: "module:function", called like `engine.worker.worker.load_worker`.
         """
         self._config = config
@@ -46,7 +65,8 @@ class RankActor:
         self._rendezvous = rendezvous
         self._factory = factory
         self._worker: RankWorker | None = None
-        self._listener: Listener | None = None
+        self._listener: Listener | TcpListener | None = None
+        self._meeting: socket.socket | None = None
         self._model_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
         self._loaded_bytes = (0, 0)
 
@@ -62,9 +82,39 @@ class RankActor:
     def ping(self) -> None:
         """Answer as long as the process lives."""
 
+    def place(self) -> Place:
+        """Where this process runs."""
+        return Place(ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address())
+
+    def locate(self, locate: Callable[[], Path]) -> None:
+        """Find the model on this node, which is another one than the replica's."""
+        self._config = replace(self._config, model_path=str(locate()))
+
+    def open_meeting(self, address: str, name: str) -> str:
+        """Listen for the other ranks on a free port of an address of this node.
+
+        Returns:
+            The URL for `meet` of the others; this rank keeps what they write there.
+        """
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._meeting = socket.create_server((address, 0), family=family)
+        host = f"[{address}]" if family == socket.AF_INET6 else address
+        url = f"tcp://{host}:{self._meeting.getsockname()[1]}/{name}"
+        self._rendezvous = f"{url}?listener={self._meeting.fileno()}"
+        return url
+
+    def meet(self, rendezvous: str) -> None:
+        """Note where another rank listens."""
+        self._rendezvous = rendezvous
+
     def listen(self, path: str) -> None:
         """Make the socket file on which the scheduler is expected."""
         self._listener = Listener(path)
+
+    def listen_on_node(self, address: str, secret: bytes) -> str:
+        """Open a port on which the scheduler is expected, on another node; returns its URL."""
+        self._listener = TcpListener(address, secret)
+        return self._listener.url
 
     def serve(self) -> None:
         """Accept the scheduler and begin to execute its plans."""

@@ -6,7 +6,7 @@ rendezvous that no other gang has had.
 
 from dataclasses import dataclass
 from datetime import timedelta
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import torch
 import torch.distributed as dist
@@ -163,7 +163,7 @@ def store_at(rendezvous: str, size: int, timeout: timedelta) -> dist.Store:
     """
     url = urlsplit(rendezvous)
     if url.scheme == "file":
-        return dist.FileStore(url.path, size)
+        return dist.FileStore(unquote(url.path), size)
     listener = parse_qs(url.query).get("listener")
     assert url.hostname is not None
     assert url.port is not None

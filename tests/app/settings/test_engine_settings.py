@@ -197,7 +197,7 @@ def test_a_split_that_does_not_come_out_even_is_refused(size: int, what: str) ->
 def test_key_value_heads_are_copied_where_there_are_more_ranks() -> None:
     assert settings(tensor_parallel_size=8, kv_cache_gib=gib(1024)).num_blocks == 256
     grouped = replace(MODEL, num_heads=12, num_kv_heads=4)
-    with pytest.raises(ConfigError, match="4 key-value heads .* tensor_parallel_size=6 ranks"):
+    with pytest.raises(ConfigError, match=r"4 key-value heads .* tensor_parallel_size=6 ranks"):
         settings(grouped, tensor_parallel_size=6)
 
 

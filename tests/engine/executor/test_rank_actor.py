@@ -17,6 +17,7 @@ from engine.errors import EngineError, WorkerDied
 from engine.executor.channel import Channel, ChannelClosed, connect
 from engine.executor.gang import PLANS, REPLIES, GangExecutor, RankReply, reply_to
 from engine.executor.rank_actor import RankActor, serve_plans
+from engine.executor.tcp_channel import connect_to
 from engine.types import Capacity, StepPlan, StepResult, int32
 from tests.channels import channel_pair
 from tests.engine.executor.ranks import CAPACITY, FIRST_TOKEN, prefill
@@ -123,14 +124,14 @@ def _thawed() -> Iterator[None]:
     gc.unfreeze()
 
 
-_made: list[tuple[int, str | None]] = []
+_made: list[tuple[int, str]] = []
 
 
 def make_recorder(
     config: object, *, rank: int, rendezvous: str | None, on_progress: scripted.Progress
 ) -> _Recorder:
     """A worker factory of this module."""
-    _made.append((rank, rendezvous))
+    _made.append((rank, rendezvous or ""))
     on_progress(30, 40)
     return _Recorder()
 
@@ -159,6 +160,49 @@ def test_an_actor_serves_on_the_socket_that_it_listens_on(tmp_path: Path, rank: 
         reply = REPLIES.decode(near.recv())
     # only rank 0 sends its results
     assert reply == _reply(2, is_first=rank == 0)
+
+
+@pytest.mark.usefixtures("_thawed")
+def test_an_actor_serves_a_scheduler_of_another_node() -> None:
+    factory = f"{__name__}:{make_recorder.__name__}"
+    actor = RankActor(scripted.engine_config(), 1, None, factory)
+    actor.load()
+    url = actor.listen_on_node("127.0.0.1", b"secret")
+    with pytest.raises(ChannelClosed, match="secret"):
+        connect_to(url, b"another")
+    with closing(connect_to(url, b"secret")) as near:
+        actor.serve()
+        near.send(PLANS.encode(prefill(2)))
+        assert REPLIES.decode(near.recv()) == _reply(2, is_first=False)
+
+
+@pytest.mark.usefixtures("_thawed")
+def test_ranks_of_several_nodes_meet_at_the_first_one() -> None:
+    _made.clear()
+    factory = f"{__name__}:{make_recorder.__name__}"
+    first, second = (RankActor(scripted.engine_config(), rank, None, factory) for rank in (0, 1))
+    url = first.open_meeting("127.0.0.1", "name")
+    second.meet(url)
+    for actor in (first, second):
+        actor.load()
+    (_, kept), (_, met) = _made
+    assert url == met
+    assert met.startswith("tcp://127.0.0.1:")
+    assert met.endswith("/name")
+    listener = int(kept.removeprefix(f"{url}?listener="))
+    with socket.socket(fileno=os.dup(listener)) as listening:
+        assert met == f"tcp://127.0.0.1:{listening.getsockname()[1]}/name"
+    # port and rendezvous last as long as the actor
+    assert first._meeting is not None
+    first._meeting.close()
+
+
+@pytest.mark.usefixtures("_thawed")
+def test_an_actor_finds_the_model_of_its_own_node() -> None:
+    factory = f"{__name__}:{make_recorder.__name__}"
+    actor = RankActor(scripted.engine_config(), 0, None, factory)
+    actor.locate(lambda: Path("/mnt/models/tiny"))
+    assert actor._config.model_path == "/mnt/models/tiny"
 
 
 def test_a_failed_step_is_reported_and_ends_the_rank() -> None:

@@ -73,11 +73,14 @@ def test_a_rank_whose_peer_dies_in_a_step_does_not_wait_for_it(
 ) -> None:
     config = tiny.config(tensor_parallel_size=2)
     with RankProcesses(2) as processes:
-        with pytest.raises(EngineError), processes.gang(config, tmp_path) as executor:
-            processes.freeze(1)
-            executor.submit(prefill(0))
-            processes.kill(1)
+        gang = processes.gang(config, tmp_path)
+        executor = gang.__enter__()
+        processes.freeze(1)
+        executor.submit(prefill(0))
+        processes.kill(1)
+        with pytest.raises(EngineError):
             executor.collect()
+        executor.close()
         assert processes.has_ended(0)
 
 
