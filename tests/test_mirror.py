@@ -162,6 +162,7 @@ FEATURES = (
     "tests/test_end_to_end.py",
     "tests/test_mirror.py",
     "tests/test_names.py",
+    "tests/test_served_ranks.py",
     "tests/test_words.py",
 )
 
