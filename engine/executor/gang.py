@@ -43,7 +43,7 @@ REPLIES = Codec(RankReply)
 
 
 def reply_to(message: bytes, result: StepResult, *, with_result: bool) -> RankReply:
-    """A rank's answer to the plan in `message`, with the result or only what it can be told by."""
+    """A rank's answer to the plan in `message`, with the result or with its checksum only."""
     return RankReply(
         step=result.step,
         plan_checksum=crc32(message),

@@ -84,7 +84,8 @@ class RankActor:
 
     def place(self) -> Place:
         """Where this process runs."""
-        return Place(ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address())
+        address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        return Place(ray.get_runtime_context().get_node_id(), address)
 
     def locate(self, locate: Callable[[], Path]) -> None:
         """Find the model on this node, which is another one than the replica's."""

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 from torch.distributed import distributed_c10d
 
 from engine.config import Device
@@ -155,7 +156,7 @@ def connect(rank: int, size: int, rendezvous: str | None, device: torch.device) 
     return parallel
 
 
-def store_at(rendezvous: str, size: int, timeout: timedelta) -> dist.Store:
+def store_at(rendezvous: str, size: int, timeout: timedelta) -> Store:
     """Open the store in which the ranks of one gang find each other's addresses.
 
     A TCP store is kept by the rank whose URL ends with `?listener=N`, a socket of its process that
@@ -163,11 +164,11 @@ def store_at(rendezvous: str, size: int, timeout: timedelta) -> dist.Store:
     """
     url = urlsplit(rendezvous)
     if url.scheme == "file":
-        return dist.FileStore(unquote(url.path), size)
+        return FileStore(unquote(url.path), size)
     listener = parse_qs(url.query).get("listener")
     assert url.hostname is not None
     assert url.port is not None
-    store = dist.TCPStore(
+    store = TCPStore(
         url.hostname,
         url.port,
         size,
@@ -176,4 +177,4 @@ def store_at(rendezvous: str, size: int, timeout: timedelta) -> dist.Store:
         wait_for_workers=False,
         master_listen_fd=int(listener[0]) if listener else None,
     )
-    return dist.PrefixStore(url.path, store)
+    return PrefixStore(url.path, store)

@@ -16,30 +16,30 @@ PATHS = ["/s/0", "/s/1"]
 
 
 class PlacedRank:
-    """Notes what a rank is told."""
+    """Notes what a rank is asked."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self.told: list[object] = []
+        self.orders: list[object] = []
 
     def place(self) -> Place:
         return self._place
 
     def open_meeting(self, address: str, name: str) -> str:
-        self.told.append("opens")
+        self.orders.append("opens")
         return f"tcp://{address}:1/{name}"
 
     def meet(self, rendezvous: str) -> None:
-        self.told.append(rendezvous)
+        self.orders.append(rendezvous)
 
     def locate(self, locate: Callable[[], Path]) -> None:
-        self.told.append(locate())
+        self.orders.append(locate())
 
     def listen(self, path: str) -> None:
-        self.told.append(path)
+        self.orders.append(path)
 
     def listen_on_node(self, address: str, secret: bytes) -> str:
-        self.told.append(secret)
+        self.orders.append(secret)
         return f"tcp://{address}:2"
 
 
@@ -59,14 +59,14 @@ def ranks_at(*places: Place) -> list[LocalActor]:
     return [LocalActor(PlacedRank(place), {}) for place in places]
 
 
-def told(ranks: list[LocalActor]) -> list[list[Any]]:
-    return [rank.instance.told for rank in ranks]
+def orders(ranks: list[LocalActor]) -> list[list[Any]]:
+    return [rank.instance.orders for rank in ranks]
 
 
 async def test_ranks_meet_at_the_node_of_the_first() -> None:
     ranks = ranks_at(AWAY, HERE, AWAY)
     assert await find_places(ranks, None) == [AWAY, HERE, AWAY]
-    first, second, third = told(ranks)
+    first, second, third = orders(ranks)
     assert first == ["opens"]
     assert second == third
     assert second[0].startswith("tcp://10.0.0.2:1/")
@@ -77,31 +77,31 @@ async def test_no_two_gangs_meet_at_one_name() -> None:
     for _ in range(2):
         ranks = ranks_at(HERE, AWAY)
         await find_places(ranks, None)
-        names.add(told(ranks)[1][0])
+        names.add(orders(ranks)[1][0])
     assert len(names) == 2
 
 
 async def test_a_single_rank_meets_nobody() -> None:
     ranks = ranks_at(AWAY)
     await find_places(ranks, None)
-    assert told(ranks) == [[]]
+    assert orders(ranks) == [[]]
 
 
 async def test_the_model_is_found_anew_on_other_nodes_only() -> None:
     ranks = ranks_at(HERE, AWAY)
     await find_places(ranks, lambda: Path("/there"))
-    assert told(ranks)[0] == ["opens"]
-    assert told(ranks)[1][1:] == [Path("/there")]
+    assert orders(ranks)[0] == ["opens"]
+    assert orders(ranks)[1][1:] == [Path("/there")]
 
 
 async def test_ranks_on_other_nodes_listen_on_a_port_that_asks_for_the_secret() -> None:
     ranks = ranks_at(HERE, AWAY)
     addresses = await listen(ranks, PATHS, b"secret", [HERE, AWAY])
     assert addresses == ["/s/0", "tcp://10.0.0.2:2"]
-    assert told(ranks) == [["/s/0"], [b"secret"]]
+    assert orders(ranks) == [["/s/0"], [b"secret"]]
 
 
 async def test_ranks_on_one_node_listen_on_socket_files() -> None:
     ranks = ranks_at(HERE, HERE)
     assert await listen(ranks, PATHS, b"secret", None) == PATHS
-    assert told(ranks) == [["/s/0"], ["/s/1"]]
+    assert orders(ranks) == [["/s/0"], ["/s/1"]]

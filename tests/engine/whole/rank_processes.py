@@ -57,7 +57,7 @@ class RankProcesses:
         rendezvous = (folder / f"{self._num_gangs}").as_uri()
         for rank, (order, path) in enumerate(zip(orders, paths, strict=True)):
             order.send((load, config, rank, rendezvous, path))
-        capacities = [_answer(order) for order in orders]
+        capacities: list[Any] = [_answer(order) for order in orders]
         channels = [connect(path) for path in paths]
         executor = GangExecutor(channels, common_capacity(capacities), run_ahead=2)
         try:
@@ -130,5 +130,5 @@ def _count_replays(worker: Worker) -> list[GraphShape]:
             replayed.append(shape)
             return replay(shape, *args)
 
-        graphs.replay = note  # type: ignore[method-assign]
+        graphs.replay = note  # type: ignore[assignment]
     return replayed

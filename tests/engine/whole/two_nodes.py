@@ -26,7 +26,7 @@ from tests.engine.runtime.serving import client_of, generate
 
 PROMPTS = [[1, 2, 3], list(range(30)), [7]]
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
-NODE = {"num_cpus": 2, "object_store_memory": 80 << 20}
+NODE: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 80 << 20}
 # of the scheduler, rank 0 and rank 1
 BUNDLES = [{"CPU": 0.1, "here": 1}, {"CPU": 0.1, "here": 1}, {"CPU": 0.1, "away": 1}]
 
@@ -45,7 +45,7 @@ def two_nodes() -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
-        cluster.shutdown()
+        cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
 def node_of_each(actors: list[Any]) -> list[str]:

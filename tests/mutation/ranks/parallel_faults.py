@@ -21,7 +21,7 @@ PARALLEL_FAULTS = [
     Fault(
         what="a rank of an earlier gang meets those of a later one",
         function=store_at,
-        old="dist.PrefixStore(url.path, store)",
+        old="PrefixStore(url.path, store)",
         new="store",
         noticed_by="test_a_rank_of_an_earlier_gang_finds_nobody",
     ),
