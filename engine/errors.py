@@ -66,5 +66,9 @@ class WorkerDied(EngineError):
     """A process of an engine replica ended, or did not answer in time."""
 
 
+class RanksDiverged(EngineError):
+    """One rank of a tensor-parallel group no longer does what the others do."""
+
+
 class InvariantViolated(EngineError):
     """One part of the engine broke what another relies on."""

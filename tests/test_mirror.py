@@ -50,7 +50,6 @@ TESTED_ELSEWHERE = {
     "engine/model/llama.py": ("engine/model/test_models.py",),
     "engine/model/model.py": ("engine/model/test_models.py",),
     "engine/model/opt.py": ("engine/model/test_models.py",),
-    "engine/model/parallel.py": ("engine/whole/test_tensor_parallel.py",),
     "engine/model/parameters.py": ("engine/model/test_loader.py",),
     "engine/model/safetensors_folder.py": ("engine/model/test_loader.py",),
     "engine/model/vocab.py": (
@@ -164,6 +163,7 @@ FEATURES = (
     "tests/test_end_to_end.py",
     "tests/test_mirror.py",
     "tests/test_names.py",
+    "tests/test_served_ranks.py",
     "tests/test_words.py",
 )
 

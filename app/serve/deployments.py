@@ -100,7 +100,7 @@ class EngineDeployment:
         config = replace(config, model_path=str(locate()))
         self._replica = serve.get_replica_context().replica_tag
         self._max_num_seqs = config.max_num_seqs
-        gang = await start_gang(config, options)
+        gang = await start_gang(config, replace(options, locate=locate))
         self._supervisor = Supervisor(
             gang,
             config,
@@ -205,7 +205,7 @@ async def _pins_of_peers() -> list[PrefixConfig]:
 
 
 def resources(config: EngineConfig) -> dict[str, Any]:
-    """Deployment options that reserve what a gang needs, all on one node.
+    """Deployment options that reserve what a gang needs.
 
     The first bundle holds replica and scheduler, the others a rank each. On a CPU machine the
     shares are nominal, so that the application fits any; compute threads are `num_threads`.
@@ -217,14 +217,18 @@ def resources(config: EngineConfig) -> dict[str, Any]:
     return {
         "ray_actor_options": {"num_cpus": control["CPU"]},
         "placement_group_bundles": [control] + [rank] * config.tensor_parallel_size,
-        "placement_group_strategy": "STRICT_PACK",
+        "placement_group_strategy": config.placement_strategy,
     }
 
 
 def gang_options(config: EngineConfig) -> GangOptions:
     """Return what each rank takes of its bundle."""
     rank = resources(config)["placement_group_bundles"][1]
-    return GangOptions(num_cpus_per_rank=rank["CPU"], num_gpus_per_rank=rank.get("GPU", 0.0))
+    return GangOptions(
+        num_cpus_per_rank=rank["CPU"],
+        num_gpus_per_rank=rank.get("GPU", 0.0),
+        spans_nodes=config.placement_strategy != "STRICT_PACK",
+    )
 
 
 def _log_like_serve() -> None:

@@ -22,6 +22,7 @@ from engine.config import (
     DType,
     LoadFormat,
     MemoryPolicy,
+    PlacementStrategy,
     PreemptionPolicy,
 )
 from engine.errors import ConfigError
@@ -132,6 +133,7 @@ class AppConfig(BaseModel):
     )
     load_format: LoadFormat = engine_option("load_format")
     tensor_parallel_size: int = engine_option("tensor_parallel_size")
+    placement_strategy: PlacementStrategy = engine_option("placement_strategy")
     block_size: int = engine_option("block_size")
     num_blocks: int | None = engine_option(
         "num_blocks", default=None, shown="as many as `kv_cache_gib` holds"

@@ -79,19 +79,19 @@ def _batch_limits(config: AppConfig, device: Device) -> tuple[int, int]:
 
 
 def _check_split(model: ModelConfig, size: int) -> None:
-    """Every rank takes the same share of heads and of the feed-forward layer."""
-    parts = {
-        "attention heads": model.num_heads,
-        "key-value heads": model.num_kv_heads,
-        "intermediate rows": model.intermediate_size,
-    }
+    """Every rank takes the same share of heads and of the feed-forward layer.
+
+    Key-value heads may be fewer than ranks, which then share them.
+    """
+    parts = {"attention heads": model.num_heads, "intermediate rows": model.intermediate_size}
     for name, count in parts.items():
         if count % size:
             raise ConfigError(
                 f"tensor_parallel_size {size} does not divide the model's {count} {name}; "
                 "set it to a common divisor of "
-                + ", ".join(f"{count} {name}" for name, count in parts.items())
+                + " and ".join(f"{count} {name}" for name, count in parts.items())
             )
+    model.kv_heads_per_rank(size)
 
 
 def _device(config: AppConfig) -> Device:

@@ -20,7 +20,8 @@ from app.settings.config import NESTED, AppConfig, PinnedPrefixOption
 GROUPS: Mapping[str, Sequence[str]] = {
     "Model": (
         "model", "revision", "served_model_name", "load_format", "dtype", "device",
-        "tensor_parallel_size", "num_threads", "compiled_kernels", "cache_folder",
+        "tensor_parallel_size", "placement_strategy", "num_threads", "compiled_kernels",
+        "cache_folder",
     ),
     "KV cache": (
         "block_size", "kv_cache_gib", "num_blocks", "gpu_memory_fraction", "swap_gib",

@@ -11,6 +11,7 @@ from engine.config.engine import (
     DType,
     EngineConfig,
     LoadFormat,
+    PlacementStrategy,
     PrefixConfig,
 )
 from engine.config.model import ModelConfig, RopeConfig
@@ -24,6 +25,7 @@ __all__ = [
     "LoadFormat",
     "MemoryPolicy",
     "ModelConfig",
+    "PlacementStrategy",
     "PreemptionPolicy",
     "PrefixConfig",
     "RopeConfig",

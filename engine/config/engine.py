@@ -10,6 +10,8 @@ from engine.config.scheduler import SchedulerConfig
 DType = Literal["float32", "float16", "bfloat16"]
 Device = Literal["cpu", "cuda"]
 LoadFormat = Literal["safetensors", "dummy"]
+# as Ray names them
+PlacementStrategy = Literal["STRICT_PACK", "PACK", "SPREAD"]
 
 # size of the KV cache on a CPU unless it is configured: its memory is not the engine's to share out
 CPU_KV_CACHE_BYTES = 512 << 20
@@ -62,6 +64,13 @@ class EngineConfig:
         default=1,
         metadata=documented(
             "GPUs (or CPU processes) that share every layer; each is a rank", ge=1, le=64
+        ),
+    )
+    placement_strategy: PlacementStrategy = field(
+        default="STRICT_PACK",
+        metadata=documented(
+            "nodes that the ranks of a replica run on: one (`STRICT_PACK`), as few as possible "
+            "(`PACK`), or as many as possible (`SPREAD`)"
         ),
     )
     block_size: int = field(default=16, metadata=documented("tokens per block", ge=1, le=256))

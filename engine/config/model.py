@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from engine.errors import ConfigError
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeConfig:
@@ -71,12 +73,21 @@ class ModelConfig:
         """Columns of the embedding."""
         return self.embedding_size or self.hidden_size
 
+    def kv_heads_per_rank(self, tensor_parallel_size: int) -> int:
+        """Key-value heads that each rank holds; ranks share one where there are more of them.
+
+        Raises:
+            ConfigError: if neither of the two numbers divides the other.
+        """
+        count, size = self.num_kv_heads, tensor_parallel_size
+        if max(count, size) % min(count, size):
+            raise ConfigError(
+                f"{count} key-value heads can be neither split over nor copied to "
+                f"tensor_parallel_size={size} ranks; choose a divisor or a multiple of {count}"
+            )
+        return max(1, count // size)
+
     def kv_bytes_per_token(self, bytes_per_value: int, tensor_parallel_size: int = 1) -> int:
         """Bytes that the keys and values of one token take on one rank."""
-        return (
-            2
-            * self.num_layers
-            * (self.num_kv_heads // tensor_parallel_size)
-            * self.head_dim
-            * bytes_per_value
-        )
+        num_kv_heads = self.kv_heads_per_rank(tensor_parallel_size)
+        return 2 * self.num_layers * num_kv_heads * self.head_dim * bytes_per_value

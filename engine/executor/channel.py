@@ -8,6 +8,7 @@ up to `MAX_MESSAGE_BYTES` in all. A peer that breaks this is treated like one th
 
 import os
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 
 from engine.errors import ConfigError, WorkerDied
@@ -95,15 +96,23 @@ class Channel:
             self._socket.shutdown(socket.SHUT_RDWR)
             # closing with packets unread would reset the connection: the peer would get an error
             # before what was sent last, such as the reason why a rank failed
-            while self._socket.recv(1, socket.MSG_DONTWAIT):
+            while self._socket.recv(PACKET_BYTES, socket.MSG_DONTWAIT):
                 pass
         self._socket.close()
 
     def _send_packet(self, message: bytes, start: int, flags: int) -> None:
         end = start + PACKET_BYTES
         flag = _LAST if end >= len(message) else _MORE
+        self._write_packet(flag, memoryview(message)[start:end], flags)
+
+    def _write_packet(self, flag: bytes, part: memoryview, flags: int) -> None:
+        """Send a whole packet, or none of it: then a BlockingIOError is raised."""
+        self._send_bytes([flag, part], flags)
+
+    def _send_bytes(self, parts: Sequence[bytes | memoryview], flags: int) -> int:
+        """Send as much as there is room for; returns how many bytes."""
         try:
-            self._socket.sendmsg([flag, memoryview(message)[start:end]], (), flags)
+            return self._socket.sendmsg(parts, (), flags)
         except BlockingIOError:
             raise
         except OSError as error:
@@ -111,14 +120,7 @@ class Channel:
 
     def _recv_packet(self, flags: int) -> bytes | None:
         """Receive one packet; the whole message if it was the last."""
-        try:
-            size = self._socket.recv_into(self._packet, 0, flags)
-        except BlockingIOError:
-            raise
-        except OSError as error:
-            raise ChannelClosed(f"the connection broke: {error}") from error
-        if not size:
-            raise ChannelClosed("the peer closed the connection")
+        size = self._read_packet(flags)
         self._received.append(bytes(memoryview(self._packet)[1:size]))
         self._received_bytes += size - 1
         self._check_packet(size)
@@ -128,6 +130,22 @@ class Channel:
         self._received.clear()
         self._received_bytes = 0
         return message
+
+    def _read_packet(self, flags: int) -> int:
+        """Receive one packet into `_packet`; returns its size."""
+        return self._receive(self._packet, flags)
+
+    def _receive(self, target: bytearray | memoryview, flags: int) -> int:
+        """Receive what is there into `target`; returns how many bytes."""
+        try:
+            size = self._socket.recv_into(target, 0, flags)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            raise ChannelClosed(f"the connection broke: {error}") from error
+        if not size:
+            raise ChannelClosed("the peer closed the connection")
+        return size
 
     def _check_packet(self, size: int) -> None:
         is_valid = self._packet[:1] in (_MORE, _LAST) and 1 < size <= PACKET_BYTES + 1

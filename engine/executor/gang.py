@@ -1,15 +1,18 @@
 """The executor of a served replica: every rank is a process of its own, with a channel to each.
 
-All ranks get every plan. Rank 0 answers with the result, the others with the number of the step, so
-that the death or an error of any rank is noticed in the step where it happens.
+All ranks get every plan, and each answers: rank 0 with the result, all with checksums of the plan
+and of what they sampled. So the death or an error of any rank is noticed in the step where it
+happens, and so is a rank that computes something else than the others.
 """
 
 import selectors
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
+from zlib import crc32
 
-from engine.errors import EngineError, InvariantViolated, WorkerDied
+from engine.errors import EngineError, InvariantViolated, RanksDiverged, WorkerDied
 from engine.executor.channel import Channel, ChannelClosed
 from engine.executor.codec import Codec
 from engine.types import Capacity, StepPlan, StepResult
@@ -17,9 +20,36 @@ from engine.types import Capacity, StepPlan, StepResult
 STEP_DEADLINE_S = 30.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankReply:
+    """A rank's answer to a plan.
+
+    Attributes:
+        plan_checksum: 32 bits of the plan's bytes, as they arrived.
+        result_checksum: 32 bits of the rows and tokens that the rank sampled.
+        result: of rank 0 only.
+        error: why the step failed; empty where it did not.
+    """
+
+    step: int
+    plan_checksum: int = 0
+    result_checksum: int = 0
+    result: StepResult | None = None
+    error: str = ""
+
+
 PLANS = Codec(StepPlan)
-# a rank's answer to a plan: rank 0's result, the others' number of the step, or an error's text
-REPLIES: Codec[StepResult | int | str] = Codec(StepResult | int | str)
+REPLIES = Codec(RankReply)
+
+
+def reply_to(message: bytes, result: StepResult, *, with_result: bool) -> RankReply:
+    """A rank's answer to the plan in `message`, with the result or with its checksum only."""
+    return RankReply(
+        step=result.step,
+        plan_checksum=crc32(message),
+        result_checksum=crc32(result.tokens, crc32(result.rows)),
+        result=result if with_result else None,
+    )
 
 
 class GangExecutor:
@@ -45,8 +75,9 @@ class GangExecutor:
         self.run_ahead = run_ahead
         self._channels = channels
         self._step_deadline_s = step_deadline_s
-        self._steps: deque[int] = deque()
-        self._replies: list[deque[StepResult | int]] = [deque() for _ in channels]
+        # number and checksum of the plans in flight
+        self._plans: deque[tuple[int, int]] = deque()
+        self._replies: list[deque[RankReply]] = [deque() for _ in channels]
         self._selector = selectors.DefaultSelector()
         for rank, channel in enumerate(channels):
             self._selector.register(channel, selectors.EVENT_READ, rank)
@@ -63,22 +94,27 @@ class GangExecutor:
                 channel.send(message)
             except ChannelClosed as error:
                 raise WorkerDied(f"rank {rank} died before step {plan.step}") from error
-        self._steps.append(plan.step)
+        self._plans.append((plan.step, crc32(message)))
 
     def collect(self) -> StepResult:
         """Wait for all ranks' answers to the oldest plan.
 
         Raises:
             WorkerDied: if a rank is gone or late.
+            RanksDiverged: if a rank got another plan, or sampled other tokens than rank 0.
             EngineError: if a rank failed in the step.
         """
-        step = self._steps.popleft()
+        step, checksum = self._plans.popleft()
         self._await_replies(step)
-        result, *others = [queue.popleft() for queue in self._replies]
-        if not isinstance(result, StepResult):
+        replies = [queue.popleft() for queue in self._replies]
+        if any(reply.step != step for reply in replies):
+            raise InvariantViolated(
+                f"step {step} was answered with {[reply.step for reply in replies]}"
+            )
+        _compare(checksum, replies)
+        result = replies[0].result
+        if result is None:
             raise InvariantViolated(f"rank 0 gave no result for step {step}")
-        if any(answer != step for answer in (result.step, *others)):
-            raise InvariantViolated(f"step {step} was answered with {[result.step, *others]}")
         return result
 
     def close(self) -> None:
@@ -102,8 +138,23 @@ class GangExecutor:
         try:
             while (message := self._channels[rank].try_recv()) is not None:
                 reply = REPLIES.decode(message)
-                if isinstance(reply, str):
-                    raise EngineError(f"rank {rank} failed in {reply}")
+                if reply.error:
+                    raise EngineError(f"rank {rank} failed in step {reply.step}: {reply.error}")
                 self._replies[rank].append(reply)
         except ChannelClosed as error:
             raise WorkerDied(f"rank {rank} died") from error
+
+
+def _compare(plan_checksum: int, replies: Sequence[RankReply]) -> None:
+    """Check that all ranks have carried out the same plan, and sampled the same.
+
+    Raises:
+        RanksDiverged: naming the rank and the step.
+    """
+    for rank, reply in enumerate(replies):
+        if reply.plan_checksum != plan_checksum:
+            raise RanksDiverged(f"rank {rank} got another plan than was sent in step {reply.step}")
+        if reply.result_checksum != replies[0].result_checksum:
+            raise RanksDiverged(
+                f"rank {rank} sampled other tokens than rank 0 in step {reply.step}"
+            )

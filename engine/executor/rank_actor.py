@@ -7,17 +7,23 @@ that waits for results and answers.
 import gc
 import importlib
 import logging
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import NoReturn, cast
+from pathlib import Path
+from typing import NamedTuple, NoReturn, cast
+
+import ray
 
 from engine.config import EngineConfig
 from engine.errors import InvariantViolated
 from engine.executor.channel import Channel, ChannelClosed, Listener
-from engine.executor.gang import PLANS, REPLIES
+from engine.executor.gang import PLANS, REPLIES, RankReply, reply_to
 from engine.executor.rank_worker import RankWorker
+from engine.executor.tcp_channel import TcpListener
 from engine.types import Capacity, StepPlan, StepResult
 
 logger = logging.getLogger(__name__)
@@ -25,11 +31,24 @@ logger = logging.getLogger(__name__)
 ACCEPT_TIMEOUT_S = 60.0
 
 
+class Place(NamedTuple):
+    """Where a process runs.
+
+    Attributes:
+        node: Ray's name of the node.
+        address: of the node, in the network of the cluster.
+    """
+
+    node: str
+    address: str
+
+
 class RankActor:
     """A Ray actor that hosts one worker. Everything that touches the model runs on one thread.
 
     It needs at least three concurrent calls: `load`, `loaded_bytes` and `ping` overlap. A gang that
-    starts calls `load`, `listen` and `serve`, in this order.
+    starts calls `load`, `listen` or `listen_on_node`, and `serve`, in this order; one that may have
+    ranks on several nodes calls `place`, `meet` and `locate` before, as it needs them.
     """
 
     def __init__(
@@ -38,7 +57,7 @@ class RankActor:
         """Note which worker to load.
 
         Args:
-            rendezvous: where the ranks find each other; None for a single rank.
+            rendezvous: where the ranks find each other; None for a single rank, or until `meet`.
             factory: "module:function", called like `engine.worker.worker.load_worker`.
         """
         self._config = config
@@ -46,7 +65,8 @@ class RankActor:
         self._rendezvous = rendezvous
         self._factory = factory
         self._worker: RankWorker | None = None
-        self._listener: Listener | None = None
+        self._listener: Listener | TcpListener | None = None
+        self._meeting: socket.socket | None = None
         self._model_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
         self._loaded_bytes = (0, 0)
 
@@ -62,9 +82,40 @@ class RankActor:
     def ping(self) -> None:
         """Answer as long as the process lives."""
 
+    def place(self) -> Place:
+        """Where this process runs."""
+        address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        return Place(ray.get_runtime_context().get_node_id(), address)
+
+    def locate(self, locate: Callable[[], Path]) -> None:
+        """Find the model on this node, which is another one than the replica's."""
+        self._config = replace(self._config, model_path=str(locate()))
+
+    def open_meeting(self, address: str, name: str) -> str:
+        """Listen for the other ranks on a free port of an address of this node.
+
+        Returns:
+            The URL for `meet` of the others; this rank keeps what they write there.
+        """
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._meeting = socket.create_server((address, 0), family=family)
+        host = f"[{address}]" if family == socket.AF_INET6 else address
+        url = f"tcp://{host}:{self._meeting.getsockname()[1]}/{name}"
+        self._rendezvous = f"{url}?listener={self._meeting.fileno()}"
+        return url
+
+    def meet(self, rendezvous: str) -> None:
+        """Note where another rank listens."""
+        self._rendezvous = rendezvous
+
     def listen(self, path: str) -> None:
         """Make the socket file on which the scheduler is expected."""
         self._listener = Listener(path)
+
+    def listen_on_node(self, address: str, secret: bytes) -> str:
+        """Open a port on which the scheduler is expected, on another node; returns its URL."""
+        self._listener = TcpListener(address, secret)
+        return self._listener.url
 
     def serve(self) -> None:
         """Accept the scheduler and begin to execute its plans."""
@@ -99,15 +150,16 @@ def serve_plans(worker: RankWorker, channel: Channel, *, is_first: bool) -> None
     after it, rows and blocks of this rank may no longer match those of the scheduler.
 
     Args:
-        is_first: whether the results are sent; other ranks only acknowledge.
+        is_first: whether the results are sent; other ranks answer with checksums only.
     """
     try:
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="answers") as answers:
             while True:
-                plan = PLANS.decode(channel.recv())
+                message = channel.recv()
+                plan = PLANS.decode(message)
                 wait = _enqueue(worker, plan)
                 # in order: a plan that failed at once is answered after those before it, too
-                answers.submit(_answer, channel, plan.step, wait, is_first)
+                answers.submit(_answer, channel, message, plan.step, wait, is_first)
     except ChannelClosed as closed:
         logger.info("channel_closed reason=%s", closed)
     except InvariantViolated as error:
@@ -130,17 +182,17 @@ def _raise(error: Exception) -> NoReturn:
     raise error
 
 
-def _answer(channel: Channel, step: int, wait: Callable[[], StepResult], is_first: bool) -> None:
-    """Wait for a result and send it; after a failure the channel is closed."""
-    reply: StepResult | int | str
+def _answer(
+    channel: Channel, message: bytes, step: int, wait: Callable[[], StepResult], is_first: bool
+) -> None:
+    """Wait for the result of the plan in `message`; after a failure the channel is closed."""
     try:
-        result = wait()
-        reply = result if is_first else step
+        reply = reply_to(message, wait(), with_result=is_first)
     except Exception as error:  # process border: the scheduler must get any failure as an answer
         logger.exception("step_failed step=%d", step)
-        reply = f"step {step}: {type(error).__name__}: {error}"
+        reply = RankReply(step=step, error=f"{type(error).__name__}: {error}")
     # if the scheduler is gone, no one needs the answer
     with suppress(ChannelClosed):
         channel.send(REPLIES.encode(reply))
-    if isinstance(reply, str):
+    if reply.error:
         channel.close()

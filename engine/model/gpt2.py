@@ -25,7 +25,7 @@ class Gpt2:
     ) -> None:
         """Read all parameters; see `engine.model.model.MakeModel`."""
         hidden = config.hidden_size
-        self.num_kv_heads = parameters.parallel.share(config.num_kv_heads, "num_kv_heads")
+        self.num_kv_heads = parameters.parallel.share(config.num_heads, "attention heads")
         self._embedding = VocabEmbedding(config, parameters, backend, f"{_ROOT}.wte.weight")
         table = parameters.whole(f"{_ROOT}.wpe.weight", config.max_position, hidden)
         self._positions = PositionEmbedding(table, backend, num_positions)

@@ -22,7 +22,7 @@ class Llama:
         num_positions: int,
     ) -> None:
         """Read all parameters; see `engine.model.model.MakeModel`."""
-        self.num_kv_heads = parameters.parallel.share(config.num_kv_heads, "num_kv_heads")
+        self.num_kv_heads = config.kv_heads_per_rank(parameters.parallel.size)
         self._backend = backend
         self._eps = config.norm_eps
         table = cos_sin_table(config.rope, config.head_dim, num_positions).to(backend.device)
@@ -97,13 +97,17 @@ class LlamaLayer:
 def _fused_qkv(
     config: ModelConfig, parameters: Parameters, backend: KernelBackend, prefix: str
 ) -> Linear:
-    heads = {"q": config.num_heads, "k": config.num_kv_heads, "v": config.num_kv_heads}
-    for name, count in heads.items():
-        parameters.parallel.share(count, f"heads of {prefix}.{name}_proj")
-    rows = {f"{prefix}.{name}_proj": count * config.head_dim for name, count in heads.items()}
-    weight = parameters.rows(_suffixed(rows, "weight"), config.hidden_size)
-    bias = parameters.rows(_suffixed(rows, "bias")) if config.attention_bias else None
-    return backend.make_linear(weight, bias)
+    parameters.parallel.share(config.num_heads, f"heads of {prefix}.q_proj")
+    kv_heads = {f"{prefix}.{name}_proj": config.num_kv_heads for name in ("k", "v")}
+    heads = {f"{prefix}.q_proj": config.num_heads} | kv_heads
+    rows = {name: count * config.head_dim for name, count in heads.items()}
+
+    def read(suffix: str, *tail: int) -> Tensor:
+        copied = _suffixed(kv_heads, suffix)
+        return parameters.rows(_suffixed(rows, suffix), *tail, kv_heads=copied)
+
+    bias = read("bias") if config.attention_bias else None
+    return backend.make_linear(read("weight", config.hidden_size), bias)
 
 
 def _output(
@@ -116,5 +120,5 @@ def _output(
     return backend.make_linear(weight, parameters.summed_bias(f"{name}.bias", config.hidden_size))
 
 
-def _suffixed(rows: dict[str, int], suffix: str) -> dict[str, int]:
-    return {f"{name}.{suffix}": count for name, count in rows.items()}
+def _suffixed(counts: dict[str, int], suffix: str) -> dict[str, int]:
+    return {f"{name}.{suffix}": count for name, count in counts.items()}

@@ -25,7 +25,7 @@ class Opt:
         num_positions: int,
     ) -> None:
         """Read all parameters; see `engine.model.model.MakeModel`."""
-        self.num_kv_heads = parameters.parallel.share(config.num_kv_heads, "num_kv_heads")
+        self.num_kv_heads = parameters.parallel.share(config.num_heads, "attention heads")
         self._embedding = VocabEmbedding(
             config, parameters, backend, f"{_ROOT}.embed_tokens.weight"
         )

@@ -9,6 +9,8 @@ from torch import Tensor
 from engine.integers import div_ceil
 from engine.model.parallel import TensorParallel
 
+_NO_HEADS: Mapping[str, int] = {}
+
 
 class ParameterSource(Protocol):
     """Where parameters come from, by the names of the published checkpoints."""
@@ -50,18 +52,25 @@ class Parameters:
         self._source.fill(target, name, shape, dim=0, start=0)
         return target
 
-    def rows(self, parts: Mapping[str, int], *tail: int) -> Tensor:
+    def rows(
+        self, parts: Mapping[str, int], *tail: int, kv_heads: Mapping[str, int] = _NO_HEADS
+    ) -> Tensor:
         """Read this rank's rows of several parameters into one (column-parallel layers).
 
         Args:
             parts: name -> rows of the whole parameter.
             tail: remaining dimensions; none for biases.
+            kv_heads: name -> key-value heads of a parameter that has such, see
+                `TensorParallel.span`.
         """
-        shares = [self.parallel.share(count, f"rows of {name}") for name, count in parts.items()]
-        fused = self._empty(sum(shares), *tail)
-        for target, (name, count) in zip(torch.split(fused, shares), parts.items(), strict=True):
-            start = self.parallel.rank * target.shape[0]
-            self._source.fill(target, name, (count, *tail), dim=0, start=start)
+        spans = [
+            self.parallel.span(count, f"rows of {name}", num_heads=kv_heads.get(name))
+            for name, count in parts.items()
+        ]
+        fused = self._empty(sum(map(len, spans)), *tail)
+        targets = torch.split(fused, [len(span) for span in spans])
+        for target, span, (name, count) in zip(targets, spans, parts.items(), strict=True):
+            self._source.fill(target, name, (count, *tail), dim=0, start=span.start)
         return fused
 
     def columns(self, name: str, num_rows: int, num_columns: int) -> Tensor:

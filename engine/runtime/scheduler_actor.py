@@ -15,6 +15,7 @@ from engine.config import SchedulerConfig
 from engine.core.engine import Engine
 from engine.executor.channel import Channel, ChannelClosed, connect
 from engine.executor.gang import STEP_DEADLINE_S, GangExecutor
+from engine.executor.tcp_channel import connect_to
 from engine.runtime.loop import EngineLoop
 from engine.types import Capacity
 
@@ -39,14 +40,23 @@ class SchedulerActor:
         self._run_ahead = run_ahead
         self._step_deadline_s = step_deadline_s
 
-    def start(self, capacity: Capacity, rank_paths: Sequence[str], replica_path: str) -> None:
+    def start(
+        self,
+        capacity: Capacity,
+        rank_addresses: Sequence[str],
+        replica_path: str,
+        secret: bytes = b"",
+    ) -> None:
         """Connect to the ranks (rank 0 first) and to the replica, then run.
 
+        Args:
+            rank_addresses, secret: see `connect_to`.
+
         Raises:
-            ChannelClosed: if one of them does not listen.
+            ChannelClosed: if one of them does not listen, or does not know the secret.
         """
         executor = GangExecutor(
-            [connect(path) for path in rank_paths],
+            [connect_to(address, secret) for address in rank_addresses],
             capacity,
             run_ahead=self._run_ahead,
             step_deadline_s=self._step_deadline_s,

@@ -39,7 +39,7 @@ class KVPool:
             ConfigError: if memory is short, or one sequence of the longest length has no room.
         """
         model = config.model
-        num_kv_heads = parallel.share(model.num_kv_heads, "num_kv_heads")
+        num_kv_heads = model.kv_heads_per_rank(parallel.size)
         block_bytes = bytes_per_block(config, parallel, backend)
         num_blocks = config.num_blocks or num_bytes // block_bytes
         _check_room(config, num_blocks, block_bytes)

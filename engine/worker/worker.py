@@ -87,9 +87,10 @@ class Worker:
             WarmUp(config, backend, model).compile_kernels()
             self._warm_up_copy()
         self._graphs: CudaGraphs | None = None
-        # graphs of ranks that wait for each other are not supported
-        if config.graphs and runtime.captures and parallel.size == 1:
+        # all ranks capture the same shapes in the same order: a graph of one waits for the others'
+        if config.graphs and runtime.captures:
             self._graphs = self._capture_graphs(config)
+        parallel.begin_steps(runtime.device)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Carry out one plan and wait for its result, see `enqueue`."""
@@ -116,6 +117,9 @@ class Worker:
 
     def close(self) -> None:
         """Disconnect from the other ranks."""
+        if self._graphs is not None:
+            # NCCL cannot end while a graph has work of it
+            self._graphs.close()
         self._parallel.close()
 
     def _change_rows(self, plan: StepPlan) -> None:
@@ -237,7 +241,7 @@ def load_worker(
     """Connect to the other ranks, load this rank's weights and allocate its pool.
 
     Args:
-        rendezvous: init method of torch.distributed, such as file:///path; None for one rank.
+        rendezvous: where the ranks meet, see `engine.model.parallel.connect`; None for one rank.
         on_progress: called with the bytes of weights done and in total.
 
     Raises:

@@ -123,6 +123,15 @@ def test_each_rank_on_a_gpu_machine_has_one() -> None:
     assert gang_options(config).num_gpus_per_rank == 1
 
 
+def test_ranks_share_the_node_of_the_replica_unless_they_may_be_spread() -> None:
+    config = engine_config(ranks=2)
+    assert resources(config)["placement_group_strategy"] == "STRICT_PACK"
+    assert not gang_options(config).spans_nodes
+    spread = config.with_options(placement_strategy="SPREAD")
+    assert resources(spread)["placement_group_strategy"] == "SPREAD"
+    assert gang_options(spread).spans_nodes
+
+
 @pytest.mark.parametrize(
     ("args", "device", "interval_s"),
     [

@@ -10,7 +10,7 @@ from torch import Tensor
 from engine.config import EngineConfig
 from engine.model.loader import load_model
 from engine.model.model import Model
-from engine.model.parallel import TensorParallel
+from engine.model.parallel import TensorParallel, connect
 from engine.worker.kv_pool import KVPool
 from engine.worker.worker import Worker
 from kernels.batch import BatchLayout
@@ -71,9 +71,24 @@ def loader(
     """
 
     def load(config: EngineConfig) -> Worker:
-        backend = select_backend("cpu", torch.float32, compiled=config.compiled_kernels)
-        model = wrap(load_model(config, backend, TensorParallel()))
-        pool = KVPool(config, TensorParallel(), backend, runtime, 0)
-        return Worker(config, runtime, backend, TensorParallel(), model, pool)
+        return _make(config, runtime, TensorParallel(), wrap)
 
     return load
+
+
+def load_replaying_worker(config: EngineConfig, *, rank: int, rendezvous: str) -> Worker:
+    """Like `engine.worker.worker.load_worker`, with steps that are replayed."""
+    parallel = connect(rank, config.tensor_parallel_size, rendezvous, torch.device("cpu"))
+    return _make(config, Replayer(), parallel, lambda model: model)
+
+
+def _make(
+    config: EngineConfig,
+    runtime: HostRuntime,
+    parallel: TensorParallel,
+    wrap: Callable[[Model], Model],
+) -> Worker:
+    backend = select_backend("cpu", torch.float32, compiled=config.compiled_kernels)
+    model = wrap(load_model(config, backend, parallel))
+    pool = KVPool(config, parallel, backend, runtime, 0)
+    return Worker(config, runtime, backend, parallel, model, pool)

@@ -2,7 +2,7 @@
 
 from engine.executor.channel import Channel, Listener
 from engine.executor.codec import _bytes_to_column, _check_column, _column_to_bytes
-from engine.executor.gang import GangExecutor
+from engine.executor.gang import GangExecutor, _compare, reply_to
 from engine.executor.inline import InlineExecutor
 from engine.executor.rank_actor import RankActor, _answer, _enqueue, serve_plans
 from tests.mutation.mutant import Fault
@@ -53,7 +53,7 @@ EXECUTOR_FAULTS = [
     Fault(
         what="closing drops what was sent while plans are unread",
         function=Channel.close,
-        old="while self._socket.recv(1, socket.MSG_DONTWAIT):\n            pass",
+        old="while self._socket.recv(PACKET_BYTES, socket.MSG_DONTWAIT):\n            pass",
         new="pass",
         noticed_by="test_what_was_sent_last_arrives_although_the_sender_left_messages_unread",
     ),
@@ -102,7 +102,7 @@ EXECUTOR_FAULTS = [
     Fault(
         what="answers to other steps are taken",
         function=GangExecutor.collect,
-        old="any(answer != step for answer in (result.step, *others))",
+        old="any(reply.step != step for reply in replies)",
         new="False",
         noticed_by="test_an_answer_to_another_step_is_an_invariant_violation",
     ),
@@ -116,14 +116,14 @@ EXECUTOR_FAULTS = [
     Fault(
         what="the last rank is taken for the first",
         function=GangExecutor.collect,
-        old="result, *others = [",
-        new="*others, result = [",
+        old="result = replies[0].result",
+        new="result = replies[-1].result",
         noticed_by="test_the_result_is_that_of_rank_0",
     ),
     Fault(
         what="a missing result is returned",
         function=GangExecutor.collect,
-        old="not isinstance(result, StepResult)",
+        old="result is None",
         new="False",
         noticed_by="test_rank_0_must_answer_with_a_result",
     ),
@@ -137,7 +137,7 @@ EXECUTOR_FAULTS = [
     Fault(
         what="a failure of a rank is an answer like others",
         function=GangExecutor._take_replies,
-        old="if isinstance(reply, str):",
+        old="if reply.error:",
         new="if False:",
         noticed_by="test_a_failure_beside_a_result_is_not_overlooked",
     ),
@@ -172,14 +172,35 @@ EXECUTOR_FAULTS = [
     Fault(
         what="all ranks send results",
         function=_answer,
-        old="result if is_first else step",
-        new="result",
-        noticed_by="test_ranks_but_the_first_acknowledge_without_a_result",
+        old="with_result=is_first",
+        new="with_result=True",
+        noticed_by="test_ranks_but_the_first_answer_without_a_result",
+    ),
+    Fault(
+        what="a rank that got another plan goes unnoticed",
+        function=_compare,
+        old="reply.plan_checksum != plan_checksum",
+        new="False",
+        noticed_by="test_a_rank_that_got_another_plan_is_named_with_the_step",
+    ),
+    Fault(
+        what="a rank that samples other tokens goes unnoticed",
+        function=_compare,
+        old="reply.result_checksum != replies[0].result_checksum",
+        new="False",
+        noticed_by="test_a_rank_that_samples_other_tokens_is_named_with_the_step",
+    ),
+    Fault(
+        what="the checksum of a result leaves out the rows",
+        function=reply_to,
+        old="crc32(result.tokens, crc32(result.rows))",
+        new="crc32(result.tokens)",
+        noticed_by="test_tokens_of_other_rows_have_another_checksum",
     ),
     Fault(
         what="a rank goes on after a failure",
         function=_answer,
-        old="if isinstance(reply, str):\n        channel.close()",
+        old="if reply.error:\n        channel.close()",
         new="pass",
         noticed_by="test_a_failure_is_the_last_answer",
     ),

@@ -30,7 +30,7 @@ POOL_FAULTS = [
     Fault(
         what="every rank allocates all heads",
         function=KVPool.__init__,
-        old='parallel.share(model.num_kv_heads, "num_kv_heads")',
+        old="model.kv_heads_per_rank(parallel.size)",
         new="model.num_kv_heads",
         noticed_by="test_rank_holds_its_share_of_the_heads",
     ),

@@ -1,15 +1,16 @@
-"""Starts and ends the processes of one engine replica: a scheduler and its ranks, on one node.
+"""Starts and ends the processes of one engine replica: a scheduler and its ranks.
 
 Gang start: all actors are created at once and every rank loads its share of the model; ranks of a
 tensor-parallel group meet through a file (rendezvous). Each rank then listens on a Unix socket, the
 scheduler connects to all of them and to the replica, and plans can flow. If any part of it fails,
-all processes are ended.
+all processes are ended. What differs for ranks on several nodes is in `several_nodes`.
 """
 
 import asyncio
 import logging
+import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ from engine.config import EngineConfig
 from engine.errors import ServeError
 from engine.executor.channel import Channel, Listener
 from engine.executor.gang import STEP_DEADLINE_S
-from engine.executor.rank_actor import RankActor
+from engine.executor.rank_actor import Place, RankActor
+from engine.executor.several_nodes import find_places, listen
 from engine.runtime.replica.scratch_folder import ScratchFolder
 from engine.runtime.scheduler_actor import SchedulerActor
 from engine.types import Capacity
@@ -42,12 +44,16 @@ class GangOptions:
         num_cpus_per_rank, num_gpus_per_rank: Ray resources; may be fractions.
         worker_factory: "module:function", see `RankActor`.
         step_deadline_s: seconds after which a step without an answer counts as a death.
+        spans_nodes: whether ranks may run on other nodes than the replica.
+        locate: finds the model's folder on such a node; None where the path is the same on each.
     """
 
     num_cpus_per_rank: float = 1.0
     num_gpus_per_rank: float = 0.0
     worker_factory: str = LOAD_WORKER
     step_deadline_s: float = STEP_DEADLINE_S
+    spans_nodes: bool = False
+    locate: Callable[[], Path] | None = None
 
 
 class Gang:
@@ -102,8 +108,9 @@ async def start_gang(config: EngineConfig, options: GangOptions) -> Gang:
     ranks = _start_ranks(config, options, folder.path)
     scheduler = _start_scheduler(config, options)
     try:
+        places = await find_places(ranks, options.locate) if options.spans_nodes else None
         capacity = await _load(ranks)
-        channel = await _connect(scheduler, ranks, folder.path, capacity)
+        channel = await _connect(scheduler, ranks, folder.path, capacity, places)
     except BaseException:
         _discard([scheduler, *ranks], folder)
         raise
@@ -122,7 +129,8 @@ def common_capacity(capacities: Sequence[Capacity]) -> Capacity:
 
 def _start_ranks(config: EngineConfig, options: GangOptions, folder: Path) -> list[Any]:
     size = config.tensor_parallel_size
-    rendezvous = (folder / "rendezvous").as_uri() if size > 1 else None
+    is_met_by_file = size > 1 and not options.spans_nodes
+    rendezvous = (folder / "rendezvous").as_uri() if is_met_by_file else None
     actor_class = ray.remote(RankActor)
     return [
         actor_class.options(
@@ -171,15 +179,21 @@ async def _load(ranks: Sequence[Any]) -> Capacity:
 
 
 async def _connect(
-    scheduler: Any, ranks: Sequence[Any], folder: Path, capacity: Capacity
+    scheduler: Any,
+    ranks: Sequence[Any],
+    folder: Path,
+    capacity: Capacity,
+    places: Sequence[Place] | None = None,
 ) -> Channel:
+    """Connect all; `places` is None where every rank runs on this node."""
     rank_paths = [str(folder / f"rank-{rank}") for rank in range(len(ranks))]
     replica_path = str(folder / "replica")
+    # known to the processes of this gang only
+    secret = secrets.token_bytes(32)
     listener = Listener(replica_path)
     try:
-        calls = zip(ranks, rank_paths, strict=True)
-        await asyncio.gather(*(rank.listen.remote(path) for rank, path in calls))
-        await scheduler.start.remote(capacity, rank_paths, replica_path)
+        addresses = await listen(ranks, rank_paths, secret, places)
+        await scheduler.start.remote(capacity, addresses, replica_path, secret)
         await asyncio.gather(*(rank.serve.remote() for rank in ranks))
         # does not wait: the scheduler has connected
         return listener.accept(CONNECT_TIMEOUT_S)

@@ -162,6 +162,10 @@ class CudaGraphs:
         num_sampling = len(batch.sampled.rows) - batch.num_decodes
         return sampled.part(0, batch.num_decodes), sampled.part(first, first + num_sampling)
 
+    def close(self) -> None:
+        """Free all graphs; none can be replayed any more."""
+        self._graphs.clear()
+
     def _capture(self, shape: GraphShape) -> Callable[[], Sampled]:
         # whatever runs while it is captured is padding
         self._refill(self._packer.padding(shape))

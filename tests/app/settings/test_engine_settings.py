@@ -187,11 +187,18 @@ def test_the_advised_pool_size_is_enough() -> None:
 
 @pytest.mark.parametrize(
     ("size", "what"),
-    [(3, "8 attention heads"), (8, "4 key-value heads"), (5, "8 attention heads")],
+    [(3, "8 attention heads"), (16, "8 attention heads"), (5, "8 attention heads")],
 )
 def test_a_split_that_does_not_come_out_even_is_refused(size: int, what: str) -> None:
     with pytest.raises(ConfigError, match=f"tensor_parallel_size {size} does not divide .* {what}"):
         settings(tensor_parallel_size=size)
+
+
+def test_key_value_heads_are_copied_where_there_are_more_ranks() -> None:
+    assert settings(tensor_parallel_size=8, kv_cache_gib=gib(1024)).num_blocks == 256
+    grouped = replace(MODEL, num_heads=12, num_kv_heads=4)
+    with pytest.raises(ConfigError, match=r"4 key-value heads .* tensor_parallel_size=6 ranks"):
+        settings(grouped, tensor_parallel_size=6)
 
 
 def test_an_uneven_feed_forward_split_is_refused() -> None:

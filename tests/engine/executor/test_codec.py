@@ -10,7 +10,7 @@ from hypothesis.strategies import SearchStrategy
 
 from engine.errors import InvariantViolated
 from engine.executor.codec import Codec
-from engine.executor.gang import PLANS, REPLIES
+from engine.executor.gang import PLANS, REPLIES, RankReply
 from engine.runtime.messages import COMMANDS, OUTPUTS, REQUESTS, VERDICTS, Verdict, Withdrawal
 from engine.types import (
     MemoryUsage,
@@ -90,7 +90,7 @@ OUTPUT = built(
 PREFIXES = st.lists(st.tuples(st.binary(max_size=3), st.text(max_size=3)), max_size=2).map(tuple)
 MESSAGES: list[tuple[Codec[Any], SearchStrategy[Any]]] = [
     (PLANS, PLAN),
-    (REPLIES, RESULT | INT32 | st.text()),
+    (REPLIES, built(RankReply, result=st.none() | RESULT, error=st.text())),
     (REQUESTS, REQUEST),
     (COMMANDS, REQUEST | st.builds(Withdrawal, column("q"), column("i"), PREFIXES)),
     (OUTPUTS, OUTPUT),

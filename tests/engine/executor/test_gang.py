@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
-from engine.errors import EngineError, InvariantViolated, WorkerDied
+from engine.errors import EngineError, InvariantViolated, RanksDiverged, WorkerDied
 from engine.executor.channel import Channel, ChannelClosed
-from engine.executor.gang import PLANS, REPLIES, GangExecutor
+from engine.executor.gang import PLANS, REPLIES, GangExecutor, RankReply, reply_to
 from engine.types import StepResult, int32
 from tests.channels import channel_pair
 from tests.engine.executor.ranks import CAPACITY, prefill
@@ -24,9 +25,16 @@ class Ranks:
             self._channels, CAPACITY, run_ahead=2, step_deadline_s=deadline_s
         )
 
-    def reply(self, rank: int, step: int, *, error: str = "") -> None:
-        answer = StepResult(step=step) if rank == 0 else step
-        self.ends[rank].send(REPLIES.encode(f"step {step}: {error}" if error else answer))
+    def reply(
+        self, rank: int, step: int, *, token: int = 50, error: str = "", other_plan: bool = False
+    ) -> RankReply:
+        """Answer the next plan that has come."""
+        plan = self.ends[rank].recv() + b"?" * other_plan
+        result = StepResult(step=step, rows=int32([0]), tokens=int32([token]))
+        reply = reply_to(plan, result, with_result=rank == 0)
+        reply = RankReply(step=step, error=error) if error else reply
+        self.ends[rank].send(REPLIES.encode(reply))
+        return reply
 
     def close(self) -> None:
         self.executor.close()
@@ -99,24 +107,52 @@ def test_a_late_rank_counts_as_dead() -> None:
 def test_junk_from_a_rank_is_an_error_of_the_engine(ranks: Ranks) -> None:
     ranks.executor.submit(prefill(0))
     ranks.ends[1].send(b"junk")
-    with pytest.raises(InvariantViolated, match=r"not a .*StepResult"):
+    with pytest.raises(InvariantViolated, match=r"not a RankReply"):
         ranks.executor.collect()
 
 
 def test_rank_0_must_answer_with_a_result(ranks: Ranks) -> None:
     ranks.executor.submit(prefill(3))
     for end in ranks.ends:
-        end.send(REPLIES.encode(3))
+        reply = reply_to(end.recv(), StepResult(step=3), with_result=False)
+        end.send(REPLIES.encode(reply))
     with pytest.raises(InvariantViolated, match="rank 0 gave no result for step 3"):
         ranks.executor.collect()
 
 
 def test_the_result_is_that_of_rank_0(ranks: Ranks) -> None:
     ranks.executor.submit(prefill(0))
-    result = StepResult(step=0, tokens=int32([50]))
-    ranks.ends[0].send(REPLIES.encode(result))
+    first = ranks.reply(0, 0)
     ranks.reply(1, 0)
-    assert ranks.executor.collect() == result
+    assert ranks.executor.collect() == first.result
+
+
+def test_a_rank_that_got_another_plan_is_named_with_the_step(ranks: Ranks) -> None:
+    for step in range(2):
+        ranks.executor.submit(prefill(step))
+    ranks.reply(0, 0)
+    ranks.reply(1, 0)
+    ranks.executor.collect()
+    ranks.reply(0, 1)
+    ranks.reply(1, 1, other_plan=True)
+    with pytest.raises(RanksDiverged, match="rank 1 got another plan than was sent in step 1"):
+        ranks.executor.collect()
+
+
+def test_a_rank_that_samples_other_tokens_is_named_with_the_step(ranks: Ranks) -> None:
+    ranks.executor.submit(prefill(7))
+    ranks.reply(0, 7)
+    ranks.reply(1, 7, token=51)
+    with pytest.raises(RanksDiverged, match="rank 1 sampled other tokens than rank 0 in step 7"):
+        ranks.executor.collect()
+
+
+def test_tokens_of_other_rows_have_another_checksum() -> None:
+    result = StepResult(step=0, rows=int32([0, 1]), tokens=int32([5, 6]))
+    moved = replace(result, rows=int32([0, 2]))
+    first, other = (reply_to(b"plan", each, with_result=False) for each in (result, moved))
+    assert first.result_checksum != other.result_checksum
+    assert first.plan_checksum == other.plan_checksum
 
 
 def test_a_gang_says_what_its_ranks_hold_and_how_far_it_runs_ahead(ranks: Ranks) -> None:

@@ -15,8 +15,9 @@ import pytest
 
 from engine.errors import EngineError, WorkerDied
 from engine.executor.channel import Channel, ChannelClosed, connect
-from engine.executor.gang import PLANS, REPLIES, GangExecutor
+from engine.executor.gang import PLANS, REPLIES, GangExecutor, RankReply, reply_to
 from engine.executor.rank_actor import RankActor, serve_plans
+from engine.executor.tcp_channel import connect_to
 from engine.types import Capacity, StepPlan, StepResult, int32
 from tests.channels import channel_pair
 from tests.engine.executor.ranks import CAPACITY, FIRST_TOKEN, prefill
@@ -59,7 +60,7 @@ class _Recorded:
         return StepResult(step=self.step, tokens=int32([self.step + 40]))
 
 
-def _serve(worker: _Recorder, *steps: int, is_first: bool = True) -> list[StepResult | int | str]:
+def _serve(worker: _Recorder, *steps: int, is_first: bool = True) -> list[RankReply]:
     """Serve plans that have all come already, to the end of the channel; what was answered."""
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     near = Channel(left)
@@ -76,11 +77,17 @@ def _serve(worker: _Recorder, *steps: int, is_first: bool = True) -> list[StepRe
         return replies
 
 
+def _reply(step: int, *, is_first: bool = True) -> RankReply:
+    """What a rank answers to the plan of a step that a recorder has executed."""
+    result = StepResult(step=step, tokens=int32([step + 40]))
+    return reply_to(PLANS.encode(prefill(step)), result, with_result=is_first)
+
+
 def test_plans_are_executed_and_answered_in_their_order() -> None:
     worker = _Recorder()
     replies = _serve(worker, 3, 1, 2)
     assert worker.steps == [3, 1, 2]
-    assert replies == [StepResult(step=step, tokens=int32([step + 40])) for step in (3, 1, 2)]
+    assert replies == [_reply(step) for step in (3, 1, 2)]
 
 
 def test_the_worker_is_closed_behind_the_last_plan() -> None:
@@ -89,8 +96,11 @@ def test_the_worker_is_closed_behind_the_last_plan() -> None:
     assert worker.is_closed
 
 
-def test_ranks_but_the_first_acknowledge_without_a_result() -> None:
-    assert _serve(_Recorder(), 0, 1, is_first=False) == [0, 1]
+def test_ranks_but_the_first_answer_without_a_result() -> None:
+    replies = _serve(_Recorder(), 0, 1, is_first=False)
+    assert replies == [_reply(0, is_first=False), _reply(1, is_first=False)]
+    assert replies[0].result is None
+    assert replies[0].result_checksum == _reply(0).result_checksum != _reply(1).result_checksum
 
 
 @pytest.mark.parametrize(
@@ -102,8 +112,8 @@ def test_ranks_but_the_first_acknowledge_without_a_result() -> None:
 )
 def test_a_failure_is_the_last_answer(worker: _Recorder, error: str) -> None:
     first, last = _serve(worker, 0, 1, 2)
-    assert isinstance(first, StepResult)
-    assert last == f"step 1: {error}"
+    assert first == _reply(0)
+    assert last == RankReply(step=1, error=error)
     assert worker.is_closed
 
 
@@ -114,14 +124,14 @@ def _thawed() -> Iterator[None]:
     gc.unfreeze()
 
 
-_made: list[tuple[int, str | None]] = []
+_made: list[tuple[int, str]] = []
 
 
 def make_recorder(
     config: object, *, rank: int, rendezvous: str | None, on_progress: scripted.Progress
 ) -> _Recorder:
     """A worker factory of this module."""
-    _made.append((rank, rendezvous))
+    _made.append((rank, rendezvous or ""))
     on_progress(30, 40)
     return _Recorder()
 
@@ -149,7 +159,50 @@ def test_an_actor_serves_on_the_socket_that_it_listens_on(tmp_path: Path, rank: 
         near.send(PLANS.encode(prefill(2)))
         reply = REPLIES.decode(near.recv())
     # only rank 0 sends its results
-    assert reply == (StepResult(step=2, tokens=int32([42])) if rank == 0 else 2)
+    assert reply == _reply(2, is_first=rank == 0)
+
+
+@pytest.mark.usefixtures("_thawed")
+def test_an_actor_serves_a_scheduler_of_another_node() -> None:
+    factory = f"{__name__}:{make_recorder.__name__}"
+    actor = RankActor(scripted.engine_config(), 1, None, factory)
+    actor.load()
+    url = actor.listen_on_node("127.0.0.1", b"secret")
+    with pytest.raises(ChannelClosed, match="secret"):
+        connect_to(url, b"another")
+    with closing(connect_to(url, b"secret")) as near:
+        actor.serve()
+        near.send(PLANS.encode(prefill(2)))
+        assert REPLIES.decode(near.recv()) == _reply(2, is_first=False)
+
+
+@pytest.mark.usefixtures("_thawed")
+def test_ranks_of_several_nodes_meet_at_the_first_one() -> None:
+    _made.clear()
+    factory = f"{__name__}:{make_recorder.__name__}"
+    first, second = (RankActor(scripted.engine_config(), rank, None, factory) for rank in (0, 1))
+    url = first.open_meeting("127.0.0.1", "name")
+    second.meet(url)
+    for actor in (first, second):
+        actor.load()
+    (_, kept), (_, met) = _made
+    assert url == met
+    assert met.startswith("tcp://127.0.0.1:")
+    assert met.endswith("/name")
+    listener = int(kept.removeprefix(f"{url}?listener="))
+    with socket.socket(fileno=os.dup(listener)) as listening:
+        assert met == f"tcp://127.0.0.1:{listening.getsockname()[1]}/name"
+    # port and rendezvous last as long as the actor
+    assert first._meeting is not None
+    first._meeting.close()
+
+
+@pytest.mark.usefixtures("_thawed")
+def test_an_actor_finds_the_model_of_its_own_node() -> None:
+    factory = f"{__name__}:{make_recorder.__name__}"
+    actor = RankActor(scripted.engine_config(), 0, None, factory)
+    actor.locate(lambda: Path("/mnt/models/tiny"))
+    assert actor._config.model_path == "/mnt/models/tiny"
 
 
 def test_a_failed_step_is_reported_and_ends_the_rank() -> None:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from engine.config import EngineConfig
 from engine.core.engine import Engine
+from engine.core.executor import Executor
 from engine.core.scheduling.preemption import FixedPreemption, Preemption
 from engine.core.sequence_group import SequenceGroup
 from engine.executor.inline import InlineExecutor
@@ -73,11 +74,13 @@ class Run:
         preemption: Preemption = RECOMPUTE,
         run_ahead: int = 2,
         load: Callable[[EngineConfig], Worker] = load_worker,
+        connect: Callable[[EngineConfig], Executor] | None = None,
         **settings: Any,
     ) -> None:
+        """Args: connect: makes an executor, instead of a worker in this process."""
         config = model.config(**settings)
-        executor = Recorder(load(config), run_ahead)
-        self.plans = executor.plans
+        executor = connect(config) if connect else Recorder(load(config), run_ahead)
+        self.plans = executor.plans if isinstance(executor, Recorder) else []
         self.reported: dict[tuple[int, int], ChoiceReport] = defaultdict(ChoiceReport)
         self.stats: StepStats | None = None
         self._engine = Engine(config.scheduler, executor, preemption=preemption)

@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.types import SamplingParams
 from engine.worker.worker import load_worker
-from tests.engine.model.tiny import TinyModel
+from tests.engine.model.tiny import TinyModel, save_tiny
+from tests.engine.whole.engine_run import run, tokens_of
+from tests.engine.whole.rank_processes import RankProcesses
 from tests.engine.whole.ranks import mixed_batch, run_ranks
 from tests.engine.worker.plans import GREEDY, Driver
 
@@ -45,5 +48,29 @@ def test_logprobs_in_half_precision_are_near_transformers(tiny: TinyModel, dtype
 def test_two_gpus_generate_what_one_does(tiny: TinyModel, tmp_path: Path) -> None:
     config = tiny.config(device="cuda", block_size=4)
     single = mixed_batch(load_worker(config))
-    both = run_ranks(replace(config, tensor_parallel_size=2), mixed_batch, tmp_path)
-    assert both == [single, single]
+    for graphs in (False, True):
+        several = replace(config, tensor_parallel_size=2, graphs=graphs)
+        folder = tmp_path / str(graphs)
+        folder.mkdir()
+        assert run_ranks(several, mixed_batch, folder) == [single, single]
+
+
+@needs_gpus
+@pytest.mark.parametrize("name", ["tied_llama3", "opt", "gpt2"])
+def test_a_gang_on_two_gpus_replays_graphs_and_generates_what_one_gpu_does(
+    name: str, tmp_path: Path
+) -> None:
+    tiny = save_tiny(name, tmp_path)
+    prompts = [list(range(start, start + length)) for start, length in ((3, 5), (60, 40), (7, 1))]
+    greedy = SamplingParams(max_tokens=40, temperature=0.0, ignore_eos=True)
+    samplings = [greedy, replace(greedy, temperature=1.1, seed=3), replace(greedy, n=2)]
+    single = run(tiny, prompts, samplings, device="cuda")
+    num_steps = len([plan for plan in single.plans if plan.num_tokens])
+    with RankProcesses(2) as processes:
+        # the second gang of the same processes has a communicator and graphs of its own
+        for _ in range(2):
+            config = tiny.config(device="cuda", tensor_parallel_size=2)
+            with processes.gang(config, tmp_path) as executor:
+                several = run(tiny, prompts, samplings, connect=lambda _, e=executor: e)
+            assert tokens_of(several) == tokens_of(single)
+            assert processes.num_replays == [num_steps, num_steps]

@@ -3,6 +3,7 @@ import logging
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from ray.exceptions import RayActorError, RayTaskError
 
 from engine.errors import ConfigError
-from engine.executor.rank_actor import RankActor
+from engine.executor.rank_actor import Place, RankActor
 from engine.runtime.messages import COMMANDS, OUTPUTS
 from engine.runtime.replica.gang import (
     Gang,
@@ -57,6 +58,15 @@ async def running(**settings: Any) -> AsyncIterator[Gang]:
     finally:
         gang.channel.close()
         gang.close()
+
+
+async def answer_of(gang: Gang, prompt: list[int]) -> list[int]:
+    """The token that follows a prompt."""
+    sampling = SamplingParams(max_tokens=1)
+    request = Request(request_id=7, prompt=int32(prompt), sampling=sampling)
+    gang.channel.send(COMMANDS.encode(request))
+    output = OUTPUTS.decode(await asyncio.to_thread(gang.channel.recv))
+    return output.tokens.tolist()
 
 
 def fail_as_ray_does(error: Exception) -> None:
@@ -129,11 +139,7 @@ async def test_a_gang_computes_what_its_scheduler_is_sent(
 ) -> None:
     async with running() as gang:
         assert gang.capacity.num_blocks == 64
-        sampling = SamplingParams(max_tokens=1)
-        request = Request(request_id=7, prompt=int32([1, 2, 3]), sampling=sampling)
-        gang.channel.send(COMMANDS.encode(request))
-        output = OUTPUTS.decode(await asyncio.to_thread(gang.channel.recv))
-        assert output.tokens.tolist() == scripted.continuation([1, 2, 3], 1)
+        assert await answer_of(gang, [1, 2, 3]) == scripted.continuation([1, 2, 3], 1)
         # the sockets are connected: only the folder itself and its lock are left
         assert [Path(path).name for path in files_in(folder) if "/" in path] == ["owner"]
     assert files_in(folder) == []
@@ -166,6 +172,36 @@ async def test_ranks_meet_where_there_are_several(
     assert len(ranks) == size
     assert {rank.instance._rendezvous is not None for rank in ranks} == {meet}
     assert "scheduling_strategy" not in scheduler.options
+
+
+async def test_no_two_gangs_meet_at_one_place(local_ray: LocalRay, folder: Path) -> None:
+    for _ in range(2):
+        async with running(ranks=2):
+            pass
+    met = [
+        actor.instance._rendezvous
+        for actor in local_ray.started
+        if isinstance(actor.instance, RankActor)
+    ]
+    assert met[0] == met[1] != met[2] == met[3]
+
+
+async def test_ranks_of_several_nodes_do_not_meet_in_a_file(
+    local_ray: LocalRay, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RankActor, "place", lambda self: Place("away", "127.0.0.1"))
+    monkeypatch.setattr("engine.executor.several_nodes.is_here", lambda place: False)
+    options = replace(OPTIONS, spans_nodes=True, locate=lambda: Path("/there"))
+    gang = await start_gang(scripted.engine_config(), options)
+    try:
+        ranks = [actor.instance for actor in local_ray.started[:2]]
+        assert {rank._rendezvous.partition(":")[0] for rank in ranks} == {"tcp"}
+        assert {rank._config.model_path for rank in ranks} == {"/there"}
+        assert await answer_of(gang, [1, 2, 3]) == scripted.continuation([1, 2, 3], 1)
+    finally:
+        gang.channel.close()
+        gang.close()
+        ranks[0]._meeting.close()
 
 
 async def test_a_gang_that_cannot_start_leaves_nothing_behind(

@@ -1,0 +1,257 @@
+"""A channel over TCP: its packets, and who is let in."""
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.errors import EngineError
+from engine.executor import tcp_channel as tcp_channel_module
+from engine.executor.channel import PACKET_BYTES, Channel, ChannelClosed, Listener
+from engine.executor.gang import PLANS, GangExecutor
+from engine.executor.rank_actor import serve_plans
+from engine.executor.tcp_channel import TcpChannel, TcpListener, connect_to, prove
+from tests.channels import tcp_channel_pair, tcp_sockets
+from tests.engine.executor.ranks import CAPACITY, FIRST_TOKEN, prefill
+from tests.fakes import scripted_worker as scripted
+
+BIG = bytes(range(256)) * (PACKET_BYTES // 4)
+SECRET = b"s" * 32
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[TcpChannel, TcpChannel]]:
+    left, right = tcp_channel_pair()
+    yield left, right
+    left.close()
+    right.close()
+
+
+@pytest.fixture
+def foreign() -> Iterator[tuple[socket.socket, TcpChannel]]:
+    """A socket that may send anything, and the channel at the other end."""
+    peer, ours = tcp_sockets()
+    with closing(peer), closing(TcpChannel(ours)) as channel:
+        yield peer, channel
+
+
+@pytest.fixture
+def listener() -> Iterator[TcpListener]:
+    with closing(TcpListener("127.0.0.1", SECRET)) as listener:
+        yield listener
+
+
+def is_same(message: bytes | None, expected: bytes) -> bool:
+    """Compare without pytest's account of the difference, which takes seconds for a megabyte."""
+    return message == expected
+
+
+def received(channel: Channel) -> bytes:
+    """Wait for a message without waiting in `recv`."""
+    while (message := channel.try_recv()) is None:
+        pass
+    return message
+
+
+@given(st.lists(st.binary(min_size=1, max_size=300), max_size=10))
+def test_messages_come_whole_and_in_order(messages: list[bytes]) -> None:
+    left, right = tcp_channel_pair()
+    with closing(left), closing(right):
+        for message in messages:
+            left.send(message)
+        assert [right.recv() for _ in messages] == messages
+        assert right.try_recv() is None
+
+
+@pytest.mark.parametrize("size", [PACKET_BYTES - 1, PACKET_BYTES, PACKET_BYTES + 1, len(BIG)])
+@pytest.mark.parametrize("receive", [TcpChannel.recv, received])
+def test_a_message_larger_than_a_packet_comes_whole(
+    ends: tuple[TcpChannel, TcpChannel], receive: Callable[[Channel], bytes], size: int
+) -> None:
+    left, right = ends
+
+    def send() -> None:
+        # closed where the other end is not what it should be
+        with suppress(ChannelClosed):
+            left.send(BIG[:size])
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        assert is_same(receive(right), BIG[:size])
+    finally:
+        right.close()
+        sender.join()
+
+
+def test_a_packet_that_was_sent_in_part_goes_on_where_it_stopped(
+    ends: tuple[TcpChannel, TcpChannel],
+) -> None:
+    left, right = ends
+    start = 0
+    while start < len(BIG):
+        start = left.try_send(BIG, start)
+        message = right.try_recv()
+    assert is_same(message or received(right), BIG)
+
+
+def test_bytes_may_come_one_by_one(foreign: tuple[socket.socket, TcpChannel]) -> None:
+    peer, channel = foreign
+    *first, last = b"\x03\x00\x00\x00\x00be\x04\x00\x00\x00\x01gin"
+    for byte in first:
+        peer.send(bytes([byte]))
+        assert channel.try_recv() is None
+    peer.send(bytes([last]) + b"\x02\x00\x00\x00\x01!")
+    assert [channel.recv(), channel.recv()] == [b"begin", b"!"]
+
+
+def test_what_was_sent_last_arrives_although_the_sender_left_messages_unread(
+    ends: tuple[TcpChannel, TcpChannel],
+) -> None:
+    left, right = ends
+    for _ in range(2):
+        right.send(b"not read any more" * 1000)
+    left.send(b"last words")
+    left.close()
+    assert right.recv() == b"last words"
+    with pytest.raises(ChannelClosed):
+        right.recv()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x00\x00\x00\x00",
+        b"\x01\x00\x00\x00\x01",
+        b"\x02\x00\x00\x00\x07x",
+        (PACKET_BYTES + 2).to_bytes(4, "little"),
+        b"GET / HTTP/1.1",
+    ],
+    ids=["nothing", "empty message", "unknown flag", "too long", "another protocol"],
+)
+def test_what_is_no_packet_counts_as_the_end(
+    foreign: tuple[socket.socket, TcpChannel], sent: bytes
+) -> None:
+    peer, channel = foreign
+    peer.sendall(sent)
+    with pytest.raises(ChannelClosed, match="the peer sent what is no"):
+        channel.recv()
+
+
+def test_a_gang_with_a_rank_on_another_node_executes_plans(listener: TcpListener) -> None:
+    with ThreadPoolExecutor(1) as rank:
+        worker = scripted.ScriptedWorker(scripted.engine_config(), step_s=0.0)
+        channel = connect_to(listener.url, SECRET)
+        ended = rank.submit(serve_plans, worker, listener.accept(10), is_first=True)
+        executor = GangExecutor([channel], CAPACITY, run_ahead=2)
+        with closing(executor):
+            for step in range(2):
+                executor.submit(prefill(step))
+            assert [executor.collect().tokens.tolist() for _ in range(2)] == [FIRST_TOKEN] * 2
+            executor.submit(prefill(2, scripted.FAIL))
+            with pytest.raises(EngineError, match="scripted failure"):
+                executor.collect()
+        ended.result(10)
+
+
+@pytest.mark.parametrize("secret", [b"", b"t" * 32, SECRET[:-1]])
+def test_who_does_not_know_the_secret_is_sent_away_and_the_next_one_let_in(
+    listener: TcpListener, secret: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ChannelClosed, match="does not know the secret"):
+        connect_to(listener.url, secret).close()
+    with closing(connect_to(listener.url, SECRET)) as near, closing(listener.accept(10)) as far:
+        near.send(b"hello")
+        assert far.recv() == b"hello"
+    assert "peer_refused" in caplog.text
+    assert "peer=127.0.0.1 reason=the peer does not know the secret" in caplog.text
+
+
+def test_plans_of_who_does_not_prove_itself_are_not_read(listener: TcpListener) -> None:
+    url = urlsplit(listener.url)
+    plan = PLANS.encode(prefill(0))
+    packet = (1 + len(plan)).to_bytes(4, "little") + b"\x01" + plan
+    with socket.create_connection((url.hostname, url.port)) as intruder:
+        # long enough to be taken for a number and a proof
+        intruder.sendall(packet)
+        with closing(connect_to(listener.url, SECRET)) as near, closing(listener.accept(10)) as far:
+            near.send(b"hello")
+            assert far.recv() == b"hello"
+
+
+def test_a_peer_that_says_nothing_does_not_keep_others_out(
+    listener: TcpListener, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = urlsplit(listener.url)
+    with caplog.at_level(logging.WARNING), monkeypatch.context() as patch:
+        patch.setattr(tcp_channel_module, "HANDSHAKE_TIMEOUT_S", 0.05)
+        with socket.create_connection((url.hostname, url.port)) as silent:
+            while silent.recv(1 << 10):
+                pass
+    with closing(connect_to(listener.url, SECRET)), closing(listener.accept(10)):
+        pass
+    assert "the peer does not introduce itself" in caplog.text
+
+
+def test_our_own_proof_is_none_of_the_peer() -> None:
+    """A peer that sends back whatever it gets knows nothing."""
+    mirror, ours = tcp_sockets()
+
+    def reflect() -> None:
+        for size in (32, 32):
+            mirror.sendall(mirror.recv(size, socket.MSG_WAITALL))
+
+    thread = threading.Thread(target=reflect)
+    thread.start()
+    with closing(mirror), closing(ours):
+        with pytest.raises(ChannelClosed, match="does not know the secret"):
+            prove(ours, SECRET, b"rank", b"scheduler")
+        thread.join(10)
+
+
+def test_a_port_is_open_on_one_address_until_the_peer_has_come(listener: TcpListener) -> None:
+    assert listener.url.startswith("tcp://127.0.0.1:")
+    port = urlsplit(listener.url).port
+    with (
+        pytest.raises(ConnectionRefusedError),
+        socket.create_connection(("127.0.0.2", port or 0)),
+    ):
+        pass
+    with (
+        closing(connect_to(listener.url, SECRET)),
+        closing(listener.accept(10)),
+        pytest.raises(ChannelClosed, match="cannot connect"),
+    ):
+        connect_to(listener.url, SECRET)
+
+
+def test_a_peer_that_nobody_waits_for_any_more_is_let_go() -> None:
+    with closing(TcpListener("127.0.0.1", SECRET)) as listener:
+        near = connect_to(listener.url, SECRET)
+    with closing(near), pytest.raises(ChannelClosed):
+        near.recv()
+
+
+def test_nobody_comes(listener: TcpListener) -> None:
+    with pytest.raises(ChannelClosed, match="no peer on tcp://127"):
+        listener.accept(0.01)
+
+
+def test_a_path_leads_to_a_socket_file(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    with (
+        closing(Listener(path)) as listener,
+        closing(connect_to(path, SECRET)) as near,
+        closing(listener.accept(10)) as far,
+    ):
+        assert not isinstance(near, TcpChannel)
+        near.send(b"hello")
+        assert far.recv() == b"hello"

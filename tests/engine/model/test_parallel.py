@@ -1,0 +1,61 @@
+"""Which part of a model each rank holds, and how ranks find each other."""
+
+import socket
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from engine.errors import ConfigError
+from engine.model.parallel import TensorParallel, store_at
+
+
+def spans(count: int, size: int, **settings: int) -> list[tuple[int, int]]:
+    """Where the rows of each rank begin and end."""
+    ranks = (TensorParallel(rank, size) for rank in range(size))
+    found = (rank.span(count, "rows", **settings) for rank in ranks)
+    return [(span.start, span.stop) for span in found]
+
+
+def test_rows_are_split_in_the_order_of_the_ranks() -> None:
+    assert spans(12, 3) == [(0, 4), (4, 8), (8, 12)]
+    with pytest.raises(ConfigError, match=r"rows \(12\) .* tensor_parallel_size=5"):
+        spans(12, 5)
+
+
+def test_a_rank_holds_the_key_value_heads_of_its_queries() -> None:
+    # 8 rows are 4 heads of 2 rows, or 2 heads of 4, or one of 8
+    assert spans(8, 2, num_heads=4) == [(0, 4), (4, 8)]
+    assert spans(8, 4, num_heads=2) == [(0, 4), (0, 4), (4, 8), (4, 8)]
+    assert spans(8, 3, num_heads=1) == [(0, 8)] * 3
+
+
+SOON = timedelta(milliseconds=50)
+
+
+def test_ranks_of_several_nodes_find_each_other_at_the_port_of_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        kept = store_at(f"{url}/gang?listener={listener.detach()}", 2, timedelta(seconds=10))
+        met = store_at(f"{url}/gang", 2, timedelta(seconds=10))
+        kept.set("rank-0", "here")
+        assert met.get("rank-0") == b"here"
+
+
+def test_a_rank_of_an_earlier_gang_finds_nobody() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        kept = store_at(f"{url}/second?listener={listener.detach()}", 2, timedelta(seconds=10))
+        stale = store_at(f"{url}/first", 2, timedelta(seconds=10))
+        kept.set("rank-0", "here")
+        with pytest.raises(RuntimeError):
+            stale.wait(["rank-0"], SOON)
+
+
+def test_ranks_of_one_node_find_each_other_in_a_file(tmp_path: Path) -> None:
+    folder = tmp_path / "two words"
+    folder.mkdir()
+    url = (folder / "rendezvous").as_uri()
+    first, second = (store_at(url, 2, timedelta(seconds=10)) for _ in range(2))
+    first.set("rank-0", "here")
+    assert second.get("rank-0") == b"here"
