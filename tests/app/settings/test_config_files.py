@@ -4,6 +4,7 @@ import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.serve.schema import ServeDeploySchema
 
+from app.http.proxy import middlewares
 from app.settings.config import parse_config
 from tests import ROOT
 
@@ -18,6 +19,13 @@ def application() -> Any:
 
 def test_serve_accepts_the_serve_config() -> None:
     ServeDeploySchema.model_validate(read("serve_config.yaml"))
+
+
+def test_serve_calls_our_middleware_in_its_proxies() -> None:
+    """Without it clients lift Serve's limits by header, and answers have two request ids."""
+    named = read("serve_config.yaml")["controller_options"]["runtime_env"]["env_vars"]
+    module, _, function = named["RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"].partition(":")
+    assert (module, function) == (middlewares.__module__, middlewares.__name__)
 
 
 def test_the_options_of_the_serve_config_are_the_defaults() -> None:
