@@ -114,7 +114,12 @@ async def test_a_client_that_leaves_while_its_body_is_read_costs_no_log_line(
     route: str, http: httpx.AsyncClient, deployed: Deployed
 ) -> None:
     before = deployed.log_lines("replica_pagoda_Ingress")
-    async with connection(deployed, route, f'{{"prompt": "{SECRET}'.encode(), 1000):
+    beginning = f'{{"prompt": "{SECRET}'.encode()
+    async with connection(deployed, route, beginning, 1000):
         await http.get("/live")
+    # others are gone before the replica asks for their bodies
+    for _ in range(8):
+        async with connection(deployed, route, beginning, 1000):
+            pass
     await choices_of(http, COMPLETIONS, {"prompt": "x", "max_tokens": 2})
     assert deployed.log_lines("replica_pagoda_Ingress") == before

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.http.proxy import ID_HEADER, identify, middlewares
+from app.http.proxy import ID_HEADER, ProxyMiddleware, identify, middlewares
 from tests.app.api.server import COMPLETIONS, completion_body, in_process, make_app
 from tests.fakes.scripted_engine import FakeEngineClient, Script
 
@@ -111,7 +111,6 @@ async def test_other_scopes_pass_through() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         seen.append(scope)
 
-    [middleware] = middlewares()
     scope = {"type": "lifespan"}
-    await middleware.cls(app)(scope, None, None)  # type: ignore[arg-type]
+    await ProxyMiddleware(app)(scope, None, None)  # type: ignore[arg-type]
     assert seen == [scope]
