@@ -14,7 +14,7 @@ pytestmark = pytest.mark.ray
 HI = {"role": "user", "content": "Hi"}
 AGAIN = {"role": "user", "content": "Again"}
 # as OpenAI's server answers it
-ANSWERED = {
+ANSWERED: dict[str, Any] = {
     "role": "assistant", "content": "Hello", "refusal": None, "annotations": [],
     "tool_calls": [], "audio": None, "function_call": None,
 }  # fmt: skip
