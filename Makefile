@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 CONFIG ?= serve_config.yaml
+# processes that share the tests; 0: all run in one, in their order
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 
@@ -13,6 +15,9 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .PHONY: serve test test-all check fmt docs bench help
 
+# by modules, and all that start Ray in one process: see tests/conftest.py
+spread = -n $(WORKERS) --dist loadscope
+
 # $(call timed,WHAT,COMMANDS)
 timed = @set -e; echo "$(1)"; SECONDS=0; $(2); echo "$(1): done in $$SECONDS s"
 
@@ -21,11 +26,11 @@ serve: $(VENV)/.installed  ## serve the model of serve_config.yaml (CONFIG=file 
 
 test: export RAY_AUTH_MODE = disabled
 test: $(VENV)/.installed-dev  ## run the tests that need no GPU and little time (ARGS=... for pytest)
-	$(call timed,testing,$(BIN)/python -m pytest -q -m "not gpu and not slow" $(ARGS))
+	$(call timed,testing,$(BIN)/python -m pytest -q $(spread) -m "not gpu and not slow" $(ARGS))
 
 test-all: export RAY_AUTH_MODE = disabled
 test-all: $(VENV)/.installed-dev  ## run all tests that need no GPU, the slow ones too (ARGS=... for pytest)
-	$(call timed,testing,$(BIN)/python -m pytest -q -m "not gpu" $(ARGS))
+	$(call timed,testing,$(BIN)/python -m pytest -q $(spread) -m "not gpu" $(ARGS))
 
 check: $(VENV)/.installed-dev  ## check format, lint and types
 	$(call timed,checking the format,$(BIN)/ruff format --check .)

@@ -2,9 +2,12 @@
 
 import os
 from collections.abc import Iterator
+from functools import cache
+from typing import Any
 
 import pytest
 import torch
+from xdist.scheduler import LoadScopeScheduling
 
 from tests import ROOT
 
@@ -23,6 +26,28 @@ os.environ |= {
 if not torch.cuda.is_available():
     # read by Triton when it is imported and when a kernel is defined, by whichever test comes first
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+class ModuleScheduling(LoadScopeScheduling):  # type: ignore[misc]
+    """Spreads tests over processes by modules, whose tests share fixtures and have an order.
+
+    All modules that start Ray go to one process: one cluster is started instead of one in each,
+    and two servers never compete for two cores.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return "ray" if _starts_ray(path) else path
+
+
+@cache
+def _starts_ray(path: str) -> bool:
+    return "mark.ray" in (ROOT / path).read_text(encoding="utf-8")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ModuleScheduling:
+    return ModuleScheduling(config, log)
 
 
 @pytest.fixture(scope="session")

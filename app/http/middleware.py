@@ -3,33 +3,32 @@
 import hashlib
 import hmac
 import logging
-import re
-import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.http.errors import ClientDisconnected, HttpError, describe
+from app.http.errors import ClientDisconnected, ErrorAnswer, HttpError, describe
+from app.http.proxy import ID_HEADER, identify
 
 logger = logging.getLogger(__name__)
 
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 # probes come from machines that have no key
 _OPEN_PATHS = ("/live", "/health")
 _MODEL_PREFIX = b"/v1/models/"
 # of answers, beside those that every page may read
-_EXPOSED_HEADERS = ("x-request-id", "x-ignored-parameters", "retry-after", "retry-after-ms")
+_EXPOSED_HEADERS = (ID_HEADER, "x-ignored-parameters", "retry-after", "retry-after-ms")
 
 
 class RequestMiddleware:
     """ASGI middleware around everything else. No exception leaves it.
 
-    Each answer has `x-request-id`: the client's own if it is harmless text, else a random one.
-    Inner layers find it as `scope["state"]["request_id"]`, in `"has_own_id"` whether it is the
-    client's, and in `"key_sha256"` the digest of the caller's key, empty where none is needed.
+    Each answer has the `x-request-id` that `identify` gave the request. Inner layers find what it
+    noted in `scope["state"]`, and as `"key_sha256"` the digest of the caller's key, empty where
+    none is needed.
     """
 
     def __init__(
@@ -49,14 +48,11 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        own_id = _own_request_id(scope)
-        request_id = own_id or secrets.token_hex(12)
-        state = {"request_id": request_id, "has_own_id": own_id is not None}
-        scope.setdefault("state", {}).update(state)
+        request_id = identify(scope)
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                MutableHeaders(scope=message)[ID_HEADER] = request_id
             with _as_disconnect():
                 await send(message)
 
@@ -86,13 +82,16 @@ class RequestMiddleware:
                 await answer.send(send)
 
     def _check(self, scope: Scope) -> None:
-        raw_path = scope.get("raw_path") or b""
+        # an application of Serve may have a prefix, which stands in front of every path
+        prefix = scope.get("root_path", "")
+        path = scope["path"].removeprefix(prefix)
+        raw_path = (scope.get("raw_path") or b"").removeprefix(prefix.encode())
         if b"%" in raw_path and not raw_path.startswith(_MODEL_PREFIX):
             # a path has one spelling, so that no rule about paths can be bypassed
             raise HttpError(404, "unknown_url", "there is nothing at this path")
         digest = self._key_digest(scope) if self._digests else b""
         scope["state"]["key_sha256"] = digest
-        if self._digests and not digest and scope["path"] not in _OPEN_PATHS:
+        if self._digests and not digest and path not in _OPEN_PATHS:
             raise HttpError(
                 401,
                 "invalid_api_key",
@@ -110,9 +109,26 @@ class RequestMiddleware:
         return digest if scheme.lower() == "bearer" and any(matches) else b""
 
 
+class _CorsMiddleware(CORSMiddleware):
+    """Refuses a preflight in the shape of the API's errors; starlette would in plain text."""
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        response = super().preflight_response(request_headers)
+        if response.status_code == 200:
+            return response
+        refusal = ErrorAnswer(
+            status=response.status_code,
+            message="pages of this origin, or requests of this kind, are not let through",
+            code="preflight_refused",
+        )
+        own = ("content-length", "content-type")
+        headers = {k: v for k, v in response.headers.items() if k not in own}
+        return Response(refusal.to_json(), refusal.status, headers, "application/json")
+
+
 def _shared(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
     """Let pages of other origins call `app`: https://fetch.spec.whatwg.org/#http-cors-protocol."""
-    return CORSMiddleware(
+    return _CorsMiddleware(
         app,
         allow_origins=origins,
         allow_methods=("GET", "POST", "DELETE"),
@@ -131,8 +147,3 @@ def _as_disconnect() -> Iterator[None]:
     except Exception as error:
         logger.debug("client_disconnected error=%r", error)
         raise ClientDisconnected from error
-
-
-def _own_request_id(scope: Scope) -> str | None:
-    given = Headers(scope=scope).getlist("x-request-id")
-    return given[0] if len(given) == 1 and _REQUEST_ID.fullmatch(given[0]) else None

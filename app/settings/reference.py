@@ -71,6 +71,9 @@ SERVE_FIELDS: Mapping[str, str] = {
     "firewall or a load balancer",
     "http_options.port": "port of the HTTP proxy",
     "http_options.keep_alive_timeout_s": "seconds until an idle connection is closed",
+    "controller_options.runtime_env.env_vars.RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "what "
+    "stands in front of the application wherever HTTP comes in: one request id, and no client "
+    "header that lifts Serve's limits; keep it in copies of the file",
     "logging_config.encoding": "form of Serve's log lines, `TEXT` or `JSON`",
     "logging_config.log_level": "lowest level that is logged",
     "logging_config.enable_access_log": "log a line for each request",

@@ -89,3 +89,11 @@ def test_only_what_is_behind_a_balancer_listens_to_the_network() -> None:
     [application] = read(ROOT / "configs" / "replicas.yaml")["applications"]
     scales = [each["autoscaling_config"] for each in application["deployments"]]
     assert all(scale["max_replicas"] > scale["min_replicas"] for scale in scales)
+
+
+@pytest.mark.parametrize("path", [*CONFIGS, ROOT / "serve_config.yaml"], ids=lambda path: path.stem)
+def test_our_middleware_stands_in_front_of_serve(path: Path) -> None:
+    environment = read(path)["controller_options"]["runtime_env"]["env_vars"]
+    name = environment["RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"]
+    module, _, function = name.partition(":")
+    assert callable(getattr(importlib.import_module(module), function))

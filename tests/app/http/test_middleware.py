@@ -7,6 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from tests.app.api.server import (
     COMPLETIONS,
@@ -154,6 +156,19 @@ async def test_every_path_but_probes_needs_a_key(headers: list[tuple[str, str]])
         assert (await http.get("/health")).status_code == 200
 
 
+async def test_probes_and_encoded_names_work_behind_a_prefix() -> None:
+    mounted = Starlette(routes=[Mount("/first", app(api_key_sha256=KEY, model_id="org/name"))])
+    key = {"authorization": "Bearer secret"}
+    async with serving(mounted) as http:
+        assert (await http.get("/first/live")).status_code == 200
+        assert (await http.get("/first/health")).status_code == 200
+        assert_error(await http.get("/first/v1/models"), 401, "invalid_api_key")
+        model = await http.get("/first/v1/models/org%2Fname", headers=key)
+        assert model.json()["id"] == "org/name"
+        encoded = await http.get("/first/v1%2fmodels", headers=key)
+        assert_error(encoded, 404, "unknown_url")
+
+
 PAGE = "https://chat.example.com"
 PREFLIGHT = {
     "origin": PAGE,
@@ -176,8 +191,12 @@ async def test_a_preflight_is_answered_without_a_key(origins: Any, allowed: str)
 
 async def test_a_page_of_another_origin_gets_no_leave() -> None:
     other = {**PREFLIGHT, "origin": "https://elsewhere.example.com"}
+    wrong_method = {**PREFLIGHT, "access-control-request-method": "PATCH"}
     async with in_process(app(cors_origins=(PAGE,))) as http:
-        assert (await http.options(COMPLETIONS, headers=other)).status_code == 400
+        for headers in (other, wrong_method):
+            refused = await http.options(COMPLETIONS, headers=headers)
+            assert_error(refused, 400, "preflight_refused")
+            assert "Origin" in refused.headers["vary"]
         for headers in (other, {}):
             response = await http.post(COMPLETIONS, json=completion_body(), headers=headers)
             assert "access-control-allow-origin" not in response.headers

@@ -3,6 +3,7 @@ from typing import Any
 import yaml
 from ray.serve.schema import ServeDeploySchema
 
+from app.http.proxy import middlewares
 from app.settings.config import parse_config
 from tests import ROOT
 
@@ -17,6 +18,13 @@ def application() -> Any:
 
 def test_serve_accepts_the_serve_config() -> None:
     ServeDeploySchema.model_validate(read("serve_config.yaml"))
+
+
+def test_serve_calls_our_middleware_in_its_proxies() -> None:
+    """Without it clients lift Serve's limits by header, and answers have two request ids."""
+    named = read("serve_config.yaml")["controller_options"]["runtime_env"]["env_vars"]
+    module, _, function = named["RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"].partition(":")
+    assert (module, function) == (middlewares.__module__, middlewares.__name__)
 
 
 def test_the_options_of_the_serve_config_are_the_defaults() -> None:

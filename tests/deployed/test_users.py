@@ -1,51 +1,22 @@
 """The real application: `serve run` with the embedded model, driven as users drive it."""
 
 import asyncio
-import os
 import random
-import sys
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import openai
 import pytest
-import yaml
 
-from load_tests.bench.startup.process_tree import wait_gone
-from load_tests.bench.startup.server_process import ServerProcess
-from tests.load_tests.free_port import free_port
+from tests.deployed.serve_run import BLOCK_SIZE, MODEL, NUM_BLOCKS, Deployed
 
 pytestmark = pytest.mark.ray
 
-MODEL = "SmolLM2-135M-Instruct"
-# a pool of exactly one context: a request that long runs only when every block is free again
-NUM_BLOCKS, BLOCK_SIZE = 64, 16
 PROMPTS = [f"Here are {count} facts about the number {count}:" for count in range(2, 18)]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    folder = tmp_path_factory.mktemp("server")
-    config = yaml.safe_load(Path("serve_config.yaml").read_text())
-    port = config["http_options"]["port"] = free_port()
-    config["applications"][0]["args"] |= {"dtype": "float32", "num_blocks": NUM_BLOCKS}
-    path = folder / "serve_config.yaml"
-    path.write_text(yaml.safe_dump(config))
-    command = [sys.executable, "-m", "ray.serve.scripts", "run", "--address", "local", str(path)]
-    running = ServerProcess(command, f"http://127.0.0.1:{port}", folder / "log", dict(os.environ))
-    try:
-        running.seconds_until_healthy(240.0)
-        yield running
-        processes = running.processes()
-        running.interrupt()
-        assert wait_gone(processes, 60.0) == []
-    finally:
-        running.close()
-
-
 @pytest.fixture
-async def client(server: ServerProcess) -> AsyncIterator[openai.AsyncOpenAI]:
-    url = f"http://127.0.0.1:{server.port}/v1"
+async def client(deployed: Deployed) -> AsyncIterator[openai.AsyncOpenAI]:
+    url = f"{deployed.url}/v1"
     async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as made:
         yield made
 

@@ -1,0 +1,116 @@
+import re
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.http.proxy import ID_HEADER, ProxyMiddleware, identify, middlewares
+from tests.app.api.server import COMPLETIONS, completion_body, in_process, make_app
+from tests.fakes.scripted_engine import FakeEngineClient, Script
+
+RANDOM = re.compile("[0-9a-f]{24}")
+
+
+class AppendingId:
+    """Does with request ids what Ray Serve 2.60 does: appends the request's own, whatever it is."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        given = [value for name, value in scope["headers"] if name == ID_HEADER.encode()]
+        assert len(given) == 1
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"x-request-id", given[0])]
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)
+
+
+def proxied(app: ASGIApp) -> httpx.AsyncClient:
+    for middleware in (Middleware(AppendingId), *middlewares()):
+        app = middleware.cls(app, *middleware.args, **middleware.kwargs)
+    return in_process(app)  # type: ignore[arg-type]
+
+
+async def show_headers(request: Request) -> JSONResponse:
+    return JSONResponse(dict(request.headers))
+
+
+ECHO = Starlette(routes=[Route("/", show_headers)])
+
+
+async def headers_of(given: dict[str, str]) -> Any:
+    async with proxied(ECHO) as http:
+        return (await http.get("/", headers=given)).json()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x-request-timeout-seconds",
+        "X-Request-Timeout-Seconds",
+        "x-request-disconnect-disabled",
+        "x-session-id",
+        "x_session_id",
+        "serve_multiplexed_model_id",
+        "Serve-Multiplexed-Model-Id",
+        "x-serve-router-replica-id",
+        "x-serve-anything",
+    ],
+)
+async def test_headers_meant_for_serve_are_dropped(name: str) -> None:
+    assert name.lower() not in await headers_of({name: "1", "x-other": "2"})
+    assert (await headers_of({name: "1", "x-other": "2"}))["x-other"] == "2"
+
+
+async def test_headers_of_other_names_are_kept() -> None:
+    kept = {"authorization": "Bearer k", "x-served-by": "a", "x-session-identity": "b"}
+    assert kept.items() <= (await headers_of(kept)).items()
+
+
+@pytest.mark.parametrize("fields", [{}, {"stream": True}, {"max_tokens": -1}], ids=str)
+@pytest.mark.parametrize("given", [None, "fit-1", "<script>", "x" * 129])
+async def test_an_answer_has_one_id_whatever_serve_appends(
+    given: str | None, fields: dict[str, Any]
+) -> None:
+    headers = {} if given is None else {ID_HEADER: given}
+    async with proxied(make_app(FakeEngineClient([Script([5])]))) as http:
+        response = await http.post(COMPLETIONS, json=completion_body(**fields), headers=headers)
+    [shown] = response.headers.get_list(ID_HEADER)
+    assert shown == given if given == "fit-1" else RANDOM.fullmatch(shown)
+
+
+async def test_the_body_s_id_counts_behind_the_proxy_too() -> None:
+    async with proxied(make_app(FakeEngineClient([Script([5])]))) as http:
+        body = completion_body(request_id="mine")
+        assert (await http.post(COMPLETIONS, json=body)).json()["id"] == "cmpl-mine"
+        named = await http.post(COMPLETIONS, json=body, headers={ID_HEADER: "header"})
+        assert named.json()["id"] == "cmpl-header"
+
+
+def test_a_request_is_identified_once() -> None:
+    scope: dict[str, Any] = {"type": "http", "headers": []}
+    first = identify(scope)
+    scope["headers"] = [(ID_HEADER.encode(), b"other")]
+    assert identify(scope) == first
+    assert scope["state"] == {"request_id": first, "has_own_id": False}
+
+
+async def test_other_scopes_pass_through() -> None:
+    seen: list[Scope] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope)
+
+    scope = {"type": "lifespan"}
+    await ProxyMiddleware(app)(scope, None, None)  # type: ignore[arg-type]
+    assert seen == [scope]

@@ -1,0 +1,134 @@
+"""One real `serve run` with two applications, and what can be read of it from outside."""
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from load_tests.bench.startup.process_tree import wait_gone
+from load_tests.bench.startup.server_process import ServerProcess
+from tests import ROOT
+from tests.deployed.odd_folder import write_odd_folder
+from tests.load_tests.free_port import free_port
+
+MODEL = "SmolLM2-135M-Instruct"
+# a pool of exactly one context: a request that long runs only when every block is free again
+NUM_BLOCKS, BLOCK_SIZE = 64, 16
+PAGE = "https://chat.example.com"
+# where the second application is, which serves `write_odd_folder` to who has the key
+ODD, KEY = "/odd", "sk-deployed-2f7c"
+START_LIMIT_S = 240.0
+# marks what clients wrote, which no log may repeat
+SECRET = "xylophone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployed:
+    """A server whose two applications are ready.
+
+    Attributes:
+        url: of the first application.
+        folder: with the traces of requests in `traces`, and Ray's own files in `ray`.
+        health_before: first answers of /health while no engine was ready, one of each status.
+    """
+
+    url: str
+    folder: Path
+    health_before: dict[int, httpx.Response] = field(default_factory=dict)
+
+    def log_lines(self, process: str = "") -> list[str]:
+        """Return what Serve and both applications have logged so far, or processes named so."""
+        logs = sorted(self.folder.glob(f"ray/session_2*/logs/serve/{process}*.log"))
+        texts = [path.read_text(encoding="utf-8", errors="replace") for path in logs]
+        return [line for text in texts for line in text.splitlines()]
+
+    def traces(self) -> list[str]:
+        """Return the lines about requests to the first application that have ended."""
+        files = sorted(self.folder.glob("traces/*.jsonl"))
+        return [line for path in files for line in path.read_text().splitlines()]
+
+
+def bad_lines(lines: list[str]) -> list[str]:
+    """Return log lines that report errors or repeat what clients wrote."""
+    words = ("ERROR", "CRITICAL", "Traceback", "internal_error", SECRET, KEY)
+    return [line for line in lines if any(word in line for word in words)]
+
+
+@contextmanager
+def serve_run(env: dict[str, str] | None = None) -> Iterator[Deployed]:
+    """Run the server, and check at its end that no process and no bad log line is left.
+
+    Args:
+        env: beside this process's environment.
+    """
+    # paths of Ray's sockets have a limit of 107 characters, too few for pytest's folders
+    with tempfile.TemporaryDirectory(prefix="pagoda_") as name:
+        folder = Path(name)
+        port = free_port()
+        config = folder / "serve_config.yaml"
+        config.write_text(yaml.safe_dump(_config(folder, port)))
+        command = [sys.executable, "-m", "ray.serve.scripts", "run", "--address", "local"]
+        environment = os.environ | {"RAY_TMPDIR": name} | (env or {})
+        url = f"http://127.0.0.1:{port}"
+        running = ServerProcess([*command, str(config)], url, folder / "log", environment)
+        try:
+            running.seconds_until_open(START_LIMIT_S)
+            deployed = Deployed(url=url, folder=folder)
+            _wait_ready(deployed, running)
+            yield deployed
+            processes = running.processes()
+            running.interrupt()
+            assert wait_gone(processes, 60.0) == []
+            assert bad_lines(deployed.log_lines()) == []
+        finally:
+            running.close()
+
+
+def _config(folder: Path, port: int) -> dict[str, Any]:
+    config: dict[str, Any] = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
+    config["http_options"]["port"] = port
+    [first] = config["applications"]
+    for deployment in first["deployments"]:
+        # replicas that join under load would take the time of the tests
+        deployment["autoscaling_config"]["max_replicas"] = 1
+    second = deepcopy(first)
+    first["args"] |= {
+        "dtype": "float32",
+        "num_blocks": NUM_BLOCKS,
+        "block_size": BLOCK_SIZE,
+        "cors_origins": [PAGE],
+        "flight_recorder": {"folder": str(folder / "traces")},
+    }
+    odd, keys = folder / "odd", folder / "keys"
+    odd.mkdir()
+    write_odd_folder(odd)
+    keys.write_text(KEY)
+    second |= {"name": "odd", "route_prefix": ODD}
+    second["args"] |= {
+        "model": str(odd),
+        "load_format": "dummy",
+        "num_blocks": NUM_BLOCKS,
+        "api_keys_file": str(keys),
+    }
+    return config | {"applications": [first, second]}
+
+
+def _wait_ready(deployed: Deployed, running: ServerProcess) -> None:
+    limit_s = time.perf_counter() + START_LIMIT_S
+    # Serve holds a request until a replica takes it
+    with httpx.Client(timeout=START_LIMIT_S, trust_env=False) as client:
+        for prefix in ("", ODD):
+            while (answer := client.get(f"{deployed.url}{prefix}/health")).status_code != 200:
+                deployed.health_before.setdefault(answer.status_code, answer)
+                assert running.processes(), (deployed.folder / "log").read_text()
+                assert time.perf_counter() < limit_s, answer.text
+                time.sleep(0.05)

@@ -1,0 +1,52 @@
+"""Faults of what HTTP requests pass first: request ids, client headers, keys."""
+
+from app.http.middleware import RequestMiddleware
+from app.http.proxy import ProxyMiddleware, _is_taken, identify
+from tests.mutation.mutant import Fault
+
+HTTP_FAULTS = [
+    # proxy
+    Fault(
+        what="a client's header reaches Serve",
+        function=_is_taken,
+        old="name in _SERVE_HEADERS or ",
+        new="",
+        noticed_by="test_headers_meant_for_serve_are_dropped",
+    ),
+    Fault(
+        what="a header for Serve passes in another spelling",
+        function=_is_taken,
+        old='.replace(b"_", b"-")',
+        new="",
+        noticed_by="test_headers_meant_for_serve_are_dropped",
+    ),
+    Fault(
+        what="Serve's request id stays beside ours",
+        function=ProxyMiddleware.__call__,
+        old="MutableHeaders(scope=message)[ID_HEADER] = request_id",
+        new="pass",
+        noticed_by="test_an_answer_has_one_id_whatever_serve_appends",
+    ),
+    Fault(
+        what="an unfit request id is kept",
+        function=identify,
+        old="bool(_REQUEST_ID.fullmatch(given[0]))",
+        new="True",
+        noticed_by="test_an_answer_has_one_id_whatever_serve_appends",
+    ),
+    Fault(
+        what="a request id that was made up counts as the client's",
+        function=identify,
+        old='if "request_id" not in state:',
+        new="if True:",
+        noticed_by="test_the_body_s_id_counts_behind_the_proxy_too",
+    ),
+    # middleware
+    Fault(
+        what="probes need a key where the application has a prefix",
+        function=RequestMiddleware._check,
+        old='scope["path"].removeprefix(prefix)',
+        new='scope["path"]',
+        noticed_by="test_probes_and_encoded_names_work_behind_a_prefix",
+    ),
+]
