@@ -97,6 +97,7 @@ class StepOutput:
             or `ENDED_BY_PATTERN`, adds a token to what the parent was before the step. Beams that
             are not named are gone; the first parent is 0.
         beam_logprobs: float32 of the tokens.
+        failure: why the workers cannot go on; set in the last output of a scheduler only.
     """
 
     step: int
@@ -118,3 +119,4 @@ class StepOutput:
     beam_parents: IntColumn = field(default_factory=int32)
     beam_tokens: IntColumn = field(default_factory=int32)
     beam_logprobs: FloatColumn = field(default_factory=float32)
+    failure: str = ""

@@ -112,7 +112,7 @@ async def test_a_prefix_that_cannot_be_pinned_is_an_error_of_the_configuration(
 
 async def test_the_end_of_the_engine_ends_the_warm_up(pinning: Pinning) -> None:
     task = await pinning.start(pin_configured_prefixes(pinning.replica.supervisor, [prefix("a")]))
-    pinning.replica.supervisor.close()
+    await pinning.replica.supervisor.close()
     with pytest.raises(EngineError, match="stopped"):
         await task
 
