@@ -41,8 +41,8 @@ class ScriptedGang(Gang):
 
     Attributes:
         scheduler: the far end of the channel.
-        has_spoken: whether the death of the ranks has the scheduler say its last words, which end
-            the choices of `running`.
+        running: rows that end what runs, which the scheduler sends when its ranks are killed; None
+            for one that says nothing.
         is_frozen: whether pings stay without an answer.
         closing: set once the gang may be gone.
     """
@@ -134,14 +134,23 @@ class Replica:
         """The latest gang."""
         return self.gangs[-1]
 
-    def submit(self, client: int, request_id: int, *, n: int = 1, prompt_len: int = 3) -> Verdict:
+    def submit(
+        self,
+        client: int,
+        request_id: int,
+        *,
+        n: int = 1,
+        prompt_len: int = 3,
+        is_own: bool = False,
+    ) -> Verdict:
         """Hand in a request that goes on until an output or an abort ends it."""
         request = Request(
             request_id=request_id,
             prompt=int32([1] * prompt_len),
             sampling=SamplingParams(max_tokens=50, n=n),
         )
-        return VERDICTS.decode(self.supervisor.submit(client, REQUESTS.encode(request)))
+        data = REQUESTS.encode(request)
+        return VERDICTS.decode(self.supervisor.submit(client, data, is_own=is_own))
 
     def read(self, client: int) -> StreamReader:
         """Attach a client."""

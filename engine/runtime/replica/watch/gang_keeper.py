@@ -66,8 +66,10 @@ class GangKeeper:
         self._loop = asyncio.get_running_loop()
         self._keeping: asyncio.Task[None] | None = None
         self._num_failures = 0
-        # of the last start, and of the service after it
+        # of the last start or loss, and of the service between the two
         self._begun_s = self._ready_s = self._loop.time()
+        # the last start that succeeded
+        self._took_s = 0.0
 
     @property
     def is_serving(self) -> bool:
@@ -78,8 +80,8 @@ class GangKeeper:
     @property
     def retry_after_s(self) -> float:
         """Seconds until the gang is likely to serve, if the last start is a guide."""
-        took_s = max(0.0, self._ready_s - self._begun_s)
-        return min(MAX_RETRY_S, max(MIN_RETRY_S, took_s))
+        left_s = self._begun_s + self._took_s - self._loop.time()
+        return min(MAX_RETRY_S, max(MIN_RETRY_S, left_s))
 
     async def start(self) -> None:
         """Start the gang, by several attempts if it must be, then keep it running.
@@ -157,9 +159,9 @@ class GangKeeper:
             )
             return False
         self._ready_s = self._loop.time()
+        self._took_s = self._ready_s - self._begun_s
         self.state = State.SERVING
-        seconds = self._ready_s - self._begun_s
-        logger.info("gang_ready replica=%s seconds=%.1f", self._replica, seconds)
+        logger.info("gang_ready replica=%s seconds=%.1f", self._replica, self._took_s)
         return True
 
     def _back_off_s(self) -> float:
@@ -189,6 +191,7 @@ class GangKeeper:
     def _refuse_requests(self) -> None:
         if self.state is State.SERVING:
             self.state = State.STARTING
+            self._begun_s = self._loop.time()
 
     async def _end_gang(self) -> str:
         """End the gang, if there is one; returns why it was lost."""

@@ -22,6 +22,8 @@ from engine.types import Capacity, FinishReason
 
 # for the scheduler's last output, once a rank is gone
 LAST_WORDS_S = 2.0
+# until a process whose channel is closed is gone
+EXIT_S = 0.1
 # so that the scheduler, which knows which requests ran, is the first to give up
 DEADLINE_MARGIN_S = 2.0
 
@@ -122,13 +124,18 @@ class WatchedGang:
             Why it was lost; empty if it was not.
         """
         is_lost, ended = self.loss.done(), self._gang.ended()
-        if self._owner.num_open and not self._silence.is_set():
+        awaits_words = bool(self._owner.num_open) and not self._silence.is_set()
+        if awaits_words:
             # without its ranks the scheduler has nothing to wait for
             self._gang.kill_ranks()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._silence.wait(), LAST_WORDS_S)
         # a scheduler that has spoken has named what ran, and the rest waited
         self._owner.end_open(FinishReason.LOST if self._has_spoken else FinishReason.CRASHED)
+        if is_lost and not awaits_words:
+            # a channel closes a little before its process is gone
+            await asyncio.sleep(EXIT_S)
+            ended = self._gang.ended()
         reason = await self._reason(ended) if is_lost else ""
         for task in self._watchers:
             task.cancel()

@@ -176,4 +176,6 @@ async def test_the_local_handle_passes_everything_to_its_supervisor(
         await clock.advance(0.8 * LIMITS.lease_s)
         await handle.renew("a", 1, 0)
     assert not reader.has_ended
+    replica.gang.die("rank 0")
+    await settle()
     assert not await handle.is_ready()

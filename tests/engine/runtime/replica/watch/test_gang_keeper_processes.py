@@ -26,6 +26,7 @@ from tests.engine.runtime.serving import (
     params,
     pids_of,
     serving,
+    until_lost,
     until_rebuilt,
 )
 from tests.fakes import scripted_worker as scripted
@@ -93,9 +94,7 @@ async def test_a_gang_is_rebuilt_whichever_process_dies_or_freezes(
         frozen = "rank 1 did not answer a ping"
         async with rebuilding(supervisor, client, caplog, frozen) as pids:
             os.kill(pids[RANK], signal.SIGSTOP)
-            async with asyncio.timeout(10):
-                while supervisor.is_healthy:
-                    await asyncio.sleep(0.02)
+            await until_lost(supervisor)
         async with rebuilding(supervisor, client, caplog, frozen) as pids:
             running = await client.submit(int32([1]), params(180, n=16))
             await anext(aiter(running))
