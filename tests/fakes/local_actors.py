@@ -58,7 +58,6 @@ class LocalRay:
         monkeypatch.setattr(ray, "kill", self._kill)
         monkeypatch.setattr(ray.util, "get_current_placement_group", lambda: self.group)
 
-
     def close(self) -> None:
         """Reap the processes; those that still run are killed."""
         for actor in self.started:

@@ -223,14 +223,17 @@ async def _load_rank(rank: GangProcess) -> Capacity:
         if isinstance(error.cause, ServeError):
             # raised on purpose: the text is enough, without the tracebacks of two processes
             raise error.cause from None
-        raise EngineError(f"{rank.name} failed while it loaded: {_cause(error)}") from error
+        raise EngineError(f"{rank.name} failed while it loaded: {_reason(error)}") from error
     except RayError as error:
-        raise WorkerDied(f"{rank.name} died while it loaded: {explain(error)}") from error
+        raise WorkerDied(f"{rank.name} died while it loaded: {_reason(error)}") from error
     return capacity
 
 
-def _cause(error: RayTaskError) -> str:
-    return f"{type(error.cause).__name__}: {error.cause}"
+def _reason(error: RayError) -> str:
+    """What went wrong in another process, without its frames."""
+    if isinstance(error, RayTaskError):
+        return f"{type(error.cause).__name__}: {error.cause}"
+    return explain(error)
 
 
 async def _log_progress(ranks: Sequence[GangProcess], started_s: float) -> None:
@@ -260,7 +263,7 @@ async def _connect(
         # does not wait: the scheduler has connected
         return listener.accept(CONNECT_TIMEOUT_S)
     except RayError as error:
-        raise EngineError(f"the processes cannot be connected: {explain(error)}") from error
+        raise EngineError(f"the processes cannot be connected: {_reason(error)}") from error
     finally:
         listener.close()
 

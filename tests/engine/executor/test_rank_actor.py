@@ -255,7 +255,9 @@ def test_two_rank_processes_execute_plans_until_one_is_killed(
     assert ray.get([actor.load.remote() for actor in rank_actors]) == [CAPACITY, CAPACITY]
     paths = [str(tmp_path / str(rank)) for rank in range(2)]
     ray.get([actor.listen.remote(path) for actor, path in zip(rank_actors, paths, strict=True)])
-    executor = GangExecutor([connect(path) for path in paths], CAPACITY, run_ahead=2, step_deadline_s=30.0)
+    executor = GangExecutor(
+        [connect(path) for path in paths], CAPACITY, run_ahead=2, step_deadline_s=30.0
+    )
     with closing(executor):
         ray.get([actor.serve.remote() for actor in rank_actors])
         assert [execute(executor, prefill(step)) for step in range(2)] == [FIRST_TOKEN] * 2

@@ -63,9 +63,18 @@ def executor(request: pytest.FixtureRequest) -> SymbolicExecutor:
     return SymbolicExecutor(CAPACITY, scripted.ScriptedModel(), run_ahead=request.param)
 
 
-def run(executor: SymbolicExecutor, *turns: list[EngineCommand]) -> list[StepOutput]:
-    """Outputs until the work is done; commands of one turn arrive together."""
+def run(
+    executor: SymbolicExecutor,
+    *turns: list[EngineCommand],
+    outputs: list[StepOutput] | None = None,
+) -> list[StepOutput]:
+    """Outputs until the work is done; commands of one turn arrive together.
+
+    Args:
+        outputs: where they go, for a loop that fails.
+    """
     channel = ScriptedChannel([[COMMANDS.encode(command) for command in turn] for turn in turns])
+    channel.outputs = channel.outputs if outputs is None else outputs
     engine = Engine(scripted.engine_config(pinned_prefix_share=0.2).scheduler, executor)
     seconds = itertools.count(START_S)
     loop = EngineLoop(engine, channel, executor.capacity, lambda: float(next(seconds)))

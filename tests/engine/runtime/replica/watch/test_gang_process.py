@@ -18,9 +18,9 @@ from engine.runtime.replica.watch.gang_process import GangProcess, explain
 from tests.fakes.local_actors import LocalCall
 
 KILLED = RayActorError(
-    error_msg="The actor died unexpectedly.\n\tpid: 7\nThe actor is dead because its worker process "
-    "has died. Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits with a "
-    "connection error code 2. End of file. Some common causes include: (1) the process was killed"
+    error_msg="The actor died unexpectedly.\n\tpid: 7\nThe actor is dead because its worker "
+    "process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly "
+    "exits with a connection error code 2. End of file. Some common causes include: (1) the process"
 )
 
 
@@ -92,9 +92,7 @@ async def test_a_process_that_is_gone_already_has_died(
     sleeper.wait()
     with pytest.raises(WorkerDied, match="rank 0 died: Worker unexpectedly exits"):
         await found(sleeper.pid, ping=LocalCall(lambda: fail(KILLED)))
-    never_there = GangProcess(
-        "rank 0", SimpleNamespace(process_id=LocalCall(lambda: fail(KILLED)))
-    )
+    never_there = GangProcess("rank 0", SimpleNamespace(process_id=LocalCall(lambda: fail(KILLED))))
     with pytest.raises(WorkerDied, match="rank 0 died: Worker unexpectedly exits"):
         await never_there.find()
 
