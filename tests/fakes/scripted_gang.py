@@ -26,7 +26,7 @@ from tests.fakes.stream_reader import StreamReader
 
 CAPACITY = Capacity(num_blocks=64, block_size=4, num_rows=16)
 STEP_DEADLINE_S, PING_PERIOD_S, PING_TIMEOUT_S, START_DEADLINE_S = 30.0, 1.0, 3.0, 100.0
-HEALTH = {
+HEALTH: dict[str, Any] = {
     "step_deadline_s": STEP_DEADLINE_S,
     "ping_period_s": PING_PERIOD_S,
     "ping_timeout_s": PING_TIMEOUT_S,

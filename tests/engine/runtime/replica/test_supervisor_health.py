@@ -8,7 +8,7 @@ from ray.exceptions import RayActorError
 from engine.errors import EngineError
 from engine.executor.channel import ChannelClosed
 from engine.runtime.messages import PINS, PREFIXES
-from engine.types import FinishReason, PinnedPrefix, int32
+from engine.types import FinishReason, PinnedPrefix, Request, int32
 from tests.fakes.engine_handle import STATS
 from tests.fakes.loop_clock import LoopClock, settle
 from tests.fakes.scripted_gang import LIMITS, Replica
@@ -142,7 +142,9 @@ async def test_requests_are_refused_until_another_gang_is_ready(
     await settle()
     assert replica.supervisor.is_healthy
     assert code_of(replica, 7) is None
-    assert [command.request_id for command in replica.commands()] == [7]  # type: ignore[union-attr]
+    [command] = replica.commands()
+    assert isinstance(command, Request)
+    assert command.request_id == 7
     assert replica.made_ready == [True, False]
 
 
@@ -242,3 +244,23 @@ async def test_closing_ends_the_processes_and_the_streams(
     # nor does a lease run out after the end
     await clock.advance(2 * LIMITS.lease_s)
     assert caplog.text == ""
+
+
+async def test_every_request_leaves_the_deadline_of_a_step_as_it_is(
+    replica: Replica, clock: LoopClock
+) -> None:
+    replica.submit(1, 7)
+    replica.read(1)
+    for request_id in range(8, 8 + 20):
+        replica.submit(1, request_id)
+        replica.supervisor.renew(1, 0)
+        await clock.advance(2.0)
+    assert len(replica.gangs) > 1
+
+
+async def test_the_counts_of_a_lost_gang_are_gone(replica: Replica, clock: LoopClock) -> None:
+    replica.starting.clear()
+    await replica.step(stats=replace(STATS, num_running=3))
+    await lose(replica, clock)
+    assert replica.supervisor.stats.num_running == 0
+    replica.starting.set()

@@ -36,7 +36,7 @@ async def test_a_gang_that_is_lost_is_replaced_once_nothing_is_left_of_it(
     assert (keeper_of(replica).state, len(replica.gangs)) == (State.SERVING, 2)
 
 
-async def test_a_start_is_tried_again_and_the_reasons_are_told(
+async def test_a_start_is_tried_again_and_the_reasons_are_reported(
     clock: LoopClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     replica = Replica()

@@ -8,7 +8,7 @@ from engine.types import FinishReason
 from tests.fakes.loop_clock import LoopClock
 from tests.fakes.scripted_gang import PING_PERIOD_S, PING_TIMEOUT_S, STEP_DEADLINE_S, Replica
 
-NONE, LENGTH = FinishReason.NONE, FinishReason.LENGTH
+NONE, CRASHED, LOST = FinishReason.NONE, FinishReason.CRASHED, FinishReason.LOST
 LIMIT_S = STEP_DEADLINE_S + DEADLINE_MARGIN_S
 
 
@@ -42,7 +42,7 @@ async def test_a_silent_scheduler_is_lost_only_while_requests_are_open(
 ) -> None:
     supervisor = replica.supervisor
     await pass_time(clock, 2 * LIMIT_S)
-    assert supervisor.is_healthy
+    assert (supervisor.is_healthy, len(replica.gangs)) == (True, 1)
     # the first request after a pause has the whole time, the second does not begin it anew
     replica.submit(1, 7)
     replica.read(1)
@@ -83,3 +83,27 @@ async def test_the_owner_s_own_error_is_not_taken_for_a_loss(clock: LoopClock) -
     assert type(caught.value) is EngineError
     assert replica.gang.is_closed
     await replica.close()
+
+
+async def test_what_waited_is_lost_when_the_scheduler_has_named_what_ran(
+    replica: Replica, clock: LoopClock
+) -> None:
+    replica.submit(1, 7)
+    replica.submit(1, 8)
+    reader = replica.read(1)
+    await pass_time(clock, 0.5)
+    replica.gang.running = [(7, -1, CRASHED)]
+    replica.gang.die("rank 1")
+    await pass_time(clock, 3.0)
+    assert reader.rows == [(7, 0, -1, CRASHED), (8, 0, -1, LOST)]
+
+
+async def test_everything_has_crashed_when_the_scheduler_says_nothing(
+    replica: Replica, clock: LoopClock
+) -> None:
+    replica.submit(1, 7)
+    reader = replica.read(1)
+    await pass_time(clock, 0.5)
+    replica.gang.die("the scheduler")
+    await pass_time(clock, 3.0)
+    assert reader.rows == [(7, 0, -1, CRASHED)]
