@@ -32,12 +32,7 @@ from engine.runtime.messages import (
 )
 from engine.runtime.outputs import ended_choices, failure, idle_stats, split_by_client
 from engine.runtime.replica.admission import Admission
-from engine.runtime.replica.client_session import (
-    CLIENT_LIMITS,
-    SLOW,
-    ClientLimits,
-    ClientSession,
-)
+from engine.runtime.replica.client_session import CLIENT_LIMITS, SLOW, ClientLimits, ClientSession
 from engine.runtime.replica.gang import Gang
 from engine.runtime.replica.held_pins import HeldPins
 from engine.runtime.replica.preemption_log import PreemptionLog
@@ -124,13 +119,6 @@ class Supervisor:
     def is_healthy(self) -> bool:
         """Whether the gang serves and, while requests are open, makes steps."""
         return self._keeper.is_serving
-
-    @property
-    def max_model_len(self) -> int:
-        """Longest prompt plus output in tokens, as far as the pool of the latest gang holds it."""
-        capacity = self._capacity
-        fitted = self._config.scheduler.fitted(capacity.num_blocks, capacity.block_size)
-        return fitted.max_model_len
 
     def submit(self, client: int, data: bytes, *, is_own: bool = False) -> bytes:
         """Accept or refuse a client's encoded `Request`; returns an encoded `Verdict`.

@@ -218,10 +218,6 @@ async def test_a_replica_without_a_gang_has_serve_replace_it(
     assert not replica.supervisor.is_healthy
 
 
-async def test_the_context_is_that_of_the_latest_gang(replica: Replica) -> None:
-    assert replica.supervisor.max_model_len == 200
-
-
 async def test_closing_ends_the_processes_and_the_streams(
     clock: LoopClock, caplog: pytest.LogCaptureFixture
 ) -> None:
