@@ -61,6 +61,11 @@ class LocalEngineHandle:
         return self._supervisor.is_healthy
 
 
+def own_client(supervisor: Supervisor) -> RemoteEngineClient:
+    """A client whose requests make a new gang ready; the caller closes it."""
+    return RemoteEngineClient(LocalEngineHandle(supervisor, is_own=True))
+
+
 async def pin_configured_prefixes(supervisor: Supervisor, prefixes: Sequence[PrefixConfig]) -> None:
     """Compute and pin prefixes, one after the other.
 
@@ -106,7 +111,7 @@ async def _pin_where_possible(supervisor: Supervisor, pins: Collection[PrefixCon
 @asynccontextmanager
 async def _pinning(supervisor: Supervisor, prefixes: Sized) -> AsyncIterator[RemoteEngineClient]:
     started_s = time.monotonic()
-    client = RemoteEngineClient(LocalEngineHandle(supervisor, is_own=True))
+    client = own_client(supervisor)
     try:
         yield client
     finally:

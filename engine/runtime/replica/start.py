@@ -5,11 +5,10 @@ from functools import partial
 
 from engine.config import EngineConfig, PrefixConfig
 from engine.errors import EngineError
-from engine.runtime.client.client import RemoteEngineClient
 from engine.runtime.replica.client_session import CLIENT_LIMITS, ClientLimits
 from engine.runtime.replica.gang import GangOptions, start_gang
 from engine.runtime.replica.pin_at_start import (
-    LocalEngineHandle,
+    own_client,
     pin_again,
     pin_configured_prefixes,
     pin_prefixes_of_peers,
@@ -64,7 +63,7 @@ async def compute_first_token(supervisor: Supervisor, config: EngineConfig) -> N
     """
     # a token that the model was trained on, where one is known
     token = next(iter(config.model.eos_token_ids), 0)
-    client = RemoteEngineClient(LocalEngineHandle(supervisor, is_own=True))
+    client = own_client(supervisor)
     reason = FinishReason.NONE
     try:
         stream = await client.submit(

@@ -10,6 +10,7 @@ sends an output at least once in `step_deadline_s`. The first sign to the contra
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol
@@ -19,6 +20,8 @@ from engine.errors import WorkerDied
 from engine.runtime.replica.async_channel import AsyncChannel
 from engine.runtime.replica.gang import SCHEDULER, Gang
 from engine.types import Capacity, FinishReason
+
+logger = logging.getLogger(__name__)
 
 # for the scheduler's last output, once a rank is gone
 LAST_WORDS_S = 2.0
@@ -87,6 +90,8 @@ class WatchedGang:
             asyncio.create_task(self._watch_pings()),
             asyncio.create_task(self._watch_ends()),
         ]
+        for watcher in self._watchers:
+            watcher.add_done_callback(self._note_end_of_watch)
 
     @property
     def is_silent(self) -> bool:
@@ -185,6 +190,11 @@ class WatchedGang:
     async def _watch_ends(self) -> None:
         await self._gang.end()
         self._lose("a process has ended")
+
+    def _note_end_of_watch(self, watcher: "asyncio.Task[None]") -> None:
+        if not watcher.cancelled() and (error := watcher.exception()) is not None:
+            logger.error("gang_watch_failed", exc_info=error)
+            self._lose(f"the watch has failed: {error!r}")
 
     async def _reason(self, ended: list[str]) -> str:
         """What Ray says of the processes that had ended by themselves, or the first sign."""

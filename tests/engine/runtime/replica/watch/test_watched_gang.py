@@ -107,3 +107,12 @@ async def test_everything_has_crashed_when_the_scheduler_says_nothing(
     replica.gang.die("the scheduler")
     await pass_time(clock, 3.0)
     assert reader.rows == [(7, 0, -1, CRASHED)]
+
+
+async def test_a_gang_that_nobody_watches_any_more_is_lost(
+    replica: Replica, clock: LoopClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    replica.gang.ping = None  # type: ignore[assignment,method-assign]
+    await pass_time(clock, PING_PERIOD_S + 0.5)
+    assert caplog.text.count("gang_watch_failed") == 1
+    assert "gang_lost replica=a open=0 reason=the watch has failed: TypeError" in caplog.text
