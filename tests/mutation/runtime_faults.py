@@ -1,7 +1,7 @@
 """Faults of the processes of an engine replica and of the client that talks to it."""
 
 from tests.mutation.client_faults import CLIENT_FAULTS
-from tests.mutation.gang_faults import GANG_FAULTS
+from tests.mutation.replica.gang_faults import GANG_FAULTS
 from tests.mutation.replica_faults import REPLICA_FAULTS
 from tests.mutation.supervisor_faults import SUPERVISOR_FAULTS
 
