@@ -70,7 +70,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         return 0
     _say("starting Ray Serve; Ctrl-C stops it")
-    command = [sys.executable, "-m", "ray.serve.scripts", "run", "--address", address]
+    command = [sys.executable, "-m", "app.serve.run", "--address", address]
     node = own_node() if is_own else joined_node(address)
     return ServeRun([*command, str(arguments.config)], environment, node).run()
 

@@ -17,8 +17,6 @@ from engine.executor.channel import Channel, ChannelClosed
 from engine.executor.codec import Codec
 from engine.types import Capacity, StepPlan, StepResult
 
-STEP_DEADLINE_S = 30.0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankReply:
@@ -64,7 +62,7 @@ class GangExecutor:
         capacity: Capacity,
         *,
         run_ahead: int,
-        step_deadline_s: float = STEP_DEADLINE_S,
+        step_deadline_s: float,
     ) -> None:
         """Take over the channels; rank 0 is the first.
 

@@ -22,6 +22,7 @@ from engine.config import EngineConfig
 from engine.errors import InvariantViolated
 from engine.executor.channel import Channel, ChannelClosed, Listener
 from engine.executor.gang import PLANS, REPLIES, RankReply, reply_to
+from engine.executor.process_id import ProcessId, own_process_id
 from engine.executor.rank_worker import RankWorker
 from engine.executor.tcp_channel import TcpListener
 from engine.types import Capacity, StepPlan, StepResult
@@ -47,8 +48,9 @@ class RankActor:
     """A Ray actor that hosts one worker. Everything that touches the model runs on one thread.
 
     It needs at least three concurrent calls: `load`, `loaded_bytes` and `ping` overlap. A gang that
-    starts calls `load`, `listen` or `listen_on_node`, and `serve`, in this order; one that may have
-    ranks on several nodes calls `place`, `meet` and `locate` before, as it needs them.
+    starts calls `process_id`, `load`, `listen` or `listen_on_node`, and `serve`, in this order; one
+    that may have ranks on several nodes calls `place`, `meet` and `locate` before `load`, as it
+    needs them.
     """
 
     def __init__(
@@ -107,6 +109,10 @@ class RankActor:
     def meet(self, rendezvous: str) -> None:
         """Note where another rank listens."""
         self._rendezvous = rendezvous
+
+    def process_id(self) -> ProcessId:
+        """The process that this actor is."""
+        return own_process_id()
 
     def listen(self, path: str) -> None:
         """Make the socket file on which the scheduler is expected."""

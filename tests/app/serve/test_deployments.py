@@ -194,9 +194,8 @@ async def test_a_call_for_a_replica_that_is_gone_is_refused(url: str) -> None:
         await anext(aiter(handle.attach("no-such-replica", 1)))
 
 
-async def test_a_killed_rank_fails_its_requests_and_the_replica_is_replaced(
-    http: httpx.AsyncClient,
-) -> None:
+async def test_a_killed_rank_is_replaced_and_its_replica_is_not(http: httpx.AsyncClient) -> None:
+    replicas = actor_processes(f"ServeReplica:{NAME}:Engine")
     async with http.stream("GET", "/generate", params={"prompt": "1", "max_tokens": "190"}) as it:
         lines = it.aiter_lines()
         await anext(lines)
@@ -210,3 +209,4 @@ async def test_a_killed_rank_fails_its_requests_and_the_replica_is_replaced(
     async with asyncio.timeout(60):
         while await generate(http, [7], 5) != expected([7], 5):
             pass
+    assert actor_processes(f"ServeReplica:{NAME}:Engine") == replicas

@@ -151,7 +151,7 @@ def test_a_gang_with_a_rank_on_another_node_executes_plans(listener: TcpListener
         worker = scripted.ScriptedWorker(scripted.engine_config(), step_s=0.0)
         channel = connect_to(listener.url, SECRET)
         ended = rank.submit(serve_plans, worker, listener.accept(10), is_first=True)
-        executor = GangExecutor([channel], CAPACITY, run_ahead=2)
+        executor = GangExecutor([channel], CAPACITY, run_ahead=2, step_deadline_s=30.0)
         with closing(executor):
             for step in range(2):
                 executor.submit(prefill(step))

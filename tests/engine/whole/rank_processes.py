@@ -59,7 +59,9 @@ class RankProcesses:
             order.send((load, config, rank, rendezvous, path))
         capacities: list[Any] = [_answer(order) for order in orders]
         channels = [connect(path) for path in paths]
-        executor = GangExecutor(channels, common_capacity(capacities), run_ahead=2)
+        executor = GangExecutor(
+            channels, common_capacity(capacities), run_ahead=2, step_deadline_s=30.0
+        )
         try:
             yield executor
         finally:

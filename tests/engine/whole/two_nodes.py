@@ -19,7 +19,7 @@ from ray.util.placement_group import placement_group
 
 from engine.config import EngineConfig
 from engine.model_config import read_model_config
-from engine.runtime.replica.gang import GangOptions, start_gang
+from engine.runtime.replica.gang import Gang, GangOptions, start_gang
 from engine.runtime.replica.supervisor import Supervisor
 from engine.types import SamplingParams
 from tests.engine.runtime.serving import client_of, generate
@@ -58,6 +58,10 @@ def node_of_each(actors: list[Any]) -> list[str]:
     )
 
 
+async def be_ready(supervisor: Supervisor, is_first: bool) -> None:
+    """The prompts are the first requests."""
+
+
 async def generate_spread(folder: Path) -> dict[str, Any]:
     """Run the prompts on two ranks, each on a node of its own with a folder of its own."""
     group = placement_group(BUNDLES, strategy="SPREAD")
@@ -78,15 +82,22 @@ async def generate_spread(folder: Path) -> dict[str, Any]:
     other = folder.with_name("other_node")
     shutil.copytree(folder, other)
     options = GangOptions(num_cpus_per_rank=0.1, spans_nodes=True, locate=lambda: other)
-    gang = await start_gang(config, options)
-    supervisor = Supervisor(gang, config, replica="a", step_deadline_s=30.0)
+    gangs: list[Gang] = []
+
+    async def start() -> Gang:
+        gangs.append(await start_gang(config, options))
+        return gangs[-1]
+
+    supervisor = Supervisor(start, config, be_ready, replica="a")
+    await supervisor.start()
     try:
         async with client_of(supervisor) as client:
             requests = [generate(client, prompt, GREEDY) for prompt in PROMPTS]
             tokens = await asyncio.gather(*requests)
-            nodes = await asyncio.to_thread(node_of_each, list(gang._actors))
+            actors = [rank.actor for rank in gangs[0]._ranks]
+            nodes = await asyncio.to_thread(node_of_each, actors)
     finally:
-        supervisor.close()
+        await supervisor.close()
     return {"tokens": tokens, "nodes": nodes}
 
 
