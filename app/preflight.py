@@ -40,7 +40,8 @@ def check(config: AppConfig) -> EngineConfig:
         raise ConfigError(f"{folder} has no tokenizer.json; convert its tokenizer to that format")
     if config.load_format == "safetensors":
         check_weights(folder, model)
-    if engine.device == "cpu":
+    if engine.device == "cpu" and engine.placement_strategy == "STRICT_PACK":
+        # ranks on other nodes have memory that is not seen from here
         _check_memory(engine)
     return engine
 
