@@ -32,7 +32,7 @@ class PlacedRank:
     def meet(self, rendezvous: str) -> None:
         self.orders.append(rendezvous)
 
-    def locate(self, locate: Callable[[], Path]) -> None:
+    def locate_by(self, locate: Callable[[], Path]) -> None:
         self.orders.append(locate())
 
     def listen(self, path: str) -> None:
