@@ -48,7 +48,8 @@ def check(config: AppConfig, *, with_weights: bool = True) -> EngineConfig:
         raise ConfigError(f"{folder} has no tokenizer.json; convert its tokenizer to that format")
     if with_weights or (has_files and has_weights(folder)):
         check_weights(folder, model)
-    if engine.device == "cpu":
+    if engine.device == "cpu" and engine.placement_strategy == "STRICT_PACK":
+        # ranks on other nodes have memory that is not seen from here
         _check_memory(engine)
     return engine
 

@@ -49,7 +49,7 @@ class RankActor:
 
     It needs at least three concurrent calls: `load`, `loaded_bytes` and `ping` overlap. A gang that
     starts calls `process_id`, `load`, `listen` or `listen_on_node`, and `serve`, in this order; one
-    that may have ranks on several nodes calls `place`, `meet` and `locate` before `load`, as it
+    that may have ranks on several nodes calls `place`, `meet` and `locate_by` before `load`, as it
     needs them.
     """
 
@@ -69,6 +69,7 @@ class RankActor:
         self._worker: RankWorker | None = None
         self._listener: Listener | TcpListener | None = None
         self._meeting: socket.socket | None = None
+        self._locate: Callable[[], Path] | None = None
         self._model_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
         self._loaded_bytes = (0, 0)
 
@@ -89,9 +90,9 @@ class RankActor:
         address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         return Place(ray.get_runtime_context().get_node_id(), address)
 
-    def locate(self, locate: Callable[[], Path]) -> None:
-        """Find the model on this node, which is another one than the replica's."""
-        self._config = replace(self._config, model_path=str(locate()))
+    def locate_by(self, locate: Callable[[], Path]) -> None:
+        """Have `load` find the model on this node, which is another one than the replica's."""
+        self._locate = locate
 
     def open_meeting(self, address: str, name: str) -> str:
         """Listen for the other ranks on a free port of an address of this node.
@@ -134,6 +135,8 @@ class RankActor:
     def _make_worker(self) -> RankWorker:
         module, _, function = self._factory.partition(":")
         make = cast("Callable[..., RankWorker]", getattr(importlib.import_module(module), function))
+        if self._locate is not None:
+            self._config = replace(self._config, model_path=str(self._locate()))
         worker = make(
             self._config,
             rank=self._rank,

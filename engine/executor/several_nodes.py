@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 async def find_places(ranks: Sequence[Any], locate: Callable[[], Path] | None) -> list[Place]:
-    """Ask where the ranks run, have them meet there and find the model.
+    """Ask where the ranks run, have them meet there, and find the model when they load.
 
     Args:
         ranks: actors that have not loaded yet.
@@ -35,7 +35,7 @@ async def find_places(ranks: Sequence[Any], locate: Callable[[], Path] | None) -
         await asyncio.gather(*(rank.meet.remote(url) for rank in others))
     if locate is not None:
         away = [rank for rank, place in zip(ranks, places, strict=True) if not is_here(place)]
-        await asyncio.gather(*(rank.locate.remote(locate) for rank in away))
+        await asyncio.gather(*(rank.locate_by.remote(locate) for rank in away))
     return places
 
 

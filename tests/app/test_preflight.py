@@ -91,6 +91,12 @@ def test_more_memory_than_the_machine_has_is_refused(tmp_path: Path) -> None:
         checked(write_model(tmp_path), num_blocks=(1 << 31) - 1)
 
 
+def test_the_memory_of_other_nodes_is_not_known(tmp_path: Path) -> None:
+    num_blocks = (1 << 31) - 1
+    spread = checked(write_model(tmp_path), num_blocks=num_blocks, placement_strategy="SPREAD")
+    assert spread.num_blocks == num_blocks
+
+
 @pytest.mark.parametrize(
     "content", [None, "", "3", "a: [", "applications: 3", "applications: [{}]"]
 )

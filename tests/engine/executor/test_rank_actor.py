@@ -201,7 +201,8 @@ def test_ranks_of_several_nodes_meet_at_the_first_one() -> None:
 def test_an_actor_finds_the_model_of_its_own_node() -> None:
     factory = f"{__name__}:{make_recorder.__name__}"
     actor = RankActor(scripted.engine_config(), 0, None, factory)
-    actor.locate(lambda: Path("/mnt/models/tiny"))
+    actor.locate_by(lambda: Path("/mnt/models/tiny"))
+    actor.load()
     assert actor._config.model_path == "/mnt/models/tiny"
 
 

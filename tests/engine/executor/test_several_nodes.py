@@ -9,7 +9,7 @@ import ray
 
 from engine.executor.rank_actor import Place
 from engine.executor.several_nodes import find_places, listen
-from tests.fakes.local_actors import LocalActor
+from tests.fakes.local_actors import LocalCall
 
 HERE, AWAY = Place("here", "10.0.0.1"), Place("away", "10.0.0.2")
 PATHS = ["/s/0", "/s/1"]
@@ -20,7 +20,7 @@ class PlacedRank:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self.orders: list[object] = []
+        self.orders: list[Any] = []
 
     def place(self) -> Place:
         return self._place
@@ -32,7 +32,7 @@ class PlacedRank:
     def meet(self, rendezvous: str) -> None:
         self.orders.append(rendezvous)
 
-    def locate(self, locate: Callable[[], Path]) -> None:
+    def locate_by(self, locate: Callable[[], Path]) -> None:
         self.orders.append(locate())
 
     def listen(self, path: str) -> None:
@@ -41,6 +41,16 @@ class PlacedRank:
     def listen_on_node(self, address: str, secret: bytes) -> str:
         self.orders.append(secret)
         return f"tcp://{address}:2"
+
+
+class _Handle:
+    """What Ray gives out of an actor."""
+
+    def __init__(self, rank: PlacedRank) -> None:
+        self.rank = rank
+
+    def __getattr__(self, name: str) -> LocalCall:
+        return LocalCall(getattr(self.rank, name))
 
 
 class _Here:
@@ -55,12 +65,12 @@ def _placed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "get_runtime_context", _Here)
 
 
-def ranks_at(*places: Place) -> list[LocalActor]:
-    return [LocalActor(PlacedRank(place), {}) for place in places]
+def ranks_at(*places: Place) -> list[_Handle]:
+    return [_Handle(PlacedRank(place)) for place in places]
 
 
-def orders(ranks: list[LocalActor]) -> list[list[Any]]:
-    return [rank.instance.orders for rank in ranks]
+def orders(ranks: list[_Handle]) -> list[list[Any]]:
+    return [rank.rank.orders for rank in ranks]
 
 
 async def test_ranks_meet_at_the_node_of_the_first() -> None:

@@ -1,4 +1,4 @@
-"""A gang over two nodes of one cluster against one rank in this process."""
+"""A gang and the application over two nodes of one cluster against one rank in this process."""
 
 import json
 import subprocess
@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from app.text.tokenizer import Tokenizer
 from tests import ROOT
+from tests.app.text.tokenizers import byte_level_backend
 from tests.engine.model.tiny import save_tiny
 from tests.engine.whole.engine_run import run, tokens_of
 from tests.engine.whole.two_nodes import GREEDY, PROMPTS
@@ -18,11 +20,15 @@ from tests.engine.whole.two_nodes import GREEDY, PROMPTS
 def test_ranks_on_two_nodes_generate_what_one_rank_does(tmp_path: Path) -> None:
     folder = tmp_path / "tiny"
     tiny = save_tiny("tied_llama3", folder)
+    byte_level_backend().save(str(folder / "tokenizer.json"))
     command = [sys.executable, "-m", "tests.engine.whole.two_nodes", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout.splitlines()[-1])
-    scheduler, first, second = answer["nodes"]
+    found = json.loads(done.stdout.splitlines()[-1])
+    of_one_rank = list(tokens_of(run(tiny, PROMPTS, GREEDY)).values())
+    scheduler, first, second = found["gang"]["nodes"]
     assert scheduler == first != second
-    of_one_rank = tokens_of(run(tiny, PROMPTS, GREEDY))
-    assert answer["tokens"] == list(of_one_rank.values())
+    assert found["gang"]["listeners"] == ["Listener", "TcpListener"]
+    assert found["gang"]["tokens"] == of_one_rank
+    assert len(set(found["served"]["nodes"])) == 2
+    assert found["served"]["texts"] == list(map(Tokenizer.load(folder).decode, of_one_rank))

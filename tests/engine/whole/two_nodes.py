@@ -1,7 +1,8 @@
-"""A cluster of two nodes on this machine, and a gang whose second rank runs on the other node.
+"""A cluster of two nodes on this machine, with ranks on both.
 
-`python -m tests.engine.whole.two_nodes FOLDER` prints the tokens of `PROMPTS`, and the nodes of the
-ranks, as JSON. It is a process of its own because a process can be in one Ray cluster only.
+`python -m tests.engine.whole.two_nodes FOLDER` prints as JSON the tokens of `PROMPTS` from a gang,
+and their texts from the application, with the nodes of all processes of both. It is a process of
+its own because a process can be in one Ray cluster only.
 """
 
 import asyncio
@@ -13,16 +14,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import ray
+from ray import serve
 from ray.cluster_utils import Cluster
-from ray.util.placement_group import placement_group
+from ray.util.placement_group import placement_group, placement_group_table
 
+from app.main import build
 from engine.config import EngineConfig
 from engine.model_config import read_model_config
 from engine.runtime.replica.gang import Gang, GangOptions, start_gang
 from engine.runtime.replica.supervisor import Supervisor
 from engine.types import SamplingParams
 from tests.engine.runtime.serving import client_of, generate
+from tests.load_tests.free_port import free_port
 
 PROMPTS = [[1, 2, 3], list(range(30)), [7]]
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
@@ -56,6 +61,37 @@ def node_of_each(actors: list[Any]) -> list[str]:
             for actor in actors
         ]
     )
+
+
+def listener_of_each(ranks: list[Any]) -> list[str]:
+    """What each rank awaited the scheduler with."""
+    return ray.get(
+        [rank.__ray_call__.remote(lambda self: type(self._listener).__name__) for rank in ranks]
+    )
+
+
+def ask_spread(folder: Path) -> dict[str, Any]:
+    """Ask the application, whose engine replica Ray spreads over the nodes."""
+    args = {
+        "model": str(folder),
+        "device": "cpu",
+        "dtype": "float32",
+        "num_blocks": 512,
+        "tensor_parallel_size": 2,
+        "placement_strategy": "SPREAD",
+    }
+    port = free_port()
+    serve.start(http_options={"host": "127.0.0.1", "port": port})
+    serve.run(build(args))
+    [group] = placement_group_table().values()
+    body = {"model": folder.name, "max_tokens": 12, "temperature": 0, "ignore_eos": True}
+    url = f"http://127.0.0.1:{port}/v1/completions"
+    answers = [
+        httpx.post(url, json=body | {"prompt": prompt}, timeout=60).json() for prompt in PROMPTS
+    ]
+    serve.shutdown()  # type: ignore[no-untyped-call]
+    texts = [answer["choices"][0]["text"] for answer in answers]
+    return {"texts": texts, "nodes": list(group["bundles_to_node_id"].values())}
 
 
 async def be_ready(supervisor: Supervisor, is_first: bool) -> None:
@@ -94,13 +130,17 @@ async def generate_spread(folder: Path) -> dict[str, Any]:
         async with client_of(supervisor) as client:
             requests = [generate(client, prompt, GREEDY) for prompt in PROMPTS]
             tokens = await asyncio.gather(*requests)
-            actors = [rank.actor for rank in gangs[0]._ranks]
+            actors = [each.actor for each in (gangs[0]._scheduler, *gangs[0]._ranks)]
             nodes = await asyncio.to_thread(node_of_each, actors)
+            listeners = await asyncio.to_thread(listener_of_each, actors[1:])
     finally:
         await supervisor.close()
-    return {"tokens": tokens, "nodes": nodes}
+    return {"tokens": tokens, "nodes": nodes, "listeners": listeners}
 
 
 if __name__ == "__main__":
     with two_nodes():
-        sys.stdout.write(json.dumps(asyncio.run(generate_spread(Path(sys.argv[1])))))
+        model_folder = Path(sys.argv[1])
+        found = {"served": ask_spread(model_folder)}
+        found["gang"] = asyncio.run(generate_spread(model_folder))
+        sys.stdout.write("\n" + json.dumps(found))
