@@ -89,7 +89,9 @@ class FakeEngineHandle:
         self._check_up()
         return self.all_replicas
 
-    async def submit(self, client: int, request: bytes, replica: str | None = None) -> bytes:
+    async def submit(
+        self, client: int, request: bytes, replica: str | None = None, *, avoid: str | None = None
+    ) -> bytes:
         self._check_up()
         if replica in self.lost_replicas:
             raise EngineError(f"replica {replica} is gone")

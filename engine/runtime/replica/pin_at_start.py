@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Sequence, Sized
 from contextlib import asynccontextmanager
 
-from engine.config import PrefixConfig
+from engine.config import PrefixConfig, ResumeConfig
 from engine.errors import ConfigError, RequestError
 from engine.runtime.client.client import RemoteEngineClient
 from engine.runtime.messages import PINS
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class LocalEngineHandle:
-    """Calls the supervisor of this process, without Serve. Implements `client.EngineHandle`."""
+    """Calls the supervisor of this process, without Serve. Implements `EngineHandle`."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
@@ -28,7 +28,9 @@ class LocalEngineHandle:
         """See `EngineHandle.replicas`."""
         return [self._supervisor.replica]
 
-    async def submit(self, client: int, request: bytes, replica: str | None = None) -> bytes:
+    async def submit(
+        self, client: int, request: bytes, replica: str | None = None, *, avoid: str | None = None
+    ) -> bytes:
         """See `EngineHandle.submit`."""
         return self._supervisor.submit(client, request)
 
@@ -91,7 +93,8 @@ async def pin_prefixes_of_peers(supervisor: Supervisor, pins: Iterable[PrefixCon
 @asynccontextmanager
 async def _pinning(supervisor: Supervisor, prefixes: Sized) -> AsyncIterator[RemoteEngineClient]:
     started_s = time.monotonic()
-    client = RemoteEngineClient(LocalEngineHandle(supervisor))
+    # no prefix is pinned in parts, so nothing is resumed
+    client = RemoteEngineClient(LocalEngineHandle(supervisor), resume=ResumeConfig())
     try:
         yield client
     finally:

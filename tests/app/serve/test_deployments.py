@@ -14,7 +14,7 @@ from ray import serve
 from app.recorder.flight_recorder import RecorderOptions
 from app.serve.deployments import EngineDeployment, IngressDeployment
 from app.serve.handle import ServeEngineHandle
-from engine.config import PrefixConfig
+from engine.config import PrefixConfig, ResumeConfig
 from engine.errors import EngineError
 from engine.runtime.client.client import RemoteEngineClient
 from engine.runtime.messages import PREFIXES
@@ -156,7 +156,7 @@ def actor_processes(kind: str) -> list[psutil.Process]:
 
 
 async def test_pins_reach_every_replica_and_those_that_join(url: str) -> None:
-    client = RemoteEngineClient(ServeEngineHandle(engine_handle()))
+    client = RemoteEngineClient(ServeEngineHandle(engine_handle()), resume=ResumeConfig())
     try:
         await client.pin_prefix(int32([2] * 8), Pin(name="first"))
         await client.pin_prefix(int32([3] * 8), Pin(name="second"))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import ray
 
+from engine.config import ResumeConfig
 from engine.errors import EngineError
 from engine.runtime.client.client import RemoteEngineClient
 from engine.runtime.replica.client_session import ClientLimits
@@ -67,7 +68,12 @@ async def death_of(ask: Callable[[], Awaitable[Any]]) -> None:
 async def client_of(
     supervisor: Supervisor, handle: type[LocalEngineHandle] = LocalEngineHandle
 ) -> AsyncIterator[RemoteEngineClient]:
-    client = RemoteEngineClient(handle(supervisor), renew_period_s=0.02)
+    client = RemoteEngineClient(
+        handle(supervisor),
+        # what is lost fails, so that tests see it
+        resume=ResumeConfig(resume_timeout_s=0.0, max_resumes=0),
+        renew_period_s=0.02,
+    )
     try:
         yield client
     finally:
