@@ -14,7 +14,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import replace
 from itertools import chain, count
 from typing import Any
 
@@ -168,8 +167,7 @@ class OpenRequests:
             elif delta.finish_reason in _LOST_REASONS:
                 has_crashed = delta.finish_reason is FinishReason.CRASHED
                 lost[found] = has_crashed or lost.get(found, False)
-                # there may be tokens before the end
-                found.put(replace(delta, finish_reason=FinishReason.NONE))
+                found.put_lost(delta)
             else:
                 found.put(delta)
                 if found.has_ended and delta.finish_reason is not FinishReason.NONE:

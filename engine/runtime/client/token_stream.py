@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Set
+from dataclasses import replace
 
 from engine.errors import ServeError
 from engine.runtime.client.journal import Journal
@@ -108,6 +109,11 @@ class RemoteTokenStream:
         if self._journal is not None:
             self._journal.note(delta)
         self._unread.put_nowait(delta)
+
+    def put_lost(self, delta: Delta) -> None:
+        """Queue the tokens of a delta whose end is only that of its engine, if there are any."""
+        if delta.tokens:
+            self.put(replace(delta, finish_reason=FinishReason.NONE))
 
     def fail(self, error: ServeError) -> None:
         """End the choices that go on, if any, by an error that the reader raises."""

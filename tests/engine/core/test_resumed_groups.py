@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from engine.core.engine import Engine
-from engine.types import FinishReason, SamplingParams, int32
+from engine.types import SamplingParams, int32
 from tests.engine.core.harness.checking_executor import SEED_STRIDE
 from tests.engine.core.harness.expectations import can_ever_fit
 from tests.engine.core.harness.losing_engine import LosingEngine, QuarantineExecutor, equal_to
