@@ -17,8 +17,8 @@ from engine.config import (
 
 # fields of the engine's configuration by name
 ENGINE_FIELDS = {each.name: each for each in (*fields(EngineConfig), *fields(SchedulerConfig))}
-# and those of what an ingress does about engines
-_FIELDS = ENGINE_FIELDS | {each.name: each for each in fields(ResumeConfig)}
+# and those of what an ingress does about engines that it loses
+RESUME_FIELDS = {each.name: each for each in fields(ResumeConfig)}
 
 
 def option(doc: str, *, shown: str | None = None, **settings: Any) -> Any:
@@ -43,7 +43,7 @@ def engine_option(name: str, *, also: str = "", **settings: Any) -> Any:
         settings: see `option`; they replace those of the field where the application has another
             unit or fills in the default.
     """
-    field = _FIELDS[name]
+    field = (ENGINE_FIELDS | RESUME_FIELDS)[name]
     inherited: dict[str, Any] = {"default": field.default} | bounds_of(field)
     if field.type is float:
         inherited["allow_inf_nan"] = False

@@ -45,7 +45,7 @@ def rows_of(steps: SearchSteps) -> Iterator[list[StepRow]]:
                     steps.parents[place],
                     steps.tokens[place],
                     steps.logprobs[place],
-                    tuple(pairs),
+                    list(pairs),
                 )
             )
         row += count
