@@ -7,10 +7,11 @@ from random import Random
 import pytest
 
 from engine.core.engine import Engine
-from engine.types import SamplingParams, int32
+from engine.types import Progress, Request, SamplingParams, int32
 from tests.engine.core.harness.checking_executor import SEED_STRIDE
 from tests.engine.core.harness.expectations import can_ever_fit
 from tests.engine.core.harness.losing_engine import LosingEngine, QuarantineExecutor, equal_to
+from tests.engine.core.harness.scheduler_driver import SchedulerDriver
 from tests.engine.core.harness.workload import draw_setting
 from tests.fakes.symbolic_executor import SymbolicModel
 
@@ -134,3 +135,26 @@ def test_whatever_is_lost_readers_get_the_same_and_pools_end_empty() -> None:
 @pytest.mark.slow
 def test_many_more_losses() -> None:
     run_losses(2000)
+
+
+def test_a_quarantined_request_waits_for_every_plan_of_others() -> None:
+    driver = SchedulerDriver()
+    driver.add(0, prompt_len=1, stop_token_ids=(7,))
+    suspect = Request(
+        request_id=1,
+        prompt=int32([1]),
+        sampling=SamplingParams(max_tokens=9),
+        progress=Progress(is_quarantined=True),
+    )
+    driver.schedule()
+    driver.scheduler.add(suspect)
+    # this plan wastes a row, since the first token ends the request
+    assert not driver.schedule().admissions
+    driver.update()
+    assert driver.scheduler.schedule() is None
+    driver.update()
+    driver.add(2, prompt_len=1)
+    # now it enters, and others wait for its end
+    assert len(driver.schedule().admissions) == 1
+    driver.update()
+    assert not driver.schedule().admissions

@@ -89,6 +89,8 @@ class LosingEngine:
         self._now_s = 0.0
         self.got: dict[tuple[int, int], Got] = {}
         self.num_cached: dict[int, list[int]] = {}
+        # what the engine of the moment has reported the end of
+        self._ends: set[tuple[int, int]] = set()
         self.stats: StepStats | None = None
         self.resumed: Counter[str] = Counter()
 
@@ -103,6 +105,9 @@ class LosingEngine:
     def is_open(self, number: int) -> bool:
         choices = range(self._samplings[number].n)
         return any(self.got[number, choice].reason is NONE for choice in choices)
+
+    def prompt_len(self, number: int) -> int:
+        return len(self._journals[number].new(0).prompt)
 
     def add(self, prompt: IntColumn, sampling: SamplingParams, salt: bytes = b"") -> None:
         number = len(self._journals)
@@ -134,6 +139,8 @@ class LosingEngine:
         for request_id, delta in deltas([output]):
             number = self._numbers[request_id]
             got = self.got[number, delta.choice]
+            if delta.finish_reason is not NONE:
+                self._ends.add((request_id, delta.choice))
             if delta.num_cached:
                 self.num_cached[number].append(delta.num_cached)
             if delta.choice >= 0 and got.reason is not NONE:
@@ -145,7 +152,7 @@ class LosingEngine:
     def lose(self, order: Random) -> None:
         """Begin a new engine with all requests that are open."""
         self._engine = self._make(self.quarantined)
-        self._numbers, self.stats = {}, None
+        self._numbers, self._ends, self.stats = {}, set(), None
         numbers = [number for number in range(len(self._journals)) if self.is_open(number)]
         order.shuffle(numbers)
         for number in numbers:
@@ -160,6 +167,10 @@ class LosingEngine:
         while self.has_work:
             self.step()
         assert not any(map(self.is_open, range(len(self._journals)))), "a request is left"
+        for request_id, number in self._numbers.items():
+            ends = {(request_id, choice) for choice in range(self._samplings[number].n)}
+            # a replica counts the ends, also of choices that an engine before has ended
+            assert ends <= self._ends, f"not every choice of {number} has ended"
         if self.stats is None:
             # nothing was open when the last engine began
             return
@@ -213,3 +224,4 @@ def equal_to(undisturbed: LosingEngine, lost: LosingEngine, aborted: Iterable[in
             assert got.tokens[:length] == right.tokens[:length], key
     for number, counts in lost.num_cached.items():
         assert len(counts) <= 1, f"cached tokens of {number} were reported twice"
+        assert sum(counts) <= lost.prompt_len(number), "more was found than there is"

@@ -87,6 +87,12 @@ def test_beams_go_on_at_their_places_and_others_may_be_forked_into() -> None:
     assert group.num_rows == 3
 
 
+def test_output_of_beams_that_is_in_the_cache_is_no_part_of_the_prompt() -> None:
+    group = resumed(Progress(search=STEPS), **SEARCH)
+    group.start_prefill([4, 0])
+    assert group.num_cached_tokens == 3
+
+
 def steps(**changes: Any) -> Progress:
     return Progress(search=replace(STEPS, **changes))
 

@@ -218,11 +218,12 @@ async def test_one_crash_of_several_choices_is_one(
     client: RemoteEngineClient, handle: FakeEngineHandle
 ) -> None:
     stream = await submit(client, n=3)
-    rows = [(stream.request_id, -1, reason, n) for n, reason in enumerate((CRASHED, CRASHED, LOST))]
-    handle.send_rows(*rows)
-    await settle()
-    assert len(handle.requests) == 2
-    assert not progress_of(handle).is_quarantined
+    for is_quarantined in (False, True):
+        reasons = enumerate((CRASHED, CRASHED, LOST))
+        handle.send_rows(*((stream.submission_id, -1, reason, n) for n, reason in reasons))
+        await settle()
+        assert progress_of(handle).is_quarantined == is_quarantined
+    assert len(handle.requests) == 3
 
 
 @pytest.mark.parametrize("in_output", [False, True])
