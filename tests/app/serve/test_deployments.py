@@ -62,7 +62,7 @@ def make_application(
     recorder = None
     if traces is not None:
         recorder = RecorderOptions(folder=traces, max_bytes=1 << 20, hash_key=b"secret")
-    application: serve.Application = ingress.bind(engine, make_app, recorder)
+    application: serve.Application = ingress.bind(engine, make_app, ResumeConfig(), recorder)
     return application
 
 
@@ -192,6 +192,21 @@ async def test_a_call_for_a_replica_that_is_gone_is_refused(url: str) -> None:
         await handle.abort("no-such-replica", (7,))
     with pytest.raises(EngineError, match="gone"):
         await anext(aiter(handle.attach("no-such-replica", 1)))
+
+
+async def test_streams_go_on_when_their_replica_is_killed(http: httpx.AsyncClient) -> None:
+    prompts = [[number] for number in range(6)]
+    streams = [asyncio.create_task(generate(http, prompt, 190)) for prompt in prompts]
+    async with asyncio.timeout(20):
+        # both replicas have some of them by then
+        while await num_open() < 1:
+            pass
+    replica, _ = actor_processes(f"ServeReplica:{NAME}:Engine")
+    replica.kill()
+    async with asyncio.timeout(60):
+        assert await asyncio.gather(*streams) == [expected(prompt, 190) for prompt in prompts]
+        while replica.is_running() or len(await pins()) < 2:
+            pass
 
 
 async def test_a_killed_rank_fails_its_requests_and_the_replica_is_replaced(
