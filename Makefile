@@ -25,7 +25,7 @@ timed = @set -e; echo "$(1)"; SECONDS=0; $(2); echo "$(1): done in $$SECONDS s"
 serve: $(VENV)/.installed  ## serve the model of serve_config.yaml (CONFIG=file for another one)
 	$(call timed,checking $(CONFIG) and its model,$(BIN)/python -m app.preflight "$(CONFIG)")
 	@echo "starting Ray Serve; Ctrl-C stops it"
-	@exec $(BIN)/serve run "$(CONFIG)"
+	@exec $(BIN)/python -m app.serve.run "$(CONFIG)"
 
 test: export RAY_AUTH_MODE = disabled
 test: $(VENV)/.installed-dev  ## run the tests that need no GPU and little time (ARGS=... for pytest)

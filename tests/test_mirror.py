@@ -158,6 +158,7 @@ FEATURES = (
     "tests/engine/runtime/client/test_client_prefixes.py",
     "tests/engine/runtime/client/test_open_requests_aborts.py",
     "tests/engine/runtime/replica/test_gang_processes.py",
+    "tests/engine/runtime/replica/watch/test_gang_keeper_processes.py",
     "tests/engine/runtime/replica/test_supervisor_health.py",
     "tests/engine/whole/",
     "tests/engine/worker/test_gpu.py",

@@ -8,7 +8,13 @@ from starlette.exceptions import HTTPException
 from starlette.types import Send
 
 from app.protocol.errors import ModelNotFound
-from engine.errors import EngineError, Overloaded, RequestCrashes, RequestError
+from engine.errors import (
+    EngineError,
+    EngineUnavailable,
+    Overloaded,
+    RequestCrashes,
+    RequestError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -90,9 +96,12 @@ def describe(error: Exception) -> ErrorAnswer:
         case HTTPException():
             return _routing_error(error)
         case Overloaded():
-            seconds = min(max(error.retry_after_s, 0.0), _MAX_RETRY_AFTER_S)
-            headers = {"retry-after": f"{seconds:.0f}", "retry-after-ms": f"{seconds * 1000:.0f}"}
-            return ErrorAnswer(status=429, message=str(error), code=error.code, headers=headers)
+            return ErrorAnswer(
+                status=429,
+                message=str(error),
+                code=error.code,
+                headers=_retry_after(error.retry_after_s),
+            )
         case RequestError():
             status = 404 if isinstance(error, ModelNotFound) else 400
             return ErrorAnswer(
@@ -101,13 +110,14 @@ def describe(error: Exception) -> ErrorAnswer:
         case RequestCrashes():
             return _crash_answer(error)
         case EngineError():
+            wait_s = error.retry_after_s if isinstance(error, EngineUnavailable) else 1.0
             # the engine logs the cause once, so that not every open request repeats it
             logger.debug("engine_unavailable error=%r", error)
             return ErrorAnswer(
                 status=503,
                 message="the engine is not available; nothing was generated, so try again",
                 code="engine_unavailable",
-                headers={"retry-after": "1"},
+                headers=_retry_after(wait_s),
             )
     logger.error("internal_error", exc_info=error)
     return ErrorAnswer(status=500, message="the server made a mistake", code="internal_error")
@@ -145,3 +155,8 @@ def _routing_error(error: HTTPException) -> ErrorAnswer:
     return ErrorAnswer(
         status=404, message="there is nothing at this path", code="unknown_url", headers=headers
     )
+
+
+def _retry_after(wait_s: float) -> dict[str, str]:
+    seconds = min(max(wait_s, 0.0), _MAX_RETRY_AFTER_S)
+    return {"retry-after": f"{seconds:.0f}", "retry-after-ms": f"{seconds * 1000:.0f}"}

@@ -13,10 +13,10 @@ from starlette.routing import Route
 
 from app.generation.prepare import prepare_chat, prepare_completion
 from app.generation.prompt_encoder import PromptEncoder
-from app.http.errors import HttpError
 from app.http.generate_endpoint import GenerateEndpoint, check_model
 from app.http.middleware import RequestMiddleware
 from app.http.prefix_endpoints import PrefixEndpoints
+from app.http.readiness import ReadinessMiddleware, check_ready
 from app.http.tokenize_endpoints import TokenizeEndpoints
 from app.protocol.api_settings import ApiSettings
 from app.protocol.chat_answer import ChatAnswer
@@ -42,7 +42,8 @@ def build_app(client: EngineClient, tokenizer: Tokenizer, settings: ApiSettings)
                 RequestMiddleware,
                 api_key_sha256=settings.api_key_sha256,
                 cors_origins=settings.cors_origins,
-            )
+            ),
+            Middleware(ReadinessMiddleware, client=client),
         ],
         # the middleware answers errors of every kind
         exception_handlers={HTTPException: _pass_on},
@@ -112,8 +113,7 @@ def _show_model(settings: ApiSettings) -> Endpoint:
 
 def _health(client: EngineClient) -> Endpoint:
     async def health(request: Request) -> Response:
-        if not await client.is_ready():
-            raise HttpError(503, "starting", "no engine is ready yet", headers={"retry-after": "1"})
+        await check_ready(client)
         return _json({"status": "ready"})
 
     return health

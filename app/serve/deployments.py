@@ -19,11 +19,8 @@ from engine.runtime.client.client import RemoteEngineClient
 from engine.runtime.messages import PINS
 from engine.runtime.protocol import EngineClient
 from engine.runtime.replica.client_session import CLIENT_LIMITS, ClientLimits
-from engine.runtime.replica.gang import GangOptions, start_gang
-from engine.runtime.replica.pin_at_start import (
-    pin_configured_prefixes,
-    pin_prefixes_of_peers,
-)
+from engine.runtime.replica.gang import GangOptions
+from engine.runtime.replica.start import start_replica
 from engine.runtime.replica.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
@@ -101,21 +98,13 @@ class EngineDeployment:
         config = replace(config, model_path=str(locate()))
         self._replica = serve.get_replica_context().replica_tag
         self._max_num_seqs = config.max_num_seqs
-        gang = await start_gang(config, options)
-        self._supervisor = Supervisor(
-            gang,
+        self._supervisor = await start_replica(
             config,
+            options,
             replica=self._replica,
-            step_deadline_s=options.step_deadline_s,
             limits=limits,
+            pins_of_peers=_pins_of_peers,
         )
-        try:
-            await pin_configured_prefixes(self._supervisor, config.pinned_prefixes)
-            if config.scheduler.pinned_prefix_share:
-                await pin_prefixes_of_peers(self._supervisor, await _pins_of_peers())
-        except BaseException:
-            self._supervisor.close()
-            raise
 
     async def tag(self) -> str:
         """Return the replica's tag."""
@@ -161,21 +150,25 @@ class EngineDeployment:
 
     async def check_health(self) -> None:
         """Called by Serve; a RayActorError out of it replaces the replica at once."""
-        await self._running.check_health()
+        self._running.check_health()
 
     def record_routing_stats(self) -> dict[str, float]:
         """Called by Serve; read by `EngineRouter`."""
-        return {"num_waiting": self._running.num_waiting, "kv_usage": self._kv_usage}
+        return {
+            "num_waiting": self._running.num_waiting,
+            "kv_usage": self._kv_usage,
+            "is_unready": float(not self._running.is_healthy),
+        }
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Called by Serve; read by `app.serve.scaling`."""
         batch_usage = self._running.num_open_choices / self._max_num_seqs
         return {"pressure": max(self._kv_usage, batch_usage)}
 
-    def __del__(self) -> None:
+    async def __del__(self) -> None:
         """Called by Serve when the replica stops."""
         if self._supervisor is not None:
-            self._supervisor.close()
+            await self._supervisor.close()
 
     @property
     def _running(self) -> Supervisor:

@@ -55,6 +55,8 @@ def rank(replicas: Sequence[RunningReplica]) -> list[RunningReplica]:
     return sorted(shuffled[:2], key=_load) + shuffled[2:]
 
 
-def _load(replica: RunningReplica) -> tuple[float, float]:
+def _load(replica: RunningReplica) -> tuple[float, float, float]:
     stats = replica.routing_stats
-    return stats.get("num_waiting", 0.0), stats.get("kv_usage", 0.0)
+    # a replica whose gang is being started again refuses what comes
+    is_unready = stats.get("is_unready", 0.0)
+    return is_unready, stats.get("num_waiting", 0.0), stats.get("kv_usage", 0.0)

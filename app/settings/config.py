@@ -187,6 +187,11 @@ class AppConfig(BaseModel):
         default_factory=default_cache,
         shown="`$XDG_CACHE_HOME/pagoda`, or `~/.cache/pagoda`",
     )
+    step_deadline_s: float = engine_option("step_deadline_s")
+    ping_period_s: float = engine_option("ping_period_s")
+    ping_timeout_s: float = engine_option("ping_timeout_s")
+    start_deadline_s: float = engine_option("start_deadline_s")
+    start_attempts: int = engine_option("start_attempts")
     unknown_parameters: Literal["reject", "ignore"] = option(
         "what happens to a request with a field that the API does not know: an error, or it is "
         "served without the field",

@@ -31,6 +31,9 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "prompt_share", "inter_token_latency_ms", "preemption", "watermark", "growth_blocks",
         "max_overtakes",
     ),
+    "Health": (
+        "step_deadline_s", "ping_period_s", "ping_timeout_s", "start_deadline_s", "start_attempts",
+    ),
     "HTTP server": (
         "api_keys_file", "cors_origins", "unknown_parameters", "stream_interval_ms",
         "limits.max_body_mib",

@@ -110,6 +110,51 @@ class EngineConfig:
         default=True,
         metadata=documented("capture small steps as CUDA graphs and replay them, on a GPU"),
     )
+    step_deadline_s: float = field(
+        default=30.0,
+        metadata=documented(
+            "longest time that a step may take; if a rank has not answered by then, the engine's "
+            "processes are started again",
+            gt=0,
+            le=86_400,
+        ),
+    )
+    ping_period_s: float = field(
+        default=2.0,
+        metadata=documented(
+            "pause between two questions to each process of the engine whether it lives",
+            gt=0,
+            le=3600,
+        ),
+    )
+    ping_timeout_s: float = field(
+        default=6.0,
+        metadata=documented(
+            "longest time that a process may take to answer; one that is frozen, busy or idle, is "
+            "noticed at the latest after this time and `ping_period_s`",
+            gt=0,
+            le=3600,
+        ),
+    )
+    start_deadline_s: float = field(
+        default=1800.0,
+        metadata=documented(
+            "longest time that one start of the engine's processes may take, loading and warm-up "
+            "included; the other limits count only after it",
+            gt=0,
+            le=86_400,
+        ),
+    )
+    start_attempts: int = field(
+        default=3,
+        metadata=documented(
+            "starts of the engine's processes in a row that may fail, or be followed by a death "
+            "within half a minute, until the replica gives up: at its own start that ends it, "
+            "later Serve replaces it",
+            ge=1,
+            le=100,
+        ),
+    )
     pinned_prefixes: tuple[PrefixConfig, ...] = field(
         default=(),
         metadata=documented("prefixes that are pinned before the first request is served"),

@@ -64,3 +64,11 @@ class Engine:
         if scheduler.num_in_flight:
             return scheduler.update(self._executor.collect(), now_s)
         return scheduler.take_output(now_s) if scheduler.has_work else None
+
+    def crash(self, now_s: float) -> StepOutput:
+        """End what is in the batch after `step` has raised; no step may follow.
+
+        Args:
+            now_s: see `step`.
+        """
+        return self.scheduler.crash(now_s)

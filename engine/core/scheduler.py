@@ -184,6 +184,12 @@ class Scheduler:
         self._prefixes.expire(now_s)
         return self._take_output(now_s, StepResult(step=-1), 0)
 
+    def crash(self, now_s: float) -> StepOutput:
+        """End what is in the batch, because the workers cannot go on; the last output."""
+        for group in tuple(self._queues.running):
+            self._apply(group, self._decoding.end(group, FinishReason.CRASHED))
+        return self.take_output(now_s)
+
     def _settle_prefix(self, group: SequenceGroup) -> None:
         """Pin what has been computed; what has not gives its room back."""
         [sequence] = group.sequences

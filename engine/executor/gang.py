@@ -14,9 +14,6 @@ from engine.executor.channel import Channel, ChannelClosed
 from engine.executor.codec import Codec
 from engine.types import Capacity, StepPlan, StepResult
 
-STEP_DEADLINE_S = 30.0
-
-
 PLANS = Codec(StepPlan)
 # a rank's answer to a plan: rank 0's result, the others' number of the step, or an error's text
 REPLIES: Codec[StepResult | int | str] = Codec(StepResult | int | str)
@@ -34,7 +31,7 @@ class GangExecutor:
         capacity: Capacity,
         *,
         run_ahead: int,
-        step_deadline_s: float = STEP_DEADLINE_S,
+        step_deadline_s: float,
     ) -> None:
         """Take over the channels; rank 0 is the first.
 

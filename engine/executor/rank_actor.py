@@ -17,6 +17,7 @@ from engine.config import EngineConfig
 from engine.errors import InvariantViolated
 from engine.executor.channel import Channel, ChannelClosed, Listener
 from engine.executor.gang import PLANS, REPLIES
+from engine.executor.process_id import ProcessId, own_process_id
 from engine.executor.rank_worker import RankWorker
 from engine.types import Capacity, StepPlan, StepResult
 
@@ -29,7 +30,7 @@ class RankActor:
     """A Ray actor that hosts one worker. Everything that touches the model runs on one thread.
 
     It needs at least three concurrent calls: `load`, `loaded_bytes` and `ping` overlap. A gang that
-    starts calls `load`, `listen` and `serve`, in this order.
+    starts calls `process_id`, `load`, `listen` and `serve`, in this order.
     """
 
     def __init__(
@@ -61,6 +62,10 @@ class RankActor:
 
     def ping(self) -> None:
         """Answer as long as the process lives."""
+
+    def process_id(self) -> ProcessId:
+        """The process that this actor is."""
+        return own_process_id()
 
     def listen(self, path: str) -> None:
         """Make the socket file on which the scheduler is expected."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from engine.core.engine import Engine
-from engine.errors import RequestError
+from engine.errors import EngineError, RequestError
 from engine.executor.channel import Channel
 from engine.runtime.messages import COMMANDS, OUTPUTS, EngineCommand, refusal_of
 from engine.runtime.outputs import failure, idle_stats
@@ -29,16 +29,26 @@ class EngineLoop:
     def run(self) -> None:
         """Loop until the channel ends.
 
+        If the executor fails, a last output says why and ends what was in the batch by CRASHED; of
+        the other open requests it says nothing.
+
         Raises:
             ChannelClosed: when the replica is gone or has closed the channel.
             EngineError: if the executor fails; every open request is lost.
         """
         while True:
             self._take_commands()
-            output = self._engine.step(self._clock())
+            output = self._step()
             if output is not None:
                 self._stats = output.stats
                 self._send(output)
+
+    def _step(self) -> StepOutput | None:
+        try:
+            return self._engine.step(self._clock())
+        except EngineError as error:
+            self._send(replace(self._engine.crash(self._clock()), failure=str(error)))
+            raise
 
     def _take_commands(self) -> None:
         """Take all that have arrived; with nothing else to do, sleep until one does."""

@@ -39,8 +39,9 @@ def split_by_client(
     found = dict.fromkeys((*rows, *beams))
     num_rows = sum(map(len, (*rows.values(), *beams.values())))
     is_of_one = num_rows == len(output.request_ids) + len(output.beam_requests)
-    # pinned prefixes are of all tenants: only the replica may see them
-    if len(found) == 1 and is_of_one and output.pinned is None:
+    # pinned prefixes are of all tenants, a failure is the operator's: only the replica may see them
+    is_private = output.pinned is not None or bool(output.failure)
+    if len(found) == 1 and is_of_one and not is_private:
         return dict.fromkeys(found, encoded)
     return {
         client: OUTPUTS.encode(_select(output, rows.get(client, []), beams.get(client, [])))
@@ -78,9 +79,13 @@ def deltas(outputs: Iterable[StepOutput]) -> Iterator[tuple[int, Delta]]:
 
 
 def failure(
-    choices: Iterable[tuple[int, int]], stats: StepStats, refusal: Refusal | None = None
+    choices: Iterable[tuple[int, int]],
+    stats: StepStats,
+    refusal: Refusal | None = None,
+    *,
+    reason: FinishReason = FinishReason.ERROR,
 ) -> StepOutput:
-    """An output that ends choices, (request id, choice), with ERROR and reports nothing else.
+    """An output that ends choices, (request id, choice), and reports nothing else.
 
     Args:
         refusal: why, if the requests themselves are at fault.
@@ -93,7 +98,7 @@ def failure(
         choices=int32([choice for _, choice in pairs]),
         tokens=int32([-1] * count),
         logprobs=float32([float("nan")] * count),
-        finish_reasons=array("b", [FinishReason.ERROR] * count),
+        finish_reasons=array("b", [reason] * count),
         top_counts=int32(),
         top_tokens=int32(),
         top_logprobs=float32(),

@@ -13,8 +13,10 @@ from collections.abc import Sequence
 
 from engine.config import SchedulerConfig
 from engine.core.engine import Engine
+from engine.errors import EngineError
 from engine.executor.channel import Channel, ChannelClosed, connect
-from engine.executor.gang import STEP_DEADLINE_S, GangExecutor
+from engine.executor.gang import GangExecutor
+from engine.executor.process_id import ProcessId, own_process_id
 from engine.runtime.loop import EngineLoop
 from engine.types import Capacity
 
@@ -24,8 +26,8 @@ logger = logging.getLogger(__name__)
 class SchedulerActor:
     """A Ray actor that runs the engine loop on a thread beside that of its calls.
 
-    A failure of the loop ends the process: the replica sees the channel close and fails the
-    requests that are open.
+    A failure of the loop ends the process: the replica sees the channel close, after the loop's
+    last output if the ranks are what failed, and has the gang started again.
     """
 
     def __init__(
@@ -33,7 +35,7 @@ class SchedulerActor:
         config: SchedulerConfig,
         *,
         run_ahead: int,
-        step_deadline_s: float = STEP_DEADLINE_S,
+        step_deadline_s: float,
     ) -> None:
         self._config = config
         self._run_ahead = run_ahead
@@ -60,6 +62,10 @@ class SchedulerActor:
     def ping(self) -> None:
         """Answer as long as the process lives."""
 
+    def process_id(self) -> ProcessId:
+        """The process that this actor is."""
+        return own_process_id()
+
 
 def _run(loop: EngineLoop, executor: GangExecutor, channel: Channel) -> None:
     try:
@@ -68,8 +74,17 @@ def _run(loop: EngineLoop, executor: GangExecutor, channel: Channel) -> None:
         # the replica kills this process next, or has died, and its actors with it
         logger.info("replica_gone")
         executor.close()
+    except EngineError as error:
+        logger.error("engine_loop_failed reason=%s", error)
+        _exit(channel)
     except Exception:  # process border: whatever it is, every open request is lost
         logger.exception("engine_loop_failed")
-        os._exit(1)
+        _exit(channel)
     finally:
         channel.close()
+
+
+def _exit(channel: Channel) -> None:
+    # commands that were not read would reset the connection, and the last output with it
+    channel.close()
+    os._exit(1)

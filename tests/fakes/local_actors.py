@@ -1,11 +1,17 @@
-"""Ray's actors as objects of this process: what `engine.runtime.replica.gang` asks of Ray."""
+"""Ray's actors as objects of this process: what `engine.runtime.replica.gang` asks of Ray.
+
+Each has a process beside it that does nothing and that may be killed as its own.
+"""
 
 import asyncio
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import ray
+
+from engine.executor.process_id import ProcessId, own_process_id
 
 
 class LocalCall:
@@ -23,11 +29,14 @@ class LocalActor:
 
     Attributes:
         options: what it was started with.
+        process: counts as its own.
     """
 
     def __init__(self, instance: Any, options: dict[str, Any]) -> None:
         self.instance = instance
         self.options = options
+        self.process = subprocess.Popen(["sleep", "600"])
+        self.process_id = LocalCall(lambda: ProcessId(self.process.pid, own_process_id().space))
 
     def __getattr__(self, name: str) -> LocalCall:
         return LocalCall(getattr(self.instance, name))
@@ -46,8 +55,18 @@ class LocalRay:
         self.killed: list[LocalActor] = []
         self.group: object | None = None
         monkeypatch.setattr(ray, "remote", lambda actor_class: LocalClass(self, actor_class))
-        monkeypatch.setattr(ray, "kill", self.killed.append)
+        monkeypatch.setattr(ray, "kill", self._kill)
         monkeypatch.setattr(ray.util, "get_current_placement_group", lambda: self.group)
+
+    def close(self) -> None:
+        """Reap the processes; those that still run are killed."""
+        for actor in self.started:
+            actor.process.kill()
+            actor.process.wait()
+
+    def _kill(self, actor: LocalActor) -> None:
+        if actor not in self.killed:
+            self.killed.append(actor)
 
 
 class LocalClass:

@@ -1,16 +1,22 @@
 """An HTTP application of a dozen lines: prompt ids in the query, generated ids as lines."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
+from ray import serve
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from app.serve.deployments import EngineDeployment, IngressDeployment
 from engine.errors import EngineError
 from engine.runtime.protocol import EngineClient
+from engine.runtime.replica.gang import GangOptions
 from engine.types import SamplingParams, int32
+from tests.fakes import scripted_worker as scripted
 
 
 def make_app(client: EngineClient) -> ASGIApp:
@@ -37,3 +43,27 @@ def make_app(client: EngineClient) -> ASGIApp:
         return Response(str(await client.is_ready()))
 
     return Starlette(routes=[Route("/generate", generate), Route("/ready", ready)])
+
+
+def build(args: dict[str, Any]) -> serve.Application:
+    """The application, for a Serve configuration file.
+
+    Args:
+        args: `worker`, the name of a factory of `scripted_worker`.
+    """
+    engine = EngineDeployment.options(  # type: ignore[attr-defined]
+        ray_actor_options={"num_cpus": 0.1},
+        placement_group_bundles=[{"CPU": 0.1}, {"CPU": 0.1}],
+        placement_group_strategy="STRICT_PACK",
+    ).bind(
+        scripted.engine_config(ranks=1),
+        GangOptions(
+            num_cpus_per_rank=0.1, worker_factory=f"tests.fakes.scripted_worker:{args['worker']}"
+        ),
+        Path,
+    )
+    ingress = IngressDeployment.options(  # type: ignore[attr-defined]
+        ray_actor_options={"num_cpus": 0.1}
+    )
+    application: serve.Application = ingress.bind(engine, make_app)
+    return application

@@ -1,10 +1,12 @@
 """Workers without weights: hashes instead of keys and values, faults by special tokens."""
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from engine.config import Device, EngineConfig, ModelConfig
 from engine.errors import ConfigError
@@ -138,6 +140,26 @@ def load_slow_worker(
 ) -> ScriptedWorker:
     """A worker that takes its time for each step, so that requests can be caught in flight."""
     return ScriptedWorker(config, step_s=STEP_S)
+
+
+def load_and_die(
+    config: EngineConfig, *, rank: int, rendezvous: str | None, on_progress: Progress
+) -> ScriptedWorker:
+    """A factory whose last rank is killed while it loads."""
+    if rank == config.tensor_parallel_size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return ScriptedWorker(config, step_s=0.0)
+
+
+def load_at_second_try(
+    config: EngineConfig, *, rank: int, rendezvous: str | None, on_progress: Progress
+) -> ScriptedWorker:
+    """A factory whose ranks fail once: a file in the model's folder says that they have."""
+    tried = Path(config.model_path) / f"rank-{rank}"
+    if not tried.exists():
+        tried.touch()
+        raise MemoryError(f"no memory for rank {rank}")
+    return ScriptedWorker(config, step_s=0.0)
 
 
 def load_nothing(

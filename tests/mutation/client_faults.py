@@ -11,7 +11,7 @@ from engine.runtime.loop import EngineLoop
 from engine.runtime.messages import error_of, refusal_of
 from engine.runtime.outputs import _gather, _select, split_by_client
 from engine.runtime.replica.admission import Admission
-from engine.runtime.scheduler_actor import _run
+from engine.runtime.scheduler_actor import _exit, _run
 from tests.mutation.mutant import Fault
 
 REQUEST_FAULTS = [
@@ -352,7 +352,7 @@ MESSAGE_FAULTS = [
     Fault(
         what="a client hears of the prefixes of other tenants",
         function=split_by_client,
-        old=" and output.pinned is None",
+        old="output.pinned is not None or ",
         new="",
         noticed_by="test_clients_get_what_concerns_their_requests_and_nothing_of_pins",
     ),
@@ -431,7 +431,7 @@ LOOP_FAULTS = [
     ),
     Fault(
         what="a scheduler lives on when its loop has failed",
-        function=_run,
+        function=_exit,
         old="os._exit(1)",
         new="pass",
         noticed_by="test_a_failure_of_the_loop_ends_the_process",

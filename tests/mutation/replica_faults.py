@@ -1,9 +1,8 @@
-"""Faults of what runs beside the scheduler in an engine replica: mailboxes, gang, the rest."""
+"""Faults of what runs beside the scheduler in an engine replica: mailboxes and the rest."""
 
 from engine.runtime.replica.admission import Admission
 from engine.runtime.replica.async_channel import AsyncChannel
 from engine.runtime.replica.client_session import ClientSession
-from engine.runtime.replica.gang import Gang, _start_ranks, common_capacity, start_gang
 from engine.runtime.replica.open_choices import OpenChoices
 from engine.runtime.replica.pin_at_start import pin_configured_prefixes, pin_prefixes_of_peers
 from engine.runtime.replica.preemption_log import PreemptionLog
@@ -111,37 +110,6 @@ MAILBOX_FAULTS = [
     ),
 ]
 
-GANG_FAULTS = [
-    Fault(
-        what="processes are left behind when one of them cannot load",
-        function=start_gang,
-        old="_discard([scheduler, *ranks], folder)",
-        new="pass",
-        noticed_by="test_a_gang_that_cannot_start_leaves_nothing_behind",
-    ),
-    Fault(
-        what="rank 0 shares the bundle of the scheduler",
-        function=_start_ranks,
-        old="_placement(rank + 1)",
-        new="_placement(rank)",
-        noticed_by="test_every_process_has_its_resources_and_its_bundle",
-    ),
-    Fault(
-        what="a dead process counts as an answer to a ping",
-        function=Gang.ping,
-        old="raise error",
-        new="pass",
-        noticed_by="test_a_ping_asks_every_process_and_raises_what_one_answers",
-    ),
-    Fault(
-        what="the rank with the largest pool counts",
-        function=common_capacity,
-        old="min(capacity.num_blocks",
-        new="max(capacity.num_blocks",
-        noticed_by="test_the_smallest_of_each_pool_and_the_slowest_rank_count",
-    ),
-]
-
 OTHER_REPLICA_FAULTS = [
     Fault(
         what="one request more than allowed may wait",
@@ -215,4 +183,4 @@ OTHER_REPLICA_FAULTS = [
     ),
 ]
 
-REPLICA_FAULTS = [*MAILBOX_FAULTS, *GANG_FAULTS, *OTHER_REPLICA_FAULTS]
+REPLICA_FAULTS = [*MAILBOX_FAULTS, *OTHER_REPLICA_FAULTS]

@@ -1,37 +1,41 @@
-"""Starts and ends the processes of one engine replica: a scheduler and its ranks, on one node.
+"""Starts and ends the processes of one engine replica: a scheduler and its ranks.
 
 Gang start: all actors are created at once and every rank loads its share of the model; ranks of a
 tensor-parallel group meet through a file (rendezvous). Each rank then listens on a Unix socket, the
 scheduler connects to all of them and to the replica, and plans can flow. If any part of it fails,
-all processes are ended.
+all processes are ended. A gang has ended when its processes are gone, and with them what they held
+of a GPU.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayTaskError
+from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from engine.config import EngineConfig
-from engine.errors import ServeError
+from engine.errors import EngineError, ServeError, WorkerDied
 from engine.executor.channel import Channel, Listener
-from engine.executor.gang import STEP_DEADLINE_S
 from engine.executor.rank_actor import RankActor
 from engine.runtime.replica.scratch_folder import ScratchFolder
+from engine.runtime.replica.watch.gang_process import GangProcess, explain
 from engine.runtime.scheduler_actor import SchedulerActor
 from engine.types import Capacity
 
 logger = logging.getLogger(__name__)
 
+SCHEDULER = "the scheduler"
 LOAD_WORKER = "engine.worker.worker:load_worker"
 CONNECT_TIMEOUT_S = 30.0
 PROGRESS_PERIOD_S = 2.0
+# until a process that was killed is gone, on a GPU with tens of GiB
+END_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,17 +45,15 @@ class GangOptions:
     Attributes:
         num_cpus_per_rank, num_gpus_per_rank: Ray resources; may be fractions.
         worker_factory: "module:function", see `RankActor`.
-        step_deadline_s: seconds after which a step without an answer counts as a death.
     """
 
     num_cpus_per_rank: float = 1.0
     num_gpus_per_rank: float = 0.0
     worker_factory: str = LOAD_WORKER
-    step_deadline_s: float = STEP_DEADLINE_S
 
 
 class Gang:
-    """Running actors and the channel to the scheduler. Made by `start_gang`.
+    """Running processes and the channel to the scheduler. Made by `start_gang`.
 
     Attributes:
         channel: commands to the scheduler and its outputs.
@@ -60,31 +62,72 @@ class Gang:
 
     def __init__(
         self,
-        actors: Sequence[Any],
+        scheduler: GangProcess,
+        ranks: Sequence[GangProcess],
         folder: ScratchFolder,
         channel: Channel,
         capacity: Capacity,
     ) -> None:
         self.channel = channel
         self.capacity = capacity
-        self._actors = actors
+        self._scheduler = scheduler
+        self._ranks = ranks
         self._folder = folder
 
-    async def ping(self) -> None:
+    async def ping(self, timeout_s: float) -> None:
         """Ask every process for an answer.
 
         Raises:
-            ray.exceptions.RayActorError: if one is dead.
+            WorkerDied: naming those that are dead or late.
         """
-        pings = (actor.ping.remote() for actor in self._actors)
-        answers = await asyncio.gather(*pings, return_exceptions=True)
-        for error in answers:
-            if isinstance(error, BaseException):
-                raise error
+        processes = (*self._ranks, self._scheduler)
+        pings = [asyncio.ensure_future(process.ping()) for process in processes]
+        try:
+            await asyncio.wait(pings, timeout=timeout_s, return_when=asyncio.FIRST_EXCEPTION)
+            errors = [error for ping in pings if ping.done() and (error := ping.exception())]
+            late = [
+                process.name
+                for process, ping in zip(processes, pings, strict=True)
+                if not ping.done()
+            ]
+        finally:
+            for ping in pings:
+                ping.cancel()
+        if errors:
+            raise errors[0]
+        if late:
+            raise WorkerDied(f"{', '.join(late)} did not answer a ping in {timeout_s:g} s")
 
-    def close(self) -> None:
-        """End the processes and remove their files; may be called again."""
-        _discard(self._actors, self._folder)
+    async def end(self) -> None:
+        """Wait until a process has ended by itself."""
+        processes = (self._scheduler, *self._ranks)
+        await asyncio.wait(
+            [process.end for process in processes], return_when=asyncio.FIRST_COMPLETED
+        )
+
+    def ended(self) -> list[str]:
+        """Names of the processes that have ended."""
+        return [process.name for process in (*self._ranks, self._scheduler) if process.end.done()]
+
+    async def explain(self, names: Collection[str]) -> str:
+        """Why processes have ended, as far as Ray knows."""
+        ended = [each for each in (*self._ranks, self._scheduler) if each.name in names]
+        reasons = await asyncio.gather(*(process.explain_end() for process in ended))
+        return "; ".join(
+            f"{process.name} died: {reason}" for process, reason in zip(ended, reasons, strict=True)
+        )
+
+    def kill_ranks(self) -> None:
+        """End the ranks, so that the scheduler has its last word."""
+        for rank in self._ranks:
+            rank.kill()
+
+    async def close(self) -> None:
+        """End the processes, wait until they are gone and remove their files.
+
+        May be called again.
+        """
+        await _discard([self._scheduler, *self._ranks], self._folder)
 
 
 async def start_gang(config: EngineConfig, options: GangOptions) -> Gang:
@@ -95,19 +138,25 @@ async def start_gang(config: EngineConfig, options: GangOptions) -> Gang:
 
     Raises:
         ServeError: what a rank raised on purpose while loading, such as a ConfigError; no process
-            is left then.
-        ray.exceptions.RayError: if a process fails in another way; neither.
+            is left then, nor after the other errors and a cancellation.
+        WorkerDied: if a process dies.
+        EngineError: if one fails in another way; with its name and reason.
     """
     folder = ScratchFolder()
-    ranks = _start_ranks(config, options, folder.path)
-    scheduler = _start_scheduler(config, options)
+    processes: list[GangProcess] = []
     try:
+        ranks = _start_ranks(config, options, folder.path)
+        processes += ranks
+        scheduler = _start_scheduler(config)
+        processes.append(scheduler)
+        await asyncio.gather(*(process.find() for process in processes))
         capacity = await _load(ranks)
         channel = await _connect(scheduler, ranks, folder.path, capacity)
     except BaseException:
-        _discard([scheduler, *ranks], folder)
+        # also when the caller does not wait any longer
+        await asyncio.shield(_discard(processes, folder))
         raise
-    return Gang([scheduler, *ranks], folder, channel, capacity)
+    return Gang(scheduler, ranks, folder, channel, capacity)
 
 
 def common_capacity(capacities: Sequence[Capacity]) -> Capacity:
@@ -120,11 +169,11 @@ def common_capacity(capacities: Sequence[Capacity]) -> Capacity:
     )
 
 
-def _start_ranks(config: EngineConfig, options: GangOptions, folder: Path) -> list[Any]:
+def _start_ranks(config: EngineConfig, options: GangOptions, folder: Path) -> list[GangProcess]:
     size = config.tensor_parallel_size
     rendezvous = (folder / "rendezvous").as_uri() if size > 1 else None
     actor_class = ray.remote(RankActor)
-    return [
+    actors = [
         actor_class.options(
             num_cpus=options.num_cpus_per_rank,
             num_gpus=options.num_gpus_per_rank,
@@ -133,13 +182,15 @@ def _start_ranks(config: EngineConfig, options: GangOptions, folder: Path) -> li
         ).remote(config, rank, rendezvous, options.worker_factory)
         for rank in range(size)
     ]
+    return [GangProcess(f"rank {rank}", actor) for rank, actor in enumerate(actors)]
 
 
-def _start_scheduler(config: EngineConfig, options: GangOptions) -> Any:
+def _start_scheduler(config: EngineConfig) -> GangProcess:
     actor_class = ray.remote(SchedulerActor)
-    return actor_class.options(num_cpus=0, max_concurrency=2, **_placement(0)).remote(
-        config.scheduler, run_ahead=config.run_ahead, step_deadline_s=options.step_deadline_s
+    actor = actor_class.options(num_cpus=0, max_concurrency=2, **_placement(0)).remote(
+        config.scheduler, run_ahead=config.run_ahead, step_deadline_s=config.step_deadline_s
     )
+    return GangProcess(SCHEDULER, actor)
 
 
 def _placement(bundle: int) -> dict[str, Any]:
@@ -150,44 +201,82 @@ def _placement(bundle: int) -> dict[str, Any]:
     return {"scheduling_strategy": strategy}
 
 
-async def _load(ranks: Sequence[Any]) -> Capacity:
+async def _load(ranks: Sequence[GangProcess]) -> Capacity:
     """Load on all ranks at once and log the progress; returns their common capacity."""
     started_s = time.monotonic()
-    loads = asyncio.gather(*(rank.load.remote() for rank in ranks))
-    while not (await asyncio.wait([loads], timeout=PROGRESS_PERIOD_S))[0]:
-        progress = await asyncio.gather(*(rank.loaded_bytes.remote() for rank in ranks))
-        done, total = (sum(column) for column in zip(*progress, strict=True))
-        seconds = time.monotonic() - started_s
-        logger.info("weights_loading bytes=%d of=%d seconds=%.1f", done, total, seconds)
+    loads = asyncio.gather(*(_load_rank(rank) for rank in ranks))
+    progress = asyncio.ensure_future(_log_progress(ranks, started_s))
     try:
-        capacities: list[Capacity] = loads.result()
-    except RayTaskError as error:
-        if isinstance(error.cause, ServeError):
-            # raised on purpose: the text is enough, without the tracebacks of two processes
-            raise error.cause from None
-        raise
+        # the first that fails ends the wait, whether the others answer or not
+        capacities = await loads
+    finally:
+        progress.cancel()
+        await asyncio.wait([progress])
     logger.info("weights_loaded ranks=%d seconds=%.1f", len(ranks), time.monotonic() - started_s)
     return common_capacity(capacities)
 
 
+async def _load_rank(rank: GangProcess) -> Capacity:
+    try:
+        capacity: Capacity = await rank.actor.load.remote()
+    except RayTaskError as error:
+        if isinstance(error.cause, ServeError):
+            # raised on purpose: the text is enough, without the tracebacks of two processes
+            raise error.cause from None
+        raise EngineError(f"{rank.name} failed while it loaded: {_reason(error)}") from error
+    except RayError as error:
+        raise WorkerDied(f"{rank.name} died while it loaded: {_reason(error)}") from error
+    return capacity
+
+
+def _reason(error: RayError) -> str:
+    """What went wrong in another process, without its frames."""
+    if isinstance(error, RayTaskError):
+        return f"{type(error.cause).__name__}: {error.cause}"
+    return explain(error)
+
+
+async def _log_progress(ranks: Sequence[GangProcess], started_s: float) -> None:
+    while True:
+        await asyncio.sleep(PROGRESS_PERIOD_S)
+        try:
+            progress = await asyncio.gather(*(rank.actor.loaded_bytes.remote() for rank in ranks))
+        except RayError:
+            # the load itself says so, too
+            return
+        done, total = (sum(column) for column in zip(*progress, strict=True))
+        seconds = time.monotonic() - started_s
+        logger.info("weights_loading bytes=%d of=%d seconds=%.1f", done, total, seconds)
+
+
 async def _connect(
-    scheduler: Any, ranks: Sequence[Any], folder: Path, capacity: Capacity
+    scheduler: GangProcess, ranks: Sequence[GangProcess], folder: Path, capacity: Capacity
 ) -> Channel:
     rank_paths = [str(folder / f"rank-{rank}") for rank in range(len(ranks))]
     replica_path = str(folder / "replica")
     listener = Listener(replica_path)
     try:
         calls = zip(ranks, rank_paths, strict=True)
-        await asyncio.gather(*(rank.listen.remote(path) for rank, path in calls))
-        await scheduler.start.remote(capacity, rank_paths, replica_path)
-        await asyncio.gather(*(rank.serve.remote() for rank in ranks))
+        await asyncio.gather(*(rank.actor.listen.remote(path) for rank, path in calls))
+        await scheduler.actor.start.remote(capacity, rank_paths, replica_path)
+        await asyncio.gather(*(rank.actor.serve.remote() for rank in ranks))
         # does not wait: the scheduler has connected
         return listener.accept(CONNECT_TIMEOUT_S)
+    except RayError as error:
+        raise EngineError(f"the processes cannot be connected: {_reason(error)}") from error
     finally:
         listener.close()
 
 
-def _discard(actors: Sequence[Any], folder: ScratchFolder) -> None:
-    for actor in actors:
-        ray.kill(actor)
+async def _discard(processes: Sequence[GangProcess], folder: ScratchFolder) -> None:
+    """Kill, then wait: what comes next may need the memory that they hold."""
+    for process in processes:
+        process.kill()
+    ends = [process.end for process in processes if process.is_watched]
+    if ends:
+        await asyncio.wait(ends, timeout=END_TIMEOUT_S)
+    for process in processes:
+        if process.is_watched and not process.end.done():
+            logger.error("process_not_gone name=%s seconds=%.0f", process.name, END_TIMEOUT_S)
+        process.release()
     folder.close()

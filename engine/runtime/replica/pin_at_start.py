@@ -1,15 +1,15 @@
-"""Pins prefixes before a replica takes its first request: the configured ones and those of peers.
+"""Pins prefixes before a gang takes requests: configured ones, a lost gang's, and those of peers.
 
 It does so as a client of its own replica, so that a prefix is computed by the path of any request.
 """
 
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence, Sized
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence, Sized
 from contextlib import asynccontextmanager
 
 from engine.config import PrefixConfig, ResumeConfig
-from engine.errors import ConfigError, RequestError
+from engine.errors import ConfigError, EngineError, RequestError
 from engine.runtime.client.client import RemoteEngineClient
 from engine.runtime.messages import PINS
 from engine.runtime.replica.supervisor import Supervisor
@@ -21,8 +21,10 @@ logger = logging.getLogger(__name__)
 class LocalEngineHandle:
     """Calls the supervisor of this process, without Serve. Implements `EngineHandle`."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, supervisor: Supervisor, *, is_own: bool = False) -> None:
+        """Args: is_own: see `Supervisor.submit`."""
         self._supervisor = supervisor
+        self._is_own = is_own
 
     async def replicas(self) -> list[str]:
         """See `EngineHandle.replicas`."""
@@ -32,7 +34,7 @@ class LocalEngineHandle:
         self, client: int, request: bytes, replica: str | None = None, *, avoid: str | None = None
     ) -> bytes:
         """See `EngineHandle.submit`."""
-        return self._supervisor.submit(client, request)
+        return self._supervisor.submit(client, request, is_own=self._is_own)
 
     async def abort(
         self, replica: str, request_ids: tuple[int, ...], choice: int = ALL_CHOICES
@@ -61,6 +63,13 @@ class LocalEngineHandle:
         return self._supervisor.is_healthy
 
 
+def own_client(supervisor: Supervisor) -> RemoteEngineClient:
+    """A client whose requests make a new gang ready; the caller closes it."""
+    # what makes a gang ready is not resumed: if that gang is lost, too, the next one begins anew
+    resume = ResumeConfig(resume_timeout_s=0.0, max_resumes=0)
+    return RemoteEngineClient(LocalEngineHandle(supervisor, is_own=True), resume=resume)
+
+
 async def pin_configured_prefixes(supervisor: Supervisor, prefixes: Sequence[PrefixConfig]) -> None:
     """Compute and pin prefixes, one after the other.
 
@@ -73,6 +82,15 @@ async def pin_configured_prefixes(supervisor: Supervisor, prefixes: Sequence[Pre
             await _pin(client, prefix)
 
 
+async def pin_again(supervisor: Supervisor) -> None:
+    """Pin what a lost gang had pinned, for the time that is left; failures are logged only.
+
+    Raises:
+        EngineError: if the engine fails meanwhile.
+    """
+    await _pin_where_possible(supervisor, supervisor.missing_pins())
+
+
 async def pin_prefixes_of_peers(supervisor: Supervisor, pins: Iterable[PrefixConfig]) -> None:
     """Pin what other replicas have pinned and this one has not; failures are logged only.
 
@@ -82,8 +100,12 @@ async def pin_prefixes_of_peers(supervisor: Supervisor, pins: Iterable[PrefixCon
     held = {_key(prefix) for prefix in PINS.decode(supervisor.pins())}
     # several replicas have the same prefix
     missing = {_key(pin): pin for pin in pins if _key(pin) not in held}
-    async with _pinning(supervisor, missing) as client:
-        for pin in missing.values():
+    await _pin_where_possible(supervisor, missing.values())
+
+
+async def _pin_where_possible(supervisor: Supervisor, pins: Collection[PrefixConfig]) -> None:
+    async with _pinning(supervisor, pins) as client:
+        for pin in pins:
             try:
                 await _pin(client, pin)
             except ConfigError as error:
@@ -93,8 +115,7 @@ async def pin_prefixes_of_peers(supervisor: Supervisor, pins: Iterable[PrefixCon
 @asynccontextmanager
 async def _pinning(supervisor: Supervisor, prefixes: Sized) -> AsyncIterator[RemoteEngineClient]:
     started_s = time.monotonic()
-    # no prefix is pinned in parts, so nothing is resumed
-    client = RemoteEngineClient(LocalEngineHandle(supervisor), resume=ResumeConfig())
+    client = own_client(supervisor)
     try:
         yield client
     finally:
@@ -114,6 +135,8 @@ async def _pin(client: RemoteEngineClient, prefix: PrefixConfig) -> None:
         reason = await client.pin_prefix(int32(prefix.token_ids), pin, salt=prefix.salt)
     except RequestError as error:
         raise ConfigError(f"pinned_prefixes: {prefix.name!r} cannot be pinned: {error}") from error
+    if reason in (FinishReason.LOST, FinishReason.CRASHED):
+        raise EngineError("the engine's processes died while a prefix was pinned")
     if reason is not FinishReason.LENGTH:
         raise ConfigError(
             f"pinned_prefixes: {prefix.name!r} cannot be computed: the model gives no probabilities"

@@ -1,23 +1,23 @@
-"""Runs an engine replica: admits requests, routes their output, watches the gang.
+"""Runs an engine replica: admits requests, routes their output, has the gang kept running.
 
 Requests go to the scheduler as they came, in bytes. Each output of the scheduler is split by client
 and queued in the client's session.
 
-Health is progress: the replica is healthy as long as its processes live and, while requests are
-open, the scheduler sends an output at least once in `step_deadline_s`. The first sign to the
-contrary, or a channel that closes, fails every open request and ends the gang; Serve then replaces
-the replica.
+When the gang is lost (`gang_keeper`), every open choice ends: by CRASHED if its request was in the
+batch or may have been, by LOST if it waited. Until another gang is ready, requests are refused by
+`EngineUnavailable`. Sessions and leases of clients go on, and what was pinned is pinned again. Only
+when no gang can be started does the health check fail, and Serve replaces the replica.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
 
 from ray.exceptions import RayActorError
 
-from engine.config import EngineConfig
-from engine.errors import EngineError, InvalidRequest, RequestError
+from engine.config import EngineConfig, PrefixConfig
+from engine.errors import EngineError, EngineUnavailable, InvalidRequest, RequestError
 from engine.runtime.client.prefix_list import list_pins, list_prefixes
 from engine.runtime.messages import (
     COMMANDS,
@@ -32,54 +32,63 @@ from engine.runtime.messages import (
 )
 from engine.runtime.outputs import ended_choices, failure, idle_stats, split_by_client
 from engine.runtime.replica.admission import Admission
-from engine.runtime.replica.async_channel import AsyncChannel
-from engine.runtime.replica.client_session import (
-    CLIENT_LIMITS,
-    SLOW,
-    ClientLimits,
-    ClientSession,
-)
+from engine.runtime.replica.client_session import CLIENT_LIMITS, SLOW, ClientLimits, ClientSession
 from engine.runtime.replica.gang import Gang
+from engine.runtime.replica.held_pins import HeldPins
 from engine.runtime.replica.preemption_log import PreemptionLog
-from engine.types import ALL_CHOICES, PinnedPrefix, Request, StepStats, int32, int64
+from engine.runtime.replica.watch.gang_keeper import GangKeeper, State
+from engine.types import ALL_CHOICES, Capacity, FinishReason, Request, StepStats, int32, int64
 
 logger = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Owns a gang for its life. Lives in one asyncio loop; every method returns at once."""
+    """Owns the gang of a replica, and the sessions of its clients. Lives in one asyncio loop.
+
+    Implements `engine.runtime.replica.watch.watched_gang.GangOwner` for the keeper of its gang.
+    """
 
     def __init__(
         self,
-        gang: Gang,
+        start: Callable[[], Awaitable[Gang]],
         config: EngineConfig,
+        make_ready: Callable[["Supervisor", bool], Awaitable[None]],
         *,
         replica: str,
-        step_deadline_s: float,
         limits: ClientLimits = CLIENT_LIMITS,
     ) -> None:
-        """Begin to serve.
+        """Take note of how to start; `start` does it.
 
         Args:
+            start: makes a gang, see `start_gang`.
+            make_ready: has a new gang compute what must be there before it serves, by requests
+                that are `own`; its second argument is whether the gang is the first one. See
+                `GangOwner.make_ready`.
             replica: tag of this replica, part of every verdict.
-            step_deadline_s: seconds without a step, while requests are open, that mean a hang.
         """
-        self._gang = gang
+        self._config = config
+        self._make_ready = make_ready
         self._replica = replica
-        self._step_deadline_s = step_deadline_s
         self._limits = limits
-        self._admission = Admission(config, gang.capacity)
+        self._admission: Admission | None = None
         self._sessions: dict[int, ClientSession] = {}
         self._session_of: dict[int, ClientSession] = {}
         self._preemption_log = PreemptionLog()
-        self._stats = idle_stats(gang.capacity)
-        self._pinned: tuple[PinnedPrefix, ...] = ()
+        # nothing is known of a pool yet
+        self._capacity = Capacity(num_blocks=1, block_size=1, num_rows=1)
+        self._stats = idle_stats(self._capacity)
+        self._pins = HeldPins()
+        self._is_first_gang = True
         self._loop = asyncio.get_running_loop()
-        self._progress_s = self._loop.time()
-        self._is_lost = False
-        self._channel = AsyncChannel(
-            gang.channel, on_message=self._deliver, on_closed=self._lose_gang
-        )
+        self._keeper = GangKeeper(start, config, self, replica=replica)
+
+    async def start(self) -> None:
+        """Start the gang and serve; returns when requests can come.
+
+        Raises:
+            ServeError: with the reason, if no gang can be started; nothing is left then.
+        """
+        await self._keeper.start()
 
     @property
     def replica(self) -> str:
@@ -108,22 +117,23 @@ class Supervisor:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the gang lives and, while requests are open, makes steps."""
-        silent_s = self._loop.time() - self._progress_s
-        return not self._is_lost and not (self.num_open and silent_s > self._step_deadline_s)
+        """Whether the gang serves and, while requests are open, makes steps."""
+        return self._keeper.is_serving
 
-    def submit(self, client: int, data: bytes) -> bytes:
+    def submit(self, client: int, data: bytes, *, is_own: bool = False) -> bytes:
         """Accept or refuse a client's encoded `Request`; returns an encoded `Verdict`.
 
+        Args:
+            is_own: whether the replica itself asks, to make a new gang ready.
+
         Raises:
-            EngineError: if the gang is lost.
+            EngineError: if no gang will serve here again.
         """
         request = REQUESTS.decode(data)
-        if self._is_lost:
-            raise EngineError("the engine's processes have died")
         try:
+            self._check_serving(is_own)
             self._check(request)
-        except RequestError as error:
+        except (RequestError, EngineUnavailable) as error:
             verdict = Verdict(replica=self._replica, refusal=refusal_of(error))
         else:
             self._accept(client, request, data)
@@ -133,22 +143,25 @@ class Supervisor:
     def abort(self, request_ids: Iterable[int], choice: int = ALL_CHOICES) -> None:
         """End requests, or one choice of each; unknown ones are ignored."""
         ids = int64(list(request_ids))
-        aborts = Withdrawal(ids, int32([choice] * len(ids)))
-        self._channel.send(COMMANDS.encode(aborts))
+        self._send(COMMANDS.encode(Withdrawal(ids, int32([choice] * len(ids)))))
 
     def release_prefix(self, salt: bytes, name: str) -> None:
         """Release a tenant's pinned prefix; unknown ones are ignored."""
-        release = Withdrawal(int64(), int32(), prefixes=((salt, name),))
-        self._channel.send(COMMANDS.encode(release))
+        self._pins.release(salt, name)
+        self._send(COMMANDS.encode(Withdrawal(int64(), int32(), prefixes=((salt, name),))))
 
     def prefixes(self, salt: bytes) -> bytes:
         """A tenant's pinned prefixes, encoded by `PREFIXES`."""
         # the scheduler's clock is this one: both are the machine's
-        return PREFIXES.encode(list_prefixes(self._pinned, salt, self._loop.time()))
+        return PREFIXES.encode(list_prefixes(self._pins.listed, salt, self._loop.time()))
 
     def pins(self) -> bytes:
         """The pinned prefixes of all tenants, for a replica that joins; encoded by `PINS`."""
-        return PINS.encode(list_pins(self._pinned, self._loop.time()))
+        return PINS.encode(list_pins(self._pins.listed, self._loop.time()))
+
+    def missing_pins(self) -> list[PrefixConfig]:
+        """What a lost gang had pinned and the one of now has not, with the time that is left."""
+        return list_pins(self._pins.missing, self._loop.time())
 
     def renew(self, client: int, received_bytes: int) -> None:
         """Note that a client lives and how much of its stream it has read."""
@@ -163,46 +176,99 @@ class Supervisor:
         """
         return self._session(client).stream()
 
-    async def check_health(self) -> None:
-        """Pass if every process lives and steps are made.
+    def check_health(self) -> None:
+        """Pass while a gang serves or is being started; answers from what is known.
 
         Raises:
-            ray.exceptions.RayActorError: if a process is dead; also after a hang, which ends them.
-            EngineError: if the gang was lost in another way.
+            ray.exceptions.RayActorError: if no gang will serve here again; on this error Serve
+                replaces the replica at once.
         """
-        if not self.is_healthy:
-            self._lose_gang()
-        try:
-            await self._gang.ping()
-        except RayActorError:
-            # clean up now: on this error Serve ends the replica at once
-            self._lose_gang()
-            raise
-        if self._is_lost:
-            raise EngineError("the engine's processes have died")
+        if self._keeper.state in (State.LOST, State.CLOSED):
+            raise RayActorError(error_msg=self._end_message())
 
-    def close(self) -> None:
-        """End the processes, the streams and what they hold."""
-        self._is_lost = True
-        self._channel.close()
+    async def close(self) -> None:
+        """End the processes, the streams and what they hold; may be called again."""
         for session in self._sessions.values():
             session.close("the engine replica has been stopped")
         self._sessions.clear()
         self._session_of.clear()
-        self._gang.close()
+        await self._keeper.close()
+
+    def take_over(self, capacity: Capacity) -> None:
+        """See `GangOwner.take_over`."""
+        self._admission = Admission(self._config, capacity)
+        self._preemption_log = PreemptionLog()
+        self._capacity = capacity
+        self._stats = idle_stats(capacity)
+
+    async def make_ready(self) -> None:
+        """See `GangOwner.make_ready`."""
+        await self._make_ready(self, self._is_first_gang)
+        self._is_first_gang = False
+        self._pins.settle()
+
+    def deliver(self, message: bytes) -> None:
+        """See `GangOwner.deliver`."""
+        output = OUTPUTS.decode(message)
+        now_s = self._loop.time()
+        self._stats = output.stats
+        if output.pinned is not None:
+            self._pins.report(output.pinned)
+        self._preemption_log.note(output.stats, now_s)
+        parts = split_by_client(output, message, self._session_of)
+        num_ended = sum(self._close(*choice) for choice in ended_choices(output))
+        if self._admission is not None:
+            self._admission.finished(num_ended, now_s)
+        for session, part in parts.items():
+            session.put(part, output.request_ids)
+        if output.failure and self._keeper.gang is not None:
+            self._keeper.gang.note_last_output(output.failure)
+
+    def end_open(self, reason: FinishReason) -> None:
+        """See `GangOwner.end_open`."""
+        self._stats = idle_stats(self._capacity)
+        self._pins.lose()
+        self._session_of.clear()
+        for session in list(self._sessions.values()):
+            if session.open:
+                ended = failure(session.open, self._stats, reason=reason)
+                session.open.clear()
+                session.put(OUTPUTS.encode(ended), ended.request_ids)
+
+    def _check_serving(self, is_own: bool) -> None:
+        state = self._keeper.state
+        if state in (State.LOST, State.CLOSED):
+            raise EngineError(self._end_message())
+        gang = self._keeper.gang
+        is_ready_for_own = is_own and gang is not None and not gang.loss.done()
+        if state is State.STARTING and not is_ready_for_own:
+            raise EngineUnavailable(
+                "the engine's processes are being started again",
+                retry_after_s=self._keeper.retry_after_s,
+            )
 
     def _check(self, request: Request) -> None:
         if request.request_id in self._session_of:
             raise InvalidRequest(f"request {request.request_id} is open already")
+        assert self._admission is not None, "a gang is there"
         self._admission.check(request, num_waiting=self.num_waiting, now_s=self._loop.time())
 
     def _accept(self, client: int, request: Request, encoded: bytes) -> None:
-        if not self._session_of:
+        if not self._session_of and self._keeper.gang is not None:
             # without open requests no step was due
-            self._progress_s = self._loop.time()
+            self._keeper.gang.expect_step()
         session = self._session_of[request.request_id] = self._session(client)
         session.opened(request.request_id, request.sampling.n)
-        self._channel.send(encoded)
+        self._send(encoded)
+
+    def _send(self, message: bytes) -> None:
+        """Send to the scheduler; without one there is nothing to end or to release."""
+        if self._keeper.gang is not None:
+            self._keeper.gang.send(message)
+
+    def _end_message(self) -> str:
+        reason = self._keeper.reason or "the replica has been stopped"
+        return f"the engine's processes are gone: {reason}"
 
     def _session(self, client: int) -> ClientSession:
         if client not in self._sessions:
@@ -225,19 +291,6 @@ class Supervisor:
         if request_ids:
             self.abort(request_ids)
 
-    def _deliver(self, data: bytes) -> None:
-        output = OUTPUTS.decode(data)
-        self._progress_s = self._loop.time()
-        self._stats = output.stats
-        if output.pinned is not None:
-            self._pinned = output.pinned
-        self._preemption_log.note(output.stats, self._progress_s)
-        parts = split_by_client(output, data, self._session_of)
-        num_ended = sum(self._close(*choice) for choice in ended_choices(output))
-        self._admission.finished(num_ended, self._progress_s)
-        for session, part in parts.items():
-            session.put(part, output.request_ids)
-
     def _close(self, request_id: int, choice: int) -> bool:
         """Note that a choice has ended; True if its request has ended with it."""
         session = self._session_of.get(request_id)
@@ -245,18 +298,3 @@ class Supervisor:
             return False
         del self._session_of[request_id]
         return True
-
-    def _lose_gang(self) -> None:
-        """Fail every open request and end what is left of the gang."""
-        if self._is_lost:
-            return
-        logger.error("gang_lost replica=%s open=%d", self._replica, self.num_open)
-        self._is_lost = True
-        self._channel.close()
-        self._session_of.clear()
-        for session in list(self._sessions.values()):
-            if session.open:
-                lost = failure(session.open, self._stats)
-                session.open.clear()
-                session.put(OUTPUTS.encode(lost), lost.request_ids)
-        self._gang.close()

@@ -10,6 +10,7 @@ from app.http.errors import HttpError, describe, describe_broken_stream
 from app.protocol.errors import ModelNotFound, UnknownParameter
 from engine.errors import (
     EngineError,
+    EngineUnavailable,
     InvalidRequest,
     Overloaded,
     PromptTooLong,
@@ -57,6 +58,8 @@ def test_a_full_queue_says_when_to_come_back(
     wait_s: float, seconds: str, milliseconds: str
 ) -> None:
     headers = describe(Overloaded("full", retry_after_s=wait_s)).headers
+    assert headers == {"retry-after": seconds, "retry-after-ms": milliseconds}
+    headers = describe(EngineUnavailable("starting", retry_after_s=wait_s)).headers
     assert headers == {"retry-after": seconds, "retry-after-ms": milliseconds}
 
 

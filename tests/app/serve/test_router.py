@@ -43,6 +43,11 @@ async def test_a_replica_that_is_avoided_comes_last_however_loaded() -> None:
     assert await choose(session_without("gone")) == await choose("")
 
 
+def test_a_replica_that_starts_its_gang_again_comes_last() -> None:
+    busy, unready = replica("a", num_waiting=9.0), replica("b", is_unready=1.0)
+    assert rank([unready, busy]) == [busy, unready]
+
+
 def test_memory_decides_among_equal_queues() -> None:
     full, empty = replica("a", kv_usage=0.9), replica("b", kv_usage=0.1)
     assert rank([full, empty]) == [empty, full]

@@ -144,3 +144,29 @@ def test_a_request_learns_how_often_it_was_preempted() -> None:
     # the first came first: it is never preempted for the second
     assert reported == [0, count_preemptions(checked.stats)]
     assert reported[1] > 0
+
+
+def test_a_crash_ends_what_runs_with_its_open_choices_and_nothing_else() -> None:
+    capacity = Capacity(num_blocks=16, block_size=4, num_rows=5, num_swap_blocks=4)
+    config = SchedulerConfig(max_num_batched_tokens=16, max_model_len=32, prompt_share=1.0)
+    engine = Engine(config, SymbolicExecutor(capacity, SymbolicModel(50)))
+    samplings = [
+        SamplingParams(max_tokens=9, n=3, ignore_eos=True),
+        SamplingParams(max_tokens=9, n=2, beam_width=2, ignore_eos=True),
+        SamplingParams(max_tokens=9, n=2, ignore_eos=True),
+    ]
+    for request_id, sampling in enumerate(samplings):
+        request = Request(request_id=request_id, prompt=int32([request_id] * 4), sampling=sampling)
+        engine.scheduler.add(request)
+    for now_s in range(3):
+        engine.step(float(now_s))
+    # one choice has ended before
+    engine.scheduler.abort(0, 1)
+    engine.step(3.0)
+    output = engine.crash(4.0)
+    ended = zip(output.request_ids, output.choices, output.finish_reasons, strict=True)
+    assert sorted(ended) == [
+        (request_id, choice, FinishReason.CRASHED)
+        for request_id, choice in [(0, 0), (0, 2), (1, 0), (1, 1)]
+    ]
+    assert (output.stats.num_running, output.stats.num_waiting) == (0, 1)

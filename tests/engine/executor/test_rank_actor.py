@@ -157,7 +157,7 @@ def test_a_failed_step_is_reported_and_ends_the_rank() -> None:
     worker = scripted.ScriptedWorker(scripted.engine_config(), step_s=0.0)
     thread = threading.Thread(target=serve_plans, args=(worker, far), kwargs={"is_first": True})
     thread.start()
-    executor = GangExecutor([near], CAPACITY, run_ahead=2)
+    executor = GangExecutor([near], CAPACITY, run_ahead=2, step_deadline_s=30.0)
     executor.submit(prefill(0))
     assert executor.collect().tokens.tolist() == FIRST_TOKEN
     executor.submit(prefill(1, scripted.FAIL))
@@ -200,7 +200,7 @@ def test_a_rank_takes_the_next_plan_while_it_waits_for_a_result() -> None:
     arguments = {"is_first": True}
     thread = threading.Thread(target=serve_plans, args=(_WaitingWorker(), far), kwargs=arguments)
     thread.start()
-    executor = GangExecutor([near], CAPACITY, run_ahead=2)
+    executor = GangExecutor([near], CAPACITY, run_ahead=2, step_deadline_s=30.0)
     for step in range(2):
         executor.submit(prefill(step))
     assert executor.collect().step == 0
@@ -255,7 +255,9 @@ def test_two_rank_processes_execute_plans_until_one_is_killed(
     assert ray.get([actor.load.remote() for actor in rank_actors]) == [CAPACITY, CAPACITY]
     paths = [str(tmp_path / str(rank)) for rank in range(2)]
     ray.get([actor.listen.remote(path) for actor, path in zip(rank_actors, paths, strict=True)])
-    executor = GangExecutor([connect(path) for path in paths], CAPACITY, run_ahead=2)
+    executor = GangExecutor(
+        [connect(path) for path in paths], CAPACITY, run_ahead=2, step_deadline_s=30.0
+    )
     with closing(executor):
         ray.get([actor.serve.remote() for actor in rank_actors])
         assert [execute(executor, prefill(step)) for step in range(2)] == [FIRST_TOKEN] * 2

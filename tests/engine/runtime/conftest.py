@@ -31,6 +31,6 @@ async def clock(monkeypatch: pytest.MonkeyPatch) -> LoopClock:
 
 @pytest.fixture
 async def replica() -> AsyncIterator[Replica]:
-    replica = Replica()
+    replica = await Replica.started()
     yield replica
-    replica.close()
+    await replica.close()

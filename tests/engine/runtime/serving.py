@@ -1,19 +1,19 @@
 """Real engine replicas inside the test: a gang of Ray actors, its supervisor, clients."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
-import pytest
-import ray
-
-from engine.config import ResumeConfig
-from engine.errors import EngineError
+from engine.config import PrefixConfig, ResumeConfig
+from engine.errors import EngineUnavailable
 from engine.runtime.client.client import RemoteEngineClient
 from engine.runtime.replica.client_session import ClientLimits
-from engine.runtime.replica.gang import GangOptions, start_gang
+from engine.runtime.replica.gang import SCHEDULER, Gang, GangOptions
 from engine.runtime.replica.pin_at_start import LocalEngineHandle
+from engine.runtime.replica.start import start_replica
 from engine.runtime.replica.supervisor import Supervisor
 from engine.types import SamplingParams, int32
 from tests.fakes import scripted_worker as scripted
@@ -25,43 +25,65 @@ IMPATIENT = ClientLimits(idle_s=0.1)
 async def serving(
     worker: str = "load_worker",
     *,
-    step_deadline_s: float = 30.0,
     limits: ClientLimits = IMPATIENT,
+    health: Mapping[str, Any] = MappingProxyType({}),
+    pins: tuple[PrefixConfig, ...] = (),
     **settings: Any,
 ) -> AsyncIterator[Supervisor]:
+    """Args: health: options of `EngineConfig` about deadlines and attempts; pins: configured."""
     before = asyncio.all_tasks()
-    config = scripted.engine_config(**settings)
-    gang = await start_gang(
-        config,
-        GangOptions(
-            num_cpus_per_rank=0.1,
-            worker_factory=f"tests.fakes.scripted_worker:{worker}",
-            step_deadline_s=step_deadline_s,
-        ),
+    config = replace(scripted.engine_config(**settings), pinned_prefixes=pins, **health)
+    options = GangOptions(
+        num_cpus_per_rank=0.1, worker_factory=f"tests.fakes.scripted_worker:{worker}"
     )
-    supervisor = Supervisor(
-        gang, config, replica="a", step_deadline_s=step_deadline_s, limits=limits
-    )
+    supervisor = await start_replica(config, options, replica="a", limits=limits)
     try:
         yield supervisor
     finally:
-        supervisor.close()
+        gang = gang_of(supervisor) if supervisor.is_healthy else None
+        await supervisor.close()
     assert asyncio.all_tasks() <= before
-    assert not gang._folder.path.exists()
-    for actor in gang._actors:
-        await death_of(actor.ping.remote)
+    if gang is not None:
+        assert gang.ended() == [rank.name for rank in gang._ranks] + [SCHEDULER]
+        assert not gang._folder.path.exists()
 
 
-async def death_of(ask: Callable[[], Awaitable[Any]]) -> None:
-    """Ask until the answer is that an actor is dead: killing takes effect a little later."""
+def gang_of(supervisor: Supervisor) -> Gang:
+    """The processes of a replica that serves."""
+    watched = supervisor._keeper.gang
+    assert watched is not None
+    return watched._gang
 
-    async def ask_for_ever() -> None:
+
+async def pids_of(supervisor: Supervisor) -> list[int]:
+    """Of the ranks, in order, and of the scheduler."""
+    gang = gang_of(supervisor)
+    ids = [await each.actor.process_id.remote() for each in (*gang._ranks, gang._scheduler)]
+    return [each.pid for each in ids]
+
+
+async def until_lost(supervisor: Supervisor) -> None:
+    """Wait until the gang of now is found to be lost."""
+    watched = supervisor._keeper.gang
+    assert watched is not None
+    async with asyncio.timeout(20):
+        await asyncio.wait({watched.loss})
+
+
+async def until_rebuilt(supervisor: Supervisor, client: RemoteEngineClient) -> None:
+    """Wait until another gang than that of now gives right tokens."""
+    async with asyncio.timeout(60):
         while True:
-            with suppress(EngineError):
-                await ask()
-
-    with pytest.raises(ray.exceptions.RayActorError):
-        await asyncio.wait_for(ask_for_ever(), 10)
+            try:
+                tokens = await generate(client, [1, 2], params(3))
+            except EngineUnavailable:
+                supervisor.check_health()
+                await asyncio.sleep(0.05)
+            else:
+                # without any, the gang was lost meanwhile
+                if tokens:
+                    assert tokens == scripted.continuation([1, 2], 3)
+                    return
 
 
 @asynccontextmanager

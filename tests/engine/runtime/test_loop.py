@@ -28,6 +28,7 @@ from tests.fakes.symbolic_executor import SymbolicExecutor
 
 CAPACITY = Capacity(num_blocks=64, block_size=4, num_rows=16)
 LENGTH, ABORT, ERROR = FinishReason.LENGTH, FinishReason.ABORT, FinishReason.ERROR
+CRASHED = FinishReason.CRASHED
 START_S = 100
 
 
@@ -64,9 +65,18 @@ def executor(request: pytest.FixtureRequest) -> SymbolicExecutor:
     return SymbolicExecutor(CAPACITY, scripted.ScriptedModel(), run_ahead=request.param)
 
 
-def run(executor: SymbolicExecutor, *turns: list[EngineCommand]) -> list[StepOutput]:
-    """Outputs until the work is done; commands of one turn arrive together."""
+def run(
+    executor: SymbolicExecutor,
+    *turns: list[EngineCommand],
+    outputs: list[StepOutput] | None = None,
+) -> list[StepOutput]:
+    """Outputs until the work is done; commands of one turn arrive together.
+
+    Args:
+        outputs: where they go, for a loop that fails.
+    """
     channel = ScriptedChannel([[COMMANDS.encode(command) for command in turn] for turn in turns])
+    channel.outputs = channel.outputs if outputs is None else outputs
     engine = Engine(scripted.engine_config(pinned_prefix_share=0.2).scheduler, executor)
     seconds = itertools.count(START_S)
     loop = EngineLoop(engine, channel, executor.capacity, lambda: float(next(seconds)))
@@ -162,9 +172,17 @@ def test_a_request_has_the_time_of_its_arrival() -> None:
     assert 0 < max(waited_s) < START_S
 
 
-def test_the_death_of_a_worker_ends_the_loop() -> None:
+def test_the_death_of_a_worker_ends_the_loop_and_what_ran() -> None:
+    capacity = Capacity(num_blocks=64, block_size=4, num_rows=2)
+    executor = DyingExecutor(capacity, scripted.ScriptedModel())
+    outputs: list[StepOutput] = []
     with pytest.raises(WorkerDied, match="rank 1"):
-        run(DyingExecutor(CAPACITY, scripted.ScriptedModel()), [submit(7, [1], 5)])
+        run(executor, [submit(7, [1], 5, n=2), submit(8, [1], 5)], outputs=outputs)
+    [last] = outputs
+    assert last.failure == "rank 1 died"
+    # the batch has no row for the other one: it waits
+    assert ends(outputs) == [(7, 0, CRASHED), (7, 1, CRASHED)]
+    assert (last.stats.num_running, last.stats.num_waiting) == (0, 1)
 
 
 def test_a_prefix_is_pinned_found_and_released(executor: SymbolicExecutor) -> None:

@@ -44,7 +44,7 @@ class Ends:
     def __init__(self) -> None:
         self.rank, near_rank = channel_pair()
         self.replica, self.near_replica = channel_pair()
-        self.executor = GangExecutor([near_rank], CAPACITY, run_ahead=1)
+        self.executor = GangExecutor([near_rank], CAPACITY, run_ahead=1, step_deadline_s=30.0)
 
     def run(self, error: Exception) -> None:
         _run(EndedLoop(error), self.executor, self.near_replica)
@@ -83,7 +83,26 @@ def test_a_failure_of_the_loop_ends_the_process(
     ends.run(EngineError("rank 0 failed"))
     assert exits == [1]
     assert has_ended(ends.replica)
-    assert caplog.text.count("engine_loop_failed") == 1
+    assert caplog.text.count("engine_loop_failed reason=rank 0 failed") == 1
+
+
+def test_a_mistake_of_the_loop_ends_the_process_and_is_logged_in_full(
+    ends: Ends, exits: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    ends.run(ZeroDivisionError("a bug"))
+    assert exits == [1]
+    assert caplog.text.count("engine_loop_failed") == caplog.text.count("Traceback") == 1
+
+
+def test_the_last_output_reaches_the_replica_whatever_it_has_sent(
+    ends: Ends, exits: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends.replica.send(b"a command that nobody reads any more")
+    ends.near_replica.send(b"the last output")
+    # a process that exits closes its sockets as they are
+    monkeypatch.setattr(os, "_exit", lambda code: ends.near_replica._socket.close())
+    ends.run(EngineError("rank 0 failed"))
+    assert ends.replica.recv() == b"the last output"
 
 
 @pytest.fixture
@@ -100,7 +119,7 @@ def test_an_actor_answers_what_the_replica_sends(
     config = scripted.engine_config(ranks=1)
     rank_path, replica_path = str(tmp_path / "rank"), str(tmp_path / "replica")
     rank_listener, replica_listener = Listener(rank_path), Listener(replica_path)
-    actor = SchedulerActor(config.scheduler, run_ahead=1)
+    actor = SchedulerActor(config.scheduler, run_ahead=1, step_deadline_s=30.0)
     actor.start(CAPACITY, [rank_path], replica_path)
     rank, replica = rank_listener.accept(5.0), replica_listener.accept(5.0)
     worker = scripted.ScriptedWorker(config, step_s=0.0)

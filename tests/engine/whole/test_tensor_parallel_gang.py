@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from engine.runtime.replica.gang import GangOptions, start_gang
-from engine.runtime.replica.supervisor import Supervisor
+from engine.runtime.replica.gang import GangOptions
+from engine.runtime.replica.start import start_replica
 from engine.types import SamplingParams
 from tests.engine.model.tiny import TinyModel
 from tests.engine.runtime.serving import client_of, generate
@@ -22,13 +22,12 @@ async def test_a_gang_of_two_ranks_generates_what_one_rank_does(
     prompts, samplings = [[1, 2, 3], list(range(30)), [7]], [GREEDY, DRAWN, DRAWN]
     of_one_rank = tokens_of(run(tiny, prompts, samplings))
     config = tiny.config(tensor_parallel_size=2)
-    gang = await start_gang(config, GangOptions(num_cpus_per_rank=0.1))
-    supervisor = Supervisor(gang, config, replica="a", step_deadline_s=30.0)
+    supervisor = await start_replica(config, GangOptions(num_cpus_per_rank=0.1), replica="a")
     try:
         async with client_of(supervisor) as client:
             pairs = zip(prompts, samplings, strict=True)
             requests = [generate(client, prompt, sampling) for prompt, sampling in pairs]
             of_two_ranks = await asyncio.gather(*requests)
     finally:
-        supervisor.close()
+        await supervisor.close()
     assert of_two_ranks == list(of_one_rank.values())

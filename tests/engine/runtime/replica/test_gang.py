@@ -1,18 +1,22 @@
 import asyncio
 import logging
+import signal
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ray.exceptions import RayActorError, RayTaskError
 
-from engine.errors import ConfigError
+from engine.errors import ConfigError, EngineError, WorkerDied
 from engine.executor.rank_actor import RankActor
 from engine.runtime.messages import COMMANDS, OUTPUTS
 from engine.runtime.replica.gang import (
+    SCHEDULER,
     Gang,
     GangOptions,
     _connect,
@@ -21,6 +25,7 @@ from engine.runtime.replica.gang import (
     start_gang,
 )
 from engine.runtime.replica.scratch_folder import ScratchFolder
+from engine.runtime.replica.watch.gang_process import GangProcess
 from engine.runtime.scheduler_actor import SchedulerActor
 from engine.types import Capacity, Request, SamplingParams, int32
 from tests.channels import channel_pair
@@ -31,15 +36,16 @@ OPTIONS = GangOptions(
     num_cpus_per_rank=0.5,
     num_gpus_per_rank=0.25,
     worker_factory="tests.fakes.scripted_worker:load_worker",
-    step_deadline_s=7.0,
 )
 CAPACITY = Capacity(num_blocks=8, block_size=4, num_rows=3, num_swap_blocks=2, block_copy_s=0.3)
 
 
 @pytest.fixture
-def local_ray(monkeypatch: pytest.MonkeyPatch) -> LocalRay:
+def local_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalRay]:
     monkeypatch.setattr("gc.freeze", lambda: None)
-    return LocalRay(monkeypatch)
+    local_ray = LocalRay(monkeypatch)
+    yield local_ray
+    local_ray.close()
 
 
 @pytest.fixture
@@ -51,12 +57,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @asynccontextmanager
 async def running(**settings: Any) -> AsyncIterator[Gang]:
-    gang = await start_gang(scripted.engine_config(**settings), OPTIONS)
+    config = replace(scripted.engine_config(**settings), step_deadline_s=7.0)
+    gang = await start_gang(config, OPTIONS)
     try:
         yield gang
     finally:
         gang.channel.close()
-        gang.close()
+        await gang.close()
 
 
 def fail_as_ray_does(error: Exception) -> None:
@@ -64,19 +71,23 @@ def fail_as_ray_does(error: Exception) -> None:
     raise make("load", "the frames of two processes", error)
 
 
-class FailingRank:
-    """A rank whose weights cannot be loaded."""
+def process(name: str, **calls: Any) -> GangProcess:
+    """A process whose actor has only these methods."""
+    return GangProcess(name, SimpleNamespace(**calls))
 
-    def __init__(self, error: Exception) -> None:
-        self.load = LocalCall(lambda: fail_as_ray_does(error))
+
+def failing_rank(error: Exception) -> GangProcess:
+    """A rank whose weights cannot be loaded."""
+    return process("rank 0", load=LocalCall(lambda: fail_as_ray_does(error)))
 
 
 class SlowRank:
-    """A rank that has loaded once it was asked how far it is."""
+    """A rank that has loaded once it was asked twice how far it is."""
 
     def __init__(self) -> None:
         self.load, self.loaded_bytes = self, LocalCall(self._loaded_bytes)
         self._was_asked = asyncio.Event()
+        self._num_asked = 0
         self._loop = asyncio.get_running_loop()
 
     async def remote(self) -> Capacity:
@@ -84,28 +95,34 @@ class SlowRank:
         return CAPACITY
 
     def _loaded_bytes(self) -> tuple[int, int]:
-        self._loop.call_soon_threadsafe(self._was_asked.set)
+        self._num_asked += 1
+        if self._num_asked == 2:
+            self._loop.call_soon_threadsafe(self._was_asked.set)
         return 3, 5
 
 
-class Process:
-    """Answers a ping or is dead."""
+class Asked:
+    """Answers a ping, is dead, or never answers."""
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self, error: Exception | None = None, *, is_frozen: bool = False) -> None:
         self.num_pings = 0
-        self.ping = LocalCall(self._answer)
         self._error = error
+        self._is_frozen = is_frozen
 
-    def _answer(self) -> None:
+    async def remote(self) -> None:
         self.num_pings += 1
+        if self._is_frozen:
+            await asyncio.Event().wait()
         if self._error is not None:
             raise self._error
 
 
-async def ping(folder: ScratchFolder, *processes: Process) -> None:
+async def ping(folder: ScratchFolder, scheduler: Asked, *ranks: Asked) -> None:
     channel, far = channel_pair()
+    processes = [process(f"rank {rank}", ping=asked) for rank, asked in enumerate(ranks)]
+    gang = Gang(process(SCHEDULER, ping=scheduler), processes, folder, channel, CAPACITY)
     try:
-        await Gang(processes, folder, channel, CAPACITY).ping()
+        await gang.ping(0.05)
     finally:
         channel.close()
         far.close()
@@ -138,6 +155,7 @@ async def test_a_gang_computes_what_its_scheduler_is_sent(
         assert [Path(path).name for path in files_in(folder) if "/" in path] == ["owner"]
     assert files_in(folder) == []
     assert sorted(map(id, local_ray.killed)) == sorted(map(id, local_ray.started))
+    assert all(actor.process.poll() is not None for actor in local_ray.started)
 
 
 async def test_every_process_has_its_resources_and_its_bundle(
@@ -175,14 +193,41 @@ async def test_a_gang_that_cannot_start_leaves_nothing_behind(
     with pytest.raises(ConfigError, match="no weights here"):
         await start_gang(scripted.engine_config(), options)
     assert len(local_ray.killed) == len(local_ray.started) == 3
+    assert all(actor.process.poll() is not None for actor in local_ray.started)
+    assert files_in(folder) == []
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing_behind(
+    local_ray: LocalRay, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loading = asyncio.Event()
+
+    async def load_for_ever(ranks: object) -> Capacity:
+        loading.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr("engine.runtime.replica.gang._load", load_for_ever)
+    starting = asyncio.create_task(start_gang(scripted.engine_config(), OPTIONS))
+    await loading.wait()
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert all(actor.process.poll() is not None for actor in local_ray.started)
     assert files_in(folder) == []
 
 
 async def test_what_a_rank_says_about_its_configuration_is_raised_as_it_is() -> None:
     with pytest.raises(ConfigError, match=r"^no weights$"):
-        await _load([FailingRank(ConfigError("no weights"))])
-    with pytest.raises(RayTaskError):
-        await _load([FailingRank(ValueError("a bug"))])
+        await _load([failing_rank(ConfigError("no weights"))])
+
+
+async def test_another_error_or_a_death_while_loading_names_its_rank() -> None:
+    with pytest.raises(EngineError, match=r"^rank 0 failed while it loaded: ValueError: a bug$"):
+        await _load([failing_rank(ValueError("a bug"))])
+    dead = process("rank 1", load=Asked(RayActorError(error_msg="it\nwas killed")))
+    with pytest.raises(WorkerDied, match=r"^rank 1 died while it loaded: was killed$"):
+        await _load([process("rank 0", load=Asked(is_frozen=True)), dead])
 
 
 async def test_the_progress_of_all_ranks_is_logged_while_they_load(
@@ -190,7 +235,8 @@ async def test_the_progress_of_all_ranks_is_logged_while_they_load(
 ) -> None:
     monkeypatch.setattr("engine.runtime.replica.gang.PROGRESS_PERIOD_S", 0.0)
     with caplog.at_level(logging.INFO):
-        assert await _load([SlowRank(), SlowRank()]) == CAPACITY
+        ranks = [GangProcess(f"rank {rank}", SlowRank()) for rank in range(2)]
+        assert await _load(ranks) == CAPACITY
     assert "weights_loading bytes=6 of=10" in caplog.text
     assert "weights_loaded ranks=2" in caplog.text
 
@@ -199,19 +245,49 @@ async def test_a_ping_asks_every_process_and_raises_what_one_answers(
     folder: Path,
 ) -> None:
     scratch = ScratchFolder()
-    processes = [Process(), Process()]
+    processes = [Asked(), Asked(), Asked()]
     await ping(scratch, *processes)
-    assert [process.num_pings for process in processes] == [1, 1]
-    with pytest.raises(RayActorError):
-        await ping(scratch, Process(), Process(RayActorError()))
+    assert [asked.num_pings for asked in processes] == [1, 1, 1]
+    with pytest.raises(WorkerDied, match="rank 1 died: killed"):
+        await ping(
+            scratch, Asked(is_frozen=True), Asked(), Asked(RayActorError(error_msg="killed"))
+        )
     scratch.close()
 
 
-async def test_no_socket_is_left_when_a_process_fails_to_connect(folder: Path) -> None:
-    class Unwilling:
-        listen = LocalCall(lambda _: fail_as_ray_does(ValueError("a bug")))
+async def test_a_ping_names_those_that_do_not_answer_in_time(folder: Path) -> None:
+    scratch = ScratchFolder()
+    with pytest.raises(WorkerDied, match=r"^rank 1, the scheduler did not answer a ping in 0.05 s"):
+        await ping(scratch, Asked(is_frozen=True), Asked(), Asked(is_frozen=True))
+    scratch.close()
 
-    unwilling: list[Any] = [Unwilling()]
-    with pytest.raises(RayTaskError):
-        await _connect(None, unwilling, folder, CAPACITY)
+
+async def test_a_process_that_ends_by_itself_is_seen_and_named(
+    local_ray: LocalRay, folder: Path
+) -> None:
+    async with running() as gang:
+        assert gang.ended() == []
+        local_ray.started[1].process.kill()
+        await asyncio.wait_for(gang.end(), 10)
+        assert gang.ended() == ["rank 1"]
+        assert await gang.explain(["rank 1"]) == "rank 1 died: its process has ended"
+        assert await gang.explain([]) == ""
+
+
+async def test_the_ranks_can_be_killed_before_the_scheduler(
+    local_ray: LocalRay, folder: Path
+) -> None:
+    async with running() as gang:
+        gang.kill_ranks()
+        *ranks, scheduler = local_ray.started
+        for rank in ranks:
+            assert rank.process.wait(10) == -signal.SIGKILL
+        assert scheduler.process.poll() is None
+
+
+async def test_no_socket_is_left_when_a_process_fails_to_connect(folder: Path) -> None:
+    listen = LocalCall(lambda _: fail_as_ray_does(ValueError("a bug")))
+    unwilling = process("rank 0", listen=listen)
+    with pytest.raises(EngineError, match=r"cannot be connected: ValueError: a bug$"):
+        await _connect(process(SCHEDULER), [unwilling], folder, CAPACITY)
     assert files_in(folder) == []

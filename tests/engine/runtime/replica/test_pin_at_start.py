@@ -112,7 +112,7 @@ async def test_a_prefix_that_cannot_be_pinned_is_an_error_of_the_configuration(
 
 async def test_the_end_of_the_engine_ends_the_warm_up(pinning: Pinning) -> None:
     task = await pinning.start(pin_configured_prefixes(pinning.replica.supervisor, [prefix("a")]))
-    pinning.replica.supervisor.close()
+    await pinning.replica.supervisor.close()
     with pytest.raises(EngineError, match="stopped"):
         await task
 
@@ -176,4 +176,6 @@ async def test_the_local_handle_passes_everything_to_its_supervisor(
         await clock.advance(0.8 * LIMITS.lease_s)
         await handle.renew("a", 1, 0)
     assert not reader.has_ended
+    replica.gang.die("rank 0")
+    await settle()
     assert not await handle.is_ready()

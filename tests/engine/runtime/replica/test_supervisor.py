@@ -43,7 +43,7 @@ async def test_an_id_that_is_open_is_refused(replica: Replica) -> None:
 async def test_a_full_queue_is_refused_with_the_time_that_recent_requests_took(
     clock: LoopClock,
 ) -> None:
-    replica = Replica(max_num_waiting=2)
+    replica = await Replica.started(max_num_waiting=2)
     replica.submit(1, 1, n=2)
     # one request has ended, though two choices have
     await replica.step((1, 5, LENGTH, 0), (1, 5, LENGTH, 1))
@@ -57,7 +57,7 @@ async def test_a_full_queue_is_refused_with_the_time_that_recent_requests_took(
     refusal = replica.submit(1, 5).refusal
     assert refusal is not None
     assert (refusal.code, refusal.retry_after_s) == ("queue_full", 4.0)
-    replica.close()
+    await replica.close()
 
 
 async def test_each_client_gets_its_own_rows(replica: Replica) -> None:
@@ -127,7 +127,7 @@ async def test_a_client_that_leaves_with_nothing_open_is_forgotten_in_silence(
 async def test_a_client_that_does_not_read_is_given_up(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    replica = Replica(limits=replace(LIMITS, max_undelivered_bytes=2000))
+    replica = await Replica.started(limits=replace(LIMITS, max_undelivered_bytes=2000))
     replica.submit(1, 7)
     replica.submit(2, 8)
     replica.commands()
@@ -141,19 +141,19 @@ async def test_a_client_that_does_not_read_is_given_up(
     assert "slow" in str(taken.error)
     assert caplog.text.count("client_lost client=1 reason=slow open=1") == 1
     assert not reading.has_ended
-    replica.close()
+    await replica.close()
 
 
 async def test_a_client_that_does_not_read_the_last_output_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    replica = Replica(limits=replace(LIMITS, max_undelivered_bytes=1))
+    replica = await Replica.started(limits=replace(LIMITS, max_undelivered_bytes=1))
     replica.submit(1, 7)
     replica.commands()
     await replica.step((7, 5, LENGTH))
     assert caplog.text.count("client_lost client=1 reason=slow open=0") == 1
     assert replica.commands() == []
-    replica.close()
+    await replica.close()
 
 
 async def test_aborts_and_releases_go_to_the_scheduler(replica: Replica) -> None:

@@ -1,0 +1,101 @@
+"""`serve run`, but the end of a start that fails is an end: exit code 1, and the reason.
+
+Ray Serve keeps `serve run` alive when no application of the file could be started, and after other
+errors lets it end with code 0. It takes the same arguments: `python -m app.serve.run FILE`.
+"""
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+
+import ray
+from ray import serve
+from ray.serve import scripts
+from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
+
+LOOK_S = 0.5
+
+
+class StartWatch:
+    """Looks at the applications in a thread of its own, until all run or one has failed.
+
+    Attributes:
+        failure: why the start has failed; empty as long as it has not.
+    """
+
+    def __init__(self) -> None:
+        self.failure = ""
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="start", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no longer."""
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._is_over.wait(LOOK_S):
+            applications = serve.status().applications if ray.is_initialized() else {}
+            failed = {name: app for name, app in applications.items() if _has_failed(app)}
+            if failed:
+                self.failure = "; ".join(
+                    f"application {name!r} cannot start: {reason_of(app)}"
+                    for name, app in failed.items()
+                )
+                # as by Ctrl-C, which is what `serve run` waits for
+                main_thread = threading.main_thread().ident
+                assert main_thread is not None
+                signal.pthread_kill(main_thread, signal.SIGINT)
+                return
+            if applications and all(map(_runs, applications.values())):
+                return
+
+
+def reason_of(application: ApplicationStatusOverview) -> str:
+    """Why an application could not be started, in one line, without tracebacks."""
+    messages = [application.message]
+    messages += [each.message for each in application.deployments.values()]
+    # the last of them that says anything is the closest to the cause
+    lines = [line.strip() for message in messages for line in message.splitlines()]
+    return next((line for line in reversed(lines) if line), "no reason is known")
+
+
+def _has_failed(application: ApplicationStatusOverview) -> bool:
+    return application.status == ApplicationStatus.DEPLOY_FAILED
+
+
+def _runs(application: ApplicationStatusOverview) -> bool:
+    return application.status == ApplicationStatus.RUNNING
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve until Ctrl-C or an error; return the exit code."""
+    # a shell that starts this in the background has it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    watch = StartWatch()
+    watch.start()
+    started_s = time.monotonic()
+    code = 0
+    try:
+        scripts.cli.main(["run", *arguments], standalone_mode=False)
+    except SystemExit as end:
+        # `serve run` ends in the same way after Ctrl-C and after an error of its own
+        is_asked_for = not end.code and isinstance(end.__context__, KeyboardInterrupt)
+        code = 0 if is_asked_for else 1
+    finally:
+        watch.stop()
+    if watch.failure:
+        seconds = time.monotonic() - started_s
+        sys.stderr.write(f"error: {watch.failure}; ended after {seconds:.0f} s\n")
+        return 1
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Watches the processes of a gang, and has another gang started when one is lost."""
