@@ -75,14 +75,18 @@ class Retries:
         """Seconds until the next try, since no replica took it.
 
         Raises:
+            EngineUnavailable: if the time is over, and a replica said that it will be ready.
             EngineError: if the time is over.
         """
         left_s = self._deadline_s - now_s
         if left_s <= 0:
-            raise EngineError(
+            message = (
                 f"no engine replica has taken request {self._request_id} for "
                 f"{self._config.resume_timeout_s:g} s: {cause}"
-            ) from cause
+            )
+            if isinstance(cause, EngineUnavailable):
+                raise EngineUnavailable(message, retry_after_s=cause.retry_after_s) from cause
+            raise EngineError(message) from cause
         delay_s = self._next_delay_s
         self._next_delay_s = min(2 * delay_s, MAX_DELAY_S)
         if isinstance(cause, EngineUnavailable):

@@ -167,7 +167,7 @@ def test_alternatives_of_beams_go_with_their_rows() -> None:
         beam_top_logprobs=float32([-1.0, -2.0, -1.5]),
     )
     parts = split_by_client(reported, b"", {2: "a", 3: "b"})
-    found = {}
+    found: dict[int, list[tuple[list[int], list[int], list[float]]]] = {}
     for part in (reported, *map(OUTPUTS.decode, parts.values())):
         for request_id, delta in deltas([part]):
             steps = [

@@ -25,6 +25,12 @@ def test_delays_grow_up_to_a_limit_and_end_in_time() -> None:
         tries.delay_s(160.0, LOST)
 
 
+def test_who_has_to_give_up_hears_when_a_replica_will_be_ready() -> None:
+    with pytest.raises(EngineUnavailable, match="request 7 for 60 s: rebuilding") as caught:
+        retries().delay_s(160.0, EngineUnavailable("rebuilding", retry_after_s=9.0))
+    assert caught.value.retry_after_s == 9.0
+
+
 def test_requests_that_were_lost_together_come_back_one_after_the_other() -> None:
     assert len({retries().delay_s(100.0, LOST) for _ in range(8)}) > 1
 
