@@ -99,7 +99,7 @@ RESUMPTION_MUTANTS = [
         BeamSearch,
         BeamSearch.replay,
         "self._length += 1",
-        "pass",
+        "self._length = 1",
     ),
     mutant(
         "beams that go on have no alternatives",
