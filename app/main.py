@@ -29,7 +29,7 @@ from app.serve.startup import config_errors_without_traceback
 from app.settings.config import DEFAULT_STREAM_INTERVAL_MS, AppConfig, parse_config
 from app.settings.sampling_defaults import read_sampling_defaults
 from app.text.tokenizer import Tokenizer
-from engine.config import EngineConfig
+from engine.config import EngineConfig, ResumeConfig
 from engine.errors import ConfigError
 from engine.runtime.protocol import EngineClient
 from engine.runtime.replica.client_session import ClientLimits
@@ -63,8 +63,10 @@ def build(args: dict[str, Any]) -> Application:
     )
     ends = engine_config.scheduler.eos_token_ids
     make_app = partial(make_http_app, locate=locate_texts, settings=settings, end_token_ids=ends)
-    recorder = recorder_options(config)
-    return IngressDeployment.bind(engine, make_app, recorder)  # type: ignore[attr-defined,no-any-return]
+    resume = ResumeConfig(resume_timeout_s=config.resume_timeout_s, max_resumes=config.max_resumes)
+    return IngressDeployment.bind(  # type: ignore[attr-defined,no-any-return]
+        engine, make_app, resume, recorder_options(config)
+    )
 
 
 def with_tokenizer(config: EngineConfig) -> EngineConfig:

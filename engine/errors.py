@@ -76,6 +76,12 @@ class EngineUnavailable(EngineError):
         self.retry_after_s = retry_after_s
 
 
+class RequestCrashes(EngineError):
+    """The processes of engines died again and again while this request was in their batch."""
+
+    code = "request_crashes"
+
+
 class WorkerDied(EngineError):
     """A process of an engine replica ended, or did not answer in time."""
 

@@ -8,7 +8,13 @@ from starlette.exceptions import HTTPException
 from starlette.types import Send
 
 from app.protocol.errors import ModelNotFound
-from engine.errors import EngineError, EngineUnavailable, Overloaded, RequestError
+from engine.errors import (
+    EngineError,
+    EngineUnavailable,
+    Overloaded,
+    RequestCrashes,
+    RequestError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +107,8 @@ def describe(error: Exception) -> ErrorAnswer:
             return ErrorAnswer(
                 status=status, message=str(error), code=error.code, param=error.param
             )
+        case RequestCrashes():
+            return _crash_answer(error)
         case EngineError():
             wait_s = error.retry_after_s if isinstance(error, EngineUnavailable) else 1.0
             # the engine logs the cause once, so that not every open request repeats it
@@ -117,12 +125,22 @@ def describe(error: Exception) -> ErrorAnswer:
 
 def describe_broken_stream(error: Exception) -> ErrorAnswer:
     """Like `describe`, for an answer of which a part has been sent."""
-    if isinstance(error, EngineError):
+    if isinstance(error, EngineError) and not isinstance(error, RequestCrashes):
         logger.debug("engine_failed error=%r", error)
         return ErrorAnswer(
             status=503, message="the engine failed during generation", code="engine_failed"
         )
     return describe(error)
+
+
+def _crash_answer(error: RequestCrashes) -> ErrorAnswer:
+    return ErrorAnswer(
+        status=500,
+        message="the engine failed each time that it ran this request; do not send it again",
+        code=error.code,
+        # OpenAI's clients repeat what has failed by a 5xx, but for this header
+        headers={"x-should-retry": "false"},
+    )
 
 
 def _routing_error(error: HTTPException) -> ErrorAnswer:

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from app.recorder.flight_recorder import FlightRecorder, RecorderOptions
 from app.serve.handle import ServeEngineHandle, ask_all
-from engine.config import EngineConfig, PrefixConfig
+from engine.config import EngineConfig, PrefixConfig, ResumeConfig
 from engine.errors import EngineError
 from engine.runtime.client.client import RemoteEngineClient
 from engine.runtime.messages import PINS
@@ -44,10 +44,11 @@ class IngressDeployment:
         self,
         engine: DeploymentHandle[Any],
         make_app: Callable[[EngineClient], ASGIApp],
+        resume: ResumeConfig,
         recorder: RecorderOptions | None = None,
     ) -> None:
         _log_like_serve()
-        self._client = RemoteEngineClient(ServeEngineHandle(engine))
+        self._client = RemoteEngineClient(ServeEngineHandle(engine), resume=resume)
         self._recorder = FlightRecorder(self._client, recorder) if recorder else None
         self._make_app = make_app
 
@@ -79,7 +80,7 @@ class IngressDeployment:
 class EngineDeployment:
     """One engine replica: passes the calls of ingresses, as bytes, to its supervisor.
 
-    `engine.runtime.client.client.EngineHandle` describes the calls.
+    `engine.runtime.client.engine_handle.EngineHandle` describes the calls.
     """
 
     _supervisor: Supervisor | None = None

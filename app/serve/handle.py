@@ -9,7 +9,7 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
-from app.serve.router import session_of
+from app.serve.router import session_of, session_without
 from engine.errors import EngineError
 from engine.types import ALL_CHOICES
 
@@ -18,7 +18,10 @@ CALL_TIMEOUT_S = 10.0
 
 
 class ServeEngineHandle:
-    """Calls the deployment "Engine". Implements `engine.runtime.client.client.EngineHandle`."""
+    """Calls the deployment "Engine".
+
+    Implements `engine.runtime.client.engine_handle.EngineHandle`.
+    """
 
     def __init__(self, engine: DeploymentHandle[Any]) -> None:
         self._engine = engine
@@ -27,9 +30,13 @@ class ServeEngineHandle:
         """See `EngineHandle.replicas`."""
         return await ask_all(self._engine, "tag")
 
-    async def submit(self, client: int, request: bytes, replica: str | None = None) -> bytes:
+    async def submit(
+        self, client: int, request: bytes, replica: str | None = None, *, avoid: str | None = None
+    ) -> bytes:
         """See `EngineHandle.submit`."""
         engine = self._engine if replica is None else self._pinned(replica)
+        if avoid is not None:
+            engine = self._engine.options(session_id=session_without(avoid))
         verdict: bytes = await _answer(engine.submit.remote(client, request, replica))
         return verdict
 

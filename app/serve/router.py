@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
 _PIN = "replica:"
+_AVOID = "not-replica:"
 
 
 def session_of(replica: str) -> str:
@@ -13,8 +14,15 @@ def session_of(replica: str) -> str:
     return _PIN + replica
 
 
+def session_without(replica: str) -> str:
+    """The session id that leads to the replica with this tag only if there is no other."""
+    return _AVOID + replica
+
+
 class EngineRouter(RequestRouter):
     """Follows a pinned session to its replica; else the less loaded of two random replicas.
+
+    A replica that a session avoids comes last.
 
     The load is what the replicas report (`record_routing_stats`). Serve's own count of open calls
     is no measure, because all requests of a client share one stream. If a pinned replica is gone,
@@ -35,7 +43,10 @@ class EngineRouter(RequestRouter):
         for replica in candidate_replicas:
             if session == session_of(replica.replica_id.unique_id):
                 return [[replica]]
-        return [[replica] for replica in rank(candidate_replicas)]
+        ranked = rank(candidate_replicas)
+        # a stable sort: of the others the order stays
+        ranked.sort(key=lambda replica: session == session_without(replica.replica_id.unique_id))
+        return [[replica] for replica in ranked]
 
 
 def rank(replicas: Sequence[RunningReplica]) -> list[RunningReplica]:

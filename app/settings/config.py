@@ -181,6 +181,8 @@ class AppConfig(BaseModel):
         "max_model_len", default=None, shown="the model's, as far as the KV cache holds it"
     )
     max_num_waiting: int = engine_option("max_num_waiting")
+    resume_timeout_s: float = engine_option("resume_timeout_s")
+    max_resumes: int = engine_option("max_resumes")
     stream_interval_ms: float | None = option(
         "least time between two chunks of a stream, the first one excepted; longer ones "
         "save CPU time",

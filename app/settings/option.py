@@ -6,10 +6,19 @@ from typing import Any
 
 from pydantic import Field
 
-from engine.config import Device, EngineConfig, SchedulerConfig, bounds_of, doc_of
+from engine.config import (
+    Device,
+    EngineConfig,
+    ResumeConfig,
+    SchedulerConfig,
+    bounds_of,
+    doc_of,
+)
 
 # fields of the engine's configuration by name
 ENGINE_FIELDS = {each.name: each for each in (*fields(EngineConfig), *fields(SchedulerConfig))}
+# and those of what an ingress does about engines that it loses
+RESUME_FIELDS = {each.name: each for each in fields(ResumeConfig)}
 
 
 def option(doc: str, *, shown: str | None = None, **settings: Any) -> Any:
@@ -29,12 +38,12 @@ def engine_option(name: str, *, also: str = "", **settings: Any) -> Any:
     """Declare an option that is a field of the engine's configuration, where all about it stands.
 
     Args:
-        name: of the field of `EngineConfig` or `SchedulerConfig`.
+        name: of the field of `EngineConfig`, `SchedulerConfig` or `ResumeConfig`.
         also: continues the text, with what only the application does.
         settings: see `option`; they replace those of the field where the application has another
             unit or fills in the default.
     """
-    field = ENGINE_FIELDS[name]
+    field = (ENGINE_FIELDS | RESUME_FIELDS)[name]
     inherited: dict[str, Any] = {"default": field.default} | bounds_of(field)
     if field.type is float:
         inherited["allow_inf_nan"] = False

@@ -39,6 +39,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "api_keys_file", "cors_origins", "unknown_parameters", "stream_interval_ms",
         "limits.max_body_mib",
     ),
+    "Faults": ("resume_timeout_s", "max_resumes"),
     "Traces": ("flight_recorder.folder", "flight_recorder.max_mib"),
 }  # fmt: skip
 

@@ -1,7 +1,8 @@
 """Frozen configuration: the shape of a model, the settings of an engine and of its scheduler.
 
-Every field of `EngineConfig` and `SchedulerConfig` carries its default, its range and its text as
-metadata (see `documented`); the application's options and docs/configuration.md are made from them.
+Every field of `EngineConfig`, `SchedulerConfig` and `ResumeConfig` carries its default, its range
+and its text as metadata (see `documented`); the application's options and docs/configuration.md are
+made from them.
 """
 
 from engine.config.documented import bounds_of, doc_of, documented
@@ -15,6 +16,7 @@ from engine.config.engine import (
     PrefixConfig,
 )
 from engine.config.model import ModelConfig, RopeConfig
+from engine.config.resume import ResumeConfig
 from engine.config.scheduler import MemoryPolicy, PreemptionPolicy, SchedulerConfig
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "PlacementStrategy",
     "PreemptionPolicy",
     "PrefixConfig",
+    "ResumeConfig",
     "RopeConfig",
     "SchedulerConfig",
     "bounds_of",

@@ -96,9 +96,13 @@ class Scheduler:
         One with a `Pin` has its prompt computed and kept in the pool. It has one sequence of one
         token, and ends without output: by LENGTH when the prefix is pinned.
 
+        One with `Progress` goes on where it was, before all new ones. Its choices that have ended
+        end again, without output.
+
         Raises:
-            InvalidRequest, PromptTooLong: if it can never be served, or its prefix cannot be pinned
-                (see `PinnedPrefixes.reserve`); nothing is changed.
+            InvalidRequest, PromptTooLong: if it can never be served, its progress is none of this
+                request, or its prefix cannot be pinned (see `PinnedPrefixes.reserve`); nothing is
+                changed.
         """
         if request.request_id in self._groups:
             raise InvalidRequest(f"request {request.request_id} is open already")
@@ -108,6 +112,9 @@ class Scheduler:
         self._next_sequence_id += group.num_sequences
         self._groups[request.request_id] = group
         self._queues.add(group)
+        for sequence in group.sequences if group.beam is None else ():
+            if sequence.finish_reason is not UNFINISHED:
+                self._output.end(group, sequence.choice, sequence.finish_reason)
 
     def abort(self, request_id: int, choice: int = ALL_CHOICES) -> None:
         """End a request wherever it is, or one choice of it; what is not open is ignored.

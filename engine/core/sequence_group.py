@@ -8,15 +8,16 @@ As in `sequence`, no other module assigns to a field. Who calls what:
     Decoding         fork_beam, defer_abort, abort_choice
     OutputBuilder    report_cached_tokens, report_preemptions
     DeferredRelease  release_reserved_rows
+    resumption       resume_prompt, resume_choices, resume_beams, defer_abort
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from engine.core.decoding.beam_search import BeamSearch
 from engine.core.sequence import UNFINISHED, Sequence
-from engine.types import FinishReason, Request, SamplingParams
+from engine.types import FinishReason, IntColumn, Request, SamplingParams, int32
 
 
 class Status(Enum):
@@ -77,6 +78,11 @@ class SequenceGroup:
         return len(self.request.prompt) - 1 if asks else 0
 
     @property
+    def is_quarantined(self) -> bool:
+        """Whether no other group may run beside it."""
+        return self.request.progress is not None and self.request.progress.is_quarantined
+
+    @property
     def live(self) -> list[Sequence]:
         """Sequences that go on."""
         return [s for s in self.sequences if s.finish_reason is UNFINISHED]
@@ -128,6 +134,35 @@ class SequenceGroup:
         """Whether every plan that touches it is complete, and its rows are given back."""
         return not any(s.num_in_flight or s.row >= 0 for s in self.sequences)
 
+    def resume_prompt(self, num_reported: int) -> None:
+        """Note how many prompt tokens a lost engine has reported the log-probabilities of."""
+        self.num_prompt_reported = num_reported
+
+    def resume_choices(self, choices: Iterable[tuple[IntColumn, FinishReason]]) -> None:
+        """Take up sequences that have begun, in order: the output of each, and how it has ended."""
+        first = self.sequences[0]
+        self.sequences = [
+            Sequence(
+                sequence_id=first.sequence_id + choice,
+                choice=choice,
+                prompt=first.prompt,
+                output=output,
+                finish_reason=reason,
+            )
+            for choice, (output, reason) in enumerate(choices)
+        ]
+        if self.beam is None:
+            # what the cache had for the first tokens was reported with them
+            self.num_cached_tokens = 0
+
+    def resume_beams(self, outputs: Mapping[int, IntColumn]) -> None:
+        """Take up the open beams of a search by index; those between them may be forked into."""
+        gap = (int32(), FinishReason.STOP)
+        self.resume_choices(
+            (outputs[index], UNFINISHED) if index in outputs else gap
+            for index in range(max(outputs) + 1)
+        )
+
     def start_running(self) -> None:
         """Enter the batch, for the first time or after a preemption."""
         assert self.status in (Status.WAITING, Status.SWAPPED)
@@ -153,7 +188,8 @@ class SequenceGroup:
             sequence.prefill_end = sequence.num_known
             sequence.num_scheduled = count
         if self.num_cached_tokens < 0:
-            self.num_cached_tokens = num_cached[0]
+            # of a search that goes on from another engine's beams, its output may be there too
+            self.num_cached_tokens = min(num_cached[0], len(self.request.prompt))
 
     def fork_sibling(self, parent: Sequence, step: int) -> Sequence:
         """Make the next sequence of the group, in a reserved row, as a fork of a parent.

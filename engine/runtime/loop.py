@@ -67,8 +67,9 @@ class EngineLoop:
             self._engine.scheduler.release_prefix(salt, name)
 
     def _add(self, request: Request) -> None:
+        age_s = request.progress.age_s if request.progress is not None else 0.0
         try:
-            self._engine.scheduler.add(replace(request, arrival_s=self._clock()))
+            self._engine.scheduler.add(replace(request, arrival_s=self._clock() - age_s))
         except RequestError as error:
             # the replica's admission has accepted what the core refuses; only this request fails
             logger.warning("request_refused request_id=%d reason=%s", request.request_id, error)

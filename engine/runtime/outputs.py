@@ -138,13 +138,18 @@ def _rows_of(requests: IntColumn, clients: Mapping[int, Client]) -> dict[Client,
 
 def _gather_beams(output: StepOutput, gathered: dict[tuple[int, int], _Gathered]) -> None:
     start = 0
+    top_ends = [0, *accumulate(output.beam_top_counts)]
     for request_id, run in groupby(output.beam_requests):
         end = start + sum(1 for _ in run)
+        tops = slice(top_ends[start], top_ends[end]) if output.beam_top_counts else slice(0)
         step = BeamStep(
             indices=output.beam_indices[start:end],
             parents=output.beam_parents[start:end],
             tokens=output.beam_tokens[start:end],
             logprobs=output.beam_logprobs[start:end],
+            top_counts=output.beam_top_counts[start:end],
+            top_tokens=output.beam_top_tokens[tops],
+            top_logprobs=output.beam_top_logprobs[tops],
         )
         gathered.setdefault((request_id, BEAM_CHOICE), _Gathered()).beam_steps.append(step)
         start = end
@@ -172,14 +177,12 @@ def _gather(output: StepOutput, gathered: dict[tuple[int, int], _Gathered]) -> N
 
 
 def _select(output: StepOutput, rows: Sequence[int], beams: Sequence[int]) -> StepOutput:
-    top_counts, top_tokens, top_logprobs = int32(), int32(), float32()
-    if output.top_counts:
-        ends = list(accumulate(output.top_counts))
-        for row in rows:
-            start = ends[row] - output.top_counts[row]
-            top_counts.append(output.top_counts[row])
-            top_tokens += output.top_tokens[start : ends[row]]
-            top_logprobs += output.top_logprobs[start : ends[row]]
+    top_counts, top_tokens, top_logprobs = _select_tops(
+        output.top_counts, output.top_tokens, output.top_logprobs, rows
+    )
+    beam_tops = _select_tops(
+        output.beam_top_counts, output.beam_top_tokens, output.beam_top_logprobs, beams
+    )
     request_ids = int64([output.request_ids[row] for row in rows])
     cached, preemptions = output.cached_tokens, output.preemptions
     return StepOutput(
@@ -201,4 +204,21 @@ def _select(output: StepOutput, rows: Sequence[int], beams: Sequence[int]) -> St
         beam_parents=int32([output.beam_parents[row] for row in beams]),
         beam_tokens=int32([output.beam_tokens[row] for row in beams]),
         beam_logprobs=float32([output.beam_logprobs[row] for row in beams]),
+        beam_top_counts=beam_tops[0],
+        beam_top_tokens=beam_tops[1],
+        beam_top_logprobs=beam_tops[2],
     )
+
+
+def _select_tops(
+    counts: IntColumn, tokens: IntColumn, logprobs: FloatColumn, rows: Sequence[int]
+) -> tuple[IntColumn, IntColumn, FloatColumn]:
+    selected = int32(), int32(), float32()
+    if counts:
+        ends = list(accumulate(counts))
+        for row in rows:
+            start = ends[row] - counts[row]
+            selected[0].append(counts[row])
+            selected[1].extend(tokens[start : ends[row]])
+            selected[2].extend(logprobs[start : ends[row]])
+    return selected

@@ -4,11 +4,19 @@
 """
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from engine.runtime.messages import PrefixInfo
-from engine.types import FinishReason, FloatColumn, IntColumn, Pin, SamplingParams
+from engine.types import (
+    FinishReason,
+    FloatColumn,
+    IntColumn,
+    Pin,
+    SamplingParams,
+    float32,
+    int32,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +27,9 @@ class BeamStep:
     parents: IntColumn
     tokens: IntColumn
     logprobs: FloatColumn
+    top_counts: IntColumn = field(default_factory=int32)
+    top_tokens: IntColumn = field(default_factory=int32)
+    top_logprobs: FloatColumn = field(default_factory=float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +65,8 @@ class Delta:
 class TokenStream(Protocol):
     """The output of one request, in order. Ends after every choice has finished.
 
-    Iterating raises EngineError when the engine dies before the end, and RequestError when the
-    request is refused after all.
+    It goes on, without a gap or a repeat, on another engine replica when its own is lost. Iterating
+    raises EngineError when it cannot, and RequestError when the request is refused after all.
     """
 
     request_id: int

@@ -16,6 +16,7 @@ from engine.types.output import (
     StepOutput,
     StepStats,
 )
+from engine.types.progress import Progress, SearchSteps
 from engine.types.request import ALL_CHOICES, PATTERN_MET, Pin, Request, SamplingParams, StopPattern
 from engine.types.step import NONE_ALLOWED, RowAdmission, StepPlan, StepResult
 
@@ -34,10 +35,12 @@ __all__ = [
     "MemoryUsage",
     "Pin",
     "PinnedPrefix",
+    "Progress",
     "Refusal",
     "Request",
     "RowAdmission",
     "SamplingParams",
+    "SearchSteps",
     "StepOutput",
     "StepPlan",
     "StepResult",

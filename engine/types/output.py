@@ -97,6 +97,8 @@ class StepOutput:
             or `ENDED_BY_PATTERN`, adds a token to what the parent was before the step. Beams that
             are not named are gone; the first parent is 0.
         beam_logprobs: float32 of the tokens.
+        beam_top_counts, beam_top_tokens, beam_top_logprobs: int32, int32 and float32, the most
+            likely tokens in the place of each, where the request asks for them; see `StepResult`.
         failure: why the workers cannot go on; set in the last output of a scheduler only.
     """
 
@@ -119,4 +121,7 @@ class StepOutput:
     beam_parents: IntColumn = field(default_factory=int32)
     beam_tokens: IntColumn = field(default_factory=int32)
     beam_logprobs: FloatColumn = field(default_factory=float32)
+    beam_top_counts: IntColumn = field(default_factory=int32)
+    beam_top_tokens: IntColumn = field(default_factory=int32)
+    beam_top_logprobs: FloatColumn = field(default_factory=float32)
     failure: str = ""

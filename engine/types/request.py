@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engine.types.columns import IntColumn
+from engine.types.progress import Progress
 
 # what an abort of the whole request has in the place of a choice
 ALL_CHOICES = -2
@@ -135,6 +136,7 @@ class Request:
         arrival_s: seconds on the clock that drives the engine.
         pin: keep the full blocks of the prompt. Such a request has one sequence of one token, which
             is not reported: it ends without output once the prompt is computed.
+        progress: what an engine that is lost has generated for it; None for a new request.
     """
 
     request_id: int
@@ -143,3 +145,4 @@ class Request:
     arrival_s: float = 0.0
     salt: bytes = b""
     pin: Pin | None = None
+    progress: Progress | None = None

@@ -67,9 +67,13 @@ class FakeEngineHandle:
         self.replica = "a"
         self.all_replicas = ["a"]
         self.lost_replicas: set[str] = set()
+        # chosen instead of `replica` by who avoids that
+        self.spare: str | None = None
+        self.avoided: list[str | None] = []
         self.refusal: Refusal | None = None
+        # of the next submissions, one after the other: refused by one replica, or unreachable
+        self.failures: list[Refusal | EngineError] = []
         self.is_up = True
-        self.loses_verdicts = False
         self.loses_aborts = False
         self.may_answer = asyncio.Event()
         self.may_answer.set()
@@ -89,16 +93,21 @@ class FakeEngineHandle:
         self._check_up()
         return self.all_replicas
 
-    async def submit(self, client: int, request: bytes, replica: str | None = None) -> bytes:
+    async def submit(
+        self, client: int, request: bytes, replica: str | None = None, *, avoid: str | None = None
+    ) -> bytes:
         self._check_up()
         if replica in self.lost_replicas:
             raise EngineError(f"replica {replica} is gone")
         await self.may_answer.wait()
         self.requests.append(REQUESTS.decode(request))
         self.submitted.put_nowait(self.requests[-1])
-        if self.loses_verdicts:
-            raise EngineError("no answer in time")
-        return VERDICTS.encode(Verdict(replica=replica or self.replica, refusal=self.refusal))
+        self.avoided.append(avoid)
+        refusal = self.failures.pop(0) if self.failures else self.refusal
+        if isinstance(refusal, EngineError):
+            raise refusal
+        chosen = self.spare if avoid == self.replica and self.spare else self.replica
+        return VERDICTS.encode(Verdict(replica=replica or chosen, refusal=refusal))
 
     async def abort(
         self, replica: str, request_ids: tuple[int, ...], choice: int = ALL_CHOICES

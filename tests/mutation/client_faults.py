@@ -1,19 +1,23 @@
 """Faults of the ingress's side of the engine, and of the messages between the processes."""
 
 from engine.runtime.client.client import RemoteEngineClient
+from engine.runtime.client.journal import Journal
 from engine.runtime.client.lease import Lease
+from engine.runtime.client.open_requests import OpenRequests
 from engine.runtime.client.prefix_list import list_prefixes, merge_prefixes
+from engine.runtime.client.retries import Retries
 from engine.runtime.client.token_stream import RemoteTokenStream
 from engine.runtime.loop import EngineLoop
 from engine.runtime.messages import error_of, refusal_of
 from engine.runtime.outputs import _gather, _select, split_by_client
+from engine.runtime.replica.admission import Admission
 from engine.runtime.scheduler_actor import _exit, _run
 from tests.mutation.mutant import Fault
 
-ONLY_CLIENT_FAULTS = [
+REQUEST_FAULTS = [
     Fault(
         what="a submission that is cancelled before its verdict runs on",
-        function=RemoteEngineClient._submit,
+        function=OpenRequests.offer,
         old="self._spawn(self._withdraw(call, request_id))",
         new="pass",
         noticed_by="test_a_submission_cancelled_before_its_verdict_is_aborted",
@@ -21,23 +25,23 @@ ONLY_CLIENT_FAULTS = [
     ),
     Fault(
         what="a request is aborted on another replica",
-        function=RemoteEngineClient._send_abort,
+        function=OpenRequests._send_abort,
         old="self._handle.abort(stream.replica,",
-        new="self._handle.abort(min(self._followed),",
+        new='self._handle.abort("a",',
         noticed_by="test_a_request_is_aborted_on_the_replica_that_has_it",
         aspect="aborts",
     ),
     Fault(
         what="an abort of one choice ends all",
-        function=RemoteEngineClient._send_abort,
-        old="(stream.request_id,), choice)",
-        new="(stream.request_id,))",
+        function=OpenRequests._send_abort,
+        old="(request_id,), choice)",
+        new="(request_id,))",
         noticed_by="test_a_single_choice_is_aborted",
         aspect="aborts",
     ),
     Fault(
         what="a request whose verdict was lost runs on",
-        function=RemoteEngineClient._deliver,
+        function=OpenRequests.deliver,
         old="self._abort_unknown(replica, request_id)",
         new="pass",
         noticed_by="test_a_request_whose_verdict_was_lost_is_aborted_at_its_first_output",
@@ -45,25 +49,199 @@ ONLY_CLIENT_FAULTS = [
     ),
     Fault(
         what="an abort is sent for every output that comes after it",
-        function=RemoteEngineClient._abort_unknown,
+        function=OpenRequests._abort_unknown,
         old="self._streams[request_id] = stream",
         new="pass",
         noticed_by="test_a_request_whose_verdict_was_lost_is_aborted_at_its_first_output",
         aspect="aborts",
     ),
     Fault(
+        what="a request ends with its first choice",
+        function=OpenRequests.deliver,
+        old="if found.has_ended and",
+        new="if",
+        noticed_by="test_a_choice_that_has_ended_does_not_end_again",
+    ),
+    Fault(
+        what="output of the engine that was lost is taken for that of its successor",
+        function=OpenRequests._lose,
+        old="stream.submission_id = next(self._request_ids)",
+        new="pass",
+        noticed_by="test_what_a_lost_engine_still_sends_is_dropped_and_aborted",
+    ),
+    Fault(
+        what="a lost engine that was only out of reach runs on",
+        function=OpenRequests.lose_all,
+        old="self._spawn(self._abort_lost(replica, ids))",
+        new="pass",
+        noticed_by="test_what_a_lost_engine_still_sends_is_dropped_and_aborted",
+    ),
+    Fault(
+        what="the replica that has just failed is asked again though there is another",
+        function=OpenRequests.place,
+        old="avoid=lost",
+        new="avoid=None",
+        noticed_by="test_a_request_goes_on_with_another_engine_without_gap_or_repeat",
+    ),
+    Fault(
+        what="a request that waits for an engine cannot be aborted",
+        function=OpenRequests.abort,
+        old="self._resuming[stream].cancel()",
+        new="pass",
+        noticed_by="test_an_abort_ends_a_request_that_no_engine_has",
+    ),
+    Fault(
+        what="a choice that was aborted while its request was placed runs on",
+        function=OpenRequests.place,
+        old="self._spawn(self._send_abort(stream, choice))",
+        new="pass",
+        noticed_by="test_a_choice_aborted_between_submission_and_verdict_is_aborted",
+    ),
+    Fault(
+        what="a crash counts only if the last choice was in the batch",
+        function=OpenRequests.deliver,
+        old="has_crashed or lost.get(found, False)",
+        new="has_crashed",
+        noticed_by="test_one_crash_of_several_choices_is_one",
+    ),
+    Fault(
+        what="a death while a request waited counts as a crash of it",
+        function=OpenRequests.deliver,
+        old="delta.finish_reason is FinishReason.CRASHED",
+        new="True",
+        noticed_by="test_a_request_of_which_gangs_die_runs_by_itself_and_is_then_given_up",
+    ),
+    Fault(
+        what="a verdict for what was lost before it counts",
+        function=OpenRequests.offer,
+        old="stream.is_placed = request_id in self._streams",
+        new="stream.is_placed = True",
+        noticed_by="test_a_loss_before_the_verdict_makes_it_worth_nothing",
+    ),
+    Fault(
+        what="tokens that broke off with a stream before the verdict are missing",
+        function=OpenRequests.lose_all,
+        old="self._last_broken[replica] = self._num_broken",
+        new="pass",
+        noticed_by="test_a_stream_that_breaks_before_the_verdict_may_have_lost_tokens",
+    ),
+    Fault(
+        what="a client is to blame for what is refused when it is to go on",
+        function=RemoteTokenStream.is_resumed,
+        old="self.retries.num_lost > 0",
+        new="self.retries.num_lost > 1",
+        noticed_by="test_a_request_goes_on_as_one_that_was_accepted",
+    ),
+]
+
+RESUME_FAULTS = [
+    Fault(
+        what="the progress of a request is dropped",
+        function=Journal.note,
+        old="self._outputs[choice] += delta.tokens",
+        new="pass",
+        noticed_by="test_tokens_of_open_choices_are_kept_and_of_others_their_end",
+    ),
+    Fault(
+        what="the end of a choice is forgotten",
+        function=Journal.end,
+        old="self._finish_reasons[choice] = reason",
+        new="pass",
+        noticed_by="test_tokens_of_open_choices_are_kept_and_of_others_their_end",
+    ),
+    Fault(
+        what="scores of the prompt are reported twice",
+        function=Journal.note,
+        old="self._num_prompt_scored += len(delta.tokens)",
+        new="pass",
+        noticed_by="test_scores_of_the_prompt_are_counted",
+    ),
+    Fault(
+        what="alternatives of beams go to other rows",
+        function=Journal._note_step,
+        old="[0] * (num_rows - len(search.top_counts))",
+        new="[]",
+        noticed_by="test_steps_of_a_search_are_kept_as_they_were_reported",
+    ),
+    Fault(
+        what="a request that ends engines is never quarantined",
+        function=Retries.is_quarantined,
+        old="self._num_crashes >= CRASHES_TO_QUARANTINE",
+        new="False",
+        noticed_by="test_the_second_crash_is_followed_by_quarantine_and_the_third_by_the_end",
+    ),
+    Fault(
+        what="a request ends one engine after the other",
+        function=Retries.engine_lost,
+        old="self._num_crashes >= MAX_CRASHES",
+        new="False",
+        noticed_by="test_the_second_crash_is_followed_by_quarantine_and_the_third_by_the_end",
+    ),
+    Fault(
+        what="a request loses engines without end",
+        function=Retries.engine_lost,
+        old="self.num_lost > self._config.max_resumes",
+        new="False",
+        noticed_by="test_engines_are_lost_at_most_so_often",
+    ),
+    Fault(
+        what="a request without an engine is tried for ever",
+        function=Retries.delay_s,
+        old="if left_s <= 0:",
+        new="if False:",
+        noticed_by="test_delays_grow_up_to_a_limit_and_end_in_time",
+    ),
+    Fault(
+        what="the time of a lost request has begun with its arrival",
+        function=Retries.engine_lost,
+        old="self._deadline_s = now_s + self._config.resume_timeout_s",
+        new="pass",
+        noticed_by="test_each_loss_begins_a_new_time",
+    ),
+    Fault(
+        what="all requests of a lost engine come back together",
+        function=Retries.delay_s,
+        old="random.uniform(0.5, 1.0)",
+        new="1.0",
+        noticed_by="test_requests_that_were_lost_together_come_back_one_after_the_other",
+    ),
+    Fault(
+        what="what another engine has begun is refused by a full queue",
+        function=Admission.check,
+        old="if request.progress is not None:",
+        new="if False:",
+        noticed_by="test_the_queue_is_never_too_full_for_what_another_engine_has_begun",
+    ),
+    Fault(
+        what="a request that goes on is the youngest",
+        function=EngineLoop._add,
+        old="self._clock() - age_s",
+        new="self._clock()",
+        noticed_by="test_a_request_that_goes_on_keeps_its_age",
+    ),
+    Fault(
+        what="alternatives of beams are those of other clients",
+        function=_select,
+        old="output.beam_top_counts, output.beam_top_tokens, output.beam_top_logprobs, beams",
+        new="output.beam_top_counts, output.beam_top_tokens, output.beam_top_logprobs, rows",
+        noticed_by="test_alternatives_of_beams_go_with_their_rows",
+    ),
+]
+
+ONLY_CLIENT_FAULTS = [
+    Fault(
         what="the death of a replica fails the requests of all",
         function=RemoteEngineClient._follow,
-        old="self._fail(self._open_on(replica), error)",
-        new="self._fail(list(self._streams.values()), error)",
-        noticed_by="test_the_death_of_a_replica_fails_its_streams_and_no_other",
+        old="requests.placed_on(replica), error)",
+        new="list(requests._streams.values()), error)",
+        noticed_by="test_the_death_of_a_replica_moves_its_requests_and_no_other",
     ),
     Fault(
         what="a request that the replica has forgotten waits for ever",
         function=RemoteEngineClient._follow,
-        old='self._fail(lost, EngineError("the engine replica has lost the request"))',
+        old="requests.lose_all(replica, known, lost)",
         new="return",
-        noticed_by="test_a_replica_that_forgets_a_request_fails_it",
+        noticed_by="test_a_request_that_its_replica_forgets_is_submitted_again",
     ),
     Fault(
         what="a stream that was idle is not opened again",
@@ -87,13 +265,6 @@ ONLY_CLIENT_FAULTS = [
         noticed_by="test_the_shared_stream_does_not_belong_to_the_first_request",
     ),
     Fault(
-        what="a request ends with its first choice",
-        function=RemoteEngineClient._deliver,
-        old="if is_last and stream.has_ended:",
-        new="if is_last:",
-        noticed_by="test_a_stream_ends_with_its_last_choice",
-    ),
-    Fault(
         what="two who want a name get it on different replicas",
         function=RemoteEngineClient.pin_prefix,
         old="sorted(await asyncio.shield(self._spawn(self._handle.replicas())))",
@@ -115,8 +286,8 @@ STREAM_FAULTS = [
     Fault(
         what="a choice ends twice for the reader",
         function=RemoteTokenStream.put,
-        old=" and delta.choice not in self._open",
-        new=" and not self._open",
+        old="and delta.choice not in self._open",
+        new="and not self._open",
         noticed_by="test_what_comes_after_the_end_of_a_choice_is_dropped",
     ),
     Fault(
@@ -254,7 +425,7 @@ LOOP_FAULTS = [
     Fault(
         what="requests have no time of arrival",
         function=EngineLoop._add,
-        old="replace(request, arrival_s=self._clock())",
+        old="replace(request, arrival_s=self._clock() - age_s)",
         new="request",
         noticed_by="test_a_request_has_the_time_of_its_arrival",
     ),
@@ -274,4 +445,11 @@ LOOP_FAULTS = [
     ),
 ]
 
-CLIENT_FAULTS = [*ONLY_CLIENT_FAULTS, *STREAM_FAULTS, *MESSAGE_FAULTS, *LOOP_FAULTS]
+CLIENT_FAULTS = [
+    *REQUEST_FAULTS,
+    *RESUME_FAULTS,
+    *ONLY_CLIENT_FAULTS,
+    *STREAM_FAULTS,
+    *MESSAGE_FAULTS,
+    *LOOP_FAULTS,
+]

@@ -6,12 +6,14 @@ Source: https://huggingface.co/docs/transformers/main/en/generation_strategies#b
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from engine.core.decoding.search_steps import StepRow, rows_of
 from engine.core.decoding.stop_pattern import NO_STATES, States, StopPatternMatcher
-from engine.types import ENDED_BY_PATTERN, ENDED_BY_TOKEN, StopPattern
+from engine.errors import InvalidRequest
+from engine.types import ENDED_BY_PATTERN, ENDED_BY_TOKEN, SearchSteps, StopPattern
 
 EarlyStopping = bool | Literal["never"]
 # (token, log-probability), most likely first
@@ -114,6 +116,11 @@ class BeamSearch:
         """Most likely tokens to offer for each beam: enough that `width` of them go on."""
         return (1 + max(1, len(self._stop_ids))) * self.width
 
+    @property
+    def last_alternatives(self) -> Mapping[int, Candidates]:
+        """Alternatives in the place of the last step's tokens, by index of the parent."""
+        return self._alternatives
+
     def offer(self, beam: int, candidates: Candidates, alternatives: Candidates = ()) -> bool:
         """Give the search the most likely (token, logprob) pairs of one beam.
 
@@ -158,6 +165,41 @@ class BeamSearch:
         self._beams = {index: self._extend(child) for index, child in placed.items()}
         self._offered = {}
         return placed
+
+    def replay(self, steps: SearchSteps) -> dict[int, list[int]]:
+        """Repeat what an equal search has done so far, from the steps that it has reported.
+
+        Returns:
+            Tokens of the open beams by index.
+
+        Raises:
+            InvalidRequest: if no search of this kind that goes on makes such steps.
+        """
+        for rows in rows_of(steps):
+            self._length += 1
+            self._alternatives = {row.parent: row.alternatives for row in rows}
+            children: dict[int, Child] = {}
+            for row in rows:
+                child = self._repeated(row)
+                if row.beam < 0:
+                    self._finish(child)
+                elif children.setdefault(row.beam, child) is not child:
+                    raise _not_this_search(f"beam {row.beam} goes on twice")
+            if not children or self._length >= self._max_tokens:
+                raise _not_this_search("the search has ended")
+            self._beams = {index: self._extend(child) for index, child in children.items()}
+        return {index: [step.token for step in beam.path()] for index, beam in self._beams.items()}
+
+    def _repeated(self, row: StepRow) -> Child:
+        if row.parent not in self._beams or row.token < 0:
+            raise _not_this_search(f"there is no beam {row.parent}, or no token {row.token}")
+        if row.beam >= self.width or row.beam < ENDED_BY_PATTERN:
+            raise _not_this_search(f"there is no beam {row.beam}")
+        cumulative = self._beams[row.parent].cumulative + row.logprob
+        child = Child(row.parent, row.token, row.logprob, cumulative)
+        if self._goes_on(child) != (row.beam >= 0):
+            raise _not_this_search(f"token {row.token} ends what goes on, or does not end it")
+        return child
 
     def _rank(self) -> Iterator[Child]:
         """The best candidates of all beams; of equal ones the first beam's, then the first."""
@@ -237,3 +279,7 @@ class BeamSearch:
             child.cumulative,
             self._states_after(child) or NO_STATES,
         )
+
+
+def _not_this_search(reason: str) -> InvalidRequest:
+    return InvalidRequest(f"the search cannot go on: {reason}", param="progress")

@@ -148,7 +148,7 @@ class Decoding:
             self._report_hypotheses(group)
             return SequenceUpdates(ended=lost)
         if group.request.sampling.report_beams:
-            self._output.beams(group, children, beam.just_ended)
+            self._output.beams(group, children, beam.just_ended, beam.last_alternatives)
         return SequenceUpdates(forked=forked)
 
     def _fork(self, group: SequenceGroup, parent: Sequence, index: int) -> BeamFork:

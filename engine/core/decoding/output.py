@@ -84,10 +84,26 @@ class OutputBuilder:
         self.append(group, choice, -1, _NO_LOGPROB, reason)
 
     def beams(
-        self, group: SequenceGroup, open_: Mapping[int, Child], ended: list[tuple[int, Child]]
+        self,
+        group: SequenceGroup,
+        open_: Mapping[int, Child],
+        ended: list[tuple[int, Child]],
+        alternatives: Mapping[int, Candidates],
     ) -> None:
-        """Add one step of a search that goes on: its beams by index, and what it has ended."""
+        """Add one step of a search that goes on: its beams by index, and what it has ended.
+
+        Args:
+            alternatives: by index of the parent, the most likely tokens in the place of the new
+                ones.
+        """
         for index, child in (*ended, *open_.items()):
+            if tops := alternatives[child.parent]:
+                # as with `top_counts`, earlier rows without any are filled in only now
+                missing = len(self._beam_requests) - len(self._beam_top_counts)
+                self._beam_top_counts.extend([0] * missing)
+                self._beam_top_counts.append(len(tops))
+                self._beam_top_tokens.extend(token for token, _ in tops)
+                self._beam_top_logprobs.extend(logprob for _, logprob in tops)
             self._beam_requests.append(group.request.request_id)
             self._beam_indices.append(index)
             self._beam_parents.append(child.parent)
@@ -102,6 +118,9 @@ class OutputBuilder:
         for column in (self._cached_tokens, self._preemptions, self._top_counts):
             if column:
                 self._extend_to_here(column)
+        if self._beam_top_counts:
+            missing = len(self._beam_requests) - len(self._beam_top_counts)
+            self._beam_top_counts.extend([0] * missing)
         output = StepOutput(
             step=step,
             request_ids=self._request_ids,
@@ -121,6 +140,9 @@ class OutputBuilder:
             beam_parents=self._beam_parents,
             beam_tokens=self._beam_tokens,
             beam_logprobs=self._beam_logprobs,
+            beam_top_counts=self._beam_top_counts,
+            beam_top_tokens=self._beam_top_tokens,
+            beam_top_logprobs=self._beam_top_logprobs,
         )
         self._clear()
         return output
@@ -164,3 +186,6 @@ class OutputBuilder:
         self._beam_parents = int32()
         self._beam_tokens = int32()
         self._beam_logprobs = float32()
+        self._beam_top_counts = int32()
+        self._beam_top_tokens = int32()
+        self._beam_top_logprobs = float32()

@@ -5,6 +5,7 @@ from dataclasses import replace
 from engine.config import SchedulerConfig
 from engine.core.decoding.beam_search import BeamSearch
 from engine.core.scheduling.limits import clip_max_tokens, num_sequences
+from engine.core.scheduling.resumption import resume
 from engine.core.sequence import Sequence
 from engine.core.sequence_group import SequenceGroup
 from engine.types import Capacity, Request
@@ -13,7 +14,7 @@ from engine.types import Capacity, Request
 def make_group(
     request: Request, first_id: int, config: SchedulerConfig, capacity: Capacity
 ) -> SequenceGroup:
-    """Make the group of a request, with one sequence.
+    """Make the group of a request, with one sequence; one with progress may have more.
 
     Args:
         first_id: sequence id of the first; the next `num_sequences` ids belong to the group.
@@ -41,7 +42,7 @@ def make_group(
         # the workers report candidates; which of them are chosen is decided by the beam search
         num_logprobs = max(beam.num_candidates, sampling.num_logprobs or 0)
         sampling = replace(sampling, temperature=0.0, num_logprobs=num_logprobs, stop_pattern=None)
-    return SequenceGroup(
+    group = SequenceGroup(
         request=request,
         sequences=[Sequence(sequence_id=first_id, choice=0, prompt=request.prompt)],
         max_tokens=max_tokens,
@@ -50,3 +51,6 @@ def make_group(
         row_sampling=sampling,
         beam=beam,
     )
+    if request.progress is not None:
+        resume(group, request.progress)
+    return group

@@ -131,6 +131,8 @@ class Planner:
                 return
 
     def _next_to_enter(self) -> SequenceGroup | None:
+        if self._queues.are_closed:
+            return None
         first, waiting = self._queues.next_in_line, self._queues.waiting
         if first is None or self._can_enter(first):
             return first
@@ -143,6 +145,8 @@ class Planner:
     def _can_enter(self, group: SequenceGroup) -> bool:
         # a preempted group waits until its last plan is complete, so that all its tokens are known
         if not group.is_settled or group.num_rows > self._rows.num_free:
+            return False
+        if group.is_quarantined and (self._queues.running or self._deferred_release):
             return False
         if group.status is Status.SWAPPED:
             return self._block_manager.can_swap_in(group)

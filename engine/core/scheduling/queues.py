@@ -1,10 +1,12 @@
 """Where the open groups are: waiting, running or swapped, each queue in order of arrival.
 
 Scheduling is first come, first served: the latest running group is preempted first, and of those
-that do not run the earliest comes back first. Unless the admission gate lets a group overtake,
-every running group is therefore earlier than all that wait or are swapped out.
+that do not run the earliest comes back first. A group that another engine has begun counts as
+earlier than all new ones. Unless the admission gate lets a group overtake, or one has come from
+another engine, every running group is therefore earlier than all that wait or are swapped out.
 """
 
+import math
 from bisect import insort
 from collections import deque
 
@@ -25,13 +27,21 @@ class Queues:
         heads = [queue[0] for queue in (self.swapped, self.waiting) if queue]
         return min(heads, key=_arrival, default=None)
 
+    @property
+    def are_closed(self) -> bool:
+        """Whether a quarantined group runs, beside which no other may."""
+        return bool(self.running) and self.running[0].is_quarantined
+
     def ready(self) -> list[Member]:
         """Sequences whose next token can be planned, with their groups, in order of arrival."""
         return [(group, sequence) for group in self.running for sequence in group.ready]
 
     def add(self, group: SequenceGroup) -> None:
-        """Queue a new group."""
-        self.waiting.append(group)
+        """Queue a group: behind all that wait, unless another engine has begun it."""
+        if group.request.progress is None:
+            self.waiting.append(group)
+        else:
+            insort(self.waiting, group, key=_arrival)
 
     def enter(self, group: SequenceGroup) -> None:
         """Let a waiting or swapped group run."""
@@ -59,6 +69,9 @@ class Queues:
             self.waiting.remove(group)
 
 
-def _arrival(group: SequenceGroup) -> int:
-    # ids are given out in order of arrival
-    return group.sequences[0].sequence_id
+def _arrival(group: SequenceGroup) -> tuple[float, int]:
+    # ids are given out in order of arrival, but for what another engine has begun
+    sequence_id = group.sequences[0].sequence_id
+    if group.request.progress is None:
+        return math.inf, sequence_id
+    return group.request.arrival_s, sequence_id

@@ -7,72 +7,25 @@ of all of them comes in it, one message for one or several steps, and is handed 
 import asyncio
 import contextvars
 import secrets
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import suppress
+from collections.abc import Coroutine
 from functools import partial
-from itertools import chain, count
-from typing import Any, Protocol
+from itertools import count
+from typing import Any
 
+from engine.config import ResumeConfig
 from engine.errors import EngineError
+from engine.runtime.client.engine_handle import EngineHandle
+from engine.runtime.client.journal import Journal
 from engine.runtime.client.lease import Lease
+from engine.runtime.client.open_requests import OpenRequests
 from engine.runtime.client.prefix_list import merge_prefixes
+from engine.runtime.client.retries import Retries
 from engine.runtime.client.token_stream import RemoteTokenStream
-from engine.runtime.messages import (
-    PREFIXES,
-    REQUESTS,
-    VERDICTS,
-    PrefixInfo,
-    Verdict,
-    decode_batch,
-    error_of,
-)
-from engine.runtime.outputs import deltas
-from engine.types import ALL_CHOICES, FinishReason, IntColumn, Pin, Request, SamplingParams
+from engine.runtime.messages import PREFIXES, PrefixInfo
+from engine.types import FinishReason, IntColumn, Pin, Request, SamplingParams
 
 RENEW_PERIOD_S = 1.5
 READY_TIMEOUT_S = 5.0
-
-
-class EngineHandle(Protocol):
-    """How calls reach the engine replicas. Each raises EngineError when a replica is gone."""
-
-    async def replicas(self) -> list[str]:
-        """Tags of the replicas that run."""
-        ...
-
-    async def submit(self, client: int, request: bytes, replica: str | None = None) -> bytes:
-        """Send an encoded `Request` to a replica; returns an encoded `Verdict`.
-
-        Args:
-            replica: tag; None leaves the choice to the handle.
-        """
-        ...
-
-    async def abort(
-        self, replica: str, request_ids: tuple[int, ...], choice: int = ALL_CHOICES
-    ) -> None:
-        """End requests of one replica, or one choice of each."""
-        ...
-
-    async def renew(self, replica: str, client: int, received_bytes: int) -> None:
-        """Report to one replica that this client lives and how much of its stream it has read."""
-        ...
-
-    def attach(self, replica: str, client: int) -> AsyncIterator[bytes]:
-        """Stream the outputs of this client's requests from one replica, see `decode_batch`."""
-        ...
-
-    async def release_prefix(self, salt: bytes, name: str) -> None:
-        """Release a pinned prefix on every replica."""
-        ...
-
-    async def prefixes(self, salt: bytes) -> list[bytes]:
-        """List a tenant's pinned prefixes: one answer of each replica, encoded by `PREFIXES`."""
-        ...
-
-    async def is_ready(self) -> bool:
-        """Whether a replica runs and makes steps."""
-        ...
 
 
 class RemoteEngineClient:
@@ -86,15 +39,32 @@ class RemoteEngineClient:
     would make Serve cancel them when that request's client disconnects.
     """
 
-    def __init__(self, handle: EngineHandle, *, renew_period_s: float = RENEW_PERIOD_S) -> None:
-        """Args: renew_period_s: must be well below the replicas' lease."""
+    def __init__(
+        self,
+        handle: EngineHandle,
+        *,
+        resume: ResumeConfig,
+        renew_period_s: float = RENEW_PERIOD_S,
+    ) -> None:
+        """Start without requests.
+
+        Args:
+            resume: what becomes of requests whose engine is lost.
+            renew_period_s: must be well below the replicas' lease.
+        """
         self._handle = handle
+        self._resume = resume
         self._renew_period_s = renew_period_s
         # random, so that neither two ingresses nor two requests share an id
         self._client = secrets.randbits(63)
         self._request_ids = count(secrets.randbits(62))
-        # by request id, until the replica has reported the end, also of those that were aborted
-        self._streams: dict[int, RemoteTokenStream] = {}
+        self._requests = OpenRequests(
+            handle,
+            client=self._client,
+            request_ids=self._request_ids,
+            spawn=self._spawn,
+            on_placed=self._ensure_followed,
+        )
         self._followed: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -102,9 +72,17 @@ class RemoteEngineClient:
         self, prompt: IntColumn, sampling: SamplingParams, *, salt: bytes = b""
     ) -> RemoteTokenStream:
         """See `EngineClient.submit`."""
-        return await self._submit(
-            Request(request_id=next(self._request_ids), prompt=prompt, sampling=sampling, salt=salt)
+        request_id, now_s = next(self._request_ids), asyncio.get_running_loop().time()
+        request = Request(request_id=request_id, prompt=prompt, sampling=sampling, salt=salt)
+        stream = RemoteTokenStream(
+            request_id,
+            sampling.n,
+            self._requests.abort,
+            journal=Journal(request, now_s),
+            retries=Retries(self._resume, request_id, now_s),
         )
+        await self._requests.place(stream)
+        return stream
 
     async def pin_prefix(self, prompt: IntColumn, pin: Pin, *, salt: bytes = b"") -> FinishReason:
         """See `EngineClient.pin_prefix`."""
@@ -141,35 +119,17 @@ class RemoteEngineClient:
             salt=salt,
             pin=pin,
         )
-        stream, reason = await self._submit(request, replica), FinishReason.NONE
+        stream = RemoteTokenStream(request.request_id, 1, self._requests.abort)
+        refusal = await self._requests.offer(stream, request, replica)
+        if refusal is not None:
+            raise refusal
+        reason = FinishReason.NONE
         try:
             async for delta in stream:
                 reason = delta.finish_reason
         finally:
             await stream.abort()
         return reason
-
-    async def _submit(self, request: Request, replica: str | None = None) -> RemoteTokenStream:
-        request_id = request.request_id
-        stream = RemoteTokenStream(request_id, request.sampling.n, self._abort)
-        self._streams[request_id] = stream
-        call = self._spawn(self._handle.submit(self._client, REQUESTS.encode(request), replica))
-        try:
-            verdict = VERDICTS.decode(await asyncio.shield(call))
-            if verdict.refusal is not None:
-                raise error_of(verdict.refusal)
-        except asyncio.CancelledError:
-            self._streams.pop(request_id, None)
-            self._spawn(self._withdraw(call, request_id))
-            raise
-        except BaseException:
-            # it may have been accepted all the same: then it is aborted when its first output comes
-            # (`_deliver`), or at the end of the lease if this client has no stream there
-            self._streams.pop(request_id, None)
-            raise
-        stream.replica = verdict.replica
-        self._ensure_followed(verdict.replica)
-        return stream
 
     async def is_ready(self) -> bool:
         """See `EngineClient.is_ready`."""
@@ -181,40 +141,18 @@ class RemoteEngineClient:
 
     async def close(self) -> None:
         """Fail what is open and end every task."""
-        self._fail(list(self._streams.values()), EngineError("the client is closed"))
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._requests.fail_all(EngineError("the client is closed"))
+        # a task that is cancelled may begin another one
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         task = asyncio.get_running_loop().create_task(work, context=contextvars.Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-    async def _withdraw(self, call: "asyncio.Task[bytes]", request_id: int) -> None:
-        """Abort a request whose submitter was cancelled before the verdict."""
-        with suppress(EngineError):
-            verdict: Verdict = VERDICTS.decode(await call)
-            if verdict.refusal is None:
-                await self._handle.abort(verdict.replica, (request_id,))
-
-    async def _abort(self, stream: RemoteTokenStream, choice: int) -> None:
-        """End a request of a stream, or one choice of it, also while the caller is cancelled."""
-        if stream.replica is not None:
-            # the shield lets the call go on when the caller is cancelled
-            await asyncio.shield(self._spawn(self._send_abort(stream, choice)))
-
-    async def _send_abort(self, stream: RemoteTokenStream, choice: int = ALL_CHOICES) -> None:
-        assert stream.replica is not None
-        try:
-            await self._handle.abort(stream.replica, (stream.request_id,), choice)
-        except EngineError:
-            # a replica that is gone has ended its requests; from one that is not, more output will
-            # come, and `_deliver` aborts the request again; a single choice runs on unread
-            if stream.has_ended:
-                self._streams.pop(stream.request_id, None)
 
     def _ensure_followed(self, replica: str) -> None:
         if replica not in self._followed:
@@ -223,49 +161,20 @@ class RemoteEngineClient:
 
     async def _follow(self, replica: str) -> None:
         """Read this client's stream of a replica for as long as requests are open there."""
+        requests = self._requests
         lease = Lease(partial(self._handle.renew, replica, self._client), self._renew_period_s)
         keeping = self._spawn(lease.keep())
         try:
-            while known := self._open_on(replica):
+            while known := requests.placed_on(replica):
                 lease.attached()
                 async for data in self._handle.attach(replica, self._client):
                     lease.received(len(data))
-                    self._deliver(replica, data)
+                    requests.deliver(replica, data)
                 # a stream ends by itself only when the replica has no open request of this client
-                lost = [stream for stream in known if stream.request_id in self._streams]
-                self._fail(lost, EngineError("the engine replica has lost the request"))
+                lost = EngineError("the engine replica has lost the request")
+                requests.lose_all(replica, known, lost)
         except EngineError as error:
-            self._fail(self._open_on(replica), error)
+            requests.lose_all(replica, requests.placed_on(replica), error)
         finally:
             keeping.cancel()
             self._followed.discard(replica)
-
-    def _open_on(self, replica: str) -> list[RemoteTokenStream]:
-        return [stream for stream in self._streams.values() if stream.replica == replica]
-
-    def _deliver(self, replica: str, data: bytes) -> None:
-        outputs = decode_batch(data)
-        for request_id, refusal in chain.from_iterable(output.refusals for output in outputs):
-            if request_id in self._streams:
-                self._streams.pop(request_id).fail(error_of(refusal))
-        for request_id, delta in deltas(outputs):
-            is_last = delta.finish_reason is not FinishReason.NONE
-            stream = self._streams.get(request_id)
-            if stream is None:
-                if not is_last:
-                    self._abort_unknown(replica, request_id)
-                continue
-            stream.put(delta)
-            if is_last and stream.has_ended:
-                del self._streams[request_id]
-
-    def _abort_unknown(self, replica: str, request_id: int) -> None:
-        """Abort a request that has no reader here: its verdict was lost, or its abort."""
-        stream = RemoteTokenStream(request_id, 0, self._abort, replica)
-        self._streams[request_id] = stream
-        self._spawn(self._send_abort(stream))
-
-    def _fail(self, streams: list[RemoteTokenStream], error: EngineError) -> None:
-        for stream in streams:
-            if self._streams.pop(stream.request_id, None) is not None:
-                stream.fail(error)

@@ -1,18 +1,33 @@
 """The ingress's end of one request."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Set
+from dataclasses import replace
 
 from engine.errors import ServeError
+from engine.runtime.client.journal import Journal
+from engine.runtime.client.retries import Retries
 from engine.runtime.protocol import Delta
-from engine.types import ALL_CHOICES, BEAM_CHOICE, PROMPT_CHOICE, FinishReason, float32, int32
+from engine.types import (
+    ALL_CHOICES,
+    FinishReason,
+    Request,
+    float32,
+    int32,
+)
 
 
 class RemoteTokenStream:
     """One request's output, for one reader. Implements `engine.runtime.protocol.TokenStream`.
 
+    `OpenRequests` owns the attributes but the first.
+
     Attributes:
-        replica: tag of the engine replica that has the request; None before its verdict.
+        request_id: of the first submission; it names the request for its whole life.
+        submission_id: id that the engine knows it by, another one after each loss of an engine.
+        replica: tag of the engine replica that has answered the latest submission; None before.
+        is_placed: whether that replica has accepted it, and neither ended nor lost it.
+        retries: None for a request that fails when its engine is lost.
     """
 
     def __init__(
@@ -20,11 +35,22 @@ class RemoteTokenStream:
         request_id: int,
         num_choices: int,
         send_abort: Callable[["RemoteTokenStream", int], Awaitable[None]],
-        replica: str | None = None,
+        *,
+        journal: Journal | None = None,
+        retries: Retries | None = None,
     ) -> None:
-        """Args: send_abort: has the engine end this request (ALL_CHOICES) or one choice of it."""
+        """Begin without output.
+
+        Args:
+            send_abort: has the engine end this request (ALL_CHOICES) or one choice of it.
+            journal, retries: of a request that goes on elsewhere when its engine is lost.
+        """
         self.request_id = request_id
-        self.replica = replica
+        self.submission_id = request_id
+        self.replica: str | None = None
+        self.is_placed = False
+        self.retries = retries
+        self._journal = journal
         self._send_abort = send_abort
         self._open = set(range(num_choices))
         self._unread: asyncio.Queue[Delta | ServeError] = asyncio.Queue()
@@ -55,6 +81,8 @@ class RemoteTokenStream:
         """See `TokenStream.abort_choice`."""
         if choice in self._open:
             self._open.remove(choice)
+            if self._journal is not None:
+                self._journal.end(choice, FinishReason.ABORT)
             await self._send_abort(self, choice)
 
     @property
@@ -62,16 +90,48 @@ class RemoteTokenStream:
         """Whether every choice has its last delta, read or not."""
         return not self._open
 
+    @property
+    def open_choices(self) -> Set[int]:
+        """Choices that go on."""
+        return self._open
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether an engine that had accepted it is lost."""
+        return self.retries is not None and self.retries.num_lost > 0
+
     def put(self, delta: Delta) -> None:
         """Queue a delta for the reader; that of a choice that has ended is dropped."""
-        if delta.choice not in (PROMPT_CHOICE, BEAM_CHOICE) and delta.choice not in self._open:
+        if delta.choice >= 0 and delta.choice not in self._open:
             return
         if delta.finish_reason is not FinishReason.NONE:
             self._open.discard(delta.choice)
+        if self._journal is not None:
+            self._journal.note(delta)
         self._unread.put_nowait(delta)
+
+    def put_lost(self, delta: Delta) -> None:
+        """Queue the tokens of a delta whose end is only that of its engine, if there are any."""
+        if delta.tokens:
+            self.put(replace(delta, finish_reason=FinishReason.NONE))
 
     def fail(self, error: ServeError) -> None:
         """End the choices that go on, if any, by an error that the reader raises."""
         if self._open:
             self._open.clear()
             self._unread.put_nowait(error)
+
+    def request_now(self, now_s: float) -> Request:
+        """What an engine needs to go on with it, with `submission_id`; only with a journal.
+
+        Args:
+            now_s: seconds on the clock of its journal.
+        """
+        assert self._journal is not None
+        assert self.retries is not None
+        # output may come before a verdict that is lost
+        if not self.is_resumed and not self._journal.has_begun:
+            return self._journal.new(self.submission_id)
+        return self._journal.resumed(
+            self.submission_id, now_s, is_quarantined=self.retries.is_quarantined
+        )

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence, Sized
 from contextlib import asynccontextmanager
 
-from engine.config import PrefixConfig
+from engine.config import PrefixConfig, ResumeConfig
 from engine.errors import ConfigError, EngineError, RequestError
 from engine.runtime.client.client import RemoteEngineClient
 from engine.runtime.messages import PINS
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class LocalEngineHandle:
-    """Calls the supervisor of this process, without Serve. Implements `client.EngineHandle`."""
+    """Calls the supervisor of this process, without Serve. Implements `EngineHandle`."""
 
     def __init__(self, supervisor: Supervisor, *, is_own: bool = False) -> None:
         """Args: is_own: see `Supervisor.submit`."""
@@ -30,7 +30,9 @@ class LocalEngineHandle:
         """See `EngineHandle.replicas`."""
         return [self._supervisor.replica]
 
-    async def submit(self, client: int, request: bytes, replica: str | None = None) -> bytes:
+    async def submit(
+        self, client: int, request: bytes, replica: str | None = None, *, avoid: str | None = None
+    ) -> bytes:
         """See `EngineHandle.submit`."""
         return self._supervisor.submit(client, request, is_own=self._is_own)
 
@@ -63,7 +65,9 @@ class LocalEngineHandle:
 
 def own_client(supervisor: Supervisor) -> RemoteEngineClient:
     """A client whose requests make a new gang ready; the caller closes it."""
-    return RemoteEngineClient(LocalEngineHandle(supervisor, is_own=True))
+    # what makes a gang ready is not resumed: if that gang is lost, too, the next one begins anew
+    resume = ResumeConfig(resume_timeout_s=0.0, max_resumes=0)
+    return RemoteEngineClient(LocalEngineHandle(supervisor, is_own=True), resume=resume)
 
 
 async def pin_configured_prefixes(supervisor: Supervisor, prefixes: Sequence[PrefixConfig]) -> None:

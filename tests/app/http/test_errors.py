@@ -14,6 +14,7 @@ from engine.errors import (
     InvalidRequest,
     Overloaded,
     PromptTooLong,
+    RequestCrashes,
     WorkerDied,
 )
 
@@ -29,6 +30,7 @@ from engine.errors import (
         (UnknownParameter("x", param="y"), 400, "unknown_parameter", "invalid"),
         (PromptTooLong("x", param="y", limit=1, got=2), 400, "context_length_exceeded", "invalid"),
         (EngineError("inner words"), 503, "engine_unavailable", "server"),
+        (RequestCrashes("inner words"), 500, "request_crashes", "server"),
         (WorkerDied("inner words"), 503, "engine_unavailable", "server"),
         (ZeroDivisionError("inner words"), 500, "internal_error", "server"),
     ],
@@ -106,3 +108,9 @@ async def test_an_answer_says_how_long_it_is() -> None:
         (b"connection", b"close"),
     ]
     assert body["body"] == answer.to_json()
+
+
+def test_clients_are_asked_not_to_repeat_a_request_that_ends_engines() -> None:
+    assert describe(RequestCrashes("x")).headers == {"x-should-retry": "false"}
+    assert describe_broken_stream(RequestCrashes("x")).code == "request_crashes"
+    assert describe_broken_stream(WorkerDied("x")).code == "engine_failed"

@@ -14,7 +14,7 @@ from ray import serve
 from app.recorder.flight_recorder import RecorderOptions
 from app.serve.deployments import EngineDeployment, IngressDeployment
 from app.serve.handle import ServeEngineHandle
-from engine.config import PrefixConfig
+from engine.config import PrefixConfig, ResumeConfig
 from engine.errors import EngineError
 from engine.runtime.client.client import RemoteEngineClient
 from engine.runtime.messages import PREFIXES
@@ -62,7 +62,7 @@ def make_application(
     recorder = None
     if traces is not None:
         recorder = RecorderOptions(folder=traces, max_bytes=1 << 20, hash_key=b"secret")
-    application: serve.Application = ingress.bind(engine, make_app, recorder)
+    application: serve.Application = ingress.bind(engine, make_app, ResumeConfig(), recorder)
     return application
 
 
@@ -156,7 +156,7 @@ def actor_processes(kind: str) -> list[psutil.Process]:
 
 
 async def test_pins_reach_every_replica_and_those_that_join(url: str) -> None:
-    client = RemoteEngineClient(ServeEngineHandle(engine_handle()))
+    client = RemoteEngineClient(ServeEngineHandle(engine_handle()), resume=ResumeConfig())
     try:
         await client.pin_prefix(int32([2] * 8), Pin(name="first"))
         await client.pin_prefix(int32([3] * 8), Pin(name="second"))
@@ -194,18 +194,36 @@ async def test_a_call_for_a_replica_that_is_gone_is_refused(url: str) -> None:
         await anext(aiter(handle.attach("no-such-replica", 1)))
 
 
-async def test_a_killed_rank_is_replaced_and_its_replica_is_not(http: httpx.AsyncClient) -> None:
+async def test_streams_go_on_when_their_replica_is_killed(http: httpx.AsyncClient) -> None:
+    prompts = [[number] for number in range(6)]
+    streams = [asyncio.create_task(generate(http, prompt, 190)) for prompt in prompts]
+    async with asyncio.timeout(20):
+        # both replicas have some of them by then
+        while await num_open() < 1:
+            pass
+    replica, _ = actor_processes(f"ServeReplica:{NAME}:Engine")
+    replica.kill()
+    async with asyncio.timeout(60):
+        assert await asyncio.gather(*streams) == [expected(prompt, 190) for prompt in prompts]
+        while replica.is_running() or len(await pins()) < 2:
+            pass
+
+
+async def test_a_killed_rank_is_replaced_and_neither_its_replica_nor_its_requests(
+    http: httpx.AsyncClient,
+) -> None:
     replicas = actor_processes(f"ServeReplica:{NAME}:Engine")
     async with http.stream("GET", "/generate", params={"prompt": "1", "max_tokens": "190"}) as it:
         lines = it.aiter_lines()
-        await anext(lines)
+        tokens = [await anext(lines)]
         ranks = actor_processes("RankActor")
         assert len(ranks) == 2
         # one of the replicas has the request
         for rank in ranks:
             rank.kill()
-        async with asyncio.timeout(20):
-            assert len([line async for line in lines]) < 190
+        async with asyncio.timeout(60):
+            tokens += [line async for line in lines]
+    assert tokens == expected([1], 190)
     async with asyncio.timeout(60):
         while await generate(http, [7], 5) != expected([7], 5):
             pass

@@ -11,7 +11,7 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from app.serve.handle import ServeEngineHandle, ask_all
-from app.serve.router import session_of
+from app.serve.router import session_of, session_without
 from engine.errors import EngineError
 from engine.types import ALL_CHOICES
 
@@ -78,9 +78,11 @@ async def test_a_request_goes_to_any_replica_unless_one_is_named() -> None:
     deployment = FakeDeployment(b"verdict")
     assert await handle(deployment).submit(1, b"request") == b"verdict"
     assert await handle(deployment).submit(1, b"request", "one") == b"verdict"
+    assert await handle(deployment).submit(1, b"request", avoid="one") == b"verdict"
     assert deployment.calls == [
         (None, "submit", (1, b"request", None)),
         (session_of("one"), "submit", (1, b"request", "one")),
+        (session_without("one"), "submit", (1, b"request", None)),
     ]
 
 

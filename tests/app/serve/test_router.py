@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from app.serve.router import EngineRouter, rank, session_of
+from app.serve.router import EngineRouter, rank, session_of, session_without
 
 
 def replica(tag: str, **stats: float) -> Any:
@@ -35,6 +35,12 @@ async def test_a_pinned_call_reaches_its_replica_however_loaded(index: int) -> N
 @pytest.mark.parametrize("session_id", ["", "a", session_of("gone")])
 async def test_any_other_call_prefers_the_less_loaded(session_id: str) -> None:
     assert await choose(session_id) == [[REPLICAS[1]], [REPLICAS[0]]]
+
+
+async def test_a_replica_that_is_avoided_comes_last_however_loaded() -> None:
+    assert await choose(session_without("b")) == [[REPLICAS[0]], [REPLICAS[1]]]
+    assert await choose(session_without("a")) == [[REPLICAS[1]], [REPLICAS[0]]]
+    assert await choose(session_without("gone")) == await choose("")
 
 
 def test_a_replica_that_starts_its_gang_again_comes_last() -> None:

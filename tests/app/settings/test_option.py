@@ -10,7 +10,7 @@ import pytest
 
 from app.settings.config import AppConfig, parse_config
 from app.settings.engine_settings import to_engine_config
-from app.settings.option import ENGINE_FIELDS, engine_option
+from app.settings.option import ENGINE_FIELDS, RESUME_FIELDS, engine_option
 from engine.config import EngineConfig, SchedulerConfig, bounds_of, doc_of
 from engine.errors import ConfigError
 from tests import ROOT
@@ -36,7 +36,8 @@ ONLY_APPLICATION = {
 # what a user cannot set
 ONLY_ENGINE = {"model_path", "scheduler", "eos_token_ids", "clips_context", "run_ahead", "graphs"}
 
-SHARED = sorted(ENGINE_FIELDS.keys() & AppConfig.model_fields.keys() - OTHER_KIND)
+FIELDS = ENGINE_FIELDS | RESUME_FIELDS
+SHARED = sorted(FIELDS.keys() & AppConfig.model_fields.keys() - OTHER_KIND)
 
 
 def without_none(annotation: Any) -> Any:
@@ -45,7 +46,7 @@ def without_none(annotation: Any) -> Any:
 
 
 def test_each_name_is_on_both_sides_or_in_a_list() -> None:
-    options, engine = set(AppConfig.model_fields), set(ENGINE_FIELDS)
+    options, engine = set(AppConfig.model_fields), set(FIELDS)
     assert options - engine == CONVERTED.keys() | ONLY_APPLICATION
     assert engine - options == set(CONVERTED.values()) | ONLY_ENGINE
 
@@ -78,7 +79,7 @@ def test_no_name_is_in_both_dataclasses() -> None:
 
 @pytest.mark.parametrize("name", SHARED)
 def test_an_option_has_the_text_the_range_and_the_default_of_its_field(name: str) -> None:
-    option, field = AppConfig.model_fields[name], ENGINE_FIELDS[name]
+    option, field = AppConfig.model_fields[name], FIELDS[name]
     assert option.description is not None
     assert option.description.startswith(doc_of(field))
     found = {
@@ -102,7 +103,7 @@ def test_an_option_in_another_unit_has_the_text_of_its_field(name: str) -> None:
 
 
 def test_every_field_of_the_engine_has_a_text() -> None:
-    assert all(doc_of(field) for field in ENGINE_FIELDS.values())
+    assert all(doc_of(field) for field in FIELDS.values())
 
 
 def test_defaults_of_the_options_are_those_of_the_engine() -> None:
@@ -117,7 +118,7 @@ def test_defaults_of_the_options_are_those_of_the_engine() -> None:
 
 
 def test_a_number_that_is_none_is_refused_for_every_field_of_the_engine() -> None:
-    names = [name for name in SHARED if ENGINE_FIELDS[name].type is float]
+    names = [name for name in SHARED if FIELDS[name].type is float]
     assert names
     for name in names:
         with pytest.raises(ConfigError, match=f"{name} is nan"):

@@ -3,6 +3,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from engine.config import ResumeConfig
 from engine.runtime.client.client import RemoteEngineClient
 from tests.fakes.engine_handle import FakeEngineHandle
 from tests.fakes.loop_clock import LoopClock
@@ -17,7 +18,7 @@ async def handle() -> FakeEngineHandle:
 @pytest.fixture
 async def client(handle: FakeEngineHandle) -> AsyncIterator[RemoteEngineClient]:
     before = asyncio.all_tasks()
-    client = RemoteEngineClient(handle)
+    client = RemoteEngineClient(handle, resume=ResumeConfig())
     yield client
     await client.close()
     assert asyncio.all_tasks() <= before | {asyncio.current_task()}

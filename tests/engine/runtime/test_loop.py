@@ -1,5 +1,6 @@
 import itertools
 from collections import deque
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from engine.types import (
     Capacity,
     FinishReason,
     Pin,
+    Progress,
     Request,
     SamplingParams,
     StepOutput,
@@ -206,3 +208,11 @@ def test_a_prefix_beyond_the_budget_is_refused_with_the_reason(executor: Symboli
     [(request_id, refusal)] = output.refusals
     assert request_id == 7
     assert "needs 15 more blocks" in refusal.message
+
+
+def test_a_request_that_goes_on_keeps_its_age() -> None:
+    capacity = Capacity(num_blocks=64, block_size=4, num_rows=1)
+    executor = SymbolicExecutor(capacity, scripted.ScriptedModel())
+    begun = replace(submit(8, [2], 1), progress=Progress(age_s=START_S))
+    outputs = run(executor, [submit(7, [1], 4)], [begun])
+    assert max(output.stats.oldest_waiting_s for output in outputs) > START_S

@@ -152,3 +152,30 @@ def test_steps_of_searches_go_to_their_clients_and_stay_apart() -> None:
                 for s in delta.beam_steps
             ]
     assert steps == {2: [[(0, 0, 7, -1.0), (-1, 1, 8, -2.0)]] * 2, 3: [[(0, 2, 9, -3.0)]] * 2}
+
+
+def test_alternatives_of_beams_go_with_their_rows() -> None:
+    reported = replace(
+        tokens_output([]),
+        beam_requests=int64([2, 2, 3, 3]),
+        beam_indices=int32([0, 1, 0, 1]),
+        beam_parents=int32([0] * 4),
+        beam_tokens=int32([7, 8, 9, 6]),
+        beam_logprobs=float32([-1.0] * 4),
+        beam_top_counts=int32([0, 2, 1, 0]),
+        beam_top_tokens=int32([8, 5, 9]),
+        beam_top_logprobs=float32([-1.0, -2.0, -1.5]),
+    )
+    parts = split_by_client(reported, b"", {2: "a", 3: "b"})
+    found: dict[int, list[tuple[list[int], list[int], list[float]]]] = {}
+    for part in (reported, *map(OUTPUTS.decode, parts.values())):
+        for request_id, delta in deltas([part]):
+            steps = [
+                (list(s.top_counts), list(s.top_tokens), list(s.top_logprobs))
+                for s in delta.beam_steps
+            ]
+            assert found.setdefault(request_id, steps) == steps
+    assert found == {
+        2: [([0, 2], [8, 5], [-1.0, -2.0])],
+        3: [([1, 0], [9], [-1.5])],
+    }

@@ -12,6 +12,7 @@ from engine.core.memory.prefix_cache import PrefixCache
 from engine.errors import InvariantViolated
 from tests.engine.core import test_found_outputs as found_outputs
 from tests.engine.core import test_preempted_groups as preempted_groups
+from tests.engine.core import test_resumed_groups as resumed_groups
 from tests.engine.core import test_scheduler as scheduler
 from tests.engine.core.decoding import test_decoding as decoding
 from tests.engine.core.harness.state_machines import BlockPoolMachine
@@ -21,10 +22,12 @@ from tests.engine.core.memory import test_pinned_prefixes as pinned_prefixes
 from tests.engine.core.memory import test_swap_space as swap_space
 from tests.engine.core.scheduling import test_limits as limits
 from tests.engine.core.scheduling import test_queues as queues
+from tests.engine.core.scheduling import test_resumption as resumption
 from tests.mutation.core import (
     memory_mutants,
     pin_mutants,
     planner_mutants,
+    resumption_mutants,
     scheduler_mutants,
     sequence_mutants,
     sharing_mutants,
@@ -103,6 +106,20 @@ def test_rules_or_workloads_notice(fault: str) -> None:
         _run_everything()
 
 
+def _lose_engines() -> None:
+    queues.test_what_another_engine_has_begun_goes_ahead_of_new_groups_the_oldest_first()
+    resumption.test_before_the_first_token_siblings_are_still_to_be_forked()
+    resumption.test_output_of_beams_that_is_in_the_cache_is_no_part_of_the_prompt()
+    resumed_groups.test_a_quarantined_request_waits_for_every_plan_of_others()
+    resumed_groups.run_losses(120)
+
+
+@pytest.mark.parametrize("fault", resumption_mutants.RESUMPTION_MUTANTS, indirect=True, ids=_name)
+def test_losses_of_engines_notice(fault: str) -> None:
+    with pytest.raises(FAILURES):
+        _lose_engines()
+
+
 @pytest.mark.parametrize("fault", memory_mutants.POOL_MUTANTS, indirect=True, ids=_name)
 def test_the_model_of_the_pool_notices(fault: str) -> None:
     quick = settings(
@@ -114,6 +131,7 @@ def test_the_model_of_the_pool_notices(fault: str) -> None:
 
 def test_nothing_is_noticed_without_a_fault() -> None:
     _run_everything()
+    _lose_engines()
 
 
 class ShortKeys(dict[bytes, int]):

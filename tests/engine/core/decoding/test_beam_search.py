@@ -1,13 +1,20 @@
 """Beam search against the whole tree, and against a plain search that keeps every list."""
 
+import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
-from engine.core.decoding.beam_search import BeamSearch, EarlyStopping
-from engine.types import ENDED_BY_PATTERN, PATTERN_MET, StopPattern, int32
+from engine.core.decoding.beam_search import BeamSearch, Child, EarlyStopping
+from engine.types import (
+    ENDED_BY_PATTERN,
+    PATTERN_MET,
+    SearchSteps,
+    StopPattern,
+    int32,
+)
 from tests.fakes.symbolic_executor import EMPTY_PREFIX, SymbolicModel, extend_hash
 
 Found = list[tuple[tuple[int, ...], float]]
@@ -230,3 +237,72 @@ def test_a_met_pattern_ends_a_hypothesis_as_a_stop_token_does() -> None:
         (5, 8, 6): (False, True),
         (5, 8, 9): (True, False),
     }
+
+
+def a_search(case: Case, pattern: StopPattern | None = None) -> BeamSearch:
+    return BeamSearch(
+        width=case.width,
+        max_tokens=case.max_tokens,
+        stop_ids=case.stop_ids,
+        length_penalty=case.length_penalty,
+        early_stopping=case.early_stopping,
+        stop_pattern=pattern,
+    )
+
+
+def reported(steps: SearchSteps, search: BeamSearch, children: dict[int, Child]) -> None:
+    """Add a step as the output has it."""
+    rows = (*search.just_ended, *children.items())
+    steps.counts.append(len(rows))
+    for index, child in rows:
+        steps.indices.append(index)
+        steps.parents.append(child.parent)
+        steps.tokens.append(child.token)
+        steps.logprobs.append(child.logprob)
+        tops = search.last_alternatives[child.parent]
+        steps.top_counts.append(len(tops))
+        steps.top_tokens.extend(token for token, _ in tops)
+        steps.top_logprobs.extend(logprob for _, logprob in tops)
+
+
+def offer_all(search: BeamSearch, prefixes: dict[int, int], model: SymbolicModel) -> None:
+    for index, prefix in prefixes.items():
+        candidates = model.candidates(prefix, search.num_candidates)
+        search.offer(index, candidates, candidates[:2])
+
+
+@pytest.mark.parametrize("has_pattern", [False, True])
+def test_a_search_that_repeats_reported_steps_goes_on_as_the_one_that_made_them(
+    has_pattern: bool,
+) -> None:
+    model = SymbolicModel(11)
+    # 3 then 4 ends a hypothesis, too
+    pattern = StopPattern(
+        sources=int32([0, 1]), tokens=int32([3, 4]), targets=int32([1, PATTERN_MET]), silent=int32()
+    )
+    for early, penalty, seed in itertools.product(EARLY, PENALTIES, range(6)):
+        case = Case(4, 7, frozenset({1, 4} - {4 * has_pattern}), penalty, early, seed)
+        first = a_search(case, pattern if has_pattern else None)
+        prefixes, steps, num_repeated = {0: extend_hash(EMPTY_PREFIX, seed)}, SearchSteps(), 0
+        while not first.is_done:
+            again = a_search(case, pattern if has_pattern else None)
+            tokens = again.replay(steps)
+            assert tokens.keys() == prefixes.keys()
+            assert all(
+                functools.reduce(extend_hash, tokens[index], extend_hash(EMPTY_PREFIX, seed))
+                == prefix
+                for index, prefix in prefixes.items()
+            )
+            num_repeated += bool(again.finished)
+            for each in (first, again):
+                offer_all(each, prefixes, model)
+            children = first.advance()
+            assert again.advance() == children
+            assert again.finished == first.finished
+            assert (again.is_done, again.just_ended) == (first.is_done, first.just_ended)
+            prefixes = {
+                index: extend_hash(prefixes[child.parent], child.token)
+                for index, child in children.items()
+            }
+            reported(steps, first, children)
+        assert num_repeated or not first.finished or early is True or len(steps.counts) < 3

@@ -3,6 +3,7 @@
 import math
 
 from engine.config import SchedulerConfig
+from engine.core.decoding.beam_search import Child
 from engine.core.decoding.output import OutputBuilder
 from engine.core.scheduling.grouping import make_group
 from engine.core.sequence_group import SequenceGroup
@@ -143,3 +144,21 @@ def test_preemptions_are_reported_once_with_the_next_output() -> None:
     assert list(case.builder.build(5, STATS).preemptions) == [1, 0]
     case.end(0)
     assert not case.builder.build(6, STATS).preemptions
+
+
+def test_alternatives_of_beams_stand_beside_their_rows() -> None:
+    case = OutputCase(RESULT)
+    first, second = case.groups[:2]
+    plain, rich = Child(0, 7, -1.0, -1.0), Child(1, 8, -2.0, -2.0)
+    case.builder.beams(first, {0: plain}, [], {0: ()})
+    case.builder.beams(
+        second, {0: plain, 1: rich}, [(-1, rich)], {0: (), 1: [(8, -2.0), (9, -3.0)]}
+    )
+    case.builder.beams(first, {0: plain}, [], {0: ()})
+    output = case.builder.build(0, STATS)
+    assert list(output.beam_tokens) == [7, 8, 7, 8, 7]
+    assert list(output.beam_top_counts) == [0, 2, 0, 2, 0]
+    assert list(output.beam_top_tokens) == [8, 9, 8, 9]
+    assert list(output.beam_top_logprobs) == [-2.0, -3.0, -2.0, -3.0]
+    case.builder.beams(first, {0: plain}, [], {0: ()})
+    assert not case.builder.build(1, STATS).beam_top_counts

@@ -2,6 +2,7 @@
 
 from engine.core.scheduling.queues import Queues
 from engine.core.sequence_group import Status
+from engine.types import Progress
 from tests.engine.core.harness.groups import group_of
 
 
@@ -55,3 +56,33 @@ def test_an_overtaken_group_is_preempted_after_those_that_overtook_it() -> None:
     for group in (later, overtaken):
         queues.preempt(group, swap=True, step=0)
     assert list(queues.swapped) == [overtaken, later]
+
+
+def test_what_another_engine_has_begun_goes_ahead_of_new_groups_the_oldest_first() -> None:
+    queues = Queues()
+    new = [group_of([1], first_id=index) for index in range(2)]
+    begun = [
+        group_of([1], first_id=index, progress=Progress(age_s=9.0 - index), arrival_s=index - 9.0)
+        for index in (3, 2)
+    ]
+    for group in (new[0], begun[0], new[1], begun[1]):
+        queues.add(group)
+    assert list(queues.waiting) == [begun[1], begun[0], *new]
+    # also against what runs already and is preempted
+    queues.enter(new[0])
+    queues.enter(begun[1])
+    assert queues.running == [begun[1], new[0]]
+    queues.preempt(new[0], swap=True, step=0)
+    assert queues.next_in_line is begun[0]
+
+
+def test_nobody_may_join_a_quarantined_group() -> None:
+    queues = Queues()
+    suspect = group_of([1], first_id=1, progress=Progress(is_quarantined=True))
+    queues.add(suspect)
+    queues.add(group_of([1], first_id=2))
+    assert not queues.are_closed
+    queues.enter(suspect)
+    assert queues.are_closed
+    queues.remove(suspect)
+    assert not queues.are_closed

@@ -1,9 +1,25 @@
+from array import array
+from dataclasses import replace
+
 import pytest
 
+from engine.config import ResumeConfig
 from engine.errors import EngineError
+from engine.runtime.client.journal import Journal
+from engine.runtime.client.retries import Retries
 from engine.runtime.client.token_stream import RemoteTokenStream
 from engine.runtime.protocol import Delta
-from engine.types import ALL_CHOICES, BEAM_CHOICE, PROMPT_CHOICE, FinishReason, float32, int32
+from engine.types import (
+    ALL_CHOICES,
+    BEAM_CHOICE,
+    PROMPT_CHOICE,
+    FinishReason,
+    Progress,
+    Request,
+    SamplingParams,
+    float32,
+    int32,
+)
 
 NONE, LENGTH, ABORT = FinishReason.NONE, FinishReason.LENGTH, FinishReason.ABORT
 
@@ -108,3 +124,63 @@ async def test_abort_ends_the_request_once(stream: RemoteTokenStream, aborts: Ab
     await stream.abort()
     await stream.abort()
     assert aborts == [(7, ALL_CHOICES)]
+
+
+def kept_stream() -> RemoteTokenStream:
+    """A stream of two choices that goes on elsewhere when its engine is lost."""
+
+    async def send_abort(stream: RemoteTokenStream, choice: int) -> None:
+        pass
+
+    sampling = SamplingParams(max_tokens=9, n=2)
+    request = Request(request_id=7, prompt=int32([1]), sampling=sampling)
+    return RemoteTokenStream(
+        7,
+        2,
+        send_abort,
+        journal=Journal(request, 10.0),
+        retries=Retries(ResumeConfig(), 7, 10.0),
+    )
+
+
+async def test_a_request_goes_on_as_one_that_was_accepted() -> None:
+    stream = kept_stream()
+    stream.submission_id = 8
+    assert not stream.is_resumed
+    assert (stream.request_now(11.0).request_id, stream.request_now(11.0).progress) == (8, None)
+    assert stream.retries is not None
+    stream.retries.engine_lost(11.0, EngineError("gone"), has_crashed=True)
+    assert stream.is_resumed
+    assert stream.request_now(12.0).progress == Progress(
+        age_s=2.0, finish_reasons=array("b", [0, 0]), counts=int32([0, 0])
+    )
+    stream.retries.engine_lost(11.0, EngineError("gone"), has_crashed=True)
+    again = stream.request_now(12.0).progress
+    assert again is not None
+    assert again.is_quarantined
+
+
+async def test_what_the_reader_gets_is_what_goes_on() -> None:
+    stream = kept_stream()
+    stream.put(delta(0, 5))
+    stream.put(delta(1, 6, LENGTH))
+    # nothing of a choice that has ended counts
+    stream.put(delta(1, 7))
+    progress = stream.request_now(11.0).progress
+    assert progress is not None
+    assert progress.finish_reasons.tolist() == [NONE, LENGTH]
+    assert (progress.counts, progress.tokens) == (int32([1, 0]), int32([5]))
+    await stream.abort_choice(0)
+    progress = stream.request_now(11.0).progress
+    assert progress is not None
+    assert progress.finish_reasons.tolist() == [ABORT, LENGTH]
+
+
+async def test_of_a_loss_the_tokens_count_and_the_end_does_not() -> None:
+    stream = kept_stream()
+    stream.put_lost(delta(0, 5, FinishReason.LOST))
+    stream.put_lost(replace(delta(0, 0, FinishReason.CRASHED), tokens=int32()))
+    assert stream.open_choices == {0, 1}
+    stream.put(delta(0, 6, LENGTH))
+    stream.put(delta(1, 7, LENGTH))
+    assert [tokens for _, tokens, _ in await read(stream)] == [[5], [6], [7]]

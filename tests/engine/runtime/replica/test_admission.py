@@ -4,7 +4,7 @@ import pytest
 
 from engine.errors import InvalidRequest, Overloaded, PromptTooLong
 from engine.runtime.replica.admission import MAX_RETRY_S, MIN_RETRY_S, Admission
-from engine.types import Capacity, Request, SamplingParams, int32
+from engine.types import Capacity, Progress, Request, SamplingParams, SearchSteps, int32
 from tests.fakes.scripted_worker import engine_config
 
 CAPACITY = Capacity(num_blocks=10, block_size=4, num_rows=4)
@@ -88,3 +88,27 @@ def test_without_a_known_rate_the_shortest_time_is_named(admission: Admission) -
     with pytest.raises(Overloaded) as full:
         admission.check(request(), num_waiting=4, now_s=0.0)
     assert full.value.retry_after_s == MIN_RETRY_S
+
+
+def test_the_queue_is_never_too_full_for_what_another_engine_has_begun(
+    admission: Admission,
+) -> None:
+    begun = replace(request(), progress=Progress())
+    admission.check(begun, num_waiting=1000, now_s=0.0)
+    with pytest.raises(Overloaded):
+        admission.check(request(), num_waiting=1000, now_s=0.0)
+    with pytest.raises(PromptTooLong):
+        admission.check(replace(request(200), progress=Progress()), num_waiting=0, now_s=0.0)
+
+
+def test_tokens_that_the_model_does_not_have_are_refused(admission: Admission) -> None:
+    size = engine_config().model.num_choices
+    for token, is_known in ((size - 1, True), (size, False)):
+        tokens = int32([1, token])
+        for progress in (Progress(tokens=tokens), Progress(search=SearchSteps(tokens=tokens))):
+            begun = replace(request(), progress=progress)
+            if is_known:
+                admission.check(begun, num_waiting=0, now_s=0.0)
+                continue
+            with pytest.raises(InvalidRequest, match=f"{size} is no token"):
+                admission.check(begun, num_waiting=0, now_s=0.0)

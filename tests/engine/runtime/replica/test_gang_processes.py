@@ -35,7 +35,9 @@ pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 class LosingHandle(LocalEngineHandle):
     """Every verdict is lost on its way."""
 
-    async def submit(self, client: int, request: bytes, replica: str | None = None) -> bytes:
+    async def submit(
+        self, client: int, request: bytes, replica: str | None = None, *, avoid: str | None = None
+    ) -> bytes:
         await super().submit(client, request, replica)
         raise EngineError("no answer in time")
 

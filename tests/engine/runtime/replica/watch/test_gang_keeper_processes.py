@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import tempfile
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,7 +17,9 @@ from engine.config import PrefixConfig
 from engine.errors import ConfigError, EngineError
 from engine.runtime.client.client import RemoteEngineClient
 from engine.runtime.client.token_stream import RemoteTokenStream
+from engine.runtime.messages import decode_batch
 from engine.runtime.replica.gang import GangOptions
+from engine.runtime.replica.pin_at_start import LocalEngineHandle
 from engine.runtime.replica.start import start_replica
 from engine.runtime.replica.supervisor import Supervisor
 from engine.types import FinishReason, Pin, int32
@@ -38,8 +41,35 @@ HEALTH = {"ping_period_s": 0.1, "ping_timeout_s": 2.0, "start_attempts": 20}
 RANK, SCHEDULER = 1, -1
 
 
-async def reasons_of(stream: RemoteTokenStream) -> set[FinishReason]:
-    return {delta.finish_reason async for delta in stream} - {FinishReason.NONE}
+async def reasons_of(client: RemoteEngineClient, stream: RemoteTokenStream) -> set[FinishReason]:
+    """How the replica has ended a request that its client does not resume."""
+    with pytest.raises(EngineError, match="has lost its engine"):
+        async for _ in stream:
+            pass
+    handle = client._handle
+    assert isinstance(handle, WatchedHandle)
+    return handle.ends[stream.request_id]
+
+
+class WatchedHandle(LocalEngineHandle):
+    """Notes how requests end.
+
+    Attributes:
+        ends: reasons of the choices, by request id.
+    """
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        super().__init__(supervisor)
+        self.ends: dict[int, set[FinishReason]] = defaultdict(set)
+
+    async def attach(self, replica: str, client: int) -> AsyncIterator[bytes]:
+        async for data in super().attach(replica, client):
+            for output in decode_batch(data):
+                ends = zip(output.request_ids, output.finish_reasons, strict=True)
+                for request_id, reason in ends:
+                    if reason:
+                        self.ends[request_id].add(FinishReason(reason))
+            yield data
 
 
 @asynccontextmanager
@@ -69,7 +99,7 @@ async def test_a_gang_is_rebuilt_whichever_process_dies_or_freezes(
             pinned_prefix_share=0.2,
             num_blocks=1024,
         ) as supervisor,
-        client_of(supervisor) as client,
+        client_of(supervisor, WatchedHandle) as client,
     ):
         await client.pin_prefix(int32([2] * 8), Pin(name="b"), salt=b"one")
         # what runs has crashed, what waits is lost
@@ -78,8 +108,8 @@ async def test_a_gang_is_rebuilt_whichever_process_dies_or_freezes(
             await anext(aiter(running))
             waiting = await client.submit(int32([2]), params(180, n=16))
             os.kill(pids[RANK], signal.SIGKILL)
-            assert await reasons_of(running) == {CRASHED}
-            assert await reasons_of(waiting) == {LOST}
+            assert await reasons_of(client, running) == {CRASHED}
+            assert await reasons_of(client, waiting) == {LOST}
         for salt, name in ((b"", "a"), (b"one", "b")):
             [info] = await client.prefixes(salt=salt)
             assert (info.name, info.is_warm, info.num_tokens) == (name, True, 8)
@@ -90,7 +120,7 @@ async def test_a_gang_is_rebuilt_whichever_process_dies_or_freezes(
         async with rebuilding(supervisor, client, caplog, "the scheduler died: W") as pids:
             streams = [await client.submit(int32([1]), params(180, n=16)) for _ in range(2)]
             os.kill(pids[SCHEDULER], signal.SIGKILL)
-            assert [await reasons_of(stream) for stream in streams] == [{CRASHED}] * 2
+            assert [await reasons_of(client, stream) for stream in streams] == [{CRASHED}] * 2
         frozen = "rank 1 did not answer a ping"
         async with rebuilding(supervisor, client, caplog, frozen) as pids:
             os.kill(pids[RANK], signal.SIGSTOP)
@@ -100,8 +130,8 @@ async def test_a_gang_is_rebuilt_whichever_process_dies_or_freezes(
             await anext(aiter(running))
             waiting = await client.submit(int32([2]), params(180, n=16))
             os.kill(pids[RANK], signal.SIGSTOP)
-            assert await reasons_of(running) == {CRASHED}
-            assert await reasons_of(waiting) == {LOST}
+            assert await reasons_of(client, running) == {CRASHED}
+            assert await reasons_of(client, waiting) == {LOST}
 
 
 @pytest.mark.slow
@@ -111,12 +141,12 @@ async def test_a_gang_is_rebuilt_when_its_scheduler_freezes(
     why = "the scheduler did not answer a ping"
     async with (
         serving(health=HEALTH) as supervisor,
-        client_of(supervisor) as client,
+        client_of(supervisor, WatchedHandle) as client,
         rebuilding(supervisor, client, caplog, why) as pids,
     ):
         os.kill(pids[SCHEDULER], signal.SIGSTOP)
         stream = await client.submit(int32([1]), params(5))
-        assert await reasons_of(stream) == {CRASHED}
+        assert await reasons_of(client, stream) == {CRASHED}
 
 
 @pytest.mark.slow
@@ -134,10 +164,10 @@ async def test_a_step_that_fails_or_hangs_has_the_gang_rebuilt(
     health = HEALTH | {"step_deadline_s": 0.5}
     async with (
         serving(health=health) as supervisor,
-        client_of(supervisor) as client,
+        client_of(supervisor, WatchedHandle) as client,
         rebuilding(supervisor, client, caplog, why),
     ):
-        assert await reasons_of(await client.submit(int32([token]), params(5))) == {CRASHED}
+        assert await reasons_of(client, await client.submit(int32([token]), params(5))) == {CRASHED}
 
 
 @pytest.mark.slow
@@ -146,7 +176,7 @@ async def test_junk_for_the_scheduler_has_the_gang_rebuilt(
 ) -> None:
     async with (
         serving(health=HEALTH) as supervisor,
-        client_of(supervisor) as client,
+        client_of(supervisor, WatchedHandle) as client,
         rebuilding(supervisor, client, caplog, "the scheduler died: "),
     ):
         supervisor._send(b"junk")
@@ -178,7 +208,7 @@ async def test_a_start_that_succeeds_at_the_second_try_serves(
     supervisor = await start_replica(config, options, replica="a")
     assert caplog.text.count("gang_start_failed") == 1
     assert "failed while it loaded: MemoryError: no memory for rank" in caplog.text
-    async with client_of(supervisor) as client:
+    async with client_of(supervisor, WatchedHandle) as client:
         assert await generate(client, [1, 2], params(3)) == scripted.continuation([1, 2], 3)
     await supervisor.close()
 

@@ -1,0 +1,118 @@
+"""Faults of groups that go on where a lost engine was."""
+
+from engine.core.decoding.beam_search import BeamSearch
+from engine.core.decoding.output import OutputBuilder
+from engine.core.scheduler import Scheduler
+from engine.core.scheduling import grouping, resumption
+from engine.core.scheduling.planner import Planner
+from engine.core.scheduling.queues import Queues
+from engine.core.sequence_group import SequenceGroup
+from tests.mutation.core.mutants import mutant
+
+RESUMPTION_MUTANTS = [
+    mutant(
+        "a group begins anew and repeats its output",
+        grouping,
+        resumption.resume,
+        "_check(group, progress)",
+        "return",
+    ),
+    mutant(
+        "what another engine has begun waits behind new groups",
+        Queues,
+        Queues.add,
+        "if group.request.progress is None:",
+        "if True:",
+    ),
+    mutant(
+        "others join a quarantined group",
+        Planner,
+        Planner._next_to_enter,
+        "if self._queues.are_closed:",
+        "if False:",
+    ),
+    mutant(
+        "a quarantined group joins others",
+        Planner,
+        Planner._can_enter,
+        "group.is_quarantined and (self._queues.running or self._deferred_release)",
+        "False",
+    ),
+    mutant(
+        "a quarantined group does not wait for plans in flight",
+        Planner,
+        Planner._can_enter,
+        "(self._queues.running or self._deferred_release)",
+        "self._queues.running",
+    ),
+    mutant(
+        "a choice that has ended goes on",
+        SequenceGroup,
+        SequenceGroup.resume_choices,
+        "finish_reason=reason",
+        "finish_reason=UNFINISHED",
+    ),
+    mutant(
+        "a replica does not hear of choices that have ended before",
+        Scheduler,
+        Scheduler.add,
+        "self._output.end(group, sequence.choice, sequence.finish_reason)",
+        "pass",
+    ),
+    mutant(
+        "a choice that was aborted before its first token goes on",
+        resumption,
+        resumption._resume_choices,
+        "group.defer_abort(choice)",
+        "pass",
+    ),
+    mutant(
+        "scores of the prompt are reported again",
+        SequenceGroup,
+        SequenceGroup.resume_prompt,
+        "self.num_prompt_reported = num_reported",
+        "pass",
+    ),
+    mutant(
+        "cached tokens are reported again",
+        SequenceGroup,
+        SequenceGroup.resume_choices,
+        "self.num_cached_tokens = 0",
+        "pass",
+    ),
+    mutant(
+        "output counts as a part of the prompt that was found",
+        SequenceGroup,
+        SequenceGroup.start_prefill,
+        "min(num_cached[0], len(self.request.prompt))",
+        "num_cached[0]",
+    ),
+    mutant(
+        "hypotheses that were finished are forgotten",
+        BeamSearch,
+        BeamSearch.replay,
+        "self._finish(child)",
+        "pass",
+    ),
+    mutant(
+        "a search that goes on is shorter than it was",
+        BeamSearch,
+        BeamSearch.replay,
+        "self._length += 1",
+        "self._length = 1",
+    ),
+    mutant(
+        "beams that go on have no alternatives",
+        BeamSearch,
+        BeamSearch.replay,
+        "row.parent: row.alternatives",
+        "row.parent: ()",
+    ),
+    mutant(
+        "alternatives of beams are not reported",
+        OutputBuilder,
+        OutputBuilder.beams,
+        "if tops := alternatives[child.parent]:",
+        "if tops := ():",
+    ),
+]
