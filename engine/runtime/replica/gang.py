@@ -124,9 +124,13 @@ class Gang:
         )
 
     def kill_ranks(self) -> None:
-        """End the ranks, so that the scheduler has its last word."""
+        """End the ranks that run, so that the scheduler has its last word.
+
+        Ray would forget why the others have ended.
+        """
         for rank in self._ranks:
-            rank.kill()
+            if not rank.end.done():
+                rank.kill()
 
     async def close(self) -> None:
         """End the processes, wait until they are gone and remove their files.

@@ -128,19 +128,18 @@ class WatchedGang:
         Returns:
             Why it was lost; empty if it was not.
         """
-        is_lost, ended = self.loss.done(), self._gang.ended()
-        awaits_words = bool(self._owner.num_open) and not self._silence.is_set()
-        if awaits_words:
+        is_lost = self.loss.done()
+        if is_lost:
+            # a channel closes a little before its process is gone
+            await asyncio.sleep(EXIT_S)
+        ended = self._gang.ended()
+        if self._owner.num_open and not self._silence.is_set():
             # without its ranks the scheduler has nothing to wait for
             self._gang.kill_ranks()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._silence.wait(), LAST_WORDS_S)
         # a scheduler that has spoken has named what ran, and the rest waited
         self._owner.end_open(FinishReason.LOST if self._has_spoken else FinishReason.CRASHED)
-        if is_lost and not awaits_words:
-            # a channel closes a little before its process is gone
-            await asyncio.sleep(EXIT_S)
-            ended = self._gang.ended()
         reason = await self._reason(ended) if is_lost else ""
         for task in self._watchers:
             task.cancel()

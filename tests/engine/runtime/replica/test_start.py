@@ -107,7 +107,7 @@ async def test_a_death_before_that_begins_it_all_again(
     await settle()
     assert await started.answered(1) == [""]
     started.gang.die("rank 0")
-    for _ in range(3):
+    for _ in range(4):
         await clock.advance(1.0)
     assert await started.answered(2) == ["", "a"]
     await (await started.starting_up).close()

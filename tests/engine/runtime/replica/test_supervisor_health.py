@@ -89,7 +89,8 @@ async def test_a_dead_rank_lets_the_scheduler_name_what_ran(
     await settle()
     replica.gang.running = [(7, -1, CRASHED)]
     replica.gang.die("rank 1")
-    await clock.advance(0.1)
+    for _ in range(2):
+        await clock.advance(0.1)
     assert replica.gangs[0].are_ranks_killed
     assert reader.rows == [(7, 0, -1, CRASHED), (8, 0, -1, LOST)]
     assert "reason=rank 1 died: killed by the test" in caplog.text
@@ -102,6 +103,7 @@ async def test_a_scheduler_that_says_nothing_is_not_waited_for(
     reader = replica.read(1)
     await settle()
     replica.gang.die("rank 1")
+    await clock.advance(0.1)
     await clock.advance(1.0)
     assert (reader.rows, len(replica.gangs)) == ([], 1)
     await clock.advance(1.5)
