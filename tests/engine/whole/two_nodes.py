@@ -1,8 +1,8 @@
 """A cluster of two nodes on this machine, with ranks on both.
 
-`python -m tests.engine.whole.two_nodes FOLDER FILE` writes as JSON the tokens of `PROMPTS` from a gang,
-and their texts from the application, with the nodes of all processes of both. It is a process of
-its own because a process can be in one Ray cluster only.
+`python -m tests.engine.whole.two_nodes FOLDER FILE` writes as JSON the tokens of `PROMPTS` from a
+gang, and their texts from the application, with the nodes of all processes of both. It is a process
+of its own because a process can be in one Ray cluster only.
 """
 
 import asyncio
