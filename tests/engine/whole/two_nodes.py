@@ -1,8 +1,8 @@
 """A cluster of two nodes on this machine, with ranks on both.
 
-`python -m tests.engine.whole.two_nodes FOLDER` prints as JSON the tokens of `PROMPTS` from a gang,
-and their texts from the application, with the nodes of all processes of both. It is a process of
-its own because a process can be in one Ray cluster only.
+`python -m tests.engine.whole.two_nodes FOLDER FILE` writes as JSON the tokens of `PROMPTS` from a
+gang, and their texts from the application, with the nodes of all processes of both. It is a process
+of its own because a process can be in one Ray cluster only.
 """
 
 import asyncio
@@ -143,4 +143,4 @@ if __name__ == "__main__":
         model_folder = Path(sys.argv[1])
         found = {"served": ask_spread(model_folder)}
         found["gang"] = asyncio.run(generate_spread(model_folder))
-        sys.stdout.write("\n" + json.dumps(found))
+        Path(sys.argv[2]).write_text(json.dumps(found))
