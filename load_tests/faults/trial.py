@@ -139,9 +139,9 @@ def judge(fault: str, answers: Sequence[tuple[Received, Received]], struck_s: fl
 
 
 def _stall_s(answer: Received, struck_s: float) -> float:
-    """The wait between the last piece before the fault and the first behind it."""
+    """The longest wait for a piece that came after the fault."""
     pieces = [answer.sent_s, *answer.arrivals_s]
-    return next((b - a for a, b in pairwise(pieces) if a < struck_s <= b), 0.0)
+    return max((b - a for a, b in pairwise(pieces) if struck_s <= b), default=0.0)
 
 
 def _session(limit_s: float | None) -> aiohttp.ClientSession:

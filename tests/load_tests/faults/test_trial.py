@@ -31,7 +31,9 @@ def test_answers_are_counted_by_what_became_of_them() -> None:
 
 
 def test_the_stall_is_the_wait_over_the_fault() -> None:
-    seen = [answer(0.0, 1.0, 4.5, 5.0), answer(0.0, 1.0, 2.0, 9.0), answer(4.0, 4.5)]
+    # what was on its way still comes at once
+    late = answer(0.0, 1.0, 2.5, 3.1, 10.1)
+    seen = [answer(0.0, 1.0, 4.5, 5.0), late, answer(4.0, 4.5)]
     trial = judge("worker killed", [(RIGHT, item) for item in seen], struck_s=3.0)
     assert trial.num_open == 2
     assert trial.stall_s == 7.0
