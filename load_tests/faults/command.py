@@ -15,7 +15,7 @@ from load_tests import report
 from load_tests.bench.startup.server_process import ServerProcess, serving
 from load_tests.faults.answers import Received
 from load_tests.faults.mix import MixedRequest, draw_cases, with_stop
-from load_tests.faults.server import small_model, small_options, vocab_size, write_config
+from load_tests.faults.server import serving_options, small_model, vocab_size, write_config
 from load_tests.faults.trial import Pace, Trial, answer_undisturbed, run_trial
 from load_tests.faults.victims import FAULTS, count_roles
 from load_tests.options import at_least, positive, several
@@ -32,6 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     server = parser.add_argument_group("server")
     server.add_argument("--config", type=Path, default=Path("serve_config.yaml"), help="to start")
     server.add_argument("--port", type=at_least(1), default=8000, help="where it is to serve")
+    server.add_argument(
+        "--model",
+        type=Path,
+        metavar="DIR",
+        help="with a tokenizer; without weights they are random (default: two small layers)",
+    )
+    server.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="to run on")
     server.add_argument("--replicas", type=at_least(1), default=2, help="engine replicas")
     server.add_argument("--start-limit-s", type=positive, default=240.0, help="give up after this")
     faults = parser.add_argument_group("faults")
@@ -48,6 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--duration-s", type=positive, default=6.0, help="of one trial's arrivals")
     load.add_argument("--limit-s", type=positive, default=150.0, help="longest wait for an answer")
     load.add_argument("--output-len", type=at_least(16), default=64, help="tokens of a choice")
+    load.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="ask for answers that do not depend on the batch; needed where dtype is not float32",
+    )
     load.add_argument("--seed", type=int, default=0, help="of requests and times")
     report.add_arguments(parser)
 
@@ -62,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
             seed=args.seed,
             vocab_size=vocab_size(model),
             output_len=args.output_len,
+            fields={"deterministic": True} if args.deterministic else {},
         )
         trials = asyncio.run(_run_all(args, server, url, cases))
     _show(trials)
@@ -81,9 +94,9 @@ def is_kept(trial: Trial) -> bool:
 @contextmanager
 def _started(args: argparse.Namespace, url: str, log: Path) -> Iterator[tuple[ServerProcess, Path]]:
     with tempfile.TemporaryDirectory() as scratch:
-        model = small_model(Path(scratch) / "model")
+        model = args.model or small_model(Path(scratch) / "model")
         config = Path(scratch) / "serve_config.yaml"
-        options = small_options(model)
+        options = serving_options(model, args.device)
         write_config(args.config, config, port=args.port, replicas=args.replicas, options=options)
         with serving(config, url, log, dict(os.environ)) as server:
             server.seconds_until_healthy(args.start_limit_s)

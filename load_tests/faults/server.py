@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from load_tests.model_folders import SHAPES, embedded_model
+from load_tests.model_folders import SHAPES, embedded_model, load_format_of
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 NUM_BLOCKS = 512
@@ -51,13 +51,12 @@ def write_config(
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
 
 
-def small_options(model: Path) -> dict[str, Any]:
-    """Application options for a small model on a CPU."""
-    return {
+def serving_options(model: Path, device: str) -> dict[str, Any]:
+    """Application options for a model: in float32 on a CPU, where its pool is kept small."""
+    options = {
         "model": str(model),
-        "served_model_name": "small",
-        "load_format": "dummy",
-        "device": "cpu",
-        "dtype": "float32",
-        "num_blocks": NUM_BLOCKS,
+        "served_model_name": "served",
+        "load_format": load_format_of(model),
+        "device": device,
     }
+    return options | ({"dtype": "float32", "num_blocks": NUM_BLOCKS} if device == "cpu" else {})
