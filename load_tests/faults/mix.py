@@ -38,27 +38,27 @@ class MixedRequest:
         return bool(self.body.get("stream"))
 
 
-def draw_cases(count: int, *, seed: int, vocab_size: int, output_len: int) -> list[MixedRequest]:
+def draw_cases(
+    count: int, *, seed: int, vocab_size: int, output_len: int, fields: dict[str, Any]
+) -> list[MixedRequest]:
     """Draw requests, all kinds equally often, half of them streamed where that can be.
 
     Args:
         vocab_size: prompt ids are below it.
         output_len: tokens of each choice.
+        fields: further ones, of every body.
     """
     rng = random.Random(seed)
     kinds = list(_KINDS)
-    return [_draw(kinds[index % len(kinds)], rng, vocab_size, output_len) for index in range(count)]
+    common = fields | {"max_tokens": output_len, "ignore_eos": True}
+    return [_draw(kinds[index % len(kinds)], rng, vocab_size, common) for index in range(count)]
 
 
-def _draw(kind: str, rng: random.Random, vocab_size: int, output_len: int) -> MixedRequest:
+def _draw(kind: str, rng: random.Random, vocab_size: int, common: dict[str, Any]) -> MixedRequest:
     length = rng.randint(MIN_PROMPT_LEN, MAX_PROMPT_LEN)
-    body: dict[str, Any] = {
-        # the first ids are often control tokens
-        "prompt": [rng.randrange(256, vocab_size) for _ in range(length)],
-        "max_tokens": output_len,
-        "ignore_eos": True,
-        **_KINDS[kind],
-    }
+    # the first ids are often control tokens
+    prompt = [rng.randrange(256, vocab_size) for _ in range(length)]
+    body: dict[str, Any] = {"prompt": prompt, **common, **_KINDS[kind]}
     if not body.get("use_beam_search"):
         body["seed"] = rng.randrange(2**31)
     if kind not in _UNSTREAMED and rng.random() < 0.5:
