@@ -23,7 +23,7 @@ from load_tests.options import at_least, positive, several
 EXAMPLE = "python -m load_tests faults --faults worker-killed,scheduler-killed --repeats 3"
 
 _NUM_CASES = 64
-_CONCURRENCY = 8
+_CONCURRENCY = 32
 _ROLES = tuple(sorted({fault.role for fault in FAULTS.values()}))
 
 
