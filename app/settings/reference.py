@@ -33,7 +33,8 @@ GROUPS: Mapping[str, Sequence[str]] = {
     ),
     "HTTP server": (
         "api_keys_file", "cors_origins", "unknown_parameters", "stream_interval_ms",
-        "limits.max_body_mib",
+        "limits.max_body_mib", "limits.max_body_values", "limits.max_answer_items",
+        "limits.max_held_mib", "limits.max_client_held_mib",
     ),
     "Traces": ("flight_recorder.folder", "flight_recorder.max_mib"),
 }  # fmt: skip
