@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ray
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
@@ -18,6 +19,11 @@ from engine.errors import EngineError
 from engine.runtime.client.client import RemoteEngineClient
 from engine.runtime.messages import PINS
 from engine.runtime.protocol import EngineClient
+from engine.runtime.replica.client_processes import (
+    ClientProcess,
+    ClientProcesses,
+    this_process,
+)
 from engine.runtime.replica.client_session import CLIENT_LIMITS, ClientLimits
 from engine.runtime.replica.gang import GangOptions, start_gang
 from engine.runtime.replica.pin_at_start import (
@@ -50,7 +56,7 @@ class IngressDeployment:
         recorder: RecorderOptions | None = None,
     ) -> None:
         _log_like_serve()
-        self._client = RemoteEngineClient(ServeEngineHandle(engine))
+        self._client = RemoteEngineClient(ServeEngineHandle(engine, this_process()))
         self._recorder = FlightRecorder(self._client, recorder) if recorder else None
         self._make_app = make_app
 
@@ -100,6 +106,7 @@ class EngineDeployment:
         config = replace(config, model_path=str(locate()))
         self._replica = serve.get_replica_context().replica_tag
         self._max_num_seqs = config.max_num_seqs
+        self._clients = ClientProcesses(ray.get_runtime_context().get_node_id())
         gang = await start_gang(config, options)
         self._supervisor = Supervisor(
             gang,
@@ -107,6 +114,7 @@ class EngineDeployment:
             replica=self._replica,
             step_deadline_s=options.step_deadline_s,
             limits=limits,
+            is_alive=self._clients.is_alive,
         )
         try:
             await pin_configured_prefixes(self._supervisor, config.pinned_prefixes)
@@ -136,9 +144,13 @@ class EngineDeployment:
         self._check_addressee(replica)
         self._running.renew(client, received_bytes)
 
-    async def attach(self, replica: str, client: int) -> AsyncIterator[bytes]:
-        """Stream a client's outputs."""
+    async def attach(
+        self, replica: str, client: int, process: ClientProcess | None = None
+    ) -> AsyncIterator[bytes]:
+        """Stream a client's outputs; as long as its process lives it may be silent for a while."""
         self._check_addressee(replica)
+        if process is not None:
+            self._clients.note(client, process)
         async for batch in self._running.attach(client):
             yield batch
 

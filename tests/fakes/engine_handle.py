@@ -67,6 +67,7 @@ class FakeEngineHandle:
         self.replica = "a"
         self.all_replicas = ["a"]
         self.lost_replicas: set[str] = set()
+        self.silent_replicas: set[str] = set()
         self.refusal: Refusal | None = None
         self.is_up = True
         self.loses_verdicts = False
@@ -112,6 +113,8 @@ class FakeEngineHandle:
     async def renew(self, replica: str, client: int, received_bytes: int) -> None:
         self._check_up()
         self.renewed.append((replica, received_bytes))
+        if replica in self.silent_replicas:
+            await asyncio.Event().wait()
 
     async def attach(self, replica: str, client: int) -> AsyncIterator[bytes]:
         self._check_up()

@@ -223,7 +223,13 @@ class RemoteEngineClient:
 
     async def _follow(self, replica: str) -> None:
         """Read this client's stream of a replica for as long as requests are open there."""
-        lease = Lease(partial(self._handle.renew, replica, self._client), self._renew_period_s)
+        following = asyncio.current_task()
+        assert following is not None
+        lease = Lease(
+            partial(self._handle.renew, replica, self._client),
+            self._renew_period_s,
+            on_dead=partial(self._give_up, replica, following),
+        )
         keeping = self._spawn(lease.keep())
         try:
             while known := self._open_on(replica):
@@ -239,6 +245,11 @@ class RemoteEngineClient:
         finally:
             keeping.cancel()
             self._followed.discard(replica)
+
+    def _give_up(self, replica: str, following: "asyncio.Task[Any]") -> None:
+        """Fail the requests of a replica that does not answer; it may never end its stream."""
+        self._fail(self._open_on(replica), EngineError("the engine replica does not answer"))
+        following.cancel()
 
     def _open_on(self, replica: str) -> list[RemoteTokenStream]:
         return [stream for stream in self._streams.values() if stream.replica == replica]

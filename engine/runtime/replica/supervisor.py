@@ -11,7 +11,7 @@ the replica.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
 
 from ray.exceptions import RayActorError
@@ -57,17 +57,20 @@ class Supervisor:
         replica: str,
         step_deadline_s: float,
         limits: ClientLimits = CLIENT_LIMITS,
+        is_alive: Callable[[int], Awaitable[bool]] | None = None,
     ) -> None:
         """Begin to serve.
 
         Args:
             replica: tag of this replica, part of every verdict.
             step_deadline_s: seconds without a step, while requests are open, that mean a hang.
+            is_alive: whether the process of a client lives; None if nobody knows.
         """
         self._gang = gang
         self._replica = replica
         self._step_deadline_s = step_deadline_s
         self._limits = limits
+        self._is_alive = is_alive
         self._admission = Admission(config, gang.capacity)
         self._sessions: dict[int, ClientSession] = {}
         self._session_of: dict[int, ClientSession] = {}
@@ -207,7 +210,9 @@ class Supervisor:
     def _session(self, client: int) -> ClientSession:
         if client not in self._sessions:
             self._sessions[client] = ClientSession(
-                self._limits, on_lost=partial(self._drop, client)
+                self._limits,
+                on_lost=partial(self._drop, client),
+                is_alive=self._is_alive and partial(self._is_alive, client),
             )
         return self._sessions[client]
 
