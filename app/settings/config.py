@@ -173,6 +173,7 @@ class AppConfig(BaseModel):
     prompt_share: float = engine_option("prompt_share")
     prefix_cache: bool = engine_option("prefix_cache")
     pinned_prefix_share: float = engine_option("pinned_prefix_share")
+    max_pinned_prefixes: int = engine_option("max_pinned_prefixes")
     pinned_prefixes: tuple[PinnedPrefixOption, ...] = engine_option(
         "pinned_prefixes", strict=False, shown="none"
     )

@@ -25,6 +25,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
     "KV cache": (
         "block_size", "kv_cache_gib", "num_blocks", "gpu_memory_fraction", "swap_gib",
         "memory_policy", "prefix_cache", "pinned_prefix_share", "pinned_prefixes",
+        "max_pinned_prefixes",
     ),
     "Batching and scheduling": (
         "max_num_seqs", "max_num_batched_tokens", "max_model_len", "max_num_waiting",

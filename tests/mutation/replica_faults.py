@@ -85,8 +85,8 @@ MAILBOX_FAULTS = [
     Fault(
         what="another process is taken for that of a client",
         function=_runs_here,
-        old="is_same = abs(found.create_time() - process.started_s) < 1.0",
-        new="is_same = True",
+        old="abs(found.create_time() - process.started_s) < 1.0",
+        new="True",
         noticed_by="test_a_later_process_with_the_same_id_is_another_one",
     ),
     Fault(

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.mutation.app.generation_faults import GENERATION_FAULTS
+from tests.mutation.app.neighbour_faults import NEIGHBOUR_FAULTS
 from tests.mutation.app.request_faults import REQUEST_FAULTS
 from tests.mutation.app.text_faults import TEXT_FAULTS
 from tests.mutation.mutant import Fault, in_place, is_noticed
@@ -14,6 +15,7 @@ FAULTS: list[Fault] = [
     *WORKER_FAULTS,
     *TEXT_FAULTS,
     *REQUEST_FAULTS,
+    *NEIGHBOUR_FAULTS,
     *GENERATION_FAULTS,
 ]
 

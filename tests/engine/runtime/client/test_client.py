@@ -173,6 +173,7 @@ async def test_requests_of_a_replica_that_does_not_answer_fail(
     stream = await submit(client)
     handle.send_rows((stream.request_id, 7, LENGTH))
     assert await read(stream) == [7]
+    assert handle.attached == ["a", "b", "a"]
 
 
 async def test_close_fails_what_is_open(client: RemoteEngineClient) -> None:
