@@ -54,6 +54,7 @@ class GenerateEndpoint(Generic[RequestT]):
         self._offload = services.offload
         self._reader = services.reader
         self._held = services.held
+        self._trimmer = services.trimmer
         self._settings = services.settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -144,6 +145,7 @@ class GenerateEndpoint(Generic[RequestT]):
         headers = [(b"content-type", b"application/json"), length, *headers]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+        self._trimmer.passed(len(body))
 
     async def _frames(
         self, update: ChoiceUpdate | None, generation: Generation, writer: AnswerWriter

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from app.http.errors import HttpError
+from app.http.trim import Trimmer
 
 RETRY_AFTER = {"retry-after": "1", "retry-after-ms": "1000"}
 
@@ -16,10 +17,18 @@ RETRY_AFTER = {"retry-after": "1", "retry-after-ms": "1000"}
 class HeldBytes:
     """Bytes held by one ingress, in all and for each client."""
 
-    def __init__(self, max_bytes: int, max_client_bytes: int) -> None:
-        """Args: max_client_bytes: for one API key; callers without keys are not one client."""
+    def __init__(
+        self, max_bytes: int, max_client_bytes: int, trimmer: Trimmer | None = None
+    ) -> None:
+        """Begin with none.
+
+        Args:
+            max_client_bytes: for one API key; callers without keys are not one client.
+            trimmer: hears of the bytes that are given back.
+        """
         self._max_bytes = max_bytes
         self._max_client_bytes = max_client_bytes
+        self._trimmer = trimmer
         self._by_client: Counter[bytes] = Counter()
 
     @property
@@ -68,6 +77,8 @@ class HeldBytes:
         self._by_client[client] -= num_bytes
         if not self._by_client[client]:
             del self._by_client[client]
+        if self._trimmer is not None:
+            self._trimmer.passed(num_bytes)
 
 
 class Account:

@@ -3,6 +3,7 @@
 from app.generation.prompt_encoder import PromptEncoder
 from app.http.held_bytes import HeldBytes
 from app.http.request_body import BodyReader
+from app.http.trim import Trimmer
 from app.protocol.api_settings import ApiSettings
 from app.text.offload import Offload
 from app.text.tokenizer import Tokenizer
@@ -19,6 +20,7 @@ class Services:
         offload: for work that grows with a request.
         encoder: makes token ids of prompts.
         reader: reads bodies.
+        trimmer: hears of large bodies and answers that are over.
         held: counts the bytes of bodies that are no token ids yet.
     """
 
@@ -29,4 +31,5 @@ class Services:
         self.offload = Offload()
         self.encoder = PromptEncoder(tokenizer, settings, self.offload)
         self.reader = BodyReader(settings, self.offload)
-        self.held = HeldBytes(settings.max_held_bytes, settings.max_client_held_bytes)
+        self.trimmer = Trimmer()
+        self.held = HeldBytes(settings.max_held_bytes, settings.max_client_held_bytes, self.trimmer)

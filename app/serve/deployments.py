@@ -1,6 +1,7 @@
 """The two Serve deployments: "Ingress" answers HTTP, "Engine" generates tokens."""
 
 import asyncio
+import gc
 import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -62,7 +63,11 @@ class IngressDeployment:
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         """Called by Serve once the event loop of the replica runs."""
-        return self._make_app(self._recorder or self._client)
+        app = self._make_app(self._recorder or self._client)
+        # what is there now stays: a large body must not make the collector look through it again
+        gc.collect()
+        gc.freeze()
+        return app
 
     async def __del__(self) -> None:
         """Called by Serve when the replica stops."""

@@ -4,6 +4,7 @@ import pytest
 
 from app.http.errors import HttpError
 from app.http.held_bytes import HeldBytes
+from app.http.trim import Trimmer
 
 ONE, OTHER, NO_KEY = b"1" * 32, b"2" * 32, b""
 
@@ -46,3 +47,13 @@ def test_what_an_account_holds_is_given_back_once() -> None:
         assert held.total == 0
         account.add(3)
     assert held.total == 0
+
+
+async def test_memory_is_trimmed_for_what_is_given_back() -> None:
+    passed: list[int] = []
+    trimmer = Trimmer()
+    trimmer.passed = passed.append  # type: ignore[method-assign]
+    with HeldBytes(100, 10, trimmer).account(ONE) as account:
+        account.add(7)
+        assert passed == []
+    assert passed == [7]

@@ -3,6 +3,7 @@
 from app.generation.answer_size import AnswerSize
 from app.http.held_bytes import Account, HeldBytes
 from app.http.request_body import BodyReader, read_json_body
+from app.http.trim import Trimmer
 from app.protocol.answer import AnswerWriter
 from app.text.offload import Offload
 from tests.mutation.mutant import Fault
@@ -73,6 +74,14 @@ NEIGHBOUR_FAULTS = [
         old="body.clear()",
         new="pass",
         noticed_by="test_the_bytes_of_a_body_are_let_go_of_once_they_are_parsed",
+    ),
+    # trim
+    Fault(
+        what="memory is trimmed in the middle of a burst",
+        function=Trimmer.passed,
+        old="self._timer.cancel()",
+        new="return",
+        noticed_by="test_memory_is_trimmed_once_after_a_burst",
     ),
     # answer
     Fault(
