@@ -1,18 +1,24 @@
-"""Gives memory back to the system after large requests, which the C library would keep."""
+"""Gives memory back to the system after large requests; the C library would keep it."""
 
 import asyncio
 import contextvars
 import ctypes
+import gc
 from collections.abc import Callable
 
-# bytes of bodies and answers after which it is worth the time, a few milliseconds
-WORTH_BYTES = 4 << 20
-# after the last of a burst
+# of one body or answer; to tokenise a text takes up to 300 bytes for each of its characters
+WORTH_BYTES = 128 << 10
+# after the last of a burst, but after its first at the latest
 WAIT_S = 1.0
+MAX_WAIT_S = 10.0
 
 
 def trim_memory() -> None:
-    """Return free pages of all arenas to the system; without effect on other C libraries."""
+    """Collect garbage, and return the free pages of all arenas to the system.
+
+    Other C libraries than glibc return none.
+    """
+    gc.collect()
     trim: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
@@ -24,20 +30,22 @@ class Trimmer:
     def __init__(self, trim: Callable[[], None] = trim_memory) -> None:
         """Args: trim: is called in a thread."""
         self._trim = trim
-        self._num_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._latest_s = 0.0
 
     def passed(self, num_bytes: int) -> None:
         """Note the bytes of a body or an answer that has been let go of."""
-        self._num_bytes += num_bytes
-        if self._num_bytes < WORTH_BYTES:
+        if num_bytes < WORTH_BYTES:
             return
-        if self._timer is not None:
-            self._timer.cancel()
         loop = asyncio.get_running_loop()
+        if self._timer is None:
+            self._latest_s = loop.time() + MAX_WAIT_S
+        else:
+            self._timer.cancel()
+        at_s = min(loop.time() + WAIT_S, self._latest_s)
         # not in the context of the request that happened to be the last
-        self._timer = loop.call_later(WAIT_S, self._start, context=contextvars.Context())
+        self._timer = loop.call_at(at_s, self._start, context=contextvars.Context())
 
     def _start(self) -> None:
-        self._timer, self._num_bytes = None, 0
+        self._timer = None
         asyncio.get_running_loop().run_in_executor(None, self._trim)

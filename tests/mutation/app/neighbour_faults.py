@@ -3,6 +3,7 @@
 from app.generation.answer_size import AnswerSize
 from app.http.held_bytes import Account, HeldBytes
 from app.http.request_body import BodyReader, read_json_body
+from app.http.tasks import until_disconnect
 from app.http.trim import Trimmer
 from app.protocol.answer import AnswerWriter
 from app.text.offload import Offload
@@ -74,6 +75,14 @@ NEIGHBOUR_FAULTS = [
         old="body.clear()",
         new="pass",
         noticed_by="test_the_bytes_of_a_body_are_let_go_of_once_they_are_parsed",
+    ),
+    # tasks
+    Fault(
+        what="an error keeps its request until the collector comes",
+        function=until_disconnect,
+        old="del task",
+        new="pass",
+        noticed_by="test_an_error_is_let_go_of_with_what_its_frames_hold",
     ),
     # trim
     Fault(
