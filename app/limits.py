@@ -19,10 +19,10 @@ MAX_ANSWER_ITEMS = 1 << 18
 As many take about 20 MB as JSON and two seconds to write.
 """
 
-MAX_HELD_BYTES = 512 << 20
+MAX_HELD_BYTES = 256 << 20
 """Bytes of bodies that wait in an ingress to become token ids; option `limits.max_held_mib`."""
 
-MAX_CLIENT_HELD_BYTES = 128 << 20
+MAX_CLIENT_HELD_BYTES = 64 << 20
 """The same for one API key, where keys are needed; option `limits.max_client_held_mib`."""
 
 MAX_DEPTH = 32

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import aiohttp
@@ -33,8 +33,9 @@ MIB = 1 << 20
 INGRESS = "replica Ingress"
 # the least time that is watched of each request, and of a server that does nothing else
 MIN_WINDOW_S, QUIET_S = 1.0, 5.0
-# memory goes back a little after the request
+# memory goes back a little after the request; it is waited for where more than this is missing
 SETTLE_S = 4.0
+SETTLED_BYTES = 8 << 20
 BASES: Mapping[str, Mapping[str, object]] = {
     "/v1/completions": {"prompt": "Hi", "max_tokens": 1},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1},
@@ -62,6 +63,15 @@ class Row:
     num_streams: int
     faults: tuple[str, ...]
     grown_mib: float
+
+    def after(self, later: Window, grown_bytes: int) -> "Row":
+        """Add what was seen until memory had gone back."""
+        return replace(
+            self,
+            num_streams=self.num_streams + later.num_streams,
+            faults=(*self.faults, *later.faults),
+            grown_mib=grown_bytes / MIB,
+        )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -148,10 +158,12 @@ async def _measure(
         try:
             await asyncio.sleep(QUIET_S)
             quiet = _seen(streams, prober)
-            before_bytes = ingress.memory_info().rss
-            rows = []
+            before_bytes = _own_bytes(ingress)
+            rows: list[Row] = []
             for request in requests:
-                rows.append(await _send(session, request, streams, prober, ingress, before_bytes))
+                row = await _send(session, request, streams, prober)
+                grown_bytes = await _grown(ingress, before_bytes, rows)
+                rows.append(row.after(_seen(streams, prober), grown_bytes))
                 print(_line(rows[-1]), flush=True)
             return quiet, rows
         finally:
@@ -165,8 +177,6 @@ async def _send(
     request: LargeRequest,
     streams: GoodStreams,
     prober: Prober,
-    ingress: psutil.Process,
-    before_bytes: int,
 ) -> Row:
     _seen(streams, prober)
     begin_s = time.perf_counter()
@@ -174,8 +184,6 @@ async def _send(
     answer_s = time.perf_counter() - begin_s
     await asyncio.sleep(max(0.2, MIN_WINDOW_S - answer_s))
     seen = _seen(streams, prober)
-    grown_bytes = await _grown(ingress, before_bytes)
-    later = _seen(streams, prober)
     return Row(
         name=request.name,
         status=",".join(sorted({status for status, _ in answers})),
@@ -183,9 +191,9 @@ async def _send(
         answer_bytes=sum(size for _, size in answers),
         live_p99_ms=1e3 * seen.live_p99_s,
         gap_ms=1e3 * seen.gap_s,
-        num_streams=seen.num_streams + later.num_streams,
-        faults=(*seen.faults, *later.faults),
-        grown_mib=grown_bytes / MIB,
+        num_streams=seen.num_streams,
+        faults=tuple(seen.faults),
+        grown_mib=0.0,
     )
 
 
@@ -201,13 +209,20 @@ async def _post(session: aiohttp.ClientSession, request: LargeRequest) -> tuple[
         return type(error).__name__, size
 
 
-async def _grown(ingress: psutil.Process, before_bytes: int) -> int:
+async def _grown(ingress: psutil.Process, before_bytes: int, rows: Sequence[Row]) -> int:
     """Return how much larger the ingress is, at its smallest within the time to settle."""
     least, begin_s = 1 << 60, time.perf_counter()
-    while least > 16 * MIB and time.perf_counter() - begin_s < SETTLE_S:
-        least = min(least, ingress.memory_info().rss - before_bytes)
+    settled = SETTLED_BYTES + (rows[-1].grown_mib * MIB if rows else 0)
+    while least > settled and time.perf_counter() - begin_s < SETTLE_S:
+        least = min(least, _own_bytes(ingress) - before_bytes)
         await asyncio.sleep(0.25)
     return least
+
+
+def _own_bytes(process: psutil.Process) -> int:
+    """Memory of a process without what it shares: Ray's object store, and files."""
+    own: int = process.memory_full_info().uss
+    return own
 
 
 def _seen(streams: GoodStreams, prober: Prober) -> Window:

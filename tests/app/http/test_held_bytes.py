@@ -51,9 +51,12 @@ def test_what_an_account_holds_is_given_back_once() -> None:
 
 async def test_memory_is_trimmed_for_what_is_given_back() -> None:
     passed: list[int] = []
-    trimmer = Trimmer()
-    trimmer.passed = passed.append  # type: ignore[method-assign]
-    with HeldBytes(100, 10, trimmer).account(ONE) as account:
+
+    class Noted(Trimmer):
+        def passed(self, num_bytes: int) -> None:
+            passed.append(num_bytes)
+
+    with HeldBytes(100, 10, Noted()).account(ONE) as account:
         account.add(7)
         assert passed == []
     assert passed == [7]
