@@ -51,7 +51,8 @@ class Row:
 
     Attributes:
         answer_bytes: of all its copies.
-        grown_mib: of the ingress, afterwards, since before the first request.
+        grown_mib: of the ingress, from before the request to afterwards.
+        total_mib: the same from before the first request.
     """
 
     name: str
@@ -63,14 +64,16 @@ class Row:
     num_streams: int
     faults: tuple[str, ...]
     grown_mib: float
+    total_mib: float
 
-    def after(self, later: Window, grown_bytes: int) -> "Row":
+    def after(self, later: Window, grown_bytes: int, total_bytes: int) -> "Row":
         """Add what was seen until memory had gone back."""
         return replace(
             self,
             num_streams=self.num_streams + later.num_streams,
             faults=(*self.faults, *later.faults),
             grown_mib=grown_bytes / MIB,
+            total_mib=total_bytes / MIB,
         )
 
 
@@ -106,7 +109,8 @@ def run(args: argparse.Namespace) -> int:
     grown = max(row.grown_mib for row in rows)
     headline = (
         f"{len(rows)} requests, {len(broken)} broke a bound; /live p99 at worst {worst:.0f} ms "
-        f"(quiet {1e3 * quiet.live_p99_s:.0f}), ingress +{grown:.0f} MiB"
+        f"(quiet {1e3 * quiet.live_p99_s:.0f}), ingress +{grown:.0f} MiB at most, "
+        f"{rows[-1].total_mib:+.0f} MiB after all"
     )
     print(headline)
     files.finish(figures, headline)
@@ -158,12 +162,14 @@ async def _measure(
         try:
             await asyncio.sleep(QUIET_S)
             quiet = _seen(streams, prober)
-            before_bytes = _own_bytes(ingress)
+            first_bytes = last_bytes = _own_bytes(ingress)
             rows: list[Row] = []
             for request in requests:
                 row = await _send(session, request, streams, prober)
-                grown_bytes = await _grown(ingress, before_bytes, rows)
-                rows.append(row.after(_seen(streams, prober), grown_bytes))
+                now_bytes = await _settled(ingress, last_bytes)
+                seen, grown_bytes = _seen(streams, prober), now_bytes - last_bytes
+                rows.append(row.after(seen, grown_bytes, now_bytes - first_bytes))
+                last_bytes = now_bytes
                 print(_line(rows[-1]), flush=True)
             return quiet, rows
         finally:
@@ -194,6 +200,7 @@ async def _send(
         num_streams=seen.num_streams,
         faults=tuple(seen.faults),
         grown_mib=0.0,
+        total_mib=0.0,
     )
 
 
@@ -209,18 +216,17 @@ async def _post(session: aiohttp.ClientSession, request: LargeRequest) -> tuple[
         return type(error).__name__, size
 
 
-async def _grown(ingress: psutil.Process, before_bytes: int, rows: Sequence[Row]) -> int:
-    """Return how much larger the ingress is, at its smallest within the time to settle."""
+async def _settled(ingress: psutil.Process, before_bytes: int) -> int:
+    """Return how large the ingress is, at its smallest within the time to settle."""
     least, begin_s = 1 << 60, time.perf_counter()
-    settled = SETTLED_BYTES + (rows[-1].grown_mib * MIB if rows else 0)
-    while least > settled and time.perf_counter() - begin_s < SETTLE_S:
-        least = min(least, _own_bytes(ingress) - before_bytes)
+    while least > before_bytes + SETTLED_BYTES and time.perf_counter() - begin_s < SETTLE_S:
+        least = min(least, _own_bytes(ingress))
         await asyncio.sleep(0.25)
     return least
 
 
 def _own_bytes(process: psutil.Process) -> int:
-    """Memory of a process without what it shares: Ray's object store, and files."""
+    """What only this process holds: neither files nor pages of Ray's object store."""
     own: int = process.memory_full_info().uss
     return own
 

@@ -118,8 +118,8 @@ REQUEST_FAULTS = [
     Fault(
         what="a long text holds up the event loop",
         function=PromptEncoder.encode,
-        old="            num_characters,",
-        new="            0,",
+        old="run(\n        num_characters",
+        new="run(\n        0",
         noticed_by="test_a_long_text_is_tokenised_beside_the_event_loop",
     ),
     # sampling

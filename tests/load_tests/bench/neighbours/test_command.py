@@ -21,6 +21,7 @@ GOOD = Row(
     num_streams=3,
     faults=(),
     grown_mib=64.0,
+    total_mib=100.0,
 )
 BOUNDS = argparse.Namespace(live_ms=100.0, grown_mib=64.0)
 
