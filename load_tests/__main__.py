@@ -27,6 +27,7 @@ COMMANDS = {
     "peers": "`offline`, `online` and `beam` with one start of each system",
     "deterministic": "compare bits one by one, in batches and after preemptions; time the mode",
     "step": "time single steps in process: decodes by batch and context, and mixed steps",
+    "neighbours": "send large and odd requests beside good streams, and watch what these notice",
     "startup": "time the start and the end of `serve run`, and weigh its processes",
     "faults": "kill and freeze processes of a server under load, and look at every answer",
 }
@@ -49,6 +50,7 @@ MODULES = {
     "peers": "load_tests.bench.peers.commands:PEERS",
     "deterministic": "load_tests.bench.in_process.deterministic",
     "step": "load_tests.bench.in_process.step",
+    "neighbours": "load_tests.bench.neighbours.command",
     "startup": "load_tests.bench.startup.lives",
     "faults": "load_tests.faults.command",
 }

@@ -42,13 +42,14 @@ LOAD_TESTS_MAY_IMPORT = {
 }
 # package or module of app -> which of the others it may import
 APP_MAY_IMPORT = {
+    "limits": set[str](),
     "text": set[str](),
     "models": set[str](),
     "recorder": set[str](),
-    "protocol": {"text"},
-    "settings": {"models", "protocol"},
-    "generation": {"protocol", "settings", "text"},
-    "http": {"generation", "protocol", "text"},
+    "protocol": {"limits", "text"},
+    "settings": {"limits", "models", "protocol"},
+    "generation": {"limits", "protocol", "settings", "text"},
+    "http": {"generation", "limits", "protocol", "text"},
     "serve": {"recorder"},
     "preflight": {"models", "recorder", "settings"},
     "command": {"preflight", "settings"},

@@ -16,6 +16,7 @@ from tests.test_architecture import OURS, imports, module_name, module_of, sourc
 TESTED_ELSEWHERE = {
     # app
     "app/http/generate_endpoint.py": ("app/api/test_generation_routes.py",),
+    "app/http/services.py": ("app/http/test_routes.py",),
     "app/protocol/chat_answer.py": ("app/protocol/test_answer.py",),
     "app/protocol/completion_answer.py": ("app/protocol/test_answer.py",),
     "app/protocol/errors.py": ("app/http/test_errors.py", "app/protocol/test_parsing.py"),

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from functools import partial
 
 from app.generation.cancellation import finish
 from app.generation.prepare import PreparedRequest, Prompt
@@ -10,6 +11,8 @@ from app.generation.prompt_reader import PromptReader
 from app.protocol.answer import Usage
 from app.text.beam_text import BeamProgress
 from app.text.choice_text import TextDelta
+from app.text.offload import Offload
+from app.text.prompt_text import PromptText
 from app.text.vocabulary import Vocabulary
 from engine.errors import PromptTooLong
 from engine.runtime.protocol import EngineClient, TokenStream
@@ -32,12 +35,18 @@ class Generation:
 
     @classmethod
     async def start(
-        cls, client: EngineClient, request: PreparedRequest, vocabulary: Vocabulary, salt: bytes
+        cls,
+        client: EngineClient,
+        request: PreparedRequest,
+        vocabulary: Vocabulary,
+        salt: bytes,
+        offload: Offload,
     ) -> "Generation":
         """Submit every prompt of a request; if one is refused, those before it are aborted.
 
         Args:
             salt: of the tenant, see `engine.types.Request`.
+            offload: for what is read of long prompts.
 
         Raises:
             PromptTooLong: naming the field of the request.
@@ -48,8 +57,11 @@ class Generation:
         readers: list[PromptReader] = []
         try:
             for prompt in request.prompts:
+                size = len(prompt.ids) if request.text.repeats_prompt else 0
+                make = partial(PromptText, vocabulary, request.text, prompt.ids, prompt.parts)
+                text = await offload.run(size, make)
                 stream = await _submit(client, request, prompt, salt)
-                readers.append(PromptReader(request, prompt, stream, vocabulary))
+                readers.append(PromptReader(request, prompt, stream, text, offload))
         except BaseException:
             await _abort(readers)
             raise

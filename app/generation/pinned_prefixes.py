@@ -23,6 +23,11 @@ def encode_prefixes(
     Raises:
         ConfigError: naming the prefix that is bad or does not fit the budget.
     """
+    most = engine.scheduler.max_pinned_prefixes
+    if len(options) > most:
+        raise ConfigError(
+            f"pinned_prefixes has {len(options)} items, max_pinned_prefixes is {most}"
+        )
     salts = [tenant_salt(digest, None) for digest in api_key_sha256 or [b""]]
     encoded: list[PrefixConfig] = []
     blocks: set[tuple[int, ...]] = set()

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from app.generation.answer_size import AnswerSize
 from app.generation.prompt_encoder import PromptEncoder
 from app.generation.rules import check_rules, late_rule
 from app.generation.sampling import BadWords, is_ranked, sampling_params, scoring_params
@@ -60,8 +61,8 @@ async def prepare_completion(encoder: PromptEncoder, request: CompletionRequest)
     """Prepare a request of /v1/completions.
 
     Raises:
-        InvalidRequest: if a token id does not exist, a prompt has no tokens, or the rules allow
-            none.
+        InvalidRequest: if a token id does not exist, a prompt has no tokens, the rules allow none,
+            or the answer would be too large.
         PromptTooLong: if a prompt leaves no room for the first token to generate.
     """
     text = _text_options(request, starts_text=False, echo=request.echo)
@@ -72,14 +73,19 @@ async def prepare_completion(encoder: PromptEncoder, request: CompletionRequest)
         add_special_tokens=request.add_special_tokens,
         min_output=_min_output(request),
     )
+    size = AnswerSize(request, encoder.max_answer_items)
+    most = [
+        size.add(len(ids), _max_tokens(encoder, request, name, ids))
+        for (name, _), ids in zip(named, encoded, strict=True)
+    ]
     prompts = [
         Prompt(
             name=name,
             ids=ids,
             parts=await _parts(encoder, request, content) if request.echo else None,
-            sampling=make_sampling(ids, _max_tokens(encoder, request, name, ids)),
+            sampling=make_sampling(ids, max_tokens),
         )
-        for (name, content), ids in zip(named, encoded, strict=True)
+        for (name, content), ids, max_tokens in zip(named, encoded, most, strict=True)
     ]
     return _prepared(request, prompts, text)
 
@@ -100,7 +106,9 @@ async def prepare_chat(encoder: PromptEncoder, request: ChatRequest) -> Prepared
     ids = await encoder.encode_chat(
         request.messages, add_generation_prompt=request.add_generation_prompt
     )
-    sampling = make_sampling(ids, _max_tokens(encoder, request, name, ids))
+    size = AnswerSize(request, encoder.max_answer_items)
+    max_tokens = size.add(len(ids), _max_tokens(encoder, request, name, ids))
+    sampling = make_sampling(ids, max_tokens)
     return _prepared(request, [Prompt(name=name, ids=ids, sampling=sampling)], text)
 
 
@@ -132,7 +140,7 @@ async def _sampling_maker(
         check_rules(rules, encoder.eos_token_ids, encoder.vocab_size)
     stop_pattern = None
     if request.use_beam_search and request.stop:
-        stop_pattern = encoder.stop_pattern(
+        stop_pattern = await encoder.stop_pattern(
             request.stop,
             skip_special=request.skip_special_tokens,
             min_tokens=request.min_tokens,

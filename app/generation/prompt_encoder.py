@@ -1,22 +1,15 @@
 """Turns prompts into token ids within the model's limits, without holding up the event loop."""
 
-import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
 
+from app.limits import MAX_BAD_SEQUENCES, MAX_BAD_TOKENS
 from app.protocol.api_settings import ApiSettings
 from app.protocol.chat_request import Message
+from app.text.offload import Offload
 from app.text.stop_pattern import StopPatternMaker
 from app.text.tokenizer import Tokenizer
 from engine.errors import InvalidRequest, PromptTooLong
 from engine.types import IntColumn, StopPattern, int32
-
-# beyond this many characters, tokenising takes much longer than handing the work to a thread
-_MAX_INLINE_LEN = 4096
-MAX_BAD_SEQUENCES = 128
-MAX_BAD_TOKENS = 1024
-
-ResultT = TypeVar("ResultT")
 
 
 class PromptEncoder:
@@ -27,15 +20,19 @@ class PromptEncoder:
         max_model_len: longest prompt plus output in tokens.
         eos_token_ids: ids at which the model ends an answer.
         vocab_size: ids that the model can choose.
+        max_answer_items: see `app.limits.MAX_ANSWER_ITEMS`.
+        offload: for work that grows with the request.
     """
 
-    def __init__(self, tokenizer: Tokenizer, settings: ApiSettings) -> None:
+    def __init__(self, tokenizer: Tokenizer, settings: ApiSettings, offload: Offload) -> None:
         self._tokenizer = tokenizer
+        self.offload = offload
         self._patterns = StopPatternMaker(tokenizer.vocabulary)
         self.max_model_len = settings.max_model_len
         self.vocabulary = tokenizer.vocabulary
         self.eos_token_ids = settings.eos_token_ids
         self.vocab_size = settings.vocab_size
+        self.max_answer_items = settings.max_answer_items
 
     async def encode(
         self,
@@ -61,14 +58,14 @@ class PromptEncoder:
             else:
                 self._check_room(name, len(content), min_output)
                 self.check_ids(name, content)
-        return await _off_the_loop(
+        return await self.offload.run(
             num_characters,
             lambda: [self._encode(*prompt, add_special_tokens, min_output) for prompt in prompts],
         )
 
     async def parts(self, text: str, *, add_special_tokens: bool) -> tuple[str, ...]:
         """Cut a text into the parts of its tokens; see `Tokenizer.parts`."""
-        return await _off_the_loop(
+        return await self.offload.run(
             len(text),
             lambda: tuple(self._tokenizer.parts(text, add_special_tokens=add_special_tokens)),
         )
@@ -86,11 +83,15 @@ class PromptEncoder:
                 param=name,
             )
 
-    def stop_pattern(
+    async def stop_pattern(
         self, stops: Sequence[str], *, skip_special: bool, min_tokens: int
     ) -> StopPattern:
         """Return the automaton by which the engine ends beams at stop strings."""
-        return self._patterns.make(stops, skip_special=skip_special, min_tokens=min_tokens)
+        return await self.offload.run(
+            # each stop string is compared with every token
+            len(stops) * len(self.vocabulary),
+            lambda: self._patterns.make(stops, skip_special=skip_special, min_tokens=min_tokens),
+        )
 
     async def tokenize(self, text: str, *, add_special_tokens: bool) -> IntColumn:
         """Encode a text that is not to be continued; it may be empty or fill the context.
@@ -99,7 +100,7 @@ class PromptEncoder:
             PromptTooLong: if it is too long for the context, however it is tokenised.
         """
         self._check_length("prompt", len(text))
-        return await _off_the_loop(
+        return await self.offload.run(
             len(text), lambda: self._encode_text("prompt", text, add_special_tokens)
         )
 
@@ -116,7 +117,7 @@ class PromptEncoder:
         rendered = [message.for_template() for message in messages]
         num_characters = sum(len(message["content"]) for message in rendered)
         self._check_length("messages", num_characters)
-        return await _off_the_loop(
+        return await self.offload.run(
             num_characters,
             lambda: self._encode_chat(rendered, add_generation_prompt),
         )
@@ -151,7 +152,7 @@ class PromptEncoder:
         Raises:
             InvalidRequest: if there are too many tokens, or none for a word.
         """
-        found = await _off_the_loop(
+        found = await self.offload.run(
             sum(map(len, words)),
             lambda: [self._encode_bad_word(f"bad_words[{i}]", w) for i, w in enumerate(words)],
         )
@@ -225,10 +226,3 @@ class PromptEncoder:
             limit=self.max_model_len,
             got=num_tokens,
         )
-
-
-async def _off_the_loop(num_characters: int, work: Callable[[], ResultT]) -> ResultT:
-    """Run `work` in a thread if its text is long, so that the event loop stays free."""
-    if num_characters <= _MAX_INLINE_LEN:
-        return work()
-    return await asyncio.to_thread(work)

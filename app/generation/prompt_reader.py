@@ -9,8 +9,8 @@ from app.generation.prepare import PreparedRequest, Prompt
 from app.generation.rules import ruled_out
 from app.text.beam_text import BeamProgress, BeamTexts
 from app.text.choice_text import ChoiceText, TextDelta, check_alive, join
+from app.text.offload import Offload
 from app.text.prompt_text import PromptText
-from app.text.vocabulary import Vocabulary
 from engine.errors import EngineError
 from engine.runtime.protocol import Delta, TokenStream
 from engine.types import BEAM_CHOICE, PROMPT_CHOICE, FinishReason
@@ -29,6 +29,8 @@ class PromptReader:
 
     Args:
         stream: None where nothing was asked of the engine.
+        text: of the prompt.
+        offload: for what the answer repeats of a long prompt.
 
     Attributes:
         num_choices: sequences that the engine makes for this prompt.
@@ -40,15 +42,17 @@ class PromptReader:
         request: PreparedRequest,
         prompt: Prompt,
         stream: TokenStream | None,
-        vocabulary: Vocabulary,
+        text: PromptText,
+        offload: Offload,
     ) -> None:
         self.num_cached = 0
+        self._offload = offload
         self._stream = stream
         self._is_scoring = request.is_scoring
-        self._prompt = PromptText(vocabulary, request.text, prompt.ids, prompt.parts)
+        self._prompt = text
         self.num_choices = 1 if prompt.sampling is None else prompt.sampling.n
         self._open = {
-            choice: ChoiceText(vocabulary, request.text, start=len(self._prompt.text))
+            choice: ChoiceText(text.vocabulary, request.text, start=len(self._prompt.text))
             for choice in range(self.num_choices)
         }
         self._unopened = set(self._open)
@@ -58,7 +62,7 @@ class PromptReader:
         self._beams = None
         if prompt.sampling is not None and prompt.sampling.report_beams:
             self._beams = BeamTexts(
-                vocabulary,
+                text.vocabulary,
                 request.text,
                 num_shown=self.num_choices,
                 length_penalty=prompt.sampling.length_penalty,
@@ -94,7 +98,11 @@ class PromptReader:
             self.num_cached += delta.num_cached
             for progress in self._follow(delta):
                 yield 0, progress
-            for update in self._take(self._due(delta)):
+            due = self._due(delta)
+            if due and self._unopened:
+                # it is kept, so that what follows finds it made
+                await self._offload.run(self._prompt.size, self._prompt.opening)
+            for update in self._take(due):
                 if not self._open:
                     await self._end()
                 await self._abort_cut()
@@ -181,4 +189,5 @@ class PromptReader:
             self._prompt.push(delta)
         if self._prompt.num_missing:
             raise EngineError(_BROKEN_OFF)
+        await self._offload.run(self._prompt.size, self._prompt.opening)
         return join([self._prompt.opening(), TextDelta(text="", finish_reason="length")])

@@ -3,6 +3,8 @@
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 from starlette.types import Receive, Scope, Send
@@ -14,16 +16,16 @@ from app.generation.sampling import with_defaults
 from app.generation.tenancy import tenant_salt
 from app.http import sse
 from app.http.errors import ClientDisconnected, describe_broken_stream
-from app.http.request_body import read_json_body
+from app.http.held_bytes import Account
+from app.http.services import Services
 from app.http.tasks import until_disconnect, with_pulse
 from app.protocol.answer import AnswerWriter
 from app.protocol.api_settings import ApiSettings
 from app.protocol.errors import ModelNotFound
 from app.protocol.generation_fields import GenerationFields
-from app.protocol.parsing import parse_object, parse_request
 from app.text.beam_text import BeamProgress
 from app.text.choice_text import TextDelta, join
-from engine.runtime.protocol import EngineClient
+from app.text.offload import MAX_INLINE
 
 RequestT = TypeVar("RequestT", bound=GenerationFields)
 HeaderList = list[tuple[bytes, bytes]]
@@ -41,57 +43,71 @@ class GenerateEndpoint(Generic[RequestT]):
         model: type[RequestT],
         prepare: Callable[[PromptEncoder, RequestT], Awaitable[PreparedRequest]],
         answer: type[AnswerWriter],
-        client: EngineClient,
-        encoder: PromptEncoder,
-        settings: ApiSettings,
+        services: Services,
     ) -> None:
         """Args: model, prepare, answer: what differs between the two routes."""
         self._model = model
         self._prepare = prepare
         self._answer_type = answer
-        self._client = client
-        self._encoder = encoder
-        self._settings = settings
+        self._client = services.client
+        self._encoder = services.encoder
+        self._offload = services.offload
+        self._reader = services.reader
+        self._held = services.held
+        self._trimmer = services.trimmer
+        self._settings = services.settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        body = await read_json_body(scope, receive, self._settings.max_body_bytes)
-        request, ignored = parse_request(
-            self._model, parse_object(body), self._settings.unknown_parameters
-        )
+        with self._held.account(scope["state"]["key_sha256"]) as account:
+            asked = self._answer(await self._read(scope, receive, account), account, send)
+            await until_disconnect(receive, asked)
+
+    async def _read(self, scope: Scope, receive: Receive, account: Account) -> "_Asked[RequestT]":
+        request, ignored = await self._reader.read(self._model, scope, receive, account)
         check_model(request.model, self._settings)
         headers: HeaderList = []
         if ignored := ignored + request.fields_without_effect():
             headers.append((b"x-ignored-parameters", ", ".join(ignored).encode()))
-        request = with_defaults(request, self._settings.sampling_defaults)
         state = scope["state"]
         request_id = state["request_id"]
         if request.request_id is not None and not state["has_own_id"]:
             request_id = request.request_id
-        salt = tenant_salt(state["key_sha256"], request.cache_salt)
-        await until_disconnect(receive, self._answer(request, request_id, salt, headers, send))
-
-    async def _answer(
-        self, request: RequestT, request_id: str, salt: bytes, headers: HeaderList, send: Send
-    ) -> None:
-        prepared = await self._prepare(self._encoder, request)
-        vocabulary = self._encoder.vocabulary
-        writer = self._answer_type(
-            request,
-            [prompt.ids for prompt in prepared.prompts],
-            vocabulary,
-            self._settings,
+        return _Asked(
+            request=with_defaults(request, self._settings.sampling_defaults),
             request_id=request_id,
-            created_s=int(time.time()),
+            salt=tenant_salt(state["key_sha256"], request.cache_salt),
+            headers=headers,
         )
-        generation = await Generation.start(self._client, prepared, vocabulary, salt)
+
+    async def _answer(self, asked: "_Asked[RequestT]", account: Account, send: Send) -> None:
+        salt, headers, is_stream = asked.salt, asked.headers, asked.request.stream
+        prepared, writer = await self._prepared(asked)
+        # from here on there are token ids: the texts of the request are let go of
+        del asked
+        account.close()
+        generation = await Generation.start(
+            self._client, prepared, self._encoder.vocabulary, salt, self._offload
+        )
         try:
-            if request.stream:
+            if is_stream:
                 await self._stream(generation, writer, headers, send)
             else:
-                await _complete(generation, writer, headers, send)
+                await self._complete(generation, writer, headers, send)
         finally:
             await generation.close()
+
+    async def _prepared(self, asked: "_Asked[RequestT]") -> tuple[PreparedRequest, AnswerWriter]:
+        prepared = await self._prepare(self._encoder, asked.request)
+        writer = self._answer_type(
+            asked.request,
+            [prompt.ids for prompt in prepared.prompts],
+            self._encoder.vocabulary,
+            self._settings,
+            request_id=asked.request_id,
+            created_s=int(time.time()),
+        )
+        return prepared, writer
 
     async def _stream(
         self, generation: Generation, writer: AnswerWriter, headers: HeaderList, send: Send
@@ -104,15 +120,56 @@ class GenerateEndpoint(Generic[RequestT]):
             headers = [*sse.HEADERS, *headers]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             try:
-                await _send_part(send, _frames(first, generation, writer))
+                await _send_part(send, await self._frames(first, generation, writer))
                 async for update in updates:
-                    await _send_part(send, _frames(update, generation, writer))
+                    await _send_part(send, await self._frames(update, generation, writer))
                 end = sse.frames(writer.closing_chunks(generation.total_usage())) + sse.DONE
             except ClientDisconnected:
                 raise
             except Exception as error:  # the status has been sent: an event reports the error
                 end = sse.frames([describe_broken_stream(error).to_json()])
         await send({"type": "http.response.body", "body": end})
+
+    async def _complete(
+        self, generation: Generation, writer: AnswerWriter, headers: HeaderList, send: Send
+    ) -> None:
+        parts: list[list[TextDelta]] = [[] for _ in range(generation.num_candidates)]
+        size = 0
+        async with aclosing(aiter(generation)) as updates:
+            async for index, delta in updates:
+                if isinstance(delta, TextDelta):
+                    parts[index].append(delta)
+                    size += delta.size
+        body = await self._offload.run(size, partial(_whole, generation, writer, parts))
+        length = (b"content-length", str(len(body)).encode())
+        headers = [(b"content-type", b"application/json"), length, *headers]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+        self._trimmer.passed(len(body))
+
+    async def _frames(
+        self, update: ChoiceUpdate | None, generation: Generation, writer: AnswerWriter
+    ) -> bytes:
+        if update is None:
+            return sse.KEEP_ALIVE
+        index, delta = update
+        if isinstance(delta, BeamProgress):
+            return sse.frames([writer.progress_chunk(index, delta)])
+        usage = generation.usage(index)
+        if delta.size <= MAX_INLINE:
+            return sse.frames(writer.update_chunks(index, delta, usage))
+        work = partial(writer.update_chunks, index, delta, usage)
+        return sse.frames(await self._offload.run(delta.size, work))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked(Generic[RequestT]):
+    """A checked request, and what the rest of its HTTP request says."""
+
+    request: RequestT
+    request_id: str
+    salt: bytes
+    headers: HeaderList
 
 
 def check_model(name: str | None, settings: ApiSettings) -> None:
@@ -126,29 +183,9 @@ def check_model(name: str | None, settings: ApiSettings) -> None:
         raise ModelNotFound(f"{shown} is not served here; see /v1/models", param="model")
 
 
-async def _complete(
-    generation: Generation, writer: AnswerWriter, headers: HeaderList, send: Send
-) -> None:
-    parts: list[list[TextDelta]] = [[] for _ in range(generation.num_candidates)]
-    async with aclosing(aiter(generation)) as updates:
-        async for index, delta in updates:
-            if isinstance(delta, TextDelta):
-                parts[index].append(delta)
+def _whole(generation: Generation, writer: AnswerWriter, parts: list[list[TextDelta]]) -> bytes:
     choices = generation.best([join(deltas) for deltas in parts])
-    body = writer.complete(choices, generation.total_usage())
-    length = (b"content-length", str(len(body)).encode())
-    headers = [(b"content-type", b"application/json"), length, *headers]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-def _frames(update: ChoiceUpdate | None, generation: Generation, writer: AnswerWriter) -> bytes:
-    if update is None:
-        return sse.KEEP_ALIVE
-    index, delta = update
-    if isinstance(delta, BeamProgress):
-        return sse.frames([writer.progress_chunk(index, delta)])
-    return sse.frames(writer.update_chunks(index, delta, generation.usage(index)))
+    return writer.complete(choices, generation.total_usage())
 
 
 async def _send_part(send: Send, frames: bytes) -> None:

@@ -4,39 +4,33 @@ from typing import Any
 
 from starlette.requests import Request
 
-from app.generation.prompt_encoder import PromptEncoder
 from app.generation.tenancy import tenant_salt
 from app.http.errors import HttpError
 from app.http.generate_endpoint import check_model
-from app.http.request_body import read_json_body
-from app.protocol.api_settings import ApiSettings
-from app.protocol.parsing import parse_object, parse_request
+from app.http.services import Services
 from app.protocol.prefix_request import PrefixRequest
 from engine.errors import EngineError
 from engine.runtime.messages import PrefixInfo
-from engine.runtime.protocol import EngineClient
 from engine.types import FinishReason, IntColumn, Pin
 
 
 class PrefixEndpoints:
     """The routes of one model. A caller sees only what was pinned with its own key and salt."""
 
-    def __init__(self, client: EngineClient, encoder: PromptEncoder, settings: ApiSettings) -> None:
-        self._client = client
-        self._encoder = encoder
-        self._settings = settings
+    def __init__(self, services: Services) -> None:
+        self._client = services.client
+        self._encoder = services.encoder
+        self._settings = services.settings
+        self._reader = services.reader
+        self._held = services.held
 
     async def pin(self, request: Request) -> dict[str, Any]:
         """Compute and pin a prefix; answer once it is computed."""
-        raw = await read_json_body(request.scope, request.receive, self._settings.max_body_bytes)
-        body, _ = parse_request(PrefixRequest, parse_object(raw), self._settings.unknown_parameters)
-        check_model(body.model, self._settings)
-        salt = tenant_salt(request.state.key_sha256, body.cache_salt)
-        pin = Pin(name=body.name, ttl_s=body.ttl_s)
-        reason = await self._client.pin_prefix(await self._encode(body), pin, salt=salt)
+        ids, pin, salt = await self._read(request)
+        reason = await self._client.pin_prefix(ids, pin, salt=salt)
         if reason is not FinishReason.LENGTH:
             raise EngineError(f"the engine ended a prefix by {reason.name}")
-        return _as_json(await self._find(body.name, salt))
+        return _as_json(await self._find(pin.name, salt))
 
     async def show_all(self, request: Request) -> dict[str, Any]:
         """List the caller's prefixes."""
@@ -53,6 +47,15 @@ class PrefixEndpoints:
         await self._find(name, salt)
         await self._client.release_prefix(name, salt=salt)
         return {"id": name, "object": "prefix", "deleted": True}
+
+    async def _read(self, request: Request) -> tuple[IntColumn, Pin, bytes]:
+        """Return token ids, name and tenant; nothing else of the body is kept."""
+        scope, receive, key = request.scope, request.receive, request.state.key_sha256
+        with self._held.account(key) as account:
+            body, _ = await self._reader.read(PrefixRequest, scope, receive, account)
+            check_model(body.model, self._settings)
+            salt = tenant_salt(key, body.cache_salt)
+            return await self._encode(body), Pin(name=body.name, ttl_s=body.ttl_s), salt
 
     async def _encode(self, body: PrefixRequest) -> IntColumn:
         if body.messages is not None:

@@ -12,11 +12,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from app.generation.prepare import prepare_chat, prepare_completion
-from app.generation.prompt_encoder import PromptEncoder
 from app.http.generate_endpoint import GenerateEndpoint, check_model
 from app.http.middleware import RequestMiddleware
 from app.http.prefix_endpoints import PrefixEndpoints
 from app.http.readiness import ReadinessMiddleware, check_ready
+from app.http.services import Services
 from app.http.tokenize_endpoints import TokenizeEndpoints
 from app.protocol.api_settings import ApiSettings
 from app.protocol.chat_answer import ChatAnswer
@@ -54,13 +54,12 @@ def build_app(client: EngineClient, tokenizer: Tokenizer, settings: ApiSettings)
 
 
 def _routes(client: EngineClient, tokenizer: Tokenizer, settings: ApiSettings) -> list[Route]:
-    encoder = PromptEncoder(tokenizer, settings)
-    texts = TokenizeEndpoints(tokenizer, encoder, settings)
-    prefixes = PrefixEndpoints(client, encoder, settings)
+    services = Services(client, tokenizer, settings)
+    texts, prefixes = TokenizeEndpoints(services), PrefixEndpoints(services)
+    chat = GenerateEndpoint(ChatRequest, prepare_chat, ChatAnswer, services)
     completions = GenerateEndpoint(
-        CompletionRequest, prepare_completion, CompletionAnswer, client, encoder, settings
+        CompletionRequest, prepare_completion, CompletionAnswer, services
     )
-    chat = GenerateEndpoint(ChatRequest, prepare_chat, ChatAnswer, client, encoder, settings)
     return [
         _post("/v1/completions", completions),
         _post("/v1/chat/completions", chat),

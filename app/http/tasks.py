@@ -23,8 +23,12 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) ->
         if not task.done():
             task.cancel()
         await finish(asyncio.gather(task, watch, return_exceptions=True))
-    if not task.cancelled():
-        task.result()
+    try:
+        if not task.cancelled():
+            task.result()
+    finally:
+        # else error, frame and task keep each other, and with them the whole request
+        del task
 
 
 async def with_pulse(

@@ -1,56 +1,79 @@
 """POST /tokenize and POST /detokenize: token ids of a text, and back."""
 
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 
-from app.generation.prompt_encoder import PromptEncoder
 from app.http.generate_endpoint import check_model
-from app.http.request_body import read_json_body
-from app.protocol.api_settings import ApiSettings
-from app.protocol.parsing import RequestT, parse_object, parse_request
+from app.http.held_bytes import Account
+from app.http.services import Services
 from app.protocol.tokenize_request import DetokenizeRequest, TokenizeRequest
-from app.text.tokenizer import Tokenizer
+from engine.errors import InvalidRequest
+from engine.types import IntColumn
+
+TextsRequestT = TypeVar("TextsRequestT", TokenizeRequest, DetokenizeRequest)
 
 
 class TokenizeEndpoints:
     """The two routes of one model."""
 
-    def __init__(self, tokenizer: Tokenizer, encoder: PromptEncoder, settings: ApiSettings) -> None:
-        self._tokenizer = tokenizer
-        self._encoder = encoder
-        self._settings = settings
+    def __init__(self, services: Services) -> None:
+        self._tokenizer = services.tokenizer
+        self._encoder = services.encoder
+        self._settings = services.settings
+        self._reader = services.reader
+        self._held = services.held
+        self._offload = services.offload
 
     async def tokenize(self, request: Request) -> dict[str, Any]:
         """Return the token ids of a text or of a rendered conversation, and their number."""
-        body = await self._parse(TokenizeRequest, request)
-        check_model(body.model, self._settings)
-        if body.messages is not None:
-            ids = await self._encoder.encode_chat(
-                body.messages, add_generation_prompt=body.add_generation_prompt
-            )
-        else:
-            ids = await self._encoder.tokenize(
-                body.prompt or "", add_special_tokens=body.add_special_tokens
-            )
-        pieces = [self._tokenizer.vocabulary.piece(token) for token in ids]
+        with self._held.account(request.state.key_sha256) as account:
+            body = await self._parse(TokenizeRequest, request, account)
+            ids = await self._encode(body)
+        num_items = len(ids) * (2 if body.return_token_strs else 1)
+        self._check_size("prompt" if body.messages is None else "messages", num_items)
         return {
             "count": len(ids),
             "max_model_len": self._settings.max_model_len,
-            "tokens": ids.tolist(),
-            "token_strs": [piece.decode(errors="replace") for piece in pieces]
-            if body.return_token_strs
-            else None,
+            "tokens": await self._offload.run(len(ids), ids.tolist),
+            "token_strs": await self._spelled(ids) if body.return_token_strs else None,
         }
 
     async def detokenize(self, request: Request) -> dict[str, Any]:
         """Return the text of token ids, control tokens included."""
-        body = await self._parse(DetokenizeRequest, request)
-        check_model(body.model, self._settings)
+        with self._held.account(request.state.key_sha256) as account:
+            body = await self._parse(DetokenizeRequest, request, account)
+        self._check_size("tokens", len(body.tokens))
         self._encoder.check_ids("tokens", body.tokens)
-        return {"prompt": self._tokenizer.decode(body.tokens)}
+        decode = partial(self._tokenizer.decode, body.tokens)
+        return {"prompt": await self._offload.run(len(body.tokens), decode)}
 
-    async def _parse(self, model: type[RequestT], request: Request) -> RequestT:
-        body = await read_json_body(request.scope, request.receive, self._settings.max_body_bytes)
-        parsed, _ = parse_request(model, parse_object(body), self._settings.unknown_parameters)
+    async def _encode(self, body: TokenizeRequest) -> IntColumn:
+        if body.messages is not None:
+            return await self._encoder.encode_chat(
+                body.messages, add_generation_prompt=body.add_generation_prompt
+            )
+        return await self._encoder.tokenize(
+            body.prompt or "", add_special_tokens=body.add_special_tokens
+        )
+
+    async def _spelled(self, ids: IntColumn) -> list[str]:
+        piece = self._tokenizer.vocabulary.piece
+        return await self._offload.run(
+            len(ids), lambda: [piece(token).decode(errors="replace") for token in ids]
+        )
+
+    def _check_size(self, field: str, num_items: int) -> None:
+        limit = self._settings.max_answer_items
+        if num_items > limit:
+            raise InvalidRequest(
+                f"{field}: {num_items} token ids and their texts are more than {limit}", param=field
+            )
+
+    async def _parse(
+        self, model: type[TextsRequestT], request: Request, account: Account
+    ) -> TextsRequestT:
+        parsed, _ = await self._reader.read(model, request.scope, request.receive, account)
+        check_model(parsed.model, self._settings)
         return parsed

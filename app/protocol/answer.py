@@ -1,9 +1,9 @@
 """What the answers of both generating routes have in common: everything around the choices."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -14,6 +14,8 @@ from app.text.beam_text import BeamProgress
 from app.text.choice_text import TextDelta
 from app.text.vocabulary import Vocabulary
 from engine.types import IntColumn
+
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +85,7 @@ class AnswerWriter(ABC):
         # choices with a chunk that says what is wanted of their prompt
         self._announced: set[int] = set()
         self._logprobs = LogprobWriter(vocabulary, as_ids=request.return_tokens_as_token_ids)
+        self._shared: dict[tuple[str, int], Any] = {}
         # everything up to the choices is the same in each chunk
         self._chunk_start = msgspec.json.encode(self._frame(self.chunk_object_name))[:-1]
 
@@ -165,8 +168,22 @@ class AnswerWriter(ABC):
             "model": self._settings.model_id,
         }
 
-    def _prompt_logprobs(self, delta: TextDelta) -> list[Any] | None:
-        return self._logprobs.prompt(delta.prompt) if self._wants_prompt_logprobs else None
+    def _prompt_logprobs(self, index: int, delta: TextDelta) -> msgspec.Raw | None:
+        if not self._wants_prompt_logprobs:
+            return None
+        return self._once("logprobs", index, lambda: as_raw(self._logprobs.prompt(delta.prompt)))
+
+    def _prompt_ids(self, index: int) -> msgspec.Raw:
+        ids = self._prompts[index // self._num_choices]
+        return self._once("ids", index, lambda: as_raw(ids.tolist()))
+
+    def _once(self, what: str, index: int, make: Callable[[], ResultT]) -> ResultT:
+        """Return what the choices of a prompt have in common, made for the first of them."""
+        key = what, index // self._num_choices
+        if key not in self._shared:
+            self._shared[key] = make()
+        result: ResultT = self._shared[key]
+        return result
 
     def _ids(self, delta: TextDelta) -> dict[str, Any]:
         return {"token_ids": delta.token_ids} if self._wants_ids else {}
@@ -188,6 +205,11 @@ class AnswerWriter(ABC):
     def _join(self, choices: Sequence[dict[str, Any]], extras: dict[str, Any]) -> bytes:
         rest = msgspec.json.encode({"choices": choices, **extras})
         return self._chunk_start + b"," + rest[1:]
+
+
+def as_raw(value: Any) -> msgspec.Raw:
+    """Encode a part of an answer that is repeated in it."""
+    return msgspec.Raw(msgspec.json.encode(value))
 
 
 def _without_text(delta: TextDelta) -> TextDelta:

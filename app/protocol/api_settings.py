@@ -4,6 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from app.limits import (
+    MAX_ANSWER_ITEMS,
+    MAX_BODY_BYTES,
+    MAX_BODY_VALUES,
+    MAX_CLIENT_HELD_BYTES,
+    MAX_HELD_BYTES,
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiSettings:
@@ -18,7 +26,8 @@ class ApiSettings:
         unknown_parameters: whether a field that the API does not know is an error or is reported
             as ignored.
         system_fingerprint: names the build and the weights; a change may change outputs.
-        max_body_bytes: largest request body.
+        max_body_bytes, max_body_values, max_answer_items: see `app.limits`.
+        max_held_bytes, max_client_held_bytes: see there, too.
         keep_alive_s: seconds after which a stream that has nothing to send yet sends a keep-alive
             comment; its status is 200 from then on.
         sampling_defaults: field of a request -> its value where the request names none, instead of
@@ -34,7 +43,11 @@ class ApiSettings:
     eos_token_ids: tuple[int, ...] = ()
     unknown_parameters: Literal["reject", "ignore"] = "reject"
     system_fingerprint: str = "pagoda"
-    max_body_bytes: int = 4 << 20
+    max_body_bytes: int = MAX_BODY_BYTES
+    max_body_values: int = MAX_BODY_VALUES
+    max_answer_items: int = MAX_ANSWER_ITEMS
+    max_held_bytes: int = MAX_HELD_BYTES
+    max_client_held_bytes: int = MAX_CLIENT_HELD_BYTES
     keep_alive_s: float = 15.0
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)
     cors_origins: tuple[str, ...] = ()

@@ -16,12 +16,11 @@ class ChatAnswer(AnswerWriter):
 
     def _opening(self, first: TextDelta, usage: Usage) -> list[bytes]:
         """Return the chunks that name the role; the first also has what is wanted of the prompt."""
-        [prompt] = self._prompts
         extras: dict[str, Any] = {}
         if self._wants_ids:
-            extras["prompt_token_ids"] = prompt.tolist()
+            extras["prompt_token_ids"] = self._prompt_ids(0)
         if self._wants_prompt_logprobs:
-            extras["prompt_logprobs"] = self._prompt_logprobs(first)
+            extras["prompt_logprobs"] = self._prompt_logprobs(0, first)
         usage = replace(usage, completion_tokens=0)
         chunks = []
         for index in range(self._num_choices):
@@ -49,10 +48,9 @@ class ChatAnswer(AnswerWriter):
         }
 
     def _whole_extras(self, first: TextDelta) -> dict[str, Any]:
-        [prompt] = self._prompts
         return {
-            "prompt_logprobs": self._prompt_logprobs(first),
-            "prompt_token_ids": prompt.tolist() if self._wants_ids else None,
+            "prompt_logprobs": self._prompt_logprobs(0, first),
+            "prompt_token_ids": self._prompt_ids(0) if self._wants_ids else None,
         }
 
     def _text_choice(self, index: int, delta: TextDelta) -> dict[str, Any]:

@@ -5,10 +5,15 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, Tag, model_validator
 
+from app.limits import (
+    MAX_DOCUMENTS,
+    MAX_MESSAGES,
+    MAX_METADATA,
+    MAX_PARTS,
+    MAX_TOP_LOGPROBS,
+)
 from app.protocol.generation_fields import IGNORED, UNSUPPORTED, GenerationFields
 from app.protocol.strict import Strict, either, fault
-
-MAX_MESSAGES = 2048
 
 _MEDIA = ("image_url", "input_audio", "video_url", "audio_url", "file", "image_embeds", "refusal")
 _CONTENT = "it must be text or a list of text parts"
@@ -41,6 +46,8 @@ class TextPart(Strict):
 
 
 _Part = Annotated[TextPart, BeforeValidator(_refuse_media)]
+_PARTS = Field(min_length=1, max_length=MAX_PARTS, fail_fast=True)
+_Labels = Annotated[dict[str, str], Field(max_length=MAX_METADATA, fail_fast=True)]
 
 
 class Message(Strict):
@@ -61,7 +68,7 @@ class Message(Strict):
 
     role: Literal["developer", "system", "user", "assistant", "tool"]
     content: Annotated[
-        Annotated[str, Tag("<text>")] | Annotated[list[_Part], Field(min_length=1), Tag("<parts>")],
+        Annotated[str, Tag("<text>")] | Annotated[list[_Part], _PARTS, Tag("<parts>")],
         either(_kind_of_content, _CONTENT),
     ]
     name: str | None = Field(None, pattern=r"^[A-Za-z0-9_-]{1,64}$")
@@ -131,18 +138,20 @@ class ChatRequest(GenerationFields):
         "web_search_options": (),
     }
 
-    messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
+    messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool = False
-    top_logprobs: int = Field(0, ge=0, le=20)
+    top_logprobs: int = Field(0, ge=0, le=MAX_TOP_LOGPROBS)
     add_generation_prompt: bool = True
 
     # accepted without effect, see `ignored`
     reasoning_effort: str | None = None
     include_reasoning: bool | None = None
     parallel_tool_calls: bool | None = None
-    documents: list[dict[str, str]] | None = None
-    metadata: dict[str, str] | None = None
+    documents: Annotated[list[_Labels], Field(max_length=MAX_DOCUMENTS, fail_fast=True)] | None = (
+        None
+    )
+    metadata: _Labels | None = None
     store: bool | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None

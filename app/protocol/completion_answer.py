@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from app.protocol.answer import AnswerWriter
 from app.text.choice_text import TextDelta
 
@@ -18,7 +20,7 @@ class CompletionAnswer(AnswerWriter):
         return {
             **self._choice(index, text),
             "token_ids": text.token_ids if self._wants_ids else None,
-            "prompt_logprobs": self._prompt_logprobs(text),
+            "prompt_logprobs": self._prompt_logprobs(index, text),
             "prompt_token_ids": self._prompt_ids(index) if self._wants_ids else None,
         }
 
@@ -38,18 +40,33 @@ class CompletionAnswer(AnswerWriter):
         if self._wants_ids:
             extras["prompt_token_ids"] = self._prompt_ids(index)
         if self._wants_prompt_logprobs:
-            extras["prompt_logprobs"] = self._prompt_logprobs(delta)
+            extras["prompt_logprobs"] = self._prompt_logprobs(index, delta)
         return extras
-
-    def _prompt_ids(self, index: int) -> list[int]:
-        return self._prompts[index // self._num_choices].tolist()
 
     def _choice(self, index: int, delta: TextDelta) -> dict[str, Any]:
         has_logprobs = self._wants_logprobs and (delta.logprobs or delta.text)
         return {
             "index": index,
             "text": delta.text,
-            "logprobs": self._logprobs.completion(delta.logprobs) if has_logprobs else None,
+            "logprobs": self._logprobs_of(index, delta) if has_logprobs else None,
             "finish_reason": delta.finish_reason,
             "stop_reason": delta.stop_reason,
         }
+
+    def _logprobs_of(self, index: int, delta: TextDelta) -> dict[str, Any]:
+        own = self._logprobs.completion(delta.logprobs[delta.num_echoed :])
+        if not delta.num_echoed:
+            return own
+        echoed = self._once("echo", index, lambda: self._echoed(delta))
+        return {name: _joined(echoed[name], values) for name, values in own.items()}
+
+    def _echoed(self, delta: TextDelta) -> dict[str, bytes]:
+        """Return the lists of a prompt's log-probabilities, as JSON."""
+        columns = self._logprobs.completion(delta.logprobs[: delta.num_echoed])
+        return {name: msgspec.json.encode(values) for name, values in columns.items()}
+
+
+def _joined(first: bytes, more: list[Any]) -> msgspec.Raw:
+    """Put two lists together, of which the first is encoded already and not empty."""
+    rest = msgspec.json.encode(more)[1:]
+    return msgspec.Raw(first[:-1] + (b"," if more else b"") + rest)

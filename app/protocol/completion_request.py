@@ -5,16 +5,15 @@ from typing import Annotated, Any, ClassVar, Self, cast
 
 from pydantic import Field, Tag, model_validator
 
+from app.limits import MAX_CHOICES, MAX_IDS, MAX_LOGPROBS, MAX_PROMPTS, MAX_SEQUENCES
 from app.protocol.generation_fields import UNSUPPORTED, GenerationFields
-from app.protocol.sampling_fields import MAX_CHOICES
 from app.protocol.strict import either, fault
 
 DEFAULT_MAX_TOKENS = 16
-MAX_PROMPTS = 128
-MAX_SEQUENCES = 256
 
 Text = Annotated[Annotated[str, Field(min_length=1)], Tag("<text>")]
-Ids = Annotated[Annotated[list[int], Field(min_length=1, fail_fast=True)], Tag("<ids>")]
+_IDS = Field(min_length=1, max_length=MAX_IDS, fail_fast=True)
+Ids = Annotated[Annotated[list[int], _IDS], Tag("<ids>")]
 _MANY = Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)
 
 
@@ -45,7 +44,7 @@ class CompletionRequest(GenerationFields):
     max_tokens: int | None = Field(None, ge=0)
     best_of: int | None = Field(None, ge=1, le=MAX_CHOICES)
     echo: bool = False
-    logprobs: int | None = Field(None, ge=0, le=5)
+    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     add_special_tokens: bool = True
 
     @property
@@ -59,6 +58,20 @@ class CompletionRequest(GenerationFields):
     @property
     def num_candidates(self) -> int:
         return self.best_of or self.n
+
+    @property
+    def num_prompt_copies(self) -> int:
+        return self.n
+
+    @property
+    def prompt_items(self) -> int:
+        echoed = max(1, self.output_items) if self.echo else 0
+        return super().prompt_items + echoed
+
+    @property
+    def prompt_items_field(self) -> str:
+        is_echo = self.echo and self.prompt_logprobs is None
+        return "echo" if is_echo else super().prompt_items_field
 
     @property
     def num_prompts(self) -> int:

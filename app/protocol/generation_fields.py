@@ -5,12 +5,9 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from app.limits import MAX_STOP_LEN, MAX_STOPS, MAX_TOP_LOGPROBS
 from app.protocol.sampling_fields import SamplingFields
 from app.protocol.strict import Strict, fault
-
-MAX_STOPS = 4
-MAX_STOP_LEN = 256
-MAX_PROMPT_LOGPROBS = 20
 
 IGNORED = frozenset(
     {
@@ -71,10 +68,12 @@ class GenerationFields(SamplingFields):
     # a server has one model, so its name may be left out
     model: str | None = Field(None, min_length=1)
     max_tokens: int | None = Field(None, ge=1)
-    stop: Annotated[list[_Stop], Field(max_length=MAX_STOPS), BeforeValidator(_as_list)] = Field([])
+    stop: Annotated[
+        list[_Stop], Field(max_length=MAX_STOPS, fail_fast=True), BeforeValidator(_as_list)
+    ] = Field([])
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
-    prompt_logprobs: int | None = Field(None, ge=0, le=MAX_PROMPT_LOGPROBS)
+    prompt_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     stream: bool = False
     stream_options: StreamOptions | None = None
     return_token_ids: bool = False
@@ -103,6 +102,32 @@ class GenerationFields(SamplingFields):
     def output_limit_name(self) -> str:
         """The field that `output_limit` comes from."""
         return "max_tokens"
+
+    @property
+    def num_prompt_copies(self) -> int:
+        """How often an answer repeats what it says of a prompt."""
+        return 1
+
+    @property
+    def prompt_items(self) -> int:
+        """Numbers and tokens that an answer says of each token of a prompt, in one copy."""
+        scores = 0 if self.prompt_logprobs is None else self.prompt_logprobs + 1
+        return scores + self.return_token_ids
+
+    @property
+    def prompt_items_field(self) -> str:
+        """The field that `prompt_items` comes from, most of all."""
+        return "return_token_ids" if self.prompt_logprobs is None else "prompt_logprobs"
+
+    @property
+    def output_items(self) -> int:
+        """Numbers that an answer says of each token that is generated."""
+        return 0 if self.num_logprobs is None else self.num_logprobs + 1
+
+    @property
+    def output_items_field(self) -> str:
+        """The field that `output_items` comes from."""
+        return "logprobs"
 
     @model_validator(mode="after")
     def _check_stream_options(self) -> Self:

@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from pydantic import ValidationError
 
+from app.limits import MAX_BODY_VALUES, MAX_DEPTH, MAX_FIELDS
 from app.protocol.errors import (
     MalformedBody,
     MissingParameter,
@@ -15,9 +16,11 @@ from app.protocol.errors import (
 from app.protocol.strict import FAULT, Strict, is_plain
 from engine.errors import InvalidRequest
 
-MAX_DEPTH = 32
-MAX_FIELDS = 64
+# errors are shown in part only, so that a long one is not worth its bytes
+_MAX_REASON_LEN = 500
 
+# one of them stands in front of every key and value but the outermost
+_FRONTS = (b",", b":", b"[", b"{")
 _ERRORS = {kind.code: kind for kind in (MissingParameter, UnknownParameter, UnsupportedParameter)}
 # the validation library's error -> the API's words
 _REASONS = {
@@ -44,12 +47,19 @@ _REASONS = {
 RequestT = TypeVar("RequestT", bound=Strict)
 
 
-def parse_object(body: bytes) -> dict[str, Any]:
+def parse_object(body: bytes | bytearray, max_values: int = MAX_BODY_VALUES) -> dict[str, Any]:
     """Parse a JSON object, strictly.
 
+    Args:
+        max_values: keys and values that it may have, inner ones too.
+
     Raises:
-        MalformedBody: if the body is anything else, or nested or filled beyond the limits.
+        MalformedBody: if the body is anything else, or nested or filled beyond the limits; of too
+            many values none is made.
     """
+    # most often few of them stand even in texts, which this sees at once
+    if sum(map(body.count, _FRONTS)) >= max_values:
+        _check_num_values(body, max_values)
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -83,6 +93,30 @@ def parse_request(
     return request, ignored + list(dict.fromkeys(unknown_names or ()))[:MAX_FIELDS]
 
 
+def _check_num_values(body: bytes | bytearray, max_values: int) -> None:
+    num_values = count_values(body, max_values)
+    if num_values > max_values:
+        raise MalformedBody(
+            f"the body has {num_values} or more keys and values, at most {max_values} are allowed"
+        )
+
+
+def count_values(body: bytes | bytearray, enough: int) -> int:
+    """Count the keys and values of a JSON text without parsing it; a lower bound above `enough`.
+
+    Takes some passes of C code over the body, whatever is in it. Of what is no JSON any number is
+    right.
+    """
+    # a run of backslashes is read in pairs, so what is left of it makes the quote behind it plain
+    plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    num_strings = plain.count(b'"') // 2
+    if num_strings > enough:
+        return num_strings
+    outside = b"s".join(plain.split(b'"')[::2]).translate(None, b" \t\r\n")
+    num_empty = outside.count(b"[]") + outside.count(b"{}")
+    return sum(map(outside.count, _FRONTS)) - num_empty + 1
+
+
 def _check_depth(value: dict[str, Any]) -> None:
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
@@ -107,7 +141,7 @@ def _invalid(error: ValidationError) -> InvalidRequest:
     else:
         reason = _REASONS.get(code, "its value is not valid").format_map(context)
     kind = MissingParameter if code == "missing" else _ERRORS.get(code, InvalidRequest)
-    return kind(f"{path or 'the body'}: {reason}", param=path or None)
+    return kind(f"{path or 'the body'}: {reason[:_MAX_REASON_LEN]}", param=path or None)
 
 
 def _field_path(location: tuple[int | str, ...]) -> str:

@@ -5,7 +5,8 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from app.protocol.chat_request import MAX_MESSAGES, Message
+from app.limits import MAX_MESSAGES
+from app.protocol.chat_request import Message
 from app.protocol.completion_request import Ids, Text
 from app.protocol.strict import Strict, either, fault
 
@@ -31,7 +32,9 @@ class PrefixRequest(Strict):
     prompt: (
         Annotated[Text | Ids, either(_kind, "it must be text or a list of token ids")] | None
     ) = None
-    messages: list[Message] | None = Field(None, min_length=1, max_length=MAX_MESSAGES)
+    messages: list[Message] | None = Field(
+        None, min_length=1, max_length=MAX_MESSAGES, fail_fast=True
+    )
     add_special_tokens: bool = True
     ttl_s: float | None = Field(None, gt=0, le=MAX_TTL_S)
     cache_salt: str | None = Field(None, min_length=1, max_length=128)

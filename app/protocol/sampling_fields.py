@@ -5,14 +5,15 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, Tag, model_validator
 
+from app.limits import (
+    MAX_ALLOWED_TOKEN_IDS,
+    MAX_BAD_WORD_LEN,
+    MAX_BAD_WORDS,
+    MAX_BIASES,
+    MAX_CHOICES,
+    MAX_STOP_TOKEN_IDS,
+)
 from app.protocol.strict import Strict, either, fault
-
-MAX_CHOICES = 128
-MAX_STOP_TOKEN_IDS = 128
-MAX_ALLOWED_TOKEN_IDS = 1024
-MAX_BIASES = 1024
-MAX_BAD_WORDS = 128
-MAX_BAD_WORD_LEN = 256
 
 # no sign and no leading zero, so that an id has one spelling
 _TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -52,7 +53,11 @@ class SamplingFields(Strict):
     presence_penalty: float = Field(0.0, ge=-2, le=2)
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
     repetition_penalty: float = Field(1.0, ge=1e-3, le=1e3)
-    logit_bias: Annotated[dict[str, _Bias], BeforeValidator(_check_biases)] = Field({})
+    logit_bias: Annotated[
+        dict[str, _Bias],
+        Field(max_length=MAX_BIASES, fail_fast=True),
+        BeforeValidator(_check_biases),
+    ] = Field({})
     allowed_token_ids: (
         Annotated[list[int], Field(min_length=1, max_length=MAX_ALLOWED_TOKEN_IDS, fail_fast=True)]
         | None

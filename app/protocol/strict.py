@@ -9,6 +9,8 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Discriminator, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
+from app.limits import MAX_FIELDS
+
 # error type of what `fault` and `either` make
 FAULT = "fault"
 _MAX_NAME_LEN = 64
@@ -61,6 +63,8 @@ class Strict(BaseModel):
     def _keep_known(cls, given: Any, info: ValidationInfo) -> Any:
         if not isinstance(given, dict):
             return given
+        if len(given) > MAX_FIELDS + len(cls.model_fields) + len(cls.unsupported):
+            raise fault("", "it has too many fields")
         given = {name: value for name, value in given.items() if value is not None}
         for name in given.keys() & cls.unsupported.keys():
             _check_unsupported(name, given.pop(name), cls.unsupported[name])

@@ -5,7 +5,8 @@ from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from app.protocol.chat_request import MAX_MESSAGES, Message
+from app.limits import MAX_IDS, MAX_MESSAGES
+from app.protocol.chat_request import Message
 from app.protocol.strict import Strict, fault
 
 
@@ -21,7 +22,9 @@ class TokenizeRequest(Strict):
 
     model: str | None = Field(None, min_length=1)
     prompt: str | None = None
-    messages: list[Message] | None = Field(None, min_length=1, max_length=MAX_MESSAGES)
+    messages: list[Message] | None = Field(
+        None, min_length=1, max_length=MAX_MESSAGES, fail_fast=True
+    )
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
     return_token_strs: bool = False
@@ -37,4 +40,4 @@ class DetokenizeRequest(Strict):
     """Token ids to be turned into text."""
 
     model: str | None = Field(None, min_length=1)
-    tokens: list[int] = Field(fail_fast=True)
+    tokens: list[int] = Field(max_length=MAX_IDS, fail_fast=True)

@@ -1,12 +1,14 @@
 """The two Serve deployments: "Ingress" answers HTTP, "Engine" generates tokens."""
 
 import asyncio
+import gc
 import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ray
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
@@ -18,6 +20,11 @@ from engine.errors import EngineError
 from engine.runtime.client.client import RemoteEngineClient
 from engine.runtime.messages import PINS
 from engine.runtime.protocol import EngineClient
+from engine.runtime.replica.client_processes import (
+    ClientProcess,
+    ClientProcesses,
+    this_process,
+)
 from engine.runtime.replica.client_session import CLIENT_LIMITS, ClientLimits
 from engine.runtime.replica.gang import GangOptions
 from engine.runtime.replica.start import start_replica
@@ -48,13 +55,17 @@ class IngressDeployment:
         recorder: RecorderOptions | None = None,
     ) -> None:
         _log_like_serve()
-        self._client = RemoteEngineClient(ServeEngineHandle(engine), resume=resume)
+        self._client = RemoteEngineClient(ServeEngineHandle(engine, this_process()), resume=resume)
         self._recorder = FlightRecorder(self._client, recorder) if recorder else None
         self._make_app = make_app
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         """Called by Serve once the event loop of the replica runs."""
-        return self._make_app(self._recorder or self._client)
+        app = self._make_app(self._recorder or self._client)
+        # what is there now stays: a large body must not make the collector look through it again
+        gc.collect()
+        gc.freeze()
+        return app
 
     async def __del__(self) -> None:
         """Called by Serve when the replica stops."""
@@ -98,12 +109,14 @@ class EngineDeployment:
         config = replace(config, model_path=str(locate()))
         self._replica = serve.get_replica_context().replica_tag
         self._max_num_seqs = config.max_num_seqs
+        self._clients = ClientProcesses(ray.get_runtime_context().get_node_id())
         self._supervisor = await start_replica(
             config,
             replace(options, locate=locate),
             replica=self._replica,
             limits=limits,
             pins_of_peers=_pins_of_peers,
+            is_alive=self._clients.is_alive,
         )
 
     async def tag(self) -> str:
@@ -126,9 +139,13 @@ class EngineDeployment:
         self._check_addressee(replica)
         self._running.renew(client, received_bytes)
 
-    async def attach(self, replica: str, client: int) -> AsyncIterator[bytes]:
-        """Stream a client's outputs."""
+    async def attach(
+        self, replica: str, client: int, process: ClientProcess | None = None
+    ) -> AsyncIterator[bytes]:
+        """Stream a client's outputs; as long as its process lives it may be silent for a while."""
         self._check_addressee(replica)
+        if process is not None:
+            self._clients.note(client, process)
         async for batch in self._running.attach(client):
             yield batch
 

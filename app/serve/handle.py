@@ -11,6 +11,7 @@ from ray.serve.handle import DeploymentHandle
 
 from app.serve.router import session_of, session_without
 from engine.errors import EngineError
+from engine.runtime.replica.client_processes import ClientProcess
 from engine.types import ALL_CHOICES
 
 # longer than Serve takes to replace a replica whose process has died
@@ -23,8 +24,10 @@ class ServeEngineHandle:
     Implements `engine.runtime.client.engine_handle.EngineHandle`.
     """
 
-    def __init__(self, engine: DeploymentHandle[Any]) -> None:
+    def __init__(self, engine: DeploymentHandle[Any], process: ClientProcess | None = None) -> None:
+        """Args: process: this one, by which replicas find out whether it lives."""
         self._engine = engine
+        self._process = process
 
     async def replicas(self) -> list[str]:
         """See `EngineHandle.replicas`."""
@@ -54,7 +57,7 @@ class ServeEngineHandle:
         """See `EngineHandle.attach`."""
         handle: Any = self._pinned(replica).options(stream=True)
         with _engine_errors():
-            async for batch in handle.attach.remote(replica, client):
+            async for batch in handle.attach.remote(replica, client, self._process):
                 yield batch
 
     async def release_prefix(self, salt: bytes, name: str) -> None:

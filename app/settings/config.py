@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from app import limits
 from app.models import embedded
 from app.models.bucket import is_url
 from app.models.cache_folder import default_cache
@@ -45,7 +46,34 @@ class Limits(BaseModel):
 
     model_config = _STRICT
 
-    max_body_mib: float = option("largest body of a request", default=4.0, gt=0, le=64)
+    max_body_mib: float = option(
+        "largest body of a request", default=limits.MAX_BODY_BYTES / (1 << 20), gt=0, le=64
+    )
+    max_body_values: int = option(
+        "most keys and values of a body, inner ones too",
+        default=limits.MAX_BODY_VALUES,
+        ge=1024,
+        le=1 << 24,
+    )
+    max_answer_items: int = option(
+        "most token ids, log-probabilities and repeated tokens of prompts that one answer lists",
+        default=limits.MAX_ANSWER_ITEMS,
+        ge=1024,
+        le=1 << 24,
+    )
+    max_held_mib: float = option(
+        "bodies that wait in one ingress replica to become token ids, in all; further ones are "
+        "answered 503 with `retry-after`",
+        default=limits.MAX_HELD_BYTES / (1 << 20),
+        ge=1,
+        le=1 << 20,
+    )
+    max_client_held_mib: float = option(
+        "the same for each API key, where `api_keys_file` names some; answered 429",
+        default=limits.MAX_CLIENT_HELD_BYTES / (1 << 20),
+        ge=1,
+        le=1 << 20,
+    )
 
 
 class FlightRecorderOption(BaseModel):
@@ -157,6 +185,7 @@ class AppConfig(BaseModel):
     prompt_share: float = engine_option("prompt_share")
     prefix_cache: bool = engine_option("prefix_cache")
     pinned_prefix_share: float = engine_option("pinned_prefix_share")
+    max_pinned_prefixes: int = engine_option("max_pinned_prefixes")
     pinned_prefixes: tuple[PinnedPrefixOption, ...] = engine_option(
         "pinned_prefixes", strict=False, shown="none"
     )

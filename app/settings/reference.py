@@ -26,6 +26,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
     "KV cache": (
         "block_size", "kv_cache_gib", "num_blocks", "gpu_memory_fraction", "swap_gib",
         "memory_policy", "prefix_cache", "pinned_prefix_share", "pinned_prefixes",
+        "max_pinned_prefixes",
     ),
     "Batching and scheduling": (
         "max_num_seqs", "max_num_batched_tokens", "max_model_len", "max_num_waiting",
@@ -37,7 +38,8 @@ GROUPS: Mapping[str, Sequence[str]] = {
     ),
     "HTTP server": (
         "api_keys_file", "cors_origins", "unknown_parameters", "stream_interval_ms",
-        "limits.max_body_mib",
+        "limits.max_body_mib", "limits.max_body_values", "limits.max_answer_items",
+        "limits.max_held_mib", "limits.max_client_held_mib",
     ),
     "Faults": ("resume_timeout_s", "max_resumes"),
     "Traces": ("flight_recorder.folder", "flight_recorder.max_mib"),

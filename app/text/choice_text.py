@@ -12,6 +12,9 @@ from engine.errors import EngineError
 from engine.runtime.protocol import Delta
 from engine.types import FinishReason
 
+# a log-probability takes about as long to write as so many characters to tokenise
+_NUMBER_SIZE = 8
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLogprob:
@@ -41,6 +44,8 @@ class TextDelta:
             Tokens without text come along with later text or with the end.
         logprob: sum of the log-probabilities of `token_ids`.
         logprobs: tokens whose text is complete and final; none beyond the end of the text.
+        num_echoed: how many of the first of `logprobs` are the prompt's, in the first delta of a
+            choice; all choices of a prompt share them.
         prompt: tokens of the prompt, in the first delta of a choice if they are wanted.
         finish_reason: None while the choice goes on; "error" where the rules left no token.
         stop_reason: what ended it: a stop string, an id of the request's `stop_token_ids`, or for
@@ -51,9 +56,18 @@ class TextDelta:
     token_ids: tuple[int, ...] = ()
     logprob: float = 0.0
     logprobs: tuple[TokenLogprob, ...] = ()
+    num_echoed: int = 0
     prompt: tuple[TokenLogprob, ...] = ()
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+
+    @property
+    def size(self) -> int:
+        """About how much it is, in characters: a number counts as several."""
+        scored = (self.logprobs, self.prompt)
+        # the last one stands for all: the first of a prompt has no alternatives
+        num_numbers = sum(len(tokens) * (1 + len(tokens[-1].top)) for tokens in scored if tokens)
+        return len(self.text) + len(self.token_ids) + _NUMBER_SIZE * num_numbers
 
 
 _NOTHING_NEW = TextDelta(text="")
@@ -69,6 +83,7 @@ def join(deltas: Sequence[TextDelta]) -> TextDelta:
         token_ids=tuple(token for delta in deltas for token in delta.token_ids),
         logprob=sum(delta.logprob for delta in deltas),
         logprobs=tuple(token for delta in deltas for token in delta.logprobs),
+        num_echoed=deltas[0].num_echoed,
         prompt=deltas[0].prompt,
         finish_reason=deltas[-1].finish_reason,
         stop_reason=deltas[-1].stop_reason,

@@ -13,6 +13,9 @@ from engine.runtime.protocol import Delta
 class PromptText:
     """The prompt of one or more choices, and its log-probabilities as the engine reports them.
 
+    Attributes:
+        vocabulary: of the tokenizer.
+
     Args:
         ids: int32 token ids.
         parts: of the prompt as the client wrote it, one per token; None where it gave ids.
@@ -25,6 +28,7 @@ class PromptText:
         ids: Sequence[int],
         parts: Sequence[str] | None,
     ) -> None:
+        self.vocabulary = vocabulary
         self._options = options
         pieces: Sequence[str] = [""] * len(ids)
         if options.echo:
@@ -39,16 +43,23 @@ class PromptText:
             self._scored.append(self._unscored.pop())
 
     @property
+    def size(self) -> int:
+        """About how much `opening` is; see `TextDelta.size`."""
+        return (2 + (self._options.num_scored or 0)) * len(self._scored)
+
+    @property
     def num_missing(self) -> int:
         """Tokens whose log-probability the engine has not reported yet."""
         return len(self._unscored)
 
     def push(self, delta: Delta) -> None:
         """Take log-probabilities of the next tokens; those beyond the last token are ignored."""
+        count = self._options.num_scored
         for index, logprob in enumerate(delta.logprobs[: self.num_missing]):
             top: tuple[tuple[int, float], ...] = ()
             if delta.top_tokens:
-                top = tuple(zip(delta.top_tokens[index], delta.top_logprobs[index], strict=True))
+                tokens, logprobs = delta.top_tokens[index], delta.top_logprobs[index]
+                top = tuple(zip(tokens[:count], logprobs[:count], strict=True))
             self._scored.append(replace(self._unscored.pop(), logprob=logprob, top=top))
 
     def opening(self) -> TextDelta:
@@ -56,9 +67,11 @@ class PromptText:
         options = self._options
         # many choices may begin with the same long prompt
         if self._opening is None:
+            echoed = self._with_top(options.num_logprobs) if options.echo else ()
             self._opening = TextDelta(
                 text=self.text,
-                logprobs=self._with_top(options.num_logprobs) if options.echo else (),
+                logprobs=echoed,
+                num_echoed=len(echoed),
                 prompt=self._with_top(options.num_prompt_logprobs),
             )
         return self._opening
@@ -66,6 +79,8 @@ class PromptText:
     def _with_top(self, count: int | None) -> tuple[TokenLogprob, ...]:
         if count is None:
             return ()
+        if count == self._options.num_scored:
+            return tuple(self._scored)
         return tuple(replace(token, top=token.top[:count]) for token in self._scored)
 
 

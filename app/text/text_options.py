@@ -33,6 +33,11 @@ class TextOptions:
     late_rule: str | None = None
 
     @property
+    def repeats_prompt(self) -> bool:
+        """Whether the answer says anything of the prompt's tokens."""
+        return self.echo or self.num_prompt_logprobs is not None
+
+    @property
     def num_scored(self) -> int | None:
         """Alternatives that the engine must report per prompt token; None if it reports none."""
         wanted = (self.num_logprobs if self.echo else None, self.num_prompt_logprobs)

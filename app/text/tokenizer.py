@@ -11,7 +11,6 @@ from tokenizers import Tokenizer as Backend
 
 from app.text.chat_template import ChatTemplate
 from app.text.control_tokens import ControlTokens
-from app.text.detokenizer import Detokenizer
 from app.text.vocabulary import Vocabulary
 from engine.errors import ConfigError, InvalidRequest
 from engine.integers import div_ceil
@@ -111,8 +110,9 @@ class Tokenizer:
             return None
         normal = self._backend.normalizer.normalize_str(text) if self._backend.normalizer else text
         lost = frozenset(lost_bytes)
+        data = normal.encode()
         # most often nothing is lost, which this sees at once
-        if lost.isdisjoint(normal.encode()):
+        if len(data.translate(None, lost_bytes)) == len(data):
             return None
         return next(character for character in normal if not lost.isdisjoint(character.encode()))
 
@@ -134,8 +134,12 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
         """Return the text of token ids that begin a text of their own."""
-        detokenizer = Detokenizer(self.vocabulary, skip_special=skip_special, starts_text=True)
-        return "".join(map(detokenizer.push, ids)) + detokenizer.finish()
+        pieces = self.vocabulary.pieces
+        skipped = self.vocabulary.special_ids if skip_special else frozenset()
+        known = [token for token in ids if token < len(pieces) and token not in skipped]
+        # as `Detokenizer` does it token by token
+        text = b"".join([pieces[token] for token in known]).decode("utf-8", "replace")
+        return text.removeprefix(" ") if self.vocabulary.drops_first_space else text
 
     def _first_unknown(self, text: str) -> str | None:
         """See `first_lost`, for a tokenizer of characters: what is skipped or unknown is lost."""

@@ -108,6 +108,12 @@ class SchedulerConfig:
             le=0.9,
         ),
     )
+    max_pinned_prefixes: int = field(
+        default=64,
+        metadata=documented(
+            "prefixes that one tenant (API key and `cache_salt`) may pin at a time", ge=1, le=65536
+        ),
+    )
     inter_token_latency_s: float = field(
         default=0.0,
         metadata=documented(

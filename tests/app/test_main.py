@@ -29,7 +29,7 @@ def test_nodes_without_an_engine_fetch_no_weights(tmp_path: Path) -> None:
     byte_level_backend().save(str(store / "tokenizer.json"))
     args = {"model": f"file://{store}", "device": "cpu", "kv_cache_gib": 0.01}
     application: Any = build(args | {"cache_folder": str(tmp_path / "build")})
-    engine, make_app, _ = application._bound_deployment.init_args
+    engine, make_app, *_ = application._bound_deployment.init_args
     locate = {
         "engine": engine._bound_deployment.init_args[2],
         "ingress": make_app.keywords["locate"],

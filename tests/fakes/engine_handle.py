@@ -70,6 +70,7 @@ class FakeEngineHandle:
         # chosen instead of `replica` by who avoids that
         self.spare: str | None = None
         self.avoided: list[str | None] = []
+        self.silent_replicas: set[str] = set()
         self.refusal: Refusal | None = None
         # of the next submissions, one after the other: refused by one replica, or unreachable
         self.failures: list[Refusal | EngineError] = []
@@ -121,6 +122,8 @@ class FakeEngineHandle:
     async def renew(self, replica: str, client: int, received_bytes: int) -> None:
         self._check_up()
         self.renewed.append((replica, received_bytes))
+        if replica in self.silent_replicas:
+            await asyncio.Event().wait()
 
     async def attach(self, replica: str, client: int) -> AsyncIterator[bytes]:
         self._check_up()

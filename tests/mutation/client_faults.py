@@ -341,10 +341,31 @@ STREAM_FAULTS = [
     ),
     Fault(
         what="the lease is not renewed after a failure",
-        function=Lease.keep,
-        old="suppress(EngineError)",
-        new="suppress()",
+        function=Lease._is_renewed,
+        old="except EngineError",
+        new="except KeyError",
         noticed_by="test_renewal_goes_on_after_a_failure",
+    ),
+    Fault(
+        what="a replica is given up for failures that others have made good",
+        function=Lease.keep,
+        old="num_failed = 0 if await self._is_renewed() else num_failed + 1",
+        new="num_failed += not await self._is_renewed()",
+        noticed_by="test_a_replica_that_fails_again_and_again_is_given_up_once",
+    ),
+    Fault(
+        what="an answer that waits behind a busy loop counts as none",
+        function=Lease._is_renewed,
+        old="if not call.done():",
+        new="if True:",
+        noticed_by="test_an_answer_that_came_while_the_loop_was_busy_counts",
+    ),
+    Fault(
+        what="the stream of a replica that does not answer is read for ever",
+        function=RemoteEngineClient._give_up,
+        old="following.cancel()",
+        new="pass",
+        noticed_by="test_requests_of_a_replica_that_does_not_answer_fail",
     ),
 ]
 

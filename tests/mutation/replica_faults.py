@@ -2,6 +2,7 @@
 
 from engine.runtime.replica.admission import Admission
 from engine.runtime.replica.async_channel import AsyncChannel
+from engine.runtime.replica.client_processes import _runs_here
 from engine.runtime.replica.client_session import ClientSession
 from engine.runtime.replica.open_choices import OpenChoices
 from engine.runtime.replica.pin_at_start import pin_configured_prefixes, pin_prefixes_of_peers
@@ -58,6 +59,41 @@ MAILBOX_FAULTS = [
         old="self._timer = self._loop.call_later(left_s, self._check_lease)",
         new="pass",
         noticed_by="test_renewal_keeps_the_lease_of_an_attached_client",
+    ),
+    Fault(
+        what="a busy client is given up at once",
+        function=ClientSession._ask,
+        old="elif lives:",
+        new="elif False:",
+        noticed_by="test_a_silent_client_is_forgiven_while_its_process_lives",
+    ),
+    Fault(
+        what="a busy client is forgiven for ever",
+        function=ClientSession._check_lease,
+        old=" and silent_s < self._limits.forgiven_s",
+        new="",
+        noticed_by="test_a_silent_client_is_not_forgiven_for_ever",
+    ),
+    Fault(
+        what="a client that renews too late to be asked for is given up",
+        function=ClientSession._ask,
+        old="if self._loop.time() - self._heard_s < self._limits.lease_s:",
+        new="if False:",
+        noticed_by="test_a_client_that_renews_while_its_process_is_asked_for_is_kept",
+    ),
+    Fault(
+        what="another process is taken for that of a client",
+        function=_runs_here,
+        old="abs(found.create_time() - process.started_s) < 1.0",
+        new="True",
+        noticed_by="test_a_later_process_with_the_same_id_is_another_one",
+    ),
+    Fault(
+        what="a killed process that nobody has waited for lives",
+        function=_runs_here,
+        old=" and found.status() != str(psutil.STATUS_ZOMBIE)",
+        new="",
+        noticed_by="test_a_process_lives_until_it_has_ended",
     ),
     Fault(
         what="a lease runs out after the end of its session",

@@ -5,6 +5,7 @@ import pytest
 from tests.mutation.app.command_faults import COMMAND_FAULTS
 from tests.mutation.app.generation_faults import GENERATION_FAULTS
 from tests.mutation.app.http_faults import HTTP_FAULTS
+from tests.mutation.app.neighbour_faults import NEIGHBOUR_FAULTS
 from tests.mutation.app.request_faults import REQUEST_FAULTS
 from tests.mutation.app.text_faults import TEXT_FAULTS
 from tests.mutation.mutant import Fault, in_place, is_noticed
@@ -17,6 +18,7 @@ FAULTS: list[Fault] = [
     *COMMAND_FAULTS,
     *TEXT_FAULTS,
     *REQUEST_FAULTS,
+    *NEIGHBOUR_FAULTS,
     *GENERATION_FAULTS,
     *HTTP_FAULTS,
 ]

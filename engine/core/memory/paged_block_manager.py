@@ -8,7 +8,12 @@ from engine.core.memory.block_manager import NO_UPDATE, Allocation, BlockTableUp
 from engine.core.memory.block_pool import BlockPool
 from engine.core.memory.block_table import BlockTable, num_common_blocks, num_new_blocks
 from engine.core.memory.headroom import NO_HEADROOM, Headroom
-from engine.core.memory.pinned_prefixes import NoPinnedPrefixes, PinnedPrefixes
+from engine.core.memory.pinned_prefixes import (
+    NO_PINS,
+    NoPinnedPrefixes,
+    PinLimits,
+    PinnedPrefixes,
+)
 from engine.core.memory.prefix_cache import PrefixCache
 from engine.core.memory.prefix_index import NoPrefixIndex, PrefixIndex
 from engine.core.memory.swap_space import SwapSpace
@@ -36,7 +41,7 @@ class PagedBlockManager:
         num_swap_blocks: int = 0,
         headroom: Headroom = NO_HEADROOM,
         prefix_cache: bool = True,
-        pinned_blocks: int = 0,
+        pins: PinLimits = NO_PINS,
     ) -> None:
         """Make an empty pool.
 
@@ -46,7 +51,7 @@ class PagedBlockManager:
             num_swap_blocks: blocks that fit the swap space.
             headroom: what stays free when a group enters.
             prefix_cache: whether full blocks are kept for later prompts.
-            pinned_blocks: blocks that pinned prefixes may hold; no request may need them.
+            pins: what pinned prefixes may take.
         """
         self._index: PrefixIndex | NoPrefixIndex = NoPrefixIndex()
         self.prefixes: PinnedPrefixes | NoPinnedPrefixes = NoPinnedPrefixes()
@@ -54,9 +59,7 @@ class PagedBlockManager:
             cache = PrefixCache()
             self._pool = BlockPool(num_blocks, on_evict=cache.forget)
             self._index = PrefixIndex(self._pool, cache, block_size)
-            self.prefixes = PinnedPrefixes(
-                self._pool, cache, block_size, budget_blocks=pinned_blocks
-            )
+            self.prefixes = PinnedPrefixes(self._pool, cache, block_size, pins)
         else:
             self._pool = BlockPool(num_blocks)
         self._block_size = block_size

@@ -14,6 +14,27 @@ from engine.core.scheduling.limits import num_sequences
 from engine.errors import InvalidRequest
 from engine.types import PinnedPrefix, Request, int32
 
+# of all prefixes together, shared ones counted each time: 4 bytes each in every report, which must
+# fit one message, and about 12 in the scheduler
+MAX_PINNED_TOKENS = 8 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinLimits:
+    """What pinned prefixes may take.
+
+    Attributes:
+        num_blocks: blocks that all of them together may hold, shared ones once; no request may need
+            them.
+        per_tenant: prefixes of one tenant; several may share all of their blocks.
+    """
+
+    num_blocks: int = 0
+    per_tenant: int = 1
+
+
+NO_PINS = PinLimits()
+
 
 @dataclass(slots=True, kw_only=True)
 class _Prefix:
@@ -67,14 +88,13 @@ class PinnedPrefixes:
     """
 
     def __init__(
-        self, pool: BlockPool, cache: PrefixCache, block_size: int, *, budget_blocks: int
+        self, pool: BlockPool, cache: PrefixCache, block_size: int, limits: PinLimits
     ) -> None:
-        """Args: budget_blocks: blocks that all prefixes together may hold, shared ones once."""
         self.has_changed = False
         self._pool = pool
         self._cache = cache
         self._block_size = block_size
-        self._budget_blocks = budget_blocks
+        self._limits = limits
         self._prefixes: dict[tuple[bytes, str], _Prefix] = {}
         self._now_s = 0.0
         self._next_end_s = inf
@@ -86,14 +106,15 @@ class PinnedPrefixes:
         request asks for.
 
         Raises:
-            InvalidRequest: if its name is taken, it fills no block, the budget is too small or the
-                request asks for more than one token of one sequence.
+            InvalidRequest: if its name is taken, it fills no block, the tenant has too many, the
+                budget is too small or the request asks for more than one token of one sequence.
         """
         if num_sequences(request.sampling) != 1 or request.sampling.max_tokens != 1:
             raise InvalidRequest("a prefix is computed by one sequence of one token", param="n")
         key, links = _key(request), self._links(request)
         prefix = self._prefixes.get(key)
         if prefix is None:
+            self._check_count(request, len(links))
             self._check_budget(links)
             prefix = self._prefixes[key] = _Prefix(links=links)
         elif prefix.links != links:
@@ -195,14 +216,29 @@ class PinnedPrefixes:
         empty = PrefixChain.of_tenant(request.salt, self._block_size)
         return empty.extended(request.prompt[:num_tokens]).links
 
+    def _check_count(self, request: Request, num_links: int) -> None:
+        num_pinned = sum(salt == request.salt for salt, _ in self._prefixes)
+        if num_pinned >= self._limits.per_tenant:
+            raise _refusal(
+                request,
+                f"is one too many: {self._limits.per_tenant} are allowed; release another or have "
+                "max_pinned_prefixes raised",
+            )
+        num_blocks = num_links + sum(len(prefix.links) for prefix in self._prefixes.values())
+        if num_blocks * self._block_size > MAX_PINNED_TOKENS:
+            raise _refusal(
+                request,
+                f"is too long: all pinned prefixes have at most {MAX_PINNED_TOKENS} tokens",
+            )
+
     def _check_budget(self, links: tuple[Link, ...]) -> None:
         held = set(chain.from_iterable(prefix.links for prefix in self._prefixes.values()))
         num_new = len(held.union(links)) - len(held)
-        num_left = self._budget_blocks - len(held)
+        num_left = self._limits.num_blocks - len(held)
         if num_new > num_left:
             raise InvalidRequest(
                 f"the prefix needs {num_new} more blocks, but only {num_left} of the "
-                f"{self._budget_blocks} blocks for pinned prefixes are left; release another "
+                f"{self._limits.num_blocks} blocks for pinned prefixes are left; release another "
                 "prefix or have pinned_prefix_share raised",
                 param="prompt",
             )

@@ -4,6 +4,7 @@ from engine.config import SchedulerConfig
 from engine.core.memory.block_manager import BlockManager
 from engine.core.memory.headroom import Headroom
 from engine.core.memory.paged_block_manager import PagedBlockManager
+from engine.core.memory.pinned_prefixes import PinLimits
 from engine.core.memory.reservation import output_estimate
 from engine.core.memory.reserved_block_manager import ReservedBlockManager
 from engine.core.scheduling.admission_gate import AdmissionGate, BatchGate, IterationGate
@@ -30,7 +31,10 @@ def make_block_manager(config: SchedulerConfig, capacity: Capacity) -> BlockMana
             num_swap_blocks=capacity.num_swap_blocks,
             headroom=Headroom(watermark=config.watermark, growth_blocks=config.growth_blocks),
             prefix_cache=config.prefix_cache,
-            pinned_blocks=config.num_pinnable(capacity.num_blocks),
+            pins=PinLimits(
+                num_blocks=config.num_pinnable(capacity.num_blocks),
+                per_tenant=config.max_pinned_prefixes,
+            ),
         )
     return ReservedBlockManager(
         capacity.num_blocks,

@@ -162,7 +162,13 @@ class RemoteEngineClient:
     async def _follow(self, replica: str) -> None:
         """Read this client's stream of a replica for as long as requests are open there."""
         requests = self._requests
-        lease = Lease(partial(self._handle.renew, replica, self._client), self._renew_period_s)
+        following = asyncio.current_task()
+        assert following is not None
+        lease = Lease(
+            partial(self._handle.renew, replica, self._client),
+            self._renew_period_s,
+            on_dead=partial(self._give_up, replica, following),
+        )
         keeping = self._spawn(lease.keep())
         try:
             while known := requests.placed_on(replica):
@@ -178,3 +184,10 @@ class RemoteEngineClient:
         finally:
             keeping.cancel()
             self._followed.discard(replica)
+
+    def _give_up(self, replica: str, following: "asyncio.Task[Any]") -> None:
+        """Lose the requests of a replica that does not answer; it may never end its stream."""
+        lost = self._requests.placed_on(replica)
+        self._requests.lose_all(replica, lost, EngineError("the engine replica does not answer"))
+        self._followed.discard(replica)
+        following.cancel()

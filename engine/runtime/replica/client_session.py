@@ -6,14 +6,16 @@ that the client attached last.
 - Coalescing: a batch costs the same CPU time on its way to the clients, however much it holds. So
   output is gathered for a while, unless it is the first of a request.
 - Lease: a client whose process was killed says nothing, and its stream may look attached for ever.
-  So the client renews its lease again and again; after `lease_s` without it, the client is lost.
+  So the client renews its lease again and again; after `lease_s` without it, the client is lost,
+  unless its process still lives: a busy one is forgiven for up to `forgiven_s`.
 - Acknowledgement: that a stream takes messages does not mean that the client reads them, and what
   lies between is unbounded. So each renewal says how many bytes have arrived; with too many queued
   or on their way, the client is lost, too.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+import contextvars
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from engine.errors import EngineError
@@ -21,6 +23,9 @@ from engine.runtime.messages import encode_batch
 from engine.runtime.replica.open_choices import OpenChoices
 
 LEASE_S = 5.0
+FORGIVEN_S = 30.0
+# between two questions whether a silent client's process lives
+ASK_PERIOD_S = 1.0
 IDLE_S = 3.0
 MAX_UNDELIVERED_BYTES = 8 << 20
 COALESCE_S = 0.02
@@ -32,13 +37,15 @@ class ClientLimits:
     """What a replica grants each client.
 
     Attributes:
-        lease_s: seconds that the client may be silent.
+        lease_s: seconds that the client may be silent, whatever its process does.
+        forgiven_s: seconds that it may be silent while its process lives.
         idle_s: seconds without an open request after which its stream ends itself.
         max_undelivered_bytes: bytes that may be queued or on their way.
         coalesce_s: least seconds between two batches without first output of a request.
     """
 
     lease_s: float = LEASE_S
+    forgiven_s: float = FORGIVEN_S
     idle_s: float = IDLE_S
     max_undelivered_bytes: int = MAX_UNDELIVERED_BYTES
     coalesce_s: float = COALESCE_S
@@ -54,15 +61,23 @@ class ClientSession:
         open: the client's requests.
     """
 
-    def __init__(self, limits: ClientLimits, *, on_lost: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        limits: ClientLimits,
+        *,
+        on_lost: Callable[[str], None],
+        is_alive: Callable[[], Awaitable[bool]] | None = None,
+    ) -> None:
         """Begin a lease.
 
         Args:
             on_lost: called with SILENT or SLOW.
+            is_alive: finds out whether the client's process lives; None if nobody knows.
         """
         self.open = OpenChoices()
         self._limits = limits
         self._on_lost = on_lost
+        self._is_alive = is_alive
         # requests that have had no output yet
         self._unanswered: set[int] = set()
         self._messages: list[bytes] = []
@@ -78,6 +93,7 @@ class ClientSession:
         self._taken_s = -limits.coalesce_s
         self._timer = self._loop.call_later(limits.lease_s, self._check_lease)
         self._flush: asyncio.TimerHandle | None = None
+        self._asking: asyncio.Task[None] | None = None
 
     def put(self, message: bytes, request_ids: Iterable[int]) -> None:
         """Queue an encoded output for the stream.
@@ -137,6 +153,8 @@ class ClientSession:
         self._end = EngineError(reason)
         self._messages.clear()
         self._timer.cancel()
+        if self._asking is not None:
+            self._asking.cancel()
         self._stop_gathering()
         self._wake_up.set()
 
@@ -187,8 +205,23 @@ class ClientSession:
             raise self._end
 
     def _check_lease(self) -> None:
-        left_s = self._heard_s + self._limits.lease_s - self._loop.time()
+        silent_s = self._loop.time() - self._heard_s
+        left_s = self._limits.lease_s - silent_s
         if left_s > 0:
             self._timer = self._loop.call_later(left_s, self._check_lease)
+        elif self.open and self._is_alive is not None and silent_s < self._limits.forgiven_s:
+            ask = self._ask(self._is_alive)
+            # not in the context of the request that happened to come first
+            self._asking = self._loop.create_task(ask, context=contextvars.Context())
+        else:
+            self._on_lost(SILENT)
+
+    async def _ask(self, is_alive: Callable[[], Awaitable[bool]]) -> None:
+        lives = await is_alive()
+        self._asking = None
+        if self._loop.time() - self._heard_s < self._limits.lease_s:
+            self._check_lease()
+        elif lives:
+            self._timer = self._loop.call_later(ASK_PERIOD_S, self._check_lease)
         else:
             self._on_lost(SILENT)

@@ -28,12 +28,14 @@ async def start_replica(
     *,
     replica: str,
     limits: ClientLimits = CLIENT_LIMITS,
+    is_alive: Callable[[int], Awaitable[bool]] | None = None,
     pins_of_peers: Callable[[], Awaitable[list[PrefixConfig]]] = no_peers,
 ) -> Supervisor:
     """Start a replica that takes requests.
 
     Args:
         replica: its tag.
+        is_alive: see `Supervisor`.
         pins_of_peers: asks the other replicas what they have pinned.
 
     Raises:
@@ -49,7 +51,12 @@ async def start_replica(
             await pin_prefixes_of_peers(supervisor, await pins_of_peers())
 
     supervisor = Supervisor(
-        partial(start_gang, config, options), config, make_ready, replica=replica, limits=limits
+        partial(start_gang, config, options),
+        config,
+        make_ready,
+        replica=replica,
+        limits=limits,
+        is_alive=is_alive,
     )
     await supervisor.start()
     return supervisor

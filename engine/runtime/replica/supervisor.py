@@ -56,6 +56,7 @@ class Supervisor:
         *,
         replica: str,
         limits: ClientLimits = CLIENT_LIMITS,
+        is_alive: Callable[[int], Awaitable[bool]] | None = None,
     ) -> None:
         """Take note of how to start; `start` does it.
 
@@ -65,11 +66,13 @@ class Supervisor:
                 that are `own`; its second argument is whether the gang is the first one. See
                 `GangOwner.make_ready`.
             replica: tag of this replica, part of every verdict.
+            is_alive: whether the process of a client lives; None if nobody knows.
         """
         self._config = config
         self._make_ready = make_ready
         self._replica = replica
         self._limits = limits
+        self._is_alive = is_alive
         self._admission: Admission | None = None
         self._sessions: dict[int, ClientSession] = {}
         self._session_of: dict[int, ClientSession] = {}
@@ -273,7 +276,9 @@ class Supervisor:
     def _session(self, client: int) -> ClientSession:
         if client not in self._sessions:
             self._sessions[client] = ClientSession(
-                self._limits, on_lost=partial(self._drop, client)
+                self._limits,
+                on_lost=partial(self._drop, client),
+                is_alive=self._is_alive and partial(self._is_alive, client),
             )
         return self._sessions[client]
 

@@ -4,9 +4,11 @@ from typing import Any
 
 from app.generation.prepare import PreparedRequest, prepare_chat, prepare_completion
 from app.generation.prompt_encoder import PromptEncoder
+from app.limits import MAX_ANSWER_ITEMS
 from app.protocol.api_settings import ApiSettings
 from app.protocol.chat_request import ChatRequest
 from app.protocol.completion_request import CompletionRequest
+from app.text.offload import Offload
 from app.text.tokenizer import Tokenizer
 from tests.app.api.server import MAX_MODEL_LEN, MODEL, chat_body, completion_body
 from tests.app.text.tokenizers import chatml_tokenizer
@@ -17,6 +19,7 @@ def encoder(
     *,
     max_model_len: int = MAX_MODEL_LEN,
     vocab_size: int | None = None,
+    max_answer_items: int = MAX_ANSWER_ITEMS,
 ) -> PromptEncoder:
     tokenizer = tokenizer or chatml_tokenizer()
     settings = ApiSettings(
@@ -24,8 +27,9 @@ def encoder(
         created_s=0,
         max_model_len=max_model_len,
         vocab_size=vocab_size or len(tokenizer.vocabulary),
+        max_answer_items=max_answer_items,
     )
-    return PromptEncoder(tokenizer, settings)
+    return PromptEncoder(tokenizer, settings, Offload())
 
 
 async def completion(prompts: PromptEncoder | None = None, **fields: Any) -> PreparedRequest:

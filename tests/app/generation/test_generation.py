@@ -9,6 +9,7 @@ import pytest
 from app.generation.generation import Generation
 from app.generation.prepare import PreparedRequest
 from app.text.choice_text import TextDelta, join
+from app.text.offload import Offload
 from engine.errors import EngineError, Overloaded, PromptTooLong
 from engine.runtime.protocol import TokenStream
 from engine.types import IntColumn, SamplingParams
@@ -22,7 +23,7 @@ EOS = 2
 
 
 async def start(client: FakeEngineClient, request: PreparedRequest) -> Generation:
-    return await Generation.start(client, request, VOCABULARY, b"salt")
+    return await Generation.start(client, request, VOCABULARY, b"salt", Offload())
 
 
 async def read(generation: Generation) -> list[TextDelta]:

@@ -54,6 +54,12 @@ def test_a_prefix_with_a_token_that_the_model_does_not_have_is_named() -> None:
         encode_prefixes(config.pinned_prefixes, small, chatml_tokenizer(), ())
 
 
+def test_more_prefixes_than_a_tenant_may_pin_are_refused() -> None:
+    options = [{"name": f"p{number}", "text": TEXT} for number in range(65)]
+    with pytest.raises(ConfigError, match="has 65 items, max_pinned_prefixes is 64"):
+        encoded(options)
+
+
 def test_each_tenant_has_its_own_copy() -> None:
     prefixes = encoded([{"name": "a", "text": "The quick brown fox"}], keys=DIGESTS)
     assert [prefix.salt for prefix in prefixes] == [tenant_salt(key, None) for key in DIGESTS]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.generation.prompt_encoder import MAX_BAD_SEQUENCES
+from app.limits import MAX_BAD_SEQUENCES
 from app.protocol.chat_request import Message
 from app.text.tokenizer import Tokenizer
 from engine.errors import InvalidRequest, PromptTooLong

@@ -11,6 +11,8 @@ from app.generation.prepare import PreparedRequest, Prompt
 from app.generation.prompt_reader import PromptReader
 from app.text.beam_text import BeamProgress
 from app.text.choice_text import TextDelta, join
+from app.text.offload import Offload
+from app.text.prompt_text import PromptText
 from app.text.text_options import TextOptions
 from engine.errors import EngineError, WorkerDied
 from engine.runtime.protocol import BeamStep, Delta
@@ -86,7 +88,8 @@ def reader_of(
         text=text or TextOptions(),
         **fields,
     )
-    return PromptReader(request, prompt, stream, WORDS)
+    said = PromptText(WORDS, request.text, prompt.ids, prompt.parts)
+    return PromptReader(request, prompt, stream, said, Offload())
 
 
 def choices(n: int) -> SamplingParams:

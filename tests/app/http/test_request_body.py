@@ -5,7 +5,11 @@ from typing import Any
 import pytest
 
 from app.http.errors import ClientDisconnected, HttpError
-from app.http.request_body import read_json_body
+from app.http.request_body import BodyReader, read_json_body
+from app.protocol.api_settings import ApiSettings
+from app.protocol.tokenize_request import TokenizeRequest
+from app.text.offload import Offload
+from tests.app.http.bodies import account
 
 JSON = "application/json"
 
@@ -31,7 +35,7 @@ async def read(connection: Connection, max_bytes: int = 8, **headers: str) -> by
     given = {"content-type": JSON, **{name.replace("_", "-"): v for name, v in headers.items()}}
     raw = [(name.encode(), value.encode()) for name, value in given.items()]
     scope = {"type": "http", "headers": raw}
-    return await read_json_body(scope, connection.receive, max_bytes)
+    return bytes(await read_json_body(scope, connection.receive, max_bytes, account()))
 
 
 async def test_the_parts_of_a_body_are_put_together() -> None:
@@ -81,3 +85,21 @@ async def test_other_media_are_refused_unread(headers: dict[str, str]) -> None:
         await read(connection, 8, **headers)
     assert caught.value.status == 415
     assert connection.num_read == 0
+
+
+async def test_a_body_is_counted_as_it_comes() -> None:
+    connection = Connection(*[b"12345"] * 9)
+    scope = {"type": "http", "headers": [(b"content-type", JSON.encode())]}
+    with pytest.raises(HttpError, match="wait to be read"):
+        await read_json_body(scope, connection.receive, 100, account(12))
+    assert connection.num_read == 3
+
+
+async def test_the_bytes_of_a_body_are_let_go_of_once_they_are_parsed() -> None:
+    body = bytearray(b'{"prompt": "' + b"a" * 100 + b'"}')
+    reader = BodyReader(
+        ApiSettings(model_id="m", created_s=0, max_model_len=8, vocab_size=8), Offload()
+    )
+    request, _ = reader._parse(TokenizeRequest, body)
+    assert request.prompt == "a" * 100
+    assert not body

@@ -1,8 +1,10 @@
 """Tasks end with the request that started them."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import pytest
@@ -115,3 +117,24 @@ async def test_an_error_comes_through_a_pulse() -> None:
     assert await anext(source) == 1
     with pytest.raises(ValueError, match="x"):
         await anext(source)
+
+
+async def test_an_error_is_let_go_of_with_what_its_frames_hold() -> None:
+    class Large:
+        """Stands for the body of a request."""
+
+    held: list[weakref.ref[Large]] = []
+
+    async def work() -> None:
+        large = Large()
+        held.append(weakref.ref(large))
+        raise ValueError(large)
+
+    gc.collect()
+    gc.disable()
+    try:
+        with suppress(ValueError):
+            await until_disconnect(Connection().receive, work())
+        assert held[0]() is None
+    finally:
+        gc.enable()

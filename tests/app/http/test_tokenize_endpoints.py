@@ -1,15 +1,17 @@
+import threading
 from typing import Any
 
 import pytest
 
+from app.text.tokenizer import Tokenizer
 from tests.app.api.server import MAX_MODEL_LEN, MODEL, encode, in_process, make_app
 from tests.fakes.scripted_engine import FakeEngineClient
 
 MESSAGES = [{"role": "user", "content": "The quick"}]
 
 
-async def post(path: str, body: dict[str, Any]) -> Any:
-    async with in_process(make_app(FakeEngineClient([]))) as http:
+async def post(path: str, body: dict[str, Any], **settings: Any) -> Any:
+    async with in_process(make_app(FakeEngineClient([]), **settings)) as http:
         return await http.post(path, json=body)
 
 
@@ -55,3 +57,37 @@ async def test_bad_fields_are_named(
 async def test_no_tokens_are_no_text() -> None:
     assert (await post("/detokenize", {"tokens": []})).json() == {"prompt": ""}
     assert (await post("/tokenize", {"prompt": ""})).json()["tokens"] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {"prompt": "abcdefgh"}, "prompt"),
+        ("/tokenize", {"prompt": "abcd", "return_token_strs": True}, "prompt"),
+        ("/tokenize", {"messages": MESSAGES}, "messages"),
+        ("/detokenize", {"tokens": [5] * 8}, "tokens"),
+    ],
+)
+async def test_more_ids_than_an_answer_may_list_are_refused(
+    path: str, body: dict[str, Any], param: str
+) -> None:
+    response = await post(path, body, max_answer_items=7)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+    assert "more than 7" in response.json()["error"]["message"]
+
+
+async def test_as_many_ids_as_an_answer_may_list_are_decoded_off_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads = set[threading.Thread]()
+    decode = Tokenizer.decode
+
+    def noted(self: Tokenizer, ids: list[int]) -> str:
+        threads.add(threading.current_thread())
+        return decode(self, ids)
+
+    monkeypatch.setattr(Tokenizer, "decode", noted)
+    many = encode("a") * 5000
+    assert (await post("/detokenize", {"tokens": many})).json() == {"prompt": "a" * 5000}
+    assert threading.current_thread() not in threads

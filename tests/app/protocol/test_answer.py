@@ -11,6 +11,7 @@ from app.protocol.chat_answer import ChatAnswer
 from app.protocol.chat_request import ChatRequest
 from app.protocol.completion_answer import CompletionAnswer
 from app.protocol.completion_request import CompletionRequest
+from app.protocol.logprobs import LogprobWriter
 from app.text.beam_text import BeamProgress, BeamText
 from app.text.choice_text import TextDelta, TokenLogprob
 from engine.types import int32
@@ -127,6 +128,57 @@ def test_log_probabilities_have_the_shape_of_their_route() -> None:
     assert chunk["choices"][0]["logprobs"] is None
     *_, chunk = chunks(chats(logprobs=True), delta)
     assert [e["token"] for e in chunk["choices"][0]["logprobs"]["content"]] == ["one"]
+
+
+PROMPT = (
+    TokenLogprob(token=0, text="one", offset=0, logprob=None, top=()),
+    TokenLogprob(token=1, text=" two", offset=3, logprob=-0.5, top=((1, -0.5), (0, -1.0))),
+)
+SAID = TokenLogprob(token=0, text="one", offset=7, logprob=-0.25, top=((0, -0.25),))
+
+
+def test_what_choices_share_is_written_once_and_stands_in_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written: list[tuple[TokenLogprob, ...]] = []
+    shapes = {name: getattr(LogprobWriter, name) for name in ("completion", "prompt")}
+
+    def noted(name: str) -> Any:
+        def write(self: LogprobWriter, tokens: tuple[TokenLogprob, ...]) -> Any:
+            written.append(tokens)
+            return shapes[name](self, tokens)
+
+        return write
+
+    for name in shapes:
+        monkeypatch.setattr(LogprobWriter, name, noted(name))
+    fields: dict[str, Any] = {"n": 3, "echo": True, "logprobs": 1, "prompt_logprobs": 1}
+    choices = [
+        TextDelta(
+            text="one twoone",
+            token_ids=(0,),
+            logprobs=(*PROMPT, SAID),
+            num_echoed=2,
+            prompt=PROMPT,
+            finish_reason="length",
+        )
+        for _ in range(6)
+    ]
+    whole = completions(num_prompts=2, return_token_ids=True, **fields)
+    answer = json.loads(whole.complete(choices, USAGE))
+    # for each of two prompts both lists, and for each choice what it said
+    assert (written.count(PROMPT), written.count((SAID,)), len(written)) == (4, 6, 10)
+    plain = LogprobWriter(WORDS, as_ids=False)
+    for index, choice in enumerate(answer["choices"]):
+        assert choice["logprobs"] == shapes["completion"](plain, (*PROMPT, SAID))
+        assert choice["prompt_logprobs"] == shapes["prompt"](plain, PROMPT)
+        assert choice["prompt_token_ids"] == [index // 3, 1]
+
+
+def test_a_choice_may_say_nothing_behind_its_prompt() -> None:
+    delta = TextDelta(text="one two", logprobs=PROMPT, num_echoed=2, finish_reason="length")
+    answer = json.loads(completions(echo=True, logprobs=1).complete([delta], USAGE))
+    assert answer["choices"][0]["logprobs"]["tokens"] == ["one", " two"]
 
 
 def test_the_progress_of_a_search_has_no_choices() -> None:

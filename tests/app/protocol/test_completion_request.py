@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from app.limits import MAX_SEQUENCES
 from app.protocol.completion_request import (
     DEFAULT_MAX_TOKENS,
-    MAX_SEQUENCES,
     CompletionRequest,
 )
 from app.protocol.parsing import parse_request

@@ -102,7 +102,7 @@ async def test_the_output_of_a_replica_comes_as_it_is_sent() -> None:
     deployment = FakeDeployment(b"1", b"2")
     batches = [batch async for batch in handle(deployment).attach("one", 7)]
     assert batches == [b"1", b"2"]
-    assert deployment.calls == [(session_of("one"), "attach", ("one", 7))]
+    assert deployment.calls == [(session_of("one"), "attach", ("one", 7, None))]
 
 
 @pytest.mark.parametrize("error", [RayActorError(), RayServeException("x"), TimeoutError()])

@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from app.models.cache_folder import default_cache
 from app.models.model_store import resolve
+from app.text.detokenizer import Detokenizer
 from app.text.tokenizer import Tokenizer
 from engine.errors import ConfigError, InvalidRequest
 from tests.app.text.tokenizers import (
@@ -344,3 +347,16 @@ def test_a_text_of_which_the_tokenizer_keeps_nothing_is_still_echoed() -> None:
     tokenizer = Tokenizer(backend, {}, None)
     assert tokenizer.parts(" ", add_special_tokens=True) == [" "]
     assert tokenizer.parts(" ", add_special_tokens=False) == []
+
+
+@pytest.mark.parametrize("tokenizer", [chatml_tokenizer(), llama2_tokenizer()], ids=["b", "m"])
+@pytest.mark.parametrize("skip_special", [False, True])
+@given(st.data())
+def test_ids_are_decoded_at_once_as_they_are_one_by_one(
+    tokenizer: Tokenizer, skip_special: bool, data: st.DataObject
+) -> None:
+    size = len(tokenizer.vocabulary)
+    ids = data.draw(st.lists(st.integers(0, size + 2), max_size=12))
+    one = Detokenizer(tokenizer.vocabulary, skip_special=skip_special, starts_text=True)
+    text = "".join(map(one.push, ids)) + one.finish()
+    assert tokenizer.decode(ids, skip_special=skip_special) == text

@@ -10,7 +10,7 @@ from app.generation.prepare import (
     _text_options,
     prepare_completion,
 )
-from app.generation.prompt_encoder import PromptEncoder, _off_the_loop
+from app.generation.prompt_encoder import PromptEncoder
 from app.generation.sampling import (
     _beam_params,
     _num_logprobs,
@@ -117,9 +117,9 @@ REQUEST_FAULTS = [
     ),
     Fault(
         what="a long text holds up the event loop",
-        function=_off_the_loop,
-        old="num_characters <= _MAX_INLINE_LEN",
-        new="True",
+        function=PromptEncoder.encode,
+        old="run(\n        num_characters",
+        new="run(\n        0",
         noticed_by="test_a_long_text_is_tokenised_beside_the_event_loop",
     ),
     # sampling

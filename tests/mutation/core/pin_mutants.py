@@ -51,6 +51,13 @@ PIN_MUTANTS = [
         "len(links)",
     ),
     mutant(
+        "a tenant may pin any number of names",
+        PinnedPrefixes,
+        PinnedPrefixes._check_count,
+        "if num_pinned >= self._limits.per_tenant:",
+        "if False:",
+    ),
+    mutant(
         "a prefix outlives its time",
         PinnedPrefixes,
         PinnedPrefixes.expire,

@@ -3,6 +3,7 @@
 from engine.core.engine import Engine
 from engine.core.memory.block_manager import BlockManager
 from engine.core.memory.paged_block_manager import PagedBlockManager
+from engine.core.memory.pinned_prefixes import PinLimits
 from engine.errors import InvalidRequest, PromptTooLong
 from engine.types import (
     FinishReason,
@@ -282,7 +283,9 @@ def _block_manager(setting: Setting) -> PagedBlockManager:
         capacity.block_size,
         num_swap_blocks=capacity.num_swap_blocks,
         prefix_cache=setting.prefix_cache,
-        pinned_blocks=setting.pinned_blocks,
+        pins=PinLimits(
+            num_blocks=setting.pinned_blocks, per_tenant=setting.config.max_pinned_prefixes
+        ),
     )
 
 

@@ -1,13 +1,15 @@
 """Pinned prefixes: they outlast every pressure, within a budget that cannot starve the pool."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from engine.config import SchedulerConfig
 from engine.core.engine import Engine
+from engine.core.memory import pinned_prefixes
 from engine.core.memory.block_pool import BlockPool
-from engine.core.memory.pinned_prefixes import PinnedPrefixes
+from engine.core.memory.pinned_prefixes import PinLimits, PinnedPrefixes
 from engine.core.memory.prefix_cache import PrefixCache
 from engine.core.scheduling.policies import make_block_manager
 from engine.errors import ConfigError, InvalidRequest
@@ -198,11 +200,34 @@ def test_pinned_blocks_that_are_hit_take_no_room() -> None:
 
 def test_a_block_that_the_cache_has_forgotten_meanwhile_is_pinned() -> None:
     pool, cache = BlockPool(2), PrefixCache()
-    prefixes = PinnedPrefixes(pool, cache, SIZE, budget_blocks=1)
+    prefixes = PinnedPrefixes(pool, cache, SIZE, PinLimits(num_blocks=1, per_tenant=1))
     request = request_of(PREFIX[:SIZE], "a")
     prefixes.reserve(request)
     prefixes.pin(request, (pool.allocate(),))
     assert (pool.release(0), pool.num_unused_pinned, pool.num_free) == (True, 1, 1)
+
+
+def test_each_tenant_has_so_many_names_and_no_more() -> None:
+    pool, cache = BlockPool(8), PrefixCache()
+    prefixes = PinnedPrefixes(pool, cache, SIZE, PinLimits(num_blocks=8, per_tenant=2))
+    # they share their only block, so the budget does not bound them
+    for name in ("a", "b"):
+        prefixes.reserve(request_of(PREFIX[:SIZE], name))
+    with pytest.raises(InvalidRequest, match="'c' is one too many: 2 are allowed"):
+        prefixes.reserve(request_of(PREFIX[:SIZE], "c"))
+    prefixes.reserve(replace(request_of(PREFIX[:SIZE], "c"), salt=b"another"))
+    prefixes.release(b"", "a")
+    prefixes.reserve(request_of(PREFIX[:SIZE], "c"))
+
+
+def test_a_report_of_all_prefixes_fits_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pinned_prefixes, "MAX_PINNED_TOKENS", 3 * SIZE)
+    limits = PinLimits(num_blocks=8, per_tenant=9)
+    prefixes = PinnedPrefixes(BlockPool(8), PrefixCache(), SIZE, limits)
+    prefixes.reserve(request_of(PREFIX[: 2 * SIZE], "a"))
+    with pytest.raises(InvalidRequest, match="'b' is too long"):
+        prefixes.reserve(request_of(PREFIX[: 2 * SIZE], "b"))
+    prefixes.reserve(request_of(PREFIX[:SIZE], "b"))
 
 
 @pytest.mark.parametrize(("share", "fits"), [(0.49, True), (0.5, False), (0.99, False)])
@@ -254,4 +279,5 @@ RULES: list[Callable[[], None]] = [
     test_prefixes_take_no_room_from_the_longest_request,
     test_pinned_blocks_that_are_hit_take_no_room,
     test_a_block_that_the_cache_has_forgotten_meanwhile_is_pinned,
+    test_each_tenant_has_so_many_names_and_no_more,
 ]

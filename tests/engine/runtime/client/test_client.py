@@ -4,6 +4,7 @@ import pytest
 
 from engine.errors import EngineError, InvalidRequest, Overloaded
 from engine.runtime.client.client import RENEW_PERIOD_S, RemoteEngineClient
+from engine.runtime.client.lease import MAX_FAILURES
 from engine.runtime.client.token_stream import RemoteTokenStream
 from engine.runtime.messages import OUTPUTS, encode_batch
 from engine.runtime.outputs import failure
@@ -156,6 +157,27 @@ async def test_the_lease_is_renewed_while_requests_are_open(
     handle.end_stream("a")
     await clock.advance(2 * RENEW_PERIOD_S)
     assert len(handle.renewed) == 2
+
+
+async def test_requests_of_a_replica_that_does_not_answer_go_on_elsewhere(
+    client: RemoteEngineClient, handle: FakeEngineHandle, clock: LoopClock
+) -> None:
+    lost, handle.replica = await submit(client), "b"
+    kept = await submit(client)
+    handle.silent_replicas.add("a")
+    for _ in range(2 * MAX_FAILURES):
+        await clock.advance(RENEW_PERIOD_S)
+    assert (lost.replica, handle.avoided[-1]) == ("b", "a")
+    rows = (lost.submission_id, 5, LENGTH), (kept.request_id, 6, LENGTH)
+    handle.send_rows(*rows, replica="b")
+    assert (await read(lost), await read(kept)) == ([5], [6])
+    # it is followed again when it takes a request again
+    handle.silent_replicas.clear()
+    handle.replica = "a"
+    stream = await submit(client)
+    handle.send_rows((stream.request_id, 7, LENGTH))
+    assert await read(stream) == [7]
+    assert handle.attached == ["a", "b", "a"]
 
 
 async def test_close_fails_what_is_open(client: RemoteEngineClient) -> None:

@@ -1,30 +1,45 @@
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
 from engine.runtime.messages import OUTPUTS
 from engine.runtime.outputs import failure, idle_stats
-from engine.runtime.replica.client_session import SILENT, SLOW, ClientLimits, ClientSession
+from engine.runtime.replica.client_session import (
+    ASK_PERIOD_S,
+    SILENT,
+    SLOW,
+    ClientLimits,
+    ClientSession,
+)
 from engine.types import Capacity
 from tests.fakes.loop_clock import LoopClock, settle
 from tests.fakes.stream_reader import StreamReader
 
 STATS = idle_stats(Capacity(num_blocks=2, block_size=4, num_rows=1))
 LEASE_S, IDLE_S, COALESCE_S = 100.0, 10.0, 1.0
+FORGIVEN_S = 300.0
 
 
 class Watched:
     """A session and why its client was given up."""
 
-    def __init__(self, *, max_bytes: int = 1 << 20, coalesce_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        max_bytes: int = 1 << 20,
+        coalesce_s: float = 0.0,
+        is_alive: Callable[[], Awaitable[bool]] | None = None,
+    ) -> None:
         self.lost: list[str] = []
         limits = ClientLimits(
             lease_s=LEASE_S,
+            forgiven_s=FORGIVEN_S,
             idle_s=IDLE_S,
             max_undelivered_bytes=max_bytes,
             coalesce_s=coalesce_s,
         )
-        self.session = ClientSession(limits, on_lost=self.lost.append)
+        self.session = ClientSession(limits, on_lost=self.lost.append, is_alive=is_alive)
 
     def read(self) -> StreamReader:
         return StreamReader(self.session.stream())
@@ -173,6 +188,94 @@ async def test_renewal_keeps_the_lease_of_an_attached_client(
     assert watched.lost == []
     await clock.advance(0.2 * LEASE_S)
     assert watched.lost == [SILENT]
+
+
+class Process:
+    """The process of a client."""
+
+    def __init__(self) -> None:
+        self.lives = True
+        self.num_asked = 0
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def is_alive(self) -> bool:
+        self.num_asked += 1
+        await self.may_answer.wait()
+        return self.lives
+
+
+@pytest.fixture
+async def process(clock: LoopClock) -> Process:
+    return Process()
+
+
+@pytest.fixture
+async def known(process: Process) -> AsyncIterator[Watched]:
+    """A client with an open request, whose process can be asked for."""
+    watched = Watched(is_alive=process.is_alive)
+    watched.session.opened(1, 1)
+    watched.read()
+    await settle()
+    yield watched
+    watched.session.close("given up")
+
+
+async def test_a_silent_client_is_forgiven_while_its_process_lives(
+    known: Watched, process: Process, clock: LoopClock
+) -> None:
+    await clock.advance(0.9 * LEASE_S)
+    assert process.num_asked == 0
+    while process.num_asked < 3:
+        await clock.advance(LEASE_S / 10)
+    assert (known.lost, process.num_asked) == ([], 3)
+    known.session.renew(0)
+    await clock.advance(0.9 * LEASE_S)
+    assert (known.lost, process.num_asked) == ([], 3)
+    process.lives = False
+    await clock.advance(0.2 * LEASE_S)
+    assert (known.lost, process.num_asked) == ([SILENT], 4)
+
+
+async def test_a_silent_client_is_not_forgiven_for_ever(known: Watched, clock: LoopClock) -> None:
+    begin_s = clock.now_s
+    while not known.lost:
+        await clock.advance(ASK_PERIOD_S)
+    assert FORGIVEN_S <= clock.now_s - begin_s <= FORGIVEN_S + 2 * ASK_PERIOD_S
+
+
+async def test_a_client_that_renews_while_its_process_is_asked_for_is_kept(
+    known: Watched, process: Process, clock: LoopClock
+) -> None:
+    process.may_answer.clear()
+    await clock.advance(LEASE_S)
+    known.session.renew(0)
+    process.lives = False
+    process.may_answer.set()
+    await settle()
+    assert known.lost == []
+    await clock.advance(LEASE_S)
+    assert known.lost == [SILENT]
+
+
+async def test_a_client_without_requests_is_not_asked_for(
+    known: Watched, process: Process, clock: LoopClock
+) -> None:
+    known.session.open.clear()
+    await clock.advance(LEASE_S)
+    assert (known.lost, process.num_asked) == ([SILENT], 0)
+
+
+async def test_a_session_that_is_closed_asks_for_nothing(
+    known: Watched, process: Process, clock: LoopClock
+) -> None:
+    process.may_answer.clear()
+    await clock.advance(LEASE_S)
+    known.session.close("given up")
+    process.may_answer.set()
+    process.lives = False
+    await clock.advance(2 * LEASE_S)
+    assert (known.lost, process.num_asked) == ([], 1)
 
 
 async def test_a_client_that_never_attaches_is_kept_no_more_than_the_bound() -> None:

@@ -1,0 +1,31 @@
+"""The bodies of all routes; prints their JSON schemas to tools that must not import this.
+
+`python -m app.http.schemas` writes one JSON object: path -> schema.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+
+from app.protocol.chat_request import ChatRequest
+from app.protocol.completion_request import CompletionRequest
+from app.protocol.prefix_request import PrefixRequest
+from app.protocol.strict import Strict
+from app.protocol.tokenize_request import DetokenizeRequest, TokenizeRequest
+
+BODIES: Mapping[str, type[Strict]] = {
+    "/v1/completions": CompletionRequest,
+    "/v1/chat/completions": ChatRequest,
+    "/tokenize": TokenizeRequest,
+    "/detokenize": DetokenizeRequest,
+    "/v1/prefixes": PrefixRequest,
+}
+
+
+def main() -> None:
+    """Write the schemas to standard output."""
+    json.dump({path: model.model_json_schema() for path, model in BODIES.items()}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""What all endpoints of an ingress share."""
+
+from app.generation.prompt_encoder import PromptEncoder
+from app.http.held_bytes import HeldBytes
+from app.http.request_body import BodyReader
+from app.http.trim import Trimmer
+from app.protocol.api_settings import ApiSettings
+from app.text.offload import Offload
+from app.text.tokenizer import Tokenizer
+from engine.runtime.protocol import EngineClient
+
+
+class Services:
+    """The model's settings and texts, the way to the engine, and the ingress's limits.
+
+    Attributes:
+        client: reaches the engine; whoever made it owns its life.
+        tokenizer: of the model.
+        settings: of the HTTP layer.
+        offload: for work that grows with a request.
+        encoder: makes token ids of prompts.
+        reader: reads bodies.
+        trimmer: hears of large bodies and answers that are over.
+        held: counts the bytes of bodies that are no token ids yet.
+    """
+
+    def __init__(self, client: EngineClient, tokenizer: Tokenizer, settings: ApiSettings) -> None:
+        self.client = client
+        self.tokenizer = tokenizer
+        self.settings = settings
+        self.offload = Offload()
+        self.encoder = PromptEncoder(tokenizer, settings, self.offload)
+        self.reader = BodyReader(settings, self.offload)
+        self.trimmer = Trimmer()
+        self.held = HeldBytes(settings.max_held_bytes, settings.max_client_held_bytes, self.trimmer)

@@ -1,0 +1,89 @@
+"""How large the parts of a request may be: every list, object and count that a body can fill.
+
+A body within them costs milliseconds to parse and to refuse. Those that operators may want to
+change are defaults of the options `limits.*`; the others belong to the API.
+"""
+
+MAX_BODY_BYTES = 4 << 20
+"""Bytes of a body; option `limits.max_body_mib`."""
+
+MAX_BODY_VALUES = 1 << 18
+"""Keys and values in a body, inner ones too; option `limits.max_body_values`.
+
+A list of as many token ids takes 3 ms to parse, of empty lists 30 ms (AMD EPYC).
+"""
+
+MAX_ANSWER_ITEMS = 1 << 18
+"""Token ids, log-probabilities and repeated prompt tokens in an answer; `limits.max_answer_items`.
+
+As many take about 20 MB as JSON and two seconds to write.
+"""
+
+MAX_HELD_BYTES = 256 << 20
+"""Bytes of bodies that wait in an ingress to become token ids; option `limits.max_held_mib`."""
+
+MAX_CLIENT_HELD_BYTES = 64 << 20
+"""The same for one API key, where keys are needed; option `limits.max_client_held_mib`."""
+
+MAX_DEPTH = 32
+"""Lists and objects inside each other."""
+
+MAX_FIELDS = 64
+"""Fields of a body, and fields of an object inside it that the API does not know."""
+
+MAX_MESSAGES = 2048
+"""Messages of a conversation."""
+
+MAX_PARTS = 1024
+"""Parts of a message's content."""
+
+MAX_PROMPTS = 128
+"""Prompts of a request."""
+
+MAX_CHOICES = 128
+"""Choices, and sequences, for each prompt."""
+
+MAX_SEQUENCES = 256
+"""Sequences of all prompts of a request."""
+
+MAX_IDS = 1 << 20
+"""Token ids of one prompt; the model's context is most often less."""
+
+MAX_STOPS = 4
+"""Stop strings."""
+
+MAX_STOP_LEN = 256
+"""Characters of a stop string."""
+
+MAX_STOP_TOKEN_IDS = 128
+"""Token ids to stop at."""
+
+MAX_ALLOWED_TOKEN_IDS = 1024
+"""Token ids of which one must be chosen."""
+
+MAX_BIASES = 1024
+"""Token ids with a bias."""
+
+MAX_BAD_WORDS = 128
+"""Words that are never generated."""
+
+MAX_BAD_WORD_LEN = 256
+"""Characters of such a word."""
+
+MAX_BAD_SEQUENCES = 128
+"""Token sequences that bad words come to."""
+
+MAX_BAD_TOKENS = 1024
+"""Tokens of all these sequences."""
+
+MAX_LOGPROBS = 5
+"""Alternatives for each token of a completion."""
+
+MAX_TOP_LOGPROBS = 20
+"""Alternatives for each token of a chat's answer, and of any prompt."""
+
+MAX_DOCUMENTS = 128
+"""Documents beside a conversation, which have no effect."""
+
+MAX_METADATA = 16
+"""Pairs of a document or of metadata, which have no effect."""

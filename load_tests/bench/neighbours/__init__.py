@@ -1,0 +1,1 @@
+"""Requests that are large, odd or both, beside streams that must not feel them."""
