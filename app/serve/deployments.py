@@ -25,6 +25,7 @@ from engine.runtime.replica.pin_at_start import (
     pin_prefixes_of_peers,
 )
 from engine.runtime.replica.supervisor import Supervisor
+from engine.runtime.replica.swap_arenas import SwapArenas
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +101,8 @@ class EngineDeployment:
         config = replace(config, model_path=str(locate()))
         self._replica = serve.get_replica_context().replica_tag
         self._max_num_seqs = config.max_num_seqs
-        gang = await start_gang(config, options)
+        self._arenas = SwapArenas(config, num_gpus_per_rank=options.num_gpus_per_rank)
+        gang = await start_gang(config, options, self._arenas)
         self._supervisor = Supervisor(
             gang,
             config,

@@ -7,6 +7,7 @@ metadata (see `documented`); the application's options and docs/configuration.md
 from engine.config.documented import bounds_of, doc_of, documented
 from engine.config.engine import (
     CPU_KV_CACHE_BYTES,
+    DTYPE_BYTES,
     Device,
     DType,
     EngineConfig,
@@ -15,9 +16,12 @@ from engine.config.engine import (
 )
 from engine.config.model import ModelConfig, RopeConfig
 from engine.config.scheduler import MemoryPolicy, PreemptionPolicy, SchedulerConfig
+from engine.config.swap_layout import HEADER_BYTES, headers_start, swap_arena_bytes
 
 __all__ = [
     "CPU_KV_CACHE_BYTES",
+    "DTYPE_BYTES",
+    "HEADER_BYTES",
     "DType",
     "Device",
     "EngineConfig",
@@ -31,4 +35,6 @@ __all__ = [
     "bounds_of",
     "doc_of",
     "documented",
+    "headers_start",
+    "swap_arena_bytes",
 ]

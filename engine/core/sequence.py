@@ -40,6 +40,7 @@ class Sequence:
         num_in_flight: tokens that submitted plans sample and no result has brought yet.
         fork_row: row whose state its row takes over with the next plan; -1 for none.
         last_step: number of the last plan that touches its row or blocks.
+        is_spoiled: whether its blocks are worthless, while it leaves the batch.
         finish_reason: NONE while it goes on.
     """
 
@@ -53,6 +54,7 @@ class Sequence:
     num_in_flight: int = 0
     fork_row: int = -1
     last_step: int = -1
+    is_spoiled: bool = False
     finish_reason: FinishReason = UNFINISHED
 
     @property
@@ -142,4 +144,5 @@ class Sequence:
         assert self.row >= 0
         assert self.num_in_flight == 0
         row, self.row = self.row, -1
+        self.is_spoiled = False
         return row

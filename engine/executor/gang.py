@@ -8,18 +8,28 @@ import selectors
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 from engine.errors import EngineError, InvariantViolated, WorkerDied
 from engine.executor.channel import Channel, ChannelClosed
 from engine.executor.codec import Codec
-from engine.types import Capacity, StepPlan, StepResult
+from engine.types import Capacity, StepPlan, StepResult, int32
 
 STEP_DEADLINE_S = 30.0
 
 
 PLANS = Codec(StepPlan)
-# a rank's answer to a plan: rank 0's result, the others' number of the step, or an error's text
+# a rank's answer to a plan: rank 0's result, the others' number of the step, or a result without
+# tokens that names spoiled slots, or an error's text
 REPLIES: Codec[StepResult | int | str] = Codec(StepResult | int | str)
+
+
+def _merged(result: StepResult, others: Sequence[StepResult]) -> StepResult:
+    """The result of a step, with the slots that are spoiled on any rank."""
+    if not others:
+        return result
+    slots = {slot for each in (result, *others) for slot in each.spoiled_slots}
+    return replace(result, spoiled_slots=int32(sorted(slots)))
 
 
 class GangExecutor:
@@ -77,9 +87,10 @@ class GangExecutor:
         result, *others = [queue.popleft() for queue in self._replies]
         if not isinstance(result, StepResult):
             raise InvariantViolated(f"rank 0 gave no result for step {step}")
-        if any(answer != step for answer in (result.step, *others)):
-            raise InvariantViolated(f"step {step} was answered with {[result.step, *others]}")
-        return result
+        steps = [each.step if isinstance(each, StepResult) else each for each in others]
+        if any(answer != step for answer in (result.step, *steps)):
+            raise InvariantViolated(f"step {step} was answered with {[result.step, *steps]}")
+        return _merged(result, [each for each in others if isinstance(each, StepResult)])
 
     def close(self) -> None:
         """Close the channels, which ends the ranks; plans in flight are dropped."""

@@ -7,11 +7,17 @@ that waits for results and answers.
 import gc
 import importlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import NoReturn, cast
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+from ray import ObjectRef
+from ray.exceptions import RayError
 
 from engine.config import EngineConfig
 from engine.errors import InvariantViolated
@@ -23,6 +29,7 @@ from engine.types import Capacity, StepPlan, StepResult
 logger = logging.getLogger(__name__)
 
 ACCEPT_TIMEOUT_S = 60.0
+_ARENA_TIMEOUT_S = 60.0
 
 
 class RankActor:
@@ -50,9 +57,14 @@ class RankActor:
         self._model_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
         self._loaded_bytes = (0, 0)
 
-    def load(self) -> Capacity:
-        """Load the weights and make the KV pool."""
-        self._worker = self._model_thread.submit(self._make_worker).result()
+    def load(self, arena: Sequence[ObjectRef] | None = None) -> Capacity:
+        """Load the weights and make the KV pool.
+
+        Args:
+            arena: one object that is memory for the swap space, or none: then there is no swap
+                space. Without this the worker allocates what the configuration says.
+        """
+        self._worker = self._model_thread.submit(self._make_worker, arena).result()
         return self._worker.capacity
 
     def loaded_bytes(self) -> tuple[int, int]:
@@ -74,14 +86,21 @@ class RankActor:
         is_first = self._rank == 0
         self._model_thread.submit(serve_plans, self._worker, channel, is_first=is_first)
 
-    def _make_worker(self) -> RankWorker:
+    def _make_worker(self, arena: Sequence[ObjectRef] | None) -> RankWorker:
         module, _, function = self._factory.partition(":")
         make = cast("Callable[..., RankWorker]", getattr(importlib.import_module(module), function))
+        config, options = self._config, {}
+        view = _view_of(arena) if arena else None
+        if view is not None:
+            options = {"swap_view": view}
+        elif arena is not None:
+            config = config.with_options(swap_bytes=0)
         worker = make(
-            self._config,
+            config,
             rank=self._rank,
             rendezvous=self._rendezvous,
             on_progress=self._note_progress,
+            **options,
         )
         # all objects of now live as long as the process: the garbage collector need not visit them
         gc.freeze()
@@ -89,6 +108,17 @@ class RankActor:
 
     def _note_progress(self, done_bytes: int, total_bytes: int) -> None:
         self._loaded_bytes = done_bytes, total_bytes
+
+
+def _view_of(arena: Sequence[ObjectRef]) -> NDArray[np.uint8] | None:
+    """The memory of an arena; None if it is lost, which costs recomputation only."""
+    [ref] = arena
+    try:
+        view: NDArray[np.uint8] = ray.get(ref, timeout=_ARENA_TIMEOUT_S)
+    except RayError as error:
+        logger.warning("no_swap_space reason=%s: preempted requests are recomputed", error)
+        return None
+    return view
 
 
 def serve_plans(worker: RankWorker, channel: Channel, *, is_first: bool) -> None:
@@ -126,6 +156,13 @@ def _enqueue(worker: RankWorker, plan: StepPlan) -> Callable[[], StepResult]:
         return partial(_raise, error)
 
 
+def _acknowledge(result: StepResult) -> StepResult | int:
+    """What a rank answers whose tokens are those of the first one."""
+    if not result.spoiled_slots:
+        return result.step
+    return StepResult(step=result.step, spoiled_slots=result.spoiled_slots)
+
+
 def _raise(error: Exception) -> NoReturn:
     raise error
 
@@ -135,7 +172,8 @@ def _answer(channel: Channel, step: int, wait: Callable[[], StepResult], is_firs
     reply: StepResult | int | str
     try:
         result = wait()
-        reply = result if is_first else step
+        # what a rank did not find in its swap space all must know
+        reply = result if is_first else _acknowledge(result)
     except Exception as error:  # process border: the scheduler must get any failure as an answer
         logger.exception("step_failed step=%d", step)
         reply = f"step {step}: {type(error).__name__}: {error}"

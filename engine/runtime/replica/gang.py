@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray import ObjectRef
 from ray.exceptions import RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -24,8 +25,9 @@ from engine.executor.channel import Channel, Listener
 from engine.executor.gang import STEP_DEADLINE_S
 from engine.executor.rank_actor import RankActor
 from engine.runtime.replica.scratch_folder import ScratchFolder
+from engine.runtime.replica.swap_arenas import SwapArenas
 from engine.runtime.scheduler_actor import SchedulerActor
-from engine.types import Capacity
+from engine.types import KEY_WORDS, Capacity, IntColumn, int64
 
 logger = logging.getLogger(__name__)
 
@@ -87,11 +89,17 @@ class Gang:
         _discard(self._actors, self._folder)
 
 
-async def start_gang(config: EngineConfig, options: GangOptions) -> Gang:
+async def start_gang(
+    config: EngineConfig, options: GangOptions, arenas: SwapArenas | None = None
+) -> Gang:
     """Start the processes, load the weights and connect the channels.
 
     Inside a placement group, the scheduler shares bundle 0 with the caller and rank i takes bundle
     i + 1.
+
+    Args:
+        arenas: memory for the swap space, which outlives the gang; without it each rank allocates
+            its own.
 
     Raises:
         ServeError: what a rank raised on purpose while loading, such as a ConfigError; no process
@@ -102,7 +110,8 @@ async def start_gang(config: EngineConfig, options: GangOptions) -> Gang:
     ranks = _start_ranks(config, options, folder.path)
     scheduler = _start_scheduler(config, options)
     try:
-        capacity = await _load(ranks)
+        refs = None if arenas is None else await arenas.refs()
+        capacity = await _load(ranks, refs)
         channel = await _connect(scheduler, ranks, folder.path, capacity)
     except BaseException:
         _discard([scheduler, *ranks], folder)
@@ -117,6 +126,24 @@ def common_capacity(capacities: Sequence[Capacity]) -> Capacity:
         num_blocks=min(capacity.num_blocks for capacity in capacities),
         num_swap_blocks=min(capacity.num_swap_blocks for capacity in capacities),
         block_copy_s=max(capacity.block_copy_s for capacity in capacities),
+        swap_keys=_common_keys([capacity.swap_keys for capacity in capacities]),
+    )
+
+
+def _common_keys(columns: Sequence[IntColumn]) -> IntColumn:
+    """The keys of slots that hold the same on all ranks, zeros for the others."""
+    if not all(columns):
+        return int64()
+    slots = (
+        [column[start : start + KEY_WORDS] for column in columns]
+        for start in range(0, min(map(len, columns)), KEY_WORDS)
+    )
+    nothing = int64([0] * KEY_WORDS)
+    return int64(
+        b"".join(
+            (keys[0] if all(key == keys[0] for key in keys) else nothing).tobytes()
+            for keys in slots
+        )
     )
 
 
@@ -150,10 +177,13 @@ def _placement(bundle: int) -> dict[str, Any]:
     return {"scheduling_strategy": strategy}
 
 
-async def _load(ranks: Sequence[Any]) -> Capacity:
+async def _load(ranks: Sequence[Any], refs: Sequence[ObjectRef] | None) -> Capacity:
     """Load on all ranks at once and log the progress; returns their common capacity."""
     started_s = time.monotonic()
-    loads = asyncio.gather(*(rank.load.remote() for rank in ranks))
+    # inside of a list a reference stays one
+    arenas = [None if refs is None else refs[i : i + 1] for i in range(len(ranks))]
+    calls = zip(ranks, arenas, strict=True)
+    loads = asyncio.gather(*(rank.load.remote(arena) for rank, arena in calls))
     while not (await asyncio.wait([loads], timeout=PROGRESS_PERIOD_S))[0]:
         progress = await asyncio.gather(*(rank.loaded_bytes.remote() for rank in ranks))
         done, total = (sum(column) for column in zip(*progress, strict=True))

@@ -4,6 +4,7 @@ from engine.core.engine import Engine
 from engine.core.memory.block_manager import BlockManager
 from engine.core.memory.paged_block_manager import PagedBlockManager
 from engine.errors import InvalidRequest, PromptTooLong
+from engine.integers import div_ceil
 from engine.types import (
     FinishReason,
     MemoryUsage,
@@ -233,7 +234,8 @@ class CheckedEngine:
             assert count or not age_s
         has_plan = self.executor.num_plans > self._num_plans
         has_preempted = count_preemptions(stats) > count_preemptions(before)
-        if self.setting.run_ahead == 1 and has_plan and has_preempted:
+        has_spoiled = stats.num_spoiled > before.num_spoiled
+        if self.setting.run_ahead == 1 and has_plan and has_preempted and not has_spoiled:
             assert not self.executor.last_plan.admissions, (
                 "a group entered in the step of a preemption"
             )
@@ -256,7 +258,8 @@ class CheckedEngine:
 
     def _check_waste(self) -> None:
         """Only an end that no plan could foresee wastes samples, at most one per plan ahead."""
-        allowed = 0
+        # a group with a spoiled block starts again, whatever its other sequences are about to get
+        allowed = self.stats.num_spoiled * self.setting.run_ahead * self.setting.capacity.num_rows
         for request, answers in zip(self.requests, self.answers, strict=True):
             if request.sampling.beam_width:
                 continue
@@ -277,13 +280,17 @@ def count_preemptions(stats: StepStats) -> int:
 
 def _block_manager(setting: Setting) -> PagedBlockManager:
     capacity = setting.capacity
-    return PagedBlockManager(
+    manager = PagedBlockManager(
         capacity.num_blocks,
         capacity.block_size,
         num_swap_blocks=capacity.num_swap_blocks,
         prefix_cache=setting.prefix_cache,
         pinned_blocks=setting.pinned_blocks,
     )
+    if capacity.num_swap_blocks and setting.prefix_cache:
+        most_saved = div_ceil(setting.config.max_num_batched_tokens, capacity.block_size)
+        manager.use_second_level(most_saved, capacity.swap_keys)
+    return manager
 
 
 def _empty(setting: Setting) -> MemoryUsage:

@@ -24,11 +24,11 @@ def swapped_pair(num_blocks: int, prompt_len: int) -> tuple[PagedBlockManager, S
 def test_swap_blocks_are_assigned_once_and_freed_once() -> None:
     space = SwapSpace(3)
     group = group_of([1], (), ())
-    swap_blocks = space.store([7, 8])
-    assert sorted(swap_blocks) == [7, 8]
+    pairs = space.store({0: [7, 8], 1: [7]}, {7: space.tag(1), 8: space.tag(1)})
+    assert [block for block, _ in pairs] == [7, 8]
+    swap_blocks = dict(pairs)
     assert len(set(swap_blocks.values())) == 2
-    space.tables[0] = [swap_blocks[7], swap_blocks[8]]
-    space.tables[1] = [swap_blocks[7]]
+    assert space.tables == {0: [swap_blocks[7], swap_blocks[8]], 1: [swap_blocks[7]]}
     assert (space.num_free, space.num_used) == (1, 2)
     space.discard(group.sequences[:1])
     assert (space.num_free, space.num_used) == (2, 1)
