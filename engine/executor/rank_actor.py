@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import NoReturn, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import ray
@@ -57,7 +57,7 @@ class RankActor:
         self._model_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
         self._loaded_bytes = (0, 0)
 
-    def load(self, arena: Sequence[ObjectRef] | None = None) -> Capacity:
+    def load(self, arena: Sequence[ObjectRef[Any]] | None = None) -> Capacity:
         """Load the weights and make the KV pool.
 
         Args:
@@ -86,7 +86,7 @@ class RankActor:
         is_first = self._rank == 0
         self._model_thread.submit(serve_plans, self._worker, channel, is_first=is_first)
 
-    def _make_worker(self, arena: Sequence[ObjectRef] | None) -> RankWorker:
+    def _make_worker(self, arena: Sequence[ObjectRef[Any]] | None) -> RankWorker:
         module, _, function = self._factory.partition(":")
         make = cast("Callable[..., RankWorker]", getattr(importlib.import_module(module), function))
         config, options = self._config, {}
@@ -110,7 +110,7 @@ class RankActor:
         self._loaded_bytes = done_bytes, total_bytes
 
 
-def _view_of(arena: Sequence[ObjectRef]) -> NDArray[np.uint8] | None:
+def _view_of(arena: Sequence[ObjectRef[Any]]) -> NDArray[np.uint8] | None:
     """The memory of an arena; None if it is lost, which costs recomputation only."""
     [ref] = arena
     try:

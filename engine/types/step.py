@@ -49,8 +49,8 @@ class StepPlan:
         append_rows, append_indices, append_blocks: int32 writes table[row][index] = block.
         token_rows, token_values: int32 writes last_token[row] = value, where it is not the token
             that the row sampled last.
-        swap_out_sources, swap_out_destinations: int32 pairs, GPU block -> swap block. No step
-            writes the GPU block before the next plan.
+        swap_out_sources, swap_out_destinations: int32 pairs, GPU block -> swap block. The same step
+            writes the GPU block only if another column hands it out anew.
         swap_out_keys: int64, `KEY_WORDS` for each pair, which say what the swap block holds.
         swap_in_sources, swap_in_destinations: int32 pairs, swap block -> GPU block.
         swap_in_keys: int64, what each of the swap blocks is to hold.

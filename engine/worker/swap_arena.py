@@ -37,7 +37,7 @@ class SwapMemory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PrivateMemory:
-    """Memory of the worker's own, which ends with it."""
+    """Is the worker's own, and ends with it."""
 
     num_bytes: int
 
@@ -47,7 +47,7 @@ class PrivateMemory:
 
 
 class SharedMemory:
-    """Memory that outlives the worker: an object of Ray's object store, made for this rank.
+    """It outlives the worker: an object of Ray's object store, made for this rank.
 
     Objects are not meant to be written, and Ray gives out a read-only view. Writing is safe because
     nobody else reads this one while the worker lives; it stays in its place because of the view.
@@ -64,7 +64,8 @@ class SharedMemory:
         # as long as there is a tensor of this memory, its place must not be given to others
         alias.view = self._view  # type: ignore[attr-defined]
         start, end = -address % mmap.PAGESIZE, (address + num_bytes) % mmap.PAGESIZE
-        return runtime.register(np.frombuffer(alias, np.uint8)[start : num_bytes - end])
+        memory: NDArray[np.uint8] = np.ctypeslib.as_array(alias)
+        return runtime.register(memory[start : num_bytes - end])
 
 
 class SwapArena:

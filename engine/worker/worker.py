@@ -136,10 +136,11 @@ class Worker:
 
     def _move_blocks(self, plan: StepPlan) -> SwappedIn | None:
         swapped_in = None
-        self.pool.protect([plan.append_blocks, plan.copy_destinations])
         if plan.swap_out_sources:
             columns = plan.swap_out_sources, plan.swap_out_destinations, plan.swap_out_keys
             self.pool.swap_out(*columns)
+        # what this plan hands out anew, an earlier one or this one may have saved
+        self.pool.protect([plan.append_blocks, plan.copy_destinations])
         if plan.swap_in_destinations:
             slots = plan.swap_in_sources
             is_spoiled = self.pool.swap_in(slots, plan.swap_in_destinations, plan.swap_in_keys)

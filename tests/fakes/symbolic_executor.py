@@ -183,7 +183,6 @@ class SymbolicExecutor:
         self._found_spoiled = int32()
         written = set(plan.swap_out_destinations)
         self._require(len(written) == len(plan.swap_out_destinations), "a slot is written twice")
-        self._require(written.isdisjoint(plan.swap_in_sources), "a slot is written and read")
         for index, slot in enumerate(plan.swap_out_destinations):
             self._require(0 <= slot < self.capacity.num_swap_blocks, f"no swap slot {slot}")
             key = plan.swap_out_keys[index * KEY_WORDS : (index + 1) * KEY_WORDS]
@@ -191,8 +190,10 @@ class SymbolicExecutor:
             self._swap_keys[slot] = key
             self.spoiled.discard(slot)
             # zeros overwrite a slot with anything
-            if any(key) or not key:
+            if any(key):
                 self._leaving.add(plan.swap_out_sources[index])
+        # what is handed out anew is waited for
+        self._leaving -= {*plan.append_blocks, *plan.copy_destinations, *plan.swap_in_destinations}
         for index, slot in enumerate(plan.swap_in_sources):
             key = plan.swap_in_keys[index * KEY_WORDS : (index + 1) * KEY_WORDS]
             self._require(slot in self._swapped, f"swap slot {slot} is empty")

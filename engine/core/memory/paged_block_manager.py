@@ -55,7 +55,8 @@ class PagedBlockManager:
         self.prefixes: PinnedPrefixes | NoPinnedPrefixes = NoPinnedPrefixes()
         if prefix_cache:
             cache = PrefixCache()
-            self._pool = BlockPool(num_blocks, on_evict=cache.forget)
+            self._pool = BlockPool(num_blocks, on_evict=self._save_evicted)
+            self._cache = cache
             self._index = PrefixIndex(self._pool, cache, block_size)
             self.prefixes = PinnedPrefixes(
                 self._pool, cache, block_size, budget_blocks=pinned_blocks
@@ -67,6 +68,8 @@ class PagedBlockManager:
         self._tables: dict[int, BlockTable] = {}
         self._swap = SwapSpace(num_swap_blocks, most_swapped=num_blocks)
         self._most_saved = 0
+        # of blocks that the next plan hands out anew
+        self._evicted: list[tuple[int, int]] = []
         # tokens in each block in use, their sum, and that of the lengths of all tables
         self._filled = array("i", bytes(4 * num_blocks))
         self._num_filled = 0
@@ -105,6 +108,8 @@ class PagedBlockManager:
         first, *others = group.live
         hits = self._index.match(group, first)
         swapped = self._swap.match(self._index.missing_keys(first, len(hits)))
+        # before others are evicted, whose places these could be
+        self._swap.read(swapped)
         allocations = [self._allocate(group, first, hits, swapped)]
         blocks = self._tables[first.sequence_id].blocks
         return allocations + [
@@ -270,7 +275,7 @@ class PagedBlockManager:
 
     def finish_plan(self) -> list[tuple[int, int]]:
         """See `BlockManager.finish_plan`; an empty half of the pool is not worth a copy."""
-        pairs = []
+        pairs, self._evicted = self._evicted, []
         if 2 * self._pool.num_empty < self._pool.num_blocks:
             for block in self._pool.take_unsaved(self._most_saved):
                 key = self._index.key(block)
@@ -297,6 +302,14 @@ class PagedBlockManager:
         """See `BlockManager.give_up`."""
         self._swap.discard(group.sequences)
 
+    def _save_evicted(self, block: int) -> None:
+        """Let the cache forget a block, and save what no plan has saved before."""
+        key = self._index.key(block)
+        self._cache.forget(block)
+        swap_block = self._swap.insert(key) if key is not None and self._most_saved else None
+        if swap_block is not None:
+            self._evicted.append((block, swap_block))
+
     def _has_room(self, num_blocks: int) -> bool:
         """Whether a group that enters can have so many blocks, and the headroom stays free."""
         num_kept_free = self._headroom.num_kept_free(self._pool.num_blocks, len(self._tables))
@@ -317,7 +330,6 @@ class PagedBlockManager:
         self._tables[sequence.sequence_id] = table
         self._index.enter(group, sequence, len(prefix))
         self._fill(table, sequence.num_known)
-        self._swap.read(swapped)
         restored = table.blocks[: len(prefix) + len(swapped)]
         self._index.mark_restored(sequence, restored)
         swap_ins = tuple(zip(swapped, restored[len(prefix) :], strict=True))

@@ -243,5 +243,4 @@ def _check(plan: StepPlan, max_num_tokens: int) -> None:
     assert destinations.isdisjoint(plan.copy_sources)
     swap_blocks = set(plan.swap_out_destinations)
     assert len(swap_blocks) == len(plan.swap_out_destinations)
-    assert swap_blocks.isdisjoint(plan.swap_in_sources)
     assert set(plan.fork_children).isdisjoint(plan.fork_parents)

@@ -177,13 +177,13 @@ def _placement(bundle: int) -> dict[str, Any]:
     return {"scheduling_strategy": strategy}
 
 
-async def _load(ranks: Sequence[Any], refs: Sequence[ObjectRef] | None) -> Capacity:
+async def _load(ranks: Sequence[Any], refs: Sequence[ObjectRef[Any]] | None = None) -> Capacity:
     """Load on all ranks at once and log the progress; returns their common capacity."""
     started_s = time.monotonic()
     # inside of a list a reference stays one
-    arenas = [None if refs is None else refs[i : i + 1] for i in range(len(ranks))]
+    arenas = [() if refs is None else (refs[i : i + 1],) for i in range(len(ranks))]
     calls = zip(ranks, arenas, strict=True)
-    loads = asyncio.gather(*(rank.load.remote(arena) for rank, arena in calls))
+    loads = asyncio.gather(*(rank.load.remote(*arena) for rank, arena in calls))
     while not (await asyncio.wait([loads], timeout=PROGRESS_PERIOD_S))[0]:
         progress = await asyncio.gather(*(rank.loaded_bytes.remote() for rank in ranks))
         done, total = (sum(column) for column in zip(*progress, strict=True))

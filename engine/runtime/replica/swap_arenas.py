@@ -1,4 +1,4 @@
-"""Memory for the swap space (paper, section 4.5) in Ray's object store: it outlives the gang.
+"""The swap space (paper, section 4.5) is in Ray's object store, where it outlives the gang.
 
 The engine replica puts one object for each rank, once, and owns it; ranks write in place. Ray
 counts it (`ray memory`) and frees it when the replica is gone. A view here keeps it from being
@@ -48,7 +48,7 @@ class SwapArenas:
         self._views: list[NDArray[np.uint8]] = []
         self._making = asyncio.create_task(asyncio.to_thread(self._make))
 
-    async def refs(self) -> Sequence[ObjectRef]:
+    async def refs(self) -> Sequence[ObjectRef[Any]]:
         """One object for each rank, uint8; none where there is no swap space."""
         return await self._making
 
@@ -59,7 +59,7 @@ class SwapArenas:
         # it keeps its result, which owns the objects
         del self._making
 
-    def _make(self) -> Sequence[ObjectRef]:
+    def _make(self) -> Sequence[ObjectRef[Any]]:
         """Make all arenas, or none and say why; never fails, since requests can be recomputed."""
         if self._config.swap_bytes == 0:
             return []
@@ -74,7 +74,7 @@ class SwapArenas:
             )
             return []
 
-    def _put(self) -> Sequence[ObjectRef]:
+    def _put(self) -> Sequence[ObjectRef[Any]]:
         num_ranks, block_bytes = self._config.tensor_parallel_size, self._config.block_bytes
         store_bytes, num_node_gpus = _this_node()
         swap_bytes = self._config.swap_bytes
@@ -105,7 +105,7 @@ class _NoRoom(Exception):
 def _this_node() -> tuple[int, float]:
     """Bytes of the object store of this node, and its GPUs."""
     own = ray.get_runtime_context().get_node_id()
-    nodes: list[dict[str, Any]] = ray.nodes()
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     resources = next(node["Resources"] for node in nodes if node["NodeID"] == own)
     return int(resources.get("object_store_memory", 0)), float(resources.get("GPU", 0))
 

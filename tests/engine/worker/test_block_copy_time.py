@@ -28,7 +28,7 @@ def test_what_the_swap_space_holds_is_the_same_after_the_measurement(tiny: TinyM
     config = tiny.config(num_blocks=4, max_model_len=16, swap_bytes=SWAP_BYTES)
     pool = _pool(config)
     pool.kv.normal_()
-    slots, keys = int32([0, 2]), int64(range(1, 9))
+    slots, keys = int32([0, 2]), int64(list(range(1, 9)))
     pool.swap_out(int32([1, 3]), slots, keys)
     before = pool.kv.clone()
     assert measure_block_copy_s(pool) > 0
@@ -42,7 +42,7 @@ def test_a_swap_space_in_use_gives_up_one_slot_for_the_measurement(tiny: TinyMod
     config = tiny.config(num_blocks=4, max_model_len=16)
     config = config.with_options(swap_bytes=3 * config.block_bytes)
     pool = _pool(config)
-    slots, keys = int32([0, 1, 2]), int64(range(1, 13))
+    slots, keys = int32([0, 1, 2]), int64(list(range(1, 13)))
     pool.swap_out(int32([1, 2, 3]), slots, keys)
     assert measure_block_copy_s(pool) > 0
     assert pool.arena.keys() == int64([0] * 4) + keys[4:]

@@ -161,13 +161,19 @@ def test_blocks_are_swapped_out_before_others_take_their_place(tiny: TinyModel) 
 def test_a_block_that_was_changed_in_the_swap_space_is_reported(tiny: TinyModel) -> None:
     worker = load_worker(tiny.config(swap_bytes=SWAP_BYTES))
     worker.pool.kv.normal_()
-    columns = {"swap_out_sources": int32([1, 2]), "swap_out_destinations": int32([5, 6])}
-    keys = int64(range(8))
-    worker.execute(StepPlan(step=0, swap_out_keys=keys, **columns))
+    slots, keys = int32([5, 6]), int64(list(range(8)))
+    saving = StepPlan(
+        step=0,
+        swap_out_sources=int32([1, 2]),
+        swap_out_destinations=slots,
+        swap_out_keys=keys,
+    )
+    worker.execute(saving)
     worker.pool.arena.blocks[6, 0, 0, 0, 0, 0] += 1
-    columns = {"swap_in_sources": int32([5, 6]), "swap_in_destinations": int32([3, 4])}
-    result = worker.execute(StepPlan(step=1, swap_in_keys=keys, **columns))
-    assert list(result.spoiled_slots) == [6]
+    restoring = StepPlan(
+        step=1, swap_in_sources=slots, swap_in_destinations=int32([3, 4]), swap_in_keys=keys
+    )
+    assert list(worker.execute(restoring).spoiled_slots) == [6]
 
 
 @pytest.mark.parametrize("captures", [False, True])

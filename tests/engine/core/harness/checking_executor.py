@@ -43,9 +43,11 @@ class CheckingExecutor(SymbolicExecutor):
 
     def submit(self, plan: StepPlan) -> None:
         check_plan(plan, self._limits)
+        changed = {*plan.releases, *plan.fork_children}
+        rows = (row for number, row in enumerate(self._rows) if number not in changed)
+        held = {block for row in rows for block in row.table.values()}
         super().submit(plan)
-        held = {block for row in self._rows for block in row.table.values()}
-        # other blocks that are copied are unused: the pool may lose them later
+        # other blocks that are copied are unused: the pool may lose them
         gives_way = not held.isdisjoint(self._leaving)
         for row in plan.releases:
             del self.holders[row]
