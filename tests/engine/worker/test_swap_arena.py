@@ -1,4 +1,4 @@
-"""Slots, headers and checksums, and memory that a GPU is told of."""
+"""Slots, headers and checksums, and memory that a GPU can reach."""
 
 import gc
 import mmap
@@ -52,7 +52,7 @@ def test_only_slots_that_were_written_have_keys() -> None:
 def test_any_changed_word_and_any_two_that_change_places_change_a_checksum(
     dtype: torch.dtype,
 ) -> None:
-    kv = torch.arange(1000).to(dtype).view(5, 2, 100)
+    kv = torch.arange(500, dtype=torch.int32).view(dtype).view(5, 2, -1)
     checksum, one = Checksum(kv), torch.tensor([3])
     before = checksum.of(torch.arange(5))
     assert len(set(before.tolist())) == 5
