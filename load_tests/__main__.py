@@ -27,7 +27,7 @@ COMMANDS = {
     "peers": "`offline`, `online` and `beam` with one start of each system",
     "deterministic": "compare bits one by one, in batches and after preemptions; time the mode",
     "step": "time single steps in process: decodes by batch and context, and mixed steps",
-    "swap": "move blocks to the swap space and back, alone and beside steps: GB/s, step times",
+    "swap": "time moves of blocks to the swap space and back, and the steps beside them",
     "startup": "time the start and the end of `serve run`, and weigh its processes",
 }
 # command -> its module, or an object of one; only the one that is asked for is imported

@@ -192,7 +192,7 @@ def _middle(times_s: Sequence[float]) -> Sequence[float]:
 def _memory(
     config: EngineConfig, num_slots: int, *, is_private: bool
 ) -> Iterator[NDArray[np.uint8] | None]:
-    """Memory of an arena in the object store of a Ray of its own; None for private memory."""
+    """Yield the view of an arena in the object store of a Ray of its own; None with --private."""
     if is_private:
         yield None
         return

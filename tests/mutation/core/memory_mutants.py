@@ -43,7 +43,7 @@ POOL_MUTANTS = [
         "a kept block that is shared again is still handed out",
         BlockPool,
         BlockPool._take_unused,
-        "del self._unused_kept[block]",
+        "self._take_kept(block)",
         "pass",
     ),
     mutant(
@@ -57,7 +57,7 @@ POOL_MUTANTS = [
         "a kept block that is pinned can still be handed out",
         BlockPool,
         BlockPool.pin,
-        "del self._unused_kept[block]",
+        "self._take_kept(block)",
         "pass",
     ),
     mutant(
@@ -78,7 +78,7 @@ POOL_MUTANTS = [
         "an unpinned block is lost",
         BlockPool,
         BlockPool.unpin,
-        "self._unused_kept[block] = None",
+        "self._unused_kept[block] = self._unsaved[block] = None",
         "pass",
     ),
     mutant(
@@ -256,7 +256,7 @@ SWAP_MUTANTS = [
         "continue",
     ),
     mutant(
-        "swapped groups do not take the place of the cache",
+        "what was saved can never be given up",
         SwapSpace,
         SwapSpace.insert,
         "self._busy.append(block)",

@@ -224,7 +224,7 @@ SWAPPED_MUTANTS = [
     mutant(
         "blocks are swapped out in the wrong direction",
         PlanBuilder,
-        PlanBuilder.swap_out,
+        PlanBuilder.save,
         "self._swap_outs.add(block, swap_block)",
         "self._swap_ins.add(swap_block, block)",
     ),

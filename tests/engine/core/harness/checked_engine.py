@@ -28,10 +28,11 @@ class CheckedEngine:
     def __init__(self, setting: Setting, block_manager: BlockManager | None = None) -> None:
         self.setting = setting
         self.executor = CheckingExecutor(setting, self.is_open)
+        self._block_manager = block_manager or _block_manager(setting)
         self.engine = Engine(
             setting.config,
             self.executor,
-            block_manager=block_manager or _block_manager(setting),
+            block_manager=self._block_manager,
             preemption=setting.preemption,
         )
         self.requests: list[Request] = []
@@ -168,6 +169,9 @@ class CheckedEngine:
         size = self.setting.capacity.block_size
         assert usage.pinned == self.pins.num_warm_blocks * size, "pinned blocks leaked or lost"
         assert usage.swapped == 0, "swap blocks leaked"
+        if isinstance(self._block_manager, PagedBlockManager):
+            num_free = self._block_manager._swap._pool.num_free
+            assert num_free == self.setting.capacity.num_swap_blocks, "swap blocks leaked"
         assert usage.shared_saving == 0
 
     def check_pins(self) -> None:
