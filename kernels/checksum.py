@@ -32,6 +32,6 @@ class Checksum:
         return torch.cat(
             [
                 (self._words[part] * self._weights).sum(1, dtype=torch.int64)
-                for part in blocks.split(self._most_blocks)
+                for part in torch.split(blocks, self._most_blocks)
             ]
         )

@@ -96,7 +96,8 @@ class CudaRuntime:
     def register(self, memory: NDArray[np.uint8]) -> Tensor:
         """Pin the pages; where that fails, moves take the way through two pinned buffers."""
         tensor = torch.from_numpy(memory)
-        error = int(torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))
+        cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        error = int(cudart.cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))
         if error:
             logger.warning(
                 "swap_space_not_registered bytes=%d cuda_error=%d swapping=slower",

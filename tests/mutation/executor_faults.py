@@ -102,7 +102,7 @@ EXECUTOR_FAULTS = [
     Fault(
         what="answers to other steps are taken",
         function=GangExecutor.collect,
-        old="any(answer != step for answer in (result.step, *others))",
+        old="any(answer != step for answer in (result.step, *steps))",
         new="False",
         noticed_by="test_an_answer_to_another_step_is_an_invariant_violation",
     ),
@@ -172,7 +172,7 @@ EXECUTOR_FAULTS = [
     Fault(
         what="all ranks send results",
         function=_answer,
-        old="result if is_first else step",
+        old="result if is_first else _acknowledge(result)",
         new="result",
         noticed_by="test_ranks_but_the_first_acknowledge_without_a_result",
     ),

@@ -101,7 +101,7 @@ POOL_FAULTS = [
     Fault(
         what="a copy costs what two of them take",
         function=measure_block_copy_s,
-        old="(2 * num_blocks)",
+        old="(2 * len(slots))",
         new="num_blocks",
         noticed_by="test_the_cost_is_that_of_one_block_in_one_direction",
     ),

@@ -119,6 +119,15 @@ def test_the_result_is_that_of_rank_0(ranks: Ranks) -> None:
     assert ranks.executor.collect() == result
 
 
+def test_slots_that_are_spoiled_on_any_rank_are_in_the_result(ranks: Ranks) -> None:
+    ranks.executor.submit(prefill(0))
+    own = StepResult(step=0, tokens=int32([7]), spoiled_slots=int32([5]))
+    ranks.ends[0].send(REPLIES.encode(own))
+    ranks.ends[1].send(REPLIES.encode(StepResult(step=0, spoiled_slots=int32([3, 5]))))
+    result = ranks.executor.collect()
+    assert (list(result.tokens), list(result.spoiled_slots)) == ([7], [3, 5])
+
+
 def test_a_gang_says_what_its_ranks_hold_and_how_far_it_runs_ahead(ranks: Ranks) -> None:
     assert (ranks.executor.capacity, ranks.executor.run_ahead) == (CAPACITY, 2)
 

@@ -30,10 +30,12 @@ class _Recorder:
     Attributes:
         fails_in: steps whose result does not come.
         cannot_begin: steps that are refused.
+        spoiled_slots: of every step.
     """
 
     fails_in: tuple[int, ...] = ()
     cannot_begin: tuple[int, ...] = ()
+    spoiled_slots: tuple[int, ...] = ()
     capacity: Capacity = CAPACITY
     steps: list[int] = field(default_factory=list)
     is_closed: bool = False
@@ -42,7 +44,7 @@ class _Recorder:
         self.steps.append(plan.step)
         if plan.step in self.cannot_begin:
             raise ValueError(f"no step {plan.step}")
-        return _Recorded(plan.step, fails=plan.step in self.fails_in)
+        return _Recorded(plan.step, plan.step in self.fails_in, self.spoiled_slots)
 
     def close(self) -> None:
         self.is_closed = True
@@ -52,11 +54,16 @@ class _Recorder:
 class _Recorded:
     step: int
     fails: bool
+    spoiled_slots: tuple[int, ...]
 
     def result(self) -> StepResult:
         if self.fails:
             raise ValueError(f"lost step {self.step}")
-        return StepResult(step=self.step, tokens=int32([self.step + 40]))
+        return StepResult(
+            step=self.step,
+            tokens=int32([self.step + 40]),
+            spoiled_slots=int32(self.spoiled_slots),
+        )
 
 
 def _serve(worker: _Recorder, *steps: int, is_first: bool = True) -> list[StepResult | int | str]:
@@ -91,6 +98,11 @@ def test_the_worker_is_closed_behind_the_last_plan() -> None:
 
 def test_ranks_but_the_first_acknowledge_without_a_result() -> None:
     assert _serve(_Recorder(), 0, 1, is_first=False) == [0, 1]
+
+
+def test_any_rank_says_which_slots_are_spoiled() -> None:
+    replies = _serve(_Recorder(spoiled_slots=(3,)), 0, is_first=False)
+    assert replies == [StepResult(step=0, spoiled_slots=int32([3]))]
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,8 @@ def test_blocks_reach_registered_memory_and_come_back(
     arena = SwapArena(SharedMemory(view).take(runtime), shape, torch.bfloat16)
     _check_round_trip(runtime, arena)
     if is_registered:
-        assert torch.cuda.cudart().cudaHostUnregister(arena.blocks.data_ptr()) == 0
+        cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        assert int(cudart.cudaHostUnregister(arena.blocks.data_ptr())) == 0
 
 
 def _check_round_trip(runtime: Runtime, arena: SwapArena) -> None:
