@@ -134,6 +134,10 @@ class Sequence:
         """Forget what is in the pool; everything known is to be prefilled again."""
         self.num_scheduled = self.prefill_end = 0
 
+    def spoil(self) -> None:
+        """Note that its blocks are worthless."""
+        self.is_spoiled = True
+
     def leave_batch(self) -> None:
         """Take part in no later plan; a fork that its row has not followed yet is dropped."""
         assert self.row >= 0

@@ -37,7 +37,7 @@ class DeferredRelease:
         """Keep nothing of what these sequences have computed."""
         for sequence in self._sequences:
             if sequence.sequence_id in sequence_ids:
-                sequence.is_spoiled = True
+                sequence.spoil()
 
     def release_reserved_rows(self, group: SequenceGroup) -> None:
         """Free the rows of siblings that were not forked yet, at once: no plan touches them."""

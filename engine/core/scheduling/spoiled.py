@@ -66,7 +66,7 @@ class SpoiledBlocks:
             self._queues.recompute(group)
         elif group.status is Status.RUNNING:
             for sequence in group.with_row:
-                sequence.is_spoiled = True
+                sequence.spoil()
             self._queues.preempt(group, swap=False, step=last.plan.step)
             self._deferred_release.add(group.with_row)
             self._deferred_release.release_reserved_rows(group)

@@ -31,7 +31,7 @@ def _config(num_slots: int, ranks: int = 2, **settings: Any) -> EngineConfig:
 def _is_owned(number: str) -> bool:
     """Whether this process keeps an object in the store: what nobody refers to Ray removes."""
     worker: Any = ray._private.worker.global_worker
-    return number in worker.core_worker.get_all_reference_counts()
+    return number.encode() in worker.core_worker.get_all_reference_counts()
 
 
 async def test_each_rank_has_an_object_of_the_replica_that_goes_with_it() -> None:
