@@ -3,6 +3,7 @@
 What they hold outlives the gang that wrote it: see also `tests/engine/whole/test_swap_survival.py`.
 """
 
+import asyncio
 import gc
 import weakref
 from dataclasses import replace
@@ -45,7 +46,10 @@ async def test_each_rank_has_an_object_of_the_replica_that_goes_with_it() -> Non
     assert all(map(_is_owned, numbers))
     await arenas.close()
     gc.collect()
-    assert not any(map(_is_owned, numbers))
+    # Ray notes a little later that nobody refers to them
+    async with asyncio.timeout(10):
+        while any(map(_is_owned, numbers)):
+            await asyncio.sleep(0)
 
 
 async def test_what_one_process_writes_the_next_one_finds() -> None:
