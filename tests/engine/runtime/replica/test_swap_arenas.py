@@ -48,7 +48,7 @@ async def test_each_rank_has_an_object_of_the_replica_that_goes_with_it() -> Non
     gc.collect()
     # Ray notes a little later that nobody refers to them
     async with asyncio.timeout(10):
-        while any(map(_is_owned, numbers)):
+        while any(map(_is_owned, numbers)):  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 
