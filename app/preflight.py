@@ -14,10 +14,10 @@ from app.models.checkpoint import check_weights, expected_tensors, has_weights
 from app.models.model_store import is_local, resolve
 from app.recorder.trace_file import check_folder
 from app.settings.config import AppConfig, parse_config
-from app.settings.engine_settings import DTYPE_BYTES, to_engine_config
+from app.settings.engine_settings import to_engine_config
 from app.settings.sampling_defaults import read_sampling_defaults
 from app.settings.serve_file import applications
-from engine.config import EngineConfig
+from engine.config import DTYPE_BYTES, EngineConfig
 from engine.errors import ConfigError
 from engine.model_config import read_model_config
 

@@ -4,13 +4,25 @@ Pinned memory comes from torch's caching host allocator, which hands a buffer ou
 the copies that used it are done: a ring of buffers without further bookkeeping.
 """
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from kernels.pinned_buffers import PinnedBuffers
 from kernels.runtime import DeviceMemory, Fetch, Fetched, T
+
+logger = logging.getLogger(__name__)
+
+# blocks that are waited for together: few enough for the first ones to be reused early
+_BLOCKS_PER_MARK = 16
+# bytes of a block from which on the way through pinned buffers is faster than the driver's own
+_SMALLEST_BUFFERED = 4096
 
 
 class CudaRuntime:
@@ -26,6 +38,8 @@ class CudaRuntime:
         self._capture_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._move_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._graph_memory = torch.cuda.graph_pool_handle()
+        # used where memory of others could not be registered
+        self._buffers: PinnedBuffers | None = None
 
     def to_device(self, values: Tensor) -> Tensor:
         """Copy through pinned memory, without waiting."""
@@ -48,9 +62,7 @@ class CudaRuntime:
         done = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
         copies = [None if tensor is None else _pinned_copy(tensor) for tensor in tensors]
         done.record()
-        moved = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-        moved.record(self._move_stream)
-        return _CudaFetch(copies, since, done, moved)
+        return _CudaFetch(copies, since, done)
 
     def capture(self, work: Callable[[], T]) -> Callable[[], T]:
         """Capture a CUDA graph; all graphs share their memory, so make the largest first."""
@@ -77,25 +89,79 @@ class CudaRuntime:
         """Allocate as usual."""
         return torch.zeros(shape, dtype=dtype, device=self.device)
 
-    def host_blocks(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    def host_memory(self, num_bytes: int) -> Tensor:
         """Allocate pinned memory."""
-        return torch.empty(shape, dtype=dtype, pin_memory=True)
+        return torch.zeros(num_bytes, dtype=torch.uint8, pin_memory=True)
 
-    def move_out(self, kv: Tensor, blocks: list[int], host: Tensor, slots: list[int]) -> None:
-        """Copy block by block with the copy engines, while the step computes."""
+    def register(self, memory: NDArray[np.uint8]) -> Tensor:
+        """Pin the pages; where that fails, moves take the way through two pinned buffers."""
+        tensor = torch.from_numpy(memory)
+        cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        error = int(cudart.cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))
+        if error:
+            logger.warning(
+                "swap_space_not_registered bytes=%d cuda_error=%d swapping=slower",
+                tensor.nbytes,
+                error,
+            )
+            self._buffers = PinnedBuffers()
+        return tensor
+
+    def move_out(
+        self, kv: Tensor, blocks: list[int], host: Tensor, slots: list[int]
+    ) -> list[object]:
+        """Copy with the copy engines, while the step computes."""
         self._move_stream.wait_stream(torch.cuda.current_stream(self.device))
+        kv.record_stream(self._move_stream)
+        marks: list[object] = []
         with torch.cuda.stream(self._move_stream):
-            for block, slot in zip(blocks, slots, strict=True):
-                host[slot].copy_(kv[block], non_blocking=True)
+            for start in range(0, len(blocks), _BLOCKS_PER_MARK):
+                part = slice(start, start + _BLOCKS_PER_MARK)
+                if self._buffers is not None and kv[0].nbytes >= _SMALLEST_BUFFERED:
+                    self._buffers.move_out(kv, blocks[part], host, slots[part])
+                else:
+                    for block, slot, count in _runs(blocks[part], slots[part]):
+                        source = kv[block : block + count]
+                        host[slot : slot + count].copy_(source, non_blocking=True)
+                event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+                event.record()
+                marks += [event] * len(blocks[part])
+        return marks
+
+    def wait_for(self, marks: Iterable[object]) -> None:
+        """Let the current stream wait for each event."""
+        current = torch.cuda.current_stream(self.device)
+        for mark in dict.fromkeys(marks):
+            assert isinstance(mark, torch.cuda.Event)
+            current.wait_event(mark)
 
     def move_in(self, host: Tensor, slots: list[int], kv: Tensor, blocks: list[int]) -> None:
-        """Copy block by block; whatever is enqueued later waits."""
-        current = torch.cuda.current_stream(self.device)
+        """Copy with the copy engines; whatever is enqueued later waits."""
         # nothing in flight touches the blocks: they were given back before
+        with self._moving():
+            if self._buffers is not None and kv[0].nbytes >= _SMALLEST_BUFFERED:
+                self._buffers.move_in(host, slots, kv, blocks)
+                return
+            for slot, block, count in _runs(slots, blocks):
+                target = kv[block : block + count]
+                target.copy_(host[slot : slot + count], non_blocking=True)
+
+    def bring(self, host: Tensor, slots: list[int]) -> Tensor:
+        """Copy row by row; whatever is enqueued later waits."""
+        with self._moving():
+            # made here, since what an earlier step has just freed it may still be reading
+            rows = torch.empty((len(slots), *host.shape[1:]), dtype=host.dtype, device=self.device)
+            for slot, row, count in _runs(slots, list(range(len(slots)))):
+                rows[row : row + count].copy_(host[slot : slot + count], non_blocking=True)
+        rows.record_stream(torch.cuda.current_stream(self.device))
+        return rows
+
+    @contextmanager
+    def _moving(self) -> Iterator[None]:
+        """Work on the stream of moves, which the current one waits for at the end."""
         with torch.cuda.stream(self._move_stream):
-            for slot, block in zip(slots, blocks, strict=True):
-                kv[block].copy_(host[slot], non_blocking=True)
-        current.wait_stream(self._move_stream)
+            yield
+        torch.cuda.current_stream(self.device).wait_stream(self._move_stream)
 
     def memory(self) -> DeviceMemory | None:
         """Ask the driver, after giving back what torch keeps for later."""
@@ -113,6 +179,20 @@ class CudaRuntime:
         return torch.cuda.max_memory_allocated(self.device) - before
 
 
+def _runs(sources: list[int], targets: list[int]) -> Iterator[tuple[int, int, int]]:
+    """Join neighbours that stay neighbours: (source, target, count), each one copy."""
+    start = 0
+    for end in range(1, len(sources) + 1):
+        joins = (
+            end < len(sources)
+            and sources[end] == sources[end - 1] + 1
+            and targets[end] == targets[end - 1] + 1
+        )
+        if not joins:
+            yield sources[start], targets[start], end - start
+            start = end
+
+
 def _pinned_copy(tensor: Tensor) -> Tensor:
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     return host.copy_(tensor, non_blocking=True)
@@ -123,9 +203,7 @@ class _CudaFetch:
     tensors: list[Tensor | None]
     since: torch.cuda.Event
     done: torch.cuda.Event
-    moved: torch.cuda.Event
 
     def wait(self) -> Fetched:
         self.done.synchronize()
-        self.moved.synchronize()
         return Fetched(self.tensors, self.since.elapsed_time(self.done) / 1e3)

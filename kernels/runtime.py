@@ -5,11 +5,13 @@ for it but `Fetch.wait`, so that the host can prepare the next step meanwhile.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.huge_pages import use_huge_pages
@@ -73,7 +75,7 @@ class Runtime(Protocol):
         ...
 
     def fetch(self, tensors: Sequence[Tensor | None], since: object) -> Fetch:
-        """Bring tensors to the host, once all work so far is done, `move_out` included.
+        """Bring tensors to the host, once all work so far is done; moves beside it may go on.
 
         Args:
             since: the mark from which on time is measured.
@@ -94,16 +96,41 @@ class Runtime(Protocol):
         """Allocate a pool of zeros on the device."""
         ...
 
-    def host_blocks(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Allocate host memory that blocks can be moved to at full speed."""
+    def host_memory(self, num_bytes: int) -> Tensor:
+        """Allocate [num_bytes] uint8 zeros that blocks can be moved to at full speed."""
         ...
 
-    def move_out(self, kv: Tensor, blocks: list[int], host: Tensor, slots: list[int]) -> None:
-        """Copy kv[blocks] to host[slots], beside later work; see `fetch` for its end."""
+    def register(self, memory: NDArray[np.uint8]) -> Tensor:
+        """Let blocks be moved to host memory of somebody else, at full speed where possible.
+
+        Args:
+            memory: whole pages, which stay where they are as long as the process lives.
+
+        Returns:
+            The same memory.
+        """
+        ...
+
+    def move_out(
+        self, kv: Tensor, blocks: list[int], host: Tensor, slots: list[int]
+    ) -> list[object]:
+        """Copy kv[blocks] to host[slots], beside later work; moves keep their order.
+
+        Returns:
+            For each block what `wait_for` takes; nothing if all is done already.
+        """
+        ...
+
+    def wait_for(self, marks: Iterable[object]) -> None:
+        """Let later work wait until these moves are done."""
         ...
 
     def move_in(self, host: Tensor, slots: list[int], kv: Tensor, blocks: list[int]) -> None:
-        """Copy host[slots] to kv[blocks], before any later work."""
+        """Copy host[slots] to kv[blocks], after all moves so far and before any later work."""
+        ...
+
+    def bring(self, host: Tensor, slots: list[int]) -> Tensor:
+        """Make host[slots] on the device, after all moves so far and before any later work."""
         ...
 
     def memory(self) -> DeviceMemory | None:
@@ -149,17 +176,31 @@ class HostRuntime:
         use_huge_pages(blocks)
         return blocks
 
-    def host_blocks(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    def host_memory(self, num_bytes: int) -> Tensor:
         """Allocate as usual."""
-        return torch.empty(shape, dtype=dtype)
+        return torch.zeros(num_bytes, dtype=torch.uint8)
 
-    def move_out(self, kv: Tensor, blocks: list[int], host: Tensor, slots: list[int]) -> None:
+    def register(self, memory: NDArray[np.uint8]) -> Tensor:
+        """Take it as it is."""
+        return torch.from_numpy(memory)
+
+    def move_out(
+        self, kv: Tensor, blocks: list[int], host: Tensor, slots: list[int]
+    ) -> list[object]:
         """Copy."""
         host[slots] = kv[blocks]
+        return []
+
+    def wait_for(self, marks: Iterable[object]) -> None:
+        """Nothing is ever on its way."""
 
     def move_in(self, host: Tensor, slots: list[int], kv: Tensor, blocks: list[int]) -> None:
         """Copy."""
         kv[blocks] = host[slots]
+
+    def bring(self, host: Tensor, slots: list[int]) -> Tensor:
+        """Copy."""
+        return host[slots]
 
     def memory(self) -> DeviceMemory | None:
         """The memory of a CPU belongs to all processes."""

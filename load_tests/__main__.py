@@ -28,6 +28,7 @@ COMMANDS = {
     "deterministic": "compare bits one by one, in batches and after preemptions; time the mode",
     "step": "time single steps in process: decodes by batch and context, and mixed steps",
     "neighbours": "send large and odd requests beside good streams, and watch what these notice",
+    "swap": "time moves of blocks to the swap space and back, and the steps beside them",
     "startup": "time the start and the end of `serve run`, and weigh its processes",
     "faults": "kill and freeze processes of a server under load, and look at every answer",
 }
@@ -51,6 +52,7 @@ MODULES = {
     "deterministic": "load_tests.bench.in_process.deterministic",
     "step": "load_tests.bench.in_process.step",
     "neighbours": "load_tests.bench.neighbours.command",
+    "swap": "load_tests.bench.in_process.swap",
     "startup": "load_tests.bench.startup.lives",
     "faults": "load_tests.faults.command",
 }

@@ -176,7 +176,14 @@ class AppConfig(BaseModel):
         allow_inf_nan=False,
     )
     gpu_memory_fraction: float = engine_option("gpu_memory_fraction")
-    swap_gib: float = engine_option("swap_bytes", default=0.0, ge=0, le=1024, allow_inf_nan=False)
+    swap_gib: float | None = engine_option(
+        "swap_bytes",
+        default=None,
+        shown="0 on a CPU; on a GPU 0.6 of the node's object store, by GPUs, and at most 16",
+        ge=0,
+        le=1024,
+        allow_inf_nan=False,
+    )
     memory_policy: MemoryPolicy = engine_option("memory_policy")
     preemption: PreemptionPolicy = engine_option("preemption")
     watermark: float = engine_option("watermark")

@@ -8,7 +8,7 @@ from typing import Any
 
 from app.settings.config import DEFAULT_MAX_NUM_BATCHED_TOKENS, DEFAULT_MAX_NUM_SEQS, AppConfig
 from app.settings.option import ENGINE_FIELDS
-from engine.config import CPU_KV_CACHE_BYTES, Device, DType, EngineConfig, ModelConfig
+from engine.config import CPU_KV_CACHE_BYTES, DTYPE_BYTES, Device, DType, EngineConfig, ModelConfig
 from engine.errors import ConfigError
 from engine.integers import div_ceil
 
@@ -17,8 +17,6 @@ logger = logging.getLogger(__name__)
 # options that the engine has under the same name in another form: the shape of the model, and
 # prefixes as token ids
 _MADE_OTHERWISE = {"model", "pinned_prefixes"}
-
-DTYPE_BYTES: dict[DType, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 # how Linux names the instructions on x86 and on Arm
 _BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
@@ -34,14 +32,14 @@ def to_engine_config(config: AppConfig, folder: Path, model: ModelConfig) -> Eng
     device = _device(config)
     max_num_seqs, max_num_batched_tokens = _batch_limits(config, device)
     dtype = _dtype(config, device)
-    _check_swap(config, model, DTYPE_BYTES[dtype])
+    _check_swap(config, model, device, DTYPE_BYTES[dtype])
     num_blocks = _num_blocks(config, model, device, DTYPE_BYTES[dtype])
     changed = {
         "device": device,
         "dtype": dtype,
         "num_blocks": num_blocks,
         "kv_cache_bytes": _kv_cache_bytes(config, device),
-        "swap_bytes": _swap_bytes(config),
+        "swap_bytes": _swap_bytes(config, device),
         "max_num_seqs": max_num_seqs,
         "max_num_batched_tokens": max_num_batched_tokens,
         "max_model_len": _max_model_len(config, model, num_blocks),
@@ -113,15 +111,17 @@ def _cpu_has_bfloat16() -> bool:
     return not _BFLOAT16_FLAGS.isdisjoint(cpuinfo.read_text(encoding="utf-8").split())
 
 
-def _check_swap(config: AppConfig, model: ModelConfig, bytes_per_value: int) -> None:
+def _check_swap(
+    config: AppConfig, model: ModelConfig, device: Device, bytes_per_value: int
+) -> None:
     """Swap space must hold a block if it is there, and be there if it is to be used."""
-    if config.preemption == "swap" and not config.swap_gib:
+    if config.preemption == "swap" and _swap_bytes(config, device) == 0:
         raise ConfigError(
             "preemption swap needs swap space, but swap_gib is 0; raise it or set preemption to "
             "auto"
         )
     block_bytes = _block_bytes(config, model, bytes_per_value)
-    if config.swap_gib and _swap_bytes(config) < block_bytes:
+    if config.swap_gib and int(config.swap_gib * (1 << 30)) < block_bytes:
         raise ConfigError(
             f"swap_gib {config.swap_gib} does not hold one block: {config.block_size} tokens of "
             f"this model take {block_bytes / (1 << 30):.4g} GiB; raise it or set it to 0"
@@ -136,7 +136,7 @@ def _check_reserved(config: AppConfig, max_model_len: int, num_blocks: int) -> N
     if config.preemption != "auto" or config.swap_gib:
         raise ConfigError(
             f"memory_policy {policy} never preempts, so preemption {config.preemption} and "
-            f"swap_gib {config.swap_gib} have no use; leave them at auto and 0 or set "
+            f"swap_gib {config.swap_gib or 0:g} have no use; leave them at auto and 0 or set "
             "memory_policy to paged"
         )
     largest = 1 << (div_ceil(max_model_len, config.block_size) - 1).bit_length()
@@ -160,8 +160,11 @@ def _kv_cache_bytes(config: AppConfig, device: Device) -> int:
     return int(config.kv_cache_gib * (1 << 30))
 
 
-def _swap_bytes(config: AppConfig) -> int:
-    return int(config.swap_gib * (1 << 30))
+def _swap_bytes(config: AppConfig, device: Device) -> int | None:
+    """Bytes of the swap space; None where the replica takes a share of the object store."""
+    if config.swap_gib is not None:
+        return int(config.swap_gib * (1 << 30))
+    return None if device == "cuda" and config.memory_policy == "paged" else 0
 
 
 def _num_blocks(config: AppConfig, model: ModelConfig, device: Device, bytes_per_value: int) -> int:

@@ -8,6 +8,7 @@ made from them.
 from engine.config.documented import bounds_of, doc_of, documented
 from engine.config.engine import (
     CPU_KV_CACHE_BYTES,
+    DTYPE_BYTES,
     Device,
     DType,
     EngineConfig,
@@ -18,9 +19,12 @@ from engine.config.engine import (
 from engine.config.model import ModelConfig, RopeConfig
 from engine.config.resume import ResumeConfig
 from engine.config.scheduler import MemoryPolicy, PreemptionPolicy, SchedulerConfig
+from engine.config.swap_layout import HEADER_BYTES, headers_start, swap_arena_bytes
 
 __all__ = [
     "CPU_KV_CACHE_BYTES",
+    "DTYPE_BYTES",
+    "HEADER_BYTES",
     "DType",
     "Device",
     "EngineConfig",
@@ -36,4 +40,6 @@ __all__ = [
     "bounds_of",
     "doc_of",
     "documented",
+    "headers_start",
+    "swap_arena_bytes",
 ]

@@ -13,6 +13,8 @@ LoadFormat = Literal["safetensors", "dummy"]
 # as Ray names them
 PlacementStrategy = Literal["STRICT_PACK", "PACK", "SPREAD"]
 
+DTYPE_BYTES: dict[DType, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
+
 # size of the KV cache on a CPU unless it is configured: its memory is not the engine's to share out
 CPU_KV_CACHE_BYTES = 512 << 20
 
@@ -42,6 +44,7 @@ class EngineConfig:
     Make it with `from_options`, and change it with `with_options`, which take the fields of
     `SchedulerConfig` as well. `num_blocks` 0 has the worker compute it from `kv_cache_bytes`;
     `kv_cache_bytes` 0 has it measure what a GPU has left, and is `CPU_KV_CACHE_BYTES` elsewhere.
+    `swap_bytes` None takes a share of the object store, where the replica has one.
     """
 
     model_path: str = field(
@@ -86,11 +89,12 @@ class EngineConfig:
             le=1,
         ),
     )
-    swap_bytes: int = field(
+    swap_bytes: int | None = field(
         default=0,
         metadata=documented(
-            "swap space: CPU memory on each rank for the KV cache of preempted requests; 0 never "
-            "swaps"
+            "swap space: memory of Ray's object store, for each rank, that holds the KV cache of "
+            "preempted requests, and prefixes that the KV cache has no room for any more; 0 for "
+            "none"
         ),
     )
     max_num_seqs: int = field(metadata=documented("sequences in a batch", ge=1, le=4096))
@@ -168,6 +172,13 @@ class EngineConfig:
         default=(),
         metadata=documented("prefixes that are pinned before the first request is served"),
     )
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block on one rank."""
+        value_bytes = DTYPE_BYTES[self.dtype]
+        token_bytes = self.model.kv_bytes_per_token(value_bytes, self.tensor_parallel_size)
+        return self.block_size * token_bytes
 
     @classmethod
     def from_options(cls, *, model: ModelConfig, **options: Any) -> Self:

@@ -18,6 +18,7 @@ from engine.core.scheduling.planner import Planner
 from engine.core.scheduling.preemption import Preemption
 from engine.core.scheduling.queues import Queues
 from engine.core.scheduling.row_allocator import RowAllocator
+from engine.core.scheduling.spoiled import SpoiledBlocks
 from engine.core.scheduling.token_budget import TokenBudget
 from engine.core.sequence import UNFINISHED
 from engine.core.sequence_group import SequenceGroup, Status, receive_results
@@ -67,6 +68,7 @@ class Scheduler:
             preemption=preemption,
             gate=gate,
         )
+        self._spoiled_blocks = SpoiledBlocks(block_manager, self._queues, self._deferred_release)
         self._budget = TokenBudget(config)
         self._output = OutputBuilder()
         self._decoding = Decoding(block_manager, self._output)
@@ -78,6 +80,8 @@ class Scheduler:
         self._num_recomputed = 0
         self._num_swapped_out = 0
         self._num_cached_tokens = 0
+        self._num_restored_tokens = 0
+        self._num_spoiled = 0
 
     @property
     def num_in_flight(self) -> int:
@@ -151,6 +155,7 @@ class Scheduler:
         self._num_recomputed += planned.num_recomputed
         self._num_swapped_out += planned.num_swapped_out
         self._num_cached_tokens += planned.num_cached_tokens
+        self._num_restored_tokens += planned.num_restored_tokens
         if planned.plan is not None:
             self._next_step += 1
             self._in_flight.append(planned)
@@ -166,11 +171,15 @@ class Scheduler:
         self._budget.observe(len(plan.decode_rows), len(plan.prefill_tokens), result.elapsed_s)
         self._output.begin(result)
         self._prefixes.expire(now_s)
-        self._report_prompt_logprobs(done, result)
         receive_results(done.sampled)
-        # a few hundred times per step: the name is looked up once
-        accept = self._decoding.accept
+        if result.spoiled_slots:
+            self._recompute_spoiled(done, result)
+        self._report_prompt_logprobs(done, result)
+        # a few hundred times per step: names are looked up once
+        accept, dropped = self._decoding.accept, done.dropped
         for position, (group, sequence) in enumerate(done.sampled):
+            if dropped and group.request.request_id in dropped:
+                continue
             # a token sampled after the end, by a plan made before the end was known, is dropped
             if sequence.finish_reason is UNFINISHED:
                 updates = accept(group, sequence, result, position)
@@ -189,6 +198,12 @@ class Scheduler:
         for group in tuple(self._queues.running):
             self._apply(group, self._decoding.end(group, FinishReason.CRASHED))
         return self.take_output(now_s)
+
+    def _recompute_spoiled(self, done: PlannedStep, result: StepResult) -> None:
+        planned = [done, *self._in_flight]
+        slots, groups = result.spoiled_slots, list(self._groups.values())
+        self._num_spoiled += len(slots)
+        self._num_recomputed += self._spoiled_blocks.recompute(slots, planned, groups)
 
     def _settle_prefix(self, group: SequenceGroup) -> None:
         """Pin what has been computed; what has not gives its room back."""
@@ -209,7 +224,8 @@ class Scheduler:
             for index in range(start, min(start + count, group.num_prompt_logprobs)):
                 # after a preemption the same chunk is prefilled again: it is not reported twice
                 is_next = index == group.num_prompt_reported
-                if is_next and group.status is not Status.FINISHED:
+                is_dropped = group.request.request_id in done.dropped
+                if is_next and group.status is not Status.FINISHED and not is_dropped:
                     self._output.prompt_token(group, position)
                     group.report_prompt_token()
                 position += 1
@@ -246,6 +262,8 @@ class Scheduler:
             num_recomputed=self._num_recomputed,
             num_swapped_out=self._num_swapped_out,
             num_cached_tokens=self._num_cached_tokens,
+            num_restored_tokens=self._num_restored_tokens,
+            num_spoiled=self._num_spoiled,
             num_tokens=num_tokens,
             elapsed_s=result.elapsed_s,
             usage=self._block_manager.usage(),

@@ -40,6 +40,7 @@ class Sequence:
         num_in_flight: tokens that submitted plans sample and no result has brought yet.
         fork_row: row whose state its row takes over with the next plan; -1 for none.
         last_step: number of the last plan that touches its row or blocks.
+        is_spoiled: whether its blocks are worthless, while it leaves the batch.
         finish_reason: NONE while it goes on.
     """
 
@@ -53,6 +54,7 @@ class Sequence:
     num_in_flight: int = 0
     fork_row: int = -1
     last_step: int = -1
+    is_spoiled: bool = False
     finish_reason: FinishReason = UNFINISHED
 
     @property
@@ -132,6 +134,10 @@ class Sequence:
         """Forget what is in the pool; everything known is to be prefilled again."""
         self.num_scheduled = self.prefill_end = 0
 
+    def spoil(self) -> None:
+        """Note that its blocks are worthless."""
+        self.is_spoiled = True
+
     def leave_batch(self) -> None:
         """Take part in no later plan; a fork that its row has not followed yet is dropped."""
         assert self.row >= 0
@@ -142,4 +148,5 @@ class Sequence:
         assert self.row >= 0
         assert self.num_in_flight == 0
         row, self.row = self.row, -1
+        self.is_spoiled = False
         return row

@@ -218,7 +218,7 @@ class SequenceGroup:
         Args:
             swap: whether its blocks are copied to the swap space, so that it goes on where it was;
                 otherwise everything known is prefilled again.
-            step: the plan that copies them.
+            step: the plan that copies them; -1 if none does.
         """
         assert self.status is RUNNING
         self.num_unreported_preemptions += 1
@@ -230,10 +230,17 @@ class SequenceGroup:
                 sequence.restart()
                 continue
             assert not sequence.is_prefilling
-            sequence.last_step = step
+            sequence.last_step = max(sequence.last_step, step)
             if self.beam is not None:
                 sequence.rewind()
         self.status = Status.SWAPPED if swap else Status.WAITING
+
+    def recompute(self) -> None:
+        """Give up what was swapped out: prefill everything known again instead."""
+        assert self.status is Status.SWAPPED
+        for sequence in self.live:
+            sequence.restart()
+        self.status = Status.WAITING
 
     def count_overtake(self) -> None:
         """Note that a later group has entered before it."""

@@ -9,13 +9,13 @@ import selectors
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from zlib import crc32
 
 from engine.errors import EngineError, InvariantViolated, RanksDiverged, WorkerDied
 from engine.executor.channel import Channel, ChannelClosed
 from engine.executor.codec import Codec
-from engine.types import Capacity, StepPlan, StepResult
+from engine.types import Capacity, IntColumn, StepPlan, StepResult, int32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,7 @@ class RankReply:
         plan_checksum: 32 bits of the plan's bytes, as they arrived.
         result_checksum: 32 bits of the rows and tokens that the rank sampled.
         result: of rank 0 only.
+        spoiled_slots: what this rank did not find in its swap space, see `StepResult`.
         error: why the step failed; empty where it did not.
     """
 
@@ -33,6 +34,7 @@ class RankReply:
     plan_checksum: int = 0
     result_checksum: int = 0
     result: StepResult | None = None
+    spoiled_slots: IntColumn = field(default_factory=int32)
     error: str = ""
 
 
@@ -47,7 +49,13 @@ def reply_to(message: bytes, result: StepResult, *, with_result: bool) -> RankRe
         plan_checksum=crc32(message),
         result_checksum=crc32(result.tokens, crc32(result.rows)),
         result=result if with_result else None,
+        spoiled_slots=result.spoiled_slots,
     )
+
+
+def _spoiled_anywhere(replies: Sequence[RankReply]) -> IntColumn:
+    """The slots that are spoiled on any rank: all ranks must recompute what they held."""
+    return int32(sorted({slot for reply in replies for slot in reply.spoiled_slots}))
 
 
 class GangExecutor:
@@ -113,7 +121,8 @@ class GangExecutor:
         result = replies[0].result
         if result is None:
             raise InvariantViolated(f"rank 0 gave no result for step {step}")
-        return result
+        spoiled_slots = _spoiled_anywhere(replies)
+        return replace(result, spoiled_slots=spoiled_slots) if spoiled_slots else result
 
     def close(self) -> None:
         """Close the channels, which ends the ranks; plans in flight are dropped."""

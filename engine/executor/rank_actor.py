@@ -8,15 +8,19 @@ import gc
 import importlib
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, NoReturn, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
+import numpy as np
 import ray
+from numpy.typing import NDArray
+from ray import ObjectRef
+from ray.exceptions import RayError
 
 from engine.config import EngineConfig
 from engine.errors import InvariantViolated
@@ -30,6 +34,10 @@ from engine.types import Capacity, StepPlan, StepResult
 logger = logging.getLogger(__name__)
 
 ACCEPT_TIMEOUT_S = 60.0
+_ARENA_TIMEOUT_S = 60.0
+
+# swap space of a rank: a list of one object, which is written in place, or bytes of the rank's own
+SwapPlace = Sequence[ObjectRef[Any]] | int
 
 
 class Place(NamedTuple):
@@ -73,9 +81,14 @@ class RankActor:
         self._model_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
         self._loaded_bytes = (0, 0)
 
-    def load(self) -> Capacity:
-        """Load the weights and make the KV pool."""
-        self._worker = self._model_thread.submit(self._make_worker).result()
+    def load(self, arena: SwapPlace | None = None) -> Capacity:
+        """Load the weights and make the KV pool.
+
+        Args:
+            arena: memory for the swap space, or its size. Without this the worker allocates what
+                the configuration says.
+        """
+        self._worker = self._model_thread.submit(self._make_worker, arena).result()
         return self._worker.capacity
 
     def loaded_bytes(self) -> tuple[int, int]:
@@ -132,16 +145,24 @@ class RankActor:
         is_first = self._rank == 0
         self._model_thread.submit(serve_plans, self._worker, channel, is_first=is_first)
 
-    def _make_worker(self) -> RankWorker:
+    def _make_worker(self, arena: SwapPlace | None) -> RankWorker:
         module, _, function = self._factory.partition(":")
         make = cast("Callable[..., RankWorker]", getattr(importlib.import_module(module), function))
         if self._locate is not None:
             self._config = replace(self._config, model_path=str(self._locate()))
+        config, options = self._config, {}
+        view = None if arena is None or isinstance(arena, int) else _view_of(arena)
+        if view is not None:
+            options = {"swap_view": view}
+        elif arena is not None:
+            num_bytes = arena if isinstance(arena, int) else 0
+            config = config.with_options(swap_bytes=num_bytes)
         worker = make(
-            self._config,
+            config,
             rank=self._rank,
             rendezvous=self._rendezvous,
             on_progress=self._note_progress,
+            **options,
         )
         # all objects of now live as long as the process: the garbage collector need not visit them
         gc.freeze()
@@ -149,6 +170,17 @@ class RankActor:
 
     def _note_progress(self, done_bytes: int, total_bytes: int) -> None:
         self._loaded_bytes = done_bytes, total_bytes
+
+
+def _view_of(arena: Sequence[ObjectRef[Any]]) -> NDArray[np.uint8] | None:
+    """The memory of an arena; None if it is lost, which costs recomputation only."""
+    [ref] = arena
+    try:
+        view: NDArray[np.uint8] = ray.get(ref, timeout=_ARENA_TIMEOUT_S)
+    except RayError as error:
+        logger.warning("no_swap_space reason=%s: preempted requests are recomputed", error)
+        return None
+    return view
 
 
 def serve_plans(worker: RankWorker, channel: Channel, *, is_first: bool) -> None:

@@ -18,13 +18,14 @@ from engine.types.output import (
 )
 from engine.types.progress import Progress, SearchSteps
 from engine.types.request import ALL_CHOICES, PATTERN_MET, Pin, Request, SamplingParams, StopPattern
-from engine.types.step import NONE_ALLOWED, RowAdmission, StepPlan, StepResult
+from engine.types.step import KEY_WORDS, NONE_ALLOWED, RowAdmission, StepPlan, StepResult
 
 __all__ = [
     "ALL_CHOICES",
     "BEAM_CHOICE",
     "ENDED_BY_PATTERN",
     "ENDED_BY_TOKEN",
+    "KEY_WORDS",
     "NONE_ALLOWED",
     "PATTERN_MET",
     "PROMPT_CHOICE",

@@ -1,8 +1,8 @@
 """What the workers can hold, and what is held."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from engine.types.columns import IntColumn
+from engine.types.columns import IntColumn, int64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +15,8 @@ class Capacity:
         num_rows: sequences that can be in the row table at once.
         num_swap_blocks: blocks of the swap space.
         block_copy_s: seconds to copy a block to or from the swap space; 0 when not measured.
+        swap_keys: int64, `KEY_WORDS` for each swap block that holds something from before the start
+            of the workers, zeros for the others; empty if none does.
     """
 
     num_blocks: int
@@ -22,6 +24,7 @@ class Capacity:
     num_rows: int
     num_swap_blocks: int = 0
     block_copy_s: float = 0.0
+    swap_keys: IntColumn = field(default_factory=int64)
 
     @property
     def num_slots(self) -> int:

@@ -56,6 +56,8 @@ class StepStats:
         num_recomputed, num_swapped_out: preemptions of groups since the start, by kind.
         num_cached_tokens: tokens found in the prefix cache since the start: of prompts and, by
             requests that were preempted, of what they had generated.
+        num_restored_tokens: those of them that came from the swap space.
+        num_spoiled: swap blocks that did not hold what they should, since the start.
         num_tokens: tokens of the step's forward pass.
         elapsed_s: seconds the workers spent on it.
     """
@@ -69,6 +71,8 @@ class StepStats:
     num_recomputed: int = 0
     num_swapped_out: int = 0
     num_cached_tokens: int = 0
+    num_restored_tokens: int = 0
+    num_spoiled: int = 0
     num_tokens: int = 0
     elapsed_s: float = 0.0
 

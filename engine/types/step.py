@@ -3,9 +3,11 @@
 from array import array
 from dataclasses import dataclass, field
 
-from engine.types.columns import FloatColumn, IntColumn, float32, int32
+from engine.types.columns import FloatColumn, IntColumn, float32, int32, int64
 from engine.types.request import SamplingParams
 
+# int64 words of the key of a swap block: 32 bytes
+KEY_WORDS = 4
 # instead of a token, where the rules of a row leave none to choose
 NONE_ALLOWED = -2
 
@@ -47,8 +49,11 @@ class StepPlan:
         append_rows, append_indices, append_blocks: int32 writes table[row][index] = block.
         token_rows, token_values: int32 writes last_token[row] = value, where it is not the token
             that the row sampled last.
-        swap_out_sources, swap_out_destinations: int32 pairs, GPU block -> swap block.
+        swap_out_sources, swap_out_destinations: int32 pairs, GPU block -> swap block. The same step
+            writes the GPU block only if another column hands it out anew.
+        swap_out_keys: int64, `KEY_WORDS` for each pair, which say what the swap block holds.
         swap_in_sources, swap_in_destinations: int32 pairs, swap block -> GPU block.
+        swap_in_keys: int64, what each of the swap blocks is to hold.
         copy_sources, copy_destinations: int32 block pairs (copy-on-write).
         decode_rows: int32 rows that grow by one token.
         prefill_rows, prefill_starts, prefill_counts: int32, one item per chunk: tokens
@@ -71,8 +76,10 @@ class StepPlan:
     token_values: IntColumn = field(default_factory=int32)
     swap_out_sources: IntColumn = field(default_factory=int32)
     swap_out_destinations: IntColumn = field(default_factory=int32)
+    swap_out_keys: IntColumn = field(default_factory=int64)
     swap_in_sources: IntColumn = field(default_factory=int32)
     swap_in_destinations: IntColumn = field(default_factory=int32)
+    swap_in_keys: IntColumn = field(default_factory=int64)
     copy_sources: IntColumn = field(default_factory=int32)
     copy_destinations: IntColumn = field(default_factory=int32)
     decode_rows: IntColumn = field(default_factory=int32)
@@ -119,6 +126,8 @@ class StepResult:
         top_tokens, top_logprobs: int32 and float32, the alternatives of all items, most likely
             first.
         elapsed_s: seconds the workers spent on the step.
+        spoiled_slots: int32 swap blocks that were swapped in and do not hold what they should: the
+            blocks in the pool, and every token that comes from them, are worthless.
     """
 
     step: int
@@ -129,3 +138,4 @@ class StepResult:
     top_tokens: IntColumn = field(default_factory=int32)
     top_logprobs: FloatColumn = field(default_factory=float32)
     elapsed_s: float = 0.0
+    spoiled_slots: IntColumn = field(default_factory=int32)

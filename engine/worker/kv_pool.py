@@ -1,16 +1,26 @@
 """The KV pool: keys and values of all tokens, a tensor of equal blocks (paper, section 4.1)."""
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
-from engine.config import EngineConfig
+from engine.config import EngineConfig, swap_arena_bytes
 from engine.errors import ConfigError
 from engine.integers import div_ceil
 from engine.model.parallel import TensorParallel
 from engine.types import IntColumn
+from engine.worker.staging import stage
+from engine.worker.swap_arena import (
+    PrivateMemory,
+    SwapArena,
+    SwapMemory,
+    key_tensor,
+    make_headers,
+)
 from kernels.backend import KernelBackend
+from kernels.checksum import Checksum
 from kernels.runtime import Runtime
 
 
@@ -20,6 +30,7 @@ class KVPool:
     Attributes:
         kv: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]; one block holds all
             layers, so that copying or moving it is one operation.
+        arena: the swap space.
     """
 
     def __init__(
@@ -29,11 +40,13 @@ class KVPool:
         backend: KernelBackend,
         runtime: Runtime,
         num_bytes: int,
+        swap_memory: SwapMemory | None = None,
     ) -> None:
         """Allocate the pool.
 
         Args:
             num_bytes: memory of the pool, where the configuration does not say how many blocks.
+            swap_memory: of the swap space; None allocates what the configuration says.
 
         Raises:
             ConfigError: if memory is short, or one sequence of the longest length has no room.
@@ -47,8 +60,13 @@ class KVPool:
         self._backend = backend
         self._runtime = runtime
         self.kv = _allocate((num_blocks, *block_shape), backend.dtype, runtime)
-        num_slots = config.swap_bytes // block_bytes
-        self._swap = runtime.host_blocks((num_slots, *block_shape), backend.dtype)
+        if swap_memory is None:
+            num_slots = (config.swap_bytes or 0) // block_bytes
+            swap_memory = PrivateMemory(swap_arena_bytes(num_slots, block_bytes))
+        self.arena = SwapArena(swap_memory.take(runtime), block_shape, backend.dtype)
+        self._checksum = Checksum(self.kv)
+        # blocks that may still be on their way to the swap space
+        self._leaving: dict[int, object] = {}
 
     @property
     def num_blocks(self) -> int:
@@ -58,7 +76,7 @@ class KVPool:
     @property
     def num_swap_blocks(self) -> int:
         """Blocks that fit the swap space."""
-        return self._swap.shape[0]
+        return self.arena.num_slots
 
     @property
     def block_size(self) -> int:
@@ -69,16 +87,45 @@ class KVPool:
         """Copy whole blocks, both [N] int64 (copy-on-write; paper, section 4.4)."""
         self._backend.copy_blocks(self.kv, sources, destinations)
 
-    def swap_out(self, blocks: IntColumn, slots: IntColumn) -> None:
+    def swap_out(self, blocks: IntColumn, slots: IntColumn, keys: IntColumn) -> None:
         """Copy whole blocks to slots of the swap space (paper, section 4.5).
 
-        The copies may overlap with later steps; what is fetched next arrives after them.
-        """
-        self._runtime.move_out(self.kv, blocks.tolist(), self._swap, slots.tolist())
+        The copies may overlap with later steps, until `protect` asks for one of the blocks.
 
-    def swap_in(self, slots: IntColumn, blocks: IntColumn) -> None:
-        """Copy slots of the swap space back to blocks, before any later step."""
-        self._runtime.move_in(self._swap, slots.tolist(), self.kv, blocks.tolist())
+        Args:
+            keys: int64, `KEY_WORDS` for each slot: what it holds from now on.
+        """
+        checksums = self._checksum.of(*stage(self._runtime, blocks))
+        headers = make_headers(self._runtime.to_device(key_tensor(keys)), checksums)
+        sources, targets = blocks.tolist(), slots.tolist()
+        marks = self._runtime.move_out(self.kv, sources, self.arena.blocks, targets)
+        # behind the blocks: whoever finds a header finds its block
+        rows = list(range(len(targets)))
+        self._runtime.move_out(headers, rows, self.arena.headers, targets)
+        self._leaving.update(zip(sources, marks, strict=False))
+
+    def swap_in(self, slots: IntColumn, blocks: IntColumn, keys: IntColumn) -> Tensor:
+        """Copy slots of the swap space back to blocks, before any later step.
+
+        Args:
+            keys: int64, `KEY_WORDS` for each slot: what it should hold.
+
+        Returns:
+            [N] bool on the device, whether a slot held something else, or was changed since.
+        """
+        sources = slots.tolist()
+        self.protect([blocks])
+        self._runtime.move_in(self.arena.blocks, sources, self.kv, blocks.tolist())
+        headers = self._runtime.bring(self.arena.headers, sources)
+        checksums = self._checksum.of(*stage(self._runtime, blocks))
+        expected = make_headers(self._runtime.to_device(key_tensor(keys)), checksums)
+        return (headers != expected).any(1)
+
+    def protect(self, written: Iterable[IntColumn]) -> None:
+        """Let later work wait for the copies of blocks that it may write."""
+        if self._leaving:
+            blocks = self._leaving.keys() & {block for column in written for block in column}
+            self._runtime.wait_for([self._leaving.pop(block) for block in blocks])
 
 
 def bytes_per_block(config: EngineConfig, parallel: TensorParallel, backend: KernelBackend) -> int:

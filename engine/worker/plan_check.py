@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.errors import InvariantViolated
-from engine.types import IntColumn, RowAdmission, StepPlan, int32, int64
+from engine.types import KEY_WORDS, IntColumn, RowAdmission, StepPlan, int32, int64
 
 # a column is written in parallel: of two writes to one place either may win
 _WRITTEN_ONCE = (
@@ -119,7 +119,9 @@ def _check_lengths(plan: StepPlan) -> None:
         and len(plan.fork_parents) == len(plan.fork_children)
         and len(plan.token_rows) == len(plan.token_values)
         and len(plan.swap_out_sources) == len(plan.swap_out_destinations)
+        and len(plan.swap_out_keys) == KEY_WORDS * len(plan.swap_out_sources)
         and len(plan.swap_in_sources) == len(plan.swap_in_destinations)
+        and len(plan.swap_in_keys) == KEY_WORDS * len(plan.swap_in_sources)
         and len(plan.copy_sources) == len(plan.copy_destinations)
         and len(plan.sibling_rows) == len(plan.sibling_parents)
         and len(plan.prefill_rows) == len(plan.prefill_starts) == len(plan.prefill_counts)

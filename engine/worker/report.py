@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from engine.types import StepResult, float32, int32
+from engine.types import IntColumn, StepResult, float32, int32
 from engine.worker.staging import Int32Array
 from kernels.batch import Sampled
 from kernels.runtime import Runtime
@@ -27,21 +28,42 @@ class SampledRows:
     num_logprobs: Int32Array
 
 
+@dataclass(frozen=True, slots=True)
+class SwappedIn:
+    """Slots that were swapped in.
+
+    Attributes:
+        is_spoiled: bool of each slot, on the device or on the host, see `KVPool.swap_in`.
+    """
+
+    slots: IntColumn
+    is_spoiled: Tensor
+
+
 class PendingStep:
     """A step that the device may still be working on."""
 
     def __init__(
-        self, step: int, parts: Sequence[SampledRows], runtime: Runtime, mark: object
+        self,
+        step: int,
+        parts: Sequence[SampledRows],
+        runtime: Runtime,
+        mark: object,
+        *,
+        swapped_in: SwappedIn | None = None,
     ) -> None:
         """Begin to copy what was sampled to the host.
 
         Args:
             parts: of the result, in order.
             mark: when the step began, see `Runtime.fetch`.
+            swapped_in: what the step has brought back from the swap space.
         """
         self._step = step
         self._parts = parts
-        columns = [
+        self._swapped_in = swapped_in
+        columns = [None if swapped_in is None else swapped_in.is_spoiled]
+        columns += [
             column
             for sampled in (part.sampled for part in parts)
             for column in (
@@ -54,9 +76,10 @@ class PendingStep:
         self._fetch = runtime.fetch(columns, mark)
 
     def result(self) -> StepResult:
-        """Wait until the device is done with the step and with the blocks that it swaps out."""
+        """Wait until the device is done with the step; blocks may still be on their way out."""
         fetched = self._fetch.wait()
         columns = iter(fetched.tensors)
+        is_spoiled = next(columns)
         parts = []
         for part in self._parts:
             tokens, logprobs, top_tokens, top_logprobs = (next(columns) for _ in range(4))
@@ -69,7 +92,11 @@ class PendingStep:
             )
             parts.append(replace(part, sampled=sampled))
         result = _report(self._step, parts) if parts else StepResult(step=self._step)
-        return replace(result, elapsed_s=fetched.elapsed_s)
+        spoiled_slots = int32()
+        if self._swapped_in is not None and is_spoiled is not None:
+            slots = zip(self._swapped_in.slots, is_spoiled.tolist(), strict=True)
+            spoiled_slots = int32([slot for slot, spoiled in slots if spoiled])
+        return replace(result, elapsed_s=fetched.elapsed_s, spoiled_slots=spoiled_slots)
 
 
 def _report(step: int, parts: Sequence[SampledRows]) -> StepResult:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.config import EngineConfig
@@ -25,10 +26,11 @@ from engine.worker.graphs.graph_batch import GraphShape
 from engine.worker.kv_pool import KVPool, bytes_per_block
 from engine.worker.memory_budget import share_out
 from engine.worker.plan_check import PlanLimits, check_plan
-from engine.worker.report import PendingStep, SampledRows
+from engine.worker.report import PendingStep, SampledRows, SwappedIn
 from engine.worker.row_table import RowTable
 from engine.worker.sampling.sampler import choose, look_up
 from engine.worker.staging import stage
+from engine.worker.swap_arena import SharedMemory
 from engine.worker.warm_up import WarmUp
 from kernels.backend import KernelBackend
 from kernels.batch import BatchLayout, Sampled, SamplingColumns
@@ -62,6 +64,7 @@ class Worker:
             num_rows=config.max_num_seqs,
             num_swap_blocks=pool.num_swap_blocks,
             block_copy_s=measure_block_copy_s(pool),
+            swap_keys=pool.arena.keys(),
         )
         self.pool = pool
         self._runtime = runtime
@@ -112,8 +115,9 @@ class Worker:
         mark = self._runtime.mark()
         check_plan(plan, self._limits)
         self._change_rows(plan)
-        self._move_blocks(plan)
-        return PendingStep(plan.step, self._run(plan), self._runtime, mark)
+        swapped_in = self._move_blocks(plan)
+        parts = self._run(plan)
+        return PendingStep(plan.step, parts, self._runtime, mark, swapped_in=swapped_in)
 
     def close(self) -> None:
         """Disconnect from the other ranks."""
@@ -134,13 +138,20 @@ class Worker:
             rows, tokens = stage(self._runtime, plan.token_rows, plan.token_values)
             table.last_tokens[rows] = tokens
 
-    def _move_blocks(self, plan: StepPlan) -> None:
+    def _move_blocks(self, plan: StepPlan) -> SwappedIn | None:
+        swapped_in = None
         if plan.swap_out_sources:
-            self.pool.swap_out(plan.swap_out_sources, plan.swap_out_destinations)
+            columns = plan.swap_out_sources, plan.swap_out_destinations, plan.swap_out_keys
+            self.pool.swap_out(*columns)
+        # what this plan hands out anew, an earlier one or this one may have saved
+        self.pool.protect([plan.append_blocks, plan.copy_destinations])
         if plan.swap_in_destinations:
-            self.pool.swap_in(plan.swap_in_sources, plan.swap_in_destinations)
+            slots = plan.swap_in_sources
+            is_spoiled = self.pool.swap_in(slots, plan.swap_in_destinations, plan.swap_in_keys)
+            swapped_in = SwappedIn(slots, is_spoiled)
         if plan.copy_sources:
             self.pool.copy(*stage(self._runtime, plan.copy_sources, plan.copy_destinations))
+        return swapped_in
 
     def _run(self, plan: StepPlan) -> list[SampledRows]:
         """Write the block tables and feed the batch, by a graph where one fits."""
@@ -237,12 +248,14 @@ def load_worker(
     rank: int = 0,
     rendezvous: str | None = None,
     on_progress: Progress = lambda done, total: None,
+    swap_view: NDArray[np.uint8] | None = None,
 ) -> Worker:
     """Connect to the other ranks, load this rank's weights and allocate its pool.
 
     Args:
         rendezvous: where the ranks meet, see `engine.model.parallel.connect`; None for one rank.
         on_progress: called with the bytes of weights done and in total.
+        swap_view: memory for the swap space, see `SharedMemory`; None for memory of its own.
 
     Raises:
         ConfigError: if the model, the configuration and the machine do not go together.
@@ -260,7 +273,8 @@ def load_worker(
         weight_bytes = loaded.used - before.used if loaded and before else 0
         budget = share_out(config, runtime, backend, model, weight_bytes)
         config = _fitted(config, budget.blocks // bytes_per_block(config, parallel, backend))
-        pool = KVPool(config, parallel, backend, runtime, budget.blocks)
+        swap_memory = SharedMemory(swap_view) if swap_view is not None else None
+        pool = KVPool(config, parallel, backend, runtime, budget.blocks, swap_memory)
     except BaseException:
         parallel.close()
         raise

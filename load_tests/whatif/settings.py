@@ -75,6 +75,6 @@ def capacity(config: EngineConfig, block_copy_s: float = 0.0) -> Capacity:
         num_blocks=config.num_blocks,
         block_size=config.block_size,
         num_rows=config.max_num_seqs,
-        num_swap_blocks=config.swap_bytes // (token_bytes * config.block_size),
+        num_swap_blocks=(config.swap_bytes or 0) // (token_bytes * config.block_size),
         block_copy_s=block_copy_s,
     )

@@ -107,7 +107,7 @@ class ScriptedWorker:
             num_blocks=config.num_blocks,
             block_size=config.block_size,
             num_rows=config.max_num_seqs,
-            num_swap_blocks=config.swap_bytes // (config.block_size * token_bytes),
+            num_swap_blocks=(config.swap_bytes or 0) // (config.block_size * token_bytes),
         )
         self._step_s = step_s
         self._executor = SymbolicExecutor(self.capacity, ScriptedModel())

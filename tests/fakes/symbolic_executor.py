@@ -1,10 +1,11 @@
 """An executor without a model: each KV slot holds a hash of the token prefix that belongs there.
 
 A wrong block table, a missing copy or a bad swap makes a sequence read a hash that is not its own,
-which is noticed at the first read. Hashes that a row takes over from the pool must form a chain
-with the tokens that were fed; whether it is the right chain shows in the tokens that follow. A row
-or block given away while a plan in flight may still touch it is noticed when the next plan takes
-it. Standard library only.
+which is noticed at the first read. So is a block that is written while it is copied to the swap
+space, and a swap block that does not hold what the plan says. Hashes that a row takes over from the
+pool must form a chain with the tokens that were fed; whether it is the right chain shows in the
+tokens that follow. A row or block given away while a plan in flight may still touch it is noticed
+when the next plan takes it. Standard library only.
 """
 
 from collections import deque
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 
 from engine.errors import InvariantViolated
 from engine.types import (
+    KEY_WORDS,
     Capacity,
     IntColumn,
     SamplingParams,
@@ -24,6 +26,8 @@ from engine.types import (
 
 EMPTY_PREFIX = 0
 _EMPTY_SLOT = (EMPTY_PREFIX, -1)
+# hash of what comes from a spoiled swap block
+_SPOILED = -1
 
 
 def extend_hash(prefix_hash: int, token: int) -> int:
@@ -82,17 +86,30 @@ class _InFlight:
 
 
 class SymbolicExecutor:
-    """Executes plans at once on hashes; results wait to be collected, as from a real worker."""
+    """Executes plans at once on hashes; results wait to be collected, as from a real worker.
+
+    Attributes:
+        spoiled: swap blocks that will be found to be changed when they are read.
+        num_swapped_in: swap blocks that were read.
+        num_written_off: tokens that came from spoiled blocks.
+    """
 
     def __init__(
         self, capacity: Capacity, model: SymbolicModel | None = None, *, run_ahead: int = 1
     ) -> None:
+        self.spoiled: set[int] = set()
+        self.num_swapped_in = 0
+        self.num_written_off = 0
         self.capacity = capacity
         self.run_ahead = run_ahead
         self._model = model or SymbolicModel()
         # prefix hash and last token of each slot
         self._slots = [_EMPTY_SLOT] * capacity.num_slots
         self._swapped: dict[int, list[tuple[int, int]]] = {}
+        self._swap_keys: dict[int, IntColumn] = {}
+        # blocks that the plan copies to the swap space while it computes, and what it found spoiled
+        self._leaving: set[int] = set()
+        self._found_spoiled = int32()
         self._rows = [_Row() for _ in range(capacity.num_rows)]
         self._in_flight: deque[_InFlight] = deque()
 
@@ -162,14 +179,36 @@ class SymbolicExecutor:
             self._rows[row].last_token = token
 
     def _apply_blocks(self, plan: StepPlan) -> None:
-        for block, slot in zip(plan.swap_out_sources, plan.swap_out_destinations, strict=True):
+        self._leaving = set()
+        self._found_spoiled = int32()
+        written = set(plan.swap_out_destinations)
+        self._require(len(written) == len(plan.swap_out_destinations), "a slot is written twice")
+        for index, slot in enumerate(plan.swap_out_destinations):
             self._require(0 <= slot < self.capacity.num_swap_blocks, f"no swap slot {slot}")
-            self._swapped[slot] = self._block(block)
-        for slot, block in zip(plan.swap_in_sources, plan.swap_in_destinations, strict=True):
+            key = plan.swap_out_keys[index * KEY_WORDS : (index + 1) * KEY_WORDS]
+            self._swapped[slot] = self._block(plan.swap_out_sources[index])
+            self._swap_keys[slot] = key
+            self.spoiled.discard(slot)
+            # zeros overwrite a slot with anything
+            if any(key):
+                self._leaving.add(plan.swap_out_sources[index])
+        # what is handed out anew is waited for
+        self._leaving -= {*plan.append_blocks, *plan.copy_destinations, *plan.swap_in_destinations}
+        for index, slot in enumerate(plan.swap_in_sources):
+            key = plan.swap_in_keys[index * KEY_WORDS : (index + 1) * KEY_WORDS]
             self._require(slot in self._swapped, f"swap slot {slot} is empty")
-            self._write_block(block, self._swapped.pop(slot))
+            self._require(self._swap_keys[slot] == key, f"swap slot {slot} holds another block")
+            self._read_slot(slot, plan.swap_in_destinations[index])
         for source, destination in zip(plan.copy_sources, plan.copy_destinations, strict=True):
             self._write_block(destination, self._block(source))
+
+    def _read_slot(self, slot: int, block: int) -> None:
+        self.num_swapped_in += 1
+        if slot not in self.spoiled:
+            self._write_block(block, self._swapped[slot])
+            return
+        self._found_spoiled.append(slot)
+        self._write_block(block, [(_SPOILED, 0)] * self.capacity.block_size)
 
     def _forward(self, plan: StepPlan) -> None:
         for row in plan.decode_rows:
@@ -197,17 +236,26 @@ class SymbolicExecutor:
     def _feed(self, row: int, token: int) -> None:
         state = self._rows[row]
         self._require(state.sampling is not None, f"row {row} is free")
-        state.prefix.append(extend_hash(state.prefix[-1] if state.prefix else EMPTY_PREFIX, token))
+        before = state.prefix[-1] if state.prefix else EMPTY_PREFIX
+        state.prefix.append(_SPOILED if before == _SPOILED else extend_hash(before, token))
         slot = self._slot(row, len(state.prefix) - 1)
         self._check_write(slot)
         self._slots[slot] = (state.prefix[-1], token)
 
+    def _is_spoiled(self, row: int) -> bool:
+        """Whether a row has read what is worthless; then its tokens are, too."""
+        return _SPOILED in self._rows[row].prefix
+
     def _check_write(self, slot: int) -> None:
+        block = slot // self.capacity.block_size
+        self._require(block not in self._leaving, f"block {block} is on its way out")
         for other in self._in_flight:
             self._require(slot not in other.slots, f"slot {slot} is still in use")
 
     def _check_reads(self, row: int) -> None:
         for position, expected in enumerate(self._rows[row].prefix):
+            if expected == _SPOILED:
+                return
             if self._slots[self._slot(row, position)][0] != expected:
                 raise InvariantViolated(f"row {row} reads a foreign key at {position}")
 
@@ -219,6 +267,9 @@ class SymbolicExecutor:
         for position in range(state.length):
             prefix_hash, token = self._slots[self._slot(row, position)]
             expected = extend_hash(state.prefix[-1] if state.prefix else EMPTY_PREFIX, token)
+            if _SPOILED in (prefix_hash, *state.prefix[-1:]):
+                # everything that follows is worthless
+                prefix_hash = expected = _SPOILED
             self._require(prefix_hash == expected, f"row {row} adopts a foreign key at {position}")
             state.prefix.append(prefix_hash)
 
@@ -226,6 +277,7 @@ class SymbolicExecutor:
         rows = plan.sampled_rows
         tops = [self._candidates(row) for row in rows]
         tokens = [self._next_token(self._rows[row]) for row in rows]
+        self.num_written_off += sum(map(self._is_spoiled, rows))
         for row, position in self._scored_positions(plan):
             state = self._rows[row]
             assert state.sampling is not None
@@ -242,6 +294,7 @@ class SymbolicExecutor:
             top_counts=int32([len(top) for top in tops]) if has_tops else int32(),
             top_tokens=int32([token for top in tops for token, _ in top]),
             top_logprobs=float32([logprob for top in tops for _, logprob in top]),
+            spoiled_slots=self._found_spoiled,
         )
 
     def _scored_positions(self, plan: StepPlan) -> Iterator[tuple[int, int]]:

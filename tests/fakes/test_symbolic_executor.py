@@ -11,6 +11,7 @@ from engine.types import (
     StepPlan,
     float32,
     int32,
+    int64,
 )
 from tests.fakes.plans import (
     CAPACITY,
@@ -79,17 +80,58 @@ def test_a_block_can_be_copied_away_and_back() -> None:
 
 
 def test_a_block_can_be_swapped_out_and_in() -> None:
-    swap_out = replace(
-        prefill(1, 1, [7], [0]), swap_out_sources=int32([0]), swap_out_destinations=int32([5])
+    tokens = run(make_executor(), prefill(0, 0, [1, 2, 3], [0, 1]), SWAP_OUT, *USE, SWAP_IN)
+    assert list(tokens[-1]) == expected_tokens([1, 2, 3], 2)[1:]
+
+
+KEY = int64([1, 2, 3, 4])
+SWAP_OUT = StepPlan(
+    step=1, swap_out_sources=int32([0]), swap_out_destinations=int32([5]), swap_out_keys=KEY
+)
+# another row writes into the block
+USE = prefill(2, 1, [7], [0]), StepPlan(step=3, releases=int32([1]))
+SWAP_IN = replace(
+    decode(4, 0),
+    swap_in_sources=int32([5]),
+    swap_in_destinations=int32([0]),
+    swap_in_keys=KEY,
+)
+
+
+def test_a_swap_block_with_another_key_is_noticed() -> None:
+    foreign = replace(SWAP_IN, swap_in_keys=int64([1, 2, 3, 5]))
+    with pytest.raises(InvariantViolated, match="swap slot 5 holds another block"):
+        run(make_executor(), prefill(0, 0, [1, 2, 3], [0, 1]), SWAP_OUT, *USE, foreign)
+
+
+def test_a_spoiled_swap_block_is_reported_and_its_row_written_off() -> None:
+    executor = make_executor()
+    run(executor, prefill(0, 0, [1, 2], [0]), SWAP_OUT, StepPlan(step=2, releases=int32([0])))
+    executor.spoiled.add(5)
+    executor.submit(
+        replace(
+            append(SWAP_IN, 0, 0, 0),
+            admissions=(RowAdmission(row=0, sampling=SAMPLING, length=2),),
+            token_rows=int32([0]),
+            token_values=int32([7]),
+            append_rows=int32([0, 0]),
+            append_indices=int32([0, 1]),
+            append_blocks=int32([0, 1]),
+        )
     )
-    swap_in = replace(
-        decode(2, 0),
-        releases=int32([1]),
-        swap_in_sources=int32([5]),
-        swap_in_destinations=int32([0]),
+    assert list(executor.collect().spoiled_slots) == [5]
+    assert executor.num_written_off == 1
+
+
+def test_a_block_that_is_written_while_it_leaves_is_noticed() -> None:
+    both = replace(
+        decode(1, 0),
+        swap_out_sources=int32([1]),
+        swap_out_destinations=int32([5]),
+        swap_out_keys=KEY,
     )
-    tokens = run(make_executor(), prefill(0, 0, [1, 2, 3], [0, 1]), swap_out, swap_in)
-    assert list(tokens[2]) == expected_tokens([1, 2, 3], 2)[1:]
+    with pytest.raises(InvariantViolated, match="block 1 is on its way out"):
+        run(make_executor(), prefill(0, 0, [1, 2, 3], [0, 1]), both)
 
 
 WRONG_PLANS = {

@@ -85,19 +85,20 @@ PLAN_FAULTS = [
     Fault(
         what="blocks are swapped in before others leave their place",
         function=Worker._move_blocks,
-        old=(
-            "if plan.swap_out_sources:\n"
-            "        self.pool.swap_out(plan.swap_out_sources, plan.swap_out_destinations)\n"
-            "    if plan.swap_in_destinations:\n"
-            "        self.pool.swap_in(plan.swap_in_sources, plan.swap_in_destinations)"
-        ),
+        old="self.pool.swap_out(*columns)",
         new=(
-            "if plan.swap_in_destinations:\n"
-            "        self.pool.swap_in(plan.swap_in_sources, plan.swap_in_destinations)\n"
-            "    if plan.swap_out_sources:\n"
-            "        self.pool.swap_out(plan.swap_out_sources, plan.swap_out_destinations)"
+            "slots = plan.swap_in_sources\n"
+            "        self.pool.swap_in(slots, plan.swap_in_destinations, plan.swap_in_keys)\n"
+            "        self.pool.swap_out(*columns)"
         ),
         noticed_by="test_blocks_are_swapped_out_before_others_take_their_place",
+    ),
+    Fault(
+        what="a swapped block without a key passes",
+        function=_check_lengths,
+        old="len(plan.swap_out_keys) == KEY_WORDS * len(plan.swap_out_sources)",
+        new="True",
+        noticed_by="test_every_swapped_block_has_a_key",
     ),
     Fault(
         what="a copied block gets the contents of the wrong side",

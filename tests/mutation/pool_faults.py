@@ -3,22 +3,51 @@
 from engine.worker.block_copy_time import measure_block_copy_s
 from engine.worker.kv_pool import KVPool, _check_room
 from engine.worker.memory_budget import MemoryBudget, share_out
+from engine.worker.swap_arena import SharedMemory
 from tests.mutation.mutant import Fault
 
 POOL_FAULTS = [
     Fault(
         what="blocks come back from the wrong slots",
         function=KVPool.swap_in,
-        old="slots.tolist(), self.kv, blocks.tolist()",
-        new="slots.tolist()[::-1], self.kv, blocks.tolist()",
+        old="self.arena.blocks, sources, self.kv, blocks.tolist()",
+        new="self.arena.blocks, sources[::-1], self.kv, blocks.tolist()",
         noticed_by="test_blocks_that_were_swapped_out_come_back_where_they_are_wanted",
     ),
     Fault(
         what="blocks leave for the slots of their own ids",
         function=KVPool.swap_out,
-        old="self._swap, slots.tolist()",
-        new="self._swap, [block % len(self._swap) for block in blocks]",
+        old="self.kv, sources, self.arena.blocks, targets",
+        new="self.kv, sources, self.arena.blocks, [block % 3 for block in sources]",
         noticed_by="test_blocks_that_were_swapped_out_come_back_where_they_are_wanted",
+    ),
+    Fault(
+        what="checksums are not compared",
+        function=KVPool.swap_in,
+        old="(headers != expected).any(1)",
+        new="(headers[:, :4] != expected[:, :4]).any(1)",
+        noticed_by="test_a_slot_that_holds_another_block_or_a_changed_one_is_noticed",
+    ),
+    Fault(
+        what="keys are not compared",
+        function=KVPool.swap_in,
+        old="(headers != expected).any(1)",
+        new="(headers[:, 4:] != expected[:, 4:]).any(1)",
+        noticed_by="test_a_slot_that_holds_another_block_or_a_changed_one_is_noticed",
+    ),
+    Fault(
+        what="a step writes a block that is still on its way out",
+        function=KVPool.protect,
+        old="self._runtime.wait_for([",
+        new="list([",
+        noticed_by="test_steps_wait_for_copies_of_blocks_that_they_write_and_for_no_others",
+    ),
+    Fault(
+        what="the view of shared memory is not kept",
+        function=SharedMemory.take,
+        old="alias.view = self._view",
+        new="pass",
+        noticed_by="test_shared_memory_keeps_its_view",
     ),
     Fault(
         what="a pool that just holds the longest sequence is refused",
@@ -37,8 +66,8 @@ POOL_FAULTS = [
     Fault(
         what="the swap space is counted in bytes of one layer",
         function=KVPool.__init__,
-        old="config.swap_bytes // block_bytes",
-        new="config.swap_bytes // (block_bytes // model.num_layers)",
+        old="(config.swap_bytes or 0) // block_bytes",
+        new="(config.swap_bytes or 0) // (block_bytes // model.num_layers)",
         noticed_by="test_the_swap_space_holds_whole_blocks",
     ),
     Fault(
@@ -72,7 +101,7 @@ POOL_FAULTS = [
     Fault(
         what="a copy costs what two of them take",
         function=measure_block_copy_s,
-        old="(2 * num_blocks)",
+        old="(2 * len(slots))",
         new="num_blocks",
         noticed_by="test_the_cost_is_that_of_one_block_in_one_direction",
     ),

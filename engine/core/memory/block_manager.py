@@ -1,5 +1,6 @@
 """What the scheduler asks of a policy for the KV cache: the block manager."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,11 +34,15 @@ class Allocation:
         update: its whole block table.
         num_cached: leading tokens whose keys and values are there already, or will be once the
             first sequence of the group has been prefilled that far.
+        num_restored: the last of them, which come from the swap space.
+        swap_ins: (swap block, GPU block) pairs that bring them.
     """
 
     sequence: Sequence
     update: BlockTableUpdate
     num_cached: int
+    num_restored: int = 0
+    swap_ins: tuple[tuple[int, int], ...] = ()
 
 
 class BlockManager(Protocol):
@@ -108,7 +113,7 @@ class BlockManager(Protocol):
         """Copy a group to the swap space; its GPU blocks stay its own until they are freed.
 
         Returns:
-            (GPU block, swap block) pairs, shared blocks once.
+            (GPU block, swap block) pairs, shared blocks once; what is there already is left out.
         """
         ...
 
@@ -126,6 +131,38 @@ class BlockManager(Protocol):
 
     def discard(self, group: SequenceGroup) -> None:
         """Free swap blocks that only ended sequences of a group hold, if there are any."""
+        ...
+
+    def swap_keys(self, swap_blocks: Iterable[int]) -> bytes:
+        """What swap blocks hold, or will once they are copied: 32 bytes each."""
+        ...
+
+    def finish_plan(self) -> list[tuple[int, int]]:
+        """Note that all else of a plan is decided, and choose what is saved beside it.
+
+        Returns:
+            (GPU block, swap block) pairs: blocks whose contents the pool loses with this plan, or
+            may lose with a later one, and any block for swap blocks that are to be overwritten.
+        """
+        ...
+
+    def spoil(self, blocks: set[int]) -> set[int]:
+        """Let no later prompt find blocks in use, nor any that were computed from them.
+
+        Args:
+            blocks: the latter are added.
+
+        Returns:
+            Ids of the sequences that hold any of them.
+        """
+        ...
+
+    def spoil_swapped(self, swap_blocks: Iterable[int]) -> None:
+        """Let no later prompt find what swap blocks hold."""
+        ...
+
+    def give_up(self, group: SequenceGroup) -> None:
+        """Free all swap blocks of a group, which will be recomputed."""
         ...
 
     def usage(self) -> MemoryUsage:

@@ -3,6 +3,7 @@
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import islice
 
 
 class BlockPool:
@@ -24,6 +25,8 @@ class BlockPool:
         self._free = list(range(num_blocks - 1, -1, -1))
         self._is_kept = bytearray(num_blocks)
         self._unused_kept: OrderedDict[int, None] = OrderedDict()
+        # of those, the ones that `take_unsaved` has not named
+        self._unsaved: dict[int, None] = {}
 
     @property
     def num_free(self) -> int:
@@ -39,6 +42,11 @@ class BlockPool:
     def num_unused_pinned(self) -> int:
         """Blocks without a reference that are pinned."""
         return self._num_unused_pinned
+
+    @property
+    def num_empty(self) -> int:
+        """Blocks that can be allocated and hold nothing worth keeping."""
+        return len(self._free)
 
     def references(self, block: int) -> int:
         """References to a block."""
@@ -74,11 +82,23 @@ class BlockPool:
         assert self._references[block] > 0
         self._is_kept[block] = True
 
+    def drop(self, block: int) -> None:
+        """Do not keep the contents of a block in use after all."""
+        assert self._references[block] > 0
+        self._is_kept[block] = False
+
+    def take_unsaved(self, count: int) -> list[int]:
+        """Unused kept blocks, the next to lose their contents first, each once until it is used."""
+        blocks = list(islice(self._unsaved, count))
+        for block in blocks:
+            del self._unsaved[block]
+        return blocks
+
     def pin(self, block: int) -> None:
         """Never allocate a kept block until it has been unpinned as often as it was pinned."""
         assert self._is_kept[block]
         if self.is_free(block):
-            del self._unused_kept[block]
+            self._take_kept(block)
             self._num_unused_pinned += 1
         self._pins[block] += 1
 
@@ -88,24 +108,29 @@ class BlockPool:
         self._pins[block] -= 1
         if self.is_free(block):
             self._num_unused_pinned -= 1
-            self._unused_kept[block] = None
+            self._unused_kept[block] = self._unsaved[block] = None
 
     def _take_unused(self, block: int) -> None:
         if self._pins[block]:
             self._num_unused_pinned -= 1
         else:
-            del self._unused_kept[block]
+            self._take_kept(block)
+
+    def _take_kept(self, block: int) -> None:
+        del self._unused_kept[block]
+        self._unsaved.pop(block, None)
 
     def _give_back(self, block: int) -> None:
         if self._pins[block]:
             self._num_unused_pinned += 1
         elif self._is_kept[block]:
-            self._unused_kept[block] = None
+            self._unused_kept[block] = self._unsaved[block] = None
         else:
             self._free.append(block)
 
     def _evict(self) -> int:
         block, _ = self._unused_kept.popitem(last=False)
+        self._unsaved.pop(block, None)
         self._is_kept[block] = False
         if self._on_evict is not None:
             self._on_evict(block)

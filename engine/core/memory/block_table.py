@@ -1,7 +1,7 @@
 """Block tables: from a sequence's logical blocks to physical ones (paper, section 4.2)."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 
@@ -38,3 +38,20 @@ def num_common_blocks(some: list[int], others: list[int]) -> int:
             break
         num_common += 1
     return num_common
+
+
+def spread(blocks: set[int], tables: Mapping[int, BlockTable]) -> set[int]:
+    """Add to blocks all that were computed from them; returns the keys of the tables with any.
+
+    What follows a block in a table was computed from it, and other tables may have it as well.
+    """
+    found: set[int] = set()
+    num_before = -1
+    while num_before != len(found):
+        num_before = len(found)
+        for key, table in tables.items():
+            start = next((i for i, block in enumerate(table.blocks) if block in blocks), None)
+            if start is not None:
+                blocks.update(table.blocks[start:])
+                found.add(key)
+    return found

@@ -2,11 +2,13 @@
 
 from array import array
 from collections import Counter
-from itertools import takewhile
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from itertools import takewhile, zip_longest
 
 from engine.core.memory.block_manager import NO_UPDATE, Allocation, BlockTableUpdate
 from engine.core.memory.block_pool import BlockPool
-from engine.core.memory.block_table import BlockTable, num_common_blocks, num_new_blocks
+from engine.core.memory.block_table import BlockTable, num_common_blocks, num_new_blocks, spread
 from engine.core.memory.headroom import NO_HEADROOM, Headroom
 from engine.core.memory.pinned_prefixes import (
     NO_PINS,
@@ -20,7 +22,7 @@ from engine.core.memory.swap_space import SwapSpace
 from engine.core.sequence import UNFINISHED, Sequence
 from engine.core.sequence_group import SequenceGroup
 from engine.integers import div_ceil
-from engine.types import MemoryUsage
+from engine.types import IntColumn, MemoryUsage
 
 _NO_TABLE = BlockTable([])
 
@@ -48,7 +50,8 @@ class PagedBlockManager:
         Args:
             num_blocks: blocks of the pool.
             block_size: tokens per block.
-            num_swap_blocks: blocks that fit the swap space.
+            num_swap_blocks: blocks that fit the swap space. Groups may hold as many of them as the
+                pool has blocks (paper, section 4.5).
             headroom: what stays free when a group enters.
             prefix_cache: whether full blocks are kept for later prompts.
             pins: what pinned prefixes may take.
@@ -57,7 +60,8 @@ class PagedBlockManager:
         self.prefixes: PinnedPrefixes | NoPinnedPrefixes = NoPinnedPrefixes()
         if prefix_cache:
             cache = PrefixCache()
-            self._pool = BlockPool(num_blocks, on_evict=cache.forget)
+            self._pool = BlockPool(num_blocks, on_evict=self._save_evicted)
+            self._cache = cache
             self._index = PrefixIndex(self._pool, cache, block_size)
             self.prefixes = PinnedPrefixes(self._pool, cache, block_size, pins)
         else:
@@ -65,19 +69,33 @@ class PagedBlockManager:
         self._block_size = block_size
         self._headroom = headroom
         self._tables: dict[int, BlockTable] = {}
-        self._swap = SwapSpace(num_swap_blocks)
+        self._swap = SwapSpace(num_swap_blocks, most_swapped=num_blocks)
+        self._most_saved = 0
+        # of blocks that the next plan hands out anew
+        self._evicted: list[tuple[int, int]] = []
         # tokens in each block in use, their sum, and that of the lengths of all tables
         self._filled = array("i", bytes(4 * num_blocks))
         self._num_filled = 0
         self._num_logical = 0
+
+    def use_second_level(self, most_saved: int, keys: IntColumn) -> None:
+        """Make what swapped groups leave free a second level of the prefix cache.
+
+        Args:
+            most_saved: blocks that each plan may copy there before the pool loses them.
+            keys: what is there already, see `Capacity`.
+        """
+        self._most_saved = most_saved
+        self._swap.adopt(keys)
 
     def can_allocate(self, group: SequenceGroup) -> bool:
         """See `BlockManager.can_allocate`; nothing is kept free in an empty pool."""
         first, *others = group.live
         hits = self._index.match(group, first)
         num_blocks = self._num_blocks(first.num_known) - len(hits)
-        num_shared = self._num_shared_blocks(group)
-        num_blocks += sum(self._num_blocks(other.num_known) - num_shared for other in others)
+        num_blocks += sum(
+            self._num_blocks(other.num_known) - self._num_shared_blocks(other) for other in others
+        )
         # a hit that no sequence uses counts as free until it is shared, unless it is pinned
         num_blocks += sum(self._pool.is_free(block) for block in hits)
         return self._has_room(num_blocks)
@@ -86,13 +104,21 @@ class PagedBlockManager:
         """See `BlockManager.allocate` (paper, section 4.3).
 
         The first sequence shares what the prefix cache has of its prompt, and gets new blocks for
-        the rest. There are others if the group was preempted after it had forked: they share the
-        full blocks of the prompt with the first, as they did before (section 4.4).
+        the rest, some of which the swap space may have. There are others if the group was preempted
+        after it had forked: they share the full blocks of the prompt with the first, as they did
+        before (section 4.4).
         """
         first, *others = group.live
-        allocations = [self._allocate(group, first, self._index.match(group, first))]
-        prefix = self._tables[first.sequence_id].blocks[: self._num_shared_blocks(group)]
-        return allocations + [self._allocate(group, other, prefix) for other in others]
+        hits = self._index.match(group, first)
+        swapped = self._swap.match(self._index.missing_keys(first, len(hits)))
+        # before others are evicted, whose places these could be
+        self._swap.read(swapped)
+        allocations = [self._allocate(group, first, hits, swapped)]
+        blocks = self._tables[first.sequence_id].blocks
+        return allocations + [
+            self._allocate(group, other, blocks[: self._num_shared_blocks(other)])
+            for other in others
+        ]
 
     def can_append(self, sequence_ids: list[int]) -> bool:
         """See `BlockManager.can_append`."""
@@ -200,12 +226,16 @@ class PagedBlockManager:
 
     def swap_out(self, group: SequenceGroup) -> list[tuple[int, int]]:
         """See `BlockManager.swap_out` (paper, section 4.5); a shared block is copied once."""
-        swap_blocks = self._swap.store(self._distinct_blocks(group))
+        tables, keys = {}, {}
         for sequence in group.live:
-            table = self._tables[sequence.sequence_id]
-            # the same sharing as in the pool, so that it can be restored
-            self._swap.tables[sequence.sequence_id] = [swap_blocks[block] for block in table.blocks]
-        return list(swap_blocks.items())
+            self.mark_computed(sequence)
+            blocks = tables[sequence.sequence_id] = self._tables[sequence.sequence_id].blocks
+            hashes = self._index.keys(sequence.sequence_id)
+            # beyond the full blocks there are some that no prompt can ask for
+            for block, key in zip_longest(blocks, hashes):
+                if block not in keys:
+                    keys[block] = key or self._swap.tag(group.request.request_id)
+        return self._swap.store(tables, keys)
 
     def can_swap_in(self, group: SequenceGroup) -> bool:
         """See `BlockManager.can_swap_in`; nothing is kept free in an empty pool."""
@@ -234,6 +264,7 @@ class PagedBlockManager:
             self._index.enter(group, sequence, 0)
             self._fill(table, sequence.num_scheduled)
             allocations.append(_allocation(sequence, table, sequence.num_scheduled))
+        self._swap.read(blocks)
         self._swap.discard(group.sequences)
         return list(blocks.items()), allocations
 
@@ -241,13 +272,60 @@ class PagedBlockManager:
         """See `BlockManager.discard`."""
         self._swap.discard([s for s in group.sequences if s.finish_reason is not UNFINISHED])
 
+    def swap_keys(self, swap_blocks: Iterable[int]) -> bytes:
+        """See `BlockManager.swap_keys`."""
+        return self._swap.keys(swap_blocks)
+
+    def finish_plan(self) -> list[tuple[int, int]]:
+        """See `BlockManager.finish_plan`; an empty half of the pool is not worth a copy."""
+        pairs, self._evicted = self._evicted, []
+        if 2 * self._pool.num_empty < self._pool.num_blocks:
+            for block in self._pool.take_unsaved(self._most_saved):
+                key = self._index.key(block)
+                swap_block = None if key is None else self._swap.insert(key)
+                if swap_block is not None:
+                    pairs.append((block, swap_block))
+        # overwritten, so that nobody finds them after the death of this process either
+        pairs += [(0, swap_block) for swap_block in self._swap.take_spoiled()]
+        self._swap.end_plan()
+        return pairs
+
+    def spoil(self, blocks: set[int]) -> set[int]:
+        """See `BlockManager.spoil`."""
+        sequence_ids = spread(blocks, self._tables)
+        for block in blocks:
+            self._index.forget(block)
+        return sequence_ids
+
+    def spoil_swapped(self, swap_blocks: Iterable[int]) -> None:
+        """See `BlockManager.spoil_swapped`."""
+        self._swap.spoil(swap_blocks)
+
+    def give_up(self, group: SequenceGroup) -> None:
+        """See `BlockManager.give_up`."""
+        self._swap.discard(group.sequences)
+
+    def _save_evicted(self, block: int) -> None:
+        """Let the cache forget a block, and save what no plan has saved before."""
+        key = self._index.key(block)
+        self._cache.forget(block)
+        swap_block = self._swap.insert(key) if key is not None and self._most_saved else None
+        if swap_block is not None:
+            self._evicted.append((block, swap_block))
+
     def _has_room(self, num_blocks: int) -> bool:
         """Whether a group that enters can have so many blocks, and the headroom stays free."""
         num_kept_free = self._headroom.num_kept_free(self._pool.num_blocks, len(self._tables))
         return num_blocks + num_kept_free <= self._pool.num_free
 
-    def _allocate(self, group: SequenceGroup, sequence: Sequence, prefix: list[int]) -> Allocation:
-        """Make a block table that begins with the shared blocks of a prefix."""
+    def _allocate(
+        self,
+        group: SequenceGroup,
+        sequence: Sequence,
+        prefix: list[int],
+        swapped: Collection[int] = (),
+    ) -> Allocation:
+        """Make a block table that begins with the shared blocks of a prefix, then swapped ones."""
         for block in prefix:
             self._pool.share(block)
         num_new = self._num_blocks(sequence.num_known) - len(prefix)
@@ -255,10 +333,18 @@ class PagedBlockManager:
         self._tables[sequence.sequence_id] = table
         self._index.enter(group, sequence, len(prefix))
         self._fill(table, sequence.num_known)
-        return _allocation(sequence, table, len(prefix) * self._block_size)
+        restored = table.blocks[: len(prefix) + len(swapped)]
+        self._index.mark_restored(sequence, restored)
+        swap_ins = tuple(zip(swapped, restored[len(prefix) :], strict=True))
+        allocation = _allocation(sequence, table, len(restored) * self._block_size)
+        if not swap_ins:
+            return allocation
+        num_restored = len(swap_ins) * self._block_size
+        return replace(allocation, num_restored=num_restored, swap_ins=swap_ins)
 
-    def _num_shared_blocks(self, group: SequenceGroup) -> int:
-        return len(group.request.prompt) // self._block_size
+    def _num_shared_blocks(self, sequence: Sequence) -> int:
+        """Full blocks of the prompt, but that a token is left to compute."""
+        return min(len(sequence.prompt), sequence.num_known - 1) // self._block_size
 
     def _distinct_blocks(self, group: SequenceGroup) -> list[int]:
         tables = (self._tables[sequence.sequence_id] for sequence in group.live)

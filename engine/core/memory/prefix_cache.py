@@ -83,6 +83,10 @@ class PrefixCache:
         self._links[block] = link
         return True
 
+    def link(self, block: int) -> Link | None:
+        """What an indexed block holds."""
+        return self._links.get(block)
+
     def forget(self, block: int) -> None:
         """Drop a block whose contents are about to change."""
         del self._blocks[self._links.pop(block).key]

@@ -23,6 +23,21 @@ class NoPrefixIndex:
         """See `PrefixIndex.match`."""
         return []
 
+    def missing_keys(self, sequence: Sequence, num_found: int) -> list[bytes]:
+        """See `PrefixIndex.missing_keys`."""
+        return []
+
+    def keys(self, sequence_id: int) -> list[bytes]:
+        """See `PrefixIndex.keys`."""
+        return []
+
+    def key(self, block: int) -> bytes | None:
+        """See `PrefixIndex.key`."""
+        return None
+
+    def forget(self, block: int) -> None:
+        """See `PrefixIndex.forget`."""
+
     def enter(self, group: SequenceGroup, sequence: Sequence, num_indexed: int) -> None:
         """See `PrefixIndex.enter`."""
 
@@ -31,6 +46,9 @@ class NoPrefixIndex:
 
     def mark_computed(self, sequence: Sequence, blocks: list[int]) -> None:
         """See `PrefixIndex.mark_computed`."""
+
+    def mark_restored(self, sequence: Sequence, blocks: list[int]) -> None:
+        """See `PrefixIndex.mark_restored`."""
 
     def leave(self, sequence_id: int) -> None:
         """See `PrefixIndex.leave`."""
@@ -56,6 +74,29 @@ class PrefixIndex:
         self._next_in_line = sequence.sequence_id, chain
         return self._cache.match(chain.links[:num_blocks])
 
+    def missing_keys(self, sequence: Sequence, num_found: int) -> list[bytes]:
+        """Keys of what follows the blocks that `match` has just found for a sequence."""
+        if self._next_in_line is None or self._next_in_line[0] != sequence.sequence_id:
+            return []
+        num_blocks = (sequence.num_known - 1) // self._block_size
+        return [link.key for link in self._next_in_line[1].links[num_found:num_blocks]]
+
+    def keys(self, sequence_id: int) -> list[bytes]:
+        """Keys of the leading blocks of a sequence that are indexed, in these blocks or others."""
+        indexed = self._chains[sequence_id]
+        return [link.key for link in indexed.chain.links[: indexed.num_indexed]]
+
+    def key(self, block: int) -> bytes | None:
+        """The key of an indexed block."""
+        link = self._cache.link(block)
+        return None if link is None else link.key
+
+    def forget(self, block: int) -> None:
+        """Let a block in use not be found any more."""
+        if self._cache.link(block) is not None:
+            self._cache.forget(block)
+            self._pool.drop(block)
+
     def enter(self, group: SequenceGroup, sequence: Sequence, num_indexed: int) -> None:
         """Note that a sequence is in the pool now.
 
@@ -76,12 +117,18 @@ class PrefixIndex:
         Args:
             blocks: the sequence's block table.
         """
-        before = self._chains.get(sequence.sequence_id)
-        if before is None:
-            return
         # only what is computed, and only what is known: a token in flight has no key yet
         num_blocks = min(sequence.num_scheduled, sequence.num_known) // self._block_size
-        if num_blocks <= before.num_indexed:
+        self._index(sequence, blocks[:num_blocks])
+
+    def mark_restored(self, sequence: Sequence, blocks: list[int]) -> None:
+        """Index leading blocks of a sequence, whose contents the next plan brings back."""
+        self._index(sequence, blocks)
+
+    def _index(self, sequence: Sequence, blocks: list[int]) -> None:
+        """Index full blocks that a sequence begins with, and that hold known tokens."""
+        before, num_blocks = self._chains.get(sequence.sequence_id), len(blocks)
+        if before is None or num_blocks <= before.num_indexed:
             return
         chain = self._extended(before.chain, sequence, num_blocks)
         for index in range(before.num_indexed, num_blocks):

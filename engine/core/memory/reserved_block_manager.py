@@ -1,5 +1,6 @@
 """Contiguous KV memory reserved in advance, as in Orca: the paper's baselines (section 6.1)."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from engine.core.memory.block_manager import NO_UPDATE, Allocation, BlockTableUpdate
@@ -164,6 +165,24 @@ class ReservedBlockManager:
 
     def discard(self, group: SequenceGroup) -> None:
         """See `BlockManager.discard`."""
+
+    def swap_keys(self, swap_blocks: Iterable[int]) -> bytes:
+        """See `BlockManager.swap_keys`."""
+        return b""
+
+    def finish_plan(self) -> list[tuple[int, int]]:
+        """See `BlockManager.finish_plan`."""
+        return []
+
+    def spoil(self, blocks: set[int]) -> set[int]:
+        """See `BlockManager.spoil`."""
+        return set()
+
+    def spoil_swapped(self, swap_blocks: Iterable[int]) -> None:
+        """See `BlockManager.spoil_swapped`."""
+
+    def give_up(self, group: SequenceGroup) -> None:
+        """See `BlockManager.give_up`."""
 
     def usage(self) -> MemoryUsage:
         """See `BlockManager.usage`."""

@@ -5,7 +5,7 @@ blocks may still be running, so its row and blocks are freed with a delay. What 
 prompt and output, stays in the prefix cache until its blocks are needed.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from engine.core.memory.block_manager import BlockManager
 from engine.core.scheduling.row_allocator import RowAllocator
@@ -33,6 +33,12 @@ class DeferredRelease:
             self._sequences.append(sequence)
         self._release()
 
+    def spoil(self, sequence_ids: Collection[int]) -> None:
+        """Keep nothing of what these sequences have computed."""
+        for sequence in self._sequences:
+            if sequence.sequence_id in sequence_ids:
+                sequence.spoil()
+
     def release_reserved_rows(self, group: SequenceGroup) -> None:
         """Free the rows of siblings that were not forked yet, at once: no plan touches them."""
         for row in group.release_reserved_rows():
@@ -50,7 +56,7 @@ class DeferredRelease:
                 kept.append(sequence)
                 continue
             # what led to logits that are not finite may be broken itself: it is not found again
-            if sequence.finish_reason is not FinishReason.ERROR:
+            if sequence.finish_reason is not FinishReason.ERROR and not sequence.is_spoiled:
                 self._block_manager.mark_computed(sequence)
             self._block_manager.free(sequence.sequence_id)
             self._rows.free(sequence.release_row())

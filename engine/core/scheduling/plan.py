@@ -2,13 +2,13 @@
 
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.core.memory.block_manager import BlockTableUpdate
 from engine.core.scheduling.row_allocator import RowAllocator
 from engine.core.sequence import Sequence
 from engine.core.sequence_group import Member, SequenceGroup
-from engine.types import RowAdmission, StepPlan, int32
+from engine.types import RowAdmission, StepPlan, int32, int64
 
 
 class _Pairs:
@@ -33,6 +33,8 @@ class PlannedStep:
         prefilled: the group of each prefill chunk.
         num_recomputed, num_swapped_out: groups that were preempted, by kind.
         num_cached_tokens: tokens of groups that enter the batch, found in the prefix cache.
+        num_restored_tokens: those of them that come from the swap space.
+        dropped: ids of requests whose results are worthless, for they come from spoiled blocks.
     """
 
     plan: StepPlan | None
@@ -41,6 +43,8 @@ class PlannedStep:
     num_recomputed: int
     num_swapped_out: int
     num_cached_tokens: int
+    num_restored_tokens: int = 0
+    dropped: set[int] = field(default_factory=set)
 
 
 class PlanBuilder:
@@ -63,13 +67,16 @@ class PlanBuilder:
         self._num_recomputed = 0
         self._num_swapped_out = 0
         self._num_cached_tokens = 0
+        self._num_restored_tokens = 0
         self._admissions: list[RowAdmission] = []
         # by (row, index) and by row: a device writes all at once, so nothing may be written twice
         self._appends: dict[tuple[int, int], int] = {}
         self._last_tokens: dict[int, int] = {}
         self._forks = _Pairs()
         self._swap_outs = _Pairs()
+        self._swap_out_keys = int64()
         self._swap_ins = _Pairs()
+        self._swap_in_keys = int64()
         self._copies = _Pairs()
         self._prefills = _Pairs()
         self._prefill_counts = int32()
@@ -104,24 +111,31 @@ class PlanBuilder:
         """Write a row's last token, where the row has not sampled it itself."""
         self._last_tokens[sequence.row] = sequence.last_known
 
-    def swap_out(self, pairs: list[tuple[int, int]]) -> None:
-        """Copy the (GPU block, swap block) pairs of a preempted group."""
+    def swap_out(self, pairs: list[tuple[int, int]], keys: bytes) -> None:
+        """Copy the (GPU block, swap block) pairs of a preempted group; keys: what they hold."""
         self._num_swapped_out += 1
+        self.save(pairs, keys)
+
+    def save(self, pairs: list[tuple[int, int]], keys: bytes) -> None:
+        """Copy (GPU block, swap block) pairs; keys: what they hold."""
         for block, swap_block in pairs:
             self._swap_outs.add(block, swap_block)
+        self._swap_out_keys.frombytes(keys)
 
-    def swap_in(self, pairs: list[tuple[int, int]]) -> None:
-        """Copy the (swap block, GPU block) pairs of a group that comes back."""
+    def swap_in(self, pairs: Iterable[tuple[int, int]], keys: bytes) -> None:
+        """Copy the (swap block, GPU block) pairs of a group; keys: what they should hold."""
         for swap_block, block in pairs:
             self._swap_ins.add(swap_block, block)
+        self._swap_in_keys.frombytes(keys)
 
     def count_recomputed(self) -> None:
         """Count a preempted group that is prefilled again; the workers need not know."""
         self._num_recomputed += 1
 
-    def count_cached(self, num_tokens: int) -> None:
-        """Count tokens that a group has found in the prefix cache."""
+    def count_cached(self, num_tokens: int, num_restored: int) -> None:
+        """Count tokens that a group has found in the prefix cache, some in the swap space."""
         self._num_cached_tokens += num_tokens
+        self._num_restored_tokens += num_restored
 
     def decode(self, sequences: list[Member]) -> None:
         """Feed the last token of each one's row and sample the next."""
@@ -154,16 +168,19 @@ class PlanBuilder:
     def build(self, rows: RowAllocator) -> PlannedStep:
         """Finish the step. Rows that were freed go with its plan, if there is one."""
         return PlannedStep(
-            plan=None if self._is_empty() else self._make_plan(rows.take_freed()),
+            plan=None if self.is_empty else self._make_plan(rows.take_freed()),
             # in the order of `StepPlan.sampled_rows`
             sampled=self._decodes + self._ended_prefills + self._siblings,
             prefilled=self._prefilled,
             num_recomputed=self._num_recomputed,
             num_swapped_out=self._num_swapped_out,
             num_cached_tokens=self._num_cached_tokens,
+            num_restored_tokens=self._num_restored_tokens,
         )
 
-    def _is_empty(self) -> bool:
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing for the workers to do."""
         has_tokens = self._decodes or self._prefill_counts
         moves_blocks = self._swap_outs.first or self._copies.first
         # what was decided about rows and blocks must reach the workers even if nothing is computed
@@ -183,8 +200,10 @@ class PlanBuilder:
             token_values=int32(list(self._last_tokens.values())),
             swap_out_sources=self._swap_outs.first,
             swap_out_destinations=self._swap_outs.second,
+            swap_out_keys=self._swap_out_keys,
             swap_in_sources=self._swap_ins.first,
             swap_in_destinations=self._swap_ins.second,
+            swap_in_keys=self._swap_in_keys,
             copy_sources=self._copies.first,
             copy_destinations=self._copies.second,
             decode_rows=int32([sequence.row for _, sequence in self._decodes]),
@@ -222,4 +241,6 @@ def _check(plan: StepPlan, max_num_tokens: int) -> None:
     destinations = set(plan.copy_destinations)
     assert len(destinations) == len(plan.copy_destinations)
     assert destinations.isdisjoint(plan.copy_sources)
+    swap_blocks = set(plan.swap_out_destinations)
+    assert len(swap_blocks) == len(plan.swap_out_destinations)
     assert set(plan.fork_children).isdisjoint(plan.fork_parents)

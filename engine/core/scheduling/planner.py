@@ -7,9 +7,13 @@ Each step mixes one token of every running sequence with chunks of prompts, unde
     3. prefills: further chunks of prompts that are being prefilled
     4. groups that enter: swapped ones come back, waiting ones get blocks and start their prefill
 
+    5. copies of blocks that the pool may lose soon to the swap space
+
 When blocks run out the latest group is preempted as a whole: its blocks are swapped out, or they
 are dropped and its tokens prefilled again later.
 """
+
+from collections.abc import Iterable
 
 from engine.core.decoding.decoding import BeamFork
 from engine.core.memory.block_manager import NO_UPDATE, Allocation, BlockManager, BlockTableUpdate
@@ -60,6 +64,9 @@ class Planner:
         # where blocks ran out for running groups, no other group gets any in the same step
         if had_room:
             self._plan_entries(builder)
+        if not builder.is_empty:
+            pairs = self._block_manager.finish_plan()
+            builder.save(pairs, self._swap_keys(slot for _, slot in pairs))
         return builder.build(self._rows)
 
     def should_wait(self) -> bool:
@@ -155,7 +162,7 @@ class Planner:
     def _swap_in(self, builder: PlanBuilder, group: SequenceGroup) -> None:
         """Bring a group back from the swap space (section 4.5); it decodes in the same step."""
         pairs, allocations = self._block_manager.swap_in(group)
-        builder.swap_in(pairs)
+        builder.swap_in(pairs, self._swap_keys(slot for slot, _ in pairs))
         self._enter(builder, group, allocations)
         for allocation in allocations:
             sequence = allocation.sequence
@@ -175,7 +182,9 @@ class Planner:
         allocations = self._block_manager.allocate(group)
         self._enter(builder, group, allocations)
         # only the first looks into the cache; the others share what the first has
-        builder.count_cached(allocations[0].num_cached)
+        swap_ins = allocations[0].swap_ins
+        builder.swap_in(swap_ins, self._swap_keys(slot for slot, _ in swap_ins))
+        builder.count_cached(allocations[0].num_cached, allocations[0].num_restored)
         group.start_prefill([allocation.num_cached for allocation in allocations])
         self._prefilling.append(group)
         self._prefill_group(builder, group)
@@ -246,6 +255,9 @@ class Planner:
         builder.update_table(sibling, BlockTableUpdate(tuple(enumerate(table))))
         builder.sibling(group, sibling, parent)
 
+    def _swap_keys(self, swap_blocks: Iterable[int]) -> bytes:
+        return self._block_manager.swap_keys(swap_blocks)
+
     def _can_append(self, sequences: list[Sequence]) -> bool:
         return self._block_manager.can_append([sequence.sequence_id for sequence in sequences])
 
@@ -268,14 +280,18 @@ class Planner:
         a prefill of its prompt and what it has generated, as if that were one longer prompt.
         """
         swap = self._prefers_swap(group)
+        last_step = -1
         if swap:
-            builder.swap_out(self._block_manager.swap_out(group))
+            pairs = self._block_manager.swap_out(group)
+            builder.swap_out(pairs, self._swap_keys(slot for _, slot in pairs))
+            # if all is there already, this plan does not touch it, and there may be none at all
+            last_step = builder.step if pairs else -1
         else:
             builder.count_recomputed()
             for sequence in group.live:
                 # what the cache still has of it when it comes back need not be computed again
                 self._block_manager.mark_computed(sequence)
-        self._queues.preempt(group, swap=swap, step=builder.step)
+        self._queues.preempt(group, swap=swap, step=last_step)
         self._deferred_release.add(group.with_row)
         self._deferred_release.release_reserved_rows(group)
 

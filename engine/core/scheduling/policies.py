@@ -14,6 +14,7 @@ from engine.core.scheduling.preemption import (
     Preemption,
     SharedPreemption,
 )
+from engine.integers import div_ceil
 from engine.types import Capacity
 
 
@@ -25,7 +26,7 @@ def make_block_manager(config: SchedulerConfig, capacity: Capacity) -> BlockMana
     """
     config.check_pinned_share(capacity.num_blocks, capacity.block_size)
     if config.memory_policy == "paged":
-        return PagedBlockManager(
+        manager = PagedBlockManager(
             capacity.num_blocks,
             capacity.block_size,
             num_swap_blocks=capacity.num_swap_blocks,
@@ -36,6 +37,11 @@ def make_block_manager(config: SchedulerConfig, capacity: Capacity) -> BlockMana
                 per_tenant=config.max_pinned_prefixes,
             ),
         )
+        if capacity.num_swap_blocks and config.prefix_cache:
+            # a step fills at most so many blocks, and the pool may lose as many for it
+            most_saved = div_ceil(config.max_num_batched_tokens, capacity.block_size)
+            manager.use_second_level(most_saved, capacity.swap_keys)
+        return manager
     return ReservedBlockManager(
         capacity.num_blocks,
         capacity.block_size,

@@ -59,6 +59,12 @@ class Queues:
         group.preempt(swap=swap, step=step)
         insort(self.swapped if swap else self.waiting, group, key=_arrival)
 
+    def recompute(self, group: SequenceGroup) -> None:
+        """Let a swapped group wait for a prefill instead."""
+        self.remove(group)
+        group.recompute()
+        insort(self.waiting, group, key=_arrival)
+
     def remove(self, group: SequenceGroup) -> None:
         """Take a group out of the queue that it is in."""
         if group.status is Status.RUNNING:

@@ -23,12 +23,13 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from engine.config import EngineConfig
 from engine.errors import EngineError, ServeError, WorkerDied
 from engine.executor.channel import Channel, Listener
-from engine.executor.rank_actor import Place, RankActor
-from engine.executor.several_nodes import find_places, listen
+from engine.executor.rank_actor import Place, RankActor, SwapPlace
+from engine.executor.several_nodes import find_places, is_here, listen
 from engine.runtime.replica.scratch_folder import ScratchFolder
+from engine.runtime.replica.swap_arenas import SwapArenas
 from engine.runtime.replica.watch.gang_process import GangProcess, explain
 from engine.runtime.scheduler_actor import SchedulerActor
-from engine.types import Capacity
+from engine.types import KEY_WORDS, Capacity, IntColumn, int64
 
 logger = logging.getLogger(__name__)
 
@@ -140,11 +141,17 @@ class Gang:
         await _discard([self._scheduler, *self._ranks], self._folder)
 
 
-async def start_gang(config: EngineConfig, options: GangOptions) -> Gang:
+async def start_gang(
+    config: EngineConfig, options: GangOptions, arenas: SwapArenas | None = None
+) -> Gang:
     """Start the processes, load the weights and connect the channels.
 
     Inside a placement group, the scheduler shares bundle 0 with the caller and rank i takes bundle
     i + 1.
+
+    Args:
+        arenas: memory for the swap space, which outlives the gang; without it each rank allocates
+            its own.
 
     Raises:
         ServeError: what a rank raised on purpose while loading, such as a ConfigError; no process
@@ -161,7 +168,11 @@ async def start_gang(config: EngineConfig, options: GangOptions) -> Gang:
         processes.append(scheduler)
         await asyncio.gather(*(process.find() for process in processes))
         places = await _place(ranks, options.locate) if options.spans_nodes else None
-        capacity = await _load(ranks)
+        swap_spaces: Sequence[SwapPlace | None] = [None] * len(ranks)
+        if arenas is not None:
+            away = [rank for rank, place in enumerate(places or ()) if not is_here(place)]
+            swap_spaces = await arenas.places(away)
+        capacity = await _load(ranks, swap_spaces)
         channel = await _connect(scheduler, ranks, folder.path, capacity, places)
     except BaseException:
         # also when the caller does not wait any longer
@@ -177,6 +188,24 @@ def common_capacity(capacities: Sequence[Capacity]) -> Capacity:
         num_blocks=min(capacity.num_blocks for capacity in capacities),
         num_swap_blocks=min(capacity.num_swap_blocks for capacity in capacities),
         block_copy_s=max(capacity.block_copy_s for capacity in capacities),
+        swap_keys=_common_keys([capacity.swap_keys for capacity in capacities]),
+    )
+
+
+def _common_keys(columns: Sequence[IntColumn]) -> IntColumn:
+    """The keys of slots that hold the same on all ranks, zeros for the others."""
+    if not all(columns):
+        return int64()
+    slots = (
+        [column[start : start + KEY_WORDS] for column in columns]
+        for start in range(0, min(map(len, columns)), KEY_WORDS)
+    )
+    nothing = int64([0] * KEY_WORDS)
+    return int64(
+        b"".join(
+            (keys[0] if all(key == keys[0] for key in keys) else nothing).tobytes()
+            for keys in slots
+        )
     )
 
 
@@ -222,10 +251,11 @@ async def _place(
         raise EngineError(f"the ranks cannot meet: {_reason(error)}") from error
 
 
-async def _load(ranks: Sequence[GangProcess]) -> Capacity:
+async def _load(ranks: Sequence[GangProcess], swap_spaces: Sequence[SwapPlace | None]) -> Capacity:
     """Load on all ranks at once and log the progress; returns their common capacity."""
     started_s = time.monotonic()
-    loads = asyncio.gather(*(_load_rank(rank) for rank in ranks))
+    calls = zip(ranks, swap_spaces, strict=True)
+    loads = asyncio.gather(*(_load_rank(rank, space) for rank, space in calls))
     progress = asyncio.ensure_future(_log_progress(ranks, started_s))
     try:
         # the first that fails ends the wait, whether the others answer or not
@@ -237,9 +267,9 @@ async def _load(ranks: Sequence[GangProcess]) -> Capacity:
     return common_capacity(capacities)
 
 
-async def _load_rank(rank: GangProcess) -> Capacity:
+async def _load_rank(rank: GangProcess, swap_space: SwapPlace | None) -> Capacity:
     try:
-        capacity: Capacity = await rank.actor.load.remote()
+        capacity: Capacity = await rank.actor.load.remote(swap_space)
     except RayTaskError as error:
         if isinstance(error.cause, ServeError):
             # raised on purpose: the text is enough, without the tracebacks of two processes

@@ -1,5 +1,6 @@
 """Starts an engine replica: its gang, the first token, the pinned prefixes."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -14,6 +15,7 @@ from engine.runtime.replica.pin_at_start import (
     pin_prefixes_of_peers,
 )
 from engine.runtime.replica.supervisor import Supervisor
+from engine.runtime.replica.swap_arenas import SwapArenas
 from engine.types import FinishReason, SamplingParams, int32
 
 
@@ -50,15 +52,22 @@ async def start_replica(
         if is_first and config.scheduler.pinned_prefix_share:
             await pin_prefixes_of_peers(supervisor, await pins_of_peers())
 
+    # every gang of the replica gets the same ones, and finds what the one before it has left there
+    arenas = SwapArenas(config, num_gpus_per_rank=options.num_gpus_per_rank)
     supervisor = Supervisor(
-        partial(start_gang, config, options),
+        partial(start_gang, config, options, arenas),
         config,
         make_ready,
         replica=replica,
         limits=limits,
         is_alive=is_alive,
     )
-    await supervisor.start()
+    supervisor.close_last(arenas.close)
+    try:
+        await supervisor.start()
+    except BaseException:
+        await asyncio.shield(supervisor.close())
+        raise
     return supervisor
 
 

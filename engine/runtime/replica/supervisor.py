@@ -73,6 +73,7 @@ class Supervisor:
         self._replica = replica
         self._limits = limits
         self._is_alive = is_alive
+        self._close_last: list[Callable[[], Awaitable[None]]] = []
         self._admission: Admission | None = None
         self._sessions: dict[int, ClientSession] = {}
         self._session_of: dict[int, ClientSession] = {}
@@ -92,6 +93,10 @@ class Supervisor:
             ServeError: with the reason, if no gang can be started; nothing is left then.
         """
         await self._keeper.start()
+
+    def close_last(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Have `close` end something that all gangs use, when none is left."""
+        self._close_last.append(close)
 
     @property
     def replica(self) -> str:
@@ -196,6 +201,8 @@ class Supervisor:
         self._sessions.clear()
         self._session_of.clear()
         await self._keeper.close()
+        while self._close_last:
+            await self._close_last.pop()()
 
     def take_over(self, capacity: Capacity) -> None:
         """See `GangOwner.take_over`."""

@@ -10,7 +10,7 @@ import torch
 
 from engine.config import EngineConfig
 from engine.model.parallel import connect, local_device
-from engine.types import int32
+from engine.types import KEY_WORDS, IntColumn, int32, int64
 from engine.worker.kv_pool import KVPool
 from kernels.runtime import Runtime
 from kernels.select import select_backend, select_runtime
@@ -49,13 +49,27 @@ def measure_recovery(config: EngineConfig, step_time: StepTime) -> tuple[Recover
         rows.append(
             RecoveryTimes(
                 block_size=size,
-                swap_out_s=_median_s(partial(pool.swap_out, blocks, places), runtime),
-                swap_in_s=_median_s(partial(pool.swap_in, places, blocks), runtime),
+                swap_out_s=_median_s(partial(_swap_out, pool, blocks, places), runtime),
+                swap_in_s=_median_s(partial(_swap_in, pool, places, blocks), runtime),
                 recompute_s=step_time.seconds(prefill),
             )
         )
     parallel.close()
     return tuple(rows)
+
+
+def _swap_out(pool: KVPool, blocks: IntColumn, places: IntColumn) -> None:
+    pool.swap_out(blocks, places, _keys(places))
+    # what is fetched next would otherwise not wait for the copies
+    pool.protect([blocks])
+
+
+def _swap_in(pool: KVPool, places: IntColumn, blocks: IntColumn) -> None:
+    pool.swap_in(places, blocks, _keys(places))
+
+
+def _keys(places: IntColumn) -> IntColumn:
+    return int64([1] * KEY_WORDS * len(places))
 
 
 def _median_s(work: Callable[[], None], runtime: Runtime) -> float:

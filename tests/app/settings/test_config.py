@@ -12,7 +12,7 @@ def test_no_option_is_needed() -> None:
     assert config == AppConfig()
     assert (config.model, config.dtype, config.device) == ("embedded", "auto", "auto")
     assert (config.kv_cache_gib, config.max_model_len, config.num_blocks) == (None, None, None)
-    assert (config.swap_gib, config.preemption, config.prefix_cache) == (0, "auto", True)
+    assert (config.swap_gib, config.preemption, config.prefix_cache) == (None, "auto", True)
     assert (config.memory_policy, config.watermark, config.growth_blocks) == ("paged", 0.01, 0.5)
     assert (config.max_overtakes, config.prompt_share) == (0, 0.5)
     assert config.limits == Limits(max_body_mib=4)

@@ -55,7 +55,11 @@ def test_every_option_has_a_text_and_a_default() -> None:
             "1 to 4096",
         ),
         ("max_model_len", "the model's, as far as the KV cache holds it", "at least 2"),
-        ("swap_gib", "0", "0 to 1024 GiB"),
+        (
+            "swap_gib",
+            "0 on a CPU; on a GPU 0.6 of the node's object store, by GPUs, and at most 16",
+            "0 to 1024 GiB",
+        ),
         ("prefix_cache", "`true`", "`true`, `false`"),
         ("preemption", "`auto`", "`auto`, `swap`, `recompute`"),
         ("limits.max_body_mib", "4", "above 0 to 64 MiB"),

@@ -192,6 +192,43 @@ def test_a_thousand_preemptions_change_no_answer(preemption: Preemption, run_ahe
         assert min(by_kind) >= 300
 
 
+def test_a_spoiled_swap_space_costs_prefills_and_no_answer() -> None:
+    num_spoiled = 0
+    for seed in range(16):
+        num_spoiled += _run_spoiled(seed).stats.num_spoiled
+    assert num_spoiled > 100
+
+
+def _run_spoiled(seed: int) -> CheckedEngine:
+    """Prompts of three families come again and again; whatever is in the swap space may break."""
+    rng = Random(seed)
+    setting = Setting(
+        capacity=Capacity(num_blocks=20, block_size=2, num_rows=8, num_swap_blocks=30),
+        config=SchedulerConfig(max_num_batched_tokens=16, max_model_len=40, prompt_share=1.0),
+        preemption=MixedPreemption(seed),
+        run_ahead=1 + seed % 3,
+    )
+    checked = CheckedEngine(setting)
+    for _ in range(40):
+        family = rng.randrange(3)
+        prompt = [family] * rng.randint(1, 16) + [
+            rng.randrange(3) for _ in range(rng.randint(1, 2))
+        ]
+        width = rng.choice((0, 0, 2))
+        n = 1 if width else rng.choice((1, 1, 2))
+        salt = rng.choice((b"", b"", b"other tenant"))
+        sampling = checked.sampling(rng.randint(1, 16), n=n, beam_width=width, ignore_eos=True)
+        checked.add(prompt, sampling, salt)
+        for _ in range(rng.randint(0, 6)):
+            if rng.random() < 0.4:
+                checked.executor.spoiled |= set(rng.sample(range(30), 8))
+            if rng.random() < 0.05:
+                checked.abort(rng.randrange(len(checked.requests)))
+            checked.step()
+    checked.drain()
+    return checked
+
+
 def _any_sampling(rng: Random, checked: CheckedEngine) -> SamplingParams:
     width = rng.choice((0, 0, 1, 3))
     n = rng.randint(1, max(1, width)) if width else rng.choice((1, 1, 3))

@@ -155,6 +155,16 @@ def test_tokens_of_other_rows_have_another_checksum() -> None:
     assert first.plan_checksum == other.plan_checksum
 
 
+def test_slots_that_are_spoiled_on_any_rank_are_in_the_result(ranks: Ranks) -> None:
+    ranks.executor.submit(prefill(0))
+    for rank, slots in enumerate([[5], [3, 5]]):
+        result = StepResult(step=0, tokens=int32([7]), spoiled_slots=int32(slots))
+        reply = reply_to(ranks.ends[rank].recv(), result, with_result=rank == 0)
+        ranks.ends[rank].send(REPLIES.encode(reply))
+    result = ranks.executor.collect()
+    assert (list(result.tokens), list(result.spoiled_slots)) == ([7], [3, 5])
+
+
 def test_a_gang_says_what_its_ranks_hold_and_how_far_it_runs_ahead(ranks: Ranks) -> None:
     assert (ranks.executor.capacity, ranks.executor.run_ahead) == (CAPACITY, 2)
 

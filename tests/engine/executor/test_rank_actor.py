@@ -31,10 +31,12 @@ class _Recorder:
     Attributes:
         fails_in: steps whose result does not come.
         cannot_begin: steps that are refused.
+        spoiled_slots: of every step.
     """
 
     fails_in: tuple[int, ...] = ()
     cannot_begin: tuple[int, ...] = ()
+    spoiled_slots: tuple[int, ...] = ()
     capacity: Capacity = CAPACITY
     steps: list[int] = field(default_factory=list)
     is_closed: bool = False
@@ -43,7 +45,7 @@ class _Recorder:
         self.steps.append(plan.step)
         if plan.step in self.cannot_begin:
             raise ValueError(f"no step {plan.step}")
-        return _Recorded(plan.step, fails=plan.step in self.fails_in)
+        return _Recorded(plan.step, plan.step in self.fails_in, self.spoiled_slots)
 
     def close(self) -> None:
         self.is_closed = True
@@ -53,11 +55,16 @@ class _Recorder:
 class _Recorded:
     step: int
     fails: bool
+    spoiled_slots: tuple[int, ...]
 
     def result(self) -> StepResult:
         if self.fails:
             raise ValueError(f"lost step {self.step}")
-        return StepResult(step=self.step, tokens=int32([self.step + 40]))
+        return StepResult(
+            step=self.step,
+            tokens=int32([self.step + 40]),
+            spoiled_slots=int32(self.spoiled_slots),
+        )
 
 
 def _serve(worker: _Recorder, *steps: int, is_first: bool = True) -> list[RankReply]:
@@ -101,6 +108,14 @@ def test_ranks_but_the_first_answer_without_a_result() -> None:
     assert replies == [_reply(0, is_first=False), _reply(1, is_first=False)]
     assert replies[0].result is None
     assert replies[0].result_checksum == _reply(0).result_checksum != _reply(1).result_checksum
+
+
+def test_any_rank_says_which_slots_are_spoiled() -> None:
+    for is_first in (True, False):
+        [reply] = _serve(_Recorder(spoiled_slots=(3,)), 0, is_first=is_first)
+        assert list(reply.spoiled_slots) == [3]
+        # the tokens are compared as ever: they come out of all ranks together
+        assert reply.result_checksum == _reply(0).result_checksum
 
 
 @pytest.mark.parametrize(

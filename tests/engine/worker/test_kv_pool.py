@@ -1,11 +1,14 @@
 """Size of the KV pool."""
 
+from collections.abc import Iterable
+
 import pytest
 import torch
+from torch import Tensor
 
 from engine.errors import ConfigError
 from engine.model.parallel import TensorParallel
-from engine.types import int32
+from engine.types import IntColumn, int32, int64
 from engine.worker.kv_pool import KVPool
 from kernels.reference import ReferenceBackend
 from kernels.runtime import HostRuntime
@@ -78,13 +81,59 @@ def test_the_swap_space_holds_whole_blocks(tiny: TinyModel) -> None:
 def test_blocks_that_were_swapped_out_come_back_where_they_are_wanted(tiny: TinyModel) -> None:
     pool = _swapping(tiny)
     before = pool.kv.clone()
-    pool.swap_out(int32([5, 6]), int32([1, 2]))
+    pool.swap_out(int32([5, 6]), int32([1, 2]), _keys(1, 2))
     pool.kv[5:7] = 0
-    pool.swap_in(int32([2, 1]), int32([1, 7]))
+    is_spoiled = pool.swap_in(int32([2, 1]), int32([1, 7]), _keys(2, 1))
+    assert is_spoiled.tolist() == [False, False]
     assert torch.equal(pool.kv[1], before[6])
     assert torch.equal(pool.kv[7], before[5])
     untouched = [0, 2, 3, 4]
     assert torch.equal(pool.kv[untouched], before[untouched])
+
+
+def _keys(*slots: int) -> IntColumn:
+    return int64([word for slot in slots for word in (slot, 5, 6, 7)])
+
+
+def test_a_slot_that_holds_another_block_or_a_changed_one_is_noticed(tiny: TinyModel) -> None:
+    pool = _swapping(tiny)
+    slots = int32([0, 1, 2])
+    pool.swap_out(int32([3, 4, 5]), slots, _keys(0, 1, 2))
+    # the last bit of one value, and a foreign key
+    pool.arena.blocks[2].view(torch.int16).flatten()[-1] ^= 1
+    is_spoiled = pool.swap_in(slots, slots, _keys(0, 3, 2))
+    assert is_spoiled.tolist() == [False, True, True]
+
+
+def test_steps_wait_for_copies_of_blocks_that_they_write_and_for_no_others(tiny: TinyModel) -> None:
+    runtime = _SlowRuntime()
+    config = tiny.config(num_blocks=8, block_size=4, max_model_len=16, swap_bytes=6 * _BLOCK_BYTES)
+    pool = KVPool(config, TensorParallel(), _BACKEND, runtime, 0)
+    pool.swap_out(int32([5, 6]), int32([1, 2]), _keys(1, 2))
+    pool.protect([int32([4, 7]), int32()])
+    assert runtime.waited == []
+    pool.protect([int32([4]), int32([6])])
+    pool.swap_in(int32([1]), int32([5]), _keys(1))
+    assert runtime.waited == ["6", "5"]
+    pool.protect([int32([5, 6])])
+    assert runtime.waited == ["6", "5"]
+
+
+class _SlowRuntime(HostRuntime):
+    """Names the moves that are waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited: list[object] = []
+
+    def move_out(
+        self, kv: Tensor, blocks: list[int], host: Tensor, slots: list[int]
+    ) -> list[object]:
+        super().move_out(kv, blocks, host, slots)
+        return [str(block) for block in blocks]
+
+    def wait_for(self, marks: Iterable[object]) -> None:
+        self.waited += marks
 
 
 def test_a_copy_holds_all_layers_of_its_source(tiny: TinyModel) -> None:

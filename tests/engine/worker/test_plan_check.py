@@ -7,8 +7,18 @@ from typing import Any
 import pytest
 
 from engine.errors import InvariantViolated
-from engine.types import RowAdmission, SamplingParams, StepPlan, int32
+from engine.types import KEY_WORDS, RowAdmission, SamplingParams, StepPlan, int32, int64
 from engine.worker.plan_check import PlanLimits, check_plan
+
+
+def _columns(values: dict[str, int], *, twice: bool = False) -> dict[str, Any]:
+    count = 2 if twice else 1
+    columns = {name: int32([value] * count) for name, value in values.items()}
+    for way in ("swap_out", "swap_in"):
+        if any(name.startswith(way) for name in values):
+            columns[f"{way}_keys"] = int64([0] * KEY_WORDS * count)
+    return columns
+
 
 _LIMITS = PlanLimits(
     num_rows=4, num_blocks=10, num_swap_blocks=6, max_blocks=3, num_positions=12, vocab_size=50
@@ -71,8 +81,8 @@ def test_ids_out_of_range_are_named(column: str, limit: int) -> None:
         {"append_rows": int32([3, 3]), "append_indices": int32([2, 2])},
         {"token_rows": int32([1, 1]), "token_values": int32([7, 8])},
         {"fork_parents": int32([0, 1]), "fork_children": int32([2, 2])},
-        {"swap_out_sources": int32([4, 5]), "swap_out_destinations": int32([1, 1])},
-        {"swap_in_sources": int32([0, 1]), "swap_in_destinations": int32([6, 6])},
+        _columns({"swap_out_sources": 4, "swap_out_destinations": 1}, twice=True),
+        _columns({"swap_in_sources": 0, "swap_in_destinations": 6}, twice=True),
         {"copy_sources": int32([8, 9]), "copy_destinations": int32([0, 0])},
     ],
 )
@@ -147,6 +157,14 @@ def test_pairs_out_of_range_or_of_different_length_are_refused(first: str, secon
             check_plan(replace(_SOUND, **_columns({name: 1})), _LIMITS)
 
 
+@pytest.mark.parametrize("way", ["swap_out", "swap_in"])
+def test_every_swapped_block_has_a_key(way: str) -> None:
+    columns = _columns({f"{way}_sources": 1, f"{way}_destinations": 2})
+    columns[f"{way}_keys"].pop()
+    with pytest.raises(InvariantViolated, match="columns differ in length"):
+        check_plan(replace(_SOUND, **columns), _LIMITS)
+
+
 def test_a_row_that_decodes_and_is_born_at_once_is_refused() -> None:
     born = _columns({"sibling_rows": 0, "sibling_parents": 3})
     with pytest.raises(InvariantViolated, match="a row comes twice"):
@@ -174,7 +192,3 @@ def test_known_tokens_beyond_the_vocabulary_or_the_context_are_refused(known: li
     )
     with pytest.raises(InvariantViolated, match=r"known.tokens"):
         check_plan(replace(_SOUND, admissions=(admission,)), _LIMITS)
-
-
-def _columns(values: dict[str, int]) -> dict[str, Any]:
-    return {name: int32([value]) for name, value in values.items()}

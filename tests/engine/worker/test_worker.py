@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from engine.errors import ConfigError, InvariantViolated
-from engine.types import RowAdmission, StepPlan, int32
+from engine.types import RowAdmission, StepPlan, int32, int64
 from engine.worker.worker import load_worker
 from kernels.runtime import HostRuntime
 from tests.engine.model.tiny import TinyModel, save_tiny
@@ -126,21 +126,54 @@ def test_blocks_are_swapped_out_before_others_take_their_place(tiny: TinyModel) 
     kv = worker.pool.kv
     kv.normal_()
     before = kv[:5].clone()
-    worker.execute(StepPlan(step=0, swap_out_sources=int32([1]), swap_out_destinations=int32([0])))
+    keys = [int64([slot, 2, 3, 4]) for slot in range(2)]
+    saving = StepPlan(
+        step=0,
+        swap_out_sources=int32([1]),
+        swap_out_destinations=int32([0]),
+        swap_out_keys=keys[0],
+    )
+    worker.execute(saving)
     moving = StepPlan(
         step=1,
         swap_out_sources=int32([2]),
         swap_out_destinations=int32([1]),
+        swap_out_keys=keys[1],
         swap_in_sources=int32([0]),
         swap_in_destinations=int32([2]),
+        swap_in_keys=keys[0],
         copy_sources=int32([2]),
         copy_destinations=int32([3]),
     )
-    worker.execute(moving)
-    worker.execute(StepPlan(step=2, swap_in_sources=int32([1]), swap_in_destinations=int32([4])))
+    assert not worker.execute(moving).spoiled_slots
+    restoring = StepPlan(
+        step=2,
+        swap_in_sources=int32([1]),
+        swap_in_destinations=int32([4]),
+        swap_in_keys=keys[1],
+    )
+    assert not worker.execute(restoring).spoiled_slots
     assert torch.equal(kv[2], before[1])
     assert torch.equal(kv[3], before[1])
     assert torch.equal(kv[4], before[2])
+
+
+def test_a_block_that_was_changed_in_the_swap_space_is_reported(tiny: TinyModel) -> None:
+    worker = load_worker(tiny.config(swap_bytes=SWAP_BYTES))
+    worker.pool.kv.normal_()
+    slots, keys = int32([5, 6]), int64(list(range(8)))
+    saving = StepPlan(
+        step=0,
+        swap_out_sources=int32([1, 2]),
+        swap_out_destinations=slots,
+        swap_out_keys=keys,
+    )
+    worker.execute(saving)
+    worker.pool.arena.blocks[6, 0, 0, 0, 0, 0] += 1
+    restoring = StepPlan(
+        step=1, swap_in_sources=slots, swap_in_destinations=int32([3, 4]), swap_in_keys=keys
+    )
+    assert list(worker.execute(restoring).spoiled_slots) == [6]
 
 
 @pytest.mark.parametrize("captures", [False, True])

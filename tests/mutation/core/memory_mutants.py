@@ -2,11 +2,12 @@
 
 from engine.core.memory import paged_block_manager as paged_memory
 from engine.core.memory.block_pool import BlockPool
-from engine.core.memory.block_table import num_new_blocks
+from engine.core.memory.block_table import num_new_blocks, spread
 from engine.core.memory.paged_block_manager import PagedBlockManager
 from engine.core.memory.swap_space import SwapSpace
 from engine.core.scheduling import grouping, limits
 from engine.core.scheduling.limits import clip_max_tokens, max_positions
+from engine.core.scheduling.spoiled import SpoiledBlocks
 from tests.mutation.core.mutants import mutant
 
 POOL_MUTANTS = [
@@ -42,7 +43,7 @@ POOL_MUTANTS = [
         "a kept block that is shared again is still handed out",
         BlockPool,
         BlockPool._take_unused,
-        "del self._unused_kept[block]",
+        "self._take_kept(block)",
         "pass",
     ),
     mutant(
@@ -56,7 +57,7 @@ POOL_MUTANTS = [
         "a kept block that is pinned can still be handed out",
         BlockPool,
         BlockPool.pin,
-        "del self._unused_kept[block]",
+        "self._take_kept(block)",
         "pass",
     ),
     mutant(
@@ -77,7 +78,7 @@ POOL_MUTANTS = [
         "an unpinned block is lost",
         BlockPool,
         BlockPool.unpin,
-        "self._unused_kept[block] = None",
+        "self._unused_kept[block] = self._unsaved[block] = None",
         "pass",
     ),
     mutant(
@@ -199,39 +200,102 @@ MEMORY_MUTANTS = [
 
 SWAP_MUTANTS = [
     mutant(
-        "a swap block is given back twice",
-        SwapSpace,
-        SwapSpace.discard,
-        "self._free += [block",
-        "self._free += 2 * [block",
-    ),
-    mutant(
-        "a swap block is given back once for every sequence that shares it",
-        SwapSpace,
-        SwapSpace.discard,
-        "dict.fromkeys(block for table in tables for block in table)",
-        "[block for table in tables for block in table]",
-    ),
-    mutant(
         "a swap block is never given back",
         SwapSpace,
         SwapSpace.discard,
-        "if block not in kept",
-        "if False",
+        "self._pool.release(block)",
+        "pass",
     ),
     mutant(
         "a swap block is given back while a sibling needs it",
         SwapSpace,
+        SwapSpace.store,
+        "self._pool.share(found[block])",
+        "pass",
+    ),
+    mutant(
+        "a swap block counts as held for ever",
+        SwapSpace,
         SwapSpace.discard,
-        "if block not in kept",
-        "if True",
+        "if not self._holders[block]:",
+        "if False:",
     ),
     mutant(
         "a swap block holds two blocks",
         SwapSpace,
         SwapSpace.store,
-        "self._free.pop()",
-        "self._free[-1]",
+        "found[block] = self._take(keys[block])",
+        "found[block] = found[blocks[0]] if found else self._take(keys[block])",
+    ),
+    mutant(
+        "a swap block that a plan reads is overwritten by the same plan",
+        SwapSpace,
+        SwapSpace.read,
+        "self._pool.share(block)\n        self._busy.append(block)",
+        "pass",
+    ),
+    mutant(
+        "what a plan reads stays in use",
+        SwapSpace,
+        SwapSpace.end_plan,
+        "self._pool.release(block)",
+        "pass",
+    ),
+    mutant(
+        "a swap block is found by the key of what it held before",
+        SwapSpace,
+        SwapSpace._lose,
+        "del self._blocks[key]",
+        "pass",
+    ),
+    mutant(
+        "the second level does not go on where the first one ends",
+        SwapSpace,
+        SwapSpace.match,
+        "break",
+        "continue",
+    ),
+    mutant(
+        "what was saved can never be given up",
+        SwapSpace,
+        SwapSpace.insert,
+        "self._busy.append(block)",
+        "pass",
+    ),
+    mutant(
+        "a spoiled swap block is still found",
+        SwapSpace,
+        SwapSpace.spoil,
+        "del self._blocks[self._keys[block]]",
+        "pass",
+    ),
+    mutant(
+        "what was computed from a spoiled block is still found",
+        PagedBlockManager,
+        PagedBlockManager.spoil,
+        "self._index.forget(block)",
+        "pass",
+    ),
+    mutant(
+        "others that share a spoiled block go on",
+        paged_memory,
+        spread,
+        "blocks.update(table.blocks[start:])",
+        "pass",
+    ),
+    mutant(
+        "tokens that come from spoiled blocks are kept",
+        SpoiledBlocks,
+        SpoiledBlocks.recompute,
+        "step.dropped.add(group.request.request_id)",
+        "pass",
+    ),
+    mutant(
+        "blocks that were saved after they were spoiled are found",
+        SpoiledBlocks,
+        SpoiledBlocks.recompute,
+        "[*slots, *saved]",
+        "slots",
     ),
 ]
 

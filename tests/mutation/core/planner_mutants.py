@@ -145,7 +145,7 @@ PLANNER_MUTANTS = [
         "what siblings share counts as found in the cache",
         Planner,
         Planner._admit,
-        "builder.count_cached(allocations[0].num_cached)",
-        "builder.count_cached(sum(entry.num_cached for entry in allocations))",
+        "builder.count_cached(allocations[0].num_cached, allocations[0].num_restored)",
+        "builder.count_cached(sum(entry.num_cached for entry in allocations), 0)",
     ),
 ]

@@ -108,7 +108,7 @@ RELEASE_MUTANTS = [
         "what led to an error is found",
         DeferredRelease,
         DeferredRelease._release,
-        "if sequence.finish_reason is not FinishReason.ERROR:",
+        "if sequence.finish_reason is not FinishReason.ERROR and not sequence.is_spoiled:",
         "if True:",
     ),
 ]

@@ -5,6 +5,7 @@ from engine.core.memory.block_table import num_new_blocks
 from engine.core.memory.paged_block_manager import PagedBlockManager
 from engine.core.memory.prefix_cache import PrefixCache, PrefixChain
 from engine.core.memory.prefix_index import PrefixIndex
+from engine.core.memory.swap_space import SwapSpace
 from engine.core.scheduling.plan import PlanBuilder
 from engine.core.sequence import Sequence
 from tests.mutation.core.mutants import mutant
@@ -163,7 +164,7 @@ CACHE_MUTANTS = [
     mutant(
         "the keys of blocks are those of the blocks before them",
         PrefixIndex,
-        PrefixIndex.mark_computed,
+        PrefixIndex._index,
         "chain.links[index], blocks[index]",
         "chain.links[max(0, index - 1)], blocks[index]",
     ),
@@ -191,7 +192,7 @@ CACHE_MUTANTS = [
     mutant(
         "contents of a block are lost with its last reference",
         PrefixIndex,
-        PrefixIndex.mark_computed,
+        PrefixIndex._index,
         "self._pool.keep(blocks[index])",
         "pass",
     ),
@@ -223,7 +224,7 @@ SWAPPED_MUTANTS = [
     mutant(
         "blocks are swapped out in the wrong direction",
         PlanBuilder,
-        PlanBuilder.swap_out,
+        PlanBuilder.save,
         "self._swap_outs.add(block, swap_block)",
         "self._swap_ins.add(swap_block, block)",
     ),
@@ -278,10 +279,31 @@ SWAPPED_MUTANTS = [
     ),
     mutant(
         "the first swap block stands for all of a table",
+        SwapSpace,
+        SwapSpace.store,
+        "[found[block] for block in blocks]",
+        "[found[blocks[0]] for block in blocks]",
+    ),
+    mutant(
+        "blocks that come back are not those that were found",
         PagedBlockManager,
-        PagedBlockManager.swap_out,
-        "swap_blocks[block] for block in table.blocks",
-        "swap_blocks[table.blocks[0]] for block in table.blocks",
+        PagedBlockManager._allocate,
+        "zip(swapped, restored[len(prefix) :], strict=True)",
+        "zip(reversed(swapped), restored[len(prefix) :], strict=True)",
+    ),
+    mutant(
+        "what is found in the swap space may be overwritten before it is read",
+        PagedBlockManager,
+        PagedBlockManager.allocate,
+        "self._swap.read(swapped)",
+        "pass",
+    ),
+    mutant(
+        "an evicted block is saved under the key of its heir",
+        PagedBlockManager,
+        PagedBlockManager._save_evicted,
+        "self._evicted.append((block, swap_block))",
+        "pass",
     ),
     mutant(
         "swapped tokens are not counted",

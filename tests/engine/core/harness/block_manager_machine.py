@@ -1,7 +1,7 @@
 """A state machine for the paged block manager: its tables over a modelled pool."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -14,7 +14,7 @@ from engine.core.sequence import Sequence
 from engine.core.sequence_group import SequenceGroup, Status
 from engine.errors import RequestError
 from engine.integers import div_ceil
-from engine.types import Capacity, FinishReason, IntColumn, Request, SamplingParams, int32
+from engine.types import Capacity, FinishReason, IntColumn, Request, SamplingParams, int32, int64
 
 NUM_BLOCKS = 8
 NUM_SWAP_BLOCKS = 6
@@ -29,12 +29,16 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
         contents: by block, the prefix at each offset; None for what was never written.
     """
 
-    @initialize(block_size=st.integers(1, 4), prefix_cache=st.booleans())
-    def start(self, block_size: int, prefix_cache: bool) -> None:
+    @initialize(
+        block_size=st.integers(1, 4), prefix_cache=st.booleans(), most_saved=st.integers(0, 3)
+    )
+    def start(self, block_size: int, prefix_cache: bool, most_saved: int) -> None:
         self.capacity = Capacity(num_blocks=NUM_BLOCKS, block_size=block_size, num_rows=3)
         self.manager = PagedBlockManager(
             NUM_BLOCKS, block_size, num_swap_blocks=NUM_SWAP_BLOCKS, prefix_cache=prefix_cache
         )
+        if prefix_cache:
+            self.manager.use_second_level(most_saved, int64())
         self.next_id = 0
         self.groups: list[SequenceGroup] = []
         self.tables: dict[int, list[int]] = {}
@@ -70,7 +74,10 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
         fits = _succeeds(lambda: trial.allocate(group))
         assert self.manager.can_allocate(group) == fits
         if fits:
-            self._enter(group, self.manager.allocate(group), is_prefill=True)
+            allocations = self.manager.allocate(group)
+            self._finish_plan()
+            self._restore(allocations[0].swap_ins)
+            self._enter(group, allocations, is_prefill=True)
 
     @precondition(lambda self: self.where(Status.RUNNING))
     @rule(data=st.data(), token=st.integers(0, 1))
@@ -84,6 +91,7 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
         assert self.manager.can_append(ids) == fits
         for sequence in sequences if fits else ():
             update = self.manager.append(sequence.sequence_id)
+            self._finish_plan()
             # only the order of the sequences may matter for who copies
             self._grow(sequence, update)
             sequence.append_beam_token(token)
@@ -129,14 +137,16 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
         assert self.manager.can_swap_out(group) == (len(blocks) <= room)
         if swap and len(blocks) <= room:
             pairs = self.manager.swap_out(group)
-            assert sorted(block for block, _ in pairs) == sorted(blocks), "not each block once"
-            for block, swap_block in pairs:
-                self.swapped[swap_block] = list(self.contents[block])
+            copied = [block for block, _ in pairs]
+            assert len(set(copied)) == len(copied), "not each block once"
+            assert blocks.issuperset(copied)
+            self._save(pairs)
             group.status = Status.SWAPPED
         else:
             group.status = Status.WAITING
         for sequence in group.live:
             self._leave(sequence)
+        self._finish_plan()
 
     @precondition(lambda self: self.where(Status.SWAPPED))
     @rule(data=st.data())
@@ -154,8 +164,8 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
         if not fits:
             return
         pairs, allocations = self.manager.swap_in(group)
-        for swap_block, block in pairs:
-            self.contents[block] = list(self.swapped[swap_block])
+        self._finish_plan()
+        self._restore(pairs)
         self._enter(group, allocations, is_prefill=False)
 
     @precondition(lambda self: self.where(Status.SWAPPED))
@@ -216,6 +226,17 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
                 self._write(sequence, position)
         for allocation in allocations if is_prefill else ():
             self.manager.mark_computed(allocation.sequence)
+
+    def _save(self, pairs: Iterable[tuple[int, int]]) -> None:
+        for block, swap_block in pairs:
+            self.swapped[swap_block] = list(self.contents[block])
+
+    def _restore(self, pairs: Iterable[tuple[int, int]]) -> None:
+        for swap_block, block in pairs:
+            self.contents[block] = list(self.swapped[swap_block])
+
+    def _finish_plan(self) -> None:
+        self._save(self.manager.finish_plan())
 
     def _grow(self, sequence: Sequence, update: BlockTableUpdate) -> None:
         for source, destination in update.copies:

@@ -5,6 +5,7 @@ from engine.core.memory.block_manager import BlockManager
 from engine.core.memory.paged_block_manager import PagedBlockManager
 from engine.core.memory.pinned_prefixes import PinLimits
 from engine.errors import InvalidRequest, PromptTooLong
+from engine.integers import div_ceil
 from engine.types import (
     FinishReason,
     MemoryUsage,
@@ -28,10 +29,11 @@ class CheckedEngine:
     def __init__(self, setting: Setting, block_manager: BlockManager | None = None) -> None:
         self.setting = setting
         self.executor = CheckingExecutor(setting, self.is_open)
+        self._block_manager = block_manager or _block_manager(setting)
         self.engine = Engine(
             setting.config,
             self.executor,
-            block_manager=block_manager or _block_manager(setting),
+            block_manager=self._block_manager,
             preemption=setting.preemption,
         )
         self.requests: list[Request] = []
@@ -168,6 +170,9 @@ class CheckedEngine:
         size = self.setting.capacity.block_size
         assert usage.pinned == self.pins.num_warm_blocks * size, "pinned blocks leaked or lost"
         assert usage.swapped == 0, "swap blocks leaked"
+        if isinstance(self._block_manager, PagedBlockManager):
+            num_free = self._block_manager._swap._pool.num_free
+            assert num_free == self.setting.capacity.num_swap_blocks, "swap blocks leaked"
         assert usage.shared_saving == 0
 
     def check_pins(self) -> None:
@@ -234,7 +239,8 @@ class CheckedEngine:
             assert count or not age_s
         has_plan = self.executor.num_plans > self._num_plans
         has_preempted = count_preemptions(stats) > count_preemptions(before)
-        if self.setting.run_ahead == 1 and has_plan and has_preempted:
+        has_spoiled = stats.num_spoiled > before.num_spoiled
+        if self.setting.run_ahead == 1 and has_plan and has_preempted and not has_spoiled:
             assert not self.executor.last_plan.admissions, (
                 "a group entered in the step of a preemption"
             )
@@ -257,7 +263,8 @@ class CheckedEngine:
 
     def _check_waste(self) -> None:
         """Only an end that no plan could foresee wastes samples, at most one per plan ahead."""
-        allowed = 0
+        # a group with a spoiled block starts again, whatever its other sequences are about to get
+        allowed = self.stats.num_spoiled * self.setting.run_ahead * self.setting.capacity.num_rows
         for request, answers in zip(self.requests, self.answers, strict=True):
             if request.sampling.beam_width:
                 continue
@@ -278,7 +285,7 @@ def count_preemptions(stats: StepStats) -> int:
 
 def _block_manager(setting: Setting) -> PagedBlockManager:
     capacity = setting.capacity
-    return PagedBlockManager(
+    manager = PagedBlockManager(
         capacity.num_blocks,
         capacity.block_size,
         num_swap_blocks=capacity.num_swap_blocks,
@@ -287,6 +294,10 @@ def _block_manager(setting: Setting) -> PagedBlockManager:
             num_blocks=setting.pinned_blocks, per_tenant=setting.config.max_pinned_prefixes
         ),
     )
+    if capacity.num_swap_blocks and setting.prefix_cache:
+        most_saved = div_ceil(setting.config.max_num_batched_tokens, capacity.block_size)
+        manager.use_second_level(most_saved, capacity.swap_keys)
+    return manager
 
 
 def _empty(setting: Setting) -> MemoryUsage:

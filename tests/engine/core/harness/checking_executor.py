@@ -43,7 +43,12 @@ class CheckingExecutor(SymbolicExecutor):
 
     def submit(self, plan: StepPlan) -> None:
         check_plan(plan, self._limits)
+        changed = {*plan.releases, *plan.fork_children}
+        rows = (row for number, row in enumerate(self._rows) if number not in changed)
+        held = {block for row in rows for block in row.table.values()}
         super().submit(plan)
+        # other blocks that are copied are unused: the pool may lose them
+        gives_way = not held.isdisjoint(self._leaving)
         for row in plan.releases:
             del self.holders[row]
             self._beam_rows.discard(row)
@@ -52,8 +57,9 @@ class CheckingExecutor(SymbolicExecutor):
             if admission.sampling.beam_width:
                 self._beam_rows.add(admission.row)
         # what a preempted group held is less than what it needs to come back
-        assert not (plan.swap_out_sources and plan.admissions), "a plan swaps out and admits"
-        if not self._max_overtakes:
+        assert not (gives_way and plan.admissions), "a plan swaps out and admits"
+        # a group whose swap space is spoiled starts again, while later ones go on
+        if not self._max_overtakes and not self.num_written_off:
             self._check_order(plan)
         self.num_plans += 1
         self.num_sampled += len(set(plan.sampled_rows) - self._beam_rows)

@@ -45,7 +45,8 @@ def run_workload(seed: int, *, may_pin: bool = True, **options: Any) -> CheckedE
     }
     config = replace(setting.config, **(drawn | options))
     checked = CheckedEngine(replace(setting, config=config))
-    _Traffic(rng, pins, checked, Random(f"choices {seed}"), Random(f"turns {seed}")).run()
+    others = [Random(f"{what} {seed}") for what in ("choices", "turns", "spoiled")]
+    _Traffic(rng, pins, checked, *others).run()
     checked.check_pins()
     checked.check_rows()
     return checked
@@ -115,6 +116,7 @@ class _Traffic:
     checked: CheckedEngine
     choice_rng: Random
     turn_rng: Random
+    spoil_rng: Random
 
     def run(self) -> None:
         rng, checked = self.rng, self.checked
@@ -122,6 +124,7 @@ class _Traffic:
         arrival_rate = rng.choice((0.2, 1.0, 1.0))
         abort_rate = rng.choice((0.0, 0.0, 0.02, 0.2))
         choice_abort_rate = self.choice_rng.choice((0.0, 0.0, 0.0, 0.2))
+        spoil_rate = self.spoil_rng.choice((0.0, 0.0, 0.3))
         num_turns = self.turn_rng.choice((0, 3, 9))
         while num_requests or checked.engine.has_work:
             while num_requests and (arrival_rate == 1.0 or rng.random() < arrival_rate):
@@ -138,6 +141,9 @@ class _Traffic:
             if num_turns and self.turn_rng.random() < 0.1:
                 num_turns -= 1
                 self._take_turn()
+            if self.spoil_rng.random() < spoil_rate:
+                num_swap_blocks = checked.setting.capacity.num_swap_blocks
+                checked.executor.spoiled.add(self.spoil_rng.randint(0, num_swap_blocks))
             checked.step()
         checked.drain()
 

@@ -138,9 +138,10 @@ def test_a_block_is_copied_into_once_and_never_out_of_a_copy() -> None:
 
 def test_swaps_name_the_side_that_they_read_first() -> None:
     builder = PlanBuilder(0, 10, 10)
-    builder.swap_out([(4, 0)])
-    builder.swap_in([(1, 5)])
+    builder.swap_out([(4, 0)], b"o" * 32)
+    builder.swap_in([(1, 5)], b"i" * 32)
     plan = build(builder)
+    assert (plan.swap_out_keys.tobytes(), plan.swap_in_keys.tobytes()) == (b"o" * 32, b"i" * 32)
     assert (list(plan.swap_out_sources), list(plan.swap_out_destinations)) == ([4], [0])
     assert (list(plan.swap_in_sources), list(plan.swap_in_destinations)) == ([1], [5])
 

@@ -13,6 +13,7 @@ from engine.runtime.replica import start
 from engine.runtime.replica.gang import GangOptions
 from engine.runtime.replica.start import compute_first_token, start_replica
 from engine.runtime.replica.supervisor import Supervisor
+from engine.runtime.replica.swap_arenas import SwapArenas
 from engine.types import FinishReason, Request
 from tests.fakes import scripted_worker as scripted
 from tests.fakes.loop_clock import LoopClock, settle
@@ -64,13 +65,17 @@ class Started(Replica):
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, config: EngineConfig) -> None:
         self.gangs: list[ScriptedGang] = []
+        self.arenas: list[SwapArenas] = []
         self.peers = [prefix("b"), prefix("c")]
         monkeypatch.setattr(start, "start_gang", self._start_gang)
         self.starting_up = asyncio.create_task(
             start_replica(config, GangOptions(), replica="a", pins_of_peers=self._pins_of_peers)
         )
 
-    async def _start_gang(self, config: EngineConfig, options: GangOptions) -> ScriptedGang:
+    async def _start_gang(
+        self, config: EngineConfig, options: GangOptions, arenas: SwapArenas
+    ) -> ScriptedGang:
+        self.arenas.append(arenas)
         self.gangs.append(ScriptedGang())
         return self.gang
 

@@ -1,0 +1,143 @@
+"""Arenas in Ray's object store: whose they are, how large, and what is done where there is no room.
+
+What they hold outlives the gang that wrote it: see also `tests/engine/whole/test_swap_survival.py`.
+"""
+
+import asyncio
+import gc
+import weakref
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+from ray import ObjectRef
+
+from engine.config import EngineConfig, swap_arena_bytes
+from engine.runtime.replica import swap_arenas
+from engine.runtime.replica.swap_arenas import SwapArenas
+from engine.worker.swap_arena import SharedMemory
+from kernels.runtime import HostRuntime
+from tests.fakes import scripted_worker as scripted
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
+
+
+def _config(num_slots: int, ranks: int = 2, **settings: Any) -> EngineConfig:
+    return scripted.engine_config(num_swap_blocks=num_slots, ranks=ranks, **settings)
+
+
+def _is_owned(number: str) -> bool:
+    """Whether this process keeps an object in the store: what nobody refers to Ray removes."""
+    worker: Any = ray._private.worker.global_worker
+    return number.encode() in worker.core_worker.get_all_reference_counts()
+
+
+async def test_each_rank_has_an_object_of_the_replica_that_goes_with_it() -> None:
+    config = _config(num_slots=10)
+    arenas = SwapArenas(config, num_gpus_per_rank=0.0)
+    sizes = [ray.get(ref).nbytes for ref in await arenas.refs()]
+    # whole pages of it are used
+    assert all(swap_arena_bytes(10, config.block_bytes) + 4096 <= size < 20_000 for size in sizes)
+    numbers = {ref.hex() for ref in await arenas.refs()}
+    assert len(numbers) == 2
+    assert all(map(_is_owned, numbers))
+    await arenas.close()
+    gc.collect()
+    # Ray notes a little later that nobody refers to them
+    async with asyncio.timeout(10):
+        while any(map(_is_owned, numbers)):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def test_what_one_process_writes_the_next_one_finds() -> None:
+    @ray.remote(num_cpus=0.1)
+    def write(refs: list[ObjectRef[Any]], value: int) -> int:
+        memory = SharedMemory(ray.get(refs[0])).take(HostRuntime())
+        before = int(memory[-1])
+        memory[-1] = value
+        return before
+
+    arenas = SwapArenas(_config(num_slots=10, ranks=1), num_gpus_per_rank=0.0)
+    refs = list(await arenas.refs())
+    # tasks of one function may share a process: a third of its own proves it
+    assert [ray.get(write.remote(refs, value)) for value in (7, 9)] == [0, 7]
+    assert int(SharedMemory(ray.get(refs[0])).take(HostRuntime())[-1]) == 9
+    await arenas.close()
+
+
+async def test_without_swap_space_nothing_is_put() -> None:
+    arenas = SwapArenas(_config(num_slots=0), num_gpus_per_rank=0.0)
+    assert list(await arenas.refs()) == []
+    await arenas.close()
+
+
+async def test_a_store_that_is_too_small_costs_the_swap_space_and_no_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = replace(_config(num_slots=1), swap_bytes=80 << 20)
+    arenas = SwapArenas(config, num_gpus_per_rank=0.0)
+    assert list(await arenas.refs()) == []
+    assert caplog.text.count("no_swap_space") == 1
+    assert "do not fit an object store of 104857600" in caplog.text
+    assert "lower swap_gib" in caplog.text
+
+
+async def test_a_full_store_costs_the_swap_space_and_no_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    held = [ray.put(np.ones(30 << 20, np.uint8)) for _ in range(2)]
+    views = [ray.get(ref) for ref in held]
+    arenas = SwapArenas(
+        replace(_config(num_slots=1, ranks=1), swap_bytes=60 << 20), num_gpus_per_rank=0.0
+    )
+    # what others hold cannot be spilled: the arena would be a file on a disk
+    assert list(await arenas.refs()) == []
+    assert "the object store is full, or on a disk" in caplog.text
+    assert all(view[0] == 1 for view in views)
+
+
+@pytest.mark.parametrize(
+    ("gpus_of_rank", "gpus_of_node", "most", "share"),
+    [(1.0, 4.0, 1 << 40, 0.3), (1.0, 2.0, 1 << 40, 0.6), (1.0, 2.0, 1 << 20, None)],
+)
+async def test_without_a_size_it_is_a_share_of_the_store_by_gpus(
+    monkeypatch: pytest.MonkeyPatch,
+    gpus_of_rank: float,
+    gpus_of_node: float,
+    most: int,
+    share: float | None,
+) -> None:
+    sizes: list[int] = []
+
+    def put(array: np.ndarray[Any, Any]) -> None:
+        sizes.append(array.nbytes)
+        raise MemoryError
+
+    monkeypatch.setattr(swap_arenas, "_this_node", lambda: (10 << 20, gpus_of_node))
+    monkeypatch.setattr(swap_arenas, "MOST_BYTES", most)
+    monkeypatch.setattr(swap_arenas, "ray", SimpleNamespace(put=put))
+    config = replace(_config(num_slots=1), swap_bytes=None)
+    arenas = SwapArenas(config, num_gpus_per_rank=gpus_of_rank)
+    assert list(await arenas.refs()) == []
+    expected = most if share is None else share * (10 << 20) / 2
+    header_share = (config.block_bytes + 64) / config.block_bytes
+    assert sizes[0] == pytest.approx(expected * header_share, abs=20_000)
+
+
+async def test_the_view_of_an_arena_lives_as_long_as_its_memory() -> None:
+    arenas = SwapArenas(_config(num_slots=10, ranks=1), num_gpus_per_rank=0.0)
+    [ref] = await arenas.refs()
+    view = ray.get(ref)
+    watch = weakref.ref(view)
+    memory = SharedMemory(view).take(HostRuntime())
+    part = memory[10:].view(-1, 2)
+    del view, memory
+    gc.collect()
+    assert watch() is not None, "the memory would be given to others"
+    del part
+    gc.collect()
+    assert watch() is None
+    await arenas.close()
