@@ -58,6 +58,11 @@ async def listen(
     return [url or path for url, path in zip(answers, paths, strict=True)]
 
 
+def find_away(places: Sequence[Place] | None) -> list[int]:
+    """Ranks on other nodes than this one; see `listen`."""
+    return [rank for rank, place in enumerate(places or ()) if not is_here(place)]
+
+
 def is_here(place: Place) -> bool:
     """Whether a place is this node."""
     return place.node == str(ray.get_runtime_context().get_node_id())

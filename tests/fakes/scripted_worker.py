@@ -99,7 +99,10 @@ class Done:
 
 
 class ScriptedWorker:
-    """Checks every read of the KV pool by hash; see `SymbolicExecutor`."""
+    """Checks every read of the KV pool by hash; see `SymbolicExecutor`.
+
+    Its swap space is its own, wherever there is memory for one.
+    """
 
     def __init__(self, config: EngineConfig, *, step_s: float) -> None:
         token_bytes = config.model.kv_bytes_per_token(4, config.tensor_parallel_size)
@@ -128,7 +131,7 @@ class ScriptedWorker:
 
 
 def load_worker(
-    config: EngineConfig, *, rank: int, rendezvous: str | None, on_progress: Progress
+    config: EngineConfig, *, rank: int, rendezvous: str | None, on_progress: Progress, **_: object
 ) -> ScriptedWorker:
     """A worker factory, see `GangOptions`."""
     assert (rendezvous is None) == (config.tensor_parallel_size == 1)
@@ -136,14 +139,14 @@ def load_worker(
 
 
 def load_slow_worker(
-    config: EngineConfig, *, rank: int, rendezvous: str | None, on_progress: Progress
+    config: EngineConfig, *, rank: int, rendezvous: str | None, on_progress: Progress, **_: object
 ) -> ScriptedWorker:
     """A worker that takes its time for each step, so that requests can be caught in flight."""
     return ScriptedWorker(config, step_s=STEP_S)
 
 
 def load_and_die(
-    config: EngineConfig, *, rank: int, rendezvous: str | None, on_progress: Progress
+    config: EngineConfig, *, rank: int, rendezvous: str | None, on_progress: Progress, **_: object
 ) -> ScriptedWorker:
     """A factory whose last rank is killed while it loads."""
     if rank == config.tensor_parallel_size - 1:
@@ -152,7 +155,7 @@ def load_and_die(
 
 
 def load_at_second_try(
-    config: EngineConfig, *, rank: int, rendezvous: str | None, on_progress: Progress
+    config: EngineConfig, *, rank: int, rendezvous: str | None, on_progress: Progress, **_: object
 ) -> ScriptedWorker:
     """A factory whose ranks fail once: a file in the model's folder says that they have."""
     tried = Path(config.model_path) / f"rank-{rank}"
@@ -163,7 +166,7 @@ def load_at_second_try(
 
 
 def load_nothing(
-    config: EngineConfig, *, rank: int, rendezvous: str | None, on_progress: Progress
+    config: EngineConfig, *, rank: int, rendezvous: str | None, on_progress: Progress, **_: object
 ) -> ScriptedWorker:
     """A factory that fails on the last rank."""
     if rank == config.tensor_parallel_size - 1:

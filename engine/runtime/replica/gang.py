@@ -24,7 +24,7 @@ from engine.config import EngineConfig
 from engine.errors import EngineError, ServeError, WorkerDied
 from engine.executor.channel import Channel, Listener
 from engine.executor.rank_actor import Place, RankActor, SwapPlace
-from engine.executor.several_nodes import find_places, is_here, listen
+from engine.executor.several_nodes import find_away, find_places, listen
 from engine.runtime.replica.scratch_folder import ScratchFolder
 from engine.runtime.replica.swap_arenas import SwapArenas
 from engine.runtime.replica.watch.gang_process import GangProcess, explain
@@ -170,8 +170,7 @@ async def start_gang(
         places = await _place(ranks, options.locate) if options.spans_nodes else None
         swap_spaces: Sequence[SwapPlace | None] = [None] * len(ranks)
         if arenas is not None:
-            away = [rank for rank, place in enumerate(places or ()) if not is_here(place)]
-            swap_spaces = await arenas.places(away)
+            swap_spaces = await arenas.places(find_away(places))
         capacity = await _load(ranks, swap_spaces)
         channel = await _connect(scheduler, ranks, folder.path, capacity, places)
     except BaseException:

@@ -163,6 +163,15 @@ def test_an_actor_loads_its_worker_when_it_is_asked_to() -> None:
 
 
 @pytest.mark.usefixtures("_thawed")
+@pytest.mark.parametrize(("place", "expected"), [(None, 512), (0, 0), (2048, 2048)])
+def test_the_swap_space_of_a_rank_is_what_it_is_told(place: int | None, expected: int) -> None:
+    factory = "tests.fakes.scripted_worker:load_worker"
+    config = scripted.engine_config(ranks=1).with_options(swap_bytes=512)
+    capacity = RankActor(config, 0, None, factory).load(place)
+    assert capacity.num_swap_blocks == expected // config.block_bytes
+
+
+@pytest.mark.usefixtures("_thawed")
 @pytest.mark.parametrize("rank", [0, 1])
 def test_an_actor_serves_on_the_socket_that_it_listens_on(tmp_path: Path, rank: int) -> None:
     factory = f"{__name__}:{make_recorder.__name__}"

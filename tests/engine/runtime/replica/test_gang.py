@@ -2,18 +2,18 @@ import asyncio
 import logging
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from ray.exceptions import RayActorError, RayTaskError
 
 from engine.errors import ConfigError, EngineError, WorkerDied
-from engine.executor.rank_actor import Place, RankActor
+from engine.executor.rank_actor import Place, RankActor, SwapPlace
 from engine.runtime.messages import COMMANDS, OUTPUTS
 from engine.runtime.replica.gang import (
     SCHEDULER,
@@ -25,6 +25,7 @@ from engine.runtime.replica.gang import (
     start_gang,
 )
 from engine.runtime.replica.scratch_folder import ScratchFolder
+from engine.runtime.replica.swap_arenas import SwapArenas
 from engine.runtime.replica.watch.gang_process import GangProcess
 from engine.runtime.scheduler_actor import SchedulerActor
 from engine.types import Capacity, Request, SamplingParams, int32, int64
@@ -87,7 +88,7 @@ def process(name: str, **calls: Any) -> GangProcess:
 
 def failing_rank(error: Exception) -> GangProcess:
     """A rank whose weights cannot be loaded."""
-    return process("rank 0", load=LocalCall(lambda: fail_as_ray_does(error)))
+    return process("rank 0", load=LocalCall(lambda _: fail_as_ray_does(error)))
 
 
 class SlowRank:
@@ -99,7 +100,7 @@ class SlowRank:
         self._num_asked = 0
         self._loop = asyncio.get_running_loop()
 
-    async def remote(self) -> Capacity:
+    async def remote(self, swap_space: None) -> Capacity:
         await self._was_asked.wait()
         return CAPACITY
 
@@ -118,7 +119,7 @@ class Asked:
         self._error = error
         self._is_frozen = is_frozen
 
-    async def remote(self) -> None:
+    async def remote(self, *_: object) -> None:
         self.num_pings += 1
         if self._is_frozen:
             await asyncio.Event().wait()
@@ -229,6 +230,41 @@ async def test_ranks_of_several_nodes_do_not_meet_in_a_file(
         ranks[0]._meeting.close()
 
 
+class Spaces:
+    """Swap space for two ranks: three blocks and five.
+
+    Attributes:
+        away: ranks that were said to be on other nodes.
+    """
+
+    def __init__(self, block_bytes: int) -> None:
+        self.away: Collection[int] | None = None
+        self._block_bytes = block_bytes
+
+    async def places(self, away: Collection[int] = ()) -> Sequence[SwapPlace]:
+        self.away = away
+        return [3 * self._block_bytes, 5 * self._block_bytes]
+
+
+@pytest.mark.parametrize("spans_nodes", [False, True])
+async def test_ranks_load_with_the_swap_space_of_their_place(
+    local_ray: LocalRay, folder: Path, monkeypatch: pytest.MonkeyPatch, spans_nodes: bool
+) -> None:
+    nodes = {0: "here", 1: "away"}
+    monkeypatch.setattr(RankActor, "place", lambda rank: Place(nodes[rank._rank], "127.0.0.1"))
+    monkeypatch.setattr("engine.executor.several_nodes.is_here", lambda place: place.node == "here")
+    config = scripted.engine_config()
+    spaces = Spaces(config.block_bytes)
+    options = replace(OPTIONS, spans_nodes=spans_nodes)
+    gang = await start_gang(config, options, cast("SwapArenas", spaces))
+    assert spaces.away == ([1] if spans_nodes else [])
+    assert gang.capacity.num_swap_blocks == 3
+    gang.channel.close()
+    await gang.close()
+    if spans_nodes:
+        local_ray.started[0].instance._meeting.close()
+
+
 async def test_a_gang_that_cannot_start_leaves_nothing_behind(
     local_ray: LocalRay, folder: Path
 ) -> None:
@@ -245,7 +281,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing_behind(
 ) -> None:
     loading = asyncio.Event()
 
-    async def load_for_ever(ranks: object) -> Capacity:
+    async def load_for_ever(*_: object) -> Capacity:
         loading.set()
         await asyncio.Event().wait()
         raise AssertionError
@@ -262,15 +298,15 @@ async def test_a_start_that_is_cancelled_leaves_nothing_behind(
 
 async def test_what_a_rank_says_about_its_configuration_is_raised_as_it_is() -> None:
     with pytest.raises(ConfigError, match=r"^no weights$"):
-        await _load([failing_rank(ConfigError("no weights"))])
+        await _load([failing_rank(ConfigError("no weights"))], [None])
 
 
 async def test_another_error_or_a_death_while_loading_names_its_rank() -> None:
     with pytest.raises(EngineError, match=r"^rank 0 failed while it loaded: ValueError: a bug$"):
-        await _load([failing_rank(ValueError("a bug"))])
+        await _load([failing_rank(ValueError("a bug"))], [None])
     dead = process("rank 1", load=Asked(RayActorError(error_msg="it\nwas killed")))
     with pytest.raises(WorkerDied, match=r"^rank 1 died while it loaded: was killed$"):
-        await _load([process("rank 0", load=Asked(is_frozen=True)), dead])
+        await _load([process("rank 0", load=Asked(is_frozen=True)), dead], [None, None])
 
 
 async def test_the_progress_of_all_ranks_is_logged_while_they_load(
@@ -279,7 +315,7 @@ async def test_the_progress_of_all_ranks_is_logged_while_they_load(
     monkeypatch.setattr("engine.runtime.replica.gang.PROGRESS_PERIOD_S", 0.0)
     with caplog.at_level(logging.INFO):
         ranks = [GangProcess(f"rank {rank}", SlowRank()) for rank in range(2)]
-        assert await _load(ranks) == CAPACITY
+        assert await _load(ranks, [None, None]) == CAPACITY
     assert "weights_loading bytes=6 of=10" in caplog.text
     assert "weights_loaded ranks=2" in caplog.text
 

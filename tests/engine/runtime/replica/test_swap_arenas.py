@@ -5,6 +5,7 @@ What they hold outlives the gang that wrote it: see also `tests/engine/whole/tes
 
 import asyncio
 import gc
+import logging
 import weakref
 from dataclasses import replace
 from types import SimpleNamespace
@@ -71,6 +72,30 @@ async def test_what_one_process_writes_the_next_one_finds() -> None:
 async def test_without_swap_space_nothing_is_put() -> None:
     arenas = SwapArenas(_config(num_slots=0), num_gpus_per_rank=0.0)
     assert list(await arenas.refs()) == []
+    assert list(await arenas.places()) == list(await arenas.places([1])) == [0, 0]
+    await arenas.close()
+
+
+async def test_ranks_on_other_nodes_get_as_much_memory_of_their_own(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = _config(num_slots=10)
+    arenas = SwapArenas(config, num_gpus_per_rank=0.0)
+    here, there = await arenas.refs()
+    assert list(await arenas.places()) == [[here], [there]]
+    assert "swap_space_is_private" not in caplog.text
+    with caplog.at_level(logging.INFO):
+        assert list(await arenas.places([1])) == [[here], 10 * config.block_bytes]
+    assert caplog.text.count("swap_space_is_private ranks=1 ") == 1
+    await arenas.close()
+    await arenas.close()
+
+
+async def test_a_start_that_is_given_up_leaves_the_arenas_to_the_next_one() -> None:
+    arenas = SwapArenas(_config(num_slots=10), num_gpus_per_rank=0.0)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(arenas.refs(), 0.0)
+    assert len(await arenas.refs()) == 2
     await arenas.close()
 
 
