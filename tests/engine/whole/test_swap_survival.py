@@ -31,10 +31,10 @@ _OPTIONS = GangOptions(num_cpus_per_rank=0.1)
 _PROMPTS = [[start * 50 + i for i in range(32)] for start in range(3)]
 
 
-def _config(tiny: TinyModel, **settings: Any) -> EngineConfig:
+def _config(tiny: TinyModel, num_slots: int = 60, **settings: Any) -> EngineConfig:
     """Not even two of the prompts fit the pool together."""
     config = tiny.config(**{"num_blocks": 10, "block_size": 4, "max_model_len": 40} | settings)
-    return config.with_options(swap_bytes=60 * config.block_bytes)
+    return config.with_options(swap_bytes=num_slots * config.block_bytes)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -60,7 +60,7 @@ async def test_a_rebuilt_gang_finds_what_a_killed_one_has_saved(
 async def test_a_request_that_goes_on_in_a_rebuilt_gang_restores_its_blocks(
     tiny: TinyModel,
 ) -> None:
-    config = _config(tiny, num_blocks=60, max_model_len=240, tensor_parallel_size=2)
+    config = _config(tiny, 200, num_blocks=60, max_model_len=240, tensor_parallel_size=2)
     long = SamplingParams(max_tokens=200, temperature=0.0, ignore_eos=True)
     supervisor = await start_replica(config, _OPTIONS, replica="a")
     async with _client_of(supervisor) as client:
