@@ -2,7 +2,7 @@
 
 from engine.executor.channel import Channel, Listener
 from engine.executor.codec import _bytes_to_column, _check_column, _column_to_bytes
-from engine.executor.gang import GangExecutor, _compare, reply_to
+from engine.executor.gang import GangExecutor, _compare, _spoiled_anywhere, reply_to
 from engine.executor.inline import InlineExecutor
 from engine.executor.rank_actor import RankActor, _answer, _enqueue, serve_plans
 from tests.mutation.mutant import Fault
@@ -189,6 +189,20 @@ EXECUTOR_FAULTS = [
         old="reply.result_checksum != replies[0].result_checksum",
         new="False",
         noticed_by="test_a_rank_that_samples_other_tokens_is_named_with_the_step",
+    ),
+    Fault(
+        what="only rank 0 says what is spoiled",
+        function=_spoiled_anywhere,
+        old="for reply in replies",
+        new="for reply in replies[:1]",
+        noticed_by="test_slots_that_are_spoiled_on_any_rank_are_in_the_result",
+    ),
+    Fault(
+        what="what is spoiled is kept from the scheduler",
+        function=reply_to,
+        old="spoiled_slots=result.spoiled_slots",
+        new="spoiled_slots=type(result.spoiled_slots)('i')",
+        noticed_by="test_any_rank_says_which_slots_are_spoiled",
     ),
     Fault(
         what="the checksum of a result leaves out the rows",

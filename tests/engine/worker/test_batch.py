@@ -10,7 +10,7 @@ from engine.worker.batch import DeviceBatch, HostBatch, lay_out, stage_batch
 from engine.worker.row_table import RowTable
 from kernels.batch import BatchLayout
 from kernels.runtime import HostRuntime
-from tests.engine.worker.rows import BLOCK_SIZE, Chunk, admission, make_plan, make_table
+from tests.engine.rows import BLOCK_SIZE, Chunk, admission, make_plan, make_table
 
 _CPU = HostRuntime()
 

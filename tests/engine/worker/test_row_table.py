@@ -9,7 +9,7 @@ from engine.types import RowAdmission, SamplingParams
 from engine.worker.row_table import RowParameters
 from engine.worker.staging import ALIGNMENT_BYTES, Int32Array
 from kernels.batch import SMALLEST_TEMPERATURE, SamplingColumns
-from tests.engine.worker.rows import BLOCK_SIZE, NUM_POSITIONS, admission, make_table
+from tests.engine.rows import BLOCK_SIZE, NUM_POSITIONS, admission, make_table
 
 
 def _rows(*rows: int) -> Int32Array:

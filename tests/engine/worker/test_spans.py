@@ -13,7 +13,7 @@ from engine.worker.spans import (
     sampled_spans,
     sampled_tokens,
 )
-from tests.engine.worker.rows import NUM_POSITIONS, Chunk, admission, make_plan, make_table
+from tests.engine.rows import NUM_POSITIONS, Chunk, admission, make_plan, make_table
 
 
 def _table() -> RowTable:

@@ -1,5 +1,6 @@
 """Faults of what starts, watches and replaces the gang of a replica."""
 
+from engine.executor.several_nodes import find_away
 from engine.runtime.loop import EngineLoop
 from engine.runtime.replica.gang import (
     Gang,
@@ -10,7 +11,7 @@ from engine.runtime.replica.gang import (
     start_gang,
 )
 from engine.runtime.replica.held_pins import HeldPins
-from engine.runtime.replica.start import compute_first_token
+from engine.runtime.replica.start import compute_first_token, start_replica
 from engine.runtime.replica.watch.gang_keeper import GangKeeper
 from engine.runtime.replica.watch.gang_process import GangProcess
 from engine.runtime.replica.watch.watched_gang import WatchedGang
@@ -38,6 +39,34 @@ START_FAULTS = [
         old="_placement(rank + 1)",
         new="_placement(rank)",
         noticed_by="test_every_process_has_its_resources_and_its_bundle",
+    ),
+    Fault(
+        what="gangs do not get the swap space of the replica",
+        function=start_gang,
+        old="if arenas is not None:",
+        new="if arenas is None:",
+        noticed_by="test_ranks_load_with_the_swap_space_of_their_place",
+    ),
+    Fault(
+        what="a rank on another node is to write the memory of this one",
+        function=find_away,
+        old="if not is_here(place)",
+        new="if False",
+        noticed_by="test_ranks_load_with_the_swap_space_of_their_place",
+    ),
+    Fault(
+        what="the swap space stays when the replica has ended",
+        function=start_replica,
+        old="supervisor.close_last(arenas.close)",
+        new="pass",
+        noticed_by="test_a_death_before_that_begins_it_all_again",
+    ),
+    Fault(
+        what="the swap space stays when the replica cannot start",
+        function=start_replica,
+        old="await asyncio.shield(supervisor.close())",
+        new="pass",
+        noticed_by="test_a_start_that_fails_gives_the_swap_space_back",
     ),
     Fault(
         what="the rank with the largest pool counts",

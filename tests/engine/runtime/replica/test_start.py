@@ -115,4 +115,21 @@ async def test_a_death_before_that_begins_it_all_again(
     for _ in range(4):
         await clock.advance(1.0)
     assert await started.answered(2) == ["", "a"]
-    await (await started.starting_up).close()
+    supervisor = await started.starting_up
+    # what the lost gang has left in the swap space is there for the next one
+    first, second = started.arenas
+    assert first is second
+    assert first._making is not None
+    await supervisor.close()
+    assert first._making is None
+
+
+async def test_a_start_that_fails_gives_the_swap_space_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started = Started(monkeypatch, CONFIG)
+    await settle()
+    started.starting_up.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await started.starting_up
+    assert started.arenas[0]._making is None

@@ -15,9 +15,9 @@ from engine.worker.graphs.graph_batch import MAX_CHUNKS, GraphShape
 from kernels.batch import BatchLayout, Sampled, SamplingColumns
 from kernels.reference import ReferenceBackend
 from tests.engine.model.tiny import TinyModel
+from tests.engine.rows import BLOCK_SIZE, Chunk, admission, make_plan, make_table
 from tests.engine.whole.engine_run import RECOMPUTE, SWAP, SWAP_BYTES, Run, run, tokens_of
 from tests.engine.worker.plans import Driver
-from tests.engine.worker.rows import BLOCK_SIZE, Chunk, admission, make_plan, make_table
 from tests.fakes.worker_loader import POISON, BreakingModel, Replayer, loader
 
 _GREEDY = SamplingParams(max_tokens=24, temperature=0.0)

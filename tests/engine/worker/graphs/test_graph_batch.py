@@ -25,7 +25,7 @@ from engine.worker.graphs.graph_batch import (
 from engine.worker.row_table import RowTable
 from kernels.batch import GatheredBatch
 from kernels.reference import ReferenceBackend
-from tests.engine.worker.rows import BLOCK_SIZE, Chunk, admission, make_plan, make_table
+from tests.engine.rows import BLOCK_SIZE, Chunk, admission, make_plan, make_table
 
 _BACKEND = ReferenceBackend(torch.device("cpu"), torch.float32)
 _PADDING_ROW = 4

@@ -6,7 +6,7 @@ import torch
 from engine.worker.sampling.token_history import TokenHistory
 from engine.worker.staging import Int32Array
 from kernels.runtime import HostRuntime
-from tests.engine.worker.rows import admission
+from tests.engine.rows import admission
 
 
 def _rows(*rows: int) -> Int32Array:
