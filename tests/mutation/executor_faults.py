@@ -202,7 +202,7 @@ EXECUTOR_FAULTS = [
         function=reply_to,
         old="spoiled_slots=result.spoiled_slots",
         new="spoiled_slots=type(result.spoiled_slots)('i')",
-        noticed_by="test_any_rank_says_which_slots_are_spoiled",
+        noticed_by="test_slots_that_are_spoiled_on_any_rank_are_in_the_result",
     ),
     Fault(
         what="the checksum of a result leaves out the rows",

@@ -166,7 +166,10 @@ class EngineBench:
             capacity = replace(
                 worker.capacity, num_blocks=engine.num_blocks, num_rows=engine.max_num_seqs
             )
-            document = {"capacity": asdict(capacity), "run_ahead": worker.config.run_ahead}
+            held = asdict(capacity)
+            # what the swap space holds is no setting
+            del held["swap_keys"]
+            document = {"capacity": held, "run_ahead": worker.config.run_ahead}
             write_json(path, document)
 
     def measure(self, cell: Cell, files: Files) -> CellRun:

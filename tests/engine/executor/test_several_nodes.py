@@ -8,7 +8,7 @@ import pytest
 import ray
 
 from engine.executor.rank_actor import Place
-from engine.executor.several_nodes import find_places, listen
+from engine.executor.several_nodes import find_away, find_places, listen
 from tests.fakes.local_actors import LocalCall
 
 HERE, AWAY = Place("here", "10.0.0.1"), Place("away", "10.0.0.2")
@@ -115,3 +115,8 @@ async def test_ranks_on_one_node_listen_on_socket_files() -> None:
     ranks = ranks_at(HERE, HERE)
     assert await listen(ranks, PATHS, b"secret", None) == PATHS
     assert orders(ranks) == [["/s/0"], ["/s/1"]]
+
+
+def test_ranks_on_other_nodes_are_named() -> None:
+    assert find_away([HERE, AWAY, HERE, AWAY]) == [1, 3]
+    assert find_away(None) == []

@@ -52,7 +52,7 @@ START_FAULTS = [
         function=find_away,
         old="if not is_here(place)",
         new="if False",
-        noticed_by="test_ranks_load_with_the_swap_space_of_their_place",
+        noticed_by="test_ranks_on_other_nodes_are_named",
     ),
     Fault(
         what="the swap space stays when the replica has ended",

@@ -1,6 +1,7 @@
 """Arenas in Ray's object store: whose they are, how large, and what is done where there is no room.
 
-What they hold outlives the gang that wrote it: see also `tests/engine/runtime/test_swap_survival.py`.
+What they hold outlives the gang that wrote it, see
+`tests/engine/runtime/test_swap_survival.py`.
 """
 
 import asyncio

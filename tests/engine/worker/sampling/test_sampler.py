@@ -16,9 +16,9 @@ from engine.worker.worker import Worker, load_worker
 from kernels.batch import Sampled
 from kernels.reference import ReferenceBackend
 from kernels.runtime import HostRuntime
+from tests.engine import rows
 from tests.engine.model.tiny import VOCAB_SIZE, TinyModel
 from tests.engine.whole.engine_run import Run
-from tests.engine.worker import rows
 from tests.engine.worker.plans import GREEDY, Driver
 from tests.fakes.worker_loader import POISON, BreakingModel, loader
 
