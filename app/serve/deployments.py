@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from app.recorder.flight_recorder import FlightRecorder, RecorderOptions
 from app.serve.handle import ServeEngineHandle, ask_all
+from app.serve.scaling import EngineReport
 from engine.config import EngineConfig, PrefixConfig
 from engine.errors import EngineError
 from engine.runtime.client.client import RemoteEngineClient
@@ -100,6 +101,7 @@ class EngineDeployment:
         config = replace(config, model_path=str(locate()))
         self._replica = serve.get_replica_context().replica_tag
         self._max_num_seqs = config.max_num_seqs
+        self._max_num_waiting = config.max_num_waiting
         gang = await start_gang(config, options)
         self._supervisor = Supervisor(
             gang,
@@ -162,14 +164,24 @@ class EngineDeployment:
         """Called by Serve; a RayActorError out of it replaces the replica at once."""
         await self._running.check_health()
 
-    def record_routing_stats(self) -> dict[str, float]:
+    def record_routing_stats(self) -> dict[str, Any]:
         """Called by Serve; read by `EngineRouter`."""
-        return {"num_waiting": self._running.num_waiting, "kv_usage": self._kv_usage}
+        return self._running.meter.report().to_stats()
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Called by Serve; read by `app.serve.scaling`."""
-        batch_usage = self._running.num_open_choices / self._max_num_seqs
-        return {"pressure": max(self._kv_usage, batch_usage)}
+        supervisor, meter = self._running, self._running.meter
+        return asdict(
+            EngineReport(
+                kv_usage=meter.kv_usage,
+                batch_usage=supervisor.num_open_choices / self._max_num_seqs,
+                queue_usage=supervisor.num_waiting / self._max_num_waiting,
+                waiting_tokens=meter.waiting_tokens,
+                delay_s=meter.delay_s,
+                preemptions_per_s=meter.preemptions_per_s,
+                num_open=supervisor.num_open,
+            )
+        )
 
     def __del__(self) -> None:
         """Called by Serve when the replica stops."""
@@ -180,12 +192,6 @@ class EngineDeployment:
     def _running(self) -> Supervisor:
         assert self._supervisor is not None, "Serve awaits the constructor before any call"
         return self._supervisor
-
-    @property
-    def _kv_usage(self) -> float:
-        usage = self._running.stats.usage
-        # pinned blocks are in use whatever the load
-        return 1.0 - (usage.free + usage.cached) / (usage.total - usage.pinned)
 
     def _check_addressee(self, replica: str) -> None:
         if replica != self._replica:

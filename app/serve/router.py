@@ -1,9 +1,15 @@
-"""How Serve chooses the engine replica of a call from an ingress."""
+"""How Serve chooses the engine replica of a call from an ingress; see `engine.runtime.routing`."""
 
 import random
-from collections.abc import Sequence
+import time
+from typing import Any
 
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
+
+from engine.runtime.messages import REQUESTS
+from engine.runtime.routing.leaving_replicas import UNUSED_S, LeavingReplicas
+from engine.runtime.routing.routing_table import RoutingTable
+from engine.types import Request
 
 _PIN = "replica:"
 
@@ -14,12 +20,31 @@ def session_of(replica: str) -> str:
 
 
 class EngineRouter(RequestRouter):
-    """Follows a pinned session to its replica; else the less loaded of two random replicas.
+    """Follows a pinned session to its replica; a new request goes where it will be served soonest.
 
-    The load is what the replicas report (`record_routing_stats`). Serve's own count of open calls
-    is no measure, because all requests of a client share one stream. If a pinned replica is gone,
-    the call goes to another one, which refuses it: the caller must not wait for ever.
+    Serve's own count of open calls is no measure, because all requests of a client share one
+    stream: replicas report their load (`record_routing_stats`), which comes with their list.
+
+    A replica that is to stop is taken off the list, and Serve waits for its open calls. Calls that
+    are pinned to it still reach it for `drain_s`: so its clients keep their leases, and what is
+    open there can end. After that, or if the replica is gone, a pinned call goes to another one,
+    which refuses it: the caller must not wait for ever.
     """
+
+    def initialize_state(self, drain_s: float = 0.0) -> None:  # type: ignore[override]
+        """Called by Serve with the `request_router_kwargs` of the deployment."""
+        self._table = RoutingTable(random.Random())
+        self._leaving: LeavingReplicas[RunningReplica] = LeavingReplicas(drain_s)
+
+    def update_replicas(self, replicas: list[RunningReplica]) -> None:
+        """Called by Serve with the replicas that take requests."""
+        before = {_tag(replica): replica for replica in self.curr_replicas.values()}
+        running = {_tag(replica): replica for replica in replicas}
+        leaving = self._leaving.update(before, running, time.monotonic())
+        super().update_replicas([*replicas, *leaving])
+        if leaving and not running:
+            # the list comes again with each report of a replica, but now there is none to report
+            self._event_loop.call_later(UNUSED_S, self._forget_left)
 
     async def choose_replicas(
         self,
@@ -27,23 +52,38 @@ class EngineRouter(RequestRouter):
         pending_request: PendingRequest | None = None,
     ) -> list[list[RunningReplica]]:
         """Rank the candidates; Serve takes the first that accepts."""
-        session = ""
+        candidates = {_tag(replica): replica for replica in candidate_replicas}
+        running = {tag: it for tag, it in candidates.items() if not self._leaving.has(tag)}
+        now_s = time.monotonic()
         if pending_request is not None:
-            session = pending_request.metadata.session_id or ""
             # wait between rounds when every replica refuses
             pending_request.routing_context.should_backoff = True
-        for replica in candidate_replicas:
-            if session == session_of(replica.replica_id.unique_id):
-                return [[replica]]
-        return [[replica] for replica in rank(candidate_replicas)]
+            tag = _pinned_to(pending_request)
+            if tag in candidates and self._leaving.is_reachable(tag, now_s):
+                return [[candidates[tag]]]
+        stats = {tag: replica.routing_stats for tag, replica in running.items()}
+        tags = self._table.choose(_request_of(pending_request), stats, now_s)
+        return [[running[tag]] for tag in tags]
+
+    def _forget_left(self) -> None:
+        # more may have come meanwhile
+        running = [it for it in self.curr_replicas.values() if not self._leaving.has(_tag(it))]
+        self.update_replicas(running)
 
 
-def rank(replicas: Sequence[RunningReplica]) -> list[RunningReplica]:
-    """Order by two random choices: the less loaded one, the other one, then the rest."""
-    shuffled = random.sample(replicas, len(replicas))
-    return sorted(shuffled[:2], key=_load) + shuffled[2:]
+def _tag(replica: RunningReplica) -> str:
+    tag: str = replica.replica_id.unique_id
+    return tag
 
 
-def _load(replica: RunningReplica) -> tuple[float, float]:
-    stats = replica.routing_stats
-    return stats.get("num_waiting", 0.0), stats.get("kv_usage", 0.0)
+def _pinned_to(pending: PendingRequest) -> str:
+    session: str = pending.metadata.session_id or ""
+    return session.removeprefix(_PIN) if session.startswith(_PIN) else ""
+
+
+def _request_of(pending: PendingRequest | None) -> Request | None:
+    """What is to be submitted; None for any other call."""
+    if pending is None or pending.metadata.call_method != "submit":
+        return None
+    args: list[Any] = pending.args
+    return REQUESTS.decode(args[1])

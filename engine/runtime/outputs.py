@@ -39,8 +39,9 @@ def split_by_client(
     found = dict.fromkeys((*rows, *beams))
     num_rows = sum(map(len, (*rows.values(), *beams.values())))
     is_of_one = num_rows == len(output.request_ids) + len(output.beam_requests)
-    # pinned prefixes are of all tenants: only the replica may see them
-    if len(found) == 1 and is_of_one and output.pinned is None:
+    # pinned prefixes and marks are of all tenants: only the replica may see them
+    is_of_replica = output.pinned is not None or output.prefix_marks is not None
+    if len(found) == 1 and is_of_one and not is_of_replica:
         return dict.fromkeys(found, encoded)
     return {
         client: OUTPUTS.encode(_select(output, rows.get(client, []), beams.get(client, [])))

@@ -133,6 +133,8 @@ class Request:
         prompt: int32 token ids, at least one.
         salt: the tenant; requests of other tenants never share blocks with this one.
         arrival_s: seconds on the clock that drives the engine.
+        session: requests of one conversation have the same, random or hashed bytes; they prefer the
+            same replica. The engine itself does not look at it.
         pin: keep the full blocks of the prompt. Such a request has one sequence of one token, which
             is not reported: it ends without output once the prompt is computed.
     """
@@ -142,4 +144,5 @@ class Request:
     sampling: SamplingParams
     arrival_s: float = 0.0
     salt: bytes = b""
+    session: bytes = b""
     pin: Pin | None = None

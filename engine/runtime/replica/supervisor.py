@@ -40,6 +40,7 @@ from engine.runtime.replica.client_session import (
     ClientSession,
 )
 from engine.runtime.replica.gang import Gang
+from engine.runtime.replica.load_meter import LoadMeter
 from engine.runtime.replica.preemption_log import PreemptionLog
 from engine.types import ALL_CHOICES, PinnedPrefix, Request, StepStats, int32, int64
 
@@ -75,6 +76,7 @@ class Supervisor:
         self._stats = idle_stats(gang.capacity)
         self._pinned: tuple[PinnedPrefix, ...] = ()
         self._loop = asyncio.get_running_loop()
+        self._meter = LoadMeter(self._stats, gang.capacity.block_size, self._loop.time)
         self._progress_s = self._loop.time()
         self._is_lost = False
         self._channel = AsyncChannel(
@@ -90,6 +92,11 @@ class Supervisor:
     def stats(self) -> StepStats:
         """Counts after the latest step."""
         return self._stats
+
+    @property
+    def meter(self) -> LoadMeter:
+        """What is measured for routing and scaling."""
+        return self._meter
 
     @property
     def num_open(self) -> int:
@@ -202,6 +209,7 @@ class Supervisor:
             self._progress_s = self._loop.time()
         session = self._session_of[request.request_id] = self._session(client)
         session.opened(request.request_id, request.sampling.n)
+        self._meter.accepted(request)
         self._channel.send(encoded)
 
     def _session(self, client: int) -> ClientSession:
@@ -222,6 +230,7 @@ class Supervisor:
             )
         for request_id in request_ids:
             del self._session_of[request_id]
+            self._meter.forget(request_id)
         if request_ids:
             self.abort(request_ids)
 
@@ -232,6 +241,7 @@ class Supervisor:
         if output.pinned is not None:
             self._pinned = output.pinned
         self._preemption_log.note(output.stats, self._progress_s)
+        self._meter.observe(output)
         parts = split_by_client(output, data, self._session_of)
         num_ended = sum(self._close(*choice) for choice in ended_choices(output))
         self._admission.finished(num_ended, self._progress_s)

@@ -197,7 +197,7 @@ def test_pinned_blocks_that_are_hit_take_no_room() -> None:
 
 
 def test_a_block_that_the_cache_has_forgotten_meanwhile_is_pinned() -> None:
-    pool, cache = BlockPool(2), PrefixCache()
+    pool, cache = BlockPool(2), PrefixCache(4)
     prefixes = PinnedPrefixes(pool, cache, SIZE, budget_blocks=1)
     request = request_of(PREFIX[:SIZE], "a")
     prefixes.reserve(request)
