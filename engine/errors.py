@@ -62,6 +62,20 @@ class EngineError(ServeError):
     """The engine replica cannot go on and is replaced; its open requests fail or move."""
 
 
+class EngineUnavailable(EngineError):
+    """The engine replica's processes are being started again; nothing was executed.
+
+    Attributes:
+        retry_after_s: seconds after which the replica is likely to accept requests.
+    """
+
+    code = "engine_unavailable"
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class WorkerDied(EngineError):
     """A process of an engine replica ended, or did not answer in time."""
 

@@ -32,6 +32,8 @@ _REASONS = {
     FinishReason.ABORT: "abort",
     FinishReason.ERROR: "error",
     FinishReason.RULED_OUT: "error",
+    FinishReason.LOST: "error",
+    FinishReason.CRASHED: "error",
 }
 
 

@@ -57,6 +57,9 @@ class TextDelta:
 
 
 _NOTHING_NEW = TextDelta(text="")
+_GIVEN_UP = frozenset(
+    (FinishReason.ABORT, FinishReason.ERROR, FinishReason.LOST, FinishReason.CRASHED)
+)
 
 
 def join(deltas: Sequence[TextDelta]) -> TextDelta:
@@ -74,7 +77,7 @@ def join(deltas: Sequence[TextDelta]) -> TextDelta:
 
 def check_alive(delta: Delta) -> None:
     """Raise EngineError if the engine ended the sequence without completing it."""
-    if delta.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
+    if delta.finish_reason in _GIVEN_UP:
         raise EngineError("the engine gave the request up")
 
 

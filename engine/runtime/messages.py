@@ -11,7 +11,13 @@ from typing import NamedTuple
 import msgspec
 
 from engine.config import PrefixConfig
-from engine.errors import InvalidRequest, Overloaded, PromptTooLong, RequestError
+from engine.errors import (
+    EngineUnavailable,
+    InvalidRequest,
+    Overloaded,
+    PromptTooLong,
+    RequestError,
+)
 from engine.executor.codec import Codec
 from engine.types import IntColumn, Refusal, Request, StepOutput
 
@@ -72,7 +78,7 @@ _BATCHES = Codec(list[StepOutput])
 _FRAME = msgspec.msgpack.Encoder()
 
 
-def refusal_of(error: RequestError) -> Refusal:
+def refusal_of(error: RequestError | EngineUnavailable) -> Refusal:
     """The message that carries an error to the ingress; `error_of` is its inverse."""
     match error:
         case PromptTooLong():
@@ -83,13 +89,13 @@ def refusal_of(error: RequestError) -> Refusal:
                 limit=error.limit,
                 got=error.got,
             )
-        case Overloaded():
+        case Overloaded() | EngineUnavailable():
             return Refusal(code=error.code, message=str(error), retry_after_s=error.retry_after_s)
         case _:
             return Refusal(code=error.code, message=str(error), param=error.param)
 
 
-def error_of(refusal: Refusal) -> RequestError:
+def error_of(refusal: Refusal) -> RequestError | EngineUnavailable:
     """The error that a refusal stands for, for the ingress to raise."""
     match refusal.code:
         case PromptTooLong.code:
@@ -101,6 +107,8 @@ def error_of(refusal: Refusal) -> RequestError:
             )
         case Overloaded.code:
             return Overloaded(refusal.message, retry_after_s=refusal.retry_after_s)
+        case EngineUnavailable.code:
+            return EngineUnavailable(refusal.message, retry_after_s=refusal.retry_after_s)
         case _:
             return InvalidRequest(refusal.message, param=refusal.param)
 

@@ -18,7 +18,8 @@ class FinishReason(IntEnum):
     """Why a sequence ended; NONE while it goes on.
 
     PATTERN: by a `StopPattern`. ERROR: its logits were no numbers. RULED_OUT: the rules of the
-    request left no token to choose.
+    request left no token to choose. LOST: the engine's processes died while the request waited; it
+    can be sent again. CRASHED: they died while the request was in the batch.
     """
 
     NONE = 0
@@ -28,6 +29,8 @@ class FinishReason(IntEnum):
     ERROR = 4
     PATTERN = 5
     RULED_OUT = 6
+    LOST = 7
+    CRASHED = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

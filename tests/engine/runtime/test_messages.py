@@ -1,6 +1,13 @@
 import pytest
 
-from engine.errors import InvalidRequest, InvariantViolated, Overloaded, PromptTooLong, RequestError
+from engine.errors import (
+    EngineUnavailable,
+    InvalidRequest,
+    InvariantViolated,
+    Overloaded,
+    PromptTooLong,
+    RequestError,
+)
 from engine.runtime.messages import OUTPUTS, decode_batch, encode_batch, error_of, refusal_of
 from engine.runtime.outputs import failure, idle_stats
 from engine.types import Capacity
@@ -13,10 +20,11 @@ STATS = idle_stats(Capacity(num_blocks=2, block_size=4, num_rows=1))
     [
         PromptTooLong("long", param="prompt", limit=3, got=4),
         Overloaded("full", retry_after_s=2.5),
+        EngineUnavailable("rebuilding", retry_after_s=4.0),
         InvalidRequest("bad", param="max_tokens"),
     ],
 )
-def test_a_refusal_becomes_the_same_error_again(error: RequestError) -> None:
+def test_a_refusal_becomes_the_same_error_again(error: RequestError | EngineUnavailable) -> None:
     again = error_of(refusal_of(error))
     assert type(again) is type(error)
     assert str(again) == str(error)
