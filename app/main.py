@@ -22,6 +22,7 @@ from app.recorder.flight_recorder import RecorderOptions
 from app.serve.deployments import (
     EngineDeployment,
     IngressDeployment,
+    draining,
     gang_options,
     resources,
 )
@@ -54,13 +55,15 @@ def build(args: dict[str, Any]) -> Application:
     # every node finds its own copy of the model
     locate = partial(resolve, config.model, config.cache_folder)
     limits = ClientLimits(coalesce_s=stream_interval_s(config, engine_config))
-    engine = EngineDeployment.options(**resources(engine_config)).bind(  # type: ignore[attr-defined]
-        engine_config, gang_options(engine_config), locate, limits
-    )
+    engine = EngineDeployment.options(  # type: ignore[attr-defined]
+        **resources(engine_config), **draining(config.drain_s)
+    ).bind(engine_config, gang_options(engine_config), locate, limits)
     ends = engine_config.scheduler.eos_token_ids
     make_app = partial(make_http_app, locate=locate, settings=settings, end_token_ids=ends)
     recorder = recorder_options(config)
-    return IngressDeployment.bind(engine, make_app, recorder)  # type: ignore[attr-defined,no-any-return]
+    return IngressDeployment.bind(  # type: ignore[attr-defined,no-any-return]
+        engine, make_app, recorder, config.start_wait_s
+    )
 
 
 def with_tokenizer(config: EngineConfig) -> EngineConfig:

@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Send
 
 from app.protocol.errors import ModelNotFound
-from engine.errors import EngineError, Overloaded, RequestError
+from engine.errors import EngineError, EngineUnavailable, Overloaded, RequestError
 
 logger = logging.getLogger(__name__)
 
@@ -90,8 +90,7 @@ def describe(error: Exception) -> ErrorAnswer:
         case HTTPException():
             return _routing_error(error)
         case Overloaded():
-            seconds = min(max(error.retry_after_s, 0.0), _MAX_RETRY_AFTER_S)
-            headers = {"retry-after": f"{seconds:.0f}", "retry-after-ms": f"{seconds * 1000:.0f}"}
+            headers = _retry_after(error.retry_after_s)
             return ErrorAnswer(status=429, message=str(error), code=error.code, headers=headers)
         case RequestError():
             status = 404 if isinstance(error, ModelNotFound) else 400
@@ -105,7 +104,9 @@ def describe(error: Exception) -> ErrorAnswer:
                 status=503,
                 message="the engine is not available; nothing was generated, so try again",
                 code="engine_unavailable",
-                headers={"retry-after": "1"},
+                headers=_retry_after(
+                    error.retry_after_s if isinstance(error, EngineUnavailable) else 1.0
+                ),
             )
     logger.error("internal_error", exc_info=error)
     return ErrorAnswer(status=500, message="the server made a mistake", code="internal_error")
@@ -119,6 +120,11 @@ def describe_broken_stream(error: Exception) -> ErrorAnswer:
             status=503, message="the engine failed during generation", code="engine_failed"
         )
     return describe(error)
+
+
+def _retry_after(seconds: float) -> dict[str, str]:
+    seconds = min(max(seconds, 0.0), _MAX_RETRY_AFTER_S)
+    return {"retry-after": f"{seconds:.0f}", "retry-after-ms": f"{seconds * 1000:.0f}"}
 
 
 def _routing_error(error: HTTPException) -> ErrorAnswer:

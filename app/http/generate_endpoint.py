@@ -68,6 +68,8 @@ class GenerateEndpoint(Generic[RequestT]):
         request_id = state["request_id"]
         if request.request_id is not None and not state["has_own_id"]:
             request_id = request.request_id
+        if request.session_id is None:
+            request = request.model_copy(update={"session_id": state["session_id"]})
         salt = tenant_salt(state["key_sha256"], request.cache_salt)
         await until_disconnect(receive, self._answer(request, request_id, salt, headers, send))
 

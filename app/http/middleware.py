@@ -13,10 +13,12 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.http.errors import ClientDisconnected, HttpError, describe
+from app.protocol.generation_fields import MAX_SESSION_ID_LEN
 
 logger = logging.getLogger(__name__)
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_SESSION_ID = re.compile(rf"[\x21-\x7e]{{1,{MAX_SESSION_ID_LEN}}}")
 # probes come from machines that have no key
 _OPEN_PATHS = ("/live", "/health")
 _MODEL_PREFIX = b"/v1/models/"
@@ -29,7 +31,8 @@ class RequestMiddleware:
 
     Each answer has `x-request-id`: the client's own if it is harmless text, else a random one.
     Inner layers find it as `scope["state"]["request_id"]`, in `"has_own_id"` whether it is the
-    client's, and in `"key_sha256"` the digest of the caller's key, empty where none is needed.
+    client's, in `"session_id"` the header `x-session-id` if it is harmless text, else None, and in
+    `"key_sha256"` the digest of the caller's key, empty where none is needed.
     """
 
     def __init__(
@@ -49,9 +52,13 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        own_id = _own_request_id(scope)
+        own_id = _header(scope, "x-request-id", _REQUEST_ID)
         request_id = own_id or secrets.token_hex(12)
-        state = {"request_id": request_id, "has_own_id": own_id is not None}
+        state = {
+            "request_id": request_id,
+            "has_own_id": own_id is not None,
+            "session_id": _header(scope, "x-session-id", _SESSION_ID),
+        }
         scope.setdefault("state", {}).update(state)
 
         async def send_with_id(message: Message) -> None:
@@ -133,6 +140,7 @@ def _as_disconnect() -> Iterator[None]:
         raise ClientDisconnected from error
 
 
-def _own_request_id(scope: Scope) -> str | None:
-    given = Headers(scope=scope).getlist("x-request-id")
-    return given[0] if len(given) == 1 and _REQUEST_ID.fullmatch(given[0]) else None
+def _header(scope: Scope, name: str, pattern: re.Pattern[str]) -> str | None:
+    """Return a header that was sent once and looks as it should, else None."""
+    given = Headers(scope=scope).getlist(name)
+    return given[0] if len(given) == 1 and pattern.fullmatch(given[0]) else None

@@ -11,6 +11,7 @@ from app.protocol.strict import Strict, fault
 MAX_STOPS = 4
 MAX_STOP_LEN = 256
 MAX_PROMPT_LOGPROBS = 20
+MAX_SESSION_ID_LEN = 128
 
 IGNORED = frozenset(
     {
@@ -29,7 +30,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),
     "structured_outputs": (),
     "priority": (0,),
-    "session_id": (),
     "prefix_id": (),
     "include_metrics": (False,),
     "watermarking": (False,),
@@ -81,6 +81,7 @@ class GenerationFields(SamplingFields):
     return_tokens_as_token_ids: bool = False
     cache_salt: str | None = Field(None, min_length=1, max_length=128)
     request_id: str | None = Field(None, pattern=r"^[A-Za-z0-9._-]{1,128}$")
+    session_id: str | None = Field(None, min_length=1, max_length=MAX_SESSION_ID_LEN)
 
     # accepted without effect, see `ignored`
     user: str | None = None

@@ -12,6 +12,8 @@ from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
 from app.recorder.flight_recorder import FlightRecorder, RecorderOptions
+from app.serve.counted_app import CountedApp
+from app.serve.drainable_client import DrainableClient
 from app.serve.handle import ServeEngineHandle, ask_all
 from app.serve.scaling import EngineReport
 from engine.config import EngineConfig, PrefixConfig
@@ -19,13 +21,14 @@ from engine.errors import EngineError
 from engine.runtime.client.client import RemoteEngineClient
 from engine.runtime.messages import PINS
 from engine.runtime.protocol import EngineClient
-from engine.runtime.replica.client_session import CLIENT_LIMITS, ClientLimits
+from engine.runtime.replica.client_session import CLIENT_LIMITS, LEASE_S, ClientLimits
 from engine.runtime.replica.gang import GangOptions, start_gang
 from engine.runtime.replica.pin_at_start import (
     pin_configured_prefixes,
     pin_prefixes_of_peers,
 )
 from engine.runtime.replica.supervisor import Supervisor
+from engine.runtime.routing.leaving_replicas import UNUSED_S
 
 logger = logging.getLogger(__name__)
 
@@ -49,15 +52,25 @@ class IngressDeployment:
         engine: DeploymentHandle[Any],
         make_app: Callable[[EngineClient], ASGIApp],
         recorder: RecorderOptions | None = None,
+        start_wait_s: float = 0.0,
     ) -> None:
+        """Args: start_wait_s: see `ServeEngineHandle`."""
         _log_like_serve()
-        self._client = RemoteEngineClient(ServeEngineHandle(engine))
+        self._client = RemoteEngineClient(ServeEngineHandle(engine, start_wait_s=start_wait_s))
         self._recorder = FlightRecorder(self._client, recorder) if recorder else None
+        self._drainable = DrainableClient(self._recorder or self._client)
         self._make_app = make_app
+        self._app: CountedApp | None = None
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         """Called by Serve once the event loop of the replica runs."""
-        return self._make_app(self._recorder or self._client)
+        self._app = CountedApp(self._make_app(self._drainable))
+        return self._app
+
+    async def drain(self, seconds: float) -> int:
+        """Refuse new requests, wait for open ones; returns how many are open after `seconds`."""
+        self._drainable.drain()
+        return 0 if self._app is None else await self._app.wait_until_idle(seconds)
 
     async def __del__(self) -> None:
         """Called by Serve when the replica stops."""
@@ -71,14 +84,9 @@ class IngressDeployment:
     max_ongoing_requests=8192,
     health_check_period_s=2,
     health_check_timeout_s=10,
-    graceful_shutdown_timeout_s=300,
     graceful_shutdown_wait_loop_s=0.5,
     # a constructor that fails once fails again
     max_constructor_retry_count=1,
-    request_router_config={
-        "request_router_class": "app.serve.router:EngineRouter",
-        "request_routing_stats_period_s": 1,
-    },
 )
 class EngineDeployment:
     """One engine replica: passes the calls of ingresses, as bytes, to its supervisor.
@@ -224,6 +232,22 @@ def resources(config: EngineConfig) -> dict[str, Any]:
         "ray_actor_options": {"num_cpus": control["CPU"]},
         "placement_group_bundles": [control] + [rank] * config.tensor_parallel_size,
         "placement_group_strategy": "STRICT_PACK",
+    }
+
+
+def draining(drain_s: float) -> dict[str, Any]:
+    """Deployment options of an engine replica whose open requests may take so long to end.
+
+    After `drain_s` the pins of its clients lapse (see `EngineRouter`), with them their leases, and
+    what is open goes on elsewhere: only then does Serve end the replica, whatever it does.
+    """
+    return {
+        "graceful_shutdown_timeout_s": drain_s + 2 * LEASE_S + UNUSED_S,
+        "request_router_config": {
+            "request_router_class": "app.serve.router:EngineRouter",
+            "request_router_kwargs": {"drain_s": drain_s},
+            "request_routing_stats_period_s": 1,
+        },
     }
 
 

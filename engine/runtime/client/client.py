@@ -99,11 +99,17 @@ class RemoteEngineClient:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def submit(
-        self, prompt: IntColumn, sampling: SamplingParams, *, salt: bytes = b""
+        self, prompt: IntColumn, sampling: SamplingParams, *, salt: bytes = b"", session: bytes = b""
     ) -> RemoteTokenStream:
         """See `EngineClient.submit`."""
         return await self._submit(
-            Request(request_id=next(self._request_ids), prompt=prompt, sampling=sampling, salt=salt)
+            Request(
+                request_id=next(self._request_ids),
+                prompt=prompt,
+                sampling=sampling,
+                salt=salt,
+                session=session,
+            )
         )
 
     async def pin_prefix(self, prompt: IntColumn, pin: Pin, *, salt: bytes = b"") -> FinishReason:
