@@ -6,7 +6,8 @@ from typing import Any
 
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
-from engine.runtime.messages import REQUESTS
+# Serve pickles this module by value, and with it what it refers to by name: no codec among it
+from engine.runtime import messages
 from engine.runtime.routing.leaving_replicas import UNUSED_S, LeavingReplicas
 from engine.runtime.routing.routing_table import RoutingTable
 from engine.types import Request
@@ -86,4 +87,4 @@ def _request_of(pending: PendingRequest | None) -> Request | None:
     if pending is None or pending.metadata.call_method != "submit":
         return None
     args: list[Any] = pending.args
-    return REQUESTS.decode(args[1])
+    return messages.REQUESTS.decode(args[1])

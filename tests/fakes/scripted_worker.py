@@ -17,6 +17,7 @@ VOCAB_SIZE = 1000
 BLOCK_SIZE = 4
 CRASH, FAIL, HANG = 1001, 1002, 1003
 STEP_S = 0.005
+LONG_STEP_S = 0.05
 
 
 class ScriptedModel(SymbolicModel):
@@ -138,6 +139,13 @@ def load_slow_worker(
 ) -> ScriptedWorker:
     """A worker that takes its time for each step, so that requests can be caught in flight."""
     return ScriptedWorker(config, step_s=STEP_S)
+
+
+def load_slowest_worker(
+    config: EngineConfig, *, rank: int, rendezvous: str | None, on_progress: Progress
+) -> ScriptedWorker:
+    """A worker whose longest requests take longer than a lease."""
+    return ScriptedWorker(config, step_s=LONG_STEP_S)
 
 
 def load_nothing(
