@@ -12,6 +12,8 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 export RAY_AUTH_MODE ?= token
 # Ray would run its workers behind everything else on the machine
 export RAY_worker_niceness ?= 0
+# a replica that is unhealthy is killed at once; a healthy one that stops may end its requests
+export RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS ?= 1
 # seconds for a proxy to start: busy machines may need more than 5, after which `serve run` fails
 export RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S ?= 60
 
