@@ -67,7 +67,12 @@ class FlightRecorder:
         self._file = TraceFile(options.folder, options.max_bytes)
 
     async def submit(
-        self, prompt: IntColumn, sampling: SamplingParams, *, salt: bytes = b"", session: bytes = b""
+        self,
+        prompt: IntColumn,
+        sampling: SamplingParams,
+        *,
+        salt: bytes = b"",
+        session: bytes = b"",
     ) -> TokenStream:
         """See `EngineClient.submit`."""
         request = RecordedRequest(prompt=prompt, salt=salt, sampling=sampling)

@@ -45,7 +45,7 @@ def main(args: Sequence[str]) -> int:
     options = parser.parse_args(args)
     ray.init(address=options.address, log_to_driver=False)
     num_open = asyncio.run(drain_all(list(serve.status().applications), options.seconds))
-    print(f"drained, {num_open} requests still open")
+    sys.stdout.write(f"drained, {num_open} requests still open\n")
     return int(num_open > 0)
 
 

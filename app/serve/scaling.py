@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from ray.serve.config import AutoscalingContext
@@ -117,10 +118,8 @@ class EngineScaling:
 def _strain(reports: Sequence[EngineReport], targets: ScalingTargets) -> float:
     """How far the mean replica is on the way to the nearest limit; above 1 beyond it."""
     limits = ("delay_s", "waiting_tokens", "queue_usage", "preemptions_per_s")
-    return max(
-        sum(getattr(report, name) for report in reports) / len(reports) / getattr(targets, name)
-        for name in limits
-    )
+    means = {name: fmean(getattr(report, name) for report in reports) for name in limits}
+    return max(mean / float(getattr(targets, name)) for name, mean in means.items())
 
 
 def _reports(metrics: Mapping[str, Mapping[Any, float]]) -> list[EngineReport]:

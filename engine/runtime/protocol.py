@@ -81,7 +81,12 @@ class EngineClient(Protocol):
     """How the app reaches the engine replicas."""
 
     async def submit(
-        self, prompt: IntColumn, sampling: SamplingParams, *, salt: bytes = b"", session: bytes = b""
+        self,
+        prompt: IntColumn,
+        sampling: SamplingParams,
+        *,
+        salt: bytes = b"",
+        session: bytes = b"",
     ) -> TokenStream:
         """Send a request to an engine replica and wait until it is accepted or refused.
 

@@ -81,7 +81,12 @@ class FakeEngineClient:
     abort_gate: asyncio.Event | None = None
 
     async def submit(
-        self, prompt: IntColumn, sampling: SamplingParams, *, salt: bytes = b"", session: bytes = b""
+        self,
+        prompt: IntColumn,
+        sampling: SamplingParams,
+        *,
+        salt: bytes = b"",
+        session: bytes = b"",
     ) -> TokenStream:
         if self.refusal is not None:
             raise self.refusal

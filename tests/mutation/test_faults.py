@@ -4,6 +4,7 @@ import pytest
 
 from tests.mutation.app.generation_faults import GENERATION_FAULTS
 from tests.mutation.app.request_faults import REQUEST_FAULTS
+from tests.mutation.app.routing_faults import ROUTING_FAULTS
 from tests.mutation.app.text_faults import TEXT_FAULTS
 from tests.mutation.mutant import Fault, in_place, is_noticed
 from tests.mutation.runtime_faults import RUNTIME_FAULTS
@@ -15,6 +16,7 @@ FAULTS: list[Fault] = [
     *TEXT_FAULTS,
     *REQUEST_FAULTS,
     *GENERATION_FAULTS,
+    *ROUTING_FAULTS,
 ]
 
 

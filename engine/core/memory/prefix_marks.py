@@ -1,11 +1,11 @@
 """A summary of what the prefix cache holds, by which an ingress chooses a replica for a prompt.
 
-Of a chain of full blocks every `marked_every`-th leaves a mark, the first bytes of its key: a prompt
-whose n-th mark is in a replica's summary finds about as much of itself in that replica's cache. The
-summary is bounded; with more marks than it has room for, those found last are in it. It may lag
-behind the cache, and two keys may have one mark: then a request is sent to a replica that computes
-more of it, and nothing else comes of it. A mark says nothing to who does not know the tokens and
-the tenant, and no client ever sees one.
+Of a chain of full blocks every `marked_every`-th leaves a mark, the first bytes of its key: a
+prompt whose n-th mark is in a replica's summary finds about as much of itself in that replica's
+cache. The summary is bounded; with more marks than it has room for, those found last are in it. It
+may lag behind the cache, and two keys may have one mark: then a request is sent to a replica that
+computes more of it, and nothing else comes of it. A mark says nothing to who does not know the
+tokens and the tenant, and no client ever sees one.
 """
 
 from collections import OrderedDict

@@ -99,7 +99,12 @@ class RemoteEngineClient:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def submit(
-        self, prompt: IntColumn, sampling: SamplingParams, *, salt: bytes = b"", session: bytes = b""
+        self,
+        prompt: IntColumn,
+        sampling: SamplingParams,
+        *,
+        salt: bytes = b"",
+        session: bytes = b"",
     ) -> RemoteTokenStream:
         """See `EngineClient.submit`."""
         return await self._submit(

@@ -110,7 +110,7 @@ class LoadMeter:
 
     def _observe_prompts(self, output: StepOutput) -> None:
         elapsed_s = output.stats.elapsed_s
-        decay = 0.5 ** (elapsed_s / HALF_LIFE_S)
+        decay = math.exp2(-elapsed_s / HALF_LIFE_S)
         self._answered *= decay
         self._computed *= decay
         self._busy_s = self._busy_s * decay + elapsed_s
@@ -125,7 +125,8 @@ class LoadMeter:
 
     def _decay(self) -> float:
         """What a preemption counts now that counted 1 at the last observation."""
-        return 0.5 ** ((self._clock() - self._observed_s) / PREEMPTION_HALF_LIFE_S)
+        seconds = self._clock() - self._observed_s
+        return math.exp2(-seconds / PREEMPTION_HALF_LIFE_S)
 
 
 def _num_preempted(stats: StepStats) -> int:

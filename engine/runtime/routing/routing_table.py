@@ -15,12 +15,12 @@ STALE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _LastReport:
     known: KnownLoad
     seen_s: float
 
 
-_NEVER_SEEN = _Seen(KnownLoad(load=ReplicaLoad(), marks=frozenset()), float("-inf"))
+_NEVER_SEEN = _LastReport(KnownLoad(load=ReplicaLoad(), marks=frozenset()), float("-inf"))
 
 
 class RoutingTable:
@@ -33,7 +33,7 @@ class RoutingTable:
 
     def __init__(self, random: Random) -> None:
         self._random = random
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _LastReport] = {}
 
     def choose(
         self, request: Request | None, stats: Mapping[str, Mapping[str, Any]], now_s: float
@@ -47,9 +47,7 @@ class RoutingTable:
         """
         self._observe(stats, now_s)
         fresh = {
-            tag: seen.known
-            for tag, seen in self._seen.items()
-            if now_s - seen.seen_s < STALE_S
+            tag: seen.known for tag, seen in self._seen.items() if now_s - seen.seen_s < STALE_S
         }
         others = self._two_choices([tag for tag in stats if tag not in fresh])
         if request is None or not common_rate(fresh.values()):
@@ -68,7 +66,7 @@ class RoutingTable:
                 marks = seen.known.marks if seen is not None else frozenset()
                 if seen is None or seen.known.load.marks != load.marks:
                     marks = _split(load.marks)
-                self._seen[tag] = _Seen(KnownLoad(load=load, marks=marks), now_s)
+                self._seen[tag] = _LastReport(KnownLoad(load=load, marks=marks), now_s)
 
     def _two_choices(self, tags: list[str]) -> list[str]:
         """Order by two random choices: the less loaded one, the other one, then the rest."""

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from ray import serve
+from ray.serve.schema import ReplicaState
 
 from app.serve.deployments import EngineDeployment, IngressDeployment, draining
 from app.serve.drain import drain
@@ -49,9 +50,7 @@ def application(worker: str, *, start_wait_s: float = 0.0, **options: Any) -> se
         **options,
     ).bind(
         replace(scripted.engine_config(ranks=1), max_num_waiting=max_num_waiting),
-        GangOptions(
-            num_cpus_per_rank=0.1, worker_factory=f"tests.fakes.scripted_worker:{worker}"
-        ),
+        GangOptions(num_cpus_per_rank=0.1, worker_factory=f"tests.fakes.scripted_worker:{worker}"),
         Path,
     )
     ingress = IngressDeployment.options(  # type: ignore[attr-defined]
@@ -89,7 +88,8 @@ async def ask(http: httpx.AsyncClient, start: int, count: int) -> None:
 
 async def num_running() -> int:
     status = await asyncio.to_thread(serve.status)
-    return status.applications[NAME].deployments["Engine"].replica_states.get("RUNNING", 0)
+    states = status.applications[NAME].deployments["Engine"].replica_states
+    return states.get(ReplicaState.RUNNING, 0)
 
 
 async def ask_until(http: httpx.AsyncClient, count: int, at_once: int) -> None:

@@ -143,7 +143,9 @@ async def test_a_request_waits_for_a_first_replica_to_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = LoopClock(monkeypatch)
-    engine = ServeEngineHandle(cast("DeploymentHandle[Any]", SleepingDeployment(3)), start_wait_s=60)
+    engine = ServeEngineHandle(
+        cast("DeploymentHandle[Any]", SleepingDeployment(3)), start_wait_s=60
+    )
     # such a server is ready: the first request starts it
     assert await engine.is_ready()
     call = asyncio.create_task(engine.submit(1, b"request"))
@@ -154,7 +156,9 @@ async def test_a_request_waits_for_a_first_replica_to_start(
 
 async def test_the_wait_for_a_first_replica_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = LoopClock(monkeypatch)
-    engine = ServeEngineHandle(cast("DeploymentHandle[Any]", SleepingDeployment(9)), start_wait_s=15)
+    engine = ServeEngineHandle(
+        cast("DeploymentHandle[Any]", SleepingDeployment(9)), start_wait_s=15
+    )
     call = asyncio.create_task(engine.submit(1, b"request"))
     await clock.advance(CALL_TIMEOUT_S)
     assert not call.done()

@@ -42,7 +42,7 @@ def test_what_is_cached_is_reported_before_the_engine_idles() -> None:
     capacity = Capacity(num_blocks=4, block_size=128, num_rows=4)
     config = SchedulerConfig(max_num_batched_tokens=256, max_model_len=256)
     engine = Engine(config, SymbolicExecutor(capacity, SymbolicModel(50)))
-    prompt = int32(range(130))
+    prompt = int32(list(range(130)))
     sampling = SamplingParams(max_tokens=3, ignore_eos=True)
     reports = []
     for request_id in range(2):

@@ -35,8 +35,8 @@ def meter(clock: Clock | None = None) -> LoadMeter:
     return LoadMeter(IDLE, 4, clock or Clock())
 
 
-def request(request_id: int, length: int, **sampling: int) -> Request:
-    params = SamplingParams(max_tokens=1, **sampling)
+def request(request_id: int, length: int, beam_width: int = 0) -> Request:
+    params = SamplingParams(max_tokens=1, beam_width=beam_width)
     return Request(request_id=request_id, prompt=int32([1] * length), sampling=params)
 
 

@@ -21,7 +21,7 @@ from engine.runtime.routing.scoring import (
 from engine.types import Request, SamplingParams, int32
 
 BLOCK = 16
-PROMPT = int32(range(1000))
+PROMPT = int32(list(range(1000)))
 IDLE = ReplicaLoad(tokens_per_s=1000.0, total_tokens=100_000, free_tokens=100_000, block_size=BLOCK)
 
 
