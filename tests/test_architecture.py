@@ -49,7 +49,7 @@ APP_MAY_IMPORT = {
     "generation": {"protocol", "settings", "text"},
     "http": {"generation", "protocol", "text"},
     "serve": {"recorder"},
-    "preflight": {"models", "recorder", "settings"},
+    "preflight": {"models", "recorder", "serve", "settings"},
     "main": {
         "generation", "http", "models", "preflight", "protocol", "recorder", "serve", "settings",
         "text",

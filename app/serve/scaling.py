@@ -1,12 +1,17 @@
 """How many engine replicas are wanted: the autoscaling policy of serve_config.yaml."""
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ray.serve.config import AutoscalingContext
+if TYPE_CHECKING:
+    # takes a second, which a check of the file need not
+    from ray.serve.config import AutoscalingContext
+
+NAME = "app.serve.scaling:EngineScaling"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +60,23 @@ class ScalingTargets:
     preemptions_per_s: float = 0.1
     shrunk_usage: float = 0.75
 
-    def __post_init__(self) -> None:
-        for name in self.__slots__:
-            value = getattr(self, name)
-            if not isinstance(value, (int, float)) or not value > 0:
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> "ScalingTargets":
+        """Read `policy_kwargs`.
+
+        Raises:
+            ValueError: naming what cannot be meant.
+        """
+        for name, value in arguments.items():
+            if name not in cls.__slots__:
+                known = ", ".join(cls.__slots__)
+                raise ValueError(f"policy_kwargs has an unknown {name!r}; known are {known}")
+            if not isinstance(value, int | float) or not value > 0:
                 raise ValueError(f"policy_kwargs: {name} is {value!r}; set it above 0")
-        if self.shrunk_usage > 1:
-            raise ValueError(f"policy_kwargs: shrunk_usage is {self.shrunk_usage}; at most 1")
+        targets = cls(**arguments)
+        if targets.shrunk_usage > 1:
+            raise ValueError(f"policy_kwargs: shrunk_usage is {targets.shrunk_usage}; at most 1")
+        return targets
 
 
 def decide(
@@ -93,20 +108,24 @@ def decide(
 
 
 class EngineScaling:
-    """The policy: `policy_function: "app.serve.scaling:EngineScaling"`.
+    """The policy, as the `policy_function` of an `autoscaling_config`; see `NAME`.
 
     Serve applies the limits and delays of the deployment's `autoscaling_config`.
     """
 
     def __init__(self, **targets: float) -> None:
-        """Args: targets: see `ScalingTargets`."""
-        unknown = targets.keys() - set(ScalingTargets.__slots__)
-        if unknown:
-            known = ", ".join(ScalingTargets.__slots__)
-            raise ValueError(f"policy_kwargs: {min(unknown)} is unknown; known are {known}")
-        self._targets = ScalingTargets(**targets)
+        """Called by Serve's controller, which an error would stop: then the defaults are taken.
 
-    def __call__(self, context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
+        Args:
+            targets: see `ScalingTargets`.
+        """
+        try:
+            self._targets = ScalingTargets.of(targets)
+        except ValueError as error:
+            logging.getLogger("ray.serve").error("scaling_by_defaults reason=%s", error)
+            self._targets = ScalingTargets()
+
+    def __call__(self, context: "AutoscalingContext") -> tuple[int, dict[str, Any]]:
         """Called by Serve; without a report nothing changes."""
         reports = _reports(context.aggregated_metrics or {})
         if not reports:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from engine.core.memory.prefix_cache import PrefixChain
-from engine.core.memory.prefix_marks import MARK_BYTES, marked_every
+from engine.core.memory.prefix_marks import MARK_BYTES, is_marked, marked_every
 from engine.runtime.routing.replica_load import ReplicaLoad
 from engine.types import IntColumn, Request
 
@@ -36,8 +36,8 @@ class KnownLoad:
     sent_tokens: float = 0.0
 
 
-def marks_of_prompt(prompt: IntColumn, salt: bytes, block_size: int) -> tuple[bytes, ...]:
-    """The marks that a prompt can find, one for each `marked_every(block_size)` blocks.
+def marks_of_prompt(prompt: IntColumn, salt: bytes, block_size: int) -> dict[bytes, int]:
+    """The marks that a prompt can find, each with the tokens of the prefix that it stands for.
 
     Args:
         prompt: int32 token ids; the last one is always computed.
@@ -46,19 +46,19 @@ def marks_of_prompt(prompt: IntColumn, salt: bytes, block_size: int) -> tuple[by
     every = marked_every(block_size)
     num_tokens = (len(prompt) - 1) // (every * block_size) * every * block_size
     links = PrefixChain.of_tenant(salt, block_size).extended(prompt[:num_tokens]).links
-    return tuple(link.key[:MARK_BYTES] for link in links[every - 1 :: every])
+    return {
+        link.key[:MARK_BYTES]: link.depth * block_size
+        for link in links[every - 1 :: every]
+        if is_marked(link.depth, every)
+    }
 
 
-def num_cached_tokens(marks: tuple[bytes, ...], known: KnownLoad) -> int:
+def num_cached_tokens(marks: Mapping[bytes, int], known: KnownLoad) -> int:
     """Tokens of a prompt that a replica probably has cached, to the last mark in its summary.
 
     A mark in the middle may be missing where the summary has no room for all.
     """
-    tokens_per_mark = marked_every(known.load.block_size) * known.load.block_size
-    for count in range(len(marks), 0, -1):
-        if marks[count - 1] in known.marks:
-            return count * tokens_per_mark
-    return 0
+    return max((marks[mark] for mark in marks.keys() & known.marks), default=0)
 
 
 def common_rate(replicas: Iterable[KnownLoad]) -> float:
@@ -137,8 +137,8 @@ def home_of(session: bytes, replicas: Mapping[str, object]) -> str | None:
     return max(replicas, key=lambda tag: hashlib.sha256(session + tag.encode()).digest())
 
 
-def _marks(request: Request, replicas: Mapping[str, KnownLoad]) -> tuple[bytes, ...]:
+def _marks(request: Request, replicas: Mapping[str, KnownLoad]) -> dict[bytes, int]:
     if not request.sampling.may_read_cache or not any(known.marks for known in replicas.values()):
-        return ()
+        return {}
     block_size = next(iter(replicas.values())).load.block_size
     return marks_of_prompt(request.prompt, request.salt, block_size)

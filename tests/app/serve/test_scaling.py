@@ -99,7 +99,7 @@ def test_the_policy_reads_the_reports_and_its_arguments() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"delay": 1.0}, "delay is unknown"),
+        ({"delay": 1.0}, "unknown 'delay'"),
         ({"usage": 0.0}, "usage is 0.0"),
         ({"usage": "much"}, "usage is 'much'"),
         ({"delay_s": math.nan}, "delay_s is nan"),
@@ -108,7 +108,10 @@ def test_the_policy_reads_the_reports_and_its_arguments() -> None:
 )
 def test_arguments_that_cannot_be_meant_are_named(arguments: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        EngineScaling(**arguments)
+        ScalingTargets.of(arguments)
+    # an error here would stop Serve's controller
+    load = {"batch_usage": {"a": 1.0}, "num_open": {"a": 1.0}}
+    assert EngineScaling(**arguments)(context(load))[0] == 2
 
 
 class Ramp:

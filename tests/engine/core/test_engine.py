@@ -50,7 +50,7 @@ def test_what_is_cached_is_reported_before_the_engine_idles() -> None:
         while (output := engine.step(0.0)) is not None:
             reports.append(output.prefix_marks)
     [marks] = [report for report in reports if report is not None]
-    assert marks == marks_of_prompt(prompt, b"", 128)[0]
+    assert [marks] == list(marks_of_prompt(prompt, b"", 128))
 
 
 def test_an_abort_outside_of_a_step_is_reported_by_the_next() -> None:

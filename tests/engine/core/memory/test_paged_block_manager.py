@@ -208,7 +208,7 @@ def test_a_prefix_that_is_found_is_the_last_of_the_marks() -> None:
     prompts = [list(range(200)), list(range(1000, 1200))]
     for number, prompt in enumerate([*prompts, prompts[0]]):
         admit(manager, group_of(prompt, first_id=number))
-    first, second = (marks_of_prompt(int32(prompt), b"", 128)[0] for prompt in prompts)
+    first, second = (b"".join(marks_of_prompt(int32(prompt), b"", 128)) for prompt in prompts)
     assert manager.marks.report(0.0, is_idle=True) == second + first
 
 

@@ -1,5 +1,7 @@
 """The summary of the prefix cache: what leaves a mark, what takes it back, when it is sent."""
 
+from itertools import pairwise
+
 import pytest
 
 from engine.core.memory.prefix_marks import (
@@ -8,6 +10,7 @@ from engine.core.memory.prefix_marks import (
     REPORT_PERIOD_S,
     NoPrefixMarks,
     PrefixMarks,
+    is_marked,
     marked_every,
 )
 
@@ -18,6 +21,14 @@ def key(number: int) -> bytes:
 
 def mark(number: int) -> bytes:
     return key(number)[:MARK_BYTES]
+
+
+@pytest.mark.parametrize("every", [1, 8])
+def test_marks_are_dense_at_first_and_then_at_most_a_quarter_apart(every: int) -> None:
+    marked = [depth for depth in range(1, 1000) if is_marked(depth, every)]
+    assert marked[:10] == [every * factor for factor in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)]
+    gaps = [after / before for before, after in pairwise(marked[3:])]
+    assert max(gaps) <= 1.25
 
 
 @pytest.mark.parametrize(("block_size", "blocks"), [(1, 128), (16, 8), (100, 1), (256, 1)])

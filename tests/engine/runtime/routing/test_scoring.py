@@ -43,16 +43,23 @@ def best(of: Request, replicas: dict[str, KnownLoad]) -> set[str]:
 
 def test_a_prompt_has_the_marks_of_every_eighth_block_that_it_can_share() -> None:
     links = PrefixChain.of_tenant(b"salt", BLOCK).extended(PROMPT[:256]).links
-    marks = tuple(link.key[:MARK_BYTES] for link in (links[7], links[15]))
-    assert marks_of_prompt(PROMPT[:257], b"salt", BLOCK) == marks
+    first, second = (link.key[:MARK_BYTES] for link in (links[7], links[15]))
+    assert marks_of_prompt(PROMPT[:257], b"salt", BLOCK) == {first: 128, second: 256}
     # the last token is always computed
-    assert marks_of_prompt(PROMPT[:256], b"salt", BLOCK) == marks[:1]
-    assert marks_of_prompt(PROMPT[:100], b"salt", BLOCK) == ()
+    assert marks_of_prompt(PROMPT[:256], b"salt", BLOCK) == {first: 128}
+    assert marks_of_prompt(PROMPT[:100], b"salt", BLOCK) == {}
+
+
+def test_marks_of_long_prompts_are_far_apart() -> None:
+    marks = marks_of_prompt(int32([1] * 20_000), b"", BLOCK)
+    factors = [tokens // 128 for tokens in marks.values()]
+    assert factors[:16] == [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32]
+    assert factors[-1] == 128
 
 
 def test_tenants_have_no_marks_in_common() -> None:
     mine = marks_of_prompt(PROMPT, b"mine", BLOCK)
-    assert not set(mine) & set(marks_of_prompt(PROMPT, b"yours", BLOCK))
+    assert not mine.keys() & marks_of_prompt(PROMPT, b"yours", BLOCK).keys()
 
 
 def test_the_last_mark_that_is_found_says_how_much_is_cached() -> None:
@@ -60,7 +67,7 @@ def test_the_last_mark_that_is_found_says_how_much_is_cached() -> None:
     assert num_cached_tokens(marks, known(cached=640)) == 640
     assert num_cached_tokens(marks, known(cached=0)) == 0
     # the summary has lost the first ones
-    holed = KnownLoad(load=IDLE, marks=frozenset(marks[2:3]))
+    holed = KnownLoad(load=IDLE, marks=frozenset(list(marks)[2:3]))
     assert num_cached_tokens(marks, holed) == 384
 
 
