@@ -73,6 +73,8 @@ class GenerateEndpoint(Generic[RequestT]):
         request_id = state["request_id"]
         if request.request_id is not None and not state["has_own_id"]:
             request_id = request.request_id
+        if request.session_id is None:
+            request = request.model_copy(update={"session_id": state["session_id"]})
         return _Asked(
             request=with_defaults(request, self._settings.sampling_defaults),
             request_id=request_id,
