@@ -74,7 +74,9 @@ class LoadMeter:
         A beam search is not counted: it may have no output until its end.
         """
         if not request.sampling.beam_width:
-            self._unanswered[request.request_id] = len(request.prompt)
+            # one that goes on here has its output computed again, too
+            num_before = 0 if request.progress is None else len(request.progress.tokens)
+            self._unanswered[request.request_id] = len(request.prompt) + num_before
 
     def observe(self, output: StepOutput) -> None:
         """Take in what the scheduler sends."""

@@ -1,5 +1,6 @@
 """Faults of what replicas report and of how they are compared, scaled and drained."""
 
+from app.http.proxy import ProxyMiddleware
 from app.serve import scaling
 from app.serve.counted_app import CountedApp
 from app.serve.drainable_client import DrainableClient
@@ -74,6 +75,34 @@ ROUTING_FAULTS = [
         old="now_s - seen.seen_s < STALE_S",
         new="True",
         noticed_by="test_an_old_report_is_not_believed",
+    ),
+    Fault(
+        what="a replica whose gang is being started again gets requests",
+        function=RoutingTable.choose,
+        old="self._is_unready(tag)",
+        new="False",
+        noticed_by="test_a_replica_that_is_being_started_again_comes_last",
+    ),
+    Fault(
+        what="a request goes back to the replica that has just lost it",
+        function=EngineRouter.choose_replicas,
+        old="avoided=avoided",
+        new='avoided=""',
+        noticed_by="test_a_replica_that_is_avoided_comes_last_however_loaded",
+    ),
+    Fault(
+        what="requests of a lost gang wait for ever",
+        function=LoadMeter.restart,
+        old="self._unanswered.clear()",
+        new="pass",
+        noticed_by="test_what_waited_at_a_lost_gang_and_what_it_had_cached_is_no_load_any_more",
+    ),
+    Fault(
+        what="a client's session steers Serve, and is no conversation",
+        function=ProxyMiddleware.__call__,
+        old="(_OWN_SESSION_HEADER.encode(), session.encode())",
+        new="(SESSION_HEADER.encode(), session.encode())",
+        noticed_by="test_a_session_goes_on_under_a_name_that_serve_does_not_know",
     ),
     Fault(
         what="a request waits after its first output",

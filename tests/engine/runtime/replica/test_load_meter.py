@@ -11,6 +11,7 @@ from engine.runtime.replica.load_meter import HALF_LIFE_S, PREEMPTION_HALF_LIFE_
 from engine.types import (
     Capacity,
     MemoryUsage,
+    Progress,
     Request,
     SamplingParams,
     StepOutput,
@@ -141,3 +142,28 @@ def test_preemptions_are_counted_for_a_short_time() -> None:
     # a scheduler that was started anew counts from 0
     load.observe(output([]))
     assert load.preemptions_per_s == pytest.approx(rate / 2)
+
+
+def test_a_request_that_goes_on_has_its_output_computed_again() -> None:
+    load = meter()
+    load.accepted(replace(request(1, 100), progress=Progress(age_s=1.0, tokens=int32([5] * 20))))
+    assert load.waiting_tokens == 120
+
+
+def test_requests_and_cache_of_a_lost_scheduler_are_forgotten_and_its_pace_is_not() -> None:
+    load = meter()
+    load.accepted(request(1, 100))
+    load.observe(output([1], marks=b"abcd"))
+    load.accepted(request(2, 50))
+    before = load.report()
+    load.restart(idle_stats(Capacity(num_blocks=5, block_size=8, num_rows=4)), 8)
+    report = load.report()
+    assert (load.waiting_tokens, report.num_waiting, report.marks) == (0, 0, b"")
+    assert (report.total_tokens, report.block_size) == (40, 8)
+    assert report.tokens_per_s == 100.0
+    assert report.report > before.report
+
+
+def test_a_report_says_whether_requests_would_be_refused() -> None:
+    load = meter()
+    assert (load.report().is_unready, load.report(is_unready=True).is_unready) == (False, True)

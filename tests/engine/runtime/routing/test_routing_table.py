@@ -84,3 +84,19 @@ def test_a_replica_that_is_gone_is_forgotten() -> None:
     table.choose(REQUEST, {"a": stats(), "b": stats()}, 0.0)
     assert table.choose(REQUEST, {"b": stats()}, 0.0) == ["b"]
     assert table.choose(REQUEST, {}, 0.0) == []
+
+
+def test_a_replica_that_is_being_started_again_comes_last() -> None:
+    replicas = {"unready": stats(is_unready=True), "busy": stats(waiting_tokens=5000.0), "new": {}}
+    assert RoutingTable(Random(0)).choose(REQUEST, replicas, 0.0) == ["busy", "new", "unready"]
+    assert firsts({"a": stats(is_unready=True)}) == {"a"}
+
+
+def test_an_avoided_replica_comes_behind_even_those_and_is_not_noted_as_chosen() -> None:
+    table = RoutingTable(Random(0))
+    replicas = {"free": stats(), "busy": stats(waiting_tokens=5000.0)}
+    for _ in range(30):
+        assert table.choose(REQUEST, replicas, 0.0, avoided="free") == ["busy", "free"]
+    assert table.choose(REQUEST, replicas, 0.0, avoided="gone") == ["free", "busy"]
+    unready = {"a": stats(), "b": stats(is_unready=True)}
+    assert RoutingTable(Random(0)).choose(REQUEST, unready, 0.0, avoided="a") == ["b", "a"]
