@@ -15,8 +15,8 @@ from app.generation.prompt_encoder import PromptEncoder
 from app.generation.sampling import with_defaults
 from app.generation.tenancy import tenant_salt
 from app.http import sse
+from app.http.bodies.held_bytes import Account
 from app.http.errors import ClientDisconnected, describe_broken_stream
-from app.http.held_bytes import Account
 from app.http.services import Services
 from app.http.tasks import until_disconnect, with_pulse
 from app.protocol.answer import AnswerWriter
