@@ -231,7 +231,8 @@ class AppConfig(BaseModel):
     )
     start_wait_s: float = option(
         "time that a request waits for an engine replica to start while none runs, as with "
-        "`min_replicas: 0`; after it the answer is 503 with `Retry-After`",
+        "`min_replicas: 0`, or `resume_timeout_s` if that is longer; after it the answer is 503 "
+        "with `Retry-After`",
         default=0.0,
         shown="0: the server is not ready without a replica",
         ge=0,

@@ -7,7 +7,7 @@ from engine.core.engine import Engine
 from engine.errors import RequestError
 from engine.runtime.outputs import idle_stats
 from engine.runtime.replica.admission import Admission
-from engine.runtime.replica.load_meter import LoadMeter
+from engine.runtime.routing.load_meter import LoadMeter
 from engine.runtime.routing.replica_load import ReplicaLoad
 from engine.types import Capacity, Request, StepOutput
 from load_tests.simulator.replay import Setup

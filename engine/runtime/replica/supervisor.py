@@ -35,9 +35,9 @@ from engine.runtime.replica.admission import Admission
 from engine.runtime.replica.client_session import CLIENT_LIMITS, SLOW, ClientLimits, ClientSession
 from engine.runtime.replica.gang import Gang
 from engine.runtime.replica.held_pins import HeldPins
-from engine.runtime.replica.load_meter import LoadMeter
 from engine.runtime.replica.preemption_log import PreemptionLog
 from engine.runtime.replica.watch.gang_keeper import GangKeeper, State
+from engine.runtime.routing.load_meter import LoadMeter
 from engine.types import ALL_CHOICES, Capacity, FinishReason, Request, StepStats, int32, int64
 
 logger = logging.getLogger(__name__)

@@ -6,9 +6,9 @@ from app.serve.counted_app import CountedApp
 from app.serve.drainable_client import DrainableClient
 from app.serve.router import EngineRouter
 from engine.core.memory.prefix_marks import PrefixMarks
-from engine.runtime.replica.load_meter import LoadMeter
 from engine.runtime.routing import scoring
 from engine.runtime.routing.leaving_replicas import LeavingReplicas
+from engine.runtime.routing.load_meter import LoadMeter
 from engine.runtime.routing.routing_table import RoutingTable
 from tests.mutation.mutant import Fault
 

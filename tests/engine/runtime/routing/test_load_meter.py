@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from engine.runtime.outputs import idle_stats
-from engine.runtime.replica.load_meter import HALF_LIFE_S, PREEMPTION_HALF_LIFE_S, LoadMeter
+from engine.runtime.routing.load_meter import HALF_LIFE_S, PREEMPTION_HALF_LIFE_S, LoadMeter
 from engine.types import (
     Capacity,
     MemoryUsage,
