@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from ray import serve
+from ray.serve._private.common import ReplicaState
 
 from app.serve.deployments import EngineDeployment, IngressDeployment, draining
 from app.serve.drain import drain
@@ -89,7 +90,7 @@ async def ask(http: httpx.AsyncClient, start: int, count: int) -> None:
 async def num_running() -> int:
     status = await asyncio.to_thread(serve.status)
     states = status.applications[NAME].deployments["Engine"].replica_states
-    return {state.value: count for state, count in states.items()}.get("RUNNING", 0)
+    return states.get(ReplicaState.RUNNING, 0)
 
 
 async def ask_until(http: httpx.AsyncClient, count: int, at_once: int) -> None:

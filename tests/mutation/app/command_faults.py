@@ -3,7 +3,6 @@
 from app.command.environment import serving_environment
 from app.command.ports import _holder, _is_free, _needed
 from app.command.ray_node import RayNode, joined_node
-from app.command.serve_run import ServeRun
 from app.command.signals import EndingSignals
 from app.models.bucket import _update, fetch
 from app.models.model_store import commit_of, resolve
@@ -60,20 +59,6 @@ COMMAND_FAULTS = [
         old="**SERVING, **given",
         new="**given, **SERVING",
         noticed_by="test_what_is_set_already_stays",
-    ),
-    Fault(
-        what="a server is stopped without a drain",
-        function=ServeRun._stop,
-        old="self._drain(child, signals)",
-        new="pass",
-        noticed_by="test_a_server_is_drained_before_it_is_stopped_if_that_can_be",
-    ),
-    Fault(
-        what="a drain cannot be cut short",
-        function=ServeRun._drain,
-        old="is not None:\n                    return",
-        new="is not None:\n                    continue",
-        noticed_by="test_another_signal_cuts_the_drain_short_and_one_more_the_end",
     ),
     Fault(
         what="a signal is seen twice",

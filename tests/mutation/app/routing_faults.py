@@ -95,7 +95,7 @@ ROUTING_FAULTS = [
         function=LoadMeter.restart,
         old="self._unanswered.clear()",
         new="pass",
-        noticed_by="test_what_waited_at_a_lost_gang_and_what_it_had_cached_is_no_load_any_more",
+        noticed_by="test_requests_and_cache_of_a_lost_scheduler_are_forgotten_and_its_pace_is_not",
     ),
     Fault(
         what="a client's session steers Serve, and is no conversation",

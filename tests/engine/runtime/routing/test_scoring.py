@@ -104,6 +104,9 @@ def test_a_request_that_may_not_read_the_cache_looks_for_none() -> None:
 def test_a_full_pool_is_avoided_where_another_has_room() -> None:
     replicas = {"a": known(free_tokens=999), "b": known(waiting_tokens=9000.0)}
     assert best(request(), replicas) == {"b"}
+    # a small pool is full sooner
+    replicas = {"a": known(total_tokens=999, free_tokens=999), "b": known(waiting_tokens=9000.0)}
+    assert best(request(), replicas) == {"b"}
     # what waits there will take its room first
     replicas = {"a": known(free_tokens=1500, waiting_tokens=600.0), "b": known(waiting_tokens=9e3)}
     assert best(request(), replicas) == {"b"}
