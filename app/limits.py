@@ -49,6 +49,9 @@ MAX_SEQUENCES = 256
 MAX_IDS = 1 << 20
 """Token ids of one prompt; the model's context is most often less."""
 
+MAX_SESSION_ID_LEN = 128
+"""Characters of the id of a conversation."""
+
 MAX_STOPS = 4
 """Stop strings."""
 

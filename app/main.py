@@ -22,6 +22,7 @@ from app.recorder.flight_recorder import RecorderOptions
 from app.serve.deployments import (
     EngineDeployment,
     IngressDeployment,
+    draining,
     gang_options,
     resources,
 )
@@ -58,14 +59,14 @@ def build(args: dict[str, Any]) -> Application:
     locate_texts = partial(locate, with_weights=False)
     locate_all = partial(locate, with_weights=config.load_format == "safetensors")
     limits = ClientLimits(coalesce_s=stream_interval_s(config, engine_config))
-    engine = EngineDeployment.options(**resources(engine_config)).bind(  # type: ignore[attr-defined]
-        engine_config, gang_options(engine_config), locate_all, limits
-    )
+    engine = EngineDeployment.options(  # type: ignore[attr-defined]
+        **resources(engine_config), **draining(config.drain_s)
+    ).bind(engine_config, gang_options(engine_config), locate_all, limits)
     ends = engine_config.scheduler.eos_token_ids
     make_app = partial(make_http_app, locate=locate_texts, settings=settings, end_token_ids=ends)
     resume = ResumeConfig(resume_timeout_s=config.resume_timeout_s, max_resumes=config.max_resumes)
     return IngressDeployment.bind(  # type: ignore[attr-defined,no-any-return]
-        engine, make_app, resume, recorder_options(config)
+        engine, make_app, resume, recorder_options(config), config.start_wait_s
     )
 
 

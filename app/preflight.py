@@ -13,10 +13,11 @@ import psutil
 from app.models.checkpoint import check_weights, expected_tensors, has_weights
 from app.models.model_store import is_local, resolve
 from app.recorder.trace_file import check_folder
+from app.serve import scaling
 from app.settings.config import AppConfig, parse_config
 from app.settings.engine_settings import to_engine_config
 from app.settings.sampling_defaults import read_sampling_defaults
-from app.settings.serve_file import applications
+from app.settings.serve_file import applications, policies
 from engine.config import DTYPE_BYTES, EngineConfig
 from engine.errors import ConfigError
 from engine.model_config import read_model_config
@@ -55,7 +56,9 @@ def check(config: AppConfig, *, with_weights: bool = True) -> EngineConfig:
 
 
 def check_file(path: Path, *, with_weights: bool = True) -> None:
-    """Check the `args` of every application in a Serve configuration file; see `check`.
+    """Check the `args` of every application in a Serve configuration file, and our scaling policy.
+
+    Args: with_weights: see `check`.
 
     Raises:
         ConfigError: naming the file or the application.
@@ -65,6 +68,12 @@ def check_file(path: Path, *, with_weights: bool = True) -> None:
             check(parse_config(args), with_weights=with_weights)
         except ConfigError as error:
             raise ConfigError(f"{path}, application {name!r}: {error}") from error
+    for name, policy in policies(path):
+        if policy.get("policy_function") == scaling.NAME:
+            try:
+                scaling.ScalingTargets.of(policy.get("policy_kwargs") or {})
+            except ValueError as error:
+                raise ConfigError(f"{path}, application {name!r}: {error}") from error
 
 
 def _check_memory(engine: EngineConfig) -> None:

@@ -20,6 +20,8 @@ os.environ |= {
     "RAY_worker_niceness": "0",
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.02",
     "RAY_SERVE_PROXY_MIN_DRAINING_PERIOD_S": "0.1",
+    "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.2",
+    "RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.2",
     # a proxy that starts slowly fails every test of the cluster
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
 }

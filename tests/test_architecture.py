@@ -51,7 +51,7 @@ APP_MAY_IMPORT = {
     "generation": {"limits", "protocol", "settings", "text"},
     "http": {"generation", "limits", "protocol", "text"},
     "serve": {"recorder"},
-    "preflight": {"models", "recorder", "settings"},
+    "preflight": {"models", "recorder", "serve", "settings"},
     "command": {"preflight", "settings"},
     "main": {
         "generation", "http", "models", "preflight", "protocol", "recorder", "serve", "settings",

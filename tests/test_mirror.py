@@ -26,6 +26,7 @@ TESTED_ELSEWHERE = {
     ),
     "app/protocol/sampling_fields.py": ("app/api/test_sampling_fields.py",),
     "app/protocol/api_settings.py": ("app/test_main.py",),
+    "app/serve/drain.py": ("app/serve/test_changing_replicas.py",),
     # engine
     "engine/architectures/architecture.py": ("engine/test_model_config.py",),
     "engine/architectures/gpt2.py": ("engine/test_model_config.py",),
@@ -149,6 +150,7 @@ TESTED_ELSEWHERE = {
 # tests of what several modules do together: folders, and single test modules
 FEATURES = (
     "tests/app/api/",
+    "tests/app/serve/test_changing_replicas.py",
     "tests/app/settings/test_config_files.py",
     "tests/app/with_engine/",
     "tests/cluster/",

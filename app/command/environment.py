@@ -21,6 +21,8 @@ SERVING: Mapping[str, str] = {
     "RAY_AUTH_MODE": "token",
     # Ray would run its workers behind everything else on the machine
     "RAY_worker_niceness": "0",
+    # a replica that is unhealthy is killed at once; a healthy one that stops may end its requests
+    "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
     # for a proxy to start: busy machines may need more than 5, after which `serve run` fails
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
 }

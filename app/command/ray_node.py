@@ -31,6 +31,11 @@ class RayNode:
                     self._found.setdefault(name, process)
         return None
 
+    def address(self) -> str | None:
+        """The cluster's GCS, as host:port; None as long as no raylet was seen."""
+        raylet = self._found.get(_RAYLET)
+        return (_gcs_address(raylet) or None) if raylet is not None else None
+
 
 def own_node() -> RayNode:
     """The node that a process below this one starts."""

@@ -9,8 +9,14 @@ from typing import Any
 from app.command.environment import add_proxy_option, own_environment, serving_environment
 from engine.errors import ConfigError
 
+# for the process that drains to start and to be answered, beside what open requests have
+_DRAIN_CALLS_S = 30.0
+
 DESCRIPTION = """\
 Check a Serve configuration and its model, start Ray and serve until Ctrl-C or SIGTERM.
+
+Asked to end, it refuses new requests and gives open ones `drain_s` to end; another signal cuts that
+short, and one more everything.
 
 The command ends with exit code 1 when the raylet or the GCS of its node is gone, and leaves no
 process behind. Without --address (or the variable RAY_ADDRESS) it starts a Ray of its own.
@@ -48,8 +54,10 @@ def _run(arguments: argparse.Namespace) -> int:
     # `pagoda --help` waits for none of this
     from app.command.ports import check_ports
     from app.command.ray_node import joined_node, own_node, running_address
-    from app.command.serve_run import ServeRun
+    from app.command.serve_run import Patience, ServeRun
     from app.preflight import check_file
+    from app.settings.config import parse_config
+    from app.settings.serve_file import applications
 
     environment = serving_environment(arguments.proxy, own_environment())
     address = arguments.address or environment.get("RAY_ADDRESS") or "local"
@@ -63,6 +71,8 @@ def _run(arguments: argparse.Namespace) -> int:
         _say(f"checking {arguments.config} and its model")
         started_s = time.monotonic()
         check_file(arguments.config, with_weights=is_own)
+        apps = applications(arguments.config)
+        drain_s = max(parse_config(args).drain_s for _, args in apps)
         _say(f"checking: done in {time.monotonic() - started_s:.0f} s")
     except ConfigError as error:
         sys.stderr.write(f"error: {error}\n")
@@ -72,7 +82,11 @@ def _run(arguments: argparse.Namespace) -> int:
     _say("starting Ray Serve; Ctrl-C stops it")
     command = [sys.executable, "-m", "app.serve.run", "--address", address]
     node = own_node() if is_own else joined_node(address)
-    return ServeRun([*command, str(arguments.config)], environment, node).run()
+    drain = [sys.executable, "-m", "app.serve.drain", "--seconds", f"{drain_s:g}", "--address"]
+    patience = Patience(drain_s=drain_s + _DRAIN_CALLS_S if drain_s else 0.0)
+    return ServeRun(
+        [*command, str(arguments.config)], environment, node, patience, drain=drain
+    ).run()
 
 
 def _say(line: str) -> None:

@@ -1,4 +1,7 @@
-"""Runs `serve run` as a child process, and ends with the node that it needs."""
+"""Runs `serve run` as a child process, and ends with the node that it needs.
+
+Asked to end, it has open requests end first: another child drains the server (`app.serve.drain`).
+"""
 
 import signal
 import subprocess
@@ -18,12 +21,14 @@ class Patience:
 
     Attributes:
         look_s: between two looks at the processes of the node.
+        drain_s: for the drain to end, with the start of its process; 0 for no drain.
         stop_s: for the child to end once it is interrupted.
         last_words_s: for the child to end by itself once its node is gone, as it does when it ends
             its own Ray after an error.
     """
 
     look_s: float = 1.0
+    drain_s: float = 0.0
     stop_s: float = 60.0
     last_words_s: float = 5.0
 
@@ -40,34 +45,43 @@ class ServeRun:
         environment: dict[str, str],
         node: RayNode,
         patience: Patience = PATIENCE,
+        *,
+        drain: Sequence[str] = (),
     ) -> None:
-        """Args: command, environment: of the child; node: what it cannot live without."""
+        """Take note of what to run.
+
+        Args:
+            command, environment: of the child.
+            node: what it cannot live without.
+            drain: command that drains the server; the address of its node is appended.
+        """
         self._command = command
         self._environment = environment
         self._node = node
         self._patience = patience
+        self._drain_command = drain
 
     def run(self) -> int:
         """Serve until a signal asks for the end, or the child or its node is gone.
 
         Returns:
-            the exit code: 0 after a signal, 1 after any other end, 128 + its number if a second
-            signal cut the end short.
+            the exit code: 0 after a signal, 1 after any other end, 128 + its number if another
+            signal cut the end short, a drain before it not counted.
         """
         adopt_orphans()
         with EndingSignals() as signals:
-            # a session of its own: Ctrl-C in a terminal must reach it once, from here
-            child = subprocess.Popen(
-                self._command,
-                env=self._environment,
-                start_new_session=True,
-                preexec_fn=end_with_parent,
-            )
+            child = self._start(self._command)
             try:
                 return self._watch(child, signals)
             finally:
                 child.poll()
                 _report_left_over()
+
+    def _start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        # a session of its own: Ctrl-C in a terminal must reach it once, from here
+        return subprocess.Popen(
+            command, env=self._environment, start_new_session=True, preexec_fn=end_with_parent
+        )
 
     def _watch(self, child: subprocess.Popen[bytes], signals: EndingSignals) -> int:
         while True:
@@ -81,7 +95,8 @@ class ServeRun:
 
     def _stop(self, child: subprocess.Popen[bytes], signals: EndingSignals) -> int:
         """End the child as Ctrl-C does; what open requests are promised is given to them here."""
-        _say("stopping; a second signal stops at once")
+        self._drain(child, signals)
+        _say("stopping; another signal stops at once")
         child.send_signal(signal.SIGINT)
         deadline_s = time.monotonic() + self._patience.stop_s
         while child.poll() is None and time.monotonic() < deadline_s:
@@ -92,6 +107,28 @@ class ServeRun:
             _say(f"error: `serve run` did not end within {self._patience.stop_s:g} s of the signal")
             return 1
         return 0
+
+    def _drain(self, child: subprocess.Popen[bytes], signals: EndingSignals) -> None:
+        """Let open requests end. A server that cannot be drained is stopped all the same."""
+        address, patience = self._node.address(), self._patience
+        if not patience.drain_s or address is None:
+            return
+        _say("letting open requests end; another signal stops without them")
+        drain = self._start([*self._drain_command, address])
+        deadline_s = time.monotonic() + patience.drain_s
+        try:
+            while drain.poll() is None and child.poll() is None and self._node.lost() is None:
+                if signals.wait(patience.look_s) is not None:
+                    return
+                if time.monotonic() >= deadline_s:
+                    _say(f"error: the drain did not end within {patience.drain_s:g} s")
+                    return
+        finally:
+            if drain.poll() is None:
+                drain.kill()
+                drain.wait()
+        if drain.returncode > 0:
+            _say(f"error: the drain ended with exit code {drain.returncode}; see above")
 
     def _lost(self, child: subprocess.Popen[bytes], reason: str) -> int:
         try:

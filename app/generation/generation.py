@@ -8,6 +8,7 @@ from functools import partial
 from app.generation.cancellation import finish
 from app.generation.prepare import PreparedRequest, Prompt
 from app.generation.prompt_reader import PromptReader
+from app.generation.tenancy import session_key
 from app.protocol.answer import Usage
 from app.text.beam_text import BeamProgress
 from app.text.choice_text import TextDelta
@@ -154,7 +155,8 @@ async def _submit(
         return None
     ids = prompt.ids[:-1] if request.is_scoring else prompt.ids
     try:
-        return await client.submit(ids, prompt.sampling, salt=salt)
+        session = session_key(salt, request.session_id)
+        return await client.submit(ids, prompt.sampling, salt=salt, session=session)
     except PromptTooLong as error:
         # the engine does not know what the request called its prompt
         error.param = prompt.name

@@ -47,6 +47,7 @@ class PreparedRequest:
         is_scoring: no token is to be generated. The engine gets each prompt without its last token
             and is made to sample that one, so that it reports the log-probabilities of all.
         is_search: a beam search, whose texts are known only at its end.
+        session_id: of the conversation, as the client calls it.
     """
 
     prompts: tuple[Prompt, ...]
@@ -55,6 +56,7 @@ class PreparedRequest:
     num_candidates: int = 1
     is_scoring: bool = False
     is_search: bool = False
+    session_id: str | None = None
 
 
 async def prepare_completion(encoder: PromptEncoder, request: CompletionRequest) -> PreparedRequest:
@@ -212,6 +214,7 @@ def _prepared(
         num_candidates=request.num_candidates if is_ranked(request) else request.n,
         is_scoring=_is_scoring(request),
         is_search=request.use_beam_search,
+        session_id=request.session_id,
     )
 
 

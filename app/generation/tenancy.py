@@ -1,4 +1,4 @@
-"""Which requests may share cached blocks."""
+"""Which requests may share cached blocks, and which belong together."""
 
 import hashlib
 
@@ -15,3 +15,14 @@ def tenant_salt(key_sha256: bytes, cache_salt: str | None) -> bytes:
     parts = [key_sha256] if cache_salt is None else [key_sha256, cache_salt.encode()]
     framed = b"".join(len(part).to_bytes(2, "big") + part for part in parts)
     return hashlib.sha256(framed).digest()
+
+
+def session_key(salt: bytes, session_id: str | None) -> bytes:
+    """Return what stands for a conversation of a tenant inside the server; empty for none.
+
+    Args:
+        salt: of the tenant: two tenants may have given the same id.
+    """
+    if session_id is None:
+        return b""
+    return hashlib.sha256(b"session" + salt + session_id.encode()).digest()[:16]

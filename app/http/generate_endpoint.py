@@ -15,8 +15,8 @@ from app.generation.prompt_encoder import PromptEncoder
 from app.generation.sampling import with_defaults
 from app.generation.tenancy import tenant_salt
 from app.http import sse
+from app.http.bodies.held_bytes import Account
 from app.http.errors import ClientDisconnected, describe_broken_stream
-from app.http.held_bytes import Account
 from app.http.services import Services
 from app.http.tasks import until_disconnect, with_pulse
 from app.protocol.answer import AnswerWriter
@@ -73,6 +73,8 @@ class GenerateEndpoint(Generic[RequestT]):
         request_id = state["request_id"]
         if request.request_id is not None and not state["has_own_id"]:
             request_id = request.request_id
+        if request.session_id is None:
+            request = request.model_copy(update={"session_id": state["session_id"]})
         return _Asked(
             request=with_defaults(request, self._settings.sampling_defaults),
             request_id=request_id,

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.http.errors import ClientDisconnected, ErrorAnswer, HttpError, describe
-from app.http.proxy import ID_HEADER, identify
+from app.http.proxy import ID_HEADER, find_session, identify
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +27,8 @@ class RequestMiddleware:
     """ASGI middleware around everything else. No exception leaves it.
 
     Each answer has the `x-request-id` that `identify` gave the request. Inner layers find what it
-    noted in `scope["state"]`, and as `"key_sha256"` the digest of the caller's key, empty where
-    none is needed.
+    noted in `scope["state"]`, as `"session_id"` what `find_session` found, and as `"key_sha256"`
+    the digest of the caller's key, empty where none is needed.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
             return
         request_id = identify(scope)
+        scope["state"]["session_id"] = find_session(scope)
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":

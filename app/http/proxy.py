@@ -2,7 +2,9 @@
 
 serve_config.yaml names `middlewares` in its `controller_options`. Serve calls it in each HTTP proxy
 and, behind HAProxy, in each ingress replica, before it looks at a request itself. It is imported
-there, so this module needs nothing but starlette.
+there, so this module needs little but starlette.
+
+`x-session-id` means a conversation to us and a replica to Serve, so it goes on under another name.
 """
 
 import re
@@ -12,16 +14,23 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.limits import MAX_SESSION_ID_LEN
+
 ID_HEADER = "x-request-id"
+SESSION_HEADER = "x-session-id"
+# as it goes on from here; no client's own gets past
+_OWN_SESSION_HEADER = "x-pagoda-session"
+_SESSION_ID = re.compile(rf"[\x21-\x7e]{{1,{MAX_SESSION_ID_LEN}}}")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 # Ray Serve would let the client lift its limits and choose its replica
 _SERVE_HEADERS = (
     b"x-request-timeout-seconds",
     b"x-request-disconnect-disabled",
-    b"x-session-id",
+    SESSION_HEADER.encode(),
     b"serve-multiplexed-model-id",
 )
 _SERVE_PREFIX = b"x-serve-"
+_OWN_HEADERS = (ID_HEADER.encode(), _OWN_SESSION_HEADER.encode())
 
 
 def middlewares() -> list[Middleware]:
@@ -46,7 +55,11 @@ class ProxyMiddleware:
             return
         request_id = identify(scope)
         kept = [(name, value) for name, value in scope["headers"] if not _is_taken(name)]
-        scope["headers"] = [*kept, (ID_HEADER.encode(), request_id.encode())]
+        kept.append((ID_HEADER.encode(), request_id.encode()))
+        session = _harmless(scope, SESSION_HEADER, _SESSION_ID)
+        if session is not None:
+            kept.append((_OWN_SESSION_HEADER.encode(), session.encode()))
+        scope["headers"] = kept
 
         async def send_one_id(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -65,14 +78,28 @@ def identify(scope: Scope) -> str:
     """
     state = scope.setdefault("state", {})
     if "request_id" not in state:
-        given = Headers(scope=scope).getlist(ID_HEADER)
-        has_own_id = len(given) == 1 and bool(_REQUEST_ID.fullmatch(given[0]))
-        state["has_own_id"] = has_own_id
-        state["request_id"] = given[0] if has_own_id else secrets.token_hex(12)
+        own_id = _harmless(scope, ID_HEADER, _REQUEST_ID)
+        state["has_own_id"] = own_id is not None
+        state["request_id"] = own_id or secrets.token_hex(12)
     return str(state["request_id"])
+
+
+def find_session(scope: Scope) -> str | None:
+    """Return the conversation that a request's headers name, if they name one by harmless text.
+
+    It is found behind `ProxyMiddleware` and without it.
+    """
+    own = _harmless(scope, _OWN_SESSION_HEADER, _SESSION_ID)
+    return own or _harmless(scope, SESSION_HEADER, _SESSION_ID)
+
+
+def _harmless(scope: Scope, name: str, pattern: re.Pattern[str]) -> str | None:
+    """Return a header that was sent once and looks as it should, else None."""
+    given = Headers(scope=scope).getlist(name)
+    return given[0] if len(given) == 1 and pattern.fullmatch(given[0]) else None
 
 
 def _is_taken(name: bytes) -> bool:
     # some gateways write one for the other, and Serve takes both
     name = name.lower().replace(b"_", b"-")
-    return name in _SERVE_HEADERS or name.startswith(_SERVE_PREFIX) or name == ID_HEADER.encode()
+    return name in _SERVE_HEADERS or name in _OWN_HEADERS or name.startswith(_SERVE_PREFIX)

@@ -1,9 +1,9 @@
 """What all endpoints of an ingress share."""
 
 from app.generation.prompt_encoder import PromptEncoder
-from app.http.held_bytes import HeldBytes
-from app.http.request_body import BodyReader
-from app.http.trim import Trimmer
+from app.http.bodies.held_bytes import HeldBytes
+from app.http.bodies.request_body import BodyReader
+from app.http.bodies.trim import Trimmer
 from app.protocol.api_settings import ApiSettings
 from app.text.offload import Offload
 from app.text.tokenizer import Tokenizer

@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 
+from app.http.bodies.held_bytes import Account
 from app.http.generate_endpoint import check_model
-from app.http.held_bytes import Account
 from app.http.services import Services
 from app.protocol.tokenize_request import DetokenizeRequest, TokenizeRequest
 from engine.errors import InvalidRequest

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from app.limits import MAX_STOP_LEN, MAX_STOPS, MAX_TOP_LOGPROBS
+from app.limits import MAX_SESSION_ID_LEN, MAX_STOP_LEN, MAX_STOPS, MAX_TOP_LOGPROBS
 from app.protocol.sampling_fields import SamplingFields
 from app.protocol.strict import Strict, fault
 
@@ -26,7 +26,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),
     "structured_outputs": (),
     "priority": (0,),
-    "session_id": (),
     "prefix_id": (),
     "include_metrics": (False,),
     "watermarking": (False,),
@@ -80,6 +79,7 @@ class GenerationFields(SamplingFields):
     return_tokens_as_token_ids: bool = False
     cache_salt: str | None = Field(None, min_length=1, max_length=128)
     request_id: str | None = Field(None, pattern=r"^[A-Za-z0-9._-]{1,128}$")
+    session_id: str | None = Field(None, min_length=1, max_length=MAX_SESSION_ID_LEN)
 
     # accepted without effect, see `ignored`
     user: str | None = None

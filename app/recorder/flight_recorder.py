@@ -67,12 +67,17 @@ class FlightRecorder:
         self._file = TraceFile(options.folder, options.max_bytes)
 
     async def submit(
-        self, prompt: IntColumn, sampling: SamplingParams, *, salt: bytes = b""
+        self,
+        prompt: IntColumn,
+        sampling: SamplingParams,
+        *,
+        salt: bytes = b"",
+        session: bytes = b"",
     ) -> TokenStream:
         """See `EngineClient.submit`."""
         request = RecordedRequest(prompt=prompt, salt=salt, sampling=sampling)
         try:
-            stream = await self._client.submit(prompt, sampling, salt=salt)
+            stream = await self._client.submit(prompt, sampling, salt=salt, session=session)
         except BaseException as error:
             request.fail(_name_of(error))
             self.record(request)

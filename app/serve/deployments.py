@@ -4,7 +4,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,10 @@ from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
 from app.recorder.flight_recorder import FlightRecorder, RecorderOptions
+from app.serve.counted_app import CountedApp
+from app.serve.drainable_client import DrainableClient
 from app.serve.handle import ServeEngineHandle, ask_all
+from app.serve.scaling import EngineReport
 from engine.config import EngineConfig, PrefixConfig, ResumeConfig
 from engine.errors import EngineError
 from engine.runtime.client.client import RemoteEngineClient
@@ -25,10 +28,11 @@ from engine.runtime.replica.client_processes import (
     ClientProcesses,
     this_process,
 )
-from engine.runtime.replica.client_session import CLIENT_LIMITS, ClientLimits
+from engine.runtime.replica.client_session import CLIENT_LIMITS, LEASE_S, ClientLimits
 from engine.runtime.replica.gang import GangOptions
 from engine.runtime.replica.start import start_replica
 from engine.runtime.replica.supervisor import Supervisor
+from engine.runtime.routing.leaving_replicas import UNUSED_S
 
 logger = logging.getLogger(__name__)
 
@@ -53,19 +57,29 @@ class IngressDeployment:
         make_app: Callable[[EngineClient], ASGIApp],
         resume: ResumeConfig,
         recorder: RecorderOptions | None = None,
+        start_wait_s: float = 0.0,
     ) -> None:
+        """Args: start_wait_s: see `ServeEngineHandle`."""
         _log_like_serve()
-        self._client = RemoteEngineClient(ServeEngineHandle(engine, this_process()), resume=resume)
+        handle = ServeEngineHandle(engine, this_process(), start_wait_s=start_wait_s)
+        self._client = RemoteEngineClient(handle, resume=resume)
         self._recorder = FlightRecorder(self._client, recorder) if recorder else None
+        self._drainable = DrainableClient(self._recorder or self._client)
         self._make_app = make_app
+        self._app: CountedApp | None = None
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         """Called by Serve once the event loop of the replica runs."""
-        app = self._make_app(self._recorder or self._client)
+        self._app = CountedApp(self._make_app(self._drainable))
         # what is there now stays: a large body must not make the collector look through it again
         gc.collect()
         gc.freeze()
-        return app
+        return self._app
+
+    async def drain(self, seconds: float) -> int:
+        """Refuse new requests, wait for open ones; returns how many are open after `seconds`."""
+        self._drainable.drain()
+        return 0 if self._app is None else await self._app.wait_until_idle(seconds)
 
     async def __del__(self) -> None:
         """Called by Serve when the replica stops."""
@@ -79,14 +93,9 @@ class IngressDeployment:
     max_ongoing_requests=8192,
     health_check_period_s=2,
     health_check_timeout_s=10,
-    graceful_shutdown_timeout_s=300,
     graceful_shutdown_wait_loop_s=0.5,
     # a constructor that fails once fails again
     max_constructor_retry_count=1,
-    request_router_config={
-        "request_router_class": "app.serve.router:EngineRouter",
-        "request_routing_stats_period_s": 1,
-    },
 )
 class EngineDeployment:
     """One engine replica: passes the calls of ingresses, as bytes, to its supervisor.
@@ -109,6 +118,7 @@ class EngineDeployment:
         config = replace(config, model_path=str(locate()))
         self._replica = serve.get_replica_context().replica_tag
         self._max_num_seqs = config.max_num_seqs
+        self._max_num_waiting = config.max_num_waiting
         self._clients = ClientProcesses(ray.get_runtime_context().get_node_id())
         self._supervisor = await start_replica(
             config,
@@ -169,18 +179,25 @@ class EngineDeployment:
         """Called by Serve; a RayActorError out of it replaces the replica at once."""
         self._running.check_health()
 
-    def record_routing_stats(self) -> dict[str, float]:
+    def record_routing_stats(self) -> dict[str, Any]:
         """Called by Serve; read by `EngineRouter`."""
-        return {
-            "num_waiting": self._running.num_waiting,
-            "kv_usage": self._kv_usage,
-            "is_unready": float(not self._running.is_healthy),
-        }
+        is_unready = not self._running.is_healthy
+        return self._running.meter.report(is_unready=is_unready).to_stats()
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Called by Serve; read by `app.serve.scaling`."""
-        batch_usage = self._running.num_open_choices / self._max_num_seqs
-        return {"pressure": max(self._kv_usage, batch_usage)}
+        supervisor, meter = self._running, self._running.meter
+        return asdict(
+            EngineReport(
+                kv_usage=meter.kv_usage,
+                batch_usage=supervisor.num_open_choices / self._max_num_seqs,
+                queue_usage=supervisor.num_waiting / self._max_num_waiting,
+                waiting_tokens=meter.waiting_tokens,
+                delay_s=meter.delay_s,
+                preemptions_per_s=meter.preemptions_per_s,
+                num_open=supervisor.num_open,
+            )
+        )
 
     async def __del__(self) -> None:
         """Called by Serve when the replica stops."""
@@ -191,12 +208,6 @@ class EngineDeployment:
     def _running(self) -> Supervisor:
         assert self._supervisor is not None, "Serve awaits the constructor before any call"
         return self._supervisor
-
-    @property
-    def _kv_usage(self) -> float:
-        usage = self._running.stats.usage
-        # pinned blocks are in use whatever the load
-        return 1.0 - (usage.free + usage.cached) / (usage.total - usage.pinned)
 
     def _check_addressee(self, replica: str) -> None:
         if replica != self._replica:
@@ -229,6 +240,22 @@ def resources(config: EngineConfig) -> dict[str, Any]:
         "ray_actor_options": {"num_cpus": control["CPU"]},
         "placement_group_bundles": [control] + [rank] * config.tensor_parallel_size,
         "placement_group_strategy": config.placement_strategy,
+    }
+
+
+def draining(drain_s: float) -> dict[str, Any]:
+    """Deployment options of an engine replica whose open requests may take so long to end.
+
+    After `drain_s` the pins of its clients lapse (see `EngineRouter`), with them their leases, and
+    what is open goes on elsewhere: only then does Serve end the replica, whatever it does.
+    """
+    return {
+        "graceful_shutdown_timeout_s": drain_s + 2 * LEASE_S + UNUSED_S,
+        "request_router_config": {
+            "request_router_class": "app.serve.router:EngineRouter",
+            "request_router_kwargs": {"drain_s": drain_s},
+            "request_routing_stats_period_s": 1,
+        },
     }
 
 

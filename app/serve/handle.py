@@ -10,12 +10,14 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from app.serve.router import session_of, session_without
-from engine.errors import EngineError
+from engine.errors import EngineError, EngineUnavailable
 from engine.runtime.replica.client_processes import ClientProcess
 from engine.types import ALL_CHOICES
 
 # longer than Serve takes to replace a replica whose process has died
 CALL_TIMEOUT_S = 10.0
+# what a client is asked to wait for a replica that is starting
+START_RETRY_S = 10.0
 
 
 class ServeEngineHandle:
@@ -24,10 +26,22 @@ class ServeEngineHandle:
     Implements `engine.runtime.client.engine_handle.EngineHandle`.
     """
 
-    def __init__(self, engine: DeploymentHandle[Any], process: ClientProcess | None = None) -> None:
-        """Args: process: this one, by which replicas find out whether it lives."""
+    def __init__(
+        self,
+        engine: DeploymentHandle[Any],
+        process: ClientProcess | None = None,
+        *,
+        start_wait_s: float = 0.0,
+    ) -> None:
+        """Take note of whom to call.
+
+        Args:
+            process: this one, by which replicas find out whether it lives.
+            start_wait_s: seconds that a request waits for a replica while none runs.
+        """
         self._engine = engine
         self._process = process
+        self._start_wait_s = start_wait_s
 
     async def replicas(self) -> list[str]:
         """See `EngineHandle.replicas`."""
@@ -40,8 +54,19 @@ class ServeEngineHandle:
         engine = self._engine if replica is None else self._pinned(replica)
         if avoid is not None:
             engine = self._engine.options(session_id=session_without(avoid))
-        verdict: bytes = await _answer(engine.submit.remote(client, request, replica))
-        return verdict
+        started_s = asyncio.get_running_loop().time()
+        while True:
+            try:
+                # without a replica it waits at Serve's router, which counts it as demand for one
+                verdict: bytes = await _answer(engine.submit.remote(client, request, replica))
+                return verdict
+            except EngineError as error:
+                may_wait = self._start_wait_s and replica is None
+                is_late = isinstance(error.__cause__, TimeoutError)
+                if not (may_wait and is_late) or await self._is_any_running():
+                    raise
+            if asyncio.get_running_loop().time() - started_s >= self._start_wait_s:
+                raise EngineUnavailable("no engine replica runs yet", retry_after_s=START_RETRY_S)
 
     async def abort(
         self, replica: str, request_ids: tuple[int, ...], choice: int = ALL_CHOICES
@@ -69,8 +94,16 @@ class ServeEngineHandle:
         return await ask_all(self._engine, "prefixes", salt)
 
     async def is_ready(self) -> bool:
-        """See `EngineHandle.is_ready`."""
+        """See `EngineHandle.is_ready`; a request that may wait for a first replica needs none."""
+        if self._start_wait_s and not await self._is_any_running():
+            return True
         return bool(await _answer(self._engine.is_ready.remote()))
+
+    async def _is_any_running(self) -> bool:
+        try:
+            return bool(await self.replicas())
+        except EngineError:
+            return False
 
     def _pinned(self, replica: str) -> DeploymentHandle[Any]:
         return self._engine.options(session_id=session_of(replica))

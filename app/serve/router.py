@@ -1,9 +1,16 @@
-"""How Serve chooses the engine replica of a call from an ingress."""
+"""How Serve chooses the engine replica of a call from an ingress; see `engine.runtime.routing`."""
 
 import random
-from collections.abc import Sequence
+import time
+from typing import Any
 
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
+
+# Serve pickles this module by value, and with it what it refers to by name: no codec among it
+from engine.runtime import messages
+from engine.runtime.routing.leaving_replicas import UNUSED_S, LeavingReplicas
+from engine.runtime.routing.routing_table import RoutingTable
+from engine.types import Request
 
 _PIN = "replica:"
 _AVOID = "not-replica:"
@@ -20,14 +27,33 @@ def session_without(replica: str) -> str:
 
 
 class EngineRouter(RequestRouter):
-    """Follows a pinned session to its replica; else the less loaded of two random replicas.
+    """Follows a pinned session to its replica; a new request goes where it will be served soonest.
+
+    Serve's own count of open calls is no measure, because all requests of a client share one
+    stream: replicas report their load (`record_routing_stats`), which comes with their list.
 
     A replica that a session avoids comes last.
 
-    The load is what the replicas report (`record_routing_stats`). Serve's own count of open calls
-    is no measure, because all requests of a client share one stream. If a pinned replica is gone,
-    the call goes to another one, which refuses it: the caller must not wait for ever.
+    A replica that is to stop is taken off the list, and Serve waits for its open calls. Calls that
+    are pinned to it still reach it for `drain_s`: so its clients keep their leases, and what is
+    open there can end. After that, or if the replica is gone, a pinned call goes to another one,
+    which refuses it: the caller must not wait for ever.
     """
+
+    def initialize_state(self, drain_s: float = 0.0) -> None:  # type: ignore[override]
+        """Called by Serve with the `request_router_kwargs` of the deployment."""
+        self._table = RoutingTable(random.Random())
+        self._leaving: LeavingReplicas[RunningReplica] = LeavingReplicas(drain_s)
+
+    def update_replicas(self, replicas: list[RunningReplica]) -> None:
+        """Called by Serve with the replicas that take requests."""
+        before = {_tag(replica): replica for replica in self.curr_replicas.values()}
+        running = {_tag(replica): replica for replica in replicas}
+        leaving = self._leaving.update(before, running, time.monotonic())
+        super().update_replicas([*replicas, *leaving])
+        if leaving and not running:
+            # the list comes again with each report of a replica, but now there is none to report
+            self._event_loop.call_later(UNUSED_S, self._forget_left)
 
     async def choose_replicas(
         self,
@@ -35,28 +61,41 @@ class EngineRouter(RequestRouter):
         pending_request: PendingRequest | None = None,
     ) -> list[list[RunningReplica]]:
         """Rank the candidates; Serve takes the first that accepts."""
-        session = ""
+        candidates = {_tag(replica): replica for replica in candidate_replicas}
+        running = {tag: it for tag, it in candidates.items() if not self._leaving.has(tag)}
+        now_s, avoided = time.monotonic(), ""
         if pending_request is not None:
-            session = pending_request.metadata.session_id or ""
             # wait between rounds when every replica refuses
             pending_request.routing_context.should_backoff = True
-        for replica in candidate_replicas:
-            if session == session_of(replica.replica_id.unique_id):
-                return [[replica]]
-        ranked = rank(candidate_replicas)
-        # a stable sort: of the others the order stays
-        ranked.sort(key=lambda replica: session == session_without(replica.replica_id.unique_id))
-        return [[replica] for replica in ranked]
+            tag = _named_by(pending_request, _PIN)
+            if tag in candidates and self._leaving.is_reachable(tag, now_s):
+                return [[candidates[tag]]]
+            avoided = _named_by(pending_request, _AVOID)
+        stats = {tag: replica.routing_stats for tag, replica in running.items()}
+        request = _request_of(pending_request)
+        tags = self._table.choose(request, stats, now_s, avoided=avoided)
+        return [[running[tag]] for tag in tags]
+
+    def _forget_left(self) -> None:
+        # more may have come meanwhile
+        running = [it for it in self.curr_replicas.values() if not self._leaving.has(_tag(it))]
+        self.update_replicas(running)
 
 
-def rank(replicas: Sequence[RunningReplica]) -> list[RunningReplica]:
-    """Order by two random choices: the less loaded one, the other one, then the rest."""
-    shuffled = random.sample(replicas, len(replicas))
-    return sorted(shuffled[:2], key=_load) + shuffled[2:]
+def _tag(replica: RunningReplica) -> str:
+    tag: str = replica.replica_id.unique_id
+    return tag
 
 
-def _load(replica: RunningReplica) -> tuple[float, float, float]:
-    stats = replica.routing_stats
-    # a replica whose gang is being started again refuses what comes
-    is_unready = stats.get("is_unready", 0.0)
-    return is_unready, stats.get("num_waiting", 0.0), stats.get("kv_usage", 0.0)
+def _named_by(pending: PendingRequest, kind: str) -> str:
+    """The replica that a call's session of this kind names; nothing if it is of another kind."""
+    session: str = pending.metadata.session_id or ""
+    return session.removeprefix(kind) if session.startswith(kind) else ""
+
+
+def _request_of(pending: PendingRequest | None) -> Request | None:
+    """What is to be submitted; None for any other call."""
+    if pending is None or pending.metadata.call_method != "submit":
+        return None
+    args: list[Any] = pending.args
+    return messages.REQUESTS.decode(args[1])

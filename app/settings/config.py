@@ -228,6 +228,24 @@ class AppConfig(BaseModel):
         le=10_000,
         allow_inf_nan=False,
     )
+    drain_s: float = option(
+        "time that open requests have to end when their engine replica is stopped, by a redeploy, "
+        "by fewer replicas or with the server; with another replica, what is left goes on there",
+        default=30.0,
+        ge=0,
+        le=3600,
+        allow_inf_nan=False,
+    )
+    start_wait_s: float = option(
+        "time that a request waits for an engine replica to start while none runs, as with "
+        "`min_replicas: 0`, or `resume_timeout_s` if that is longer; after it the answer is 503 "
+        "with `Retry-After`",
+        default=0.0,
+        shown="0: the server is not ready without a replica",
+        ge=0,
+        le=3600,
+        allow_inf_nan=False,
+    )
     num_threads: int = engine_option("num_threads")
     compiled_kernels: bool = engine_option("compiled_kernels")
     cache_folder: _FolderOption = option(

@@ -36,6 +36,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
     "Health": (
         "step_deadline_s", "ping_period_s", "ping_timeout_s", "start_deadline_s", "start_attempts",
     ),
+    "Replicas that start and stop": ("drain_s", "start_wait_s"),
     "HTTP server": (
         "api_keys_file", "cors_origins", "unknown_parameters", "stream_interval_ms",
         "limits.max_body_mib", "limits.max_body_values", "limits.max_answer_items",
@@ -97,8 +98,13 @@ SERVE_FIELDS: Mapping[str, str] = {
     "Engine.autoscaling_config.max_replicas": "most engine replicas",
     "Engine.autoscaling_config.upscale_delay_s": "seconds of high load before a replica is added",
     "Engine.autoscaling_config.downscale_delay_s": "seconds of low load before one is removed",
-    "Engine.autoscaling_config.policy.policy_function": "computes the number of engine replicas "
-    "from how full their batches and KV caches are",
+    "Engine.autoscaling_config.look_back_period_s": "seconds whose mean load counts",
+    "Engine.autoscaling_config.policy.policy_function": "computes the number of engine replicas; "
+    "see [serving a model](serving-a-model.md#replicas-that-follow-the-load)",
+    "Engine.autoscaling_config.policy.policy_kwargs.usage": "share of batches and KV caches that "
+    "is to be in use",
+    "Engine.autoscaling_config.policy.policy_kwargs.delay_s": "predicted seconds until the prefill "
+    "of a new request begins above which replicas are added",
 }
 
 

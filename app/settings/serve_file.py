@@ -13,6 +13,23 @@ _T = TypeVar("_T")
 _HTTP_HOST, _HTTP_PORT = "127.0.0.1", 8000
 
 
+def policies(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Return the `policy` of each deployment that has one, with the name of its application.
+
+    Args:
+        path: a file that `applications` accepts.
+    """
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    found = []
+    for app in content["applications"]:
+        for deployment in app.get("deployments") or []:
+            scaling = deployment.get("autoscaling_config") or {}
+            policy = scaling.get("policy") if isinstance(scaling, dict) else None
+            if isinstance(policy, dict):
+                found.append((app["name"], policy))
+    return found
+
+
 def applications(path: Path) -> list[tuple[str, dict[str, Any]]]:
     """Return name and `args` of each application in the file; there is at least one.
 

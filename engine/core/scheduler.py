@@ -55,6 +55,7 @@ class Scheduler:
         self._capacity = capacity
         self._block_manager = block_manager
         self._prefixes = block_manager.prefixes
+        self._marks = block_manager.marks
         self._preemption = preemption
         self._groups: dict[int, SequenceGroup] = {}
         self._queues = Queues()
@@ -269,7 +270,8 @@ class Scheduler:
             usage=self._block_manager.usage(),
         )
         pinned = self._prefixes.report() if self._prefixes.has_changed else None
-        return self._output.build(result.step, stats, pinned)
+        marks = self._marks.report(now_s, is_idle=not self._groups)
+        return self._output.build(result.step, stats, pinned, marks)
 
 
 def _age_s(queue: deque[SequenceGroup], now_s: float) -> float:

@@ -39,9 +39,9 @@ def split_by_client(
     found = dict.fromkeys((*rows, *beams))
     num_rows = sum(map(len, (*rows.values(), *beams.values())))
     is_of_one = num_rows == len(output.request_ids) + len(output.beam_requests)
-    # pinned prefixes are of all tenants, a failure is the operator's: only the replica may see them
-    is_private = output.pinned is not None or bool(output.failure)
-    if len(found) == 1 and is_of_one and not is_private:
+    # only the replica may see what is of all tenants (pinned prefixes, marks) or of the operator
+    is_of_replica = output.pinned is not None or output.prefix_marks is not None
+    if len(found) == 1 and is_of_one and not is_of_replica and not output.failure:
         return dict.fromkeys(found, encoded)
     return {
         client: OUTPUTS.encode(_select(output, rows.get(client, []), beams.get(client, [])))

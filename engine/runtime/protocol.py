@@ -92,13 +92,18 @@ class EngineClient(Protocol):
     """How the app reaches the engine replicas."""
 
     async def submit(
-        self, prompt: IntColumn, sampling: SamplingParams, *, salt: bytes = b""
+        self,
+        prompt: IntColumn,
+        sampling: SamplingParams,
+        *,
+        salt: bytes = b"",
+        session: bytes = b"",
     ) -> TokenStream:
         """Send a request to an engine replica and wait until it is accepted or refused.
 
         Args:
             prompt: int32 token ids.
-            salt: the tenant, see `Request.salt`.
+            salt, session: see `Request`.
 
         Raises:
             InvalidRequest: if it asks for more sequences than fit the batch.

@@ -94,6 +94,8 @@ class StepOutput:
         preemptions: int32 times that the request was preempted since its last item; empty when all
             are 0.
         pinned: all pinned prefixes, where that has changed since the last output.
+        prefix_marks: summary of the prefix cache, where that has changed since it was last
+            reported; see `engine.core.memory.prefix_marks`.
         refusals: request ids that were refused after all, and why; their choices end by ERROR.
         beam_requests: int64, one item per beam of the searches that report them, all beams of one
             step of a search together.
@@ -119,6 +121,7 @@ class StepOutput:
     cached_tokens: IntColumn = field(default_factory=int32)
     preemptions: IntColumn = field(default_factory=int32)
     pinned: tuple[PinnedPrefix, ...] | None = None
+    prefix_marks: bytes | None = None
     refusals: tuple[tuple[int, Refusal], ...] = ()
     beam_requests: IntColumn = field(default_factory=int64)
     beam_indices: IntColumn = field(default_factory=int32)

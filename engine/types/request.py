@@ -134,6 +134,8 @@ class Request:
         prompt: int32 token ids, at least one.
         salt: the tenant; requests of other tenants never share blocks with this one.
         arrival_s: seconds on the clock that drives the engine.
+        session: requests of one conversation have the same, random or hashed bytes; they prefer the
+            same replica. The engine itself does not look at it.
         pin: keep the full blocks of the prompt. Such a request has one sequence of one token, which
             is not reported: it ends without output once the prompt is computed.
         progress: what an engine that is lost has generated for it; None for a new request.
@@ -144,5 +146,6 @@ class Request:
     sampling: SamplingParams
     arrival_s: float = 0.0
     salt: bytes = b""
+    session: bytes = b""
     pin: Pin | None = None
     progress: Progress | None = None

@@ -4,8 +4,10 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any, Literal
 
-from engine.types import int32
+from engine.runtime.routing.routing_table import RoutingTable
+from engine.types import Request, int32
 from load_tests.simulator.replay import length_request
 from load_tests.simulator.simulated_executor import OUTPUT_TOKEN, PROMPT_TOKEN
 from load_tests.traffic.schedule import TracedRequest
@@ -14,6 +16,8 @@ from load_tests.whatif.replica import Replica, ReplicaSetup, ServedByReplica
 
 # the age of the loads by which requests are routed; `request_routing_stats_period_s`
 ROUTING_PERIOD_S = 1.0
+
+Routing = Literal["prefix", "two_choices"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,28 +39,34 @@ class ReplayedTrace:
 
 
 def replay_trace(
-    setup: ReplicaSetup, trace: Trace, *, num_replicas: int = 1, seed: int = 0
+    setup: ReplicaSetup,
+    trace: Trace,
+    *,
+    num_replicas: int = 1,
+    seed: int = 0,
+    routing: Routing = "prefix",
 ) -> ReplayedTrace:
     """Send every request at its time and serve all.
 
     Args:
         setup: of each replica.
         seed: of the router's choices.
+        routing: "prefix" as when served, or "two_choices", which looks at load only.
 
     Raises:
         ConfigError: if a step lies beyond what was measured.
     """
     replicas = [Replica(setup) for _ in range(num_replicas)]
-    router = _Router(replicas, seed)
+    router = _Router(replicas, seed, routing)
     prompts = _Prompts()
     placed: list[Replica] = []
     for index, traced in enumerate(trace.requests):
         for replica in replicas:
             replica.advance(traced.due_s)
-        placed.append(router.choose(traced.due_s))
         request = length_request(
             index, traced, prompts.make(traced), n=traced.n, beam_width=traced.beam_width
         )
+        placed.append(router.choose(traced.due_s, request))
         placed[-1].submit(index, traced, request)
     for replica in replicas:
         replica.advance(float("inf"))
@@ -65,20 +75,23 @@ def replay_trace(
 
 
 class _Router:
-    """The less loaded of two random replicas, by what they last reported."""
+    """Chooses by what the replicas last reported: one ingress."""
 
-    def __init__(self, replicas: Sequence[Replica], seed: int) -> None:
-        self._replicas = replicas
+    def __init__(self, replicas: Sequence[Replica], seed: int, routing: Routing) -> None:
+        self._replicas = {str(index): replica for index, replica in enumerate(replicas)}
         self._random = Random(f"{seed} routing")
+        self._routing = routing
+        self._table = RoutingTable(self._random)
         self._next_report_s = 0.0
-        self._loads: list[tuple[float, float]] = []
+        self._stats: dict[str, dict[str, Any]] = {}
 
-    def choose(self, now_s: float) -> Replica:
+    def choose(self, now_s: float, request: Request) -> Replica:
         if now_s >= self._next_report_s:
             self._next_report_s = now_s + ROUTING_PERIOD_S
-            self._loads = [(replica.num_waiting, replica.kv_usage) for replica in self._replicas]
-        two = self._random.sample(range(len(self._replicas)), min(2, len(self._replicas)))
-        return self._replicas[min(two, key=self._loads.__getitem__)]
+            self._stats = {tag: it.report().to_stats() for tag, it in self._replicas.items()}
+        asked = request if self._routing == "prefix" else None
+        # between two arrivals that are far from each other reports would have come: none is old
+        return self._replicas[self._table.choose(asked, self._stats, self._next_report_s)[0]]
 
 
 class _Prompts:

@@ -1,7 +1,9 @@
 """Command `whatif`: a trace on other settings, with the real scheduler in virtual time."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from engine.config import EngineConfig
@@ -23,7 +25,7 @@ from load_tests.traffic.schedule import Extent, poisson
 from load_tests.traffic.tables import TIME_UNITS_S
 from load_tests.traffic.trace import Trace, from_schedule, read_traces
 from load_tests.whatif.knobs import default_knobs, parse_knob
-from load_tests.whatif.replays import Experiment
+from load_tests.whatif.replays import Experiment, ReplayOutcome
 from load_tests.whatif.report import Answer, show, write
 from load_tests.whatif.settings import Changes, read_settings
 from load_tests.whatif.slo import Sizing, parse_slo, size
@@ -34,7 +36,7 @@ EXAMPLE = (
     "--tornado"
 )
 FOLDER = reports.RESULTS / "whatif"
-AS_CONFIGURED, WHAT_IF = "as configured", "what if"
+AS_CONFIGURED, WHAT_IF, TWO_CHOICES = "as configured", "what if", "by two choices"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +70,12 @@ def run(args: argparse.Namespace) -> int:
         num_replicas=args.replicas,
         seed=args.seed,
     )
-    outcomes = in_order(experiment.run, list(settings.values()), args.processes)
+    runs = [partial(experiment.run, config) for config in settings.values()]
+    if args.compare_routing:
+        other = replace(experiment, routing="two_choices")
+        runs.insert(0, partial(other.run, asked))
+        settings = {TWO_CHOICES: asked} | settings
+    outcomes = in_order(_call, runs, args.processes)
     answer = Answer(
         experiment=experiment,
         source=[path.name for path in args.trace] if args.trace else [args.synthetic],
@@ -77,7 +84,9 @@ def run(args: argparse.Namespace) -> int:
         outcomes=dict(zip(settings, outcomes, strict=True)),
         share=args.slo_share,
         sizings={
-            name: _sizing(experiment, config, args) for name, config in settings.items() if args.slo
+            name: _sizing(experiment, config, args)
+            for name, config in settings.items()
+            if args.slo and name != TWO_CHOICES
         },
         bars=_bars(args, experiment, changes, asked),
     )
@@ -159,6 +168,11 @@ def _add_server(group: "argparse._ArgumentGroup") -> None:
     add_config(group)
     group.add_argument("--replicas", type=at_least(1), default=1, help="engine replicas")
     group.add_argument(
+        "--compare-routing",
+        action="store_true",
+        help="also route to the less loaded of two random replicas, whatever they have cached",
+    )
+    group.add_argument(
         "--step-times",
         default=DEFAULT,
         metavar="NAME",
@@ -189,6 +203,10 @@ def _add_questions(group: "argparse._ArgumentGroup") -> None:
         metavar="NAME=LOW:HIGH",
         help="turn these options down and up, one by one; without names those that mostly matter",
     )
+
+
+def _call(run: Callable[[], ReplayOutcome]) -> ReplayOutcome:
+    return run()
 
 
 def _sizing(experiment: Experiment, config: EngineConfig, args: argparse.Namespace) -> Sizing:

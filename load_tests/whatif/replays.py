@@ -8,7 +8,7 @@ from engine.config import EngineConfig
 from load_tests.simulator.speeds import WorkerSpeed, read_speed
 from load_tests.traffic.latencies import DEFAULT_OBJECTIVE, Objective, Summary, latencies, summarise
 from load_tests.traffic.trace import Trace
-from load_tests.whatif.fleet import ReplayedTrace, replay_trace
+from load_tests.whatif.fleet import ReplayedTrace, Routing, replay_trace
 from load_tests.whatif.replica import USES, ReplicaSetup
 from load_tests.whatif.settings import capacity
 
@@ -70,6 +70,7 @@ class Experiment:
         objective: what counts as a good request.
         num_replicas: unless another number is asked for.
         seed: of routing.
+        routing: see `replay_trace`.
     """
 
     trace: Trace
@@ -78,6 +79,7 @@ class Experiment:
     objective: Objective = DEFAULT_OBJECTIVE
     num_replicas: int = 1
     seed: int = 0
+    routing: Routing = "prefix"
 
     def speed(self, config: EngineConfig) -> WorkerSpeed:
         """The workers' speed, and notes about it for these settings."""
@@ -103,7 +105,9 @@ class Experiment:
         """
         trace = self.trace if rate == 1.0 else self.trace.faster(rate)
         count = num_replicas or self.num_replicas
-        replayed = replay_trace(self.replica(config), trace, num_replicas=count, seed=self.seed)
+        replayed = replay_trace(
+            self.replica(config), trace, num_replicas=count, seed=self.seed, routing=self.routing
+        )
         done = latencies(replayed.done)
         curves = {
             name: tuple(numpy.percentile(values, range(101)).tolist())

@@ -7,6 +7,8 @@ from engine.core.engine import Engine
 from engine.errors import RequestError
 from engine.runtime.outputs import idle_stats
 from engine.runtime.replica.admission import Admission
+from engine.runtime.routing.load_meter import LoadMeter
+from engine.runtime.routing.replica_load import ReplicaLoad
 from engine.types import Capacity, Request, StepOutput
 from load_tests.simulator.replay import Setup
 from load_tests.simulator.served_log import ServedLog
@@ -81,6 +83,7 @@ class Replica:
         self._engine = Engine(setup.config.scheduler, setup.executor())
         self._admission = Admission(setup.config, setup.capacity)
         self._now_s = 0.0
+        self._meter = LoadMeter(self.stats, setup.capacity.block_size, lambda: self._now_s)
 
     @property
     def served(self) -> dict[int, ServedByReplica]:
@@ -95,8 +98,11 @@ class Replica:
     @property
     def kv_usage(self) -> float:
         """Share of the pool that is in use."""
-        usage = self.stats.usage
-        return 1.0 - (usage.free + usage.cached) / usage.total
+        return self._meter.kv_usage
+
+    def report(self) -> ReplicaLoad:
+        """What the replica would report for routing."""
+        return self._meter.report()
 
     def submit(self, index: int, traced: TracedRequest, request: Request) -> None:
         """Take a request at its arrival, or refuse it; time has advanced to it."""
@@ -108,6 +114,7 @@ class Replica:
             self.served[index] = ServedByReplica(request=traced, is_refused=True)
         else:
             self._log.add(index, ServedByReplica(request=traced), request.sampling.n)
+            self._meter.accepted(request)
 
     def advance(self, until_s: float) -> None:
         """Make the steps that begin before a time, as long as there is work."""
@@ -116,6 +123,7 @@ class Replica:
             assert output is not None, "an open request is always in a queue"
             self._now_s += output.stats.elapsed_s
             self._log.finish(self._log.take(output, self._now_s), self._now_s)
+            self._meter.observe(output)
             self._observe(output)
 
     def _observe(self, output: StepOutput) -> None:

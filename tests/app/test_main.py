@@ -9,10 +9,11 @@ from ray.serve.exceptions import RayServeException
 
 from app.main import api_settings, build, make_http_app, stream_interval_s, with_tokenizer
 from app.preflight import check
-from app.serve.deployments import gang_options, resources
+from app.serve.deployments import draining, gang_options, resources
 from app.settings.config import parse_config
 from engine.config import Device
 from engine.errors import ConfigError
+from engine.runtime.replica.client_session import LEASE_S
 from tests.app.models.checkpoints import write_model
 from tests.app.text.tokenizers import CHATML, byte_level_backend
 from tests.fakes.scripted_engine import FakeEngineClient
@@ -145,3 +146,11 @@ def test_chunks_come_less_often_where_the_cpu_runs_the_model(
     args: dict[str, float], device: Device, interval_s: float
 ) -> None:
     assert stream_interval_s(parse_config(args), engine_config(device=device)) == interval_s
+
+
+def test_serve_ends_a_replica_only_when_its_clients_have_gone_elsewhere() -> None:
+    options = draining(30.0)
+    # the pins lapse, then the leases
+    assert options["graceful_shutdown_timeout_s"] > 30.0 + LEASE_S
+    router = options["request_router_config"]
+    assert router["request_router_kwargs"] == {"drain_s": 30.0}

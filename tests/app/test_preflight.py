@@ -119,6 +119,21 @@ def test_args_that_are_not_options_are_refused(tmp_path: Path) -> None:
         check_file(write_yaml(tmp_path / "serve.yaml", [3]))
 
 
+def test_arguments_of_the_scaling_policy_are_checked(tmp_path: Path) -> None:
+    args = {"model": str(write_model(tmp_path / "m")), "device": "cpu", "kv_cache_gib": 0.01}
+    path = write_yaml(tmp_path / "serve.yaml", args)
+    content = json.loads(path.read_text())
+    policy = {"policy_function": "app.serve.scaling:EngineScaling", "policy_kwargs": {"usage": 0.7}}
+    scaling = {"autoscaling_config": {"policy": policy}}
+    content["applications"][0]["deployments"] = [{"name": "Engine", **scaling}]
+    path.write_text(json.dumps(content))
+    check_file(path)
+    policy["policy_kwargs"] = {"use": 0.7}
+    path.write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=r"serve\.yaml, application 'llm': .* unknown 'use'"):
+        check_file(path)
+
+
 def test_the_command_ends_with_one_message_and_without_torch_or_ray(tmp_path: Path) -> None:
     good = write_yaml(
         tmp_path / "good.yaml",

@@ -93,6 +93,13 @@ async def test_headers_meant_for_serve_have_no_effect(
         assert response.status_code == 200, response.text
 
 
+async def test_a_session_of_any_name_is_served(http: httpx.AsyncClient) -> None:
+    # the last two are how our own router names replicas
+    for session in ("talk-1", "not-replica:x", "replica:x"):
+        given = {"x-session-id": session}
+        assert (await http.post(COMPLETIONS, json=ANSWERED, headers=given)).status_code == 200
+
+
 @pytest.mark.parametrize(("method", "path", "body"), ANSWERS[:9], ids=str)
 async def test_a_page_may_read_every_answer(
     method: str, path: str, body: Any, http: httpx.AsyncClient

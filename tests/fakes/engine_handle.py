@@ -71,6 +71,8 @@ class FakeEngineHandle:
         self.spare: str | None = None
         self.avoided: list[str | None] = []
         self.silent_replicas: set[str] = set()
+        # replicas whose stream is being read
+        self.read: set[str] = set()
         self.refusal: Refusal | None = None
         # of the next submissions, one after the other: refused by one replica, or unreachable
         self.failures: list[Refusal | EngineError] = []
@@ -128,11 +130,15 @@ class FakeEngineHandle:
     async def attach(self, replica: str, client: int) -> AsyncIterator[bytes]:
         self._check_up()
         self.attached.append(replica)
+        self.read.add(replica)
         queue = self._queue(replica)
-        while (item := await queue.get()) is not None:
-            if isinstance(item, EngineError):
-                raise item
-            yield item
+        try:
+            while (item := await queue.get()) is not None:
+                if isinstance(item, EngineError):
+                    raise item
+                yield item
+        finally:
+            self.read.discard(replica)
 
     async def release_prefix(self, salt: bytes, name: str) -> None:
         self._check_up()

@@ -32,7 +32,12 @@ class InlineEngineClient:
         self._pinned: tuple[PinnedPrefix, ...] = ()
 
     async def submit(
-        self, prompt: IntColumn, sampling: SamplingParams, *, salt: bytes = b""
+        self,
+        prompt: IntColumn,
+        sampling: SamplingParams,
+        *,
+        salt: bytes = b"",
+        session: bytes = b"",
     ) -> "InlineStream":
         request_id = next(self._request_ids)
         self._engine.scheduler.add(

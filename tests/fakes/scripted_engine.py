@@ -70,6 +70,7 @@ class FakeEngineClient:
     prompts: list[list[int]] = field(default_factory=list)
     samplings: list[SamplingParams] = field(default_factory=list)
     salts: list[bytes] = field(default_factory=list)
+    sessions: list[bytes] = field(default_factory=list)
     pin_reason: FinishReason = FinishReason.LENGTH
     prefixes_of: dict[bytes, dict[str, PrefixInfo]] = field(default_factory=dict)
     aborted: list[int] = field(default_factory=list)
@@ -80,7 +81,12 @@ class FakeEngineClient:
     abort_gate: asyncio.Event | None = None
 
     async def submit(
-        self, prompt: IntColumn, sampling: SamplingParams, *, salt: bytes = b""
+        self,
+        prompt: IntColumn,
+        sampling: SamplingParams,
+        *,
+        salt: bytes = b"",
+        session: bytes = b"",
     ) -> TokenStream:
         if self.refusal is not None:
             raise self.refusal
@@ -88,6 +94,7 @@ class FakeEngineClient:
         self.prompts.append(prompt.tolist())
         self.samplings.append(sampling)
         self.salts.append(salt)
+        self.sessions.append(session)
         script = self.scripts[min(number, len(self.scripts) - 1)]
         return FakeStream(self, number, script, sampling)
 

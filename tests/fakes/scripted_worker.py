@@ -19,6 +19,7 @@ VOCAB_SIZE = 1000
 BLOCK_SIZE = 4
 CRASH, FAIL, HANG = 1001, 1002, 1003
 STEP_S = 0.005
+LONG_STEP_S = 0.05
 
 
 class ScriptedModel(SymbolicModel):
@@ -163,6 +164,13 @@ def load_at_second_try(
         tried.touch()
         raise MemoryError(f"no memory for rank {rank}")
     return ScriptedWorker(config, step_s=0.0)
+
+
+def load_slowest_worker(
+    config: EngineConfig, *, rank: int, rendezvous: str | None, on_progress: Progress
+) -> ScriptedWorker:
+    """A worker whose longest requests take longer than a lease."""
+    return ScriptedWorker(config, step_s=LONG_STEP_S)
 
 
 def load_nothing(

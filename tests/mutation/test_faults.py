@@ -7,6 +7,7 @@ from tests.mutation.app.generation_faults import GENERATION_FAULTS
 from tests.mutation.app.http_faults import HTTP_FAULTS
 from tests.mutation.app.neighbour_faults import NEIGHBOUR_FAULTS
 from tests.mutation.app.request_faults import REQUEST_FAULTS
+from tests.mutation.app.routing_faults import ROUTING_FAULTS
 from tests.mutation.app.text_faults import TEXT_FAULTS
 from tests.mutation.mutant import Fault, in_place, is_noticed
 from tests.mutation.runtime_faults import RUNTIME_FAULTS
@@ -21,6 +22,7 @@ FAULTS: list[Fault] = [
     *NEIGHBOUR_FAULTS,
     *GENERATION_FAULTS,
     *HTTP_FAULTS,
+    *ROUTING_FAULTS,
 ]
 
 

@@ -111,7 +111,11 @@ class OutputBuilder:
             self._beam_logprobs.append(child.logprob)
 
     def build(
-        self, step: int, stats: StepStats, pinned: tuple[PinnedPrefix, ...] | None = None
+        self,
+        step: int,
+        stats: StepStats,
+        pinned: tuple[PinnedPrefix, ...] | None = None,
+        prefix_marks: bytes | None = None,
     ) -> StepOutput:
         """Return the columns and start anew."""
         # columns that are empty stay so; the others get a value for every item
@@ -135,6 +139,7 @@ class OutputBuilder:
             cached_tokens=self._cached_tokens,
             preemptions=self._preemptions,
             pinned=pinned,
+            prefix_marks=prefix_marks,
             beam_requests=self._beam_requests,
             beam_indices=self._beam_indices,
             beam_parents=self._beam_parents,

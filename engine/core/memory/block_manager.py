@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from engine.core.memory.pinned_prefixes import NoPinnedPrefixes, PinnedPrefixes
+from engine.core.memory.prefix_marks import NoPrefixMarks, PrefixMarks
 from engine.core.sequence import Sequence
 from engine.core.sequence_group import SequenceGroup
 from engine.types import MemoryUsage
@@ -52,10 +53,14 @@ class BlockManager(Protocol):
 
     Attributes:
         prefixes: the prefixes whose blocks are pinned.
+        marks: summary of the prefixes that are cached.
     """
 
     @property
     def prefixes(self) -> PinnedPrefixes | NoPinnedPrefixes: ...
+
+    @property
+    def marks(self) -> PrefixMarks | NoPrefixMarks: ...
 
     def can_allocate(self, group: SequenceGroup) -> bool:
         """Whether all live sequences of a group fit with the tokens that are known."""

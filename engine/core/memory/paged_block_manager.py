@@ -18,6 +18,7 @@ from engine.core.memory.pinned_prefixes import (
 )
 from engine.core.memory.prefix_cache import PrefixCache
 from engine.core.memory.prefix_index import NoPrefixIndex, PrefixIndex
+from engine.core.memory.prefix_marks import NoPrefixMarks, PrefixMarks
 from engine.core.memory.swap_space import SwapSpace
 from engine.core.sequence import UNFINISHED, Sequence
 from engine.core.sequence_group import SequenceGroup
@@ -58,8 +59,10 @@ class PagedBlockManager:
         """
         self._index: PrefixIndex | NoPrefixIndex = NoPrefixIndex()
         self.prefixes: PinnedPrefixes | NoPinnedPrefixes = NoPinnedPrefixes()
+        self.marks: PrefixMarks | NoPrefixMarks = NoPrefixMarks()
         if prefix_cache:
-            cache = PrefixCache()
+            cache = PrefixCache(block_size)
+            self.marks = cache.marks
             self._pool = BlockPool(num_blocks, on_evict=self._save_evicted)
             self._cache = cache
             self._index = PrefixIndex(self._pool, cache, block_size)

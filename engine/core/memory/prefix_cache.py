@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Self
 
+from engine.core.memory.prefix_marks import PrefixMarks
 from engine.types import IntColumn
 
 
@@ -19,11 +20,13 @@ class Link:
     Attributes:
         parent: key of the block before it; of the tenant for the first.
         tokens: its token ids as bytes.
+        depth: blocks of the prefix that ends with it.
     """
 
     parent: bytes
     key: bytes
     tokens: bytes
+    depth: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +57,20 @@ class PrefixChain:
         for start in range(0, len(tokens), self.block_size):
             block_tokens = tokens[start : start + self.block_size].tobytes()
             parent = links[-1].key if links else self.root
-            links.append(Link(parent, _hash(b"block" + parent + block_tokens), block_tokens))
+            key = _hash(b"block" + parent + block_tokens)
+            links.append(Link(parent, key, block_tokens, len(links) + 1))
         return replace(self, links=tuple(links))
 
 
 class PrefixCache:
-    """Index from prefixes to blocks; whether a block keeps its contents is decided by its pool."""
+    """Index from prefixes to blocks; whether a block keeps its contents is decided by its pool.
 
-    def __init__(self) -> None:
+    Attributes:
+        marks: summary of the prefixes.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self.marks = PrefixMarks(block_size)
         self._blocks: dict[bytes, int] = {}
         self._links: dict[int, Link] = {}
 
@@ -81,6 +90,7 @@ class PrefixCache:
             return False
         self._blocks[link.key] = block
         self._links[block] = link
+        self.marks.add(link.key, link.depth)
         return True
 
     def link(self, block: int) -> Link | None:
@@ -89,7 +99,9 @@ class PrefixCache:
 
     def forget(self, block: int) -> None:
         """Drop a block whose contents are about to change."""
-        del self._blocks[self._links.pop(block).key]
+        link = self._links.pop(block)
+        del self._blocks[link.key]
+        self.marks.discard(link.key, link.depth)
 
 
 def _hash(data: bytes) -> bytes:

@@ -105,6 +105,9 @@ class PrefixIndex:
         """
         chain = self._next_chain(group, sequence)
         self._next_in_line = None
+        marks = self._cache.marks
+        for link in chain.links[marks.every - 1 : num_indexed : marks.every]:
+            marks.add(link.key, link.depth)
         self._chains[sequence.sequence_id] = _IndexedChain(chain, num_indexed)
 
     def fork(self, parent_id: int, child_id: int) -> None:

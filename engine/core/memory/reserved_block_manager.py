@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from engine.core.memory.block_manager import NO_UPDATE, Allocation, BlockTableUpdate
 from engine.core.memory.buddy import BuddyAllocator, chunk_size
 from engine.core.memory.pinned_prefixes import NoPinnedPrefixes
+from engine.core.memory.prefix_marks import NoPrefixMarks
 from engine.core.memory.reservation import OutputEstimate, reserved_slots
 from engine.core.scheduling.limits import max_positions
 from engine.core.sequence import Sequence
@@ -63,6 +64,7 @@ class ReservedBlockManager:
     """
 
     prefixes = NoPinnedPrefixes()
+    marks = NoPrefixMarks()
 
     def __init__(
         self, num_blocks: int, block_size: int, *, max_len: int, estimate: OutputEstimate

@@ -69,11 +69,18 @@ class RemoteEngineClient:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def submit(
-        self, prompt: IntColumn, sampling: SamplingParams, *, salt: bytes = b""
+        self,
+        prompt: IntColumn,
+        sampling: SamplingParams,
+        *,
+        salt: bytes = b"",
+        session: bytes = b"",
     ) -> RemoteTokenStream:
         """See `EngineClient.submit`."""
         request_id, now_s = next(self._request_ids), asyncio.get_running_loop().time()
-        request = Request(request_id=request_id, prompt=prompt, sampling=sampling, salt=salt)
+        request = Request(
+            request_id=request_id, prompt=prompt, sampling=sampling, salt=salt, session=session
+        )
         stream = RemoteTokenStream(
             request_id,
             sampling.n,

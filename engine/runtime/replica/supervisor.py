@@ -37,6 +37,7 @@ from engine.runtime.replica.gang import Gang
 from engine.runtime.replica.held_pins import HeldPins
 from engine.runtime.replica.preemption_log import PreemptionLog
 from engine.runtime.replica.watch.gang_keeper import GangKeeper, State
+from engine.runtime.routing.load_meter import LoadMeter
 from engine.types import ALL_CHOICES, Capacity, FinishReason, Request, StepStats, int32, int64
 
 logger = logging.getLogger(__name__)
@@ -84,6 +85,7 @@ class Supervisor:
         self._pins = HeldPins()
         self._is_first_gang = True
         self._loop = asyncio.get_running_loop()
+        self._meter = LoadMeter(self._stats, self._capacity.block_size, self._loop.time)
         self._keeper = GangKeeper(start, config, self, replica=replica)
 
     async def start(self) -> None:
@@ -107,6 +109,11 @@ class Supervisor:
     def stats(self) -> StepStats:
         """Counts after the latest step."""
         return self._stats
+
+    @property
+    def meter(self) -> LoadMeter:
+        """What is measured for routing and scaling."""
+        return self._meter
 
     @property
     def num_open(self) -> int:
@@ -210,6 +217,7 @@ class Supervisor:
         self._preemption_log = PreemptionLog()
         self._capacity = capacity
         self._stats = idle_stats(capacity)
+        self._meter.restart(self._stats, capacity.block_size)
 
     async def make_ready(self) -> None:
         """See `GangOwner.make_ready`."""
@@ -225,6 +233,7 @@ class Supervisor:
         if output.pinned is not None:
             self._pins.report(output.pinned)
         self._preemption_log.note(output.stats, now_s)
+        self._meter.observe(output)
         parts = split_by_client(output, message, self._session_of)
         num_ended = sum(self._close(*choice) for choice in ended_choices(output))
         if self._admission is not None:
@@ -237,6 +246,7 @@ class Supervisor:
     def end_open(self, reason: FinishReason) -> None:
         """See `GangOwner.end_open`."""
         self._stats = idle_stats(self._capacity)
+        self._meter.restart(self._stats, self._capacity.block_size)
         self._pins.lose()
         self._session_of.clear()
         for session in list(self._sessions.values()):
@@ -269,6 +279,7 @@ class Supervisor:
             self._keeper.gang.expect_step()
         session = self._session_of[request.request_id] = self._session(client)
         session.opened(request.request_id, request.sampling.n)
+        self._meter.accepted(request)
         self._send(encoded)
 
     def _send(self, message: bytes) -> None:
@@ -300,6 +311,7 @@ class Supervisor:
             )
         for request_id in request_ids:
             del self._session_of[request_id]
+            self._meter.forget(request_id)
         if request_ids:
             self.abort(request_ids)
 

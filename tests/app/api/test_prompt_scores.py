@@ -239,8 +239,8 @@ async def test_a_prompt_whose_text_is_empty_still_has_its_scores_streamed() -> N
 
 async def test_an_engine_that_forgets_scores_is_not_believed() -> None:
     class Forgetful(FakeEngineClient):
-        async def submit(self, prompt: Any, sampling: Any, *, salt: bytes = b"") -> Any:
-            return await super().submit(prompt, replace(sampling, prompt_logprobs=None), salt=salt)
+        async def submit(self, prompt: Any, sampling: Any, **tenant: Any) -> Any:
+            return await super().submit(prompt, replace(sampling, prompt_logprobs=None), **tenant)
 
     for max_tokens in (0, 5):
         async with in_process(make_app(Forgetful([Script(SAID)]))) as http:

@@ -2,7 +2,9 @@
 
 `python -m tests.app.command.fake_ray run ENDS` starts a raylet, a GCS and, from a process that ends
 at once, an HAProxy; prints their ids; and ends as ENDS says: "when interrupted", "with a line" on
-its standard input, or "never". `watch ENDS` runs that below `ServeRun`.
+its standard input, or "never". `watch ENDS [DRAINS]` runs that below `ServeRun`, drained by
+`drain DRAINS ADDRESS`, which says the address and then does as DRAINS says: "well", "badly",
+"never" or "too long".
 """
 
 import json
@@ -20,6 +22,7 @@ from app.command.ray_node import RayNode, own_node
 from app.command.serve_run import Patience, ServeRun
 from tests import ROOT
 
+ADDRESS = "192.0.2.1:6379"
 _PR_SET_NAME = 15
 _THIS = [sys.executable, "-m", "tests.app.command.fake_ray"]
 # a name, then sleep
@@ -41,9 +44,11 @@ def named(name: str, *arguments: str) -> psutil.Popen:
 
 
 @contextmanager
-def watched(ends: str) -> Iterator[tuple[psutil.Popen, dict[str, psutil.Process]]]:
+def watched(
+    ends: str, drains: str = ""
+) -> Iterator[tuple[psutil.Popen, dict[str, psutil.Process]]]:
     """Run the stand-in below `ServeRun`; yields that and its processes once all were looked at."""
-    command = [*_THIS, "watch", ends]
+    command = [*_THIS, "watch", ends, drains]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     launcher = psutil.Popen(command, cwd=ROOT, start_new_session=True, **pipes)
     processes: dict[str, psutil.Process] = {}
@@ -75,6 +80,9 @@ class _Told(RayNode):
         _say("looked")
         return reason
 
+    def address(self) -> str | None:
+        return self._node.address()
+
 
 def _say(what: object) -> None:
     sys.stdout.write(f"{what}\n")
@@ -82,13 +90,15 @@ def _say(what: object) -> None:
 
 
 def _run(ends: str) -> None:
-    pids: dict[str, Any] = {name: named(name).pid for name in ("raylet", "gcs_server")}
+    pids: dict[str, Any] = {
+        name: named(name, f"--gcs-address={ADDRESS}").pid for name in ("raylet", "gcs_server")
+    }
     starter = [*_THIS, "orphan"]
     pids["haproxy"] = int(subprocess.run(starter, stdout=subprocess.PIPE, check=True).stdout)
     pids["serve run"] = psutil.Process().pid
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if ends == "never":
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, lambda *_: _say("interrupted"))
     _say(json.dumps(pids))
     if ends == "with a line":
         sys.stdin.readline()
@@ -97,7 +107,15 @@ def _run(ends: str) -> None:
         while True:
             signal.pause()
     except KeyboardInterrupt:
+        _say("interrupted")
         sys.exit(0)
+
+
+def _drain(drains: str, address: str) -> None:
+    _say(f"drains {address}")
+    if drains == "never":
+        signal.pause()
+    sys.exit(int(drains != "well"))
 
 
 if __name__ == "__main__":
@@ -105,7 +123,17 @@ if __name__ == "__main__":
         _run(sys.argv[2])
     elif sys.argv[1] == "orphan":
         _say(named("haproxy").pid)
+    elif sys.argv[1] == "drain":
+        _drain(*sys.argv[2:])
     else:
-        patience = Patience(look_s=0.05, last_words_s=0.2)
-        command = [*_THIS, "run", sys.argv[2]]
-        sys.exit(ServeRun(command, dict(os.environ), _Told(), patience).run())
+        ends, drains = sys.argv[2:]
+        drain_s = {"": 0.0, "too long": 0.5}.get(drains, 60.0)
+        patience = Patience(look_s=0.05, drain_s=drain_s, last_words_s=0.2)
+        serve_run = ServeRun(
+            [*_THIS, "run", ends],
+            dict(os.environ),
+            _Told(),
+            patience,
+            drain=[*_THIS, "drain", "never" if drains == "too long" else drains],
+        )
+        sys.exit(serve_run.run())

@@ -57,7 +57,9 @@ def test_only_the_joined_clusters_processes_count(start: Start) -> None:
     other = start("raylet", "--gcs-address=192.0.2.1:1111")
     ours = start("raylet", "--gcs-address=192.0.2.1:2222")
     node = joined_node("192.0.2.1:2222")
+    assert node.address() is None
     assert node.lost() is None
+    assert node.address() == "192.0.2.1:2222"
     end(other)
     assert node.lost() is None
     end(ours)

@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import socket
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 import yaml
@@ -101,8 +103,27 @@ def test_a_real_server_ends_with_its_node(role: str, proxy: str, tmp_path: Path)
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_real_server_stops_on_sigterm(tmp_path: Path) -> None:
+def test_a_real_server_stops_on_sigterm_once_open_requests_have_ended(tmp_path: Path) -> None:
+    body = {"prompt": "x", "max_tokens": 200, "ignore_eos": True, "stream": True}
     with serving(tmp_path) as (server, processes):
-        server.send(signal.SIGTERM)
+        url = f"http://127.0.0.1:{server.port}"
+        with (
+            httpx.Client(base_url=url, timeout=120, trust_env=False) as http,
+            http.stream("POST", "/v1/completions", json=body) as response,
+        ):
+            lines = response.iter_lines()
+            next(lines)
+            server.send(signal.SIGTERM)
+            while (health := http.get("/health")).status_code == 200:
+                pass
+            assert (health.status_code, health.headers["retry-after"]) == (503, "1")
+            refused = http.post("/v1/completions", json=body)
+            assert refused.json()["error"]["code"] == "engine_unavailable"
+            assert int(refused.headers["retry-after"]) > 1
+            ending = [line for line in lines if line][-2:]
+            assert ending[-1] == "data: [DONE]"
+            assert json.loads(ending[0][6:])["choices"][0]["finish_reason"] == "length"
         assert server.exit_code(60.0) == 0
         assert wait_gone(processes, 5.0) == []
+        log = (tmp_path / "log").read_text()
+        assert "drained, 0 requests still open" in log

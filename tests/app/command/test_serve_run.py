@@ -3,7 +3,7 @@ import signal
 import psutil
 import pytest
 
-from tests.app.command.fake_ray import watched
+from tests.app.command.fake_ray import ADDRESS, watched
 
 
 def assert_gone(processes: dict[str, psutil.Process]) -> None:
@@ -33,6 +33,50 @@ def test_a_second_signal_ends_it_at_once() -> None:
         launcher.send_signal(signal.SIGINT)
         # of two that wait the system delivers either first
         assert launcher.wait(30) in (128 + signal.SIGINT, 128 + signal.SIGTERM)
+        assert_gone(processes)
+
+
+def lines_until(launcher: psutil.Popen, last: bytes) -> list[bytes]:
+    """What the launcher and its children say up to a line, without the looks at the node."""
+    lines: list[bytes] = []
+    while not lines or lines[-1] != last:
+        line = launcher.stdout.readline()
+        assert line, lines
+        lines += [line] if line != b"looked\n" else []
+    return lines
+
+
+DRAINS = f"drains {ADDRESS}\n".encode()
+
+
+@pytest.mark.parametrize("drains", ["well", "badly", "too long"])
+def test_a_server_is_drained_before_it_is_stopped_if_that_can_be(drains: str) -> None:
+    with watched("when interrupted", drains) as (launcher, processes):
+        launcher.send_signal(signal.SIGTERM)
+        before = lines_until(launcher, b"interrupted\n")[:-1]
+        # one that is ended early may not have come to say anything
+        assert before == [DRAINS] or (drains == "too long" and not before)
+        assert launcher.wait(30) == 0
+        assert_gone(processes)
+
+
+def test_another_signal_cuts_the_drain_short_and_one_more_the_end() -> None:
+    with watched("never", "never") as (launcher, processes):
+        launcher.send_signal(signal.SIGTERM)
+        lines_until(launcher, DRAINS)
+        launcher.send_signal(signal.SIGTERM)
+        lines_until(launcher, b"interrupted\n")
+        launcher.send_signal(signal.SIGTERM)
+        assert launcher.wait(30) == 128 + signal.SIGTERM
+        assert_gone(processes)
+
+
+def test_a_server_whose_node_is_gone_is_not_drained_further() -> None:
+    with watched("when interrupted", "never") as (launcher, processes):
+        launcher.send_signal(signal.SIGTERM)
+        lines_until(launcher, DRAINS)
+        processes["raylet"].kill()
+        assert launcher.wait(30) == 0
         assert_gone(processes)
 
 

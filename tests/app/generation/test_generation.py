@@ -132,7 +132,12 @@ class RefusingThird(FakeEngineClient):
     """Accepts two requests and refuses the third."""
 
     async def submit(
-        self, prompt: IntColumn, sampling: SamplingParams, *, salt: bytes = b""
+        self,
+        prompt: IntColumn,
+        sampling: SamplingParams,
+        *,
+        salt: bytes = b"",
+        session: bytes = b"",
     ) -> TokenStream:
         if len(self.prompts) == 2:
             raise Overloaded("the queue is full", retry_after_s=1)

@@ -2,7 +2,7 @@ import hashlib
 
 import pytest
 
-from app.generation.tenancy import tenant_salt
+from app.generation.tenancy import session_key, tenant_salt
 from tests.app.api.answers import BODIES
 from tests.app.api.server import CHAT, COMPLETIONS, in_process, make_app
 from tests.fakes.scripted_engine import FakeEngineClient, Script
@@ -42,3 +42,31 @@ async def test_without_keys_all_callers_share() -> None:
         for headers in ({}, {"authorization": "Bearer one"}):
             await http.post(CHAT, json=BODIES[CHAT](), headers=headers)
     assert client.salts == [tenant_salt(b"", None)] * 2
+
+
+def test_a_session_is_one_tenant_s() -> None:
+    assert session_key(b"salt", None) == b""
+    keys = {session_key(salt, name) for salt in (b"one", b"two") for name in ("A", "B")}
+    assert len(keys) == 4
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+async def test_the_engine_gets_the_session_of_the_body_or_of_the_header(path: str) -> None:
+    client = FakeEngineClient([Script([5, 2])])
+    sent: list[tuple[dict[str, str], dict[str, str], str | None]] = [
+        ({}, {}, None),
+        ({"session_id": "A b"}, {}, "A b"),
+        ({}, {"x-session-id": "C"}, "C"),
+        ({"session_id": "A"}, {"x-session-id": "C"}, "A"),
+        # no harmless text: served as if there were none
+        ({}, {"x-session-id": "x" * 129}, None),
+        ({}, {"x-session-id": "a b"}, None),
+    ]
+    async with in_process(make_app(client)) as http:
+        for fields, headers, _ in sent:
+            response = await http.post(path, json=BODIES[path](**fields), headers=headers)
+            assert response.status_code == 200
+        too_long = await http.post(path, json=BODIES[path](session_id="x" * 129))
+    assert too_long.status_code == 400
+    salt = tenant_salt(b"", None)
+    assert client.sessions == [session_key(salt, name) for _, _, name in sent]

@@ -1,4 +1,5 @@
 import re
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -70,6 +71,48 @@ async def headers_of(given: dict[str, str]) -> Any:
 async def test_headers_meant_for_serve_are_dropped(name: str) -> None:
     assert name.lower() not in await headers_of({name: "1", "x-other": "2"})
     assert (await headers_of({name: "1", "x-other": "2"}))["x-other"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("given", "session"),
+    [
+        ({"x-session-id": "talk-1"}, "talk-1"),
+        ({"X-Session-Id": "talk:1"}, "talk:1"),
+        ({"x-session-id": "two words"}, None),
+        ({"x-session-id": "x" * 129}, None),
+        ({"x-session-id": ""}, None),
+        ({"x-pagoda-session": "past the proxy"}, None),
+        ({"x-pagoda-session": "b", "x-session-id": "a"}, "a"),
+        ({"x_pagoda_session": "b"}, None),
+        ({}, None),
+    ],
+    ids=str,
+)
+async def test_a_session_goes_on_under_a_name_that_serve_does_not_know(
+    given: dict[str, str], session: str | None
+) -> None:
+    headers = await headers_of(given)
+    assert headers.get("x-pagoda-session") == session
+    assert not {"x-session-id", "x_session_id", "x_pagoda_session"} & headers.keys()
+
+
+async def test_two_sessions_are_none() -> None:
+    async with proxied(ECHO) as http:
+        twice = [("x-session-id", "a"), ("x-session-id", "b")]
+        assert "x-pagoda-session" not in (await http.get("/", headers=twice)).json()
+
+
+@pytest.mark.parametrize("behind", [proxied, in_process])
+async def test_the_engine_gets_the_session_of_the_header(
+    behind: Callable[[Any], httpx.AsyncClient],
+) -> None:
+    client = FakeEngineClient([Script([5])])
+    async with behind(make_app(client)) as http:
+        for headers in ({"x-session-id": "talk"}, {}):
+            await http.post(COMPLETIONS, json=completion_body(), headers=headers)
+        await http.post(COMPLETIONS, json=completion_body(session_id="talk"))
+    of_header, none, of_body = client.sessions
+    assert of_header == of_body != none == b""
 
 
 async def test_headers_of_other_names_are_kept() -> None:

@@ -12,7 +12,7 @@ import pytest
 from ray import serve
 
 from app.recorder.flight_recorder import RecorderOptions
-from app.serve.deployments import EngineDeployment, IngressDeployment
+from app.serve.deployments import EngineDeployment, IngressDeployment, draining
 from app.serve.handle import ServeEngineHandle
 from engine.config import PrefixConfig, ResumeConfig
 from engine.errors import EngineError
@@ -45,7 +45,7 @@ def make_application(
 ) -> serve.Application:
     quick = {"graceful_shutdown_timeout_s": 20, "graceful_shutdown_wait_loop_s": 0.05}
     engine = EngineDeployment.options(  # type: ignore[attr-defined]
-        **quick,
+        **(draining(drain_s=5) | quick),
         num_replicas=num_replicas,
         health_check_period_s=0.2,
         ray_actor_options={"num_cpus": 0.1},
@@ -146,7 +146,7 @@ async def test_a_disconnect_aborts_its_request_and_no_other(http: httpx.AsyncCli
 async def num_open() -> int:
     """Open requests of the engine replica, from its own report of its load."""
     stats: dict[str, float] = await engine_handle().record_autoscaling_stats.remote()
-    return round(stats["pressure"] * scripted.engine_config().max_num_seqs)
+    return round(stats["num_open"])
 
 
 def actor_processes(kind: str) -> list[psutil.Process]:

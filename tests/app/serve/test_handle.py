@@ -10,10 +10,11 @@ from ray.exceptions import RayActorError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
-from app.serve.handle import ServeEngineHandle, ask_all
+from app.serve.handle import CALL_TIMEOUT_S, ServeEngineHandle, ask_all
 from app.serve.router import session_of, session_without
-from engine.errors import EngineError
+from engine.errors import EngineError, EngineUnavailable
 from engine.types import ALL_CHOICES
+from tests.fakes.loop_clock import LoopClock
 
 
 class FakeDeployment:
@@ -124,3 +125,58 @@ async def test_our_own_mistakes_stay_what_they_are() -> None:
 async def test_a_call_that_is_cancelled_stays_cancelled() -> None:
     with pytest.raises(asyncio.CancelledError):
         await handle(FakeDeployment(asyncio.CancelledError())).is_ready()
+
+
+class SleepingDeployment(FakeDeployment):
+    """Does not answer the first calls in time."""
+
+    def __init__(self, num_late: int, *, has_replica: bool = False) -> None:
+        super().__init__(*(["a"] if has_replica else []))
+        self.num_late = num_late
+
+    async def _answer(self) -> Any:
+        if self.num_late:
+            self.num_late -= 1
+            await asyncio.get_running_loop().create_future()
+        return b"verdict"
+
+
+async def test_a_request_waits_for_a_first_replica_to_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = LoopClock(monkeypatch)
+    engine = ServeEngineHandle(
+        cast("DeploymentHandle[Any]", SleepingDeployment(3)), start_wait_s=60
+    )
+    # such a server is ready: the first request starts it
+    assert await engine.is_ready()
+    call = asyncio.create_task(engine.submit(1, b"request"))
+    for _ in range(3):
+        await clock.advance(CALL_TIMEOUT_S)
+    assert await call == b"verdict"
+
+
+async def test_the_wait_for_a_first_replica_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = LoopClock(monkeypatch)
+    engine = ServeEngineHandle(
+        cast("DeploymentHandle[Any]", SleepingDeployment(9)), start_wait_s=15
+    )
+    call = asyncio.create_task(engine.submit(1, b"request"))
+    await clock.advance(CALL_TIMEOUT_S)
+    assert not call.done()
+    await clock.advance(CALL_TIMEOUT_S)
+    with pytest.raises(EngineUnavailable) as refused:
+        await call
+    assert refused.value.retry_after_s > 0
+
+
+async def test_a_replica_that_does_not_answer_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = LoopClock(monkeypatch)
+    deployment = SleepingDeployment(1, has_replica=True)
+    engine = ServeEngineHandle(cast("DeploymentHandle[Any]", deployment), start_wait_s=60)
+    call = asyncio.create_task(engine.submit(1, b"request"))
+    await clock.advance(CALL_TIMEOUT_S)
+    with pytest.raises(EngineError, match="cannot be reached"):
+        await call

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,18 +37,23 @@ class Serve:
         self.statuses: list[dict[str, Any]] = [{}]
         self.arguments: list[str] = []
         self.work: Serving = wait_for_interrupt
+        self.has_begun = threading.Event()
         monkeypatch.setattr(run, "LOOK_S", 0.001)
         monkeypatch.setattr(ray, "is_initialized", lambda: True)
         monkeypatch.setattr(serve, "status", self._status)
         monkeypatch.setattr(scripts.cli, "main", self._main)
 
     def _status(self) -> Any:
+        if not self.has_begun.is_set():
+            # an interrupt before would hit the test
+            return SimpleNamespace(applications={})
         current = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
         return SimpleNamespace(applications=current)
 
     def _main(self, arguments: Sequence[str], standalone_mode: bool) -> None:
         self.arguments = list(arguments)
         try:
+            self.has_begun.set()
             self.work()
         except KeyboardInterrupt:
             sys.exit()
@@ -104,6 +110,7 @@ def test_an_error_of_serve_itself_has_an_exit_code(fake: Serve) -> None:
 def test_an_application_that_runs_is_looked_at_no_longer(fake: Serve) -> None:
     fake.statuses = [{"a": application(RUNNING), "b": application(DEPLOYING)}] * 2
     fake.statuses += [{"a": application(RUNNING)}, {"a": application(FAILED, "later")}]
+    fake.has_begun.set()
     watch = run.StartWatch()
     watch.start()
     watch._thread.join(10)

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from app.settings.serve_file import applications
+from app.settings.serve_file import applications, policies
 from engine.errors import ConfigError
 
 
@@ -30,3 +30,12 @@ def test_another_file_is_refused(content: str | None, message: str, tmp_path: Pa
         path.write_text(content)
     with pytest.raises(ConfigError, match=rf"serve\.yaml {message}"):
         applications(path)
+
+
+def test_policies_are_found_whatever_stands_beside_them(tmp_path: Path) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text(
+        "applications: [{name: none}, {name: one, deployments: [{name: a}, "
+        "{name: b, autoscaling_config: auto}, {name: c, autoscaling_config: {policy: {x: 1}}}]}]"
+    )
+    assert policies(path) == [("one", {"x": 1})]

@@ -4,6 +4,7 @@ import pytest
 
 from engine.config import SchedulerConfig
 from engine.core.engine import Engine
+from engine.runtime.routing.scoring import marks_of_prompt
 from engine.types import Capacity, FinishReason, Request, SamplingParams, int32
 from tests.engine.core.harness.checked_engine import CheckedEngine, count_preemptions
 from tests.engine.core.harness.expectations import Setting
@@ -35,6 +36,21 @@ def test_plans_are_made_as_far_ahead_as_the_executor_allows(run_ahead: int) -> N
     assert output.step == 0
     assert checked.executor.num_plans == run_ahead
     checked.drain()
+
+
+def test_what_is_cached_is_reported_before_the_engine_idles() -> None:
+    capacity = Capacity(num_blocks=4, block_size=128, num_rows=4)
+    config = SchedulerConfig(max_num_batched_tokens=256, max_model_len=256)
+    engine = Engine(config, SymbolicExecutor(capacity, SymbolicModel(50)))
+    prompt = int32(list(range(130)))
+    sampling = SamplingParams(max_tokens=3, ignore_eos=True)
+    reports = []
+    for request_id in range(2):
+        engine.scheduler.add(Request(request_id=request_id, prompt=prompt, sampling=sampling))
+        while (output := engine.step(0.0)) is not None:
+            reports.append(output.prefix_marks)
+    [marks] = [report for report in reports if report is not None]
+    assert [marks] == list(marks_of_prompt(prompt, b"", 128))
 
 
 def test_an_abort_outside_of_a_step_is_reported_by_the_next() -> None:

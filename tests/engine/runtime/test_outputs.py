@@ -107,6 +107,14 @@ def test_clients_get_what_concerns_their_requests_and_nothing_of_pins() -> None:
     assert OUTPUTS.decode(split_by_client(single, b"", CLIENTS)["a"]).pinned is None
 
 
+def test_no_client_gets_the_marks_of_the_cache() -> None:
+    output = replace(output_of([(2, 0, 7, 0, [])]), prefix_marks=b"of all tenants")
+    encoded = OUTPUTS.encode(output)
+    [part] = split_by_client(output, encoded, CLIENTS).values()
+    assert OUTPUTS.decode(part).prefix_marks is None
+    assert b"of all tenants" not in part
+
+
 @given(st.lists(ROWS, max_size=3))
 def test_deltas_keep_every_token_of_several_outputs_in_order(steps: list[list[Row]]) -> None:
     for key, delta in by_choice(*map(output_of, steps)).items():

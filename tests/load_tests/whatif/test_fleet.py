@@ -115,6 +115,28 @@ def test_requests_go_to_the_less_loaded_replica() -> None:
     assert eight != figures(replica(max_num_seqs=1), crowd, num_replicas=4, seed=1)
 
 
+def test_requests_follow_their_prefix_unless_two_choices_are_asked_for() -> None:
+    sizes = {"block_size": 4, "max_model_len": 1024, "max_num_batched_tokens": 1024}
+    setup = replica(num_blocks=1024, **sizes)
+    # each of 6 conversations comes back for 8 turns, when its replica has reported
+    rows = [
+        TracedRequest(
+            due_s=20.0 * turn + number, input_len=400, output_len=2,
+            hash_ids=tuple(range(100 * number, 100 * number + 3)), hash_block=128,
+        )
+        for turn in range(8)
+        for number in range(6)
+    ]  # fmt: skip
+    what = Trace(requests=tuple(rows))
+    shares = {
+        routing: figures(setup, what, num_replicas=3, routing=routing).cached_share
+        for routing in ("prefix", "two_choices")
+    }
+    # all turns but the first of each conversation
+    assert shares["prefix"] == pytest.approx(100 * 384 / 400 * 7 / 8)
+    assert shares["two_choices"] < 0.8 * shares["prefix"]
+
+
 @pytest.mark.parametrize("run_ahead", [1, 2])
 def test_samples_and_beams_end_once(run_ahead: int) -> None:
     for fields in ({"n": 3}, {"n": 2, "beam_width": 3}):

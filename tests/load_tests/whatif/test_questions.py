@@ -126,3 +126,15 @@ def test_a_bad_question_is_refused_in_words(
     assert raised.value.code == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_routing_by_prefix_is_compared_with_two_choices(
+    config: Path, trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--trace", str(trace), "--replicas", "2", "--compare-routing")
+    found = whatif(config, tmp_path / "a", *words, "--set", "block_size=32", "num_blocks=12")
+    assert list(found["figures"]) == ["by two choices", "as configured", "what if"]
+    assert "by two choices" in capsys.readouterr().out
+    # the settings are those that are asked about
+    sizes = {name: settings["block_size"] for name, settings in found["settings"].items()}
+    assert sizes == {"by two choices": 32, "as configured": 16, "what if": 32}

@@ -1,10 +1,10 @@
 """Faults by which one request would hold up or crowd out others."""
 
 from app.generation.answer_size import AnswerSize
-from app.http.held_bytes import Account, HeldBytes
-from app.http.request_body import BodyReader, read_json_body
+from app.http.bodies.held_bytes import Account, HeldBytes
+from app.http.bodies.request_body import BodyReader, read_json_body
+from app.http.bodies.trim import Trimmer
 from app.http.tasks import until_disconnect
-from app.http.trim import Trimmer
 from app.protocol.answer import AnswerWriter
 from app.text.offload import Offload
 from tests.mutation.mutant import Fault

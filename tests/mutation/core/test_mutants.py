@@ -163,8 +163,8 @@ def _shortened(key: bytes) -> bytes:
 
 
 class CollidingCache(PrefixCache):
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, block_size: int) -> None:
+        super().__init__(block_size)
         self._blocks = ShortKeys()
 
 

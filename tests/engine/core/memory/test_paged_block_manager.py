@@ -6,7 +6,8 @@ from engine.core.memory.block_manager import BlockTableUpdate
 from engine.core.memory.headroom import Headroom
 from engine.core.memory.paged_block_manager import PagedBlockManager
 from engine.core.sequence_group import SequenceGroup
-from engine.types import MemoryUsage, SamplingParams
+from engine.runtime.routing.scoring import marks_of_prompt
+from engine.types import MemoryUsage, SamplingParams, int32
 from tests.engine.core.harness.groups import group_of
 
 
@@ -188,6 +189,29 @@ def test_what_is_not_computed_yet_is_not_found() -> None:
     assert admit(manager, group_of(list(range(12)), first_id=1)) == [4]
 
 
+def test_marks_follow_what_is_cached() -> None:
+    manager = PagedBlockManager(num_blocks=3, block_size=128)
+    prompt, other = list(range(300)), list(range(1000, 1300))
+    marks = marks_of_prompt(int32(prompt), b"salt", 128)
+    assert len(marks) == 2
+    admit(manager, group_of(prompt, salt=b"salt"))
+    assert manager.marks.report(0.0, is_idle=True) == b"".join(marks)
+    manager.free(0)
+    assert manager.marks.report(0.0, is_idle=True) is None
+    admit(manager, group_of(other, salt=b"salt", first_id=1))
+    report = manager.marks.report(0.0, is_idle=True)
+    assert report == b"".join(marks_of_prompt(int32(other), b"salt", 128))
+
+
+def test_a_prefix_that_is_found_is_the_last_of_the_marks() -> None:
+    manager = PagedBlockManager(num_blocks=9, block_size=128)
+    prompts = [list(range(200)), list(range(1000, 1200))]
+    for number, prompt in enumerate([*prompts, prompts[0]]):
+        admit(manager, group_of(prompt, first_id=number))
+    first, second = (b"".join(marks_of_prompt(int32(prompt), b"", 128)) for prompt in prompts)
+    assert manager.marks.report(0.0, is_idle=True) == second + first
+
+
 def test_unused_blocks_that_are_hit_no_longer_count_as_free() -> None:
     manager = PagedBlockManager(num_blocks=3, block_size=4)
     admit(manager, group_of(list(range(8))))
@@ -199,6 +223,7 @@ def test_unused_blocks_that_are_hit_no_longer_count_as_free() -> None:
 
 def test_without_the_cache_nothing_is_kept() -> None:
     manager = PagedBlockManager(num_blocks=4, block_size=4, prefix_cache=False)
+    assert manager.marks.report(0.0, is_idle=True) is None
     admit(manager, group_of(list(range(9))))
     manager.free(0)
     assert manager.usage().cached == 0

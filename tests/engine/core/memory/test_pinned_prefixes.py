@@ -199,7 +199,7 @@ def test_pinned_blocks_that_are_hit_take_no_room() -> None:
 
 
 def test_a_block_that_the_cache_has_forgotten_meanwhile_is_pinned() -> None:
-    pool, cache = BlockPool(2), PrefixCache()
+    pool, cache = BlockPool(2), PrefixCache(4)
     prefixes = PinnedPrefixes(pool, cache, SIZE, PinLimits(num_blocks=1, per_tenant=1))
     request = request_of(PREFIX[:SIZE], "a")
     prefixes.reserve(request)
@@ -208,7 +208,7 @@ def test_a_block_that_the_cache_has_forgotten_meanwhile_is_pinned() -> None:
 
 
 def test_each_tenant_has_so_many_names_and_no_more() -> None:
-    pool, cache = BlockPool(8), PrefixCache()
+    pool, cache = BlockPool(8), PrefixCache(SIZE)
     prefixes = PinnedPrefixes(pool, cache, SIZE, PinLimits(num_blocks=8, per_tenant=2))
     # they share their only block, so the budget does not bound them
     for name in ("a", "b"):
@@ -223,7 +223,7 @@ def test_each_tenant_has_so_many_names_and_no_more() -> None:
 def test_a_report_of_all_prefixes_fits_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pinned_prefixes, "MAX_PINNED_TOKENS", 3 * SIZE)
     limits = PinLimits(num_blocks=8, per_tenant=9)
-    prefixes = PinnedPrefixes(BlockPool(8), PrefixCache(), SIZE, limits)
+    prefixes = PinnedPrefixes(BlockPool(8), PrefixCache(SIZE), SIZE, limits)
     prefixes.reserve(request_of(PREFIX[: 2 * SIZE], "a"))
     with pytest.raises(InvalidRequest, match="'b' is too long"):
         prefixes.reserve(request_of(PREFIX[: 2 * SIZE], "b"))

@@ -16,7 +16,7 @@ def chain(tokens: list[int], salt: bytes = b"") -> PrefixChain:
 
 def cache_of(tokens: list[int], salt: bytes = b"") -> PrefixCache:
     """A cache with the blocks of a prefix, numbered from 10."""
-    cache = PrefixCache()
+    cache = PrefixCache(4)
     for block, link in enumerate(chain(tokens, salt).links, 10):
         assert cache.insert(link, block)
     return cache

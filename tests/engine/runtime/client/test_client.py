@@ -168,6 +168,7 @@ async def test_requests_of_a_replica_that_does_not_answer_go_on_elsewhere(
     for _ in range(2 * MAX_FAILURES):
         await clock.advance(RENEW_PERIOD_S)
     assert (lost.replica, handle.avoided[-1]) == ("b", "a")
+    assert handle.read == {"b"}
     rows = (lost.submission_id, 5, LENGTH), (kept.request_id, 6, LENGTH)
     handle.send_rows(*rows, replica="b")
     assert (await read(lost), await read(kept)) == ([5], [6])

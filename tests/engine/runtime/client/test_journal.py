@@ -1,5 +1,7 @@
 """What is kept of a request, and what another engine gets of it."""
 
+from dataclasses import replace
+
 from engine.runtime.client.journal import Journal
 from engine.runtime.messages import REQUESTS
 from engine.runtime.protocol import BeamStep, Delta
@@ -21,6 +23,7 @@ NONE, STOP, ABORT = FinishReason.NONE, FinishReason.STOP, FinishReason.ABORT
 def journal(**options: object) -> Journal:
     sampling = SamplingParams(max_tokens=9, **options)  # type: ignore[arg-type]
     request = Request(request_id=1, prompt=int32([4, 5]), sampling=sampling, salt=b"tenant")
+    request = replace(request, session=b"talk")
     return Journal(request, now_s=100.0)
 
 
@@ -45,9 +48,11 @@ def test_a_request_of_which_nothing_has_come_is_as_it_was_but_for_its_id() -> No
     assert not kept.has_begun
     new = kept.new(2)
     assert (new.request_id, new.prompt, new.salt) == (2, int32([4, 5]), b"tenant")
+    assert new.session == b"talk"
     assert new.progress is None
     resumed = kept.resumed(3, 103.0, is_quarantined=True)
     assert (resumed.request_id, resumed.prompt, resumed.salt) == (3, int32([4, 5]), b"tenant")
+    assert resumed.session == b"talk"
     assert resumed.progress is not None
     assert (resumed.progress.age_s, resumed.progress.is_quarantined) == (3.0, True)
 

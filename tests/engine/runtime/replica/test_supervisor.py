@@ -88,6 +88,21 @@ async def test_counts_are_those_of_the_latest_step(
     assert "preemptions recomputed=1" in caplog.text
 
 
+async def test_the_load_is_that_of_requests_without_output(
+    clock: LoopClock, replica: Replica
+) -> None:
+    meter = replica.supervisor.meter
+    replica.submit(1, 7, prompt_len=30)
+    replica.submit(1, 8, prompt_len=50)
+    assert meter.waiting_tokens == 80
+    await replica.step((7, 5, NONE), stats=replace(STATS, elapsed_s=0.5), prefix_marks=b"mark")
+    assert (meter.waiting_tokens, meter.tokens_per_s) == (50, 60.0)
+    assert meter.report().marks == b"mark"
+    # a client that is given up waits for nothing
+    await clock.advance(LIMITS.lease_s)
+    assert meter.waiting_tokens == 0
+
+
 async def test_a_client_that_vanishes_has_its_requests_aborted(
     replica: Replica, clock: LoopClock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -262,3 +262,15 @@ async def test_the_counts_of_a_lost_gang_are_gone(replica: Replica, clock: LoopC
     await lose(replica, clock)
     assert replica.supervisor.stats.num_running == 0
     replica.starting.set()
+
+
+async def test_what_waited_at_a_lost_gang_and_what_it_had_cached_is_no_load_any_more(
+    replica: Replica, clock: LoopClock
+) -> None:
+    meter = replica.supervisor.meter
+    replica.submit(1, 7, prompt_len=30)
+    await replica.step(prefix_marks=b"mark")
+    assert (meter.waiting_tokens, meter.report().marks) == (30, b"mark")
+    await lose(replica, clock)
+    assert (meter.waiting_tokens, meter.report().marks) == (0, b"")
+    assert replica.supervisor.meter is meter

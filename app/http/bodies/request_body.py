@@ -5,8 +5,8 @@ from functools import partial
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
 
+from app.http.bodies.held_bytes import Account
 from app.http.errors import ClientDisconnected, HttpError
-from app.http.held_bytes import Account
 from app.protocol.api_settings import ApiSettings
 from app.protocol.parsing import RequestT, parse_object, parse_request
 from app.text.offload import Offload

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
+from app.http.bodies.request_body import BodyReader, read_json_body
 from app.http.errors import ClientDisconnected, HttpError
-from app.http.request_body import BodyReader, read_json_body
 from app.protocol.api_settings import ApiSettings
 from app.protocol.tokenize_request import TokenizeRequest
 from app.text.offload import Offload
-from tests.app.http.bodies import account
+from tests.app.http.account import account
 
 JSON = "application/json"
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from app.http.trim import MAX_WAIT_S, WAIT_S, WORTH_BYTES, Trimmer, trim_memory
+from app.http.bodies.trim import MAX_WAIT_S, WAIT_S, WORTH_BYTES, Trimmer, trim_memory
 from tests.fakes.loop_clock import LoopClock
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from app.http.bodies.held_bytes import HeldBytes
+from app.http.bodies.trim import Trimmer
 from app.http.errors import HttpError
-from app.http.held_bytes import HeldBytes
-from app.http.trim import Trimmer
 
 ONE, OTHER, NO_KEY = b"1" * 32, b"2" * 32, b""
 

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from app.http.bodies.trim import Trimmer
 from app.http.errors import HttpError
-from app.http.trim import Trimmer
 
 RETRY_AFTER = {"retry-after": "1", "retry-after-ms": "1000"}
 

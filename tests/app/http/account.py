@@ -1,6 +1,6 @@
 """Accounts for tests that read bodies."""
 
-from app.http.held_bytes import Account, HeldBytes
+from app.http.bodies.held_bytes import Account, HeldBytes
 
 
 def account(max_bytes: int = 1 << 20) -> Account:
