@@ -86,10 +86,7 @@ class StepTable:
 
 def write_table(path: Path, table: StepTable) -> None:
     """Write a table."""
-    document = asdict(table)
-    # what an earlier process has left in the swap space is no property of the machine
-    del document["capacity"]["swap_keys"]
-    write_json(path, document)
+    write_json(path, asdict(table))
 
 
 def read_table(path: Path) -> StepTable:
