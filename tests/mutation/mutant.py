@@ -7,11 +7,12 @@ import ast
 import gc
 import inspect
 import logging
+import signal
 import sys
 import textwrap
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType, FunctionType
@@ -28,6 +29,25 @@ ARGUMENTS = [
     "-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-p", "no:unraisableexception",
     "-p", "no:threadexception", "-o", f"timeout={TEST_TIMEOUT_S}",
 ]  # fmt: skip
+
+
+class HangingTests:
+    """Fails a test that hangs, and again until it ends: asyncio goes on after one error."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Called around each test."""
+
+        def fail(*_: object) -> None:
+            pytest.fail(f"{item.name} hangs")
+
+        before = signal.signal(signal.SIGALRM, fail)
+        signal.setitimer(signal.ITIMER_REAL, TEST_TIMEOUT_S, 1.0)
+        try:
+            return (yield)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, before)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +144,7 @@ def do_pass(tests: Iterable[str]) -> bool:
     """Whether tests, as `Fault.test` names them, pass in a session of their own."""
     paths = [str(ROOT / test) for test in tests]
     with _by_itself():
-        exit_code = pytest.main([*paths, *ARGUMENTS])
+        exit_code = pytest.main([*paths, *ARGUMENTS], plugins=[HangingTests()])
     assert exit_code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED), (
         f"{paths} could not be run: {exit_code!r}"
     )

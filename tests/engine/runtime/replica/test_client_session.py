@@ -226,8 +226,9 @@ async def test_a_silent_client_is_forgiven_while_its_process_lives(
 ) -> None:
     await clock.advance(0.9 * LEASE_S)
     assert process.num_asked == 0
-    while process.num_asked < 3:
-        await clock.advance(LEASE_S / 10)
+    for _ in range(100):
+        if process.num_asked < 3:
+            await clock.advance(LEASE_S / 10)
     assert (known.lost, process.num_asked) == ([], 3)
     known.session.renew(0)
     await clock.advance(0.9 * LEASE_S)
@@ -239,7 +240,7 @@ async def test_a_silent_client_is_forgiven_while_its_process_lives(
 
 async def test_a_silent_client_is_not_forgiven_for_ever(known: Watched, clock: LoopClock) -> None:
     begin_s = clock.now_s
-    while not known.lost:
+    while not known.lost and clock.now_s - begin_s < 2 * FORGIVEN_S:
         await clock.advance(ASK_PERIOD_S)
     assert FORGIVEN_S <= clock.now_s - begin_s <= FORGIVEN_S + 2 * ASK_PERIOD_S
 
