@@ -12,6 +12,7 @@ from ray.serve.handle import DeploymentHandle
 from app.serve.router import session_of, session_without
 from engine.errors import EngineError, EngineUnavailable
 from engine.runtime.replica.client_processes import ClientProcess
+from engine.runtime.replica.watch.gang_process import explain
 from engine.types import ALL_CHOICES
 
 # longer than Serve takes to replace a replica whose process has died
@@ -137,4 +138,4 @@ def _engine_errors() -> Iterator[None]:
     try:
         yield
     except (RayError, RayServeException, TimeoutError) as error:
-        raise EngineError(f"the engine replica cannot be reached: {error}") from error
+        raise EngineError(f"the engine replica cannot be reached: {explain(error)}") from error

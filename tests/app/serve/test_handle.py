@@ -180,3 +180,9 @@ async def test_a_replica_that_does_not_answer_is_not_waited_for(
     await clock.advance(CALL_TIMEOUT_S)
     with pytest.raises(EngineError, match="cannot be reached"):
         await call
+
+
+async def test_what_ray_says_of_a_dead_replica_takes_one_line() -> None:
+    dead = RayActorError(error_msg="The actor died.\n\tclass_name: Engine\nIts node has died.")
+    with pytest.raises(EngineError, match=r"^the engine replica cannot be reached: [^\n]+$"):
+        await handle(FakeDeployment(dead)).is_ready()
