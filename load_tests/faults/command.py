@@ -88,7 +88,7 @@ def is_kept(trial: Trial) -> bool:
     Connections may be cut where the process that held them died, and only then.
     """
     may_cut = trial.fault != "none" and FAULTS[trial.fault].cuts_clients
-    return not trial.num_wrong and not trial.errors and (may_cut or not trial.num_cut)
+    return not trial.wrong and not trial.errors and (may_cut or not trial.num_cut)
 
 
 @contextmanager
@@ -165,7 +165,7 @@ def _row(name: str, trials: Sequence[Trial]) -> tuple[str, ...]:
         sum(trial.num_open for trial in trials),
         sum(trial.num_right for trial in trials),
         sum(trial.num_cut for trial in trials),
-        sum(trial.num_wrong for trial in trials),
+        sum(len(trial.wrong) for trial in trials),
         sum(len(trial.errors) for trial in trials),
     )
     answers = [trial.next_answer_s for trial in trials if trial.next_answer_s is not None]
@@ -182,10 +182,11 @@ def _median_and_longest(seconds: Sequence[float]) -> str:
 
 
 def _in_words(trial: Trial) -> str:
+    kinds = f" ({', '.join(sorted(set(trial.wrong)))})" if trial.wrong else ""
     errors = f", errors {', '.join(sorted(set(trial.errors)))}" if trial.errors else ""
     return (
         f"{trial.num_right} of {trial.num_requests} right, {trial.num_open} open then, "
-        f"{trial.num_cut} cut, {trial.num_wrong} wrong{errors}, stall {trial.stall_s:.1f} s"
+        f"{trial.num_cut} cut, {len(trial.wrong)} wrong{kinds}{errors}, stall {trial.stall_s:.1f} s"
     )
 
 

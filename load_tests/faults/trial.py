@@ -37,7 +37,7 @@ class Trial:
     Attributes:
         num_right: complete and equal to the undisturbed answer.
         num_cut: connections that broke, without a proper end.
-        num_wrong: proper ends that say something else.
+        wrong: kinds of the requests that came to a proper end but say something else.
         errors: kinds of the others.
         num_open: requests that were open when the fault came.
         stall_s: the longest wait for the next piece of an answer that was open then; 0 without one.
@@ -47,7 +47,7 @@ class Trial:
     fault: str
     num_right: int
     num_cut: int
-    num_wrong: int
+    wrong: tuple[str, ...]
     errors: tuple[str, ...]
     num_open: int
     stall_s: float
@@ -56,7 +56,7 @@ class Trial:
     @property
     def num_requests(self) -> int:
         """Requests that were sent."""
-        return self.num_right + self.num_cut + self.num_wrong + len(self.errors)
+        return self.num_right + self.num_cut + len(self.wrong) + len(self.errors)
 
 
 async def answer_undisturbed(
@@ -95,7 +95,7 @@ async def run_trial(
         questions: each with its undisturbed answer.
     """
     url = f"http://127.0.0.1:{server.port}"
-    asked: list[tuple[Received, asyncio.Task[Received]]] = []
+    asked: list[tuple[str, Received, asyncio.Task[Received]]] = []
     struck_s, victim = float("inf"), None
     fault_s = time.perf_counter() + pace.duration_s * rng.uniform(1 / 3, 2 / 3)
     end_s = time.perf_counter() + pace.duration_s
@@ -106,31 +106,36 @@ async def run_trial(
                     struck_s = time.perf_counter()
                     victim = fault.strike(server.processes(), rng)
                 case, expected = rng.choice(questions)
-                asked.append((expected, asyncio.create_task(ask(session, url, case))))
+                task = asyncio.create_task(ask(session, url, case))
+                asked.append((case.kind, expected, task))
                 await asyncio.sleep(rng.expovariate(pace.rate_per_s))
-            answers = [(expected, await task) for expected, task in asked]
+            answers = [(kind, expected, await task) for kind, expected, task in asked]
     finally:
         if victim is not None:
             put_down(victim)
     return judge(fault.name if fault else "none", answers, struck_s)
 
 
-def judge(fault: str, answers: Sequence[tuple[Received, Received]], struck_s: float) -> Trial:
-    """Compare (expected, seen) answers.
+def judge(fault: str, answers: Sequence[tuple[str, Received, Received]], struck_s: float) -> Trial:
+    """Compare answers, each with the kind of its request and what was expected.
 
     Args:
         struck_s: when the fault came; infinite for none.
     """
-    seen = [answer for _, answer in answers]
+    seen = [answer for _, _, answer in answers]
     others = [answer for answer in seen if not answer.is_complete]
-    num_right = sum(answer.equals(wanted) for wanted, answer in answers)
+    wrong = [
+        kind
+        for kind, expected, answer in answers
+        if answer.is_complete and not answer.equals(expected)
+    ]
     during = [answer for answer in seen if answer.sent_s < struck_s <= answer.ended_s]
     after = [answer.ended_s for answer in seen if answer.is_complete and answer.sent_s > struck_s]
     return Trial(
         fault=fault,
-        num_right=num_right,
+        num_right=len(seen) - len(others) - len(wrong),
         num_cut=sum(answer.error.startswith("cut_") for answer in others),
-        num_wrong=len(seen) - len(others) - num_right,
+        wrong=tuple(wrong),
         errors=tuple(a.error for a in others if not a.error.startswith("cut_")),
         num_open=len(during) + sum(answer.sent_s < struck_s for answer in others),
         stall_s=max((_stall_s(answer, struck_s) for answer in during), default=0.0),

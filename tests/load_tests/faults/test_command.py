@@ -10,7 +10,7 @@ TRIAL = Trial(
     fault="worker-killed",
     num_right=3,
     num_cut=0,
-    num_wrong=0,
+    wrong=(),
     errors=(),
     num_open=2,
     stall_s=0.5,
@@ -22,7 +22,7 @@ TRIAL = Trial(
     ("trial", "kept"),
     [
         (TRIAL, True),
-        (replace(TRIAL, num_wrong=1), False),
+        (replace(TRIAL, wrong=("beams",)), False),
         (replace(TRIAL, errors=("engine_failed",)), False),
         (replace(TRIAL, num_cut=1), False),
         (replace(TRIAL, num_cut=1, fault="ingress-killed"), True),

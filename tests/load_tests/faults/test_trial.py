@@ -23,8 +23,8 @@ def test_answers_are_counted_by_what_became_of_them() -> None:
         answer(0.0, 1.0, error="engine_failed"),
         answer(0.0, error="http_503"),
     ]
-    trial = judge("worker killed", [(RIGHT, item) for item in seen], struck_s=5.0)
-    assert (trial.num_right, trial.num_wrong, trial.num_cut) == (1, 1, 1)
+    trial = judge("worker killed", [("greedy", RIGHT, item) for item in seen], struck_s=5.0)
+    assert (trial.num_right, trial.wrong, trial.num_cut) == (1, ("greedy",), 1)
     assert trial.errors == ("engine_failed", "http_503")
     assert trial.num_requests == 5
     assert trial.num_open == 3
@@ -34,12 +34,12 @@ def test_the_stall_is_the_wait_over_the_fault() -> None:
     # what was on its way still comes at once
     late = answer(0.0, 1.0, 2.5, 3.1, 10.1)
     seen = [answer(0.0, 1.0, 4.5, 5.0), late, answer(4.0, 4.5)]
-    trial = judge("worker killed", [(RIGHT, item) for item in seen], struck_s=3.0)
+    trial = judge("worker killed", [("greedy", RIGHT, item) for item in seen], struck_s=3.0)
     assert trial.num_open == 2
     assert trial.stall_s == 7.0
     assert trial.next_answer_s == 1.5
 
 
 def test_without_a_fault_nothing_was_open_then() -> None:
-    trial = judge("none", [(RIGHT, answer(0.0, 1.0))], struck_s=float("inf"))
+    trial = judge("none", [("greedy", RIGHT, answer(0.0, 1.0))], struck_s=float("inf"))
     assert (trial.num_open, trial.stall_s, trial.next_answer_s) == (0, 0.0, None)
