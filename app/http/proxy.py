@@ -1,4 +1,7 @@
-"""What runs in front of the application, where HTTP comes in: request ids and client headers.
+"""What runs in front of the application, where HTTP comes in.
+
+It gives requests their ids, takes headers from clients that are meant for Serve, and lets large
+bodies in a few at a time.
 
 serve_config.yaml names `middlewares` in its `controller_options`. Serve calls it in each HTTP proxy
 and, behind HAProxy, in each ingress replica, before it looks at a request itself. It is imported
@@ -14,6 +17,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.http.bodies.turns import BodyTurns
 from app.limits import MAX_SESSION_ID_LEN
 
 ID_HEADER = "x-request-id"
@@ -42,11 +46,12 @@ class ProxyMiddleware:
     """ASGI middleware around Serve's own: takes from a request what is meant for Serve.
 
     The application and Serve see one request id, and the answer has it once, also where Serve
-    answers by itself.
+    answers by itself. Large bodies take turns.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self._turns = BodyTurns()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; other scopes pass through."""
@@ -67,7 +72,11 @@ class ProxyMiddleware:
                 MutableHeaders(scope=message)[ID_HEADER] = request_id
             await send(message)
 
-        await self._app(scope, receive, send_one_id)
+        body = self._turns.body(scope, receive)
+        try:
+            await self._app(scope, body, send_one_id)
+        finally:
+            body.end()
 
 
 def identify(scope: Scope) -> str:

@@ -7,8 +7,7 @@ moves, then with some blocks out in every step, then with some back in.
 
 import argparse
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -17,14 +16,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from engine.config import EngineConfig, swap_arena_bytes
+from engine.config import EngineConfig
 from engine.executor.inline import InlineExecutor
 from engine.types import KEY_WORDS, IntColumn, StepPlan, int32, int64
 from engine.worker.kv_pool import KVPool
 from engine.worker.worker import Worker, load_worker
 from load_tests import machine, report
+from load_tests.bench.in_process.arena import swap_arena
 from load_tests.local_engine import LocalEngine, greedy, local_config
 from load_tests.model_folders import model_folder
 from load_tests.options import add_model, add_sizes, at_least, positive
@@ -66,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
             max_model_len=args.max_model_len,
         )
         num_slots = max(1, int(args.gib * (1 << 30)) // config.block_bytes)
-        with _memory(config, num_slots, is_private=args.private) as view:
+        with swap_arena(config, num_slots, is_private=args.private) as view:
             config = config.with_options(swap_bytes=num_slots * config.block_bytes)
             worker = load_worker(config, swap_view=view)
             figures = _measure(worker, config, args)
@@ -186,29 +185,3 @@ def _middle(times_s: Sequence[float]) -> Sequence[float]:
     if len(times_s) <= 2 * _NUM_SKIPPED:
         raise ValueError("no step held the whole batch: raise --num-blocks or lower the batch")
     return times_s[_NUM_SKIPPED:-_NUM_SKIPPED]
-
-
-@contextmanager
-def _memory(
-    config: EngineConfig, num_slots: int, *, is_private: bool
-) -> Iterator[NDArray[np.uint8] | None]:
-    """Yield the view of an arena in the object store of a Ray of its own; None with --private."""
-    if is_private:
-        yield None
-        return
-    # takes seconds, and is not needed otherwise
-    import ray
-
-    num_bytes = swap_arena_bytes(num_slots, config.block_bytes) + (1 << 20)
-    ray.init(
-        address="local",
-        num_cpus=1,
-        include_dashboard=False,
-        object_store_memory=max(2 * num_bytes, 100 << 20),
-        log_to_driver=False,
-    )
-    try:
-        view: NDArray[np.uint8] = ray.get(ray.put(np.zeros(num_bytes, np.uint8)))
-        yield view
-    finally:
-        ray.shutdown()

@@ -158,16 +158,15 @@ async def _measure(
         streams, prober = GoodStreams(session, num_streams), Prober(url)
         await streams.first()
         running = asyncio.ensure_future(streams.run())
-        prober.start()
         try:
             await asyncio.sleep(QUIET_S)
-            quiet = _seen(streams, prober)
+            quiet = await _seen(streams, prober)
             first_bytes = last_bytes = _own_bytes(ingress)
             rows: list[Row] = []
             for request in requests:
                 row = await _send(session, request, streams, prober)
                 now_bytes = await _settled(ingress, last_bytes)
-                seen, grown_bytes = _seen(streams, prober), now_bytes - last_bytes
+                seen, grown_bytes = await _seen(streams, prober), now_bytes - last_bytes
                 rows.append(row.after(seen, grown_bytes, now_bytes - first_bytes))
                 last_bytes = now_bytes
                 print(_line(rows[-1]), flush=True)
@@ -184,12 +183,12 @@ async def _send(
     streams: GoodStreams,
     prober: Prober,
 ) -> Row:
-    _seen(streams, prober)
+    await _seen(streams, prober)
     begin_s = time.perf_counter()
     answers = await asyncio.gather(*(_post(session, request) for _ in range(request.copies)))
     answer_s = time.perf_counter() - begin_s
     await asyncio.sleep(max(0.2, MIN_WINDOW_S - answer_s))
-    seen = _seen(streams, prober)
+    seen = await _seen(streams, prober)
     return Row(
         name=request.name,
         status=",".join(sorted({status for status, _ in answers})),
@@ -231,9 +230,9 @@ def _own_bytes(process: psutil.Process) -> int:
     return own
 
 
-def _seen(streams: GoodStreams, prober: Prober) -> Window:
+async def _seen(streams: GoodStreams, prober: Prober) -> Window:
     window = streams.take()
-    window.live_s = prober.take()
+    window.live_s = await prober.take()
     return window
 
 

@@ -3,10 +3,11 @@
 import asyncio
 import http.client
 import json
-import threading
+import multiprocessing
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -41,43 +42,52 @@ class Window:
         return ordered[int(0.99 * (len(ordered) - 1))] if ordered else float("inf")
 
 
-class Prober(threading.Thread):
-    """Asks /live again and again, in a thread of its own."""
+class Prober:
+    """Asks /live again and again, in a process of its own: what loads the server is busy itself."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(daemon=True)
         address = urlsplit(url)
-        self._host, self._port = address.hostname or "127.0.0.1", address.port or 80
-        self._ended = threading.Event()
-        self._seen: list[float] = []
-        self._lock = threading.Lock()
+        spawn = multiprocessing.get_context("spawn")
+        self._pipe, theirs = spawn.Pipe()
+        self._process = spawn.Process(
+            target=_probe,
+            args=(address.hostname or "127.0.0.1", address.port or 80, theirs),
+            daemon=True,
+        )
+        self._process.start()
+        theirs.close()
 
-    def take(self) -> list[float]:
-        """Return what was seen since the last call."""
-        with self._lock:
-            seen, self._seen = self._seen, []
+    async def take(self) -> list[float]:
+        """Return what was seen since the last call, once the question of now is answered."""
+        self._pipe.send(None)
+        seen: list[float] = await asyncio.to_thread(self._pipe.recv)
         return seen
 
     def end(self) -> None:
         """Stop, and wait until it has."""
-        self._ended.set()
-        self.join()
+        self._pipe.close()
+        self._process.join()
 
-    def run(self) -> None:
-        """See `threading.Thread`."""
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=PROBE_TIMEOUT_S)
-        while not self._ended.wait(PROBE_PERIOD_S):
+
+def _probe(host: str, port: int, pipe: Connection) -> None:
+    """Ask until the other end of the pipe is closed; send what was seen when asked for it."""
+    connection = http.client.HTTPConnection(host, port, timeout=PROBE_TIMEOUT_S)
+    seen: list[float] = []
+    with suppress(EOFError):
+        while True:
+            if pipe.poll(PROBE_PERIOD_S):
+                pipe.recv()
+                pipe.send(seen)
+                seen = []
             begin_s = time.perf_counter()
-            taken_s = float("inf")
             try:
                 connection.request("GET", "/live")
                 connection.getresponse().read()
-                taken_s = time.perf_counter() - begin_s
+                seen.append(time.perf_counter() - begin_s)
             except OSError:
                 connection.close()
-            with self._lock:
-                self._seen.append(taken_s)
-        connection.close()
+                seen.append(float("inf"))
+    connection.close()
 
 
 class GoodStreams:

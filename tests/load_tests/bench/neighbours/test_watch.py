@@ -44,18 +44,17 @@ async def watched(server: Server, *changes: dict[str, object]) -> list[Window]:
     url, windows = f"http://127.0.0.1:{port}", []
     async with aiohttp.ClientSession(url) as session:
         streams, prober = GoodStreams(session, 2), Prober(url)
-        prober.start()
         await streams.first()
         running = asyncio.ensure_future(streams.run())
         for change in changes:
             vars(server).update(change)
             streams.take()
-            prober.take()
+            await prober.take()
             begun = server.num_streams
             while server.num_streams < begun + 6:
                 await asyncio.wait({running}, timeout=0.02)
             windows.append(streams.take())
-            windows[-1].live_s = prober.take()
+            windows[-1].live_s = await prober.take()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await asyncio.to_thread(prober.end)
@@ -72,6 +71,7 @@ async def test_streams_that_are_cut_off_or_differ_are_faults() -> None:
         {"is_cut": False, "error": "engine_failed"},
     )
     assert (good.faults, good.num_streams >= 4) == ([], True)
+    assert good.live_p99_s < float("inf")
     assert any("another text" in fault for fault in other.faults)
     assert any("cut off" in fault for fault in cut.faults)
     assert any("engine_failed" in fault for fault in failed.faults)
