@@ -10,6 +10,7 @@ small ones by turns.
 import argparse
 import time
 from collections import deque
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -33,6 +34,9 @@ EXAMPLE = "python -m load_tests chats --model llama3-8b --device cuda"
 
 _COLUMNS = ("KV cache", "blocks", "cached", "first token\np50 ms", "p99 ms", "tok/s")
 _REPEATS = 3
+_BLOCK_SIZE = 16
+# what a request has: the tokens before it, its own, and how many the answer has
+_Ask = tuple[list[int], list[int], int]
 
 
 @dataclass(slots=True)
@@ -125,23 +129,21 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """The model, the tokens of a chat at its end, and the blocks of a KV cache for all or a few."""
+    """The model, and the blocks of the longest chat, and of a KV cache for all or for a few."""
 
     folder: Path
     device: Device
-    chat_tokens: int
+    chat_blocks: int
     all_blocks: int
     few_blocks: int
 
     @classmethod
     def of(cls, args: argparse.Namespace, folder: Path) -> "_Sizes":
-        chat_tokens = args.turns * (args.user + args.answer)
-        # a block more for each request in flight: its last one is not full
-        num_blocks = args.chats * div_ceil(chat_tokens, 16) + 2 * args.in_flight
-        few = max(
-            round(args.pool_share * num_blocks), (args.in_flight + 1) * div_ceil(chat_tokens, 16)
-        )
-        return cls(folder, args.device, chat_tokens, num_blocks, few)
+        chat_blocks = div_ceil(args.turns * (args.user + args.answer), _BLOCK_SIZE)
+        longest = div_ceil(3 * chat_blocks, 2)
+        few = max(round(args.pool_share * args.chats * chat_blocks), args.in_flight * longest)
+        # a fifth more than the mean of what is drawn
+        return cls(folder, args.device, longest, 6 * args.chats * chat_blocks // 5 + longest, few)
 
     def config(self, num_blocks: int, num_swap_blocks: int = 0) -> EngineConfig:
         config = local_config(
@@ -151,7 +153,7 @@ class _Sizes:
             num_blocks=num_blocks,
             max_num_seqs=16,
             max_num_batched_tokens=2048,
-            max_model_len=self.chat_tokens + 16,
+            max_model_len=self.chat_blocks * _BLOCK_SIZE,
             prefix_cache=True,
         )
         return config.with_options(swap_bytes=num_swap_blocks * config.block_bytes)
@@ -173,16 +175,23 @@ def _chats(engine: LocalEngine, args: argparse.Namespace) -> ServedTurns:
 
 
 def _turns(engine: LocalEngine, args: argparse.Namespace) -> ServedTurns:
-    """Serve every chat's first turn, then every second turn, and so on."""
+    """Serve every chat's first turn, then every second turn, and so on.
+
+    Lengths differ by up to a half, so that turns in flight don't end together.
+    """
     rng = np.random.default_rng(0)
     histories: list[list[int]] = [[] for _ in range(args.chats)]
-    waiting = deque(
-        (history, rng.integers(0, 200, args.user).tolist())
+    asks = [
+        (history, rng.integers(0, 200, _about(args.user, rng)).tolist(), _about(args.answer, rng))
         for _ in range(args.turns)
         for history in histories
-    )
-    _serve(engine, deque([([], rng.integers(0, 200, 64).tolist())]), args)
-    return _serve(engine, waiting, args)
+    ]
+    _serve(engine, [([], rng.integers(0, 200, 64).tolist(), 8)], args.in_flight)
+    return _serve(engine, asks, args.in_flight)
+
+
+def _about(length: int, rng: np.random.Generator) -> int:
+    return int(rng.integers(length // 2, 3 * length // 2)) if length > 1 else 1
 
 
 def _without_hits(off: LocalEngine, on: LocalEngine, args: argparse.Namespace) -> float:
@@ -195,8 +204,8 @@ def _without_hits(off: LocalEngine, on: LocalEngine, args: argparse.Namespace) -
         speeds = [
             _serve(
                 engine,
-                deque(([], rng.integers(0, 200, length).tolist()) for _ in range(count)),
-                args,
+                [([], rng.integers(0, 200, length).tolist(), args.answer) for _ in range(count)],
+                args.in_flight,
             ).tokens_per_s
             for engine in (off, on)
         ]
@@ -205,18 +214,16 @@ def _without_hits(off: LocalEngine, on: LocalEngine, args: argparse.Namespace) -
     return median(ratios)
 
 
-def _serve(
-    engine: LocalEngine, waiting: deque[tuple[list[int], list[int]]], args: argparse.Namespace
-) -> ServedTurns:
+def _serve(engine: LocalEngine, asks: Iterable[_Ask], in_flight: int) -> ServedTurns:
     """Keep so many turns in flight, in their order, until all have been answered."""
-    served, running = ServedTurns(), dict[int, _Turn]()
+    served, running, waiting = ServedTurns(), dict[int, _Turn](), deque(asks)
     start_s = time.perf_counter()
     while waiting or running:
-        while waiting and len(running) < args.in_flight:
-            history, words = waiting.popleft()
+        while waiting and len(running) < in_flight:
+            history, words, answer_len = waiting.popleft()
             history += words
-            running[engine.next_id] = _Turn(history, time.perf_counter(), args.answer)
-            engine.add(list(history), greedy(args.answer))
+            running[engine.next_id] = _Turn(history, time.perf_counter(), answer_len)
+            engine.add(list(history), greedy(answer_len))
             served.prompt_tokens += len(history)
         output = engine.step()
         if output is not None:

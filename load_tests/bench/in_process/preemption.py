@@ -6,10 +6,13 @@ group back; `room` is what keeps groups from being preempted in the first place 
 """
 
 import argparse
+import gc
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+import torch
 
 from engine.config import EngineConfig, PreemptionPolicy
 from engine.executor.inline import InlineExecutor
@@ -80,6 +83,10 @@ def run(args: argparse.Namespace) -> int:
         folder = model_folder(args.model, Path(name))
         for block_size in args.block_sizes:
             runs += _with_blocks_of(block_size, folder, args)
+            # the worker's memory, before the next one measures what there is
+            gc.collect()
+            if args.device == "cuda":
+                torch.cuda.empty_cache()
     report.print_table(
         f"{machine.name()}: {args.requests} requests like ShareGPT's at once, {args.model}",
         ("block size", "way back", "preemptions", "tok/s", "ms per token"),
@@ -172,10 +179,12 @@ def _one_run(config: EngineConfig, worker: Worker, works: list[Work]) -> Preempt
                 latencies_s.append(step.end_s / works[request_id].output_len)
     seconds = time.perf_counter() - start_s
     engine.close()
-    return PreemptingRun(
+    run = PreemptingRun(
         config.block_size,
         config.scheduler.preemption,
         num_preempted,
         sum(work.output_len for work in works) / seconds,
         1e3 * sum(latencies_s) / len(latencies_s),
     )
+    print(run, flush=True)
+    return run
