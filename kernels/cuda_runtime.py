@@ -5,6 +5,7 @@ the copies that used it are done: a ring of buffers without further bookkeeping.
 """
 
 import logging
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -94,10 +95,17 @@ class CudaRuntime:
         return torch.zeros(num_bytes, dtype=torch.uint8, pin_memory=True)
 
     def register(self, memory: NDArray[np.uint8]) -> Tensor:
-        """Pin the pages; where that fails, moves take the way through two pinned buffers."""
+        """Pin the pages while there is a tensor of them.
+
+        Where that fails, moves take the way through two pinned buffers.
+        """
         tensor = torch.from_numpy(memory)
         cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         error = int(cudart.cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))
+        if not error:
+            # every tensor of the memory holds the array; at exit the driver does it
+            unpin = weakref.finalize(memory, cudart.cudaHostUnregister, tensor.data_ptr())
+            unpin.atexit = False
         if error:
             logger.warning(
                 "swap_space_not_registered bytes=%d cuda_error=%d swapping=slower",

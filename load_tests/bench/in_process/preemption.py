@@ -83,10 +83,6 @@ def run(args: argparse.Namespace) -> int:
         folder = model_folder(args.model, Path(name))
         for block_size in args.block_sizes:
             runs += _with_blocks_of(block_size, folder, args)
-            # the worker's memory, before the next one measures what there is
-            gc.collect()
-            if args.device == "cuda":
-                torch.cuda.empty_cache()
     report.print_table(
         f"{machine.name()}: {args.requests} requests like ShareGPT's at once, {args.model}",
         ("block size", "way back", "preemptions", "tok/s", "ms per token"),
@@ -146,6 +142,11 @@ def _with_blocks_of(block_size: int, folder: Path, args: argparse.Namespace) -> 
             for way in _WAYS
         ]
         worker.close()
+        # its memory, before the next one measures what there is, and the arena goes
+        del worker
+        gc.collect()
+        if args.device == "cuda":
+            torch.cuda.empty_cache()
     return runs
 
 
