@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 Proxy = Literal["python", "haproxy"]
+# switches HAProxy on
+PROXY_VARIABLE = "RAY_SERVE_ENABLE_HA_PROXY"
 
 SERVING: Mapping[str, str] = {
     # threads that spin against each other cost more than they compute
@@ -29,8 +31,14 @@ SERVING: Mapping[str, str] = {
 # HAProxy instead of Serve's own proxy, and one event loop per replica: several times the chunks per
 # second for the same CPU
 PROXIES: Mapping[Proxy, Mapping[str, str]] = {
-    "python": {"RAY_SERVE_ENABLE_HA_PROXY": "0", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "0"},
-    "haproxy": {"RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"},
+    "python": {PROXY_VARIABLE: "0", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "0"},
+    "haproxy": {
+        PROXY_VARIABLE: "1",
+        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+        # which would keep what replicas log for their files, and lines back until there are many
+        "RAY_SERVE_LOG_TO_STDERR": "1",
+        "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1",
+    },
 }
 
 
@@ -46,7 +54,7 @@ def serving_environment(proxy: Proxy | None, given: Mapping[str, str]) -> dict[s
 
 def has_haproxy(environment: Mapping[str, str]) -> bool:
     """Whether Serve's HTTP proxy is HAProxy in this environment."""
-    return environment.get("RAY_SERVE_ENABLE_HA_PROXY", "0") == "1"
+    return environment.get(PROXY_VARIABLE, "0") == "1"
 
 
 def own_environment() -> dict[str, str]:
@@ -54,13 +62,13 @@ def own_environment() -> dict[str, str]:
     return dict(os.environ)
 
 
-def add_proxy_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--proxy` to a command."""
+def add_proxy_option(parser: argparse.ArgumentParser, otherwise: str) -> None:
+    """Add `--proxy` to a command; `otherwise` names what it takes when nothing else says it."""
     parser.add_argument(
         "--proxy",
         choices=get_args(Proxy),
         help="HTTP proxy of Serve: its own in Python, or HAProxy, which streams for a tenth of the "
-        "CPU time (default: what the environment says, otherwise python)",
+        f"CPU time (default: what the environment says; {otherwise})",
     )
 
 
@@ -68,7 +76,7 @@ def add_command(commands: Any) -> None:
     """Add `pagoda environment`."""
     text = "print the environment variables for `ray start`, as lines for a shell"
     parser = commands.add_parser("environment", help=text, description=__doc__)
-    add_proxy_option(parser)
+    add_proxy_option(parser, "python")
     parser.set_defaults(run=_print)
 
 

@@ -45,6 +45,17 @@ def applications(path: Path) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
+def has_tls(path: Path) -> bool:
+    """Whether Serve's own HTTP proxy is to speak TLS.
+
+    Raises:
+        ConfigError: if the file is missing or is no Serve configuration.
+    """
+    return _read(
+        path, lambda content: bool((content.get("http_options") or {}).get("ssl_certfile"))
+    )
+
+
 def http_address(path: Path) -> tuple[str, int]:
     """Return host and port on which Serve will answer HTTP.
 
