@@ -13,7 +13,7 @@ from engine.core.memory.block_manager import BlockManager
 from engine.core.scheduling.admission_gate import AdmissionGate
 from engine.core.scheduling.deferred_release import DeferredRelease
 from engine.core.scheduling.grouping import make_group
-from engine.core.scheduling.plan import PlanBuilder, PlannedStep
+from engine.core.scheduling.plan import PlannedStep
 from engine.core.scheduling.planner import Planner
 from engine.core.scheduling.preemption import Preemption
 from engine.core.scheduling.queues import Queues
@@ -150,23 +150,23 @@ class Scheduler:
             return None
         ready = self._queues.ready()
         num_tokens = self._budget.num_tokens(len(ready))
-        builder = PlanBuilder(self._next_step, num_tokens, self._config.max_chunk)
-        planned = self._planner.plan(builder, ready, self._forks)
+        planned = PlannedStep(self._next_step, num_tokens, self._config.max_chunk)
+        self._planner.plan(planned, ready, self._forks)
         self._forks = []
         self._num_recomputed += planned.num_recomputed
         self._num_swapped_out += planned.num_swapped_out
         self._num_cached_tokens += planned.num_cached_tokens
         self._num_restored_tokens += planned.num_restored_tokens
-        if planned.plan is not None:
-            self._next_step += 1
-            self._in_flight.append(planned)
+        if planned.is_empty:
+            return None
+        self._next_step += 1
+        self._in_flight.append(planned)
         return planned.plan
 
     def update(self, result: StepResult, now_s: float) -> StepOutput:
         """Take in the result of the oldest plan in flight."""
         done = self._in_flight.popleft()
         plan = done.plan
-        assert plan is not None
         assert result.step == plan.step
         self._preemption.observe(plan, result.elapsed_s)
         self._budget.observe(len(plan.decode_rows), len(plan.prefill_tokens), result.elapsed_s)
@@ -218,7 +218,6 @@ class Scheduler:
 
     def _report_prompt_logprobs(self, done: PlannedStep, result: StepResult) -> None:
         """Pass on the log-probabilities of prompts, which follow the sampled tokens."""
-        assert done.plan is not None
         position = len(done.sampled)
         chunks = zip(done.plan.prefill_starts, done.plan.prefill_counts, strict=True)
         for group, (start, count) in zip(done.prefilled, chunks, strict=True):

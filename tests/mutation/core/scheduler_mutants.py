@@ -7,7 +7,7 @@ from engine.core.decoding.output import OutputBuilder
 from engine.core.scheduler import Scheduler
 from engine.core.scheduling import grouping
 from engine.core.scheduling.deferred_release import DeferredRelease
-from engine.core.scheduling.plan import PlanBuilder
+from engine.core.scheduling.plan import PlannedStep
 from engine.core.scheduling.queues import Queues
 from engine.core.sequence import Sequence
 from engine.core.sequence_group import SequenceGroup
@@ -16,29 +16,29 @@ from tests.mutation.core.mutants import mutant
 PLAN_MUTANTS = [
     mutant(
         "the last chunk of a prefill does not sample",
-        PlanBuilder,
-        PlanBuilder.prefill,
+        PlannedStep,
+        PlannedStep.prefill,
         "samples = start + count == sequence.prefill_end",
         "samples = start == 0 and count == sequence.prefill_end",
     ),
     mutant(
         "every chunk of a prefill samples",
-        PlanBuilder,
-        PlanBuilder.prefill,
+        PlannedStep,
+        PlannedStep.prefill,
         "samples = start + count == sequence.prefill_end",
         "samples = True",
     ),
     mutant(
         "a chunk costs one token of the budget",
-        PlanBuilder,
-        PlanBuilder.prefill,
+        PlannedStep,
+        PlannedStep.prefill,
         "self.num_left -= count",
         "self.num_left -= 1",
     ),
     mutant(
         "a chunk repeats the prompt's start",
-        PlanBuilder,
-        PlanBuilder.prefill,
+        PlannedStep,
+        PlannedStep.prefill,
         "sequence.known_tokens(start, count)",
         "sequence.known_tokens(0, count)",
     ),
