@@ -8,7 +8,6 @@ from collections import deque
 
 from engine.config import SchedulerConfig
 from engine.core.decoding.decoding import NO_UPDATES, BeamFork, Decoding, SequenceUpdates
-from engine.core.decoding.output import OutputBuilder
 from engine.core.memory.block_manager import BlockManager
 from engine.core.scheduling.admission_gate import AdmissionGate
 from engine.core.scheduling.deferred_release import DeferredRelease
@@ -71,8 +70,7 @@ class Scheduler:
         )
         self._spoiled_blocks = SpoiledBlocks(block_manager, self._queues, self._deferred_release)
         self._budget = TokenBudget(config)
-        self._output = OutputBuilder()
-        self._decoding = Decoding(block_manager, self._output)
+        self._decoding = Decoding(block_manager)
         self._in_flight: deque[PlannedStep] = deque()
         # of beams since the last plan
         self._forks: list[BeamFork] = []
@@ -92,7 +90,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether any request is open or any output is pending."""
-        is_pending = self._output or self._prefixes.has_changed
+        is_pending = self._decoding.has_output or self._prefixes.has_changed
         return bool(self._groups or self._in_flight or is_pending)
 
     def add(self, request: Request) -> None:
@@ -117,9 +115,7 @@ class Scheduler:
         self._next_sequence_id += group.num_sequences
         self._groups[request.request_id] = group
         self._queues.add(group)
-        for sequence in group.sequences if group.beam is None else ():
-            if sequence.finish_reason is not UNFINISHED:
-                self._output.end(group, sequence.choice, sequence.finish_reason)
+        self._decoding.end_again(group)
 
     def abort(self, request_id: int, choice: int = ALL_CHOICES) -> None:
         """End a request wherever it is, or one choice of it; what is not open is ignored.
@@ -170,7 +166,7 @@ class Scheduler:
         assert result.step == plan.step
         self._preemption.observe(plan, result.elapsed_s)
         self._budget.observe(len(plan.decode_rows), len(plan.prefill_tokens), result.elapsed_s)
-        self._output.begin(result)
+        self._decoding.begin(result)
         self._prefixes.expire(now_s)
         receive_results(done.sampled)
         if result.spoiled_slots:
@@ -183,7 +179,7 @@ class Scheduler:
                 continue
             # a token sampled after the end, by a plan made before the end was known, is dropped
             if sequence.finish_reason is UNFINISHED:
-                updates = accept(group, sequence, result, position)
+                updates = accept(group, sequence, position)
                 if updates is not NO_UPDATES:
                     self._apply(group, updates)
         self._deferred_release.complete(result.step)
@@ -226,8 +222,7 @@ class Scheduler:
                 is_next = index == group.num_prompt_reported
                 is_dropped = group.request.request_id in done.dropped
                 if is_next and group.status is not Status.FINISHED and not is_dropped:
-                    self._output.prompt_token(group, position)
-                    group.report_prompt_token()
+                    self._decoding.accept_prompt_token(group, position)
                 position += 1
         assert position == len(result.tokens)
 
@@ -270,7 +265,7 @@ class Scheduler:
         )
         pinned = self._prefixes.report() if self._prefixes.has_changed else None
         marks = self._marks.report(now_s, is_idle=not self._groups)
-        return self._output.build(result.step, stats, pinned, marks)
+        return self._decoding.take_output(result.step, stats, pinned, marks)
 
 
 def _age_s(queue: deque[SequenceGroup], now_s: float) -> float:

@@ -3,7 +3,6 @@
 from engine.core import scheduler as scheduler_module
 from engine.core.decoding.beam_search import BeamSearch
 from engine.core.decoding.decoding import Decoding
-from engine.core.decoding.output import OutputBuilder
 from engine.core.scheduler import Scheduler
 from engine.core.scheduling import grouping
 from engine.core.scheduling.deferred_release import DeferredRelease
@@ -212,7 +211,7 @@ DECODING_MUTANTS = [
         "an aborted choice has no end in the output",
         Decoding,
         Decoding.abort_choice,
-        "self._output.end(group, choice, FinishReason.ABORT)",
+        "add_end(self._output, group, choice, FinishReason.ABORT)",
         "pass",
     ),
     mutant(
@@ -262,23 +261,23 @@ DECODING_MUTANTS = [
 OUTPUT_MUTANTS = [
     mutant(
         "the token reported is the first of the step",
-        OutputBuilder,
-        OutputBuilder._pass_on,
-        "self.append(group, choice, result.tokens[position],",
-        "self.append(group, choice, result.tokens[0],",
+        Decoding,
+        Decoding._report,
+        "choice, result.tokens[position],",
+        "choice, result.tokens[0],",
     ),
     mutant(
         "alternatives are those of the next row",
-        OutputBuilder,
-        OutputBuilder.alternatives,
+        Decoding,
+        Decoding._tops,
         "self._top_ends[position]",
         "self._top_ends[position - 1]",
     ),
     mutant(
         "output is reported again with the next step",
-        OutputBuilder,
-        OutputBuilder.build,
-        "self._clear()",
-        "pass",
+        Decoding,
+        Decoding.take_output,
+        "output, self._output = self._output, StepOutput(step=-1)",
+        "output = self._output",
     ),
 ]
