@@ -5,6 +5,7 @@ from engine.core.memory.block_table import num_new_blocks
 from engine.core.memory.paged_block_manager import PagedBlockManager
 from engine.core.memory.prefix_cache import PrefixCache, PrefixChain
 from engine.core.memory.prefix_index import PrefixIndex
+from engine.core.memory.second_level import SecondLevel
 from engine.core.memory.swap_space import SwapSpace
 from engine.core.scheduling.plan import PlannedStep
 from engine.core.sequence import Sequence
@@ -293,15 +294,15 @@ SWAPPED_MUTANTS = [
     ),
     mutant(
         "what is found in the swap space may be overwritten before it is read",
-        PagedBlockManager,
-        PagedBlockManager.allocate,
-        "self._swap.read(swapped)",
+        SecondLevel,
+        SecondLevel.take,
+        "self._swap.read(found)",
         "pass",
     ),
     mutant(
         "an evicted block is saved under the key of its heir",
-        PagedBlockManager,
-        PagedBlockManager._save_evicted,
+        SecondLevel,
+        SecondLevel.save_evicted,
         "self._evicted.append((block, swap_block))",
         "pass",
     ),
