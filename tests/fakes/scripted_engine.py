@@ -67,6 +67,7 @@ class FakeEngineClient:
     scripts: list[Script]
     refusal: Exception | None = None
     ready: bool = True
+    served_len: int | None = None
     prompts: list[list[int]] = field(default_factory=list)
     samplings: list[SamplingParams] = field(default_factory=list)
     salts: list[bytes] = field(default_factory=list)
@@ -118,6 +119,9 @@ class FakeEngineClient:
 
     async def is_ready(self) -> bool:
         return self.ready
+
+    async def max_model_len(self) -> int | None:
+        return self.served_len
 
 
 class FakeStream:
