@@ -102,7 +102,8 @@ class ServeEngineHandle:
 
     async def max_model_len(self) -> int:
         """See `EngineHandle.max_model_len`."""
-        return min(await ask_all(self._engine, "max_model_len"))
+        lengths: list[int] = await ask_all(self._engine, "max_model_len")
+        return min(lengths)
 
     async def _is_any_running(self) -> bool:
         try:

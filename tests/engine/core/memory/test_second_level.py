@@ -7,7 +7,7 @@ from engine.core.memory.second_level import SecondLevel
 from engine.core.memory.swap_space import SwapSpace
 from engine.types import int32, int64
 
-CHAIN = PrefixChain.of_tenant(b"", 4).extended(int32(range(16)))
+CHAIN = PrefixChain.of_tenant(b"", 4).extended(int32(list(range(16))))
 
 
 class CachedBlocks:
