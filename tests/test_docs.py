@@ -1,5 +1,6 @@
 """What the documentation promises of itself: lengths, links, and one headline a run."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -84,11 +85,54 @@ def test_every_decision_is_in_the_index() -> None:
     assert pages == set(LINK.findall(prose(folder / "README.md")))
 
 
-def test_the_path_of_token_ids_is_short_and_its_classes_are_where_the_page_says() -> None:
+# a class of the project at the beginning of a row, by number or by letter
+ROW = re.compile(r"^\| (\d+|[a-z]) \| `(\w+)` \| `([\w.]+)` \|", re.MULTILINE)
+
+
+def path_of_token_ids() -> str:
+    """The section with all classes that a prompt's token ids pass."""
     page = (ROOT / "docs" / "structures.md").read_text("utf-8")
-    rows = re.findall(r"^\| (\d+) \| `(\w+)` \| `([\w.]+)` \|", page, re.MULTILINE)
-    assert [int(number) for number, _, _ in rows] == list(range(1, len(rows) + 1))
-    assert 20 < len(rows) <= 35
+    return page[page.index("## The classes that a prompt's token ids pass") :]
+
+
+def source_of(name: str, module: str) -> str:
+    """The source of a class, which must be in that module."""
+    source = (ROOT / f"{module.replace('.', '/')}.py").read_text("utf-8")
+    [found] = [
+        node
+        for node in ast.parse(source).body
+        if isinstance(node, ast.ClassDef) and node.name == name
+    ]
+    return ast.get_source_segment(source, found) or ""
+
+
+def test_the_path_of_token_ids_is_short_and_its_classes_are_where_the_page_says() -> None:
+    rows = ROW.findall(path_of_token_ids())
+    handling = [mark for mark, _, _ in rows if mark.isdigit()]
+    carrying = [mark for mark, _, _ in rows if not mark.isdigit()]
+    assert handling == [str(number) for number in range(1, len(handling) + 1)]
+    assert 20 < len(handling) <= 35
+    assert carrying == list("abcdef")
     for _, name, module in rows:
-        source = (ROOT / f"{module.replace('.', '/')}.py").read_text("utf-8")
-        assert re.search(rf"^class {name}\b", source, re.MULTILINE), (name, module)
+        assert source_of(name, module)
+
+
+def test_each_class_on_the_path_of_token_ids_has_a_row_of_its_own() -> None:
+    """Counted one by one: none stands behind another one."""
+    sources = [
+        path for folder in ("app", "engine", "kernels") for path in (ROOT / folder).rglob("*.py")
+    ]
+    classes = {
+        name
+        for path in sources
+        for name in re.findall(r"^class (\w+)", path.read_text("utf-8"), re.MULTILINE)
+    }
+    section = path_of_token_ids()
+    named = [word for word in re.findall(r"\w+", section) if word in classes]
+    assert named == [name for _, name, _ in ROW.findall(section)]
+
+
+def test_who_carries_messages_does_not_look_inside() -> None:
+    for mark, name, module in ROW.findall(path_of_token_ids()):
+        if not mark.isdigit():
+            assert not re.search(r"\.(de|en)code\(", source_of(name, module)), name

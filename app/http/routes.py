@@ -69,8 +69,8 @@ def _routes(client: EngineClient, tokenizer: Tokenizer, settings: ApiSettings) -
         _get("/v1/prefixes", _as_json(prefixes.show_all)),
         _get("/v1/prefixes/{name}", _as_json(prefixes.show)),
         Route("/v1/prefixes/{name}", _as_json(prefixes.release), methods=["DELETE"]),
-        _get("/v1/models", _list_models(settings)),
-        _get("/v1/models/{name:path}", _show_model(settings)),
+        _get("/v1/models", _list_models(client, settings)),
+        _get("/v1/models/{name:path}", _show_model(client, settings)),
         _get("/health", _health(client)),
         _get("/live", _live),
     ]
@@ -95,17 +95,17 @@ def _pass_on(request: Request, error: Exception) -> Response:
     raise error
 
 
-def _list_models(settings: ApiSettings) -> Endpoint:
+def _list_models(client: EngineClient, settings: ApiSettings) -> Endpoint:
     async def list_models(request: Request) -> Response:
-        return _json({"object": "list", "data": [_model(settings)]})
+        return _json({"object": "list", "data": [await _model(client, settings)]})
 
     return list_models
 
 
-def _show_model(settings: ApiSettings) -> Endpoint:
+def _show_model(client: EngineClient, settings: ApiSettings) -> Endpoint:
     async def show_model(request: Request) -> Response:
         check_model(request.path_params["name"], settings)
-        return _json(_model(settings))
+        return _json(await _model(client, settings))
 
     return show_model
 
@@ -122,7 +122,9 @@ async def _live(request: Request) -> Response:
     return _json({"status": "live"})
 
 
-def _model(settings: ApiSettings) -> dict[str, Any]:
+async def _model(client: EngineClient, settings: ApiSettings) -> dict[str, Any]:
+    # the replicas may have clipped the context to the memory of their GPUs
+    served = await client.max_model_len()
     return {
         "id": settings.model_id,
         "object": "model",
@@ -130,7 +132,7 @@ def _model(settings: ApiSettings) -> dict[str, Any]:
         "owned_by": "pagoda",
         "root": settings.model_id,
         "parent": None,
-        "max_model_len": settings.max_model_len,
+        "max_model_len": settings.max_model_len if served is None else served,
     }
 
 

@@ -15,9 +15,8 @@ import msgspec
 
 from app.recorder.trace_file import TraceFile
 from engine.errors import RequestError, ServeError
-from engine.runtime.messages import PrefixInfo
-from engine.runtime.protocol import Delta, EngineClient, TokenStream
-from engine.types import FinishReason, IntColumn, Pin, SamplingParams
+from engine.runtime.protocol import Delta, EngineClient, ForwardingClient, TokenStream
+from engine.types import FinishReason, IntColumn, SamplingParams
 
 # tokens of a hashed block: the usual block size of the pool, so that a simulation can try
 # other sizes
@@ -53,8 +52,8 @@ class RecorderOptions:
     hash_key: bytes
 
 
-class FlightRecorder:
-    """An engine client that writes a line about every request. Implements `EngineClient`."""
+class FlightRecorder(ForwardingClient):
+    """An `EngineClient` that writes a line about every request, but not about pinned prefixes."""
 
     def __init__(self, client: EngineClient, options: RecorderOptions) -> None:
         """Begin to record; the caller closes it, and the client on its own.
@@ -62,7 +61,7 @@ class FlightRecorder:
         Raises:
             ConfigError: if the folder cannot be written to.
         """
-        self._client = client
+        super().__init__(client)
         self._hash_key = options.hash_key
         self._file = TraceFile(options.folder, options.max_bytes)
 
@@ -77,7 +76,7 @@ class FlightRecorder:
         """See `EngineClient.submit`."""
         request = RecordedRequest(prompt=prompt, salt=salt, sampling=sampling)
         try:
-            stream = await self._client.submit(prompt, sampling, salt=salt, session=session)
+            stream = await super().submit(prompt, sampling, salt=salt, session=session)
         except BaseException as error:
             request.fail(_name_of(error))
             self.record(request)
@@ -87,22 +86,6 @@ class FlightRecorder:
     def record(self, request: "RecordedRequest") -> None:
         """Have the line of a request that has ended written soon; returns at once."""
         self._file.put(lambda num_lost: request.line(self._hash_key, num_lost))
-
-    async def pin_prefix(self, prompt: IntColumn, pin: Pin, *, salt: bytes = b"") -> FinishReason:
-        """See `EngineClient.pin_prefix`; not recorded."""
-        return await self._client.pin_prefix(prompt, pin, salt=salt)
-
-    async def release_prefix(self, name: str, *, salt: bytes = b"") -> None:
-        """See `EngineClient.release_prefix`."""
-        await self._client.release_prefix(name, salt=salt)
-
-    async def prefixes(self, *, salt: bytes = b"") -> list[PrefixInfo]:
-        """See `EngineClient.prefixes`."""
-        return await self._client.prefixes(salt=salt)
-
-    async def is_ready(self) -> bool:
-        """See `EngineClient.is_ready`."""
-        return await self._client.is_ready()
 
     def close(self) -> None:
         """Write what is left; takes as long as the disk does."""

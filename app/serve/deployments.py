@@ -175,6 +175,10 @@ class EngineDeployment:
         """Whether the engine makes steps."""
         return self._running.is_healthy
 
+    async def max_model_len(self) -> int:
+        """Longest prompt plus output in tokens."""
+        return self._running.max_model_len
+
     async def check_health(self) -> None:
         """Called by Serve; a RayActorError out of it replaces the replica at once."""
         self._running.check_health()

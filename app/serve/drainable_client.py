@@ -1,19 +1,18 @@
 """Between the HTTP application and the engines: lets requests end and refuses new ones."""
 
 from engine.errors import EngineUnavailable
-from engine.runtime.messages import PrefixInfo
-from engine.runtime.protocol import EngineClient, TokenStream
+from engine.runtime.protocol import EngineClient, ForwardingClient, TokenStream
 from engine.types import FinishReason, IntColumn, Pin, SamplingParams
 
 # that another server, or this one started anew, is likely to need
 RETRY_S = 10.0
 
 
-class DrainableClient:
+class DrainableClient(ForwardingClient):
     """An `EngineClient` that can be closed to new requests; those that are open go on."""
 
     def __init__(self, client: EngineClient) -> None:
-        self._client = client
+        super().__init__(client)
         self._is_draining = False
 
     def drain(self) -> None:
@@ -34,7 +33,7 @@ class DrainableClient:
             EngineUnavailable: if the server is about to stop.
         """
         self._check()
-        return await self._client.submit(prompt, sampling, salt=salt, session=session)
+        return await super().submit(prompt, sampling, salt=salt, session=session)
 
     async def pin_prefix(self, prompt: IntColumn, pin: Pin, *, salt: bytes = b"") -> FinishReason:
         """See `EngineClient.pin_prefix`.
@@ -43,19 +42,11 @@ class DrainableClient:
             EngineUnavailable: if the server is about to stop.
         """
         self._check()
-        return await self._client.pin_prefix(prompt, pin, salt=salt)
-
-    async def release_prefix(self, name: str, *, salt: bytes = b"") -> None:
-        """See `EngineClient.release_prefix`."""
-        await self._client.release_prefix(name, salt=salt)
-
-    async def prefixes(self, *, salt: bytes = b"") -> list[PrefixInfo]:
-        """See `EngineClient.prefixes`."""
-        return await self._client.prefixes(salt=salt)
+        return await super().pin_prefix(prompt, pin, salt=salt)
 
     async def is_ready(self) -> bool:
         """See `EngineClient.is_ready`."""
-        return not self._is_draining and await self._client.is_ready()
+        return not self._is_draining and await super().is_ready()
 
     def _check(self) -> None:
         if self._is_draining:

@@ -100,6 +100,11 @@ class ServeEngineHandle:
             return True
         return bool(await _answer(self._engine.is_ready.remote()))
 
+    async def max_model_len(self) -> int:
+        """See `EngineHandle.max_model_len`."""
+        lengths: list[int] = await ask_all(self._engine, "max_model_len")
+        return min(lengths)
+
     async def _is_any_running(self) -> bool:
         try:
             return bool(await self.replicas())

@@ -8,12 +8,11 @@ from collections import deque
 
 from engine.config import SchedulerConfig
 from engine.core.decoding.decoding import NO_UPDATES, BeamFork, Decoding, SequenceUpdates
-from engine.core.decoding.output import OutputBuilder
 from engine.core.memory.block_manager import BlockManager
 from engine.core.scheduling.admission_gate import AdmissionGate
 from engine.core.scheduling.deferred_release import DeferredRelease
 from engine.core.scheduling.grouping import make_group
-from engine.core.scheduling.plan import PlanBuilder, PlannedStep
+from engine.core.scheduling.plan import PlannedStep
 from engine.core.scheduling.planner import Planner
 from engine.core.scheduling.preemption import Preemption
 from engine.core.scheduling.queues import Queues
@@ -71,8 +70,7 @@ class Scheduler:
         )
         self._spoiled_blocks = SpoiledBlocks(block_manager, self._queues, self._deferred_release)
         self._budget = TokenBudget(config)
-        self._output = OutputBuilder()
-        self._decoding = Decoding(block_manager, self._output)
+        self._decoding = Decoding(block_manager)
         self._in_flight: deque[PlannedStep] = deque()
         # of beams since the last plan
         self._forks: list[BeamFork] = []
@@ -92,7 +90,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether any request is open or any output is pending."""
-        is_pending = self._output or self._prefixes.has_changed
+        is_pending = self._decoding.has_output or self._prefixes.has_changed
         return bool(self._groups or self._in_flight or is_pending)
 
     def add(self, request: Request) -> None:
@@ -117,9 +115,7 @@ class Scheduler:
         self._next_sequence_id += group.num_sequences
         self._groups[request.request_id] = group
         self._queues.add(group)
-        for sequence in group.sequences if group.beam is None else ():
-            if sequence.finish_reason is not UNFINISHED:
-                self._output.end(group, sequence.choice, sequence.finish_reason)
+        self._decoding.end_again(group)
 
     def abort(self, request_id: int, choice: int = ALL_CHOICES) -> None:
         """End a request wherever it is, or one choice of it; what is not open is ignored.
@@ -150,27 +146,27 @@ class Scheduler:
             return None
         ready = self._queues.ready()
         num_tokens = self._budget.num_tokens(len(ready))
-        builder = PlanBuilder(self._next_step, num_tokens, self._config.max_chunk)
-        planned = self._planner.plan(builder, ready, self._forks)
+        planned = PlannedStep(self._next_step, num_tokens, self._config.max_chunk)
+        self._planner.plan(planned, ready, self._forks)
         self._forks = []
         self._num_recomputed += planned.num_recomputed
         self._num_swapped_out += planned.num_swapped_out
         self._num_cached_tokens += planned.num_cached_tokens
         self._num_restored_tokens += planned.num_restored_tokens
-        if planned.plan is not None:
-            self._next_step += 1
-            self._in_flight.append(planned)
+        if planned.is_empty:
+            return None
+        self._next_step += 1
+        self._in_flight.append(planned)
         return planned.plan
 
     def update(self, result: StepResult, now_s: float) -> StepOutput:
         """Take in the result of the oldest plan in flight."""
         done = self._in_flight.popleft()
         plan = done.plan
-        assert plan is not None
         assert result.step == plan.step
         self._preemption.observe(plan, result.elapsed_s)
         self._budget.observe(len(plan.decode_rows), len(plan.prefill_tokens), result.elapsed_s)
-        self._output.begin(result)
+        self._decoding.begin(result)
         self._prefixes.expire(now_s)
         receive_results(done.sampled)
         if result.spoiled_slots:
@@ -183,7 +179,7 @@ class Scheduler:
                 continue
             # a token sampled after the end, by a plan made before the end was known, is dropped
             if sequence.finish_reason is UNFINISHED:
-                updates = accept(group, sequence, result, position)
+                updates = accept(group, sequence, position)
                 if updates is not NO_UPDATES:
                     self._apply(group, updates)
         self._deferred_release.complete(result.step)
@@ -218,7 +214,6 @@ class Scheduler:
 
     def _report_prompt_logprobs(self, done: PlannedStep, result: StepResult) -> None:
         """Pass on the log-probabilities of prompts, which follow the sampled tokens."""
-        assert done.plan is not None
         position = len(done.sampled)
         chunks = zip(done.plan.prefill_starts, done.plan.prefill_counts, strict=True)
         for group, (start, count) in zip(done.prefilled, chunks, strict=True):
@@ -227,8 +222,7 @@ class Scheduler:
                 is_next = index == group.num_prompt_reported
                 is_dropped = group.request.request_id in done.dropped
                 if is_next and group.status is not Status.FINISHED and not is_dropped:
-                    self._output.prompt_token(group, position)
-                    group.report_prompt_token()
+                    self._decoding.accept_prompt_token(group, position)
                 position += 1
         assert position == len(result.tokens)
 
@@ -271,7 +265,7 @@ class Scheduler:
         )
         pinned = self._prefixes.report() if self._prefixes.has_changed else None
         marks = self._marks.report(now_s, is_idle=not self._groups)
-        return self._output.build(result.step, stats, pinned, marks)
+        return self._decoding.take_output(result.step, stats, pinned, marks)
 
 
 def _age_s(queue: deque[SequenceGroup], now_s: float) -> float:

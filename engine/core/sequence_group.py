@@ -4,9 +4,9 @@ As in `sequence`, no other module assigns to a field. Who calls what:
 
     Queues           start_running, preempt
     Planner          take_rows, start_prefill, schedule_decodes, fork_sibling, count_overtake
-    Scheduler        receive_results, report_prompt_token, finish
-    Decoding         fork_beam, defer_abort, abort_choice
-    OutputBuilder    report_cached_tokens, report_preemptions
+    Scheduler        receive_results, finish
+    Decoding         fork_beam, defer_abort, abort_choice, report_prompt_token
+    output           report_cached_tokens, report_preemptions
     DeferredRelease  release_reserved_rows
     resumption       resume_prompt, resume_choices, resume_beams, defer_abort
 """

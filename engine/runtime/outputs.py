@@ -99,9 +99,6 @@ def failure(
         tokens=int32([-1] * count),
         logprobs=float32([float("nan")] * count),
         finish_reasons=array("b", [reason] * count),
-        top_counts=int32(),
-        top_tokens=int32(),
-        top_logprobs=float32(),
         stats=stats,
         refusals=tuple((request_id, refusal) for request_id, _ in pairs) if refusal else (),
     )

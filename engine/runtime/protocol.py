@@ -147,3 +147,45 @@ class EngineClient(Protocol):
     async def is_ready(self) -> bool:
         """Whether an engine replica runs and, with requests open, has made a step lately."""
         ...
+
+    async def max_model_len(self) -> int | None:
+        """Longest prompt plus output in tokens that every replica serves; None if none answers."""
+        ...
+
+
+class ForwardingClient:
+    """An `EngineClient` that passes all on to another; others override some calls."""
+
+    def __init__(self, client: EngineClient) -> None:
+        self._client = client
+
+    async def submit(
+        self,
+        prompt: IntColumn,
+        sampling: SamplingParams,
+        *,
+        salt: bytes = b"",
+        session: bytes = b"",
+    ) -> TokenStream:
+        """See `EngineClient.submit`."""
+        return await self._client.submit(prompt, sampling, salt=salt, session=session)
+
+    async def pin_prefix(self, prompt: IntColumn, pin: Pin, *, salt: bytes = b"") -> FinishReason:
+        """See `EngineClient.pin_prefix`."""
+        return await self._client.pin_prefix(prompt, pin, salt=salt)
+
+    async def release_prefix(self, name: str, *, salt: bytes = b"") -> None:
+        """See `EngineClient.release_prefix`."""
+        await self._client.release_prefix(name, salt=salt)
+
+    async def prefixes(self, *, salt: bytes = b"") -> list[PrefixInfo]:
+        """See `EngineClient.prefixes`."""
+        return await self._client.prefixes(salt=salt)
+
+    async def is_ready(self) -> bool:
+        """See `EngineClient.is_ready`."""
+        return await self._client.is_ready()
+
+    async def max_model_len(self) -> int | None:
+        """See `EngineClient.max_model_len`."""
+        return await self._client.max_model_len()

@@ -1,5 +1,6 @@
 """The output of a step for the clients."""
 
+from array import array
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -10,6 +11,8 @@ from engine.types.memory import MemoryUsage, PinnedPrefix
 PROMPT_CHOICE = -1
 # the choice that reports of open beams have
 BEAM_CHOICE = -3
+# before anything is known of the KV pool
+NO_POOL = MemoryUsage(total=0, filled=0, internal=0, free=0)
 # what beams that have ended have in the place of an index
 ENDED_BY_TOKEN, ENDED_BY_PATTERN = -1, -2
 
@@ -62,7 +65,7 @@ class StepStats:
         elapsed_s: seconds the workers spent on it.
     """
 
-    usage: MemoryUsage
+    usage: MemoryUsage = NO_POOL
     num_running: int = 0
     num_waiting: int = 0
     num_swapped: int = 0
@@ -109,15 +112,15 @@ class StepOutput:
     """
 
     step: int
-    request_ids: IntColumn
-    choices: IntColumn
-    tokens: IntColumn
-    logprobs: FloatColumn
-    finish_reasons: IntColumn
-    top_counts: IntColumn
-    top_tokens: IntColumn
-    top_logprobs: FloatColumn
-    stats: StepStats
+    request_ids: IntColumn = field(default_factory=int64)
+    choices: IntColumn = field(default_factory=int32)
+    tokens: IntColumn = field(default_factory=int32)
+    logprobs: FloatColumn = field(default_factory=float32)
+    finish_reasons: IntColumn = field(default_factory=lambda: array("b"))
+    top_counts: IntColumn = field(default_factory=int32)
+    top_tokens: IntColumn = field(default_factory=int32)
+    top_logprobs: FloatColumn = field(default_factory=float32)
+    stats: StepStats = StepStats()
     cached_tokens: IntColumn = field(default_factory=int32)
     preemptions: IntColumn = field(default_factory=int32)
     pinned: tuple[PinnedPrefix, ...] | None = None

@@ -66,7 +66,7 @@ class StepPlan:
 
     step: int
     releases: IntColumn = field(default_factory=int32)
-    admissions: tuple[RowAdmission, ...] = ()
+    admissions: list[RowAdmission] = field(default_factory=list)
     fork_parents: IntColumn = field(default_factory=int32)
     fork_children: IntColumn = field(default_factory=int32)
     append_rows: IntColumn = field(default_factory=int32)

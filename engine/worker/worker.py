@@ -26,7 +26,7 @@ from engine.worker.graphs.graph_batch import GraphShape
 from engine.worker.kv_pool import KVPool, bytes_per_block
 from engine.worker.memory_budget import share_out
 from engine.worker.plan_check import PlanLimits, check_plan
-from engine.worker.report import PendingStep, SampledRows, SwappedIn
+from engine.worker.report import PendingStep
 from engine.worker.row_table import RowTable
 from engine.worker.sampling.sampler import choose, look_up
 from engine.worker.staging import stage
@@ -112,12 +112,13 @@ class Worker:
         Raises:
             InvariantViolated: if the plan breaks a promise; the worker must not be used any more.
         """
-        mark = self._runtime.mark()
+        pending = PendingStep(plan.step, self._runtime)
         check_plan(plan, self._limits)
         self._change_rows(plan)
-        swapped_in = self._move_blocks(plan)
-        parts = self._run(plan)
-        return PendingStep(plan.step, parts, self._runtime, mark, swapped_in=swapped_in)
+        self._move_blocks(plan, pending)
+        self._run(plan, pending)
+        pending.fetch()
+        return pending
 
     def close(self) -> None:
         """Disconnect from the other ranks."""
@@ -138,8 +139,7 @@ class Worker:
             rows, tokens = stage(self._runtime, plan.token_rows, plan.token_values)
             table.last_tokens[rows] = tokens
 
-    def _move_blocks(self, plan: StepPlan) -> SwappedIn | None:
-        swapped_in = None
+    def _move_blocks(self, plan: StepPlan, pending: PendingStep) -> None:
         if plan.swap_out_sources:
             columns = plan.swap_out_sources, plan.swap_out_destinations, plan.swap_out_keys
             self.pool.swap_out(*columns)
@@ -148,19 +148,18 @@ class Worker:
         if plan.swap_in_destinations:
             slots = plan.swap_in_sources
             is_spoiled = self.pool.swap_in(slots, plan.swap_in_destinations, plan.swap_in_keys)
-            swapped_in = SwappedIn(slots, is_spoiled)
+            pending.swapped_in(slots, is_spoiled)
         if plan.copy_sources:
             self.pool.copy(*stage(self._runtime, plan.copy_sources, plan.copy_destinations))
-        return swapped_in
 
-    def _run(self, plan: StepPlan) -> list[SampledRows]:
+    def _run(self, plan: StepPlan, pending: PendingStep) -> None:
         """Write the block tables and feed the batch, by a graph where one fits."""
         graphs = self._graphs
         shape = graphs.find(plan) if graphs else None
         if graphs is None or shape is None or not graphs.holds_appends(shape, plan):
             self._append(plan)
         if not plan.num_tokens:
-            return []
+            return
         table = self._table
         batch = lay_out(
             plan,
@@ -169,13 +168,12 @@ class Worker:
             is_chunked_alike=self._backend.is_chunked_alike,
         )
         if graphs is not None and shape is not None:
-            results = self._replay(graphs, shape, plan, batch)
+            self._replay(graphs, shape, plan, batch, pending)
         else:
-            results = self._launch(batch)
+            self._launch(batch, pending)
         table.lengths[batch.spans.rows] = batch.spans.ends
         # siblings get the length of their parents
         table.lengths[batch.sampled.rows] = batch.sampled.positions
-        return results
 
     def _append(self, plan: StepPlan) -> None:
         if plan.append_rows:
@@ -184,36 +182,37 @@ class Worker:
             self._table.block_tables[rows, indices] = blocks.int()
 
     def _replay(
-        self, graphs: CudaGraphs, shape: GraphShape, plan: StepPlan, batch: HostBatch
-    ) -> list[SampledRows]:
+        self,
+        graphs: CudaGraphs,
+        shape: GraphShape,
+        plan: StepPlan,
+        batch: HostBatch,
+        pending: PendingStep,
+    ) -> None:
         """Feed the batch by one launch of a captured graph."""
         decodes, chunks = graphs.replay(shape, plan, batch)
         rows, num_decodes = batch.sampled.rows, batch.num_decodes
         num_logprobs = self._table.parameters.num_logprobs
-        return [
-            SampledRows(sampled, part, num_logprobs[part])
-            for sampled, part in ((decodes, rows[:num_decodes]), (chunks, rows[num_decodes:]))
-            if len(part)
-        ]
+        for sampled, part in ((decodes, rows[:num_decodes]), (chunks, rows[num_decodes:])):
+            if len(part):
+                pending.add(sampled, part, num_logprobs[part])
 
-    def _launch(self, batch: HostBatch) -> list[SampledRows]:
+    def _launch(self, batch: HostBatch, pending: PendingStep) -> None:
         """Feed the batch kernel by kernel."""
         table = self._table
         staged, tokens, layout = stage_batch(batch, table, self.pool.block_size)
         logits = self._logits(tokens, layout)
         table.history.note(batch.token_rows, layout.positions, tokens)
         rows, prompt_rows = batch.sampled.rows, batch.prompt.rows
-        results = []
         if len(rows):
             sampled = choose(self._backend, logits[: len(rows)], batch.sampled, staged, table)
             # a row whose logits are broken may be in the next plan already: it is fed a valid token
             table.last_tokens.index_copy_(0, staged.sampled_rows, sampled.tokens.clamp(min=0))
-            results.append(SampledRows(sampled, rows, table.parameters.num_logprobs[rows]))
+            pending.add(sampled, rows, table.parameters.num_logprobs[rows])
         if len(prompt_rows):
             known = look_up(logits[len(rows) :], batch.prompt, table)
             num_logprobs = table.parameters.num_prompt_logprobs[prompt_rows]
-            results.append(SampledRows(known, prompt_rows, num_logprobs))
-        return results
+            pending.add(known, prompt_rows, num_logprobs)
 
     def _logits(self, tokens: Tensor, layout: BatchLayout) -> Tensor:
         kv = self.pool.kv

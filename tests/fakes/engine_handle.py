@@ -152,6 +152,10 @@ class FakeEngineHandle:
         self._check_up()
         return True
 
+    async def max_model_len(self) -> int:
+        self._check_up()
+        return 64
+
     def send_rows(self, *rows: Row, replica: str = "a") -> None:
         """Send one output."""
         self._queue(replica).put_nowait(encode_batch([OUTPUTS.encode(tokens_output(list(rows)))]))

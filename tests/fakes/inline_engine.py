@@ -75,6 +75,9 @@ class InlineEngineClient:
     async def is_ready(self) -> bool:
         return True
 
+    async def max_model_len(self) -> int | None:
+        return None
+
     def step(self) -> None:
         output = self._engine.step(0.0)
         if output is not None:

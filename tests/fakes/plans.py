@@ -29,7 +29,7 @@ def prefill(step: int, row: int, prompt: list[int], blocks: list[int]) -> StepPl
     """Admits a row and feeds its whole prompt."""
     return StepPlan(
         step=step,
-        admissions=(RowAdmission(row=row, sampling=SAMPLING),),
+        admissions=[RowAdmission(row=row, sampling=SAMPLING)],
         append_rows=int32([row] * len(blocks)),
         append_indices=int32(list(range(len(blocks)))),
         append_blocks=int32(blocks),

@@ -62,11 +62,17 @@ class Script:
 
 @dataclass
 class FakeEngineClient:
-    """Implements `EngineClient`: one script per request, the last one for all that follow."""
+    """Implements `EngineClient`: one script per request, the last one for all that follow.
+
+    Attributes:
+        refusal: of every request after the first `num_accepted`.
+    """
 
     scripts: list[Script]
     refusal: Exception | None = None
+    num_accepted: int = 0
     ready: bool = True
+    served_len: int | None = None
     prompts: list[list[int]] = field(default_factory=list)
     samplings: list[SamplingParams] = field(default_factory=list)
     salts: list[bytes] = field(default_factory=list)
@@ -88,7 +94,7 @@ class FakeEngineClient:
         salt: bytes = b"",
         session: bytes = b"",
     ) -> TokenStream:
-        if self.refusal is not None:
+        if self.refusal is not None and len(self.prompts) >= self.num_accepted:
             raise self.refusal
         number = len(self.prompts)
         self.prompts.append(prompt.tolist())
@@ -118,6 +124,9 @@ class FakeEngineClient:
 
     async def is_ready(self) -> bool:
         return self.ready
+
+    async def max_model_len(self) -> int | None:
+        return self.served_len
 
 
 class FakeStream:

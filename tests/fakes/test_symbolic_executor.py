@@ -111,7 +111,7 @@ def test_a_spoiled_swap_block_is_reported_and_its_row_written_off() -> None:
     executor.submit(
         replace(
             append(SWAP_IN, 0, 0, 0),
-            admissions=(RowAdmission(row=0, sampling=SAMPLING, length=2),),
+            admissions=[RowAdmission(row=0, sampling=SAMPLING, length=2)],
             token_rows=int32([0]),
             token_values=int32([7]),
             append_rows=int32([0, 0]),
@@ -237,7 +237,7 @@ def test_rows_that_ask_get_candidates() -> None:
     executor = make_executor()
     sampling = replace(SAMPLING, num_logprobs=3)
     plan = prefill(0, 0, [1, 2, 3], [0, 1])
-    executor.submit(replace(plan, admissions=(RowAdmission(row=0, sampling=sampling),)))
+    executor.submit(replace(plan, admissions=[RowAdmission(row=0, sampling=sampling)]))
     result = executor.collect()
     expected = MODEL.candidates(hash_of([1, 2, 3]), 3)
     assert list(result.top_counts) == [3]

@@ -26,7 +26,7 @@ def with_siblings() -> StepPlan:
     plan = prefill(0, 0, [1, 2, 3], [0, 1])
     return replace(
         plan,
-        admissions=tuple(RowAdmission(row=row, sampling=SAMPLING, choice=row) for row in range(3)),
+        admissions=[RowAdmission(row=row, sampling=SAMPLING, choice=row) for row in range(3)],
         append_rows=int32([0, 0, 1, 1, 2, 2]),
         append_indices=int32([0, 1] * 3),
         append_blocks=int32([0, 1] * 3),
@@ -69,7 +69,7 @@ def test_a_forked_row_goes_on_from_its_parent_with_the_token_that_it_is_given() 
     run(executor, prefill(0, 0, [1, 2, 3, 4], [0, 1]))
     plan = replace(
         append(decode(1, 1), 1, 2, 4),
-        admissions=(RowAdmission(row=1, sampling=SAMPLING),),
+        admissions=[RowAdmission(row=1, sampling=SAMPLING)],
         fork_parents=int32([0]),
         fork_children=int32([1]),
         token_rows=int32([1]),
@@ -84,7 +84,7 @@ def swapped(swap_slots: list[int]) -> tuple[StepPlan, StepPlan]:
     back = StepPlan(
         step=2,
         releases=int32([0]),
-        admissions=(RowAdmission(row=0, sampling=SAMPLING, length=4),),
+        admissions=[RowAdmission(row=0, sampling=SAMPLING, length=4)],
         append_rows=int32([0, 0, 0]),
         append_indices=int32([0, 1, 2]),
         append_blocks=int32([4, 5, 3]),

@@ -1,7 +1,7 @@
 """Faults of the batch of a step: what is computed, where it is written, what comes back."""
 
 from engine.worker.batch import lay_out, stage_batch
-from engine.worker.report import _is_wanted, _logprobs, _report, _top_counts
+from engine.worker.report import PendingStep, _logprobs, _top_counts, _wanted
 from engine.worker.spans import (
     Spans,
     decoding_lengths,
@@ -163,9 +163,9 @@ BATCH_FAULTS = [
     ),
     Fault(
         what="a row gets one alternative more than it wants",
-        function=_is_wanted,
-        old="<",
-        new="<=",
+        function=_wanted,
+        old="< top_counts",
+        new="<= top_counts",
         noticed_by="test_each_row_gets_as_many_alternatives_as_it_wants",
     ),
     Fault(
@@ -184,9 +184,9 @@ BATCH_FAULTS = [
     ),
     Fault(
         what="parts of a result come in another order than their tokens",
-        function=_report,
-        old="[part.rows for part in parts]",
-        new="[part.rows for part in reversed(parts)]",
+        function=PendingStep.result,
+        old="_bytes(self._rows)",
+        new="_bytes(self._rows[::-1])",
         noticed_by="test_parts_follow_each_other",
     ),
 ]

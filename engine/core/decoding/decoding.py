@@ -5,14 +5,30 @@ one from another, append adds a token, free ends one.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
-from engine.core.decoding.beam_search import Hypothesis
-from engine.core.decoding.output import OutputBuilder
+from engine.core.decoding.beam_search import Candidates, Hypothesis
+from engine.core.decoding.output import (
+    NO_LOGPROB,
+    add_alternatives,
+    add_beams,
+    add_end,
+    add_token,
+    fill_up,
+)
 from engine.core.memory.block_manager import BlockManager, BlockTableUpdate
 from engine.core.sequence import UNFINISHED, Sequence
 from engine.core.sequence_group import RUNNING, SequenceGroup
-from engine.types import NONE_ALLOWED, FinishReason, StepResult
+from engine.types import (
+    NONE_ALLOWED,
+    PROMPT_CHOICE,
+    FinishReason,
+    PinnedPrefix,
+    StepOutput,
+    StepResult,
+    StepStats,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +55,40 @@ NO_UPDATES = SequenceUpdates()
 
 
 class Decoding:
-    """Turns results into tokens of sequences, and into output for the clients."""
+    """Turns results into tokens of sequences, and into output for the clients, which it owns."""
 
-    def __init__(self, block_manager: BlockManager, output: OutputBuilder) -> None:
+    def __init__(self, block_manager: BlockManager) -> None:
         self._block_manager = block_manager
-        self._output = output
+        self._output = StepOutput(step=-1)
+        self._result = StepResult(step=-1)
+        # where the alternatives of each of its tokens end
+        self._top_ends: list[int] = []
 
-    def accept(
-        self, group: SequenceGroup, sequence: Sequence, result: StepResult, position: int
-    ) -> SequenceUpdates:
-        """Take in what a result has at a position for a sequence that goes on."""
-        token = result.tokens[position]
+    @property
+    def has_output(self) -> bool:
+        """Whether there is anything for the clients."""
+        return bool(self._output.tokens)
+
+    def take_output(
+        self,
+        step: int,
+        stats: StepStats,
+        pinned: tuple[PinnedPrefix, ...] | None = None,
+        prefix_marks: bytes | None = None,
+    ) -> StepOutput:
+        """Return the output since the last call; see `StepOutput`."""
+        output, self._output = self._output, StepOutput(step=-1)
+        fill_up(output)
+        return replace(output, step=step, stats=stats, pinned=pinned, prefix_marks=prefix_marks)
+
+    def begin(self, result: StepResult) -> None:
+        """Let all that follows be about this result."""
+        self._result = result
+        self._top_ends = list(accumulate(result.top_counts))
+
+    def accept(self, group: SequenceGroup, sequence: Sequence, position: int) -> SequenceUpdates:
+        """Take in what the result has at a position for a sequence that goes on."""
+        token = self._result.tokens[position]
         if group.beam is not None:
             return self._accept_candidates(group, sequence, token, position)
         if group.deferred_aborts and sequence.choice in group.deferred_aborts:
@@ -60,8 +99,20 @@ class Decoding:
             # only the prompt was wanted, and it is computed
             return self.end(group, FinishReason.LENGTH)
         sequence.append_token(token, group.stop_ids, group.max_tokens)
-        self._output.token(group, sequence, position)
-        return NO_UPDATES if sequence.finish_reason is UNFINISHED else SequenceUpdates((sequence,))
+        reason = sequence.finish_reason
+        self._report(group, sequence.choice, reason, position)
+        return NO_UPDATES if reason is UNFINISHED else SequenceUpdates((sequence,))
+
+    def accept_prompt_token(self, group: SequenceGroup, position: int) -> None:
+        """Pass on the log-probability that the result has at a position for a prompt's token."""
+        self._report(group, PROMPT_CHOICE, UNFINISHED, position)
+        group.report_prompt_token()
+
+    def end_again(self, group: SequenceGroup) -> None:
+        """Report the ends of choices that have ended before their group came here."""
+        for sequence in group.sequences if group.beam is None else ():
+            if sequence.finish_reason is not UNFINISHED:
+                add_end(self._output, group, sequence.choice, sequence.finish_reason)
 
     def end(self, group: SequenceGroup, reason: FinishReason) -> SequenceUpdates:
         """End all live sequences of a group without a token."""
@@ -71,7 +122,7 @@ class Decoding:
         not_forked_yet = range(len(group.sequences), group.num_sequences)
         choices = [*(sequence.choice for sequence in live), *not_forked_yet]
         for choice in range(group.request.sampling.n) if group.beam is not None else choices:
-            self._output.end(group, choice, reason)
+            add_end(self._output, group, choice, reason)
         return SequenceUpdates(live)
 
     def abort_choice(self, group: SequenceGroup, choice: int) -> SequenceUpdates:
@@ -88,8 +139,29 @@ class Decoding:
             return NO_UPDATES
         ended = group.abort_choice(choice)
         for _ in ended:
-            self._output.end(group, choice, FinishReason.ABORT)
+            add_end(self._output, group, choice, FinishReason.ABORT)
         return SequenceUpdates(ended)
+
+    def _report(
+        self, group: SequenceGroup, choice: int, reason: FinishReason, position: int
+    ) -> None:
+        """Pass on the token that the result has at a position, and the most likely ones there."""
+        output, result = self._output, self._result
+        logprob = result.logprobs[position] if result.logprobs else NO_LOGPROB
+        add_token(output, group, choice, result.tokens[position], logprob, reason)
+        if self._top_ends:
+            tops = self._tops(position)
+            add_alternatives(output, result.top_tokens[tops], result.top_logprobs[tops])
+
+    def _tops(self, position: int) -> slice:
+        """Where the result has the alternatives of a position."""
+        end = self._top_ends[position]
+        return slice(end - self._result.top_counts[position], end)
+
+    def _candidates(self, position: int) -> Candidates:
+        """The (token, logprob) alternatives at a position of the result, most likely first."""
+        result, tops = self._result, self._tops(position)
+        return list(zip(result.top_tokens[tops], result.top_logprobs[tops], strict=True))
 
     def _end_without_token(
         self, group: SequenceGroup, sequence: Sequence, token: int
@@ -98,7 +170,7 @@ class Decoding:
         if token != NONE_ALLOWED:
             return self.end(group, FinishReason.ERROR)
         sequence.finish(FinishReason.RULED_OUT)
-        self._output.end(group, sequence.choice, FinishReason.RULED_OUT)
+        add_end(self._output, group, sequence.choice, FinishReason.RULED_OUT)
         return SequenceUpdates((sequence,))
 
     def _accept_candidates(
@@ -112,7 +184,7 @@ class Decoding:
             return NO_UPDATES
         if token < 0:
             return self.end(group, FinishReason.ERROR)
-        candidates = self._output.alternatives(position)
+        candidates = self._candidates(position)
         alternatives = candidates[: group.request.sampling.num_logprobs or 0]
         # what the rules leave out has no probability
         alternatives = [pair for pair in alternatives if pair[1] > -math.inf]
@@ -148,7 +220,7 @@ class Decoding:
             self._report_hypotheses(group)
             return SequenceUpdates(ended=lost)
         if group.request.sampling.report_beams:
-            self._output.beams(group, children, beam.just_ended, beam.last_alternatives)
+            add_beams(self._output, group, children, beam.just_ended, beam.last_alternatives)
         return SequenceUpdates(forked=forked)
 
     def _fork(self, group: SequenceGroup, parent: Sequence, index: int) -> BeamFork:
@@ -160,20 +232,17 @@ class Decoding:
         best = group.beam.finished[: group.request.sampling.n]
         for rank, hypothesis in enumerate(best):
             last = len(hypothesis.tokens) - 1
-            reason = _end_of(hypothesis)
+            end = _end_of(hypothesis)
             for index, token in enumerate(hypothesis.tokens):
-                self._output.append(
-                    group,
-                    rank,
-                    token,
-                    hypothesis.logprobs[index],
-                    reason if index == last else FinishReason.NONE,
-                    hypothesis.alternatives[index],
-                )
+                reason = end if index == last else FinishReason.NONE
+                add_token(self._output, group, rank, token, hypothesis.logprobs[index], reason)
+                if tops := hypothesis.alternatives[index]:
+                    tokens, logprobs = zip(*tops, strict=True)
+                    add_alternatives(self._output, tokens, logprobs)
         # some ranks are empty where tokens are few, all where the rules allow none
         reason = FinishReason.STOP if best else FinishReason.RULED_OUT
         for rank in range(len(best), group.request.sampling.n):
-            self._output.end(group, rank, reason)
+            add_end(self._output, group, rank, reason)
 
 
 def _end_of(hypothesis: Hypothesis) -> FinishReason:

@@ -19,6 +19,7 @@ from engine.core.memory.pinned_prefixes import (
 from engine.core.memory.prefix_cache import PrefixCache
 from engine.core.memory.prefix_index import NoPrefixIndex, PrefixIndex
 from engine.core.memory.prefix_marks import NoPrefixMarks, PrefixMarks
+from engine.core.memory.second_level import SecondLevel
 from engine.core.memory.swap_space import SwapSpace
 from engine.core.sequence import UNFINISHED, Sequence
 from engine.core.sequence_group import SequenceGroup
@@ -63,7 +64,7 @@ class PagedBlockManager:
         if prefix_cache:
             cache = PrefixCache(block_size)
             self.marks = cache.marks
-            self._pool = BlockPool(num_blocks, on_evict=self._save_evicted)
+            self._pool = BlockPool(num_blocks, on_evict=self._evict)
             self._cache = cache
             self._index = PrefixIndex(self._pool, cache, block_size)
             self.prefixes = PinnedPrefixes(self._pool, cache, block_size, pins)
@@ -73,9 +74,7 @@ class PagedBlockManager:
         self._headroom = headroom
         self._tables: dict[int, BlockTable] = {}
         self._swap = SwapSpace(num_swap_blocks, most_swapped=num_blocks)
-        self._most_saved = 0
-        # of blocks that the next plan hands out anew
-        self._evicted: list[tuple[int, int]] = []
+        self._second_level = SecondLevel(self._pool, self._index, self._swap)
         # tokens in each block in use, their sum, and that of the lengths of all tables
         self._filled = array("i", bytes(4 * num_blocks))
         self._num_filled = 0
@@ -88,8 +87,7 @@ class PagedBlockManager:
             most_saved: blocks that each plan may copy there before the pool loses them.
             keys: what is there already, see `Capacity`.
         """
-        self._most_saved = most_saved
-        self._swap.adopt(keys)
+        self._second_level.open(most_saved, keys)
 
     def can_allocate(self, group: SequenceGroup) -> bool:
         """See `BlockManager.can_allocate`; nothing is kept free in an empty pool."""
@@ -113,9 +111,8 @@ class PagedBlockManager:
         """
         first, *others = group.live
         hits = self._index.match(group, first)
-        swapped = self._swap.match(self._index.missing_keys(first, len(hits)))
         # before others are evicted, whose places these could be
-        self._swap.read(swapped)
+        swapped = self._second_level.take(first, len(hits))
         allocations = [self._allocate(group, first, hits, swapped)]
         blocks = self._tables[first.sequence_id].blocks
         return allocations + [
@@ -280,18 +277,8 @@ class PagedBlockManager:
         return self._swap.keys(swap_blocks)
 
     def finish_plan(self) -> list[tuple[int, int]]:
-        """See `BlockManager.finish_plan`; an empty half of the pool is not worth a copy."""
-        pairs, self._evicted = self._evicted, []
-        if 2 * self._pool.num_empty < self._pool.num_blocks:
-            for block in self._pool.take_unsaved(self._most_saved):
-                key = self._index.key(block)
-                swap_block = None if key is None else self._swap.insert(key)
-                if swap_block is not None:
-                    pairs.append((block, swap_block))
-        # overwritten, so that nobody finds them after the death of this process either
-        pairs += [(0, swap_block) for swap_block in self._swap.take_spoiled()]
-        self._swap.end_plan()
-        return pairs
+        """See `BlockManager.finish_plan`."""
+        return self._second_level.finish_plan()
 
     def spoil(self, blocks: set[int]) -> set[int]:
         """See `BlockManager.spoil`."""
@@ -308,13 +295,10 @@ class PagedBlockManager:
         """See `BlockManager.give_up`."""
         self._swap.discard(group.sequences)
 
-    def _save_evicted(self, block: int) -> None:
-        """Let the cache forget a block, and save what no plan has saved before."""
-        key = self._index.key(block)
+    def _evict(self, block: int) -> None:
+        """Let the cache forget a block that the pool hands out; its key is known until then."""
+        self._second_level.save_evicted(block)
         self._cache.forget(block)
-        swap_block = self._swap.insert(key) if key is not None and self._most_saved else None
-        if swap_block is not None:
-            self._evicted.append((block, swap_block))
 
     def _has_room(self, num_blocks: int) -> bool:
         """Whether a group that enters can have so many blocks, and the headroom stays free."""

@@ -1,35 +1,25 @@
-"""Assembles one StepPlan while the planner decides, and checks it."""
+"""One step while the planner decides it, and what of it is kept until its result comes."""
 
-from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from engine.core.memory.block_manager import BlockTableUpdate
 from engine.core.scheduling.row_allocator import RowAllocator
 from engine.core.sequence import Sequence
 from engine.core.sequence_group import Member, SequenceGroup
-from engine.types import RowAdmission, StepPlan, int32, int64
+from engine.types import RowAdmission, StepPlan, int32
 
 
-class _Pairs:
-    """Two columns that belong together."""
-
-    def __init__(self) -> None:
-        self.first = int32()
-        self.second = int32()
-
-    def add(self, first: int, second: int) -> None:
-        self.first.append(first)
-        self.second.append(second)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStep:
-    """What the planner has decided for one step.
+    """The decisions of one step: for the workers in its plan, for the scheduler beside it.
+
+    The planner adds them one by one, then calls `finish`. They go straight into the columns of the
+    plan, but for those in which a later decision may replace an earlier one.
 
     Attributes:
-        plan: None when the workers have nothing to do.
-        sampled: the sequences that get a token, in the order of the result.
+        plan: for the workers.
+        max_chunk: tokens of one prompt while another one could use the rest of the budget.
+        num_left: tokens of the budget that are not planned yet.
+        sampled: the sequences that get a token, in the order of the result; once it is finished.
         prefilled: the group of each prefill chunk.
         num_recomputed, num_swapped_out: groups that were preempted, by kind.
         num_cached_tokens: tokens of groups that enter the batch, found in the prefix cache.
@@ -37,52 +27,29 @@ class PlannedStep:
         dropped: ids of requests whose results are worthless, for they come from spoiled blocks.
     """
 
-    plan: StepPlan | None
-    sampled: list[Member]
-    prefilled: list[SequenceGroup]
-    num_recomputed: int
-    num_swapped_out: int
-    num_cached_tokens: int
-    num_restored_tokens: int = 0
-    dropped: set[int] = field(default_factory=set)
-
-
-class PlanBuilder:
-    """The decisions of one step so far; holds the token budget.
-
-    Attributes:
-        max_chunk: tokens of one prompt while another one could use the rest of the budget.
-        num_left: tokens of the budget that are not planned yet.
-    """
-
     def __init__(self, step: int, max_num_tokens: int, max_chunk: int) -> None:
-        self.step = step
+        """Begin a step that may feed `max_num_tokens`."""
+        self.plan = StepPlan(step=step)
         self.max_chunk = max_chunk
         self.num_left = max_num_tokens
+        self.sampled: list[Member] = []
+        self.prefilled: list[SequenceGroup] = []
+        self.num_recomputed = 0
+        self.num_swapped_out = 0
+        self.num_cached_tokens = 0
+        self.num_restored_tokens = 0
+        self.dropped: set[int] = set()
         self._max_num_tokens = max_num_tokens
-        self._decodes: list[Member] = []
         self._ended_prefills: list[Member] = []
         self._siblings: list[Member] = []
-        self._prefilled: list[SequenceGroup] = []
-        self._num_recomputed = 0
-        self._num_swapped_out = 0
-        self._num_cached_tokens = 0
-        self._num_restored_tokens = 0
-        self._admissions: list[RowAdmission] = []
         # by (row, index) and by row: a device writes all at once, so nothing may be written twice
         self._appends: dict[tuple[int, int], int] = {}
         self._last_tokens: dict[int, int] = {}
-        self._forks = _Pairs()
-        self._swap_outs = _Pairs()
-        self._swap_out_keys = int64()
-        self._swap_ins = _Pairs()
-        self._swap_in_keys = int64()
-        self._copies = _Pairs()
-        self._prefills = _Pairs()
-        self._prefill_counts = int32()
-        self._prefill_samples = array("b")
-        self._prefill_tokens = int32()
-        self._sibling_rows = _Pairs()
+
+    @property
+    def step(self) -> int:
+        """Number of the plan."""
+        return self.plan.step
 
     def admit(self, group: SequenceGroup, sequence: Sequence) -> None:
         """Give a sequence's row its parameters."""
@@ -94,7 +61,8 @@ class PlanBuilder:
 
     def fork(self, parent_row: int, child_row: int) -> None:
         """Let a row take over the state that another has before this step."""
-        self._forks.add(parent_row, child_row)
+        self.plan.fork_parents.append(parent_row)
+        self.plan.fork_children.append(child_row)
 
     def update_table(self, sequence: Sequence, update: BlockTableUpdate) -> None:
         """Pass on what changed in a sequence's block table; what changed before is overwritten."""
@@ -105,7 +73,8 @@ class PlanBuilder:
     def copy(self, pairs: Iterable[tuple[int, int]]) -> None:
         """Copy (source, destination) blocks before the step's forward pass."""
         for source, destination in pairs:
-            self._copies.add(source, destination)
+            self.plan.copy_sources.append(source)
+            self.plan.copy_destinations.append(destination)
 
     def set_last_token(self, sequence: Sequence) -> None:
         """Write a row's last token, where the row has not sampled it itself."""
@@ -113,33 +82,36 @@ class PlanBuilder:
 
     def swap_out(self, pairs: list[tuple[int, int]], keys: bytes) -> None:
         """Copy the (GPU block, swap block) pairs of a preempted group; keys: what they hold."""
-        self._num_swapped_out += 1
+        self.num_swapped_out += 1
         self.save(pairs, keys)
 
     def save(self, pairs: list[tuple[int, int]], keys: bytes) -> None:
         """Copy (GPU block, swap block) pairs; keys: what they hold."""
         for block, swap_block in pairs:
-            self._swap_outs.add(block, swap_block)
-        self._swap_out_keys.frombytes(keys)
+            self.plan.swap_out_sources.append(block)
+            self.plan.swap_out_destinations.append(swap_block)
+        self.plan.swap_out_keys.frombytes(keys)
 
     def swap_in(self, pairs: Iterable[tuple[int, int]], keys: bytes) -> None:
         """Copy the (swap block, GPU block) pairs of a group; keys: what they should hold."""
         for swap_block, block in pairs:
-            self._swap_ins.add(swap_block, block)
-        self._swap_in_keys.frombytes(keys)
+            self.plan.swap_in_sources.append(swap_block)
+            self.plan.swap_in_destinations.append(block)
+        self.plan.swap_in_keys.frombytes(keys)
 
     def count_recomputed(self) -> None:
         """Count a preempted group that is prefilled again; the workers need not know."""
-        self._num_recomputed += 1
+        self.num_recomputed += 1
 
     def count_cached(self, num_tokens: int, num_restored: int) -> None:
         """Count tokens that a group has found in the prefix cache, some in the swap space."""
-        self._num_cached_tokens += num_tokens
-        self._num_restored_tokens += num_restored
+        self.num_cached_tokens += num_tokens
+        self.num_restored_tokens += num_restored
 
     def decode(self, sequences: list[Member]) -> None:
         """Feed the last token of each one's row and sample the next."""
-        self._decodes += sequences
+        self.sampled += sequences
+        self.plan.decode_rows.extend([sequence.row for _, sequence in sequences])
         self.num_left -= len(sequences)
 
     def prefill(self, group: SequenceGroup, sequence: Sequence, count: int) -> bool:
@@ -150,11 +122,13 @@ class PlanBuilder:
         """
         start = sequence.num_scheduled
         samples = start + count == sequence.prefill_end
-        self._prefills.add(sequence.row, start)
-        self._prefilled.append(group)
-        self._prefill_counts.append(count)
-        self._prefill_samples.append(samples)
-        self._prefill_tokens.extend(sequence.known_tokens(start, count))
+        self.prefilled.append(group)
+        plan = self.plan
+        plan.prefill_rows.append(sequence.row)
+        plan.prefill_starts.append(start)
+        plan.prefill_counts.append(count)
+        plan.prefill_samples.append(samples)
+        plan.prefill_tokens.extend(sequence.known_tokens(start, count))
         self.num_left -= count
         if samples:
             self._ended_prefills.append((group, sequence))
@@ -162,61 +136,32 @@ class PlanBuilder:
 
     def sibling(self, group: SequenceGroup, sequence: Sequence, parent: Sequence) -> None:
         """Sample for a sequence just forked from the logits of its parent's ended prefill."""
-        self._sibling_rows.add(sequence.row, parent.row)
+        self.plan.sibling_rows.append(sequence.row)
+        self.plan.sibling_parents.append(parent.row)
         self._siblings.append((group, sequence))
-
-    def build(self, rows: RowAllocator) -> PlannedStep:
-        """Finish the step. Rows that were freed go with its plan, if there is one."""
-        return PlannedStep(
-            plan=None if self.is_empty else self._make_plan(rows.take_freed()),
-            # in the order of `StepPlan.sampled_rows`
-            sampled=self._decodes + self._ended_prefills + self._siblings,
-            prefilled=self._prefilled,
-            num_recomputed=self._num_recomputed,
-            num_swapped_out=self._num_swapped_out,
-            num_cached_tokens=self._num_cached_tokens,
-            num_restored_tokens=self._num_restored_tokens,
-        )
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing for the workers to do."""
-        has_tokens = self._decodes or self._prefill_counts
-        moves_blocks = self._swap_outs.first or self._copies.first
+        plan = self.plan
+        moves_blocks = plan.swap_out_sources or plan.copy_sources
         # what was decided about rows and blocks must reach the workers even if nothing is computed
-        return not (has_tokens or self._admissions or self._forks.first or moves_blocks)
+        return not (plan.num_tokens or plan.admissions or plan.fork_parents or moves_blocks)
 
-    def _make_plan(self, freed_rows: list[int]) -> StepPlan:
-        plan = StepPlan(
-            step=self.step,
-            releases=int32(freed_rows),
-            admissions=tuple(self._admissions),
-            fork_parents=self._forks.first,
-            fork_children=self._forks.second,
-            append_rows=int32([row for row, _ in self._appends]),
-            append_indices=int32([index for _, index in self._appends]),
-            append_blocks=int32(list(self._appends.values())),
-            token_rows=int32(list(self._last_tokens)),
-            token_values=int32(list(self._last_tokens.values())),
-            swap_out_sources=self._swap_outs.first,
-            swap_out_destinations=self._swap_outs.second,
-            swap_out_keys=self._swap_out_keys,
-            swap_in_sources=self._swap_ins.first,
-            swap_in_destinations=self._swap_ins.second,
-            swap_in_keys=self._swap_in_keys,
-            copy_sources=self._copies.first,
-            copy_destinations=self._copies.second,
-            decode_rows=int32([sequence.row for _, sequence in self._decodes]),
-            prefill_rows=self._prefills.first,
-            prefill_starts=self._prefills.second,
-            prefill_counts=self._prefill_counts,
-            prefill_samples=self._prefill_samples,
-            prefill_tokens=self._prefill_tokens,
-            sibling_rows=self._sibling_rows.first,
-            sibling_parents=self._sibling_rows.second,
-        )
+    def finish(self, rows: RowAllocator) -> None:
+        """Complete the plan, if it is not empty. Rows that were freed go with it."""
+        # in the order of `StepPlan.sampled_rows`
+        self.sampled += self._ended_prefills + self._siblings
+        if self.is_empty:
+            return
+        plan = self.plan
+        plan.releases.extend(rows.take_freed())
+        plan.append_rows.extend([row for row, _ in self._appends])
+        plan.append_indices.extend([index for _, index in self._appends])
+        plan.append_blocks.extend(self._appends.values())
+        plan.token_rows.extend(self._last_tokens)
+        plan.token_values.extend(self._last_tokens.values())
         _check(plan, self._max_num_tokens)
-        return plan
 
     def _admit(
         self, group: SequenceGroup, sequence: Sequence | None, *, row: int, choice: int
@@ -233,7 +178,7 @@ class PlanBuilder:
             prompt_len=len(prompt),
             known_tokens=known_tokens,
         )
-        self._admissions.append(admission)
+        self.plan.admissions.append(admission)
 
 
 def _check(plan: StepPlan, max_num_tokens: int) -> None:

@@ -19,7 +19,7 @@ from engine.core.decoding.decoding import BeamFork
 from engine.core.memory.block_manager import NO_UPDATE, Allocation, BlockManager, BlockTableUpdate
 from engine.core.scheduling.admission_gate import AdmissionGate
 from engine.core.scheduling.deferred_release import DeferredRelease
-from engine.core.scheduling.plan import PlanBuilder, PlannedStep
+from engine.core.scheduling.plan import PlannedStep
 from engine.core.scheduling.preemption import Preemption
 from engine.core.scheduling.queues import Queues
 from engine.core.scheduling.row_allocator import RowAllocator
@@ -28,7 +28,7 @@ from engine.core.sequence_group import Member, SequenceGroup, Status, schedule_d
 
 
 class Planner:
-    """Fills plans. What it decides comes back as a value; what it changes are groups and blocks."""
+    """Fills planned steps; what it changes otherwise are groups and blocks."""
 
     def __init__(
         self,
@@ -50,24 +50,24 @@ class Planner:
         self._copies: list[tuple[int, int]] = []
         self._prefilling: list[SequenceGroup] = []
 
-    def plan(self, builder: PlanBuilder, ready: list[Member], forks: list[BeamFork]) -> PlannedStep:
+    def plan(self, planned: PlannedStep, ready: list[Member], forks: list[BeamFork]) -> None:
         """Plan one step.
 
         Args:
-            builder: a new one.
+            planned: a new one.
             ready: see `Queues.ready`.
             forks: all of beams since the last plan.
         """
-        self._plan_forks(builder, forks)
-        had_room = self._plan_decodes(builder, ready)
-        self._plan_prefills(builder)
+        self._plan_forks(planned, forks)
+        had_room = self._plan_decodes(planned, ready)
+        self._plan_prefills(planned)
         # where blocks ran out for running groups, no other group gets any in the same step
         if had_room:
-            self._plan_entries(builder)
-        if not builder.is_empty:
+            self._plan_entries(planned)
+        if not planned.is_empty:
             pairs = self._block_manager.finish_plan()
-            builder.save(pairs, self._swap_keys(slot for _, slot in pairs))
-        return builder.build(self._rows)
+            planned.save(pairs, self._swap_keys(slot for _, slot in pairs))
+        planned.finish(self._rows)
 
     def should_wait(self) -> bool:
         """Whether to plan nothing yet, so that beam searches stay in step with each other.
@@ -83,57 +83,57 @@ class Planner:
             and self._next_to_enter() is None
         )
 
-    def _plan_forks(self, builder: PlanBuilder, forks: list[BeamFork]) -> None:
+    def _plan_forks(self, planned: PlannedStep, forks: list[BeamFork]) -> None:
         """Let rows and block tables follow the forks, before any of these beams grows."""
         for fork in forks:
             # -1 if it has left the batch since
             parent_row = fork.sequence.take_fork_row()
             if parent_row >= 0:
-                builder.fork(parent_row, fork.sequence.row)
-                builder.update_table(fork.sequence, fork.update)
-        builder.copy(self._copies)
+                planned.fork(parent_row, fork.sequence.row)
+                planned.update_table(fork.sequence, fork.update)
+        planned.copy(self._copies)
         self._copies = []
 
-    def _plan_decodes(self, builder: PlanBuilder, ready: list[Member]) -> bool:
+    def _plan_decodes(self, planned: PlannedStep, ready: list[Member]) -> bool:
         """Returns whether every group found the blocks it needed, so that others may enter."""
         # one question for the whole batch, as long as blocks and tokens suffice
         sequence_ids = [sequence.sequence_id for _, sequence in ready]
-        if len(ready) > builder.num_left or not self._block_manager.can_append(sequence_ids):
-            return self._plan_decodes_in_turn(builder)
-        self._decode(builder, ready)
+        if len(ready) > planned.num_left or not self._block_manager.can_append(sequence_ids):
+            return self._plan_decodes_in_turn(planned)
+        self._decode(planned, ready)
         return True
 
-    def _plan_decodes_in_turn(self, builder: PlanBuilder) -> bool:
+    def _plan_decodes_in_turn(self, planned: PlannedStep) -> bool:
         """Serve groups in order of arrival; the latest are preempted for the earlier ones."""
         had_room = True
         for group in tuple(self._queues.running):
-            if builder.num_left == 0:
+            if planned.num_left == 0:
                 break
             # empty for a group that was preempted meanwhile
-            ready = group.ready[: builder.num_left]
+            ready = group.ready[: planned.num_left]
             if ready and not self._can_append(ready):
                 had_room = False
-                ready = ready if self._make_room(builder, group, ready) else []
-            self._decode(builder, [(group, sequence) for sequence in ready])
+                ready = ready if self._make_room(planned, group, ready) else []
+            self._decode(planned, [(group, sequence) for sequence in ready])
         return had_room
 
-    def _plan_prefills(self, builder: PlanBuilder) -> None:
+    def _plan_prefills(self, planned: PlannedStep) -> None:
         self._prefilling = [group for group in self._prefilling if group.is_prefilling]
         for group in self._prefilling:
-            self._prefill_group(builder, group)
+            self._prefill_group(planned, group)
 
-    def _plan_entries(self, builder: PlanBuilder) -> None:
+    def _plan_entries(self, planned: PlannedStep) -> None:
         """Let groups enter in order of arrival, unless the gate lets some overtake."""
         num_open = self._gate.num_open(self._queues.waiting, len(self._queues.running))
-        while builder.num_left:
+        while planned.num_left:
             group = self._next_to_enter()
             if group is None:
                 return
             if group.status is Status.SWAPPED:
-                self._swap_in(builder, group)
+                self._swap_in(planned, group)
             elif num_open:
                 num_open -= 1
-                self._admit(builder, group)
+                self._admit(planned, group)
             else:
                 return
 
@@ -159,18 +159,18 @@ class Planner:
             return self._block_manager.can_swap_in(group)
         return self._block_manager.can_allocate(group)
 
-    def _swap_in(self, builder: PlanBuilder, group: SequenceGroup) -> None:
+    def _swap_in(self, planned: PlannedStep, group: SequenceGroup) -> None:
         """Bring a group back from the swap space (section 4.5); it decodes in the same step."""
         pairs, allocations = self._block_manager.swap_in(group)
-        builder.swap_in(pairs, self._swap_keys(slot for slot, _ in pairs))
-        self._enter(builder, group, allocations)
+        planned.swap_in(pairs, self._swap_keys(slot for slot, _ in pairs))
+        self._enter(planned, group, allocations)
         for allocation in allocations:
             sequence = allocation.sequence
-            builder.set_last_token(sequence)
-            if builder.num_left and self._can_append([sequence]):
-                self._decode(builder, [(group, sequence)])
+            planned.set_last_token(sequence)
+            if planned.num_left and self._can_append([sequence]):
+                self._decode(planned, [(group, sequence)])
 
-    def _admit(self, builder: PlanBuilder, group: SequenceGroup) -> None:
+    def _admit(self, planned: PlannedStep, group: SequenceGroup) -> None:
         """Allocate blocks for a waiting group and start its prefill.
 
         It is a new group, or one that was preempted and is recomputed: then what it has generated
@@ -180,80 +180,80 @@ class Planner:
         if first is not None and first is not group:
             first.count_overtake()
         allocations = self._block_manager.allocate(group)
-        self._enter(builder, group, allocations)
+        self._enter(planned, group, allocations)
         # only the first looks into the cache; the others share what the first has
         swap_ins = allocations[0].swap_ins
-        builder.swap_in(swap_ins, self._swap_keys(slot for slot, _ in swap_ins))
-        builder.count_cached(allocations[0].num_cached, allocations[0].num_restored)
+        planned.swap_in(swap_ins, self._swap_keys(slot for slot, _ in swap_ins))
+        planned.count_cached(allocations[0].num_cached, allocations[0].num_restored)
         group.start_prefill([allocation.num_cached for allocation in allocations])
         self._prefilling.append(group)
-        self._prefill_group(builder, group)
+        self._prefill_group(planned, group)
 
     def _enter(
-        self, builder: PlanBuilder, group: SequenceGroup, allocations: list[Allocation]
+        self, planned: PlannedStep, group: SequenceGroup, allocations: list[Allocation]
     ) -> None:
         """Give a group rows, also for the siblings that are not forked yet."""
         self._queues.enter(group)
         group.take_rows([self._rows.allocate() for _ in range(group.num_rows)])
         for sequence in group.with_row:
-            builder.admit(group, sequence)
+            planned.admit(group, sequence)
         for choice, row in enumerate(group.reserved_rows, start=len(group.sequences)):
-            builder.admit_reserved(group, row, choice)
+            planned.admit_reserved(group, row, choice)
         for allocation in allocations:
-            builder.update_table(allocation.sequence, allocation.update)
+            planned.update_table(allocation.sequence, allocation.update)
 
-    def _decode(self, builder: PlanBuilder, ready: list[Member]) -> None:
+    def _decode(self, planned: PlannedStep, ready: list[Member]) -> None:
         """Plan one more token of each of these sequences, for which blocks suffice."""
         # a few hundred times per step: names are looked up once
         append = self._block_manager.append
         for group, sequence in ready:
             update = append(sequence.sequence_id)
             if update is not NO_UPDATE:
-                builder.update_table(sequence, update)
+                planned.update_table(sequence, update)
             if group.beam is not None:
                 # the beam search has chosen it, and the row may have sampled another one
-                builder.set_last_token(sequence)
-        schedule_decodes(ready, builder.step)
-        builder.decode(ready)
+                planned.set_last_token(sequence)
+        schedule_decodes(ready, planned.step)
+        planned.decode(ready)
 
-    def _prefill_group(self, builder: PlanBuilder, group: SequenceGroup) -> None:
+    def _prefill_group(self, planned: PlannedStep, group: SequenceGroup) -> None:
         # siblings that are forked on the way have nothing to prefill
         for sequence in [s for s in group.sequences if s.is_prefilling]:
-            if builder.num_left == 0:
+            if planned.num_left == 0:
                 return
-            self._prefill(builder, group, sequence)
+            self._prefill(planned, group, sequence)
             if sequence.is_prefilling:
                 # the others share the head of its prompt, which must be written first
                 return
 
-    def _prefill(self, builder: PlanBuilder, group: SequenceGroup, sequence: Sequence) -> None:
-        count = min(builder.num_left, sequence.prefill_end - sequence.num_scheduled)
-        if count > builder.max_chunk and self._others_can_prefill(group):
-            count = builder.max_chunk
-        samples = builder.prefill(group, sequence, count)
-        sequence.schedule_prefill(count, samples=samples, step=builder.step)
+    def _prefill(self, planned: PlannedStep, group: SequenceGroup, sequence: Sequence) -> None:
+        count = min(planned.num_left, sequence.prefill_end - sequence.num_scheduled)
+        if count > planned.max_chunk and self._others_can_prefill(group):
+            count = planned.max_chunk
+        samples = planned.prefill(group, sequence, count)
+        sequence.schedule_prefill(count, samples=samples, step=planned.step)
         self._block_manager.mark_computed(sequence)
         # a beam search has one beam until its first candidates are known
         if samples and group.beam is None:
             while group.num_pending_forks:
-                self._fork_sibling(builder, group, sequence)
+                self._fork_sibling(planned, group, sequence)
 
     def _others_can_prefill(self, group: SequenceGroup) -> bool:
         """Whether another prompt could use what a long one leaves of the budget in this step."""
         return self._prefilling[-1] is not group or self._next_to_enter() is not None
 
-    def _fork_sibling(self, builder: PlanBuilder, group: SequenceGroup, parent: Sequence) -> None:
+    def _fork_sibling(self, planned: PlannedStep, group: SequenceGroup, parent: Sequence) -> None:
         """Parallel sampling: a further sample shares the blocks of the prompt (section 4.4).
 
         The last of them is copied when the first of the samples writes into it.
         """
-        sibling = group.fork_sibling(parent, builder.step)
+        sibling = group.fork_sibling(parent, planned.step)
         update = self._block_manager.fork(parent.sequence_id, sibling.sequence_id)
         # what the parent's last chunk writes in this step can only be copied before the next one
         self._copies += update.copies
         table = self._block_manager.block_table(sibling.sequence_id)
-        builder.update_table(sibling, BlockTableUpdate(tuple(enumerate(table))))
-        builder.sibling(group, sibling, parent)
+        planned.update_table(sibling, BlockTableUpdate(tuple(enumerate(table))))
+        planned.sibling(group, sibling, parent)
 
     def _swap_keys(self, swap_blocks: Iterable[int]) -> bytes:
         return self._block_manager.swap_keys(swap_blocks)
@@ -261,19 +261,19 @@ class Planner:
     def _can_append(self, sequences: list[Sequence]) -> bool:
         return self._block_manager.can_append([sequence.sequence_id for sequence in sequences])
 
-    def _make_room(self, builder: PlanBuilder, group: SequenceGroup, ready: list[Sequence]) -> bool:
+    def _make_room(self, planned: PlannedStep, group: SequenceGroup, ready: list[Sequence]) -> bool:
         """Preempt the latest groups until these can grow; False if they must wait."""
         while not self._can_append(ready):
             # blocks that are about to be freed are waited for before any group is preempted
             if self._deferred_release:
                 return False
             latest = self._queues.running[-1]
-            self._preempt(builder, latest)
+            self._preempt(planned, latest)
             if latest is group:
                 return False
         return True
 
-    def _preempt(self, builder: PlanBuilder, group: SequenceGroup) -> None:
+    def _preempt(self, planned: PlannedStep, group: SequenceGroup) -> None:
         """Take a group out of the batch: all of its sequences or none (paper, section 4.5).
 
         Its blocks are freed when no plan in flight touches them. It comes back by a swap-in, or by
@@ -283,11 +283,11 @@ class Planner:
         last_step = -1
         if swap:
             pairs = self._block_manager.swap_out(group)
-            builder.swap_out(pairs, self._swap_keys(slot for _, slot in pairs))
+            planned.swap_out(pairs, self._swap_keys(slot for _, slot in pairs))
             # if all is there already, this plan does not touch it, and there may be none at all
-            last_step = builder.step if pairs else -1
+            last_step = planned.step if pairs else -1
         else:
-            builder.count_recomputed()
+            planned.count_recomputed()
             for sequence in group.live:
                 # what the cache still has of it when it comes back need not be computed again
                 self._block_manager.mark_computed(sequence)

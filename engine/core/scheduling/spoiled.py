@@ -60,7 +60,6 @@ class SpoiledBlocks:
 
     def _restart(self, group: SequenceGroup, last: PlannedStep) -> None:
         """Take a group back to the queue; it may have been preempted since."""
-        assert last.plan is not None
         if group.status is Status.SWAPPED:
             self._block_manager.give_up(group)
             self._queues.recompute(group)
@@ -74,12 +73,10 @@ class SpoiledBlocks:
 
 def _read_from(slots: IntColumn, step: PlannedStep) -> set[int]:
     """Blocks of the pool that a step has filled from swap blocks."""
-    assert step.plan is not None
     pairs = zip(step.plan.swap_in_sources, step.plan.swap_in_destinations, strict=True)
     return {block for slot, block in pairs if slot in slots}
 
 
 def _saved(step: PlannedStep) -> Iterable[tuple[int, int]]:
     """Blocks that a step has copied to swap blocks."""
-    assert step.plan is not None
     return zip(step.plan.swap_out_sources, step.plan.swap_out_destinations, strict=True)

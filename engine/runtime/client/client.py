@@ -140,11 +140,12 @@ class RemoteEngineClient:
 
     async def is_ready(self) -> bool:
         """See `EngineClient.is_ready`."""
-        call = self._spawn(self._handle.is_ready())
-        try:
-            return await asyncio.wait_for(call, READY_TIMEOUT_S)
-        except (EngineError, TimeoutError):
-            return False
+        return bool(await self._answer_of(self._handle.is_ready()))
+
+    async def max_model_len(self) -> int | None:
+        """See `EngineClient.max_model_len`."""
+        length: int | None = await self._answer_of(self._handle.max_model_len())
+        return length
 
     async def close(self) -> None:
         """Fail what is open and end every task."""
@@ -154,6 +155,13 @@ class RemoteEngineClient:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _answer_of(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """The answer to a call that must not take long; None without one."""
+        try:
+            return await asyncio.wait_for(self._spawn(work), READY_TIMEOUT_S)
+        except (EngineError, TimeoutError):
+            return None
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         task = asyncio.get_running_loop().create_task(work, context=contextvars.Context())

@@ -49,3 +49,7 @@ class EngineHandle(Protocol):
     async def is_ready(self) -> bool:
         """Whether a replica runs and makes steps."""
         ...
+
+    async def max_model_len(self) -> int:
+        """Longest prompt plus output in tokens that every replica serves."""
+        ...

@@ -23,6 +23,11 @@ class Admission:
         self._capacity = capacity
         self._finished_s: deque[float] = deque(maxlen=WINDOW)
 
+    @property
+    def max_model_len(self) -> int:
+        """Longest prompt plus output in tokens."""
+        return self._scheduler.max_model_len
+
     def check(self, request: Request, *, num_waiting: int, now_s: float) -> None:
         """Return if the request is accepted.
 

@@ -12,7 +12,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,14 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from engine.config import EngineConfig
 from engine.errors import EngineError, ServeError, WorkerDied
 from engine.executor.channel import Channel, Listener
+from engine.executor.common_capacity import common_capacity
 from engine.executor.rank_actor import Place, RankActor, SwapPlace
 from engine.executor.several_nodes import find_away, find_places, listen
 from engine.runtime.replica.scratch_folder import ScratchFolder
 from engine.runtime.replica.swap_arenas import SwapArenas
 from engine.runtime.replica.watch.gang_process import GangProcess, explain
 from engine.runtime.scheduler_actor import SchedulerActor
-from engine.types import KEY_WORDS, Capacity, IntColumn, int64
+from engine.types import Capacity
 
 logger = logging.getLogger(__name__)
 
@@ -178,34 +179,6 @@ async def start_gang(
         await asyncio.shield(_discard(processes, folder))
         raise
     return Gang(scheduler, ranks, folder, channel, capacity)
-
-
-def common_capacity(capacities: Sequence[Capacity]) -> Capacity:
-    """What every rank can hold, and the pace of the slowest: all ranks execute the same plans."""
-    return replace(
-        capacities[0],
-        num_blocks=min(capacity.num_blocks for capacity in capacities),
-        num_swap_blocks=min(capacity.num_swap_blocks for capacity in capacities),
-        block_copy_s=max(capacity.block_copy_s for capacity in capacities),
-        swap_keys=_common_keys([capacity.swap_keys for capacity in capacities]),
-    )
-
-
-def _common_keys(columns: Sequence[IntColumn]) -> IntColumn:
-    """The keys of slots that hold the same on all ranks, zeros for the others."""
-    if not all(columns):
-        return int64()
-    slots = (
-        [column[start : start + KEY_WORDS] for column in columns]
-        for start in range(0, min(map(len, columns)), KEY_WORDS)
-    )
-    nothing = int64([0] * KEY_WORDS)
-    return int64(
-        b"".join(
-            (keys[0] if all(key == keys[0] for key in keys) else nothing).tobytes()
-            for keys in slots
-        )
-    )
 
 
 def _start_ranks(config: EngineConfig, options: GangOptions, folder: Path) -> list[GangProcess]:

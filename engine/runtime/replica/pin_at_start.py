@@ -62,6 +62,10 @@ class LocalEngineHandle:
         """See `EngineHandle.is_ready`."""
         return self._supervisor.is_healthy
 
+    async def max_model_len(self) -> int:
+        """See `EngineHandle.max_model_len`."""
+        return self._supervisor.max_model_len
+
 
 def own_client(supervisor: Supervisor) -> RemoteEngineClient:
     """A client whose requests make a new gang ready; the caller closes it."""

@@ -116,6 +116,12 @@ class Supervisor:
         return self._meter
 
     @property
+    def max_model_len(self) -> int:
+        """Longest prompt plus output in tokens, as far as the gang's KV pool holds it."""
+        assert self._admission is not None, "a gang is there"
+        return self._admission.max_model_len
+
+    @property
     def num_open(self) -> int:
         """Requests that were accepted and have not ended."""
         return len(self._session_of)

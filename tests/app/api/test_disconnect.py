@@ -11,8 +11,6 @@ from ray.exceptions import ActorDiedError, TaskCancelledError
 from ray.serve.exceptions import RequestCancelledError
 
 from engine.errors import EngineError, Overloaded, PromptTooLong
-from engine.runtime.protocol import TokenStream
-from engine.types import IntColumn, SamplingParams
 from tests.app.api.answers import BODIES
 from tests.app.api.server import (
     CHAT,
@@ -189,24 +187,9 @@ async def test_a_request_that_ends_by_itself_is_not_aborted() -> None:
     assert client.aborted == []
 
 
-class RefusingLater(FakeEngineClient):
-    """Accepts two requests and refuses the third."""
-
-    async def submit(
-        self,
-        prompt: IntColumn,
-        sampling: SamplingParams,
-        *,
-        salt: bytes = b"",
-        session: bytes = b"",
-    ) -> TokenStream:
-        if len(self.prompts) == 2:
-            raise Overloaded("the queue is full", retry_after_s=1)
-        return await super().submit(prompt, sampling, salt=salt)
-
-
 async def test_a_refused_prompt_undoes_the_others() -> None:
-    client = RefusingLater([Script([5])])
+    refusal = Overloaded("the queue is full", retry_after_s=1)
+    client = FakeEngineClient([Script([5])], refusal=refusal, num_accepted=2)
     async with in_process(make_app(client)) as http:
         response = await http.post(COMPLETIONS, json=completion_body(prompt=["a", "b", "c"]))
     assert response.status_code == 429

@@ -11,8 +11,6 @@ from app.generation.prepare import PreparedRequest
 from app.text.choice_text import TextDelta, join
 from app.text.offload import Offload
 from engine.errors import EngineError, Overloaded, PromptTooLong
-from engine.runtime.protocol import TokenStream
-from engine.types import IntColumn, SamplingParams
 from tests.app.api.server import encode
 from tests.app.generation.prepared import chat, completion
 from tests.app.text.tokenizers import chatml_tokenizer
@@ -128,24 +126,9 @@ async def test_a_prompt_that_is_only_scored_is_sent_without_its_last_token() -> 
     assert [entry.token for entry in answer.logprobs] == [7, 8, 9]
 
 
-class RefusingThird(FakeEngineClient):
-    """Accepts two requests and refuses the third."""
-
-    async def submit(
-        self,
-        prompt: IntColumn,
-        sampling: SamplingParams,
-        *,
-        salt: bytes = b"",
-        session: bytes = b"",
-    ) -> TokenStream:
-        if len(self.prompts) == 2:
-            raise Overloaded("the queue is full", retry_after_s=1)
-        return await super().submit(prompt, sampling, salt=salt)
-
-
 async def test_a_refused_prompt_undoes_those_before_it() -> None:
-    client = RefusingThird([Script([5])])
+    refusal = Overloaded("the queue is full", retry_after_s=1)
+    client = FakeEngineClient([Script([5])], refusal=refusal, num_accepted=2)
     with pytest.raises(Overloaded):
         await start(client, await completion(prompt=["1", "2", "3"]))
     assert client.aborted == [0, 1]

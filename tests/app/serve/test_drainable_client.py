@@ -21,6 +21,8 @@ async def test_calls_reach_the_engine_as_they_are() -> None:
     assert [prefix.name for prefix in await client.prefixes(salt=b"x")] == ["a"]
     await client.release_prefix("a", salt=b"x")
     assert await client.prefixes(salt=b"x") == []
+    engine.served_len = 48
+    assert await client.max_model_len() == 48
     assert await client.is_ready()
     engine.ready = False
     assert not await client.is_ready()

@@ -182,6 +182,11 @@ async def test_a_replica_that_does_not_answer_is_not_waited_for(
         await call
 
 
+async def test_the_replica_that_serves_the_shortest_context_counts() -> None:
+    dead = RayActorError(error_msg="The actor died.")
+    assert await handle(FakeDeployment(64, 48, dead)).max_model_len() == 48
+
+
 async def test_what_ray_says_of_a_dead_replica_takes_one_line() -> None:
     dead = RayActorError(error_msg="The actor died.\n\tclass_name: Engine\nIts node has died.")
     with pytest.raises(EngineError, match=r"^the engine replica cannot be reached: [^\n]+$"):

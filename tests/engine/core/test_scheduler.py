@@ -191,7 +191,7 @@ def test_a_request_does_not_enter_in_the_step_that_preempts_it() -> None:
     driver.step()
     plan, _ = driver.step()
     assert list(plan.releases) == [1]
-    assert plan.admissions == ()
+    assert not plan.admissions
 
 
 def test_an_open_request_cannot_be_added_again() -> None:

@@ -14,7 +14,7 @@ def prefill(step: int, token: int = 5) -> StepPlan:
     return StepPlan(
         step=step,
         releases=int32([0] if step else []),
-        admissions=(RowAdmission(row=0, sampling=SamplingParams(max_tokens=1)),),
+        admissions=[RowAdmission(row=0, sampling=SamplingParams(max_tokens=1))],
         append_rows=int32([0]),
         append_indices=int32([0]),
         append_blocks=int32([3]),

@@ -1,9 +1,11 @@
+"""Messages between two processes, over a socket of one node or over TCP, and who may connect."""
+
 import os
 import select
 import socket
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from engine.executor.channel import (
     Listener,
     connect,
 )
-from tests.channels import channel_pair
+from tests.channels import channel_pair, tcp_channel_pair
 
 BIG = bytes(range(256)) * (PACKET_BYTES // 16)
 
@@ -30,12 +32,34 @@ def is_same(message: bytes | None, expected: bytes) -> bool:
     return message == expected
 
 
-@pytest.fixture
-def ends() -> Iterator[tuple[Channel, Channel]]:
-    left, right = channel_pair()
+MakePair = Callable[[], tuple[Channel, Channel]]
+BOTH_KINDS = [channel_pair, tcp_channel_pair]
+
+
+def both_ends(make_pair: MakePair) -> Iterator[tuple[Channel, Channel]]:
+    left, right = make_pair()
     yield left, right
     left.close()
     right.close()
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Channel, Channel]]:
+    """Of a socket of this node, where a packet arrives as it was sent."""
+    yield from both_ends(channel_pair)
+
+
+@pytest.fixture(params=BOTH_KINDS)
+def any_ends(request: pytest.FixtureRequest) -> Iterator[tuple[Channel, Channel]]:
+    """Of a channel of either kind."""
+    yield from both_ends(request.param)
+
+
+def received(channel: Channel) -> bytes:
+    """Wait for a message without waiting in `recv`."""
+    while (message := channel.try_recv()) is None:
+        pass
+    return message
 
 
 @pytest.fixture
@@ -46,9 +70,10 @@ def foreign() -> Iterator[tuple[socket.socket, Channel]]:
         yield peer, channel
 
 
-@given(st.lists(st.binary(min_size=1, max_size=300), max_size=10))
-def test_messages_come_whole_and_in_order(messages: list[bytes]) -> None:
-    left, right = channel_pair()
+@pytest.mark.parametrize("make_pair", BOTH_KINDS)
+@given(messages=st.lists(st.binary(min_size=1, max_size=300), max_size=10))
+def test_messages_come_whole_and_in_order(make_pair: MakePair, messages: list[bytes]) -> None:
+    left, right = make_pair()
     with closing(left), closing(right):
         for message in messages:
             left.send(message)
@@ -57,10 +82,11 @@ def test_messages_come_whole_and_in_order(messages: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("size", [PACKET_BYTES - 1, PACKET_BYTES, PACKET_BYTES + 1, len(BIG)])
+@pytest.mark.parametrize("receive", [Channel.recv, received])
 def test_a_message_larger_than_a_packet_comes_whole(
-    ends: tuple[Channel, Channel], size: int
+    any_ends: tuple[Channel, Channel], receive: Callable[[Channel], bytes], size: int
 ) -> None:
-    left, right = ends
+    left, right = any_ends
 
     def send() -> None:
         # closed where the other end is not what it should be
@@ -70,7 +96,7 @@ def test_a_message_larger_than_a_packet_comes_whole(
     sender = threading.Thread(target=send)
     sender.start()
     try:
-        assert is_same(right.recv(), BIG[:size])
+        assert is_same(receive(right), BIG[:size])
     finally:
         right.close()
         sender.join()
@@ -103,12 +129,12 @@ def test_what_was_sent_before_the_end_is_still_received(ends: tuple[Channel, Cha
 
 
 def test_what_was_sent_last_arrives_although_the_sender_left_messages_unread(
-    ends: tuple[Channel, Channel],
+    any_ends: tuple[Channel, Channel],
 ) -> None:
     """A rank that fails has the plans made ahead in its queue when it closes the channel."""
-    left, right = ends
+    left, right = any_ends
     for _ in range(2):
-        right.send(b"not read any more")
+        right.send(b"not read any more" * 1000)
     left.send(b"last words")
     left.close()
     assert right.recv() == b"last words"
@@ -136,8 +162,8 @@ def test_a_channel_is_readable_when_a_packet_has_come(ends: tuple[Channel, Chann
     assert select.select([right], [], [], 0)[0] == [right]
 
 
-def test_close_wakes_a_thread_that_waits(ends: tuple[Channel, Channel]) -> None:
-    left, _ = ends
+def test_close_wakes_a_thread_that_waits(any_ends: tuple[Channel, Channel]) -> None:
+    left, _ = any_ends
     errors: list[BaseException] = []
 
     def wait() -> None:

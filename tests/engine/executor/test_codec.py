@@ -73,7 +73,7 @@ PLAN = built(
     step=INT32,
     admissions=st.lists(
         built(RowAdmission, row=INT32, sampling=SAMPLING, known_tokens=column("i")), max_size=3
-    ).map(tuple),
+    ),
     prefill_samples=column("b"),
     **columns("i", "releases", "append_rows", "decode_rows", "prefill_rows", "prefill_tokens"),
 )

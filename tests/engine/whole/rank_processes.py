@@ -11,9 +11,9 @@ from typing import Any, Self
 
 from engine.config import EngineConfig
 from engine.executor.channel import Listener, connect
+from engine.executor.common_capacity import common_capacity
 from engine.executor.gang import GangExecutor
 from engine.executor.rank_actor import serve_plans
-from engine.runtime.replica.gang import common_capacity
 from engine.worker.graphs.graph_batch import GraphShape
 from engine.worker.worker import Worker, load_worker
 

@@ -73,7 +73,7 @@ class Driver:
         plan = StepPlan(
             step=self._next_step,
             releases=int32(self._releases),
-            admissions=tuple(self._admissions),
+            admissions=self._admissions,
             append_rows=int32([row for row, _, _ in appends]),
             append_indices=int32([index for _, index, _ in appends]),
             append_blocks=int32([block for _, _, block in appends]),

@@ -26,7 +26,7 @@ _LIMITS = PlanLimits(
 _SOUND = StepPlan(
     step=7,
     releases=int32([3]),
-    admissions=(RowAdmission(row=3, sampling=SamplingParams(max_tokens=1)),),
+    admissions=[RowAdmission(row=3, sampling=SamplingParams(max_tokens=1))],
     append_rows=int32([3]),
     append_indices=int32([2]),
     append_blocks=int32([9]),
@@ -49,7 +49,7 @@ def test_a_chunk_of_one_token_and_as_many_known_ones_as_there_are_positions_pass
     one = replace(_SOUND, prefill_counts=int32([1]), prefill_tokens=int32([7]))
     check_plan(one, _LIMITS)
     known = RowAdmission(row=3, sampling=SamplingParams(max_tokens=1), known_tokens=int32([0] * 12))
-    check_plan(replace(_SOUND, admissions=(known,)), _LIMITS)
+    check_plan(replace(_SOUND, admissions=[known]), _LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_tokens_out_of_the_vocabulary_are_refused(token: int) -> None:
 def test_admitted_rows_out_of_range_are_refused(row: int) -> None:
     admission = RowAdmission(row=row, sampling=SamplingParams(max_tokens=1))
     with pytest.raises(InvariantViolated, match="admissions"):
-        check_plan(replace(_SOUND, admissions=(admission,)), _LIMITS)
+        check_plan(replace(_SOUND, admissions=[admission]), _LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_row_that_decodes_and_is_born_at_once_is_refused() -> None:
 def test_rules_about_unknown_tokens_are_refused(name: str, rules: dict[str, Any]) -> None:
     admission = RowAdmission(row=3, sampling=SamplingParams(max_tokens=1, **rules))
     with pytest.raises(InvariantViolated, match=name):
-        check_plan(replace(_SOUND, admissions=(admission,)), _LIMITS)
+        check_plan(replace(_SOUND, admissions=[admission]), _LIMITS)
 
 
 @pytest.mark.parametrize("known", [[50], [-1], [0] * 13])
@@ -191,4 +191,4 @@ def test_known_tokens_beyond_the_vocabulary_or_the_context_are_refused(known: li
         row=3, sampling=SamplingParams(max_tokens=1), known_tokens=int32(known)
     )
     with pytest.raises(InvariantViolated, match=r"known.tokens"):
-        check_plan(replace(_SOUND, admissions=(admission,)), _LIMITS)
+        check_plan(replace(_SOUND, admissions=[admission]), _LIMITS)

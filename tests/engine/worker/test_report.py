@@ -6,18 +6,24 @@ import numpy as np
 import torch
 
 from engine.types import StepResult
-from engine.worker.report import PendingStep, SampledRows
+from engine.worker.report import PendingStep
+from engine.worker.staging import Int32Array
 from kernels.batch import Sampled
 from kernels.runtime import HostRuntime
 
-
-def _result(*parts: SampledRows) -> StepResult:
-    runtime = HostRuntime()
-    return PendingStep(7, parts, runtime, runtime.mark()).result()
+Part = tuple[Sampled, Int32Array, Int32Array]
 
 
-def _part(sampled: Sampled, rows: list[int], num_logprobs: list[int]) -> SampledRows:
-    return SampledRows(sampled, np.array(rows, np.int32), np.array(num_logprobs, np.int32))
+def _result(*parts: Part) -> StepResult:
+    pending = PendingStep(7, HostRuntime())
+    for part in parts:
+        pending.add(*part)
+    pending.fetch()
+    return pending.result()
+
+
+def _part(sampled: Sampled, rows: list[int], num_logprobs: list[int]) -> Part:
+    return sampled, np.array(rows, np.int32), np.array(num_logprobs, np.int32)
 
 
 def _with_tops(num_tops: int) -> Sampled:

@@ -260,7 +260,7 @@ def test_log_probabilities_of_prompts_come_after_sampled_tokens(tiny: TinyModel)
         row=row.row, sampling=wanted, prompt_len=3, known_tokens=int32([7, 8, 9])
     )
     plan = driver.plan([], [(row, 3)])
-    result = driver.worker.execute(replace(plan, admissions=(admission,)))
+    result = driver.worker.execute(replace(plan, admissions=[admission]))
     expected = tiny.logprobs([7, 8, 9])
     assert list(result.rows) == [row.row] * 3
     assert list(result.tokens) == [*tiny.greedy([7, 8, 9], 1), 8, 9]

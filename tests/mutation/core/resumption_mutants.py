@@ -1,8 +1,9 @@
 """Faults of groups that go on where a lost engine was."""
 
+from engine.core.decoding import decoding
 from engine.core.decoding.beam_search import BeamSearch
-from engine.core.decoding.output import OutputBuilder
-from engine.core.scheduler import Scheduler
+from engine.core.decoding.decoding import Decoding
+from engine.core.decoding.output import add_beams
 from engine.core.scheduling import grouping, resumption
 from engine.core.scheduling.planner import Planner
 from engine.core.scheduling.queues import Queues
@@ -54,9 +55,9 @@ RESUMPTION_MUTANTS = [
     ),
     mutant(
         "a replica does not hear of choices that have ended before",
-        Scheduler,
-        Scheduler.add,
-        "self._output.end(group, sequence.choice, sequence.finish_reason)",
+        Decoding,
+        Decoding.end_again,
+        "add_end(self._output, group, sequence.choice, sequence.finish_reason)",
         "pass",
     ),
     mutant(
@@ -110,8 +111,8 @@ RESUMPTION_MUTANTS = [
     ),
     mutant(
         "alternatives of beams are not reported",
-        OutputBuilder,
-        OutputBuilder.beams,
+        decoding,
+        add_beams,
         "if tops := alternatives[child.parent]:",
         "if tops := ():",
     ),

@@ -3,11 +3,10 @@
 from engine.core import scheduler as scheduler_module
 from engine.core.decoding.beam_search import BeamSearch
 from engine.core.decoding.decoding import Decoding
-from engine.core.decoding.output import OutputBuilder
 from engine.core.scheduler import Scheduler
 from engine.core.scheduling import grouping
 from engine.core.scheduling.deferred_release import DeferredRelease
-from engine.core.scheduling.plan import PlanBuilder
+from engine.core.scheduling.plan import PlannedStep
 from engine.core.scheduling.queues import Queues
 from engine.core.sequence import Sequence
 from engine.core.sequence_group import SequenceGroup
@@ -16,29 +15,29 @@ from tests.mutation.core.mutants import mutant
 PLAN_MUTANTS = [
     mutant(
         "the last chunk of a prefill does not sample",
-        PlanBuilder,
-        PlanBuilder.prefill,
+        PlannedStep,
+        PlannedStep.prefill,
         "samples = start + count == sequence.prefill_end",
         "samples = start == 0 and count == sequence.prefill_end",
     ),
     mutant(
         "every chunk of a prefill samples",
-        PlanBuilder,
-        PlanBuilder.prefill,
+        PlannedStep,
+        PlannedStep.prefill,
         "samples = start + count == sequence.prefill_end",
         "samples = True",
     ),
     mutant(
         "a chunk costs one token of the budget",
-        PlanBuilder,
-        PlanBuilder.prefill,
+        PlannedStep,
+        PlannedStep.prefill,
         "self.num_left -= count",
         "self.num_left -= 1",
     ),
     mutant(
         "a chunk repeats the prompt's start",
-        PlanBuilder,
-        PlanBuilder.prefill,
+        PlannedStep,
+        PlannedStep.prefill,
         "sequence.known_tokens(start, count)",
         "sequence.known_tokens(0, count)",
     ),
@@ -212,7 +211,7 @@ DECODING_MUTANTS = [
         "an aborted choice has no end in the output",
         Decoding,
         Decoding.abort_choice,
-        "self._output.end(group, choice, FinishReason.ABORT)",
+        "add_end(self._output, group, choice, FinishReason.ABORT)",
         "pass",
     ),
     mutant(
@@ -262,23 +261,23 @@ DECODING_MUTANTS = [
 OUTPUT_MUTANTS = [
     mutant(
         "the token reported is the first of the step",
-        OutputBuilder,
-        OutputBuilder._pass_on,
-        "self.append(group, choice, result.tokens[position],",
-        "self.append(group, choice, result.tokens[0],",
+        Decoding,
+        Decoding._report,
+        "choice, result.tokens[position],",
+        "choice, result.tokens[0],",
     ),
     mutant(
         "alternatives are those of the next row",
-        OutputBuilder,
-        OutputBuilder.alternatives,
+        Decoding,
+        Decoding._tops,
         "self._top_ends[position]",
         "self._top_ends[position - 1]",
     ),
     mutant(
         "output is reported again with the next step",
-        OutputBuilder,
-        OutputBuilder.build,
-        "self._clear()",
-        "pass",
+        Decoding,
+        Decoding.take_output,
+        "output, self._output = self._output, StepOutput(step=-1)",
+        "output = self._output",
     ),
 ]

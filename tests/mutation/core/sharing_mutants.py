@@ -5,8 +5,9 @@ from engine.core.memory.block_table import num_new_blocks
 from engine.core.memory.paged_block_manager import PagedBlockManager
 from engine.core.memory.prefix_cache import PrefixCache, PrefixChain
 from engine.core.memory.prefix_index import PrefixIndex
+from engine.core.memory.second_level import SecondLevel
 from engine.core.memory.swap_space import SwapSpace
-from engine.core.scheduling.plan import PlanBuilder
+from engine.core.scheduling.plan import PlannedStep
 from engine.core.sequence import Sequence
 from tests.mutation.core.mutants import mutant
 
@@ -223,17 +224,17 @@ BELIEVED_HITS = mutant(
 SWAPPED_MUTANTS = [
     mutant(
         "blocks are swapped out in the wrong direction",
-        PlanBuilder,
-        PlanBuilder.save,
-        "self._swap_outs.add(block, swap_block)",
-        "self._swap_ins.add(swap_block, block)",
+        PlannedStep,
+        PlannedStep.save,
+        "self.plan.swap_out_sources.append(block)",
+        "self.plan.swap_out_sources.append(swap_block)",
     ),
     mutant(
         "blocks are swapped in in the wrong direction",
-        PlanBuilder,
-        PlanBuilder.swap_in,
-        "self._swap_ins.add(swap_block, block)",
-        "self._swap_outs.add(block, swap_block)",
+        PlannedStep,
+        PlannedStep.swap_in,
+        "self.plan.swap_in_destinations.append(block)",
+        "self.plan.swap_in_destinations.append(swap_block)",
     ),
     mutant(
         "a shared block is swapped once for every sequence",
@@ -293,15 +294,15 @@ SWAPPED_MUTANTS = [
     ),
     mutant(
         "what is found in the swap space may be overwritten before it is read",
-        PagedBlockManager,
-        PagedBlockManager.allocate,
-        "self._swap.read(swapped)",
+        SecondLevel,
+        SecondLevel.take,
+        "self._swap.read(found)",
         "pass",
     ),
     mutant(
         "an evicted block is saved under the key of its heir",
-        PagedBlockManager,
-        PagedBlockManager._save_evicted,
+        SecondLevel,
+        SecondLevel.save_evicted,
         "self._evicted.append((block, swap_block))",
         "pass",
     ),

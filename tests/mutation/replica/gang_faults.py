@@ -1,5 +1,6 @@
 """Faults of what starts, watches and replaces the gang of a replica."""
 
+from engine.executor.common_capacity import common_capacity
 from engine.executor.several_nodes import find_away
 from engine.runtime.loop import EngineLoop
 from engine.runtime.replica.gang import (
@@ -7,7 +8,6 @@ from engine.runtime.replica.gang import (
     _discard,
     _load_rank,
     _start_ranks,
-    common_capacity,
     start_gang,
 )
 from engine.runtime.replica.held_pins import HeldPins

@@ -3,13 +3,11 @@
 import math
 
 from engine.core.decoding.decoding import Decoding
-from engine.core.decoding.output import OutputBuilder
 from engine.core.memory.paged_block_manager import PagedBlockManager
 from engine.core.sequence_group import SequenceGroup
 from engine.types import (
     NONE_ALLOWED,
     FinishReason,
-    MemoryUsage,
     SamplingParams,
     StepResult,
     StepStats,
@@ -18,7 +16,7 @@ from engine.types import (
 )
 from tests.engine.core.harness.groups import group_of
 
-STATS = StepStats(usage=MemoryUsage(total=0, filled=0, internal=0, cached=0, free=0))
+STATS = StepStats()
 NONE, STOP, LENGTH = FinishReason.NONE, FinishReason.STOP, FinishReason.LENGTH
 ABORT, ERROR = FinishReason.ABORT, FinishReason.ERROR
 
@@ -31,8 +29,7 @@ class DecodedGroup:
     def __init__(self, group: SequenceGroup) -> None:
         self.group = group
         self.manager = PagedBlockManager(16, 4, prefix_cache=False)
-        self.output = OutputBuilder()
-        self.decoding = Decoding(self.manager, self.output)
+        self.decoding = Decoding(self.manager)
         group.start_running()
         for allocation in self.manager.allocate(group):
             allocation.sequence.row = allocation.sequence.choice
@@ -47,14 +44,14 @@ class DecodedGroup:
             top_tokens=int32([top for top, _ in tops]),
             top_logprobs=float32([logprob for _, logprob in tops]),
         )
-        self.output.begin(result)
+        self.decoding.begin(result)
         sequence = self.group.sequences[choice]
-        updates = self.decoding.accept(self.group, sequence, result, 0)
+        updates = self.decoding.accept(self.group, sequence, 0)
         return tuple(fork.sequence.choice for fork in updates.forked)
 
     def items(self) -> Items:
         """The output since the last call: choice, token, reason."""
-        output = self.output.build(0, STATS)
+        output = self.decoding.take_output(0, STATS)
         rows = zip(output.choices, output.tokens, output.finish_reasons, strict=True)
         return [(choice, token, FinishReason(reason)) for choice, token, reason in rows]
 
@@ -76,6 +73,16 @@ def test_a_sampled_token_is_reported_and_kept() -> None:
     decoded.accept(0, token=9)
     assert decoded.items() == [(0, 7, NONE), (0, 9, STOP)]
     assert not decoded.group.live
+
+
+def test_output_is_taken_once() -> None:
+    decoded = DecodedGroup(group_of([1], sampling=SamplingParams(max_tokens=2)))
+    assert not decoded.decoding.has_output
+    decoded.accept(0, token=7)
+    assert decoded.decoding.has_output
+    assert decoded.items() == [(0, 7, NONE)]
+    assert not decoded.decoding.has_output
+    assert decoded.items() == []
 
 
 def test_the_last_token_ends_by_length() -> None:
@@ -171,7 +178,7 @@ def test_alternatives_are_as_many_as_asked_for_without_what_is_ruled_out() -> No
     decoded = DecodedGroup(group_of([1] * 6, sampling=sampling))
     ruled_out = -math.inf
     decoded.accept(0, (5, -1.0), (6, -2.0), (7, ruled_out), (8, ruled_out))
-    output = decoded.output.build(0, STATS)
+    output = decoded.decoding.take_output(0, STATS)
     assert list(output.top_counts) == [2, 2]
     assert list(output.top_tokens) == [5, 6, 5, 6]
 
@@ -185,7 +192,7 @@ def test_a_search_reports_its_steps_if_asked_for() -> None:
         decoded.accept(0, (5, -1.0), (9, -1.5), (6, -2.0), (7, -3.0))
         decoded.accept(0, (1, -9.0))
         decoded.accept(1, (2, -0.5), (3, -0.75))
-        output = decoded.output.build(0, STATS)
+        output = decoded.decoding.take_output(0, STATS)
         rows = zip(output.beam_indices, output.beam_parents, output.beam_tokens, strict=True)
         # the beam that is continued keeps its index
         steps = [(0, 0, 5), (-1, 0, 9), (1, 0, 6), (0, 1, 3), (1, 1, 2)]

@@ -83,8 +83,10 @@ async def test_without_a_replica_nothing_is_ready(
     client: RemoteEngineClient, handle: FakeEngineHandle
 ) -> None:
     assert await client.is_ready()
+    assert await client.max_model_len() == 64
     handle.is_up = False
     assert not await client.is_ready()
+    assert await client.max_model_len() is None
 
 
 async def test_the_shared_stream_does_not_belong_to_the_first_request(

@@ -29,6 +29,7 @@ def test_a_request_that_fits_is_accepted(admission: Admission) -> None:
 
 def test_a_clipped_context_clips_outputs_and_refuses_prompts() -> None:
     clipped = Admission(engine_config().with_options(clips_context=True), CAPACITY)
+    assert clipped.max_model_len == 40
     clipped.check(request(30, 20), num_waiting=0, now_s=0.0)
     with pytest.raises(PromptTooLong) as context:
         clipped.check(request(40, 1), num_waiting=0, now_s=0.0)

@@ -21,14 +21,13 @@ from engine.runtime.replica.gang import (
     GangOptions,
     _connect,
     _load,
-    common_capacity,
     start_gang,
 )
 from engine.runtime.replica.scratch_folder import ScratchFolder
 from engine.runtime.replica.swap_arenas import SwapArenas
 from engine.runtime.replica.watch.gang_process import GangProcess
 from engine.runtime.scheduler_actor import SchedulerActor
-from engine.types import Capacity, Request, SamplingParams, int32, int64
+from engine.types import Capacity, Request, SamplingParams, int32
 from tests.channels import channel_pair
 from tests.fakes import scripted_worker as scripted
 from tests.fakes.local_actors import LocalCall, LocalRay
@@ -141,22 +140,6 @@ async def ping(folder: ScratchFolder, scheduler: Asked, *ranks: Asked) -> None:
 def files_in(folder: Path) -> list[str]:
     """Paths of all files in a folder, relative to it."""
     return [str(path.relative_to(folder)) for path in folder.rglob("*")]
-
-
-def test_the_smallest_of_each_pool_and_the_slowest_rank_count() -> None:
-    ranks = [
-        Capacity(num_blocks=9, block_size=4, num_rows=3, num_swap_blocks=2, block_copy_s=0.1),
-        Capacity(num_blocks=8, block_size=4, num_rows=3, num_swap_blocks=5, block_copy_s=0.3),
-    ]
-    assert common_capacity(ranks) == CAPACITY
-
-
-def test_a_slot_is_kept_if_it_holds_the_same_on_all_ranks() -> None:
-    same, other, nothing = int64([1, 2, 3, 4]), int64([1, 2, 3, 5]), int64([0] * 4)
-    ranks = [replace(CAPACITY, swap_keys=keys) for keys in (same + same, same + other)]
-    assert common_capacity(ranks).swap_keys == same + nothing
-    # on one of them nothing was written yet
-    assert not common_capacity([ranks[0], CAPACITY]).swap_keys
 
 
 async def test_a_gang_computes_what_its_scheduler_is_sent(

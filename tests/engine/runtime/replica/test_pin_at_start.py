@@ -171,6 +171,7 @@ async def test_the_local_handle_passes_everything_to_its_supervisor(
     [prefixes] = await handle.prefixes(b"one")
     assert [info.name for info in PREFIXES.decode(prefixes)] == ["a"]
     assert await handle.is_ready()
+    assert await handle.max_model_len() == replica.supervisor.max_model_len == 200
     reader = StreamReader(handle.attach("a", 1))
     for _ in range(3):
         await clock.advance(0.8 * LIMITS.lease_s)

@@ -1,7 +1,4 @@
 import argparse
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +6,7 @@ import pytest
 
 from load_tests.__main__ import main
 from load_tests.bench.neighbours.command import Row, _breaks
-from tests import ROOT
+from tests.load_tests import own_process
 
 GOOD = Row(
     name="a",
@@ -45,13 +42,6 @@ def test_a_name_that_no_request_has_is_refused(capsys: pytest.CaptureFixture[str
 def test_the_real_server_is_watched(tmp_path: Path) -> None:
     words = ["neighbours", "--only", "^content parts|^an id of", "--streams", "1"]
     bounds = ["--live-ms", "60000", "--grown-mib", "1000", "--output", str(tmp_path)]
-    done = subprocess.run(
-        [sys.executable, "-m", "load_tests", *words, *bounds],
-        cwd=ROOT,
-        env=os.environ | {"RAY_AUTH_MODE": "disabled", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = own_process.run(*words, *bounds)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 requests, 0 broke a bound" in done.stdout

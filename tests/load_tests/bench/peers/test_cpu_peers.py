@@ -1,28 +1,18 @@
 import asyncio
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests import ROOT
 from tests.engine.model.tiny import save_tiny
+from tests.load_tests import own_process
 from tests.load_tests.fake_server import FakeServer
 
 
 def run_command(*options: str) -> "subprocess.CompletedProcess[str]":
     # the command sets the number of threads itself
-    env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    return subprocess.run(
-        [sys.executable, "-m", "load_tests", "cpu_peers", "--quick", *options],
-        cwd=ROOT,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return own_process.run("cpu_peers", "--quick", *options, without="OMP_NUM_THREADS")
 
 
 @pytest.mark.slow

@@ -1,7 +1,4 @@
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import psutil
@@ -9,6 +6,7 @@ import pytest
 
 from load_tests.__main__ import main
 from tests import ROOT
+from tests.load_tests import own_process
 from tests.load_tests.free_port import free_port
 
 
@@ -28,14 +26,7 @@ def test_the_real_server_is_timed_weighed_and_gone(tmp_path: Path) -> None:
     assert "port: 8000" in text
     config.write_text(text.replace("port: 8000", f"port: {port}"))
     words = ["startup", "--config", str(config), "--url", f"http://127.0.0.1:{port}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "load_tests", *words, "--output", str(tmp_path), "--log"],
-        cwd=ROOT,
-        env=os.environ | {"RAY_AUTH_MODE": "disabled", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = own_process.run(*words, "--output", str(tmp_path), "--log")
     assert done.returncode == 0, done.stdout + done.stderr
     (figures,) = (json.loads(path.read_text()) for path in tmp_path.glob("startup_*.json"))
     (life,) = figures["lives"]
