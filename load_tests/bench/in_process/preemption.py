@@ -155,7 +155,7 @@ class _SharedWorker(InlineExecutor):
 
     def __init__(self, worker: Worker, run_ahead: int) -> None:
         super().__init__(worker, run_ahead)
-        self._worker = worker
+        self._shared = worker
         self._rows = set[int]()
 
     def submit(self, plan: StepPlan) -> None:
@@ -166,7 +166,7 @@ class _SharedWorker(InlineExecutor):
 
     def close(self) -> None:
         """Release them."""
-        self._worker.execute(StepPlan(step=0, releases=int32(sorted(self._rows))))
+        self._shared.execute(StepPlan(step=0, releases=int32(sorted(self._rows))))
 
 
 def _one_run(config: EngineConfig, worker: Worker, works: list[Work]) -> PreemptingRun:
