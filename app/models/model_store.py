@@ -13,7 +13,8 @@ from pathlib import Path
 
 from app.models import bucket, embedded
 from app.models.cache_folder import default_cache
-from app.models.conversion.converted import converted, has_safetensors
+from app.models.checkpoint import has_weights
+from app.models.conversion.converted import converted
 from app.models.conversion.gguf_reader import SUFFIX
 from app.models.embedded import EMBEDDED
 from app.models.manifest import FILE_NAME, damaged_files
@@ -133,7 +134,7 @@ def _with_weights(fetch: Callable[[tuple[str, ...], str], Path], with_weights: b
     if not with_weights:
         return fetch(_TEXT_FILES, "texts")
     folder = fetch(_ALL_FILES, "all")
-    return folder if has_safetensors(folder) else fetch((*_TEXT_FILES, *_PICKLED_FILES), "pickled")
+    return folder if has_weights(folder) else fetch((*_TEXT_FILES, *_PICKLED_FILES), "pickled")
 
 
 def _snapshot(repo_id: str, revision: str | None, files: tuple[str, ...]) -> Path:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from app.models.built_folder import build_once
+from app.models.checkpoint import has_weights
 from app.models.conversion.gguf_model import convert_gguf
 from app.models.conversion.gguf_reader import gguf_files
 from app.models.conversion.pickled_weights import convert_pickled, pickled_files
@@ -45,7 +46,7 @@ def converted(model: Path, cache: Path, *, with_weights: bool = True) -> Path:
             lambda target, advance: convert_gguf(ggufs, target, advance, with_weights=with_weights),
         )
     tokenizer = [model / name for name in slow_tokenizer_files(model)]
-    weights = pickled_files(model) if with_weights and not has_safetensors(model) else []
+    weights = pickled_files(model) if with_weights and not has_weights(model) else []
     if not tokenizer and not weights:
         return model
 
@@ -60,11 +61,6 @@ def converted(model: Path, cache: Path, *, with_weights: bool = True) -> Path:
 
     used = [path for pattern in _SMALL_FILES for path in model.glob(pattern)]
     return _build([*used, *tokenizer, *weights], model, cache, with_weights, convert)
-
-
-def has_safetensors(folder: Path) -> bool:
-    """Whether a folder has weights that need no conversion."""
-    return any(folder.glob("*.safetensors"))
 
 
 def _build(

@@ -97,8 +97,6 @@ def _decoder(model: GgufModel) -> Json:
     head_dim = model.of_model("attention.key_length", rotated or split)
     config = {
         "hidden_act": "silu",
-        "attention_bias": "blk.0.attn_output.bias" in model.tensors,
-        "mlp_bias": "blk.0.ffn_down.bias" in model.tensors,
         "hidden_size": hidden_size,
         "intermediate_size": _same(model, "feed_forward_length"),
         "num_hidden_layers": _number(model, "block_count"),
@@ -110,6 +108,8 @@ def _decoder(model: GgufModel) -> Json:
         "rope_theta": _shortest(model.of_model("rope.freq_base", 10000.0)),
         "rope_scaling": _rope_scaling(model, head_dim),
     }
+    biases = {"attention_bias": "blk.0.attn_output.bias", "mlp_bias": "blk.0.ffn_down.bias"}
+    config |= {name: True for name, tensor in biases.items() if tensor in model.tensors}
     if rotated not in (None, head_dim):
         config["partial_rotary_factor"] = rotated / head_dim
     return config
@@ -149,6 +149,7 @@ def _mixtral(model: GgufModel) -> Json:
 def _gemma(model: GgufModel) -> Json:
     """Gemma 2 and 3. Of each the 27B divides scores by another number than its head size has."""
     config: Json = {
+        "hidden_act": "gelu_pytorch_tanh",
         "hidden_activation": "gelu_pytorch_tanh",
         "sliding_window": _number(model, "attention.sliding_window"),
         "query_pre_attn_scalar": _number(model, "attention.key_length"),
@@ -245,7 +246,7 @@ def _rope_scaling(model: GgufModel, head_dim: int) -> Json | None:
 
 
 def _llama3_scaling(model: GgufModel, head_dim: int) -> Json:
-    """Find the parameters that gave the stored divisors of the frequencies; Llama 3 has one form."""
+    """Find the parameters that gave the stored divisors of frequencies, which Llama 3 has."""
     stored = np.array(_values(model, "rope_freqs.weight"), np.float64)
     theta = model.of_model("rope.freq_base", 10000.0)
     factor, original = float(stored.max()), 8192

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from gguf import GGUFReader, ReaderTensor
 
+from app.models.checkpoint import has_weights
 from engine.errors import ConfigError
 
 SUFFIX = ".gguf"
@@ -30,7 +31,7 @@ def gguf_files(model: Path) -> list[Path]:
     """
     if model.is_file():
         return _parts_of(model) if model.suffix == SUFFIX else []
-    if any(model.glob("*.safetensors")) or any(model.glob("pytorch_model*.bin")):
+    if has_weights(model) or any(model.glob("pytorch_model*.bin")):
         return []
     found = sorted(p for p in model.glob(f"*{SUFFIX}") if not p.name.startswith(_OTHER))
     first = [

@@ -85,7 +85,7 @@ def convert_pickled(folder: Path, target: Path, advance: Advance) -> None:
 
 
 def _wanted(folder: Path) -> Callable[[str], bool]:
-    """What is not redundant; config.json is read first, so that only what is served is converted."""
+    """What is not redundant; reading config.json first refuses what is not served."""
     model = read_model_config(folder)
     architecture = ARCHITECTURES[model.architecture]
     return lambda name: not architecture.is_redundant(model, architecture.canonical_name(name))
