@@ -92,9 +92,8 @@ def end_ids(model: GgufModel) -> Json:
 def _decoder(model: GgufModel) -> Json:
     num_heads = _same(model, "attention.head_count")
     hidden_size = _number(model, "embedding_length")
-    split = hidden_size // num_heads
-    rotated = model.of_model("rope.dimension_count")
-    head_dim = model.of_model("attention.key_length", rotated or split)
+    head_dim = model.of_model("attention.key_length", hidden_size // num_heads)
+    rotated = model.of_model("rope.dimension_count", head_dim)
     config = {
         "hidden_act": "silu",
         "hidden_size": hidden_size,
@@ -110,7 +109,7 @@ def _decoder(model: GgufModel) -> Json:
     }
     biases = {"attention_bias": "blk.0.attn_output.bias", "mlp_bias": "blk.0.ffn_down.bias"}
     config |= {name: True for name, tensor in biases.items() if tensor in model.tensors}
-    if rotated not in (None, head_dim):
+    if rotated != head_dim:
         config["partial_rotary_factor"] = rotated / head_dim
     return config
 

@@ -155,6 +155,7 @@ def _sentencepiece(model: GgufModel) -> Tokenizer:
     spaces = normalizers.Replace(" ", _SPACE)
     back = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     if _adds_space(model):
+        # behind a token that is never cut, too, as llama.cpp does
         tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), spaces])
         back.append(decoders.Strip(" ", 1, 0))
     else:
