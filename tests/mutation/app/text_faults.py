@@ -274,7 +274,7 @@ TEXT_FAULTS = [
         function=ChatTemplates.__init__,
         old="self._named.get(DEFAULT)",
         new="next(iter(self._named.values()), None)",
-        noticed_by="test_the_default_of_named_templates_is_used",
+        noticed_by="test_one_template_is_for_all",
     ),
     # vocabulary
     Fault(

@@ -108,6 +108,19 @@ def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
         convert_gguf([tmp_path / "model.gguf"], tmp_path, lambda done, total: None)
 
 
+def test_a_tensor_without_a_place_is_refused(tmp_path: Path) -> None:
+    tiny = TINY_GGUFS["llama"]
+    weights = published(tiny, tmp_path)
+    kept = {name: tensor for name, tensor in weights.items() if "layers.1.mlp.up" not in name}
+    write_tiny_gguf(tmp_path / "a.gguf", tiny, kept, GGMLQuantizationType.F32)
+    with pytest.raises(ConfigError, match=r"lacks the tensor 'blk\.1\.ffn_up\.weight'"):
+        convert_gguf([tmp_path / "a.gguf"], tmp_path, lambda done, total: None)
+    more = weights | {"model.layers.1.self_attn.q_proj.bias": torch.zeros(64)}
+    write_tiny_gguf(tmp_path / "b.gguf", tiny, more, GGMLQuantizationType.F32)
+    with pytest.raises(ConfigError, match=r"'blk\.1\.attn_q\.bias' has no place in a Llama"):
+        convert_gguf([tmp_path / "b.gguf"], tmp_path, lambda done, total: None)
+
+
 KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0")
 
 

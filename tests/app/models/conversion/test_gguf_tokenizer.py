@@ -16,7 +16,7 @@ from engine.errors import ConfigError
 from tests.app.models.conversion.gguf_files import MERGES, SPECIAL, tokens
 from tests.app.models.conversion.test_gguf_config import FakeModel
 
-TEXTS = ["hello the dog", "two  dogs\n\n\ntold", "é 日本 🎉\t", "the<end>dog", "12 the  "]
+TEXTS = ["hello the dog", "two  dogs\n\n\nshow", "é 日本 🎉\t", "the<end>dog", "12 the  "]
 
 
 def byte_level(pre: str, **more: Any) -> Any:
@@ -71,7 +71,7 @@ def test_a_beginning_is_added_where_the_file_or_its_kind_says() -> None:
 def sentencepiece_model() -> tuple[Any, sentencepiece.SentencePieceProcessor]:
     trained = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["hello the dog", "the hedge told the dog", "two dogs"] * 5),
+        sentence_iterator=iter(["hello the dog", "the hedge showed the dog", "two dogs"] * 5),
         model_writer=trained,
         vocab_size=310,
         model_type="bpe",

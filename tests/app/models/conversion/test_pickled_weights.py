@@ -102,6 +102,19 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
         pickled_files(tmp_path)
 
 
+def test_a_full_disk_is_noticed_before_a_file_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full:
+        free = 10
+
+    random_weights(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"not looked at")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: Full)
+    with pytest.raises(ConfigError, match="set cache_folder to another disk"):
+        converted(tmp_path, tmp_path / "out")
+
+
 class RunsCode:
     def __init__(self, path: Path) -> None:
         self.path = path

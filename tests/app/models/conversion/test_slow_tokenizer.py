@@ -35,7 +35,7 @@ def write_sentencepiece(folder: Path) -> Path:
     """A sentencepiece model as the LLaMA family has it: BPE with bytes."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["hello the dog", "the hedge told the dog", "two dogs"] * 5),
+        sentence_iterator=iter(["hello the dog", "the hedge showed the dog", "two dogs"] * 5),
         model_writer=model,
         vocab_size=300,
         model_type="bpe",
