@@ -15,7 +15,7 @@ from app.models import bucket, embedded
 from app.models.cache_folder import default_cache
 from app.models.checkpoint import has_weights
 from app.models.conversion.converted import converted
-from app.models.conversion.gguf_reader import SUFFIX
+from app.models.conversion.gguf_reader import SUFFIX, all_parts
 from app.models.embedded import EMBEDDED
 from app.models.manifest import FILE_NAME, damaged_files
 from engine.errors import ConfigError
@@ -24,7 +24,7 @@ _NAME = r"[A-Za-z0-9][\w.-]*"
 # a GGUF file may be named behind the repository that has it
 _HUB_ID = re.compile(rf"({_NAME}(?:/{_NAME})?)|({_NAME}/{_NAME})/([\w./-]+\.gguf)")
 # the name of a snapshot, or of what was converted from one
-_COMMIT = re.compile(r"([0-9a-f]{40})(-[0-9a-f]{12})?(-texts)?")
+_COMMIT = re.compile(r"([0-9a-f]{40})(-.+)?")
 # no code, which could run when loaded
 _TEXT_FILES = ("*.json", "*.jinja", "*.model", "merges.txt")
 _ALL_FILES = ("*.safetensors", *_TEXT_FILES)
@@ -107,7 +107,8 @@ def _fits(name: str, patterns: tuple[str, ...]) -> bool:
 def _fetch_from_bucket(url: str, cache: Path, with_weights: bool) -> Path:
     if url.endswith(SUFFIX):
         folder_url, _, name = url.rpartition("/")
-        return bucket.fetch(folder_url, cache, lambda n: n == name, name, needed=name) / name
+        parts = (all_parts(name),)
+        return bucket.fetch(folder_url, cache, lambda n: _fits(n, parts), name, needed=name) / name
 
     def fetch(files: tuple[str, ...], what: str) -> Path:
         return bucket.fetch(url, cache, lambda name: _fits(name, files), what)
@@ -121,7 +122,7 @@ def _fetch_from_hub(model: str, revision: str | None, with_weights: bool) -> Pat
         raise ConfigError(f"model {model!r}: there is no such folder, and it is not a hub id")
     repo_id, repo_of_file, file = match.groups()
     if file:
-        return _snapshot(repo_of_file, revision, (file,)) / file
+        return _snapshot(repo_of_file, revision, (all_parts(file),)) / file
     return _with_weights(lambda files, _: _snapshot(repo_id, revision, files), with_weights)
 
 

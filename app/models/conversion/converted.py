@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterable
@@ -23,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 # grows when a conversion changes: folders made before are built again
 _VERSION = 1
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _SMALL_FILES = ("*.json", "*.jinja", "additional_chat_templates/*.jinja")
 
 
@@ -71,7 +73,7 @@ def _build(
     convert: Callable[[Path, Advance], None],
 ) -> Path:
     digest = hashlib.sha256(os.fsencode(model)).hexdigest()[:12]
-    name = f"{model.stem if model.is_file() else model.name}-{digest}"
+    name = f"{_name(model)}-{digest}"
     folder = cache / "models" / (name if with_weights else f"{name}-texts")
 
     def build(target: Path) -> None:
@@ -87,6 +89,13 @@ def _build(
         )
 
     return build_once(folder, _state(sources), build)
+
+
+def _name(model: Path) -> str:
+    """Name a model after its folder or file, behind the commit if it is of the hub's cache."""
+    name = model.stem if model.is_file() else model.name
+    commit = next((part for part in model.parts[:-1] if _COMMIT.fullmatch(part)), None)
+    return f"{commit}-{name}" if commit else name
 
 
 def _state(sources: Iterable[Path]) -> str:

@@ -249,7 +249,7 @@ def _llama3_scaling(model: GgufModel, head_dim: int) -> Json:
     stored = np.array(_values(model, "rope_freqs.weight"), np.float64)
     theta = model.of_model("rope.freq_base", 10000.0)
     factor, original = float(stored.max()), 8192
-    lengths = 2 * np.pi * theta ** (np.arange(0, head_dim, 2, np.float64) / head_dim)
+    lengths = 2 * np.pi * theta ** (np.arange(0.0, head_dim, 2.0) / head_dim)
     smooth = np.clip((original / lengths - 1) / 3, 0, 1)
     if stored.shape != lengths.shape or not np.allclose(
         1 / ((1 - smooth) / factor + smooth), stored, rtol=1e-4

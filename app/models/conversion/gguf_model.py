@@ -158,7 +158,7 @@ class _Converted:
             values = np.ascontiguousarray(self._floats(), dtype="<f4")
         else:
             values = np.ascontiguousarray(self._turned(self._bfloat16()))
-        return memoryview(values.reshape(-1).view(np.uint8))
+        return values.reshape(-1).view(np.uint8).data
 
     def _floats(self) -> NDArray[np.float32]:
         return self._turned(self.packed.astype(np.float32) - np.float32(self.subtracted))

@@ -45,6 +45,11 @@ def gguf_files(model: Path) -> list[Path]:
     return _parts_of(first[0]) if first else []
 
 
+def all_parts(name: str) -> str:
+    """Return the pattern of the files that a model consists of, of which `name` is one."""
+    return re.sub(r"-\d{5}-of-(\d{5})\.gguf$", r"-*-of-\1.gguf", name)
+
+
 def _parts_of(path: Path) -> list[Path]:
     part = _PART.fullmatch(path.name)
     if part is None:

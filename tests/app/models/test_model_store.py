@@ -161,7 +161,8 @@ def test_a_converted_hub_model_keeps_its_commit(
 def test_a_gguf_file_is_named_by_its_path_its_address_or_behind_its_repository(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = tmp_path / "store" / "m.gguf"
+    commit = "0" * 40
+    source = tmp_path / commit / "m.gguf"
     source.parent.mkdir()
     write_gguf(source)
     asked: list[tuple[str, list[str]]] = []
@@ -175,6 +176,7 @@ def test_a_gguf_file_is_named_by_its_path_its_address_or_behind_its_repository(
         folder = resolve(model, tmp_path / "cache")
         check_weights(folder, read_model_config(folder))
     assert asked == [("org/name", ["m.gguf"])]
+    assert commit_of("org/name/m.gguf", folder) == commit
 
 
 def test_only_folders_of_this_machine_are_local(tmp_path: Path) -> None:

@@ -117,8 +117,8 @@ def test_factors_of_long_and_short_texts_become_lists() -> None:
     config = config_of(
         "phi3",
         {"qwen2.rope.dimension_count": 32, "qwen2.rope.scaling.original_context_length": 16},
-        rope_factors_long__weight=Tensor(2, data=np.float32([1.5, 2])),
-        rope_factors_short__weight=Tensor(2, data=np.float32([1, 1.1])),
+        rope_factors_long__weight=Tensor(2, data=np.array([1.5, 2], np.float32)),
+        rope_factors_short__weight=Tensor(2, data=np.array([1, 1.1], np.float32)),
     )
     assert config["rope_scaling"] == {
         "rope_type": "longrope", "long_factor": [1.5, 2.0], "short_factor": [1.0, 1.1],

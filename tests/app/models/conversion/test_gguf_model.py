@@ -183,7 +183,7 @@ def test_blocks_of_256_are_what_transformers_unpacks(kind: str) -> None:
     _, block_bytes = GGML_QUANT_SIZES[ggml]
     blocks = np.random.default_rng(0).integers(0, 256, (3, 2, block_bytes), np.uint8)
     # scales are float16, and none of them is NaN
-    scales = np.frombuffer(np.float16([0.01, 0.02]).tobytes(), np.uint8)
+    scales = np.frombuffer(np.array([0.01, 0.02], np.float16).tobytes(), np.uint8)
     if kind == "Q6_K":
         blocks[..., -2:] = scales[:2]
     else:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from app.models.conversion.gguf_reader import GgufModel, gguf_files
+from app.models.conversion.gguf_reader import GgufModel, all_parts, gguf_files
 from engine.errors import ConfigError
 from tests.app.models.conversion.gguf_files import TEMPLATE, write_gguf
 
@@ -41,6 +41,11 @@ def test_parts_belong_together(tmp_path: Path) -> None:
     paths[0].unlink()
     with pytest.raises(ConfigError, match="lacks the first part"):
         gguf_files(tmp_path)
+
+
+def test_a_pattern_names_all_parts() -> None:
+    assert all_parts("Q8/m-00001-of-00003.gguf") == "Q8/m-*-of-00003.gguf"
+    assert all_parts("m.gguf") == "m.gguf"
 
 
 def test_metadata_is_read_by_name(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_copies_of_the_embedding_and_views_take_no_space_twice(tmp_path: Path) -
 def sharded(folder: Path) -> Weights:
     weights = random_weights(folder)
     names = sorted(weights)
-    index = {}
+    index: dict[str, str] = {}
     for number, part in enumerate((names[::2], names[1::2]), start=1):
         file = f"pytorch_model-{number:05}-of-00002.bin"
         torch.save({name: weights[name] for name in part}, folder / file)
