@@ -4,7 +4,7 @@ import hashlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -147,10 +147,16 @@ def api_settings(config: AppConfig, engine: EngineConfig) -> ApiSettings:
         max_answer_items=config.limits.max_answer_items,
         max_held_bytes=int(config.limits.max_held_mib * (1 << 20)),
         max_client_held_bytes=int(config.limits.max_client_held_mib * (1 << 20)),
-        sampling_defaults=read_sampling_defaults(Path(engine.model_path)),
+        sampling_defaults=_sampling_defaults(config, engine),
         cors_origins=config.cors_origins,
         api_key_sha256=_read_api_keys(config.api_keys_file),
     )
+
+
+def _sampling_defaults(config: AppConfig, engine: EngineConfig) -> Mapping[str, float]:
+    if config.generation_config == "ignore":
+        return {}
+    return read_sampling_defaults(Path(engine.model_path))
 
 
 def _read_api_keys(path: Path | None) -> tuple[bytes, ...]:

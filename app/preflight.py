@@ -26,7 +26,7 @@ from engine.model_config import read_model_config
 def check(config: AppConfig, *, with_weights: bool = True) -> EngineConfig:
     """Check options, model folder and machine; fetch what is needed of the model.
 
-    torch is not imported and no weight is read.
+    torch is not imported and no weight is read, but where a model has to be converted.
 
     Args:
         with_weights: False where no engine will run: weights in a bucket or in the hub are not
@@ -43,10 +43,14 @@ def check(config: AppConfig, *, with_weights: bool = True) -> EngineConfig:
         config.model, config.cache_folder, revision=config.revision, with_weights=with_weights
     )
     model = read_model_config(folder)
-    read_sampling_defaults(folder)
+    if config.generation_config == "use":
+        read_sampling_defaults(folder)
     engine = to_engine_config(config, folder, model)
     if not (folder / "tokenizer.json").exists():
-        raise ConfigError(f"{folder} has no tokenizer.json; convert its tokenizer to that format")
+        raise ConfigError(
+            f"{folder} has no tokenizer.json, tokenizer.model, or vocab.json and merges.txt; "
+            "convert its tokenizer to one of them"
+        )
     if with_weights or (has_files and has_weights(folder)):
         check_weights(folder, model)
     if engine.device == "cpu" and engine.placement_strategy == "STRICT_PACK":

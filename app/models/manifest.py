@@ -8,11 +8,11 @@ FILE_NAME = "manifest.json"
 
 
 def write_manifest(folder: Path, *, source: str) -> None:
-    """Record the files of `folder` and where they came from."""
+    """Record the files of `folder`, but for links to others, and where they came from."""
     files = {
         path.name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
         for path in sorted(folder.iterdir())
-        if path.is_file() and path.name != FILE_NAME
+        if path.is_file() and not path.is_symlink() and path.name != FILE_NAME
     }
     text = json.dumps({"source": source, "files": files}, indent=2)
     (folder / FILE_NAME).write_text(text + "\n", encoding="utf-8")

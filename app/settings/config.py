@@ -128,8 +128,9 @@ class AppConfig(BaseModel):
     model_config = _STRICT
 
     model: str = option(
-        "`embedded` (SmolLM2-135M-Instruct), a local folder, a folder in a bucket such as "
-        "`gs://bucket/folder`, or a Hugging Face hub id",
+        "`embedded` (SmolLM2-135M-Instruct), a local folder or GGUF file, one in a bucket such as "
+        "`gs://bucket/folder`, or a Hugging Face hub id, with the name of a GGUF file behind it if "
+        "that is wanted: `org/name/file.gguf`",
         default=EMBEDDED,
         min_length=1,
     )
@@ -160,6 +161,11 @@ class AppConfig(BaseModel):
         "has other devices than the workers",
     )
     load_format: LoadFormat = engine_option("load_format")
+    generation_config: Literal["use", "ignore"] = option(
+        "whether the sampling parameters in the model's generation_config.json are defaults of "
+        "requests; the ends of answers that it names count either way",
+        default="use",
+    )
     tensor_parallel_size: int = engine_option("tensor_parallel_size")
     placement_strategy: PlacementStrategy = engine_option("placement_strategy")
     block_size: int = engine_option("block_size")
@@ -249,7 +255,7 @@ class AppConfig(BaseModel):
     num_threads: int = engine_option("num_threads")
     compiled_kernels: bool = engine_option("compiled_kernels")
     cache_folder: _FolderOption = option(
-        "where the embedded model and those of buckets are kept",
+        "where the embedded model, those of buckets and converted ones are kept",
         default_factory=default_cache,
         shown="`$XDG_CACHE_HOME/pagoda`, or `~/.cache/pagoda`",
     )
@@ -286,6 +292,8 @@ class AppConfig(BaseModel):
         if is_url(self.model):
             return PurePosixPath(self.model).name
         folder = Path(self.model).expanduser()
+        if folder.is_file():
+            return folder.stem
         return folder.resolve().name if folder.exists() else self.model
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from tokenizers import AddedToken, Encoding
 from tokenizers import Tokenizer as Backend
 
-from app.text.chat_template import ChatTemplate
+from app.text.chat_templates import DEFAULT, ChatTemplates, read_chat_templates
 from app.text.control_tokens import ControlTokens
 from app.text.vocabulary import Vocabulary
 from engine.errors import ConfigError, InvalidRequest
@@ -28,11 +28,14 @@ class Tokenizer:
     Args:
         backend: from tokenizer.json.
         special_tokens: spellings by name (`bos_token`, ...), as the chat template sees them.
-        chat_template: Jinja source, or None for a model without one.
+        chat_template: Jinja source, or sources by name, or None for a model without one.
     """
 
     def __init__(
-        self, backend: Backend, special_tokens: Mapping[str, str], chat_template: str | None
+        self,
+        backend: Backend,
+        special_tokens: Mapping[str, str],
+        chat_template: str | Mapping[str, str] | None,
     ) -> None:
         # settings of training, which would cut or lengthen prompts without an error
         backend.no_truncation()
@@ -42,14 +45,14 @@ class Tokenizer:
         self._control = ControlTokens(self.vocabulary.special_texts.values())
         self._marked, self._ids_of_marked = _with_marks(backend, self._control.marks)
         self._bos_id = backend.token_to_id(special_tokens.get("bos_token", ""))
-        self._template = (
-            None if chat_template is None else ChatTemplate(chat_template, special_tokens)
-        )
+        if isinstance(chat_template, str):
+            chat_template = {DEFAULT: chat_template}
+        self._templates = ChatTemplates(chat_template or {}, special_tokens)
         self.end_ids = self._ends(special_tokens.get("eos_token", ""))
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":
-        """Read tokenizer.json, tokenizer_config.json and chat_template.jinja of a model folder.
+        """Read tokenizer.json, tokenizer_config.json and the chat templates of a model folder.
 
         Raises:
             ConfigError: if the tokenizer is missing, damaged or of a kind that is not supported.
@@ -65,7 +68,7 @@ class Tokenizer:
             raise ConfigError(f"{path} cannot be read: {error}") from error
         config = _read_json(folder / "special_tokens_map.json")
         config |= _read_json(folder / "tokenizer_config.json")
-        return cls(backend, _special_tokens(config), _chat_template(folder, config))
+        return cls(backend, _special_tokens(config), read_chat_templates(folder, config))
 
     def min_tokens(self, num_characters: int) -> int:
         """Return a lower bound of the number of tokens of a text of this length."""
@@ -87,10 +90,11 @@ class Tokenizer:
         Raises:
             InvalidRequest: if the model has no chat template or its template refuses the messages.
         """
-        if self._template is None:
+        template = self._templates.choose(has_tools=False, has_documents=False)
+        if template is None:
             raise InvalidRequest("this model has no chat template; use /v1/completions")
         disguise = self._control.disguise()
-        text = self._template.render(
+        text = template.render(
             [disguise.message(message) for message in messages],
             add_generation_prompt=add_generation_prompt,
         )
@@ -152,8 +156,8 @@ class Tokenizer:
 
     def _ends(self, eos_token: str) -> tuple[int, ...]:
         ends = [self._backend.token_to_id(eos_token)]
-        if self._template is not None:
-            behind = self._template.end_of_answer().lstrip()
+        if self._templates.default is not None:
+            behind = self._templates.default.end_of_answer().lstrip()
             first = _encode(self._backend, behind, add_special_tokens=False)[:1]
             added = self._backend.get_added_tokens_decoder()
             ends += [token for token in first if token in added]
@@ -236,14 +240,3 @@ def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
         if name.endswith("_token") and isinstance(text, str):
             tokens[name] = text
     return tokens
-
-
-def _chat_template(folder: Path, config: dict[str, Any]) -> str | None:
-    path = folder / "chat_template.jinja"
-    if path.is_file():
-        return path.read_text(encoding="utf-8")
-    template = config.get("chat_template")
-    if isinstance(template, list):
-        named = {option["name"]: option["template"] for option in template}
-        template = named.get("default")
-    return template

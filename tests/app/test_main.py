@@ -82,6 +82,18 @@ def test_the_folder_s_sampling_defaults_are_the_api_s(
     assert caplog.records[-1].getMessage() == "sampling_defaults temperature=0.6 top_k=1"
 
 
+def test_sampling_defaults_of_a_folder_can_be_ignored_but_not_its_ends(tmp_path: Path) -> None:
+    write_model(tmp_path)
+    byte_level_backend().save(str(tmp_path / "tokenizer.json"))
+    bad_and_good = {"top_p": 7, "eos_token_id": [3, 4]}
+    (tmp_path / "generation_config.json").write_text(json.dumps(bad_and_good))
+    args = {"model": str(tmp_path), "device": "cpu", "kv_cache_gib": 0.01}
+    config = parse_config(args | {"generation_config": "ignore"})
+    engine = check(config)
+    assert api_settings(config, engine).sampling_defaults == {}
+    assert engine.model.eos_token_ids == (3, 4)
+
+
 def test_an_end_without_a_row_in_the_embedding_is_none(tmp_path: Path) -> None:
     write_model(tmp_path, eos_token_id=0, vocab_size=2)
     byte_level_backend().save(str(tmp_path / "tokenizer.json"))

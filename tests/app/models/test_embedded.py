@@ -13,7 +13,7 @@ from app.models.manifest import file_sha256
 from engine.errors import ConfigError
 from engine.model_config import read_model_config
 from tests import ROOT
-from tests.app.models.gguf_files import write_gguf
+from tests.app.models.conversion.gguf_files import write_gguf
 
 TINY = PackagedModel(
     name="tiny",

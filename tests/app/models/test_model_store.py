@@ -3,12 +3,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from app.models.checkpoint import check_weights
 from app.models.manifest import write_manifest
 from app.models.model_store import commit_of, is_local, resolve, verify
 from engine.errors import ConfigError
+from engine.model_config import read_model_config
 from tests import ROOT
 from tests.app.models.checkpoints import write_model
+from tests.app.models.conversion.gguf_files import write_gguf
+from tests.app.models.conversion.test_pickled_weights import random_weights
 
 
 def test_a_folder_that_exists_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,6 +122,61 @@ def test_weights_are_fetched_only_where_they_are_needed(
     folder = resolve(f"file://{bucket}", tmp_path / "cache", with_weights=with_weights)
     assert (folder / "model.safetensors").exists() == with_weights
     assert (folder / "config.json").read_bytes() == (bucket / "config.json").read_bytes()
+
+
+def test_pickled_weights_are_fetched_only_where_there_are_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = write_model(tmp_path / "store")
+    (store / "pytorch_model.bin").write_bytes(b"superfluous")
+    folder = resolve(f"file://{store}", tmp_path / "cache")
+    assert not (folder / "pytorch_model.bin").exists()
+    (store / "model.safetensors").unlink()
+    torch.save(random_weights(store), store / "pytorch_model.bin")
+    folder = resolve(f"file://{store}", tmp_path / "other")
+    check_weights(folder, read_model_config(folder))
+    asked: list[list[str]] = []
+
+    def snapshot_download(repo_id: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+        asked.append(allow_patterns)
+        return str(store)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    resolve("org/name", tmp_path / "cache")
+    assert ["pytorch_model*.bin" in patterns for patterns in asked] == [False, True]
+
+
+def test_a_converted_hub_model_keeps_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = tmp_path / ("0" * 40)
+    torch.save(random_weights(snapshot), snapshot / "pytorch_model.bin")
+    (snapshot / "tokenizer.json").write_text("{}")
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *args, **kw: str(snapshot))
+    folder = resolve("org/name", tmp_path / "cache")
+    assert folder.parent == tmp_path / "cache" / "models"
+    assert commit_of("org/name", folder) == "0" * 40
+
+
+def test_a_gguf_file_is_named_by_its_path_its_address_or_behind_its_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = "0" * 40
+    source = tmp_path / commit / "m.gguf"
+    source.parent.mkdir()
+    write_gguf(source)
+    asked: list[tuple[str, list[str]]] = []
+
+    def snapshot_download(repo_id: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+        asked.append((repo_id, allow_patterns))
+        return str(source.parent)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    for model in (str(source), f"file://{source}", "org/name/m.gguf"):
+        folder = resolve(model, tmp_path / "cache")
+        check_weights(folder, read_model_config(folder))
+    assert asked == [("org/name", ["m.gguf"])]
+    assert commit_of("org/name/m.gguf", folder) == commit
 
 
 def test_only_folders_of_this_machine_are_local(tmp_path: Path) -> None:

@@ -115,6 +115,8 @@ def test_the_served_name_follows_the_model(tmp_path: Path) -> None:
     folder.mkdir()
     assert parse_config({}).model_id == "SmolLM2-135M-Instruct"
     assert parse_config({"model": str(folder)}).model_id == "my-model"
+    (folder / "some.Q8_0.gguf").touch()
+    assert parse_config({"model": str(folder / "some.Q8_0.gguf")}).model_id == "some.Q8_0"
     assert parse_config({"model": "org/name"}).model_id == "org/name"
     assert parse_config({"model": "org/name", "served_model_name": "n"}).model_id == "n"
 

@@ -5,7 +5,10 @@ from app.command.ports import _holder, _is_free, _needed
 from app.command.ray_node import RayNode, joined_node
 from app.command.signals import EndingSignals
 from app.models.bucket import _update, fetch
-from app.models.model_store import commit_of, resolve
+from app.models.built_folder import _build, _is_current
+from app.models.conversion.gguf_model import GgufWeights
+from app.models.conversion.pickled_weights import _load, convert_pickled
+from app.models.model_store import _with_weights, commit_of
 from app.preflight import check
 from tests.mutation.mutant import Fault
 
@@ -105,17 +108,73 @@ COMMAND_FAULTS = [
     ),
     Fault(
         what="a node without engine fetches weights",
-        function=resolve,
-        old="_ALL_FILES if with_weights else _TEXT_FILES",
-        new="_ALL_FILES",
+        function=_with_weights,
+        old="if not with_weights:",
+        new="if False:",
         noticed_by="test_weights_are_fetched_only_where_they_are_needed",
     ),
     Fault(
         what="a folder of the hub's cache is asked of the hub",
         function=commit_of,
-        old="_is_of_hub(model) and ",
+        old=" and _is_of_hub(model)",
         new="",
         noticed_by="test_only_what_came_from_the_hub_has_a_commit",
+    ),
+    Fault(
+        what="pickled weights are fetched beside safetensors",
+        function=_with_weights,
+        old="folder if has_weights(folder) else ",
+        new="",
+        noticed_by="test_pickled_weights_are_fetched_only_where_there_are_no_others",
+    ),
+    Fault(
+        what="code in pickled weights is run",
+        function=_load,
+        old="weights_only=True",
+        new="weights_only=False",
+        noticed_by="test_code_in_a_file_is_never_run",
+    ),
+    Fault(
+        what="a changed source is served as it was converted before",
+        function=_is_current,
+        old="recorded == source and ",
+        new="",
+        noticed_by="test_it_is_built_once_and_again_when_its_source_changed",
+    ),
+    Fault(
+        what="a folder is built in its place",
+        function=_build,
+        old="build(partial)",
+        new="folder.mkdir(exist_ok=True); build(folder)",
+        noticed_by="test_a_build_that_fails_leaves_nothing_and_the_old_folder_in_use",
+    ),
+    Fault(
+        what="the disk is filled before its space is looked at",
+        function=convert_pickled,
+        old="check_disk_space(target, total)",
+        new="pass",
+        noticed_by="test_a_full_disk_is_noticed_before_a_file_is_read",
+    ),
+    Fault(
+        what="rows of heads stay as llama.cpp orders them",
+        function=GgufWeights._converted,
+        old="_unpermuted(packed, heads)",
+        new="packed",
+        noticed_by="test_every_family_gets_back_what_was_published",
+    ),
+    Fault(
+        what="norms keep the 1 that was added to them",
+        function=GgufWeights._converted,
+        old="self._family.has_shifted_norms and",
+        new="False and",
+        noticed_by="test_every_family_gets_back_what_was_published",
+    ),
+    Fault(
+        what="a tensor that config.json has no place for is dropped",
+        function=GgufWeights.tensors,
+        old="if unused:",
+        new="if False:",
+        noticed_by="test_a_tensor_without_a_place_is_refused",
     ),
     Fault(
         what="weights of a local folder are not checked where none are fetched",

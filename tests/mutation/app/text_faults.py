@@ -2,6 +2,7 @@
 
 from app.text.beam_text import BeamTexts, _Node
 from app.text.chat_template import ChatTemplate, _to_json
+from app.text.chat_templates import ChatTemplates
 from app.text.choice_text import ChoiceText
 from app.text.control_tokens import ControlTokens, Disguise
 from app.text.detokenizer import Detokenizer
@@ -9,7 +10,7 @@ from app.text.prompt_text import PromptText, _pieces, _unscored
 from app.text.stop_matcher import StopMatcher
 from app.text.stop_pattern import StopPatternMaker
 from app.text.text_options import TextOptions
-from app.text.tokenizer import Tokenizer, _chat_template
+from app.text.tokenizer import Tokenizer
 from app.text.vocabulary import Vocabulary, _Spelling
 from tests.mutation.mutant import Fault
 
@@ -270,10 +271,10 @@ TEXT_FAULTS = [
     ),
     Fault(
         what="the first of several chat templates is taken",
-        function=_chat_template,
-        old='named.get("default")',
-        new="next(iter(named.values()))",
-        noticed_by="test_the_default_of_named_templates_is_used",
+        function=ChatTemplates.__init__,
+        old="self._named.get(DEFAULT)",
+        new="next(iter(self._named.values()), None)",
+        noticed_by="test_one_template_is_for_all",
     ),
     # vocabulary
     Fault(

@@ -31,7 +31,7 @@ def write_gguf(path: Path, *, pre: str = "smollm", tied: bool = True) -> None:
     writer.add_rope_freq_base(100000.0)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(vocab_size)
-    _add_tokenizer(writer, pre)
+    add_tokenizer(writer, pre)
     for name, shape in _shapes(vocab_size, tied).items():
         _add_tensor(writer, name, shape)
     writer.write_header_to_file()
@@ -40,7 +40,7 @@ def write_gguf(path: Path, *, pre: str = "smollm", tied: bool = True) -> None:
     writer.close()
 
 
-def _add_tokenizer(writer: gguf.GGUFWriter, pre: str) -> None:
+def add_tokenizer(writer: gguf.GGUFWriter, pre: str) -> None:
     names = tokens()
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre)
