@@ -70,10 +70,8 @@ def read_norm(
         eps /= spec.residual_multiplier**2
     factor = spec.logit_multiplier if role == "final_norm" else 1.0
     if spec.norm == "layer":
-        bias = parameters.whole(role, "bias", layer)
-        if factor != 1.0:
-            weight, bias = weight.float() * factor, bias.float() * factor
-        return LayerNorm(weight, bias, eps, backend)
+        assert factor == 1.0, "no family has layer norms and a multiplier of logits"
+        return LayerNorm(weight, parameters.whole(role, "bias", layer), eps, backend)
     return RmsNorm(gains(weight, spec.norm_gain, factor), eps, backend)
 
 

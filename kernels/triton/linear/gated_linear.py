@@ -101,7 +101,9 @@ def gated_product(x: Tensor, weight: Tensor, tile: Tile) -> Tensor:
 class TritonGatedLinear:
     """See `kernels.backend.KernelBackend.make_gated_linear`."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, activation: Activation) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None = None, activation: Activation = "silu"
+    ) -> None:
         """Take a weight [2 * intermediate, in_features]: gate, then up."""
         self._weight = weight
         self._linear = TritonLinear(weight, bias)

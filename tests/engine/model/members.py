@@ -76,12 +76,13 @@ MEMBERS: dict[str, Member] = {
          "mscale_all_dim": 1.0}},
     ),
     "mistral3": _wrapped(hf.Mistral3Config, hf.Mistral3ForConditionalGeneration, hf.MistralConfig),
-    "phi3": (hf.Phi3Config, hf.Phi3ForCausalLM, {}),
+    "phi3": (hf.Phi3Config, hf.Phi3ForCausalLM, {"pad_token_id": None}),
     "phi3_longrope": (
         hf.Phi3Config,
         hf.Phi3ForCausalLM,
         {"rope_parameters": _LONGROPE | {"partial_rotary_factor": 0.75},
-         "original_max_position_embeddings": 64, "tie_word_embeddings": True},
+         "original_max_position_embeddings": 64, "tie_word_embeddings": True,
+         "pad_token_id": None},
     ),
     "olmo2": (hf.Olmo2Config, hf.Olmo2ForCausalLM, {}),
     "olmo3": (
@@ -115,8 +116,8 @@ MEMBERS: dict[str, Member] = {
         hf.SmolLM3ForCausalLM,
         {"no_rope_layer_interval": 2, "pad_token_id": None},
     ),
-    "glm": (hf.GlmConfig, hf.GlmForCausalLM, {"head_dim": 16, "pad_token_id": None}),
-    "glm4": (hf.Glm4Config, hf.Glm4ForCausalLM, {"head_dim": 16, "pad_token_id": None}),
+    "glm": (hf.GlmConfig, hf.GlmForCausalLM, {"head_dim": 16, "pad_token_id": None, "eos_token_id": [5]}),
+    "glm4": (hf.Glm4Config, hf.Glm4ForCausalLM, {"head_dim": 16, "pad_token_id": None, "eos_token_id": [5]}),
     "stablelm": (hf.StableLmConfig, hf.StableLmForCausalLM, {"use_qkv_bias": True}),
     "starcoder2": (hf.Starcoder2Config, hf.Starcoder2ForCausalLM, {"sliding_window": None}),
 }  # fmt: skip
