@@ -2,6 +2,7 @@
 
 import math
 import random
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +11,18 @@ import torch
 from torch import Tensor
 
 from app.models.checkpoint import check_weights
+from engine.errors import ConfigError
+from engine.model.loader import load_model
+from engine.model.parallel import TensorParallel
 from engine.types import StepResult
 from engine.worker.worker import Worker, load_worker
+from kernels.reference import ReferenceBackend
 from tests.engine.model.members import MEMBERS
-from tests.engine.model.tiny import VOCAB_SIZE, TinyModel, save_tiny
+from tests.engine.model.thread_ranks import thread_ranks
+from tests.engine.model.tiny import NAMES, VOCAB_SIZE, TinyModel, save_tiny
+from tests.engine.whole.engine_run import RECOMPUTE, SWAP, SWAP_BYTES, run
 from tests.engine.worker.plans import GREEDY, Driver
+from tests.kernels.batches import make_layout
 
 # every logit can be read through the log-probabilities of all tokens
 _ALL_LOGPROBS = replace(GREEDY, num_logprobs=VOCAB_SIZE)
@@ -49,3 +57,74 @@ def test_every_logit_equals_transformers(name: str, tmp_path: Path) -> None:
     torch.testing.assert_close(_logprobs(results), expected, atol=1e-4, rtol=0)
     # what is most likely after each token was chosen, so that transformers goes on in the same way
     assert row.output == expected.argmax(dim=1).tolist()
+
+
+# what differs most from LLaMA; all others take longer than every run of the tests may
+_QUICK = ("qwen3", "gemma2", "olmo2", "smollm3")
+_ALL = [
+    name if name in _QUICK else pytest.param(name, marks=pytest.mark.slow) for name in MEMBERS
+]
+
+
+@pytest.mark.parametrize("mode", ["recompute", "swap"])
+@pytest.mark.parametrize("name", _ALL)
+def test_preempted_requests_with_shared_prefixes_choose_as_transformers(
+    name: str, mode: str, tmp_path: Path
+) -> None:
+    tiny = save_tiny(name, tmp_path)
+    shared = random.Random(1).choices(range(VOCAB_SIZE), k=16)
+    prompts = [shared + list(range(10 * index, 13 * index + 1)) for index in range(1, 4)]
+    # the three grow to 150 tokens in all, the pool holds 88
+    engine = run(
+        tiny,
+        prompts,
+        replace(GREEDY, max_tokens=30),
+        block_size=4,
+        num_blocks=22,
+        max_model_len=80,
+        max_num_batched_tokens=9,
+        preemption=SWAP if mode == "swap" else RECOMPUTE,
+        swap_bytes=SWAP_BYTES,
+    )
+    assert engine.stats is not None
+    assert engine.stats.num_cached_tokens > 0
+    assert engine.num_preempted[mode == "swap"] > 0
+    for index, prompt in enumerate(prompts):
+        output = engine.reported[index, 0].tokens
+        assert output == _most_likely(tiny, prompt, output)
+
+
+def _most_likely(tiny: TinyModel, prompt: list[int], output: list[int]) -> list[int]:
+    """What transformers holds for most likely at each place of an output."""
+    logprobs = tiny.logprobs([*prompt, *output[:-1]])[len(prompt) - 1 :]
+    return logprobs.argmax(dim=1).tolist()
+
+
+# with four ranks, two hold the same key-value head
+@pytest.mark.parametrize(
+    ("name", "num_ranks"),
+    [*((name, 2) for name in (*NAMES, *MEMBERS)), ("qwen3", 4), ("olmo2", 4), ("glm4", 4)],
+)
+def test_ranks_compute_what_one_does(name: str, num_ranks: int, tmp_path: Path) -> None:
+    tiny = save_tiny(name, tmp_path)
+    backend = ReferenceBackend(torch.device("cpu"), torch.float32)
+
+    def logits(parallel: TensorParallel) -> Tensor:
+        model = load_model(tiny.config(), backend, parallel)
+        shape = tiny.config().model
+        layout = make_layout([[1, 0], [2]], [(9, 9), (5, 5)], 8)
+        kv = torch.zeros(3, shape.num_layers, 2, model.num_kv_heads, 8, shape.head_dim)
+        with torch.inference_mode():
+            return model.forward(torch.arange(14), kv, layout)
+
+    expected = logits(TensorParallel())
+    with ThreadPoolExecutor(num_ranks) as pool:
+        for rank in pool.map(logits, thread_ranks(num_ranks)):
+            torch.testing.assert_close(rank, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["mistral_window", "olmo3", "gemma3"])
+def test_contexts_beyond_a_window_are_refused(name: str, tmp_path: Path) -> None:
+    tiny = save_tiny(name, tmp_path)
+    with pytest.raises(ConfigError, match="max_model_len 257 is above the sliding window of 256"):
+        load_worker(tiny.config(max_model_len=257))
