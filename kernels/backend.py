@@ -12,7 +12,6 @@ from torch import Tensor
 
 from kernels.batch import BatchColumns, BatchLayout, GatheredBatch, Sampled, SamplingColumns
 
-
 Activation = Literal["silu", "gelu", "relu"]
 
 
@@ -214,7 +213,7 @@ class KernelBackend(Protocol):
         ...
 
     def softcap(self, logits: Tensor, cap: float) -> Tensor:
-        """cap * tanh(logits / cap), IN PLACE; returns the logits."""
+        """Cap * tanh(logits / cap), IN PLACE; returns the logits."""
         ...
 
     def relu(self, x: Tensor) -> Tensor:

@@ -179,8 +179,8 @@ class ReferenceBackend:
 
     def mean_squares(self, x: Tensor, first: int, second: int) -> Tensor:
         """Sum in float32."""
-        parts = x[:, : first + second].float().square().split([first, second], dim=1)
-        return torch.stack([part.mean(dim=1) for part in parts], dim=1)
+        squares = x[:, : first + second].float().square()
+        return torch.stack((squares[:, :first].mean(1), squares[:, first:].mean(1)), dim=1)
 
     def prepare(self, layout: BatchLayout, _kv: Tensor) -> BatchLayout:
         """Return the layout as it is: the reference needs no plan."""

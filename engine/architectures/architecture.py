@@ -49,6 +49,7 @@ class Architecture:
         refine: reads the family's own fields.
         ships_code: whether folders of the publisher name code that is older than transformers' own
             and computes the same; it is never run.
+        listed: what `refine` reads, in words for docs/models.md.
     """
 
     name: str
@@ -60,10 +61,11 @@ class Architecture:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     spellings: Mapping[str, str] = field(default_factory=lambda: {"norm_eps": "rms_norm_eps"})
     activations: tuple[str, ...] = ("silu",)
-    spec: ModelSpec = ModelSpec()
-    pattern: LayerPattern | None = LayerPattern()
+    spec: ModelSpec = field(default_factory=ModelSpec)
+    pattern: LayerPattern | None = field(default_factory=LayerPattern)
     refine: Callable[[Fields, ModelSpec], ModelSpec] = unchanged
     ships_code: bool = False
+    listed: str = ""
 
     def parse(self, config: Json) -> ModelConfig:
         """Read config.json, all but the ids that end a sequence.
@@ -84,7 +86,7 @@ class Architecture:
             num_layers=fields.size("num_hidden_layers"),
             num_heads=num_heads,
             num_kv_heads=fields.size("num_key_value_heads", num_heads),
-            head_dim=fields.size("head_dim", hidden_size // num_heads),
+            head_dim=_head_dim(fields, hidden_size, num_heads),
             max_position=fields.size("max_position_embeddings"),
             norm_eps=fields.number("norm_eps"),
             tie_embeddings=fields.flag("tie_word_embeddings"),
@@ -118,6 +120,12 @@ class Architecture:
         is_copy = model.tie_embeddings and name == f"{self.names['head']}.weight"
         is_other_part = name.removeprefix("model.").startswith(_NOT_TEXT)
         return is_copy or is_other_part or name.endswith(_BUFFERS)
+
+
+def _head_dim(fields: Fields, hidden_size: int, num_heads: int) -> int:
+    if fields.value("head_dim") is None and hidden_size % num_heads:
+        raise ConfigError(f"hidden size {hidden_size} is not a multiple of {num_heads} heads")
+    return fields.size("head_dim", hidden_size // num_heads)
 
 
 def _check_heads(model: ModelConfig) -> None:

@@ -47,9 +47,10 @@ class Fields:
         spelling = self._spelling(name)
         given = {key: self._config[key] for key in (spelling, name) if key in self._config}
         self._read.update(given)
-        if len(given) == 2 and given[spelling] != given[name]:
+        values = [value for value in given.values() if value is not None]
+        if values[1:] not in ([], values[:1]):
             raise ConfigError(f"{spelling} {given[spelling]!r} and {name} {given[name]!r} differ")
-        value = given.get(spelling, given.get(name, self._defaults.get(name)))
+        value = self._defaults.get(name) if not given else values[0] if values else None
         return default if value is None else value
 
     def size(self, name: str, default: int | None = None) -> int:

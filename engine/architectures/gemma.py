@@ -12,7 +12,7 @@ _NAMES = {**ENDS, **ATTENTION, **FEED, **GEMMA_NORMS}
 _TANH = "gelu_pytorch_tanh"
 # norms multiply by 1 + weight, and the embedding's factor has the precision of the weights
 _SPEC = ModelSpec(norm_gain=1.0, rounds_multiplier=True)
-_DEFAULTS = {"head_dim": 256, "rms_norm_eps": 1e-6, "tie_word_embeddings": True}
+_DEFAULTS = {"head_dim": 256, "norm_eps": 1e-6, "tie_word_embeddings": True}
 
 
 def _gemma(fields: Fields, spec: ModelSpec) -> ModelSpec:
@@ -49,6 +49,7 @@ GEMMA = Architecture(
     activations=(_TANH, "gelu"),
     spec=_SPEC,
     refine=_gemma,
+    listed="multiplied embeddings",
 )
 GEMMA2 = Architecture(
     name="Gemma2ForCausalLM",
@@ -64,6 +65,7 @@ GEMMA2 = Architecture(
     spec=replace(_SPEC, norms="sandwich"),
     pattern=LayerPattern(full_every=2),
     refine=_gemma2,
+    listed="multiplied embeddings, caps of scores and logits, a scale of its own",
 )  # fmt: skip
 GEMMA3 = replace(
     GEMMA2,

@@ -20,7 +20,7 @@ GLM = Architecture(
     names={**ENDS, **ATTENTION, **FUSED_FEED, **PRE_NORMS},
     defaults={
         "max_position_embeddings": 131072, "num_key_value_heads": 2, "head_dim": 128,
-        "rms_norm_eps": 1.5625e-07, "attention_bias": True, "partial_rotary_factor": 0.5,
+        "norm_eps": 1.5625e-07, "attention_bias": True, "partial_rotary_factor": 0.5,
     },
     pattern=LayerPattern(is_interleaved=True),
     refine=_glm,

@@ -5,7 +5,8 @@ Source: `PreTrainedConfig` and the configurations of the families in transformer
 
 # what a file says of itself, of training, of tokens, and of how others run the model
 HARMLESS = frozenset({
-    "architectures", "auto_map", "model_type", "transformers_version", "torch_dtype", "dtype", "name_or_path",
+    "architectures", "auto_map", "model_type", "transformers_version", "torch_dtype",
+    "dtype", "name_or_path",
     "finetuning_task", "task_specific_params", "problem_type", "id2label", "label2id",
     "num_labels", "return_dict", "output_attentions", "output_hidden_states", "torchscript",
     "use_bfloat16", "use_cache", "pretraining_tp", "initializer_range", "initializer_factor",
@@ -24,7 +25,8 @@ HARMLESS = frozenset({
     "gradient_checkpointing", "reorder_and_upcast_attn", "scale_attn_weights_in_fp32",
     "fused_rms_norm", "fused_swiglu", "use_flash_attn", "attn_implementation", "unsloth_fixed",
     "unsloth_version", "summary_type", "summary_use_proj",
-    "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "n_ctx", "cache_implementation",
+    "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "n_ctx",
+    "cache_implementation",
     "generation_config", "mm_tokens_per_image",
 })  # fmt: skip
 

@@ -64,7 +64,7 @@ LLAMA = Architecture(
     model_type="llama",
     eos_token_ids=(2,),
     names=LLAMA_NAMES,
-    defaults={"max_position_embeddings": 2048, "rms_norm_eps": 1e-6},
+    defaults={"max_position_embeddings": 2048, "norm_eps": 1e-6},
     refine=_listed_biases,
 )
 MISTRAL = Architecture(
@@ -73,7 +73,7 @@ MISTRAL = Architecture(
     eos_token_ids=(2,),
     names=LLAMA_NAMES,
     defaults={
-        "max_position_embeddings": 131072, "num_key_value_heads": 8, "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 131072, "num_key_value_heads": 8, "norm_eps": 1e-6,
         "sliding_window": 4096,
     },
     pattern=_WINDOWS,
@@ -85,16 +85,17 @@ MINISTRAL3 = Architecture(
     names=LLAMA_NAMES,
     defaults={
         "max_position_embeddings": 262144, "num_key_value_heads": 8, "head_dim": 128,
-        "rms_norm_eps": 1e-5, "rope_theta": 1e6,
+        "norm_eps": 1e-5, "rope_theta": 1e6,
     },
     pattern=_WINDOWS,
+    listed="queries that grow with the position",
 )  # fmt: skip
 QWEN2 = Architecture(
     name="Qwen2ForCausalLM",
     model_type="qwen2",
     names=LLAMA_NAMES,
     defaults={
-        "max_position_embeddings": 32768, "num_key_value_heads": 32, "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 32768, "num_key_value_heads": 32, "norm_eps": 1e-6,
         "sliding_window": 4096, "max_window_layers": 28,
     },
     spec=ModelSpec(qkv_bias=True),
@@ -107,7 +108,7 @@ QWEN3 = Architecture(
     names=LLAMA_NAMES,
     defaults={
         "max_position_embeddings": 32768, "num_key_value_heads": 32, "head_dim": 128,
-        "rms_norm_eps": 1e-6, "sliding_window": 4096, "max_window_layers": 28,
+        "norm_eps": 1e-6, "sliding_window": 4096, "max_window_layers": 28,
     },
     spec=ModelSpec(qk_norm="head"),
     pattern=_QWEN_WINDOWS,
@@ -118,7 +119,7 @@ PHI3 = Architecture(
     model_type="phi3",
     eos_token_ids=(32000,),
     names=PHI3_NAMES,
-    defaults={"max_position_embeddings": 4096, "rms_norm_eps": 1e-5},
+    defaults={"max_position_embeddings": 4096, "norm_eps": 1e-5},
     pattern=_WINDOWS,
     refine=_phi3,
     ships_code=True,
@@ -129,7 +130,7 @@ SMOLLM3 = Architecture(
     eos_token_ids=(128001,),
     names=LLAMA_NAMES,
     defaults={
-        "max_position_embeddings": 32768, "num_key_value_heads": 4, "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 32768, "num_key_value_heads": 4, "norm_eps": 1e-6,
         "tie_word_embeddings": True,
     },
     pattern=LayerPattern(nope_every=4),
@@ -140,15 +141,16 @@ GRANITE = Architecture(
     model_type="granite",
     eos_token_ids=(2,),
     names=LLAMA_NAMES,
-    defaults={"max_position_embeddings": 2048, "rms_norm_eps": 1e-6},
+    defaults={"max_position_embeddings": 2048, "norm_eps": 1e-6},
     refine=_granite,
+    listed="multipliers of embeddings, scores, layers and logits",
 )
 OLMO2 = Architecture(
     name="Olmo2ForCausalLM",
     model_type="olmo2",
     eos_token_ids=(50279,),
     names={**ENDS, **ATTENTION, **FEED, **POST_NORMS},
-    defaults={"max_position_embeddings": 2048, "rms_norm_eps": 1e-5},
+    defaults={"max_position_embeddings": 2048, "norm_eps": 1e-5},
     spec=ModelSpec(norms="post", qk_norm="all"),
     refine=_listed_biases,
 )
@@ -157,7 +159,7 @@ OLMO3 = replace(
     name="Olmo3ForCausalLM",
     model_type="olmo3",
     defaults={
-        "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "sliding_window": 4096,
+        "max_position_embeddings": 2048, "norm_eps": 1e-5, "sliding_window": 4096,
         "rope_theta": 500000.0,
     },
     pattern=LayerPattern(full_every=4, window_theta=500000.0),
@@ -189,4 +191,5 @@ STARCODER2 = Architecture(
     spec=ModelSpec(norm="layer", layers=(LayerSpec(mlp="plain"),)),
     pattern=_WINDOWS,
     refine=_starcoder2,
+    listed="biases everywhere",
 )  # fmt: skip

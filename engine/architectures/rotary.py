@@ -12,7 +12,7 @@ from engine.config import RopeConfig
 from engine.errors import ConfigError
 
 FULL, WINDOW = "full_attention", "sliding_attention"
-_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
+KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
 
 
 def read_ropes(
@@ -82,8 +82,8 @@ def _kind(inner: Fields) -> str:
     kind = {"su": "longrope"}.get(kind, kind)
     if kind == "yarn" and "short_factor" in inner:
         kind = "longrope"
-    if kind not in _KINDS:
-        raise ConfigError(f"rope scaling {kind!r} is not supported, only {', '.join(_KINDS[1:])}")
+    if kind not in KINDS:
+        raise ConfigError(f"rope scaling {kind!r} is not supported, only {', '.join(KINDS[1:])}")
     return str(kind)
 
 

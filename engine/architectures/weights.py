@@ -19,7 +19,7 @@ _TENSOR_OF = {role: tensor for tensor, roles in FUSED.items() for role in roles}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class WeightPlace:
     """Where a weight or bias lies.
 
     Attributes:
@@ -46,7 +46,7 @@ class StoredWeights:
         self._names = names
         self._is_transposed = is_transposed
 
-    def place(self, role: str, suffix: str = "weight", layer: int | None = None) -> Place:
+    def place(self, role: str, suffix: str = "weight", layer: int | None = None) -> WeightPlace:
         """Find a weight or bias.
 
         Args:
@@ -61,7 +61,7 @@ class StoredWeights:
         tail = shapes[role][1:] if suffix == "weight" else ()
         shape = (sum(counts.values()), *tail)
         is_transposed = self._is_transposed and layer is not None and len(shape) == 2
-        return Place(
+        return WeightPlace(
             name=f"{self._names[tensor].format(layer)}.{suffix}",
             shape=shape[::-1] if is_transposed else shape,
             start=sum(counts[part] for part in parts[: parts.index(role)]),
@@ -77,7 +77,9 @@ class StoredWeights:
     def _all(self) -> Iterator[tuple[str, str, int | None]]:
         layers: list[int | None] = [None, *range(self._model.num_layers)]
         for layer in layers:
-            shapes = outer_shapes(self._model) if layer is None else layer_shapes(self._model, layer)
+            shapes = (
+                outer_shapes(self._model) if layer is None else layer_shapes(self._model, layer)
+            )
             for role in shapes:
                 yield role, "weight", layer
                 if has_bias(self._model, role):
@@ -112,7 +114,7 @@ def layer_shapes(model: ModelConfig, layer: int) -> Tensors:
     if spec.layer(layer).mlp == "gated":
         shapes["gate"] = (inner, hidden)
     shapes |= {"up": (inner, hidden), "down": (hidden, inner)}
-    shapes |= {role: (hidden,) for role in NORM_ROLES[spec.norms]}
+    shapes |= dict.fromkeys(NORM_ROLES[spec.norms], (hidden,))
     if spec.qk_norm == "head":
         shapes |= {"q_norm": (model.head_dim,), "k_norm": (model.head_dim,)}
     elif spec.qk_norm == "all":

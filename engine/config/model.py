@@ -1,6 +1,6 @@
 """The shape of a model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.config.model_spec import ModelSpec
 from engine.errors import ConfigError
@@ -36,7 +36,7 @@ class ModelConfig:
     norm_eps: float
     embedding_size: int = 0
     tie_embeddings: bool = False
-    spec: ModelSpec = ModelSpec()
+    spec: ModelSpec = field(default_factory=ModelSpec)
     eos_token_ids: tuple[int, ...] = ()
     num_token_ids: int = 0
 

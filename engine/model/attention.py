@@ -98,7 +98,6 @@ def _read_gains(
     spec = config.spec
     if spec.qk_norm == "none":
         return None
-    size = parameters.parallel.size
     parts = []
     for role, count in (("q_norm", config.num_heads), ("k_norm", config.num_kv_heads)):
         weight = parameters.whole(role, layer=layer)

@@ -12,6 +12,7 @@ from engine.model.parameters import Parameters
 from engine.model.safetensors_folder import Progress, SafetensorsFolder
 from kernels.backend import KernelBackend
 
+
 def load_model(
     config: EngineConfig,
     backend: KernelBackend,
@@ -27,7 +28,6 @@ def load_model(
         ConfigError: if the folder does not hold exactly the tensors of the model, or the model
             knows fewer positions than the longest sequence has.
     """
-
     architecture = ARCHITECTURES[config.model.architecture]
 
     def build(source: DummySource | SafetensorsFolder) -> Model:

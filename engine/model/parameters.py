@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from engine.architectures.weights import Place, StoredWeights
+from engine.architectures.weights import StoredWeights, WeightPlace
 from engine.integers import div_ceil
 from engine.model.parallel import TensorParallel
 
@@ -111,7 +111,7 @@ class Parameters:
         self._source.fill(held, place.name, place.shape, dim=0, start=start)
         return target
 
-    def _fill(self, target: Tensor, place: Place, *, dim: int, start: int) -> None:
+    def _fill(self, target: Tensor, place: WeightPlace, *, dim: int, start: int) -> None:
         """Fill outputs (dim 0) or inputs (dim 1) from `start` on, however they are stored."""
         if place.is_transposed:
             target, dim = target.T, 1 - dim
@@ -123,10 +123,10 @@ class Parameters:
 
 def in_order(rows: Tensor, order: Sequence[int]) -> Tensor:
     """Put the rows of each head, [heads * len(order), ...], in another order."""
-    heads = rows.unflatten(0, (-1, len(order)))
+    heads = rows.view(-1, len(order), *rows.shape[1:])
     return heads[:, torch.tensor(order, device=rows.device)].flatten(0, 1)
 
 
-def _inputs(place: Place) -> tuple[int, ...]:
+def _inputs(place: WeightPlace) -> tuple[int, ...]:
     """Dimensions of a weight or bias behind its outputs."""
     return place.shape[:-1] if place.is_transposed else place.shape[1:]

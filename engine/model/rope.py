@@ -29,9 +29,7 @@ class RopeTable:
     query_factors: Tensor | None
 
     @classmethod
-    def of(
-        cls, rope: RopeConfig, head_dim: int, num_positions: int, like: Tensor
-    ) -> "RopeTable":
+    def of(cls, rope: RopeConfig, head_dim: int, num_positions: int, like: Tensor) -> "RopeTable":
         """Make the table for sequences of up to `num_positions` tokens.
 
         Args:
@@ -54,7 +52,11 @@ def cos_sin_table(rope: RopeConfig, head_dim: int, num_positions: int) -> Tensor
         num_positions: tokens of the longest sequence; some embeddings depend on it.
     """
     positions = torch.arange(num_positions, dtype=torch.float32)
-    angles = torch.outer(positions, _frequencies(rope, rope.rotary_dim or head_dim, num_positions))
+    # a proportional embedding spaces the frequencies as if all of the head turned
+    rotary_dim = rope.rotary_dim or head_dim
+    span = head_dim if rope.scaling == "proportional" else rotary_dim
+    frequencies = _frequencies(rope, span, num_positions)[: rotary_dim // 2]
+    angles = torch.outer(positions, frequencies)
     cos, sin = angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
     still = head_dim // 2 - angles.shape[1]
     ones, zeros = cos.new_ones(num_positions, still), sin.new_zeros(num_positions, still)

@@ -5,7 +5,6 @@ no more than allocate their output and pass addresses.
 """
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from torch import Tensor
 from kernels import sampling
 from kernels.backend import Linear
 from kernels.batch import BatchLayout, Sampled, SamplingColumns
+from kernels.cpu.layout_addresses import LayoutAddresses
 from kernels.cpu.library import Library, load_kernels
 from kernels.cpu.linear import PackedLinear, can_pack, make_cpu_linear
 from kernels.huge_pages import Arena
@@ -43,7 +43,7 @@ class CpuBackend(PackedBackend):
         self._kernels = kernels[dtype]
         self._arena = Arena()
         self._layout: BatchLayout | None = None
-        self._addresses = _LayoutAddresses(0, 0, 0, 0, 0, 0, 0)
+        self._addresses = LayoutAddresses(0, 0, 0, 0, 0, 0, 0)
 
     def make_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
         """Pack the weight; the packed copy is the only one kept."""
@@ -291,34 +291,12 @@ class CpuBackend(PackedBackend):
         _draw(kernels, drawn, scaled, unscaled)
         tokens[rows] = drawn
 
-    def _addresses_of(self, layout: BatchLayout) -> "_LayoutAddresses":
+    def _addresses_of(self, layout: BatchLayout) -> LayoutAddresses:
         """Check a layout once; every layer of a step passes the same one."""
         if layout is not self._layout:
-            self._addresses = _LayoutAddresses.of(layout)
+            self._addresses = LayoutAddresses.of(layout)
             self._layout = layout
         return self._addresses
-
-
-class _LayoutAddresses(NamedTuple):
-    """Where the columns of a layout lie, and their lengths."""
-
-    positions: int
-    slot_mapping: int
-    block_tables: int
-    context_lens: int
-    query_starts: int
-    num_rows: int
-    max_blocks: int
-
-    @classmethod
-    def of(cls, layout: BatchLayout) -> "_LayoutAddresses":
-        """Check the columns and take their addresses."""
-        wide = (layout.positions, layout.slot_mapping)
-        narrow = (layout.block_tables, layout.context_lens, layout.query_starts)
-        assert all(column.dtype == torch.int64 for column in wide)
-        assert all(column.dtype == torch.int32 for column in narrow)
-        assert all(column.is_contiguous() for column in (*wide, *narrow))
-        return cls(*(column.data_ptr() for column in (*wide, *narrow)), *layout.block_tables.shape)
 
 
 def _draw(kernels: Library, tokens: Tensor, logits: Tensor, columns: SamplingColumns) -> None:

@@ -108,7 +108,7 @@ def gelu(x: Tensor) -> Tensor:
 
 
 def softcap(x: Tensor, cap: float) -> Tensor:
-    """cap * tanh(x / cap) of a contiguous tensor of any shape, IN PLACE; returns it."""
+    """Cap * tanh(x / cap) of a contiguous tensor of any shape, IN PLACE; returns it."""
     return _activate(x, "softcap", cap=cap, out=x)
 
 
@@ -123,7 +123,5 @@ def _activate(
     out = torch.empty_like(x) if out is None else out
     if x.numel():
         grid = (triton.cdiv(x.numel(), _BLOCK),)
-        _activate_kernel[grid](
-            out, x, x.numel(), cap, NAME=name, BLOCK=_BLOCK, **overlap(x.device)
-        )
+        _activate_kernel[grid](out, x, x.numel(), cap, NAME=name, BLOCK=_BLOCK, **overlap(x.device))
     return out

@@ -1,4 +1,4 @@
-"""Splits fused queries, keys and values: norms and rotates them, fills the slots of keys and values.
+"""Splits fused queries, keys and values: norms, rotates, fills the slots of keys and values.
 
 One launch per layer, whatever a model needs of it; twins are `rope_write`, `kv_write` and
 `norm_rope_write` in `kernels.reference`.
@@ -13,6 +13,17 @@ from kernels.triton.launch import are_few, let_next_start, overlap, wait_for_inp
 
 # heads per program: 16 x 64 pairs of float32 are 16 registers a thread at 4 warps
 _HEADS = 16
+
+
+@triton.jit
+def _head_scales(first, second, means, token, heads, is_any, num_heads, head_dim, eps):
+    """What the norm multiplies each head by, [HEADS, 1]: by itself, or as all of its kind."""
+    if means is None:
+        squares = tl.where(is_any, first * first + second * second, 0.0)
+        mean = tl.sum(squares, axis=1) / head_dim
+    else:
+        mean = tl.load(means + token * 2 + (heads >= num_heads).to(tl.int32))
+    return tl.rsqrt(mean + eps)[:, None]
 
 
 @triton.jit
@@ -41,8 +52,7 @@ def _write_kernel(
 ):
     token = tl.program_id(0).to(tl.int64)
     heads = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
-    half = head_dim // 2
-    pairs = tl.arange(0, HALF)
+    half, pairs = head_dim // 2, tl.arange(0, HALF)
     is_pair = pairs < half
     # [HEADS, HALF], the first element of each pair
     places = heads[:, None] * head_dim + pairs[None, :]
@@ -55,12 +65,9 @@ def _write_kernel(
     wide_first, wide_second = first.to(tl.float32), second.to(tl.float32)
     is_key_or_query = heads < num_heads + num_kv_heads
     if IS_NORMED:
-        if means is None:
-            squares = wide_first * wide_first + wide_second * wide_second
-            mean = tl.sum(tl.where(is_any, squares, 0.0), axis=1) / head_dim
-        else:
-            mean = tl.load(means + token * 2 + (heads >= num_heads), is_key_or_query, other=0.0)
-        scale = tl.rsqrt(mean + eps)[:, None]
+        scale = _head_scales(
+            wide_first, wide_second, means, token, heads, is_any, num_heads, head_dim, eps
+        )
         is_gain = is_key_or_query[:, None] & is_pair[None, :]
         wide_first *= scale * tl.load(gains + places, is_gain, other=0.0).to(tl.float32)
         wide_second *= scale * tl.load(gains + places + half, is_gain, other=0.0).to(tl.float32)
@@ -71,11 +78,10 @@ def _write_kernel(
         row = cos_sin + tl.load(positions + token) * head_dim + pairs
         cos = tl.load(row, is_pair, other=0.0)[None, :]
         sin = tl.load(row + half, is_pair, other=0.0)[None, :]
-        is_rotated = is_key_or_query[:, None]
         turned_first = (wide_first * cos - wide_second * sin).to(first.dtype)
         turned_second = (wide_second * cos + wide_first * sin).to(first.dtype)
-        first = tl.where(is_rotated, turned_first, first)
-        second = tl.where(is_rotated, turned_second, second)
+        first = tl.where(is_key_or_query[:, None], turned_first, first)
+        second = tl.where(is_key_or_query[:, None], turned_second, second)
     query = q + token * num_heads * head_dim + places
     tl.store(query, first, is_query)
     tl.store(query + half, second, is_query)

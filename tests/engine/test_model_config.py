@@ -67,24 +67,21 @@ def test_missing_and_given_fields_mean_what_they_mean_in_transformers(
     assert list(ours.eos_token_ids) == (
         eos if isinstance(eos, list) else [] if eos is None else [eos]
     )
-    assert ours.rope.theta == rope["rope_theta"]
-    assert ours.rope.scaling.replace("none", "default") == rope["rope_type"]
-    if ours.rope.scaling != "none":
-        assert ours.rope.factor == rope["factor"]
-    if ours.rope.scaling == "llama3":
-        assert ours.rope.original_max_position == rope["original_max_position_embeddings"]
+    [own] = ours.spec.ropes
+    assert own.theta == rope["rope_theta"]
+    assert own.scaling.replace("none", "default") == rope["rope_type"]
+    if own.scaling != "none":
+        assert own.factor == rope["factor"]
+    if own.scaling == "llama3":
+        assert own.original_max_position == rope["original_max_position_embeddings"]
 
 
 def test_biases_depend_on_the_architecture(tmp_path: Path) -> None:
     with_bias = {"attention_bias": True}
-    found = [read(tmp_path, config | with_bias) for config in (LLAMA, QWEN)]
-    assert [(model.attention_bias, model.output_bias) for model in found] == [
-        (True, True),
-        (True, False),
-    ]
-    assert not read(tmp_path, LLAMA).attention_bias
-    mistral = read(tmp_path, MISTRAL | with_bias | {"num_key_value_heads": 2})
-    assert not mistral.attention_bias
+    found = [read(tmp_path, config | with_bias).spec for config in (LLAMA, QWEN)]
+    assert [(spec.qkv_bias, spec.output_bias) for spec in found] == [(True, True), (True, False)]
+    assert not read(tmp_path, LLAMA).spec.qkv_bias
+    assert read(tmp_path, LLAMA | {"mlp_bias": True}).spec.feed_bias
 
 
 @pytest.mark.parametrize(
@@ -114,8 +111,9 @@ def test_a_sliding_window_caps_the_context(tmp_path: Path) -> None:
     assert read(tmp_path, v01).max_position == 4096
     unused = QWEN | {"sliding_window": 1024, "use_sliding_window": False}
     assert read(tmp_path, unused).max_position == 32768
-    used = unused | {"use_sliding_window": True}
+    used = unused | {"use_sliding_window": True, "max_window_layers": 1}
     assert read(tmp_path, used).max_position == 1024
+    assert [layer.window for layer in read(tmp_path, used).spec.layers] == [0, 1024]
 
 
 def test_the_architecture_may_be_named_by_the_model_type_alone(tmp_path: Path) -> None:
@@ -132,11 +130,22 @@ def test_the_architecture_may_be_named_by_the_model_type_alone(tmp_path: Path) -
         ({"architectures": [], "model_type": "bert"}, "'bert' is not supported"),
         ({"quantization_config": {"bits": 4}}, "quantised"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
-        ({"mlp_bias": True}, "mlp_bias"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 2}}, "rope scaling 'yarn'"),
-        ({"rope_scaling": {"rope_type": "linear"}}, "factor is None"),
+        ({"rope_scaling": {"rope_type": "abf", "factor": 2}}, "rope scaling 'abf'"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0, "x": 1}}, "rope_scaling.x is not"),
+        (
+            {"rope_scaling": {"type": "longrope", "short_factor": [1.0]}},
+            "rope_scaling.short_factor",
+        ),
+        ({"rope_parameters": {"full_attention": 3}}, "of full_attention 3 is not an object"),
+        ({"sliding_window": 5}, "sliding_window 5 is not supported"),
+        ({"layer_types": ["full_attention", "linear_attention"]}, "'linear_attention'"),
+        ({"layer_types": ["full_attention"]}, "a list of 2 items"),
+        ({"mup_scale": 0.5}, "mup_scale is not known here"),
+        ({"qk_norm": True}, "qk_norm True is not supported, only False"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "rope_scaling.factor is None"),
         ({"rope_scaling": [1]}, "is not an object"),
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"partial_rotary_factor": 0.01}, "0 of 16 dimensions of a head cannot turn"),
+        ({"partial_rotary_factor": 1.5}, "partial_rotary_factor is 1.5"),
         ({"hidden_size": "64"}, "hidden_size is '64'"),
         ({"hidden_size": True}, "hidden_size is True"),
         ({"vocab_size": 0}, "vocab_size is 0"),
@@ -179,7 +188,7 @@ def test_opt_fields_mean_what_they_mean_in_transformers(
         theirs.num_attention_heads,
     )
     assert ours.max_position == theirs.max_position_embeddings
-    assert ours.norm_first == theirs.do_layer_norm_before
+    assert ours.spec.norms == ("pre" if theirs.do_layer_norm_before else "last")
     assert ours.eos_token_ids == (theirs.eos_token_id,)
 
 

@@ -22,6 +22,7 @@ _LONGROPE = {
 }
 _GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "head_dim": 32, "tie_word_embeddings": True}
 _GEMMA |= {"query_pre_attn_scalar": 24, "sliding_window": 256}
+_GLM = {"head_dim": 16, "pad_token_id": None, "eos_token_id": [5]}
 _ROPES = {
     kind: {"rope_type": "default", "rope_theta": theta}
     for kind, theta in (("full_attention", 1e6), ("sliding_attention", 1e4))
@@ -116,8 +117,8 @@ MEMBERS: dict[str, Member] = {
         hf.SmolLM3ForCausalLM,
         {"no_rope_layer_interval": 2, "pad_token_id": None},
     ),
-    "glm": (hf.GlmConfig, hf.GlmForCausalLM, {"head_dim": 16, "pad_token_id": None, "eos_token_id": [5]}),
-    "glm4": (hf.Glm4Config, hf.Glm4ForCausalLM, {"head_dim": 16, "pad_token_id": None, "eos_token_id": [5]}),
+    "glm": (hf.GlmConfig, hf.GlmForCausalLM, _GLM),
+    "glm4": (hf.Glm4Config, hf.Glm4ForCausalLM, _GLM),
     "stablelm": (hf.StableLmConfig, hf.StableLmForCausalLM, {"use_qkv_bias": True}),
     "starcoder2": (hf.Starcoder2Config, hf.Starcoder2ForCausalLM, {"sliding_window": None}),
 }  # fmt: skip

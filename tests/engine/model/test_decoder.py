@@ -61,9 +61,7 @@ def test_every_logit_equals_transformers(name: str, tmp_path: Path) -> None:
 
 # what differs most from LLaMA; all others take longer than every run of the tests may
 _QUICK = ("qwen3", "gemma2", "olmo2", "smollm3")
-_ALL = [
-    name if name in _QUICK else pytest.param(name, marks=pytest.mark.slow) for name in MEMBERS
-]
+_ALL = [name if name in _QUICK else pytest.param(name, marks=pytest.mark.slow) for name in MEMBERS]
 
 
 @pytest.mark.parametrize("mode", ["recompute", "swap"])

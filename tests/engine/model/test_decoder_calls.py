@@ -4,7 +4,7 @@ A model gets the calls that it needs and no other, so that a step of a plain mod
 it is when a feature is added for another one.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +67,8 @@ class _Recording:
 
 
 @pytest.fixture
-def backend() -> Iterator[_Recording]:
-    yield _Recording(ReferenceBackend(torch.device("cpu"), torch.float32))
+def backend() -> _Recording:
+    return _Recording(ReferenceBackend(torch.device("cpu"), torch.float32))
 
 
 @pytest.mark.parametrize("name", EXPECTED)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from threading import Barrier
 
+import torch
 from torch import Tensor
 
 from engine.model.parallel import TensorParallel
@@ -29,7 +30,7 @@ class ThreadRank(TensorParallel):
     meeting: _Meeting
 
     def all_reduce(self, x: Tensor, *, is_deterministic: bool = False) -> Tensor:
-        return x.copy_(sum(self._gather(x)))
+        return x.copy_(torch.stack(self._gather(x)).sum(0))
 
     def _gather(self, x: Tensor) -> list[Tensor]:
         self.meeting.left[self.rank] = x.clone()

@@ -37,9 +37,14 @@ _LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
 
 # what families before LLaMA have no field for
 _NO_FIELDS = {"num_key_value_heads": ..., "intermediate_size": ...}
-_OPT = _NO_FIELDS | {"ffn_dim": 96, "word_embed_proj_dim": 64, "tie_word_embeddings": True, "pad_token_id": 1}
+_OPT = _NO_FIELDS | {
+    "ffn_dim": 96,
+    "word_embed_proj_dim": 64,
+    "tie_word_embeddings": True,
+    "pad_token_id": 1,
+}
 
-_FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "mha": (LlamaConfig, LlamaForCausalLM, {"num_key_value_heads": 4}),
     "tied_llama3": (
         LlamaConfig,
@@ -57,9 +62,13 @@ _FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         OPTForCausalLM,
         _OPT | {"do_layer_norm_before": False, "word_embed_proj_dim": 48},
     ),
-    "gpt2": (GPT2Config, GPT2LMHeadModel, _NO_FIELDS | {"n_inner": 96, "tie_word_embeddings": True}),
+    "gpt2": (
+        GPT2Config,
+        GPT2LMHeadModel,
+        _NO_FIELDS | {"n_inner": 96, "tie_word_embeddings": True},
+    ),
 }
-NAMES = tuple(_FAMILIES)
+NAMES = tuple(FAMILIES)
 
 
 @dataclass(frozen=True)
@@ -109,7 +118,7 @@ def save_tiny(name: str, folder: Path) -> TinyModel:
     Args:
         name: one of NAMES, or of `tests.engine.model.members.MEMBERS`.
     """
-    config_class, model_class, differences = (_FAMILIES | MEMBERS)[name]
+    config_class, model_class, differences = (FAMILIES | MEMBERS)[name]
     settings = {
         "vocab_size": VOCAB_SIZE,
         "hidden_size": 64,

@@ -186,9 +186,7 @@ def test_attention_with_capped_scores(
     assert_near(attended, expected)
 
 
-def test_gains_may_be_wider_than_the_rows(
-    backend: CpuBackend, reference: ReferenceBackend
-) -> None:
+def test_gains_may_be_wider_than_the_rows(backend: CpuBackend, reference: ReferenceBackend) -> None:
     x, residual = torch.randn(2, 3, 576).to(backend.dtype)
     weight = 1.0 + torch.randn(576)
     assert_near(backend.rms_norm(x, weight, 1e-5), reference.rms_norm(x, weight, 1e-5))

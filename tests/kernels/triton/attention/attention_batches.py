@@ -51,9 +51,7 @@ def attend(q: Tensor, batch: Batch, softcap: float = 0.0) -> Tensor:
 def expected(q: Tensor, batch: Batch, softcap: float = 0.0) -> Tensor:
     reference = ReferenceBackend(q.device, q.dtype)
     scale = 1 / math.sqrt(q.shape[-1])
-    return reference.attention(
-        q, batch.kv_layer, batch.layout, scale, softcap=softcap
-    ).view_as(q)
+    return reference.attention(q, batch.kv_layer, batch.layout, scale, softcap=softcap).view_as(q)
 
 
 def assert_attends(q: Tensor, batch: Batch, softcap: float = 0.0) -> None:
