@@ -27,11 +27,15 @@ HARMLESS = frozenset({
     "unsloth_version", "summary_type", "summary_use_proj",
     "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "n_ctx",
     "cache_implementation",
-    "generation_config", "mm_tokens_per_image",
+    "generation_config", "mm_tokens_per_image", "is_llama_config", "transformers.js_config",
+    "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32",
+    # of windows, which a model without `sliding_window` does not have
+    "max_window_layers",
 })  # fmt: skip
 
 # field -> the only value with which a model that does not read it can be served
 NEUTRAL: dict[str, object] = {
+    "activation": "swiglu",
     "add_cross_attention": False,
     "alibi": False,
     "attention_bias": False,
@@ -52,6 +56,7 @@ NEUTRAL: dict[str, object] = {
     "qk_layernorm": False,
     "qk_norm": False,
     "rope_interleaved": False,
+    "scale_attn_weights": True,
     "sliding_window": None,
     "use_bidirectional_attention": False,
     "use_mrope": False,

@@ -166,6 +166,117 @@ def test_what_cannot_be_served_is_refused_by_name(
     assert message in str(caught.value)
 
 
+GEMMA3_TEXT = {
+    "hidden_size": 2560,
+    "intermediate_size": 10240,
+    "model_type": "gemma3_text",
+    "num_hidden_layers": 34,
+    "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+    "sliding_window": 1024,
+}
+GEMMA3 = {
+    "architectures": ["Gemma3ForConditionalGeneration"],
+    "model_type": "gemma3",
+    "eos_token_id": [1, 106],
+    "mm_tokens_per_image": 256,
+    "text_config": GEMMA3_TEXT,
+    "vision_config": {"hidden_size": 1152},
+}
+MISTRAL3 = {
+    "architectures": ["Mistral3ForConditionalGeneration"],
+    "model_type": "mistral3",
+    "text_config": MISTRAL | {"sliding_window": None, "num_key_value_heads": 2},
+}
+
+
+def test_the_text_part_of_a_model_with_images_is_read(tmp_path: Path) -> None:
+    gemma = read(tmp_path, GEMMA3)
+    assert gemma.architecture == "Gemma3ForCausalLM"
+    assert (gemma.num_heads, gemma.head_dim, gemma.vocab_size) == (8, 256, 262208)
+    assert gemma.tie_embeddings
+    assert gemma.eos_token_ids == (1, 106)
+    windows = [gemma.spec.layer(index).window for index in range(12)]
+    assert windows == [1024, 1024, 1024, 1024, 1024, 0] * 2
+    full, local = (gemma.spec.ropes[gemma.spec.layer(index).rope or 0] for index in (5, 0))
+    assert (full.theta, full.scaling, full.factor) == (1e6, "linear", 8.0)
+    assert (local.theta, local.scaling) == (1e4, "none")
+
+    mistral = read(tmp_path, MISTRAL3)
+    assert (mistral.architecture, mistral.tie_embeddings) == ("MistralForCausalLM", False)
+    by_type = {name: value for name, value in MISTRAL3.items() if name != "architectures"}
+    assert read(tmp_path, by_type | {"tie_word_embeddings": True}).tie_embeddings
+    with pytest.raises(ConfigError, match="text_config None is not an object"):
+        read(tmp_path, MISTRAL3 | {"text_config": None})
+
+
+def test_old_and_new_files_say_the_same(tmp_path: Path) -> None:
+    yarn = {"factor": 8.0, "original_max_position_embeddings": 8192}
+    olmo3 = LLAMA | {"architectures": ["Olmo3ForCausalLM"], "model_type": "olmo3"}
+    olmo3 |= {"num_hidden_layers": 8, "sliding_window": 4096}
+    old = olmo3 | {"rope_theta": 5e5, "rope_scaling": {"rope_type": "yarn"} | yarn}
+    new = olmo3 | {
+        "dtype": "bfloat16",
+        "layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 2,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "yarn", "rope_theta": 5e5} | yarn,
+            "sliding_attention": {"rope_type": "default", "rope_theta": 5e5},
+        },
+    }
+    assert read(tmp_path, old) == read(tmp_path, new)
+    scalings = {rope.scaling for rope in read(tmp_path, old).spec.ropes}
+    assert scalings == {"yarn", "none"}
+    phi = LLAMA | {"architectures": ["Phi3ForCausalLM"], "partial_rotary_factor": 0.5}
+    factors = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    old = phi | {"original_max_position_embeddings": 1024, "rope_theta": 1e4}
+    old |= {"rope_scaling": {"type": "su"} | factors}
+    new = phi | {
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 1e4,
+            "original_max_position_embeddings": 1024,
+            **factors,
+        }
+    }
+    assert read(tmp_path, old) == read(tmp_path, new)
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        {"is_llama_config": True, "rope_interleaved": False, "transformers.js_config": {"a": 1}},
+        {"activation": "swiglu", "pretraining_tp": 2, "max_window_layers": 28},
+        {"_attn_implementation_autoset": True, "torch_dtype": "float16", "sliding_window": None},
+        {"num_experts": 0, "use_sliding_window": False, "layer_types": ["full_attention"] * 2},
+    ],
+)
+def test_fields_that_change_nothing_are_passed_over(
+    harmless: dict[str, Any], tmp_path: Path
+) -> None:
+    assert read(tmp_path, LLAMA | harmless) == read(tmp_path, LLAMA)
+
+
+def test_code_in_a_folder_is_never_run_and_passed_over_where_it_is_known(tmp_path: Path) -> None:
+    phi = LLAMA | {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3"}
+    code = {"auto_map": {"AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM"}}
+    assert read(tmp_path, phi | code) == read(tmp_path, phi)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "max_position"),
+    [
+        ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 131072),
+        ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}, 32768),
+        ({"type": "dynamic", "factor": 2.0}, 65536),
+        ({"type": "linear", "factor": 2.0}, 32768),
+    ],
+)
+def test_a_rope_may_stretch_the_context(
+    scaling: dict[str, Any], max_position: int, tmp_path: Path
+) -> None:
+    config = LLAMA | {"max_position_embeddings": 32768, "rope_scaling": scaling}
+    assert read(tmp_path, config).max_position == max_position
+
+
 OPT = {"architectures": ["OPTForCausalLM"], "model_type": "opt"}
 OPT_350M = OPT | {"hidden_size": 64, "ffn_dim": 96, "word_embed_proj_dim": 32, "vocab_size": 50272}
 GPT2 = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}

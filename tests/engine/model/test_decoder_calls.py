@@ -76,7 +76,7 @@ def test_a_step_makes_the_calls_that_it_needs(
     name: str, backend: _Recording, tmp_path: Path
 ) -> None:
     config = save_tiny(name, tmp_path).config()
-    model = load_model(config, backend, TensorParallel())  # type: ignore[arg-type]
+    model = load_model(config, backend, TensorParallel())
     backend.calls.clear()
     shape = config.model
     layout = make_layout([[0], [1]], [(5, 1), (9, 1)], 16)
