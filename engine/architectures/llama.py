@@ -29,6 +29,20 @@ def _always_biased(fields: Fields, spec: ModelSpec) -> ModelSpec:
     return spec
 
 
+def _seed_oss(fields: Fields, spec: ModelSpec) -> ModelSpec:
+    return replace(
+        spec,
+        qkv_bias=fields.flag("attention_bias"),
+        output_bias=fields.flag("attention_out_bias"),
+        feed_bias=fields.flag("mlp_bias"),
+    )
+
+
+def _ernie(fields: Fields, spec: ModelSpec) -> ModelSpec:
+    has_bias = fields.flag("use_bias")
+    return replace(spec, qkv_bias=has_bias, output_bias=has_bias, feed_bias=has_bias)
+
+
 def _granite(fields: Fields, spec: ModelSpec) -> ModelSpec:
     return replace(
         _listed_biases(fields, spec),
@@ -194,4 +208,29 @@ STARCODER2 = Architecture(
     pattern=_WINDOWS,
     refine=_starcoder2,
     listed="biases everywhere",
+)  # fmt: skip
+SEED_OSS = Architecture(
+    name="SeedOssForCausalLM",
+    model_type="seed_oss",
+    eos_token_ids=(2,),
+    names=LLAMA_NAMES,
+    defaults={
+        "max_position_embeddings": 524288, "num_key_value_heads": 8, "head_dim": 128,
+        "norm_eps": 1e-6, "attention_bias": True,
+    },
+    refine=_seed_oss,
+    listed="biases where the file has them",
+)  # fmt: skip
+ERNIE = Architecture(
+    name="Ernie4_5ForCausalLM",
+    model_type="ernie4_5",
+    eos_token_ids=(2,),
+    names=LLAMA_NAMES,
+    defaults={
+        "max_position_embeddings": 131072, "num_key_value_heads": 2, "head_dim": 128,
+        "norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": True,
+    },
+    pattern=LayerPattern(is_interleaved=True),
+    refine=_ernie,
+    listed="biases where the file has them",
 )  # fmt: skip

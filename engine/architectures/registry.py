@@ -6,7 +6,8 @@ from engine.architectures.architecture import Architecture
 _ROWS = (
     llama.LLAMA, llama.MISTRAL, llama.MINISTRAL3, llama.QWEN2, llama.QWEN3, llama.PHI3,
     llama.SMOLLM3, llama.GRANITE, llama.OLMO2, llama.OLMO3, llama.STABLELM, llama.STARCODER2,
-    gemma.GEMMA, gemma.GEMMA2, gemma.GEMMA3, glm.GLM, glm.GLM4, gpt.OPT, gpt.GPT2,
+    llama.SEED_OSS, llama.ERNIE, gemma.GEMMA, gemma.GEMMA2, gemma.GEMMA3, glm.GLM, glm.GLM4,
+    gpt.OPT, gpt.GPT2,
 )  # fmt: skip
 ARCHITECTURES: dict[str, Architecture] = {row.name: row for row in _ROWS}
 # models with images: architecture -> model type, and that of its text part where it names none

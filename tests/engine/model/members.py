@@ -120,5 +120,7 @@ MEMBERS: dict[str, Member] = {
     "glm": (hf.GlmConfig, hf.GlmForCausalLM, _GLM),
     "glm4": (hf.Glm4Config, hf.Glm4ForCausalLM, _GLM),
     "stablelm": (hf.StableLmConfig, hf.StableLmForCausalLM, {"use_qkv_bias": True}),
+    "seed_oss": (hf.SeedOssConfig, hf.SeedOssForCausalLM, {"head_dim": 32}),
+    "ernie": (hf.Ernie4_5Config, hf.Ernie4_5ForCausalLM, {"head_dim": 16, "use_bias": True}),
     "starcoder2": (hf.Starcoder2Config, hf.Starcoder2ForCausalLM, {"sliding_window": None}),
 }  # fmt: skip
