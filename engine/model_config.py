@@ -7,8 +7,9 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+from engine.architectures.architecture import Architecture
 from engine.architectures.fields import Json
-from engine.architectures.registry import ARCHITECTURES
+from engine.architectures.registry import ARCHITECTURES, WRAPPERS
 from engine.config import ModelConfig
 from engine.errors import ConfigError
 
@@ -45,28 +46,50 @@ def read_json(path: Path) -> Json:
 
 
 def _parse(config: Json, generation: Json) -> ModelConfig:
-    architecture = ARCHITECTURES[_architecture(config)]
     if config.get("quantization_config"):
         raise ConfigError("quantised weights are not supported; choose a float16 or bfloat16 model")
+    config = _text_part(config)
+    architecture = _architecture(config)
     model = architecture.parse(config)
     named = _eos_token_ids(generation, model.vocab_size)
     if "eos_token_id" in config:
         named = (*_eos_token_ids(config, model.vocab_size), *named)
-    elif not named and architecture.eos_token_id is not None:
-        named = (architecture.eos_token_id,)
+    elif not named:
+        named = architecture.eos_token_ids
     return replace(model, eos_token_ids=tuple(dict.fromkeys(named)))
 
 
-def _architecture(config: Json) -> str:
-    supported = f"supported are {', '.join(ARCHITECTURES)}"
-    if config.get("auto_map"):
+def _text_part(config: Json) -> Json:
+    """The settings of the text model of a model with images; others as they are."""
+    wrapper = WRAPPERS.get(str(_name(config, {kind: n for n, (kind, _) in WRAPPERS.items()})))
+    if wrapper is None:
+        return config
+    text = config.get("text_config")
+    if not isinstance(text, dict):
+        raise ConfigError(f"text_config {text!r} is not an object")
+    # what a wrapper says of both counts
+    both = {name: config[name] for name in ("tie_word_embeddings", "eos_token_id", "auto_map")
+            if name in config}  # fmt: skip
+    kind = text.get("model_type", wrapper[1])
+    return {**text, **both, "architectures": None, "model_type": kind}
+
+
+def _architecture(config: Json) -> Architecture:
+    supported = f"supported are {', '.join([*ARCHITECTURES, *WRAPPERS])}"
+    name = _name(config, {row.model_type: name for name, row in ARCHITECTURES.items()})
+    found = ARCHITECTURES.get(str(name))
+    if config.get("auto_map") and not (found and found.ships_code):
         raise ConfigError(f"the model brings code of its own (auto_map), never run; {supported}")
-    by_type = {architecture.model_type: name for name, architecture in ARCHITECTURES.items()}
-    named = config.get("architectures") or [by_type.get(str(config.get("model_type")))]
-    if not isinstance(named, list) or named[0] not in ARCHITECTURES:
-        kind = named[0] if isinstance(named, list) and named[0] else config.get("model_type")
+    if found is None:
+        kind = name or config.get("model_type")
         raise ConfigError(f"architecture {kind!r} is not supported; {supported}")
-    return str(named[0])
+    return found
+
+
+def _name(config: Json, by_type: dict[str, str]) -> object:
+    """The architecture that a file names, by itself or by its model type."""
+    named = config.get("architectures") or [by_type.get(str(config.get("model_type")))]
+    return named[0] if isinstance(named, list) else named
 
 
 def _eos_token_ids(source: Json, vocab_size: int) -> tuple[int, ...]:

@@ -5,12 +5,14 @@ Tensors named `kv_layer` are views `kv[:, layer]` of the pool `kv[num_blocks, nu
 num_kv_heads, block_size, head_dim]`, so their block stride covers all layers.
 """
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from kernels.batch import BatchColumns, BatchLayout, GatheredBatch, Sampled, SamplingColumns
+
+Activation = Literal["silu", "gelu", "relu"]
 
 
 class Linear(Protocol):
@@ -53,12 +55,16 @@ class KernelBackend(Protocol):
         """
         ...
 
-    def make_gated_linear(self, weight: Tensor) -> Linear:
+    def make_gated_linear(
+        self, weight: Tensor, bias: Tensor | None = None, activation: Activation = "silu"
+    ) -> Linear:
         """Make a layer that computes silu(x @ gate.T) * (x @ up.T) (SwiGLU, arXiv:2002.05202).
 
         Args:
             weight: [2 * intermediate, in_features], the rows of the gate before those of the up
                 matrix; the layer takes ownership and returns [T, intermediate].
+            bias: [2 * intermediate], added to both products.
+            activation: of the gate, `silu` or the tanh form of `gelu`.
         """
         ...
 
@@ -87,7 +93,11 @@ class KernelBackend(Protocol):
         ...
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """Root-mean-square norm of x [T, hidden] with statistics in float32 (arXiv:1910.07467)."""
+        """Root-mean-square norm of x [T, hidden] with statistics in float32 (arXiv:1910.07467).
+
+        Args:
+            weight: [hidden], the backend's dtype or float32.
+        """
         ...
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -132,6 +142,35 @@ class KernelBackend(Protocol):
         """
         ...
 
+    def norm_rope_write(
+        self,
+        qkv: Tensor,
+        gains: Tensor,
+        eps: float,
+        cos_sin: Tensor | None,
+        kv_layer: Tensor,
+        layout: BatchLayout,
+        means: Tensor | None = None,
+    ) -> Tensor:
+        """Do what `rope_write` does with queries and keys that are normed first.
+
+        Args:
+            qkv: [T, (num_heads + 2 * num_kv_heads) * head_dim], heads of q, then k, then v.
+            gains: [num_heads + num_kv_heads, head_dim], what the norm of each head multiplies by;
+                the backend's dtype or float32.
+            cos_sin: None to rotate nothing.
+            means: [T, 2] float32, mean squares of the queries and of the keys of a token; None for
+                those of each head by itself.
+
+        Returns:
+            [T, num_heads, head_dim] queries.
+        """
+        ...
+
+    def mean_squares(self, x: Tensor, first: int, second: int) -> Tensor:
+        """Mean squares of columns [0, first) and [first, first + second) of x -> [T, 2] float32."""
+        ...
+
     def prepare(self, layout: BatchLayout, kv: Tensor) -> BatchLayout:
         """Plan the step's attention; once per step, before the first `attention`.
 
@@ -143,13 +182,22 @@ class KernelBackend(Protocol):
         """
         ...
 
-    def attention(self, q: Tensor, kv_layer: Tensor, layout: BatchLayout, scale: float) -> Tensor:
+    def attention(
+        self,
+        q: Tensor,
+        kv_layer: Tensor,
+        layout: BatchLayout,
+        scale: float,
+        *,
+        softcap: float = 0.0,
+    ) -> Tensor:
         """PagedAttention (paper, section 4.1): a token attends to cached ones up to itself.
 
         Args:
             q: [T, num_heads, head_dim].
             kv_layer: [num_blocks, 2, num_kv_heads, block_size, head_dim], the new tokens already
                 written.
+            softcap: scores s become softcap * tanh(s / softcap) (Gemma 2); 0 for none.
 
         Returns:
             [T, num_heads * head_dim].
@@ -158,6 +206,14 @@ class KernelBackend(Protocol):
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """silu(gate) * up for gate_up [T, 2 * intermediate] -> [T, intermediate]."""
+        ...
+
+    def gelu_mul(self, gate_up: Tensor) -> Tensor:
+        """gelu(gate) * up for gate_up [T, 2 * intermediate] -> [T, intermediate]; see `gelu`."""
+        ...
+
+    def softcap(self, logits: Tensor, cap: float) -> Tensor:
+        """Cap * tanh(logits / cap), IN PLACE; returns the logits."""
         ...
 
     def relu(self, x: Tensor) -> Tensor:

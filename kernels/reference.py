@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels import sampling
-from kernels.backend import Linear
+from kernels.backend import Activation, Linear
 from kernels.batch import BatchColumns, BatchLayout, GatheredBatch, Sampled, SamplingColumns
 from kernels.integers import div_ceil
 
@@ -59,13 +59,13 @@ class WideLinear:
 class GatedLinear:
     """A linear layer whose first half of outputs gates the second one."""
 
-    def __init__(self, linear: Linear, silu_mul: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, linear: Linear, gate: Callable[[Tensor], Tensor]) -> None:
         self._linear = linear
-        self._silu_mul = silu_mul
+        self._gate = gate
 
     def __call__(self, x: Tensor, *, is_deterministic: bool = False) -> Tensor:
         """Compute silu(x @ gate.T) * (x @ up.T); see `kernels.backend.Linear`."""
-        return self._silu_mul(self._linear(x, is_deterministic=is_deterministic))
+        return self._gate(self._linear(x, is_deterministic=is_deterministic))
 
 
 class ReferenceBackend:
@@ -85,9 +85,12 @@ class ReferenceBackend:
         """Widen the weight, too."""
         return WideLinear(self.make_linear(weight.float(), None))
 
-    def make_gated_linear(self, weight: Tensor) -> Linear:
+    def make_gated_linear(
+        self, weight: Tensor, bias: Tensor | None = None, activation: Activation = "silu"
+    ) -> Linear:
         """Multiply, then gate, both by operations of this backend."""
-        return GatedLinear(self.make_linear(weight, None), self.silu_mul)
+        gate = {"silu": self.silu_mul, "gelu": self.gelu_mul}[activation]
+        return GatedLinear(self.make_linear(weight, bias), gate)
 
     def append_blocks(self, block_tables: Tensor, places: Tensor, blocks: Tensor) -> None:
         """Write through a flat view."""
@@ -143,11 +146,41 @@ class ReferenceBackend:
         """Rotate in float32; tokens with slot -1 are not written."""
         num_kv_heads, head_dim = kv_layer.shape[2], kv_layer.shape[4]
         heads = qkv.view(qkv.shape[0], -1, head_dim)
-        num_heads = heads.shape[1] - 2 * num_kv_heads
-        num_rotated = num_heads + num_kv_heads
-        rotated = _rotate(heads[:, :num_rotated], cos_sin[layout.positions])
-        _write(kv_layer, rotated[:, num_heads:], heads[:, num_rotated:], layout.slot_mapping)
-        return rotated[:, :num_heads].contiguous()
+        turned, values = heads[:, :-num_kv_heads], heads[:, -num_kv_heads:]
+        rotated = _rotate(turned.float(), cos_sin[layout.positions]).to(qkv.dtype)
+        _write(kv_layer, rotated[:, -num_kv_heads:], values, layout.slot_mapping)
+        return rotated[:, :-num_kv_heads].contiguous()
+
+    def norm_rope_write(
+        self,
+        qkv: Tensor,
+        gains: Tensor,
+        eps: float,
+        cos_sin: Tensor | None,
+        kv_layer: Tensor,
+        layout: BatchLayout,
+        means: Tensor | None = None,
+    ) -> Tensor:
+        """Normalise and rotate in float32, round once; tokens with slot -1 are not written."""
+        num_kv_heads, head_dim = kv_layer.shape[2], kv_layer.shape[4]
+        heads = qkv.view(qkv.shape[0], -1, head_dim)
+        wide, values = heads[:, :-num_kv_heads].float(), heads[:, -num_kv_heads:]
+        if means is None:
+            squares = wide.square().mean(dim=-1, keepdim=True)
+        else:
+            counts = torch.tensor([len(gains) - num_kv_heads, num_kv_heads], device=qkv.device)
+            squares = means.repeat_interleave(counts, dim=1)[:, :, None]
+        turned = wide * torch.rsqrt(squares + eps) * gains.float()
+        if cos_sin is not None:
+            turned = _rotate(turned, cos_sin[layout.positions])
+        turned = turned.to(qkv.dtype)
+        _write(kv_layer, turned[:, -num_kv_heads:], values, layout.slot_mapping)
+        return turned[:, :-num_kv_heads].contiguous()
+
+    def mean_squares(self, x: Tensor, first: int, second: int) -> Tensor:
+        """Sum in float32."""
+        squares = x[:, : first + second].float().square()
+        return torch.stack((squares[:, :first].mean(1), squares[:, first:].mean(1)), dim=1)
 
     def prepare(self, layout: BatchLayout, _kv: Tensor) -> BatchLayout:
         """Return the layout as it is: the reference needs no plan."""
@@ -161,7 +194,15 @@ class ReferenceBackend:
         _write(kv_layer, keys, values, layout.slot_mapping)
         return heads[:, : -2 * num_kv_heads].contiguous()
 
-    def attention(self, q: Tensor, kv_layer: Tensor, layout: BatchLayout, scale: float) -> Tensor:
+    def attention(
+        self,
+        q: Tensor,
+        kv_layer: Tensor,
+        layout: BatchLayout,
+        scale: float,
+        *,
+        softcap: float = 0.0,
+    ) -> Tensor:
         """Gather the blocks of each sequence; decoding rows together, prefill one by one."""
         starts = layout.query_starts.tolist()
         context_lens = layout.context_lens.tolist()
@@ -172,7 +213,7 @@ class ReferenceBackend:
                 continue
             queries = q[tokens].view(rows.stop - rows.start, -1, *q.shape[1:])
             keys, values = _gather(kv_layer, layout.block_tables[rows], max(context_lens[rows]))
-            attended = _attend(queries, keys, values, layout.context_lens[rows], scale)
+            attended = _attend(queries, keys, values, layout.context_lens[rows], scale, softcap)
             out[tokens] = attended.flatten(0, 1)
         return out.flatten(1)
 
@@ -180,6 +221,15 @@ class ReferenceBackend:
         """Compute in float32 and round once."""
         gate, up = gate_up.float().chunk(2, dim=-1)
         return (functional.silu(gate) * up).to(gate_up.dtype)
+
+    def gelu_mul(self, gate_up: Tensor) -> Tensor:
+        """Compute in float32 and round once."""
+        gate, up = gate_up.float().chunk(2, dim=-1)
+        return (functional.gelu(gate, approximate="tanh") * up).to(gate_up.dtype)
+
+    def softcap(self, logits: Tensor, cap: float) -> Tensor:
+        """Compute in float32 and round once."""
+        return logits.copy_(cap * torch.tanh(logits.float() / cap))
 
     def relu(self, x: Tensor) -> Tensor:
         """Clamp at 0."""
@@ -199,11 +249,10 @@ class ReferenceBackend:
 
 
 def _rotate(heads: Tensor, cos_sin: Tensor) -> Tensor:
-    """Rotate heads [T, H, D] by cos_sin [T, D]; the result has the dtype of `heads`."""
+    """Rotate heads [T, H, D] by cos_sin [T, D], all float32."""
     cos, sin = cos_sin[:, None].chunk(2, dim=-1)
-    first, second = heads.float().chunk(2, dim=-1)
-    rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-    return rotated.to(heads.dtype)
+    first, second = heads.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
 def _write(kv_layer: Tensor, keys: Tensor, values: Tensor, slot_mapping: Tensor) -> None:
@@ -238,7 +287,9 @@ def _gather(kv_layer: Tensor, block_tables: Tensor, max_context_len: int) -> tup
     return keys, values
 
 
-def _attend(q: Tensor, keys: Tensor, values: Tensor, context_lens: Tensor, scale: float) -> Tensor:
+def _attend(
+    q: Tensor, keys: Tensor, values: Tensor, context_lens: Tensor, scale: float, softcap: float
+) -> Tensor:
     """Causal attention of q [R, n, H, D], the last n tokens of each context -> same shape."""
     num_rows, num_new, num_heads, head_dim = q.shape
     num_kv_heads, num_tokens = keys.shape[1:3]
@@ -248,6 +299,8 @@ def _attend(q: Tensor, keys: Tensor, values: Tensor, context_lens: Tensor, scale
     visible = (context_lens[:, None] - ages)[:, None, None, :, None]
     hidden = torch.arange(num_tokens, device=q.device) >= visible
     scores = (grouped @ keys[:, :, None].transpose(-1, -2)) * scale
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
     weights = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1)
     # slots beyond the context may hold anything, and 0 * NaN is NaN
     unused = torch.arange(num_tokens, device=q.device) >= context_lens[:, None]

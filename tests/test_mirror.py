@@ -28,13 +28,27 @@ TESTED_ELSEWHERE = {
     "app/protocol/api_settings.py": ("app/test_main.py",),
     "app/serve/drain.py": ("app/serve/test_changing_replicas.py",),
     # engine
-    "engine/architectures/architecture.py": ("engine/test_model_config.py",),
-    "engine/architectures/gpt2.py": ("engine/test_model_config.py",),
-    "engine/architectures/llama.py": ("engine/test_model_config.py",),
-    "engine/architectures/opt.py": ("engine/test_model_config.py",),
-    "engine/architectures/registry.py": ("engine/test_model_config.py",),
+    **{
+        f"engine/architectures/{name}.py": ("engine/test_model_config.py",)
+        for name in (
+            "architecture",
+            "glm",
+            "gpt",
+            "harmless",
+            "layer_pattern",
+            "names",
+            "registry",
+            "rotary",
+        )
+    },
+    **{
+        f"engine/architectures/{name}.py": ("engine/model/test_decoder.py",)
+        for name in ("gemma", "llama")
+    },
+    "engine/architectures/weights.py": ("app/models/test_checkpoint.py",),
     "engine/config/resume.py": ("app/settings/test_option.py",),
     "engine/config/model.py": ("engine/test_model_config.py",),
+    "engine/config/model_spec.py": ("engine/test_model_config.py",),
     "engine/config/swap_layout.py": ("engine/worker/test_swap_arena.py",),
     "engine/config/scheduler.py": ("engine/config/test_engine.py",),
     "engine/core/decoding/search_steps.py": ("engine/core/decoding/test_beam_search.py",),
@@ -51,11 +65,11 @@ TESTED_ELSEWHERE = {
     "engine/core/scheduling/planner.py": ("engine/core/test_scheduler.py",),
     "engine/errors.py": ("app/http/test_errors.py",),
     "engine/model/dummy.py": ("engine/model/test_loader.py",),
-    "engine/model/gpt2.py": ("engine/model/test_models.py",),
-    "engine/model/gpt_layers.py": ("engine/model/test_models.py",),
-    "engine/model/llama.py": ("engine/model/test_models.py",),
+    **{
+        f"engine/model/{name}.py": ("engine/model/test_decoder.py",)
+        for name in ("attention", "feed_forward", "norms")
+    },
     "engine/model/model.py": ("engine/model/test_models.py",),
-    "engine/model/opt.py": ("engine/model/test_models.py",),
     "engine/model/parameters.py": ("engine/model/test_loader.py",),
     "engine/model/safetensors_folder.py": ("engine/model/test_loader.py",),
     "engine/model/vocab.py": (
@@ -75,6 +89,7 @@ TESTED_ELSEWHERE = {
     "kernels/batch.py": ("kernels/test_reference.py", "kernels/triton/test_batch.py"),
     "kernels/checksum.py": ("engine/worker/test_swap_arena.py",),
     "kernels/pinned_buffers.py": ("engine/worker/test_swap_arena.py",),
+    "kernels/cpu/layout_addresses.py": ("kernels/cpu/test_backend.py",),
     "kernels/cpu/library.py": ("kernels/cpu/test_backend.py", "kernels/cpu/test_linear.py"),
     "kernels/cuda_runtime.py": ("engine/worker/graphs/test_cuda_graphs.py",),
     "kernels/runtime.py": ("engine/worker/test_staging.py",),
@@ -162,6 +177,7 @@ FEATURES = (
     "tests/engine/core/test_properties.py",
     "tests/engine/core/test_resumed_groups.py",
     "tests/engine/core/test_transitions.py",
+    "tests/engine/model/test_decoder_calls.py",
     "tests/engine/model/test_gpu_models.py",
     "tests/engine/model/test_models.py",
     "tests/engine/runtime/client/test_client_prefixes.py",

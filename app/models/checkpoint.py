@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from engine.architectures.architecture import Tensors
 from engine.architectures.registry import ARCHITECTURES
+from engine.architectures.weights import Tensors
 from engine.config import ModelConfig
 from engine.errors import ConfigError
 from engine.model_files import TensorInfo, find_weights

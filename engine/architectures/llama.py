@@ -1,182 +1,236 @@
-"""The LLaMA family as transformers publishes it: LLaMA 1 to 3, SmolLM2, Mistral, Qwen2.
+"""The LLaMA family as transformers publishes it, and families that add one feature to it."""
 
-Both spellings of the rotary settings, `rope_theta` with `rope_scaling` and version 5's
-`rope_parameters`, are understood.
-"""
+from dataclasses import replace
 
-import logging
-from dataclasses import dataclass
-from functools import partial
-
-from engine.architectures.architecture import Architecture, Tensors
-from engine.architectures.fields import Json, flag, number, require, size
-from engine.config import ModelConfig, RopeConfig
-from engine.errors import ConfigError
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Member:
-    """What differs between the members of the family, and transformers' defaults of missing fields.
-
-    Attributes:
-        qkv_bias: whether there is one; None leaves it to config.json, and the output has it too.
-        window_flag: field that must be true for the sliding window to count; empty for always.
-    """
-
-    name: str
-    num_kv_heads: int | None = None
-    max_position: int
-    qkv_bias: bool | None = False
-    has_window: bool = True
-    window_flag: str = ""
-
-
-_LLAMA = _Member(name="LlamaForCausalLM", max_position=2048, qkv_bias=None, has_window=False)
-_MISTRAL = _Member(name="MistralForCausalLM", num_kv_heads=8, max_position=131072)
-_QWEN2 = _Member(
-    name="Qwen2ForCausalLM",
-    num_kv_heads=32,
-    max_position=32768,
-    qkv_bias=True,
-    window_flag="use_sliding_window",
+from engine.architectures.architecture import Architecture
+from engine.architectures.fields import Fields
+from engine.architectures.layer_pattern import LayerPattern
+from engine.architectures.names import (
+    ATTENTION,
+    ENDS,
+    FEED,
+    LLAMA_NAMES,
+    PHI3_NAMES,
+    POST_NORMS,
+    STARCODER2_NAMES,
 )
-_DEFAULT_WINDOW = 4096
+from engine.config import LayerSpec, ModelSpec
 
 
-def _parse(member: _Member, config: Json) -> ModelConfig:
-    require(config, "hidden_act", "silu")
-    if flag(config, "mlp_bias"):
-        raise ConfigError("mlp_bias is not supported")
-    hidden_size, num_heads = size(config, "hidden_size"), size(config, "num_attention_heads")
-    max_position = size(config, "max_position_embeddings", member.max_position)
-    listed_bias = member.qkv_bias is None and flag(config, "attention_bias")
-    model = ModelConfig(
-        architecture=member.name,
-        vocab_size=size(config, "vocab_size"),
-        hidden_size=hidden_size,
-        intermediate_size=size(config, "intermediate_size"),
-        num_layers=size(config, "num_hidden_layers"),
-        num_heads=num_heads,
-        num_kv_heads=_num_kv_heads(config, member, num_heads),
-        head_dim=size(config, "head_dim", hidden_size // num_heads),
-        max_position=_within_window(config, member, max_position),
-        norm_eps=number(config, "rms_norm_eps", 1e-6),
-        rope=_rope(config, max_position),
-        attention_bias=listed_bias or bool(member.qkv_bias),
-        output_bias=listed_bias,
-        tie_embeddings=flag(config, "tie_word_embeddings"),
-    )
-    _check_heads(model)
-    return model
+def _listed_biases(fields: Fields, spec: ModelSpec) -> ModelSpec:
+    attention = fields.flag("attention_bias")
+    feed = fields.flag("mlp_bias")
+    return replace(spec, qkv_bias=attention, output_bias=attention, feed_bias=feed)
 
 
-def _num_kv_heads(config: Json, member: _Member, num_heads: int) -> int:
-    # an explicit null means "as many as query heads", as in transformers
-    missing = member.num_kv_heads if "num_key_value_heads" not in config else None
-    return size(config, "num_key_value_heads", missing or num_heads)
+def _always_biased(fields: Fields, spec: ModelSpec) -> ModelSpec:
+    # some files give it, and it means nothing to this family
+    fields.flag("attention_bias")
+    return spec
 
 
-def _within_window(config: Json, member: _Member, max_position: int) -> int:
-    """Cap the context at the sliding window: up to there it equals full attention."""
-    unused = bool(member.window_flag) and not flag(config, member.window_flag)
-    window = config.get("sliding_window", _DEFAULT_WINDOW)
-    if not member.has_window or unused or window is None:
-        return max_position
-    window = size({"sliding_window": window}, "sliding_window")
-    if window < max_position:
-        logger.warning("context_capped sliding_window=%d max_position=%d", window, max_position)
-    return min(window, max_position)
-
-
-def _rope(config: Json, max_position: int) -> RopeConfig:
-    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    if not isinstance(scaling, dict):
-        raise ConfigError(f"rope_scaling {scaling!r} is not an object")
-    if number({**config, **scaling}, "partial_rotary_factor", 1.0) != 1.0:
-        raise ConfigError("partial_rotary_factor other than 1 is not supported")
-    theta = number(scaling, "rope_theta", number(config, "rope_theta", 10000.0))
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind == "default":
-        return RopeConfig(theta=theta)
-    if kind == "linear":
-        return RopeConfig(theta=theta, scaling="linear", factor=number(scaling, "factor"))
-    if kind == "llama3":
-        return RopeConfig(
-            theta=theta,
-            scaling="llama3",
-            factor=number(scaling, "factor"),
-            low_freq_factor=number(scaling, "low_freq_factor"),
-            high_freq_factor=number(scaling, "high_freq_factor"),
-            original_max_position=size(scaling, "original_max_position_embeddings", max_position),
-        )
-    raise ConfigError(f"rope scaling {kind!r} is not supported, only 'linear' and 'llama3'")
-
-
-def _check_heads(model: ModelConfig) -> None:
-    if model.num_heads % model.num_kv_heads:
-        raise ConfigError(
-            f"num_attention_heads {model.num_heads} is not a multiple of "
-            f"num_key_value_heads {model.num_kv_heads}"
-        )
-    if model.head_dim % 2:
-        raise ConfigError(f"head_dim {model.head_dim} is odd")
-
-
-def _tensors(model: ModelConfig) -> Tensors:
-    hidden = model.hidden_size
-    tensors: Tensors = {
-        "model.embed_tokens.weight": (model.vocab_size, hidden),
-        "model.norm.weight": (hidden,),
-    }
-    if not model.tie_embeddings:
-        tensors["lm_head.weight"] = (model.vocab_size, hidden)
-    layer = _layer_tensors(model)
-    for index in range(model.num_layers):
-        tensors |= {f"model.layers.{index}.{name}": shape for name, shape in layer.items()}
-    return tensors
-
-
-def _layer_tensors(model: ModelConfig) -> Tensors:
-    hidden, inner = model.hidden_size, model.intermediate_size
-    q_size, kv_size = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
-    tensors: Tensors = {
-        "input_layernorm.weight": (hidden,),
-        "post_attention_layernorm.weight": (hidden,),
-        "self_attn.q_proj.weight": (q_size, hidden),
-        "self_attn.k_proj.weight": (kv_size, hidden),
-        "self_attn.v_proj.weight": (kv_size, hidden),
-        "self_attn.o_proj.weight": (hidden, q_size),
-        "mlp.gate_proj.weight": (inner, hidden),
-        "mlp.up_proj.weight": (inner, hidden),
-        "mlp.down_proj.weight": (hidden, inner),
-    }
-    if model.attention_bias:
-        tensors |= {f"self_attn.{name}_proj.bias": (kv_size,) for name in ("k", "v")}
-        tensors["self_attn.q_proj.bias"] = (q_size,)
-    if model.output_bias:
-        tensors["self_attn.o_proj.bias"] = (hidden,)
-    return tensors
-
-
-def _is_redundant(model: ModelConfig, name: str) -> bool:
-    """Whether it is a buffer of RoPE, or the copy of a tied embedding."""
-    is_copy = model.tie_embeddings and name == "lm_head.weight"
-    return is_copy or name.endswith("rotary_emb.inv_freq")
-
-
-def _architecture(member: _Member, model_type: str, eos_token_id: int | None) -> Architecture:
-    return Architecture(
-        model_type=model_type,
-        eos_token_id=eos_token_id,
-        parse=partial(_parse, member),
-        tensors=_tensors,
-        canonical_name=str,
-        is_redundant=_is_redundant,
+def _seed_oss(fields: Fields, spec: ModelSpec) -> ModelSpec:
+    return replace(
+        spec,
+        qkv_bias=fields.flag("attention_bias"),
+        output_bias=fields.flag("attention_out_bias"),
+        feed_bias=fields.flag("mlp_bias"),
     )
 
 
-LLAMA = _architecture(_LLAMA, "llama", 2)
-MISTRAL = _architecture(_MISTRAL, "mistral", 2)
-QWEN2 = _architecture(_QWEN2, "qwen2", None)
+def _ernie(fields: Fields, spec: ModelSpec) -> ModelSpec:
+    has_bias = fields.flag("use_bias")
+    return replace(spec, qkv_bias=has_bias, output_bias=has_bias, feed_bias=has_bias)
+
+
+def _granite(fields: Fields, spec: ModelSpec) -> ModelSpec:
+    return replace(
+        _listed_biases(fields, spec),
+        embedding_multiplier=fields.number("embedding_multiplier", 1.0),
+        residual_multiplier=fields.number("residual_multiplier", 1.0),
+        attention_scale=fields.number("attention_multiplier", 1.0),
+        logit_multiplier=1.0 / fields.number("logits_scaling", 1.0),
+    )
+
+
+def _phi3(fields: Fields, spec: ModelSpec) -> ModelSpec:
+    # read with the rotary settings where they stretch the context
+    fields.value("original_max_position_embeddings")
+    return spec
+
+
+def _stablelm(fields: Fields, spec: ModelSpec) -> ModelSpec:
+    return replace(spec, qkv_bias=fields.flag("use_qkv_bias"))
+
+
+def _starcoder2(fields: Fields, spec: ModelSpec) -> ModelSpec:
+    has_bias = fields.flag("use_bias", True)
+    # the files have them from the family before, and mean `hidden_act` and `norm_epsilon`
+    fields.value("activation_function"), fields.value("layer_norm_epsilon")
+    fields.require("norm_type", "layer_norm")
+    fields.require("mlp_type", "default")
+    return replace(spec, qkv_bias=has_bias, output_bias=has_bias, feed_bias=has_bias)
+
+
+_WINDOWS = LayerPattern(full_every=0)
+_QWEN_WINDOWS = LayerPattern(full_every=0, window_flag="use_sliding_window")
+
+LLAMA = Architecture(
+    name="LlamaForCausalLM",
+    model_type="llama",
+    eos_token_ids=(2,),
+    names=LLAMA_NAMES,
+    defaults={"max_position_embeddings": 2048, "norm_eps": 1e-6},
+    refine=_listed_biases,
+)
+MISTRAL = Architecture(
+    name="MistralForCausalLM",
+    model_type="mistral",
+    eos_token_ids=(2,),
+    names=LLAMA_NAMES,
+    defaults={
+        "max_position_embeddings": 131072, "num_key_value_heads": 8, "norm_eps": 1e-6,
+        "sliding_window": 4096,
+    },
+    pattern=_WINDOWS,
+)  # fmt: skip
+MINISTRAL3 = Architecture(
+    name="Ministral3ForCausalLM",
+    model_type="ministral3",
+    eos_token_ids=(2,),
+    names=LLAMA_NAMES,
+    defaults={
+        "max_position_embeddings": 262144, "num_key_value_heads": 8, "head_dim": 128,
+        "norm_eps": 1e-5, "rope_theta": 1e6,
+    },
+    pattern=_WINDOWS,
+    listed="queries that grow with the position",
+)  # fmt: skip
+QWEN2 = Architecture(
+    name="Qwen2ForCausalLM",
+    model_type="qwen2",
+    names=LLAMA_NAMES,
+    defaults={
+        "max_position_embeddings": 32768, "num_key_value_heads": 32, "norm_eps": 1e-6,
+        "sliding_window": 4096, "max_window_layers": 28,
+    },
+    spec=ModelSpec(qkv_bias=True),
+    pattern=_QWEN_WINDOWS,
+    refine=_always_biased,
+)  # fmt: skip
+QWEN3 = Architecture(
+    name="Qwen3ForCausalLM",
+    model_type="qwen3",
+    names=LLAMA_NAMES,
+    defaults={
+        "max_position_embeddings": 32768, "num_key_value_heads": 32, "head_dim": 128,
+        "norm_eps": 1e-6, "sliding_window": 4096, "max_window_layers": 28,
+    },
+    spec=ModelSpec(qk_norm="head"),
+    pattern=_QWEN_WINDOWS,
+    refine=_listed_biases,
+)  # fmt: skip
+PHI3 = Architecture(
+    name="Phi3ForCausalLM",
+    model_type="phi3",
+    eos_token_ids=(32000,),
+    names=PHI3_NAMES,
+    defaults={"max_position_embeddings": 4096, "norm_eps": 1e-5},
+    pattern=_WINDOWS,
+    refine=_phi3,
+    ships_code=True,
+)
+SMOLLM3 = Architecture(
+    name="SmolLM3ForCausalLM",
+    model_type="smollm3",
+    eos_token_ids=(128001,),
+    names=LLAMA_NAMES,
+    defaults={
+        "max_position_embeddings": 32768, "num_key_value_heads": 4, "norm_eps": 1e-6,
+        "tie_word_embeddings": True,
+    },
+    pattern=LayerPattern(nope_every=4),
+    refine=_listed_biases,
+)  # fmt: skip
+GRANITE = Architecture(
+    name="GraniteForCausalLM",
+    model_type="granite",
+    eos_token_ids=(2,),
+    names=LLAMA_NAMES,
+    defaults={"max_position_embeddings": 2048, "norm_eps": 1e-6},
+    refine=_granite,
+    listed="multipliers of embeddings, scores, layers and logits",
+)
+OLMO2 = Architecture(
+    name="Olmo2ForCausalLM",
+    model_type="olmo2",
+    eos_token_ids=(50279,),
+    names={**ENDS, **ATTENTION, **FEED, **POST_NORMS},
+    defaults={"max_position_embeddings": 2048, "norm_eps": 1e-5},
+    spec=ModelSpec(norms="post", qk_norm="all"),
+    refine=_listed_biases,
+)
+OLMO3 = replace(
+    OLMO2,
+    name="Olmo3ForCausalLM",
+    model_type="olmo3",
+    defaults={
+        "max_position_embeddings": 2048, "norm_eps": 1e-5, "sliding_window": 4096,
+        "rope_theta": 500000.0,
+    },
+    pattern=LayerPattern(full_every=4, window_theta=500000.0),
+)  # fmt: skip
+STABLELM = Architecture(
+    name="StableLmForCausalLM",
+    model_type="stablelm",
+    eos_token_ids=(0,),
+    names=LLAMA_NAMES,
+    defaults={
+        "max_position_embeddings": 4096, "num_key_value_heads": 32, "norm_eps": 1e-5,
+        "partial_rotary_factor": 0.25,
+    },
+    spellings={"norm_eps": "layer_norm_eps"},
+    spec=ModelSpec(norm="layer"),
+    refine=_stablelm,
+)  # fmt: skip
+STARCODER2 = Architecture(
+    name="Starcoder2ForCausalLM",
+    model_type="starcoder2",
+    eos_token_ids=(50256,),
+    names=STARCODER2_NAMES,
+    defaults={
+        "max_position_embeddings": 4096, "num_key_value_heads": 2, "norm_eps": 1e-5,
+        "tie_word_embeddings": True,
+    },
+    spellings={"norm_eps": "norm_epsilon"},
+    activations=("gelu_pytorch_tanh",),
+    spec=ModelSpec(norm="layer", layers=(LayerSpec(mlp="plain"),)),
+    pattern=_WINDOWS,
+    refine=_starcoder2,
+    listed="biases everywhere",
+)  # fmt: skip
+SEED_OSS = Architecture(
+    name="SeedOssForCausalLM",
+    model_type="seed_oss",
+    eos_token_ids=(2,),
+    names=LLAMA_NAMES,
+    defaults={
+        "max_position_embeddings": 524288, "num_key_value_heads": 8, "head_dim": 128,
+        "norm_eps": 1e-6, "attention_bias": True,
+    },
+    refine=_seed_oss,
+    listed="biases where the file has them",
+)  # fmt: skip
+ERNIE = Architecture(
+    name="Ernie4_5ForCausalLM",
+    model_type="ernie4_5",
+    eos_token_ids=(2,),
+    names=LLAMA_NAMES,
+    defaults={
+        "max_position_embeddings": 131072, "num_key_value_heads": 2, "head_dim": 128,
+        "norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": True,
+    },
+    pattern=LayerPattern(is_interleaved=True),
+    refine=_ernie,
+    listed="biases where the file has them",
+)  # fmt: skip

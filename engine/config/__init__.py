@@ -16,7 +16,8 @@ from engine.config.engine import (
     PlacementStrategy,
     PrefixConfig,
 )
-from engine.config.model import ModelConfig, RopeConfig
+from engine.config.model import ModelConfig
+from engine.config.model_spec import LayerSpec, ModelSpec, RopeConfig
 from engine.config.resume import ResumeConfig
 from engine.config.scheduler import MemoryPolicy, PreemptionPolicy, SchedulerConfig
 from engine.config.swap_layout import HEADER_BYTES, headers_start, swap_arena_bytes
@@ -28,9 +29,11 @@ __all__ = [
     "DType",
     "Device",
     "EngineConfig",
+    "LayerSpec",
     "LoadFormat",
     "MemoryPolicy",
     "ModelConfig",
+    "ModelSpec",
     "PlacementStrategy",
     "PreemptionPolicy",
     "PrefixConfig",

@@ -1,28 +1,9 @@
 """The shape of a model."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
 
+from engine.config.model_spec import ModelSpec
 from engine.errors import ConfigError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RopeConfig:
-    """Rotary position embedding.
-
-    Attributes:
-        theta: base of the frequencies.
-        scaling: how positions beyond the trained context are mapped.
-        factor: stretch of the context.
-        low_freq_factor, high_freq_factor, original_max_position: `llama3` scaling only.
-    """
-
-    theta: float = 10000.0
-    scaling: Literal["none", "linear", "llama3"] = "none"
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_position: int = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +13,12 @@ class ModelConfig:
     Attributes:
         hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim: as published.
         vocab_size: rows of the embedding.
-        max_position: longest context in tokens that the weights were made for.
+        max_position: longest context in tokens that the weights were made for, or that can be
+            served: up to its window a layer attends to all.
         embedding_size: columns of the embedding, projected to `hidden_size` where they differ; 0
             for `hidden_size` itself.
-        norm_first: whether norms come before attention and feed-forward network, not after them.
-        attention_bias: whether query, key and value projections have a bias (Qwen2).
-        output_bias: whether the attention's output projection has one too.
         tie_embeddings: whether the output layer is the embedding.
+        spec: what is computed.
         eos_token_ids: ids that end a sequence.
         num_token_ids: ids that the tokenizer knows, the only ones that are ever chosen; 0 for all
             rows of the embedding.
@@ -54,12 +34,9 @@ class ModelConfig:
     head_dim: int
     max_position: int
     norm_eps: float
-    rope: RopeConfig = RopeConfig()
     embedding_size: int = 0
-    norm_first: bool = True
-    attention_bias: bool = False
-    output_bias: bool = False
     tie_embeddings: bool = False
+    spec: ModelSpec = field(default_factory=ModelSpec)
     eos_token_ids: tuple[int, ...] = ()
     num_token_ids: int = 0
 

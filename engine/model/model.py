@@ -4,9 +4,6 @@ from typing import Protocol
 
 from torch import Tensor
 
-from engine.config import ModelConfig
-from engine.model.parameters import Parameters
-from kernels.backend import KernelBackend
 from kernels.batch import BatchLayout
 
 
@@ -27,28 +24,5 @@ class Model(Protocol):
 
         Returns:
             [S, num_choices] logits of the tokens that the layout selects, the same on every rank.
-        """
-        ...
-
-
-class MakeModel(Protocol):
-    """The constructor of a `Model`, as its class has it."""
-
-    def __call__(
-        self,
-        config: ModelConfig,
-        parameters: Parameters,
-        backend: KernelBackend,
-        *,
-        num_positions: int,
-    ) -> Model:
-        """Read all parameters.
-
-        Args:
-            num_positions: tokens of the longest sequence that will be run.
-
-        Raises:
-            ConfigError: if a parameter is missing or misshapen, a dimension cannot be split, or
-                the model knows fewer positions.
         """
         ...

@@ -6,10 +6,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from engine.architectures.weights import StoredWeights, WeightPlace
 from engine.integers import div_ceil
 from engine.model.parallel import TensorParallel
 
 _NO_HEADS: Mapping[str, int] = {}
+_NO_ORDERS: Mapping[str, Sequence[int]] = {}
 
 
 class ParameterSource(Protocol):
@@ -32,96 +34,99 @@ class ParameterSource(Protocol):
 
 
 class Parameters:
-    """One rank's view of a source."""
+    """One rank's view of a source: weights by their roles, shared out between the ranks."""
 
     def __init__(
         self,
         source: ParameterSource,
+        stored: StoredWeights,
         parallel: TensorParallel,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
         self.parallel = parallel
         self._source = source
+        self._stored = stored
         self._dtype = dtype
         self._device = device
 
-    def whole(self, name: str, *shape: int) -> Tensor:
+    def whole(self, role: str, suffix: str = "weight", layer: int | None = None) -> Tensor:
         """Read a parameter that every rank holds."""
-        target = self._empty(*shape)
-        self._source.fill(target, name, shape, dim=0, start=0)
+        place = self._stored.place(role, suffix, layer)
+        target = self._empty(*place.shape)
+        self._source.fill(target, place.name, place.shape, dim=0, start=0)
         return target
 
     def rows(
-        self, parts: Mapping[str, int], *tail: int, kv_heads: Mapping[str, int] = _NO_HEADS
+        self,
+        roles: Sequence[str],
+        suffix: str,
+        layer: int,
+        *,
+        kv_heads: Mapping[str, int] = _NO_HEADS,
+        orders: Mapping[str, Sequence[int]] = _NO_ORDERS,
     ) -> Tensor:
-        """Read this rank's rows of several parameters into one (column-parallel layers).
+        """Read this rank's outputs of several weights into one (column-parallel layers).
 
         Args:
-            parts: name -> rows of the whole parameter.
-            tail: remaining dimensions; none for biases.
-            kv_heads: name -> key-value heads of a parameter that has such, see
-                `TensorParallel.span`.
+            suffix: `weight`, for [outputs / ranks, inputs], or `bias`.
+            kv_heads: role -> key-value heads of a weight that has such, see `TensorParallel.span`.
+            orders: role -> places of the outputs of each head, see `rope.head_order`.
         """
+        places = [self._stored.place(role, suffix, layer) for role in roles]
         spans = [
-            self.parallel.span(count, f"rows of {name}", num_heads=kv_heads.get(name))
-            for name, count in parts.items()
+            self.parallel.span(place.count, f"rows of {place.name}", num_heads=kv_heads.get(role))
+            for role, place in zip(roles, places, strict=True)
         ]
-        fused = self._empty(sum(map(len, spans)), *tail)
+        fused = self._empty(sum(map(len, spans)), *_inputs(places[0]))
         targets = torch.split(fused, [len(span) for span in spans])
-        for target, span, (name, count) in zip(targets, spans, parts.items(), strict=True):
-            self._source.fill(target, name, (count, *tail), dim=0, start=span.start)
+        for role, target, span, place in zip(roles, targets, spans, places, strict=True):
+            self._fill(target, place, dim=0, start=place.start + span.start)
+            if role in orders:
+                target.copy_(in_order(target, orders[role]))
         return fused
 
-    def columns(self, name: str, num_rows: int, num_columns: int) -> Tensor:
-        """Read this rank's columns of a matrix (row-parallel layers)."""
-        share = self.parallel.share(num_columns, f"columns of {name}")
-        target = self._empty(num_rows, share)
-        start = self.parallel.rank * share
-        self._source.fill(target, name, (num_rows, num_columns), dim=1, start=start)
+    def columns(self, role: str, layer: int) -> Tensor:
+        """Read this rank's inputs of a weight (row-parallel layers)."""
+        place = self._stored.place(role, "weight", layer)
+        (num_inputs,) = _inputs(place)
+        share = self.parallel.share(num_inputs, f"columns of {place.name}")
+        target = self._empty(place.count, share)
+        self._fill(target, place, dim=1, start=self.parallel.rank * share)
         return target
 
-    def sections(self, name: str, counts: Sequence[int], *inputs: int) -> Tensor:
-        """Read this rank's part of each section of outputs of one parameter, stored inputs first.
-
-        Args:
-            counts: outputs of each section of the whole parameter.
-            inputs: the number of inputs; none for a bias.
-
-        Returns:
-            [sum(counts) / ranks, *inputs], rows of a column-parallel layer.
-        """
-        shares = [self.parallel.share(count, f"outputs of {name}") for count in counts]
-        fused = self._empty(sum(shares), *inputs)
-        shape, dim = (*inputs, sum(counts)), len(inputs)
-        section_start = 0
-        for target, count in zip(torch.split(fused, shares), counts, strict=True):
-            start = section_start + self.parallel.rank * target.shape[0]
-            self._source.fill(target.transpose(0, dim), name, shape, dim=dim, start=start)
-            section_start += count
-        return fused
-
-    def columns_of_transposed(self, name: str, num_rows: int, num_columns: int) -> Tensor:
-        """Read this rank's columns of a matrix that is stored transposed (row-parallel layers)."""
-        share = self.parallel.share(num_columns, f"inputs of {name}")
-        target = self._empty(num_rows, share)
-        start = self.parallel.rank * share
-        self._source.fill(target.T, name, (num_columns, num_rows), dim=0, start=start)
-        return target
-
-    def summed_bias(self, name: str, count: int) -> Tensor | None:
+    def summed_bias(self, role: str, layer: int) -> Tensor | None:
         """Read the bias of a row-parallel layer, whose results are summed: one rank adds it."""
-        bias = self.whole(name, count)
+        bias = self.whole(role, "bias", layer)
         return bias if self.parallel.rank == 0 else None
 
-    def vocab_rows(self, name: str, vocab_size: int, hidden_size: int) -> Tensor:
+    def vocab_rows(self, role: str) -> Tensor:
         """Read this rank's rows of an embedding; the last rank's are padded with zeros."""
+        place = self._stored.place(role)
+        vocab_size, width = place.shape
         share = div_ceil(vocab_size, self.parallel.size)
         start = min(self.parallel.rank * share, vocab_size)
-        target = self._empty(share, hidden_size).zero_()
+        target = self._empty(share, width).zero_()
         held = target[: vocab_size - start]
-        self._source.fill(held, name, (vocab_size, hidden_size), dim=0, start=start)
+        self._source.fill(held, place.name, place.shape, dim=0, start=start)
         return target
+
+    def _fill(self, target: Tensor, place: WeightPlace, *, dim: int, start: int) -> None:
+        """Fill outputs (dim 0) or inputs (dim 1) from `start` on, however they are stored."""
+        if place.is_transposed:
+            target, dim = target.T, 1 - dim
+        self._source.fill(target, place.name, place.shape, dim=dim, start=start)
 
     def _empty(self, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=self._dtype, device=self._device)
+
+
+def in_order(rows: Tensor, order: Sequence[int]) -> Tensor:
+    """Put the rows of each head, [heads * len(order), ...], in another order."""
+    heads = rows.view(-1, len(order), *rows.shape[1:])
+    return heads[:, torch.tensor(order, device=rows.device)].flatten(0, 1)
+
+
+def _inputs(place: WeightPlace) -> tuple[int, ...]:
+    """Dimensions of a weight or bias behind its outputs."""
+    return place.shape[:-1] if place.is_transposed else place.shape[1:]

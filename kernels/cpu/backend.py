@@ -5,7 +5,6 @@ no more than allocate their output and pass addresses.
 """
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from torch import Tensor
 from kernels import sampling
 from kernels.backend import Linear
 from kernels.batch import BatchLayout, Sampled, SamplingColumns
+from kernels.cpu.layout_addresses import LayoutAddresses
 from kernels.cpu.library import Library, load_kernels
 from kernels.cpu.linear import PackedLinear, can_pack, make_cpu_linear
 from kernels.huge_pages import Arena
@@ -43,7 +43,7 @@ class CpuBackend(PackedBackend):
         self._kernels = kernels[dtype]
         self._arena = Arena()
         self._layout: BatchLayout | None = None
-        self._addresses = _LayoutAddresses(0, 0, 0, 0, 0, 0, 0)
+        self._addresses = LayoutAddresses(0, 0, 0, 0, 0, 0, 0)
 
     def make_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
         """Pack the weight; the packed copy is the only one kept."""
@@ -59,7 +59,14 @@ class CpuBackend(PackedBackend):
         """Normalise in float32 and round once."""
         assert x.is_contiguous()
         out = torch.empty_like(x)
-        self._kernels.rms_norm(out.data_ptr(), x.data_ptr(), weight.data_ptr(), *x.shape, eps)
+        self._kernels.rms_norm(
+            out.data_ptr(),
+            x.data_ptr(),
+            weight.data_ptr(),
+            *x.shape,
+            eps,
+            weight.dtype is not self.dtype,
+        )
         return out
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -74,6 +81,7 @@ class CpuBackend(PackedBackend):
             weight.data_ptr(),
             *x.shape,
             eps,
+            weight.dtype is not self.dtype,
         )
         return out
 
@@ -152,7 +160,59 @@ class CpuBackend(PackedBackend):
         )
         return q
 
-    def attention(self, q: Tensor, kv_layer: Tensor, layout: BatchLayout, scale: float) -> Tensor:
+    def norm_rope_write(
+        self,
+        qkv: Tensor,
+        gains: Tensor,
+        eps: float,
+        cos_sin: Tensor | None,
+        kv_layer: Tensor,
+        layout: BatchLayout,
+        means: Tensor | None = None,
+    ) -> Tensor:
+        """Normalise and rotate in float32, round once; tokens with slot -1 are not written."""
+        _, _, num_kv_heads, block_size, head_dim = kv_layer.shape
+        num_heads = len(gains) - num_kv_heads
+        assert qkv.is_contiguous()
+        assert gains.is_contiguous()
+        addresses = self._addresses_of(layout)
+        q = torch.empty(len(qkv), num_heads, head_dim, dtype=self.dtype)
+        self._kernels.norm_rope_write(
+            q.data_ptr(),
+            kv_layer.data_ptr(),
+            qkv.data_ptr(),
+            gains.data_ptr(),
+            0 if cos_sin is None else cos_sin.data_ptr(),
+            0 if means is None else means.data_ptr(),
+            addresses.positions,
+            addresses.slot_mapping,
+            len(qkv),
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            block_size,
+            kv_layer.stride(0),
+            eps,
+            gains.dtype is not self.dtype,
+        )
+        return q
+
+    def mean_squares(self, x: Tensor, first: int, second: int) -> Tensor:
+        """Sum in float32."""
+        assert x.is_contiguous()
+        means = torch.empty(len(x), 2, dtype=torch.float32)
+        self._kernels.mean_squares(means.data_ptr(), x.data_ptr(), *x.shape, first, second)
+        return means
+
+    def attention(
+        self,
+        q: Tensor,
+        kv_layer: Tensor,
+        layout: BatchLayout,
+        scale: float,
+        *,
+        softcap: float = 0.0,
+    ) -> Tensor:
         """Read keys and values in place, block by block."""
         _, _, num_kv_heads, block_size, head_dim = kv_layer.shape
         num_tokens, num_heads, _ = q.shape
@@ -174,6 +234,7 @@ class CpuBackend(PackedBackend):
             block_size,
             kv_layer.stride(0),
             scale,
+            softcap,
             self._kernels.has_tiles,
         )
         if status:
@@ -186,6 +247,14 @@ class CpuBackend(PackedBackend):
         num_tokens, width = gate_up.shape
         out = torch.empty(num_tokens, width // 2, dtype=self.dtype)
         self._kernels.silu_mul(out.data_ptr(), gate_up.data_ptr(), num_tokens, width // 2)
+        return out
+
+    def gelu_mul(self, gate_up: Tensor) -> Tensor:
+        """Compute in float32 and round once."""
+        assert gate_up.is_contiguous()
+        num_tokens, width = gate_up.shape
+        out = torch.empty(num_tokens, width // 2, dtype=self.dtype)
+        self._kernels.gelu_mul(out.data_ptr(), gate_up.data_ptr(), num_tokens, width // 2)
         return out
 
     def gelu(self, x: Tensor) -> Tensor:
@@ -222,34 +291,12 @@ class CpuBackend(PackedBackend):
         _draw(kernels, drawn, scaled, unscaled)
         tokens[rows] = drawn
 
-    def _addresses_of(self, layout: BatchLayout) -> "_LayoutAddresses":
+    def _addresses_of(self, layout: BatchLayout) -> LayoutAddresses:
         """Check a layout once; every layer of a step passes the same one."""
         if layout is not self._layout:
-            self._addresses = _LayoutAddresses.of(layout)
+            self._addresses = LayoutAddresses.of(layout)
             self._layout = layout
         return self._addresses
-
-
-class _LayoutAddresses(NamedTuple):
-    """Where the columns of a layout lie, and their lengths."""
-
-    positions: int
-    slot_mapping: int
-    block_tables: int
-    context_lens: int
-    query_starts: int
-    num_rows: int
-    max_blocks: int
-
-    @classmethod
-    def of(cls, layout: BatchLayout) -> "_LayoutAddresses":
-        """Check the columns and take their addresses."""
-        wide = (layout.positions, layout.slot_mapping)
-        narrow = (layout.block_tables, layout.context_lens, layout.query_starts)
-        assert all(column.dtype == torch.int64 for column in wide)
-        assert all(column.dtype == torch.int32 for column in narrow)
-        assert all(column.is_contiguous() for column in (*wide, *narrow))
-        return cls(*(column.data_ptr() for column in (*wide, *narrow)), *layout.block_tables.shape)
 
 
 def _draw(kernels: Library, tokens: Tensor, logits: Tensor, columns: SamplingColumns) -> None:

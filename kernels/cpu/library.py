@@ -20,15 +20,18 @@ class Library:
             function.argtypes, function.restype = arguments, _INT
             return function
 
-        self.rms_norm = bind("rms_norm", *[_POINTER] * 3, _INT, _INT, _FLOAT)
-        self.add_rms_norm = bind("add_rms_norm", *[_POINTER] * 4, _INT, _INT, _FLOAT)
+        self.rms_norm = bind("rms_norm", *[_POINTER] * 3, _INT, _INT, _FLOAT, _INT)
+        self.add_rms_norm = bind("add_rms_norm", *[_POINTER] * 4, _INT, _INT, _FLOAT, _INT)
         self.layer_norm = bind("layer_norm", *[_POINTER] * 4, _INT, _INT, _FLOAT)
         self.add_layer_norm = bind("add_layer_norm", *[_POINTER] * 5, _INT, _INT, _FLOAT)
         self.gelu = bind("gelu", *[_POINTER] * 2, _INT)
+        self.gelu_mul = bind("gelu_mul", *[_POINTER] * 2, _INT, _INT)
         self.kv_write = bind("kv_write", *[_POINTER] * 4, *[_INT] * 6)
         self.silu_mul = bind("silu_mul", *[_POINTER] * 2, _INT, _INT)
         self.rope_write = bind("rope_write", *[_POINTER] * 6, *[_INT] * 6)
-        self.attention = bind("attention", *[_POINTER] * 6, *[_INT] * 7, _FLOAT, _INT)
+        self.norm_rope_write = bind("norm_rope_write", *[_POINTER] * 8, *[_INT] * 6, _FLOAT, _INT)
+        self.mean_squares = bind("mean_squares", *[_POINTER] * 2, *[_INT] * 4)
+        self.attention = bind("attention", *[_POINTER] * 6, *[_INT] * 7, _FLOAT, _FLOAT, _INT)
         self.argmax = bind("argmax", *[_POINTER] * 2, *[_INT] * 2)
         self.draw = bind("draw", *[_POINTER] * 5, *[_INT] * 2)
         self.filter = bind("filter", *[_POINTER] * 4, *[_INT] * 2)

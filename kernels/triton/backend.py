@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from kernels.backend import Linear
+from kernels.backend import Activation, Linear
 from kernels.batch import BatchColumns, BatchLayout, GatheredBatch, Sampled, SamplingColumns
 from kernels.reference import ReferenceBackend
 from kernels.triton import activation, batch, copy, norm, rope
@@ -31,9 +31,11 @@ class TritonBackend(ReferenceBackend):
         """Leave logits in the backend's dtype: float32 would double what sampling reads."""
         return self.make_linear(weight, None)
 
-    def make_gated_linear(self, weight: Tensor) -> Linear:
+    def make_gated_linear(
+        self, weight: Tensor, bias: Tensor | None = None, activation: Activation = "silu"
+    ) -> Linear:
         """Keep the weight as it is."""
-        return TritonGatedLinear(weight)
+        return TritonGatedLinear(weight, bias, activation)
 
     def append_blocks(self, block_tables: Tensor, places: Tensor, blocks: Tensor) -> None:
         """One launch."""
@@ -73,17 +75,51 @@ class TritonBackend(ReferenceBackend):
         """Write without rotating; tokens with slot -1 are not written."""
         return rope.kv_write(qkv, layout.slot_mapping, kv_layer)
 
+    def norm_rope_write(
+        self,
+        qkv: Tensor,
+        gains: Tensor,
+        eps: float,
+        cos_sin: Tensor | None,
+        kv_layer: Tensor,
+        layout: BatchLayout,
+        means: Tensor | None = None,
+    ) -> Tensor:
+        """Normalise and rotate in float32, round once; tokens with slot -1 are not written."""
+        places = (layout.positions, layout.slot_mapping)
+        return rope.norm_rope_write(qkv, gains, eps, cos_sin, *places, kv_layer, means)
+
+    def mean_squares(self, x: Tensor, first: int, second: int) -> Tensor:
+        """Sum in float32."""
+        return norm.mean_squares(x, first, second)
+
     def prepare(self, layout: BatchLayout, kv: Tensor) -> BatchLayout:
         """Split the attention of the step; see `kernels.triton.attention.attention_work`."""
         return replace(layout, attention_work=dispatch.plan(layout, kv))
 
-    def attention(self, q: Tensor, kv_layer: Tensor, layout: BatchLayout, scale: float) -> Tensor:
+    def attention(
+        self,
+        q: Tensor,
+        kv_layer: Tensor,
+        layout: BatchLayout,
+        scale: float,
+        *,
+        softcap: float = 0.0,
+    ) -> Tensor:
         """One launch for the rows that decode, one for those that prefill."""
-        return dispatch.attention(q, kv_layer, layout, scale)
+        return dispatch.attention(q, kv_layer, layout, scale, softcap)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """Compute in float32 and round once."""
         return activation.silu_mul(gate_up)
+
+    def gelu_mul(self, gate_up: Tensor) -> Tensor:
+        """Compute in float32 and round once."""
+        return activation.gelu_mul(gate_up)
+
+    def softcap(self, logits: Tensor, cap: float) -> Tensor:
+        """One pass."""
+        return activation.softcap(logits, cap)
 
     def relu(self, x: Tensor) -> Tensor:
         """One pass."""

@@ -86,6 +86,55 @@ def _layer_norm_kernel(
     tl.store(out + row * num_columns + columns, normed.to(out.dtype.element_ty), is_column)
 
 
+@triton.jit
+def _mean_squares_kernel(
+    means,
+    x,
+    x_stride,
+    first,
+    second,
+    BLOCK: tl.constexpr,
+    HAS_FEW_ROWS: tl.constexpr,
+    OVERLAPPED: tl.constexpr,
+):
+    row, is_second = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    count = tl.where(is_second == 1, second, first)
+    columns = tl.arange(0, BLOCK)
+    wait_for_inputs(OVERLAPPED)
+    let_next_start(OVERLAPPED, HAS_FEW_ROWS)
+    place = x + row * x_stride + is_second * first + columns
+    values = tl.load(place, columns < count, other=0.0).to(tl.float32)
+    tl.store(means + row * 2 + is_second, tl.sum(values * values, axis=0) / count)
+
+
+def mean_squares(x: Tensor, first: int, second: int) -> Tensor:
+    """Mean squares of columns [0, first) and [first, first + second).
+
+    Args:
+        x: [T, n], rows contiguous.
+
+    Returns:
+        [T, 2] float32.
+    """
+    assert x.stride(1) == 1
+    assert max(first, second) <= _MAX_COLUMNS
+    means = torch.empty(len(x), 2, dtype=torch.float32, device=x.device)
+    block = triton.next_power_of_2(max(first, second))
+    if len(x):
+        _mean_squares_kernel[(len(x), 2)](
+            means,
+            x,
+            x.stride(0),
+            first,
+            second,
+            BLOCK=block,
+            HAS_FEW_ROWS=are_few(len(x)),
+            num_warps=min(max(block // 512, 1), 16),
+            **overlap(x.device),
+        )
+    return means
+
+
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Root-mean-square norm (arXiv:1910.07467).
 

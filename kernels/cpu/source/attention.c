@@ -39,7 +39,8 @@ static void attend(element *out, const element *q, const struct pool *pool, int6
     score(s->scores, q, &keys, group, padded, head_dim, s->stride);
     for (int64_t h = 0; h < group; h++) {
         const int64_t at = h * s->stride;
-        inverse[h] = exponentiate(s->probs + at, s->scores + at, count, padded, pool->scale);
+        inverse[h] = exponentiate(s->probs + at, s->scores + at, count, padded, pool->scale,
+                                  pool->softcap);
     }
     mix(s->sums, s->probs, &values, group, padded, head_dim, s->stride);
     for (int64_t h = 0; h < group; h++)
@@ -72,10 +73,10 @@ EXPORT int64_t attention(element *out, const element *q, const element *kv_layer
                          const int32_t *block_tables, const int32_t *context_lens,
                          const int32_t *query_starts, int64_t num_rows, int64_t max_blocks,
                          int64_t num_heads, int64_t num_kv_heads, int64_t head_dim,
-                         int64_t block_size, int64_t block_stride, float scale,
+                         int64_t block_size, int64_t block_stride, float scale, float softcap,
                          int64_t use_tiles) {
     const struct pool pool = {kv_layer,     num_kv_heads, block_size, head_dim,
-                              block_stride, num_heads,    scale};
+                              block_stride, num_heads,    scale,      softcap};
     int64_t status = 0;
     for (int64_t r = 0; r < num_rows && !status; r++) {
         const int64_t at = query_starts[r] * num_heads * head_dim;

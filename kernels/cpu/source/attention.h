@@ -8,7 +8,8 @@ struct pool {
     const element *kv_layer;
     int64_t num_kv_heads, block_size, head_dim, block_stride;
     int64_t num_heads;
-    float scale;
+    // scores s become softcap * tanh(s / softcap); 0 for none
+    float scale, softcap;
 };
 
 // one sequence: token i of out and q [num_new, num_heads, head_dim] sees all tokens of the context
@@ -36,9 +37,16 @@ static void point_at_keys(const element **keys, const struct pool *pool, const i
     for (int64_t t = count; t < padded; t++) keys[t] = keys[count - 1];
 }
 
-// probs = exp(scale * (scores - max)), 0 from count on; returns 1 / their sum.
+// probs = exp(scale * (scores - max)), 0 from count on, of scores that are capped first; returns
+// 1 / their sum.
 INLINE float exponentiate(probability *restrict probs, float *restrict scores, int64_t count,
-                          int64_t padded, float scale) {
+                          int64_t padded, float scale, float softcap) {
+    if (softcap > 0) {
+        // tanh(x) = 1 - 2 / (exp(2 x) + 1)
+        for (int64_t t = 0; t < count; t++)
+            scores[t] = 1.0f - 2.0f / (fast_exp(2.0f * scale / softcap * scores[t]) + 1.0f);
+        scale = softcap;
+    }
     float top = scores[0];
     for (int64_t t = 1; t < count; t++) top = fmaxf(top, scores[t]);
     float sum = 0;

@@ -111,7 +111,8 @@ INLINE void attend_block(const struct row *row, const struct pool *pool, const s
     for (int64_t i = 0; i < num_queries; i++) {
         const int64_t count = visible - (end - 1 - first - i / group);
         const int64_t at = i * c->tokens;
-        inverse[i] = exponentiate(c->probs + at, c->scores + at, count, padded, pool->scale);
+        inverse[i] = exponentiate(c->probs + at, c->scores + at, count, padded, pool->scale,
+                                  pool->softcap);
     }
     mix_chunk(c, visible);
     for (int64_t i = 0; i < num_queries; i++) {

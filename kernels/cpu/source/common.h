@@ -45,6 +45,11 @@ INLINE float widen(element x) { return x; }
 INLINE element narrow(float x) { return x; }
 #endif
 
+// What a norm multiplies element i by, kept as float or as element.
+INLINE float gain_at(const void *gains, int is_wide, int64_t i) {
+    return is_wide ? ((const float *)gains)[i] : widen(((const element *)gains)[i]);
+}
+
 // e**x within 2 units in the last place: 2**n times a polynomial of the remainder in
 // [-ln(2)/2, ln(2)/2]. Saturates at 2**-126 and 2**127.
 INLINE float fast_exp(float x) {

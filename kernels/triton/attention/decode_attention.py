@@ -31,6 +31,7 @@ from kernels.triton.attention.attention_work import (
 from kernels.triton.attention.partial_softmax import (
     LOWEST,
     STATISTICS,
+    capped,
     merge,
     merge_slots,
     no_tokens,
@@ -80,6 +81,8 @@ def decode_attention(
     scale: float,
     out: Tensor | None = None,
     tuning: DecodeTuning | None = None,
+    *,
+    softcap: float = 0.0,
 ) -> Tensor:
     """Attend with one query token per row.
 
@@ -93,6 +96,7 @@ def decode_attention(
         scale: factor of the scores.
         out: where the result goes, contiguous; None makes a new tensor.
         tuning: None takes the fastest known.
+        softcap: see `KernelBackend.attention`.
 
     Returns:
         [R, num_heads, head_dim]; zeros for a row with context_len 0.
@@ -132,6 +136,7 @@ def decode_attention(
         STORED_QUERIES=triton.next_power_of_2(group),
         TILE=tuning.tile_len,
         STAGES=tuning.num_stages,
+        SOFTCAP=softcap * _LOG2_E,
         num_warps=tuning.num_warps,
         **overlap(q.device),
     )
@@ -179,6 +184,7 @@ def _attend(
     DIM: tl.constexpr,
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
+    SOFTCAP: tl.constexpr,
 ):
     """Attend to tokens [start, end), chunk by chunk; queries are [DIMS, QUERIES].
 
@@ -201,6 +207,8 @@ def _attend(
         key_places = keys + token_places[:, None] + dims[None, :]
         key = tl.load(key_places, dims[None, :] < DIM, other=0.0)
         scores = tl.dot(key, queries, input_precision="ieee") * scale
+        if SOFTCAP > 0:
+            scores = capped(scores, SOFTCAP)
         scores = tl.where(is_token[:, None], scores, LOWEST)
         new_highest = tl.maximum(highest, tl.max(scores, 0))
         weights = tl.exp2(scores - new_highest[None, :])
@@ -263,6 +271,7 @@ def _decode_kernel(
     STORED_QUERIES: tl.constexpr,
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
+    SOFTCAP: tl.constexpr,
     OVERLAPPED: tl.constexpr,
 ):
     heads, dims = tl.arange(0, QUERIES)[None, :], tl.arange(0, DIMS)[:, None]
@@ -304,6 +313,7 @@ def _decode_kernel(
                 DIM,
                 TILE,
                 STAGES,
+                SOFTCAP,
             )
             place = out + (row.to(tl.int64) * HEADS + kv_head) * (GROUP * DIM)
             if num_mine == num_chunks:

@@ -14,7 +14,9 @@ def plan(layout: BatchLayout, kv: Tensor) -> AttentionWork:
     return plan_attention(layout, decode_shares(layout, kv))
 
 
-def attention(q: Tensor, kv_layer: Tensor, layout: BatchLayout, scale: float) -> Tensor:
+def attention(
+    q: Tensor, kv_layer: Tensor, layout: BatchLayout, scale: float, softcap: float = 0.0
+) -> Tensor:
     """Compute `kernels.backend.KernelBackend.attention` for a layout that was prepared.
 
     Raises:
@@ -32,6 +34,7 @@ def attention(q: Tensor, kv_layer: Tensor, layout: BatchLayout, scale: float) ->
         work,
         scale,
         out=out[decodes],
+        softcap=softcap,
     )
     prefill_attention(
         q[prefills],
@@ -40,5 +43,6 @@ def attention(q: Tensor, kv_layer: Tensor, layout: BatchLayout, scale: float) ->
         work,
         scale,
         out=out[prefills],
+        softcap=softcap,
     )
     return out.flatten(1)

@@ -16,6 +16,12 @@ STATISTICS = tl.constexpr(4)
 
 
 @triton.jit
+def capped(exponents, CAP: tl.constexpr):
+    """CAP * tanh(exponents / CAP), for scores that a model caps."""
+    return CAP * (2 * tl.sigmoid(exponents * (2 / CAP)) - 1)
+
+
+@triton.jit
 def no_tokens(DIMS: tl.constexpr, QUERIES: tl.constexpr):
     """The softmax over nothing."""
     highest = tl.full([QUERIES], LOWEST, tl.float32)

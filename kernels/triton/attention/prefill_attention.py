@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kernels.triton.attention.attention_work import TILE_LEN, AttentionWork
 from kernels.triton.attention.hopper.prefill import hopper_prefill, is_for_hopper
-from kernels.triton.attention.partial_softmax import LOWEST
+from kernels.triton.attention.partial_softmax import LOWEST, capped
 from kernels.triton.launch import overlap, wait_for_inputs
 from kernels.triton.paging import group_size, load_block_ids, token_offsets
 
@@ -50,6 +50,8 @@ def prefill_attention(
     scale: float,
     out: Tensor | None = None,
     tuning: PrefillTuning | None = None,
+    *,
+    softcap: float = 0.0,
 ) -> Tensor:
     """Attend with several query tokens per row, each to itself and what comes before it.
 
@@ -63,6 +65,7 @@ def prefill_attention(
         scale: factor of the scores, positive.
         out: where the result goes, contiguous; None makes a new tensor.
         tuning: of this module's kernel; None takes the fastest known, of this or `hopper_prefill`.
+        softcap: see `KernelBackend.attention`; `hopper_prefill` has none.
 
     Returns:
         [T, num_heads, head_dim]; tokens that belong to no row are not written.
@@ -74,7 +77,7 @@ def prefill_attention(
     if num_tokens == 0:
         return out
     exponent_scale = scale * _LOG2_E
-    if tuning is None and is_for_hopper(q, kv_layer):
+    if tuning is None and not softcap and is_for_hopper(q, kv_layer):
         hopper_prefill(q, kv_layer, block_tables, work, exponent_scale, out)
         return out
     columns = max(16, triton.next_power_of_2(head_dim))
@@ -103,6 +106,7 @@ def prefill_attention(
         COLUMNS=columns,
         TILE=tuning.tile_len,
         STAGES=tuning.num_stages,
+        SOFTCAP=softcap * _LOG2_E,
         num_warps=tuning.num_warps,
         **overlap(q.device),
     )
@@ -155,6 +159,7 @@ def _attend_tiles(
     DIM: tl.constexpr,
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
+    SOFTCAP: tl.constexpr,
 ):
     """Attend to tokens [start, end), of which all are visible to all rows unless MASKED."""
     COLUMNS: tl.constexpr = queries.shape[1]
@@ -169,6 +174,8 @@ def _attend_tiles(
         is_token = (tokens < end)[:, None]
         key = _load_tile(pointers, is_token, dims, DIM, COLUMNS, False)
         scores = tl.dot(queries, tl.trans(key), input_precision="ieee")
+        if SOFTCAP > 0:
+            scores = capped(scores * scale, SOFTCAP) / scale
         if MASKED:
             scores = tl.where(tokens[None, :] <= positions[:, None], scores, LOWEST)
         new_highest = tl.maximum(highest, tl.max(scores, 1) * scale)
@@ -197,6 +204,7 @@ def _attend(
     DIM: tl.constexpr,
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
+    SOFTCAP: tl.constexpr,
 ):
     """Attend to tokens [0, end); all rows see those up to `first_position`.
 
@@ -224,6 +232,7 @@ def _attend(
             DIM,
             TILE,
             STAGES,
+            SOFTCAP,
         )
     return state[1], state[2]
 
@@ -249,6 +258,7 @@ def _prefill_kernel(
     COLUMNS: tl.constexpr,
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
+    SOFTCAP: tl.constexpr,
     OVERLAPPED: tl.constexpr,
 ):
     # a tile has a program for each PACKED heads and each part of its tokens, the last part first
@@ -283,6 +293,7 @@ def _prefill_kernel(
         DIM,
         TILE,
         STAGES,
+        SOFTCAP,
     )
     result = (attended / total[:, None]).to(out.dtype.element_ty)
     tl.store(out + tokens * (HEADS * DIM) + elements, result, is_element)

@@ -11,7 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.triton.activation import silu_mul
+from kernels.backend import Activation
+from kernels.triton.activation import gelu_mul, silu_mul
 from kernels.triton.launch import overlap, wait_for_inputs
 from kernels.triton.linear.tiles import Tile, described
 from kernels.triton.linear.triton_linear import TritonLinear
@@ -100,14 +101,19 @@ def gated_product(x: Tensor, weight: Tensor, tile: Tile) -> Tensor:
 class TritonGatedLinear:
     """See `kernels.backend.KernelBackend.make_gated_linear`."""
 
-    def __init__(self, weight: Tensor) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None = None, activation: Activation = "silu"
+    ) -> None:
         """Take a weight [2 * intermediate, in_features]: gate, then up."""
         self._weight = weight
-        self._linear = TritonLinear(weight, None)
+        self._linear = TritonLinear(weight, bias)
+        self._gate = {"silu": silu_mul, "gelu": gelu_mul}[activation]
         num_outputs, num_columns = weight.shape[0] // 2, weight.shape[1]
         # the kernel is made for large matrices, and for the copy engine of Hopper
         self._is_fused = (
-            num_outputs >= _LEAST_OUTPUTS
+            bias is None
+            and activation == "silu"
+            and num_outputs >= _LEAST_OUTPUTS
             and num_columns % 8 == 0
             and weight.dtype in (torch.bfloat16, torch.float16)
             and overlap(weight.device)["OVERLAPPED"]
@@ -119,4 +125,4 @@ class TritonGatedLinear:
             for tile in _TILES:
                 if len(x) <= tile.rows:
                     return gated_product(x, self._weight, tile)
-        return silu_mul(self._linear(x, is_deterministic=is_deterministic))
+        return self._gate(self._linear(x, is_deterministic=is_deterministic))

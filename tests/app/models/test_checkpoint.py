@@ -17,8 +17,10 @@ GPT2 = {
     "tie_word_embeddings": True,
     "bos_token_id": 0,
     "eos_token_id": 0,
+    "num_key_value_heads": None,
+    "intermediate_size": None,
 }
-OPT = {"model_type": "opt", "architectures": ["OPTForCausalLM"], "tie_word_embeddings": True}
+OPT = GPT2 | {"model_type": "opt", "architectures": ["OPTForCausalLM"], "ffn_dim": 24}
 
 
 @pytest.mark.parametrize(

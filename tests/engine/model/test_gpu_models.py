@@ -8,6 +8,7 @@ import torch
 
 from engine.types import SamplingParams
 from engine.worker.worker import load_worker
+from tests.engine.model.members import MEMBERS
 from tests.engine.model.tiny import NAMES, VOCAB_SIZE, save_tiny
 from tests.engine.whole.engine_run import run, tokens_of
 from tests.engine.worker.plans import GREEDY, Driver
@@ -21,7 +22,7 @@ def _one_gpu() -> None:
         pytest.skip("needs a GPU")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *MEMBERS])
 def test_greedy_ids_equal_transformers(name: str, tmp_path: Path) -> None:
     tiny = save_tiny(name, tmp_path)
     driver = Driver(load_worker(tiny.config(device="cuda", block_size=16)))
@@ -31,7 +32,7 @@ def test_greedy_ids_equal_transformers(name: str, tmp_path: Path) -> None:
         assert row.output == tiny.greedy(row.tokens[: row.prompt_len], 64)
 
 
-@pytest.mark.parametrize("name", ["mha", "opt", "opt_norms_last", "gpt2"])
+@pytest.mark.parametrize("name", ["mha", "opt", "opt_norms_last", "gpt2", "qwen3", "gemma2"])
 def test_searches_equal_the_cpu(name: str, tmp_path: Path) -> None:
     tiny = save_tiny(name, tmp_path)
     prompts = [list(range(start, start + 20)) for start in (3, 40, 100)]
@@ -43,7 +44,7 @@ def test_searches_equal_the_cpu(name: str, tmp_path: Path) -> None:
     assert tokens[0] == tokens[1]
 
 
-@pytest.mark.parametrize("name", ["mha", "opt", "gpt2"])
+@pytest.mark.parametrize("name", ["mha", "opt", "gpt2", "qwen3", "olmo2", "gemma3", "granite"])
 def test_half_precision_is_near_transformers(name: str, tmp_path: Path) -> None:
     tiny = save_tiny(name, tmp_path)
     driver = Driver(load_worker(tiny.config(device="cuda", dtype="bfloat16")))

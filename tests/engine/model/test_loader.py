@@ -153,7 +153,7 @@ def test_weights_become_the_dtype_of_the_backend(tiny: TinyModel) -> None:
 def test_heads_that_cannot_be_split_are_refused(tiny: TinyModel) -> None:
     model = tiny.config().model
     config = tiny.config(model=replace(model, num_heads=3, num_kv_heads=3), load_format="dummy")
-    with pytest.raises(ConfigError, match=r"heads of .*q_proj \(3\).*tensor_parallel_size=2"):
+    with pytest.raises(ConfigError, match=r"attention heads \(3\).*tensor_parallel_size=2"):
         _load(replace(config, model=replace(config.model, num_kv_heads=1)), TensorParallel(0, 2))
     with pytest.raises(ConfigError, match=r"3 key-value heads.*tensor_parallel_size=2"):
         _load(config, TensorParallel(0, 2))

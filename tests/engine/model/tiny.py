@@ -21,6 +21,7 @@ from transformers import (
 
 from engine.config import EngineConfig
 from engine.model_config import read_model_config
+from tests.engine.model.members import MEMBERS
 
 VOCAB_SIZE = 307
 
@@ -34,9 +35,16 @@ _LLAMA3_ROPE = {
 }
 _LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
 
-_OPT = {"ffn_dim": 96, "word_embed_proj_dim": 64, "tie_word_embeddings": True, "pad_token_id": 1}
+# what families before LLaMA have no field for
+_NO_FIELDS = {"num_key_value_heads": ..., "intermediate_size": ...}
+_OPT = _NO_FIELDS | {
+    "ffn_dim": 96,
+    "word_embed_proj_dim": 64,
+    "tie_word_embeddings": True,
+    "pad_token_id": 1,
+}
 
-_FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "mha": (LlamaConfig, LlamaForCausalLM, {"num_key_value_heads": 4}),
     "tied_llama3": (
         LlamaConfig,
@@ -54,9 +62,13 @@ _FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         OPTForCausalLM,
         _OPT | {"do_layer_norm_before": False, "word_embed_proj_dim": 48},
     ),
-    "gpt2": (GPT2Config, GPT2LMHeadModel, {"n_inner": 96, "tie_word_embeddings": True}),
+    "gpt2": (
+        GPT2Config,
+        GPT2LMHeadModel,
+        _NO_FIELDS | {"n_inner": 96, "tie_word_embeddings": True},
+    ),
 }
-NAMES = tuple(_FAMILIES)
+NAMES = tuple(FAMILIES)
 
 
 @dataclass(frozen=True)
@@ -104,9 +116,9 @@ def save_tiny(name: str, folder: Path) -> TinyModel:
     """Make a tiny model with random weights, the same in every run.
 
     Args:
-        name: one of NAMES.
+        name: one of NAMES, or of `tests.engine.model.members.MEMBERS`.
     """
-    config_class, model_class, differences = _FAMILIES[name]
+    config_class, model_class, differences = (FAMILIES | MEMBERS)[name]
     settings = {
         "vocab_size": VOCAB_SIZE,
         "hidden_size": 64,
@@ -120,7 +132,8 @@ def save_tiny(name: str, folder: Path) -> TinyModel:
         "bos_token_id": None,
     }
     torch.manual_seed(sum(name.encode()))
-    reference = model_class(config_class(**(settings | differences))).eval()
+    settings = {k: v for k, v in (settings | differences).items() if v is not ...}
+    reference = model_class(config_class(**settings)).eval()
     with torch.no_grad():
         for parameter in reference.parameters():
             # far from the initial zeros and ones, so that every parameter shows in the output

@@ -140,6 +140,60 @@ def test_rope_write(
     torch.testing.assert_close(kv, expected_kv, equal_nan=True, **TOLERANCE[kv.dtype])  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("is_rotated", [True, False])
+@pytest.mark.parametrize("means_given", [True, False])
+@pytest.mark.parametrize("gain_dtype", DTYPES)
+def test_norm_rope_write(
+    backend: CpuBackend,
+    reference: ReferenceBackend,
+    is_rotated: bool,
+    means_given: bool,
+    gain_dtype: torch.dtype,
+) -> None:
+    batch = make_batch(Shape(head_dim=80, dtype=backend.dtype), CHUNKS)
+    batch.layout.slot_mapping[::5] = -1
+    num_tokens = len(batch.layout.positions)
+    qkv = torch.randn(num_tokens, 10 * 80).to(backend.dtype)
+    gains = torch.randn(8, 80).to(gain_dtype if backend.dtype == torch.bfloat16 else torch.float32)
+    cos_sin = torch.rand(200, 80) * 2 - 1 if is_rotated else None
+    means = torch.rand(num_tokens, 2) + 0.1 if means_given else None
+    expected_kv = torch.full_like(batch.kv, torch.nan)
+    kv = expected_kv.clone()
+
+    q = backend.norm_rope_write(qkv, gains, 1e-5, cos_sin, kv[:, 1], batch.layout, means)
+
+    expected = reference.norm_rope_write(
+        qkv, gains, 1e-5, cos_sin, expected_kv[:, 1], batch.layout, means
+    )
+    assert_near(q, expected)
+    torch.testing.assert_close(kv, expected_kv, equal_nan=True, **TOLERANCE[kv.dtype])  # type: ignore[arg-type]
+
+
+def test_mean_squares(backend: CpuBackend, reference: ReferenceBackend) -> None:
+    x = torch.randn(5, 3 * 80).to(backend.dtype)
+    expected = reference.mean_squares(x, 160, 40)
+    torch.testing.assert_close(backend.mean_squares(x, 160, 40), expected, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("rows", [DECODES, CHUNKS], ids=["decodes", "mixed"])
+def test_attention_with_capped_scores(
+    backend: CpuBackend, reference: ReferenceBackend, rows: list[tuple[int, int]]
+) -> None:
+    batch = make_batch(Shape(dtype=backend.dtype), rows)
+    q = 8 * torch.randn(len(batch.layout.positions), 6, 64).to(backend.dtype)
+    attended = backend.attention(q, batch.kv_layer, batch.layout, 0.2, softcap=3.0)
+    expected = reference.attention(q, batch.kv_layer, batch.layout, 0.2, softcap=3.0)
+    assert_near(attended, expected)
+
+
+def test_gains_may_be_wider_than_the_rows(backend: CpuBackend, reference: ReferenceBackend) -> None:
+    x, residual = torch.randn(2, 3, 576).to(backend.dtype)
+    weight = 1.0 + torch.randn(576)
+    assert_near(backend.rms_norm(x, weight, 1e-5), reference.rms_norm(x, weight, 1e-5))
+    normed = backend.add_rms_norm(x, residual.clone(), weight, 1e-5)
+    assert_near(normed, reference.add_rms_norm(x, residual, weight, 1e-5))
+
+
 @pytest.mark.parametrize("num_tokens", [1, 15, 17])
 @pytest.mark.parametrize("hidden", [1, 63, 576, 1000])
 def test_norms(
@@ -199,10 +253,11 @@ def test_gelu(backend: CpuBackend, reference: ReferenceBackend, width: int) -> N
 
 
 @pytest.mark.parametrize("width", [1, 17, 1536])
-def test_silu_mul(backend: CpuBackend, reference: ReferenceBackend, width: int) -> None:
+def test_gates(backend: CpuBackend, reference: ReferenceBackend, width: int) -> None:
     gate_up = (4 * torch.randn(5, 2 * width)).to(backend.dtype)
     gate_up[0, 0] = -200
     assert_near(backend.silu_mul(gate_up), reference.silu_mul(gate_up))
+    assert_near(backend.gelu_mul(gate_up), reference.gelu_mul(gate_up))
 
 
 @pytest.mark.parametrize("vocab_size", [1, 31, 1000, 50257])

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from kernels.reference import ReferenceBackend
-from kernels.triton.activation import gelu, relu, silu_mul
+from kernels.triton.activation import gelu, gelu_mul, relu, silu_mul, softcap
 from tests.kernels.triton.precision import DTYPES, assert_near
 
 pytestmark = [
@@ -17,11 +17,23 @@ pytestmark = [
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(1, 2), (3, 2 * 1000), (2, 2 * 1537)])
-def test_silu_mul_equals_the_reference(
+def test_gates_equal_the_reference(
     shape: tuple[int, int], dtype: torch.dtype, device: torch.device
 ) -> None:
     gate_up = torch.randn(shape, device=device).mul(4).to(dtype)
     assert_near(silu_mul(gate_up), ReferenceBackend(device, dtype).silu_mul(gate_up))
+    assert_near(gelu_mul(gate_up), ReferenceBackend(device, dtype).gelu_mul(gate_up))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_softcap_equals_the_reference_in_place(dtype: torch.dtype, device: torch.device) -> None:
+    x = torch.randn(3, 341, device=device).mul(60).to(dtype)
+    x[0, 0], x[0, 1] = -torch.inf, 0.0
+    expected = ReferenceBackend(device, dtype).softcap(x.clone(), 30.0)
+    capped = softcap(x, 30.0)
+    assert capped is x
+    assert_near(capped, expected)
+    assert x.abs().max() <= 30.0
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

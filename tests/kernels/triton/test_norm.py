@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernels.reference import ReferenceBackend
-from kernels.triton.norm import add_layer_norm, add_rms_norm, layer_norm, rms_norm
+from kernels.triton.norm import add_layer_norm, add_rms_norm, layer_norm, mean_squares, rms_norm
 from tests.kernels.triton.precision import DTYPES, assert_near
 
 pytestmark = pytest.mark.usefixtures("poisoned_outputs")
@@ -43,6 +43,24 @@ def test_layer_norms_equal_torch(
     total = x + residual
     assert_near(add_layer_norm(x, residual, weight, bias, 1e-5), expected(total))
     assert torch.equal(residual, total)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("first", "second"), [(1, 1), (576, 64), (100, 700)])
+def test_mean_squares_equal_the_reference(
+    first: int, second: int, dtype: torch.dtype, device: torch.device
+) -> None:
+    x = torch.randn(3, first + 2 * second, device=device).to(dtype)
+    expected = ReferenceBackend(device, dtype).mean_squares(x, first, second)
+    torch.testing.assert_close(mean_squares(x, first, second), expected, rtol=1e-5, atol=0)
+    assert torch.equal(mean_squares(x[:1], first, second), mean_squares(x, first, second)[:1])
+
+
+def test_gains_may_be_wider_than_the_rows(device: torch.device) -> None:
+    x = torch.randn(3, 50, device=device).half()
+    weight = 1.0 + torch.randn(50, device=device) * 1e-4
+    expected = ReferenceBackend(device, torch.float16).rms_norm(x, weight, 1e-5)
+    assert_near(rms_norm(x, weight, 1e-5), expected)
 
 
 def test_rows_may_lie_apart_and_do_not_depend_on_their_batch(device: torch.device) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from kernels.batch import BatchLayout
 from kernels.reference import ReferenceBackend
-from kernels.triton.rope import kv_write, rope_write
+from kernels.triton.rope import kv_write, norm_rope_write, rope_write
 from tests.kernels.batches import Batch, Shape, make_batch
 from tests.kernels.triton.precision import DTYPES, assert_near
 
@@ -52,6 +52,35 @@ def test_rope_write_equals_the_reference(
     reference = ReferenceBackend(device, dtype)
     expected = reference.rope_write(qkv, table, expected_kv[:, 1], layout)
     q = rope_write(qkv, table, layout.positions, layout.slot_mapping, batch.kv_layer)
+    assert_near(q, expected)
+    assert torch.equal(batch.kv.isnan(), expected_kv.isnan())
+    assert_near(batch.kv.nan_to_num(), expected_kv.nan_to_num())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads", [(6, 2, 64), (20, 5, 80), (1, 1, 256)], ids=str)
+@pytest.mark.parametrize("is_rotated", [True, False])
+@pytest.mark.parametrize("means_given", [True, False])
+def test_norm_rope_write_equals_the_reference(
+    heads: tuple[int, int, int],
+    is_rotated: bool,
+    means_given: bool,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> None:
+    num_heads, num_kv_heads, head_dim = heads
+    shape = Shape(num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype)
+    batch, qkv, table = make(shape, device)
+    gains = torch.randn(num_heads + num_kv_heads, head_dim).to(device)
+    gains = gains if means_given else gains.to(dtype)
+    means = torch.rand(len(qkv), 2).to(device) + 0.1 if means_given else None
+    layout, expected_kv = batch.layout, batch.kv.clone()
+    cos_sin = table if is_rotated else None
+    expected = ReferenceBackend(device, dtype).norm_rope_write(
+        qkv, gains, 1e-5, cos_sin, expected_kv[:, 1], layout, means
+    )
+    places = (layout.positions, layout.slot_mapping)
+    q = norm_rope_write(qkv, gains, 1e-5, cos_sin, *places, batch.kv_layer, means)
     assert_near(q, expected)
     assert torch.equal(batch.kv.isnan(), expected_kv.isnan())
     assert_near(batch.kv.nan_to_num(), expected_kv.nan_to_num())

@@ -43,17 +43,21 @@ def random_queries(shape: Shape, batch: Batch, seed: int = 1) -> Tensor:
     return q.to(batch.kv.device, shape.dtype)
 
 
-def attend(q: Tensor, batch: Batch) -> Tensor:
-    return attention(q, batch.kv_layer, batch.layout, 1 / math.sqrt(q.shape[-1])).view_as(q)
+def attend(q: Tensor, batch: Batch, softcap: float = 0.0) -> Tensor:
+    scale = 1 / math.sqrt(q.shape[-1])
+    return attention(q, batch.kv_layer, batch.layout, scale, softcap).view_as(q)
 
 
-def expected(q: Tensor, batch: Batch) -> Tensor:
+def expected(q: Tensor, batch: Batch, softcap: float = 0.0) -> Tensor:
     reference = ReferenceBackend(q.device, q.dtype)
     scale = 1 / math.sqrt(q.shape[-1])
-    return reference.attention(q, batch.kv_layer, batch.layout, scale).view_as(q)
+    return reference.attention(q, batch.kv_layer, batch.layout, scale, softcap=softcap).view_as(q)
 
 
-def assert_attends(q: Tensor, batch: Batch) -> None:
+def assert_attends(q: Tensor, batch: Batch, softcap: float = 0.0) -> None:
     """Compare with the reference; unwritten outputs and poisoned slots show as NaN."""
     tolerance = TOLERANCES[q.dtype]
-    torch.testing.assert_close(attend(q, batch), expected(q, batch), rtol=tolerance, atol=tolerance)
+    attended = attend(q, batch, softcap)
+    torch.testing.assert_close(
+        attended, expected(q, batch, softcap), rtol=tolerance, atol=tolerance
+    )

@@ -52,6 +52,15 @@ def test_any_head_dim(head_dim: int, dtype: torch.dtype, device: torch.device) -
     assert_attends(*case(shape, [(300, 1), (60, 33)], device))
 
 
+@pytest.mark.usefixtures("poisoned_outputs")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_scores_are_capped(dtype: torch.dtype, device: torch.device) -> None:
+    shape = Shape(num_heads=4, num_kv_heads=2, dtype=dtype)
+    q, batch = case(shape, [(300, 1), (17, 1), (60, 33)], device)
+    # scores near 8, far above the cap
+    assert_attends(8 * q, batch, softcap=3.0)
+
+
 def test_more_heads_in_a_group_than_rows_of_a_matrix_unit(device: torch.device) -> None:
     assert_attends(*case(Shape(num_heads=20, num_kv_heads=1), [(300, 1), (60, 33)], device))
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from kernels.backend import Activation
 from kernels.reference import ReferenceBackend
 from kernels.triton.linear.gated_linear import TritonGatedLinear, gated_product
 from kernels.triton.linear.tiles import Tile
@@ -42,6 +43,16 @@ def test_small_layers_equal_the_reference(is_deterministic: bool, device: torch.
     weight, x = make(40, 64, 5, device)
     layer = TritonGatedLinear(weight)
     assert_near(layer(x, is_deterministic=is_deterministic), expected(x, weight))
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+def test_layers_may_have_a_bias_and_another_gate(
+    activation: Activation, device: torch.device
+) -> None:
+    weight, x = make(40, 64, 5, device)
+    bias = torch.randn(80, device=device).to(weight.dtype)
+    twin = ReferenceBackend(device, weight.dtype).make_gated_linear(weight, bias, activation)
+    assert_near(TritonGatedLinear(weight, bias, activation)(x), twin(x))
 
 
 @pytest.mark.gpu

@@ -1,0 +1,135 @@
+"""The decoder of all families: embedding, layers and logits, as a `ModelSpec` says.
+
+A step makes the calls that its model needs and no other: of a plain LLaMA, one call for each
+kernel of a layer.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from engine.architectures.weights import NORM_ROLES
+from engine.config import ModelConfig
+from engine.errors import ConfigError
+from engine.model.attention import Attention
+from engine.model.feed_forward import FeedForward
+from engine.model.norms import Norm, read_norm
+from engine.model.parameters import Parameters
+from engine.model.rope import RopeTable
+from engine.model.vocab import TokenInput, TokenOutput
+from kernels.backend import KernelBackend
+from kernels.batch import BatchLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderLayer:
+    """One rank's share of a layer, with the norms that it has."""
+
+    attention: Attention
+    feed: FeedForward
+    attention_norm: Norm | None
+    attention_post_norm: Norm | None
+    feed_norm: Norm | None
+    feed_post_norm: Norm | None
+
+
+class Decoder:
+    """One rank's share; see `engine.model.model.Model`."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        parameters: Parameters,
+        backend: KernelBackend,
+        *,
+        num_positions: int,
+    ) -> None:
+        """Read all parameters.
+
+        Args:
+            num_positions: tokens of the longest sequence that will be run.
+
+        Raises:
+            ConfigError: if a parameter is missing or misshapen, a dimension cannot be split, or
+                the model knows fewer positions.
+        """
+        spec = config.spec
+        if 0 < spec.window < num_positions:
+            raise ConfigError(
+                f"max_model_len {num_positions} is above the sliding window of {spec.window} "
+                f"tokens, beyond which this model is not served; lower it to {spec.window}"
+            )
+        self.num_kv_heads = config.kv_heads_per_rank(parameters.parallel.size)
+        self._is_normed_last = spec.norms == "last"
+        self._input = TokenInput(config, parameters, backend, num_positions)
+        ropes = [
+            RopeTable.of(rope, config.head_dim, num_positions, self._input.weight)
+            for rope in spec.ropes
+        ]
+        self._layers = [
+            _read_layer(config, parameters, backend, ropes, index)
+            for index in range(config.num_layers)
+        ]
+        # norms before layers, the last one behind them
+        self._norms = [layer.attention_norm for layer in self._layers]
+        if not self._is_normed_last:
+            self._norms.append(read_norm(config, parameters, backend, "final_norm"))
+        self._output = TokenOutput(config, parameters, backend, self._input.weight)
+
+    def forward(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
+        """Run one batch; see `engine.model.model.Model`."""
+        x = self._input(tokens, layout)
+        x = self._norms_last(x, kv, layout) if self._is_normed_last else self._run(x, kv, layout)
+        return self._output(layout.logit_rows(x), is_deterministic=layout.is_deterministic)
+
+    def _run(self, residual: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
+        first = self._norms[0]
+        x = residual if first is None else first(residual)
+        for index, layer in enumerate(self._layers):
+            x = layer.attention(x, kv[:, index], layout)
+            x = _pass_on(x, residual, layer.attention_post_norm, layer.feed_norm)
+            x = layer.feed(x, layout)
+            x = _pass_on(x, residual, layer.feed_post_norm, self._norms[index + 1])
+        return x
+
+    def _norms_last(self, x: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
+        """What a norm returns is the residual stream of what follows."""
+        for index, layer in enumerate(self._layers):
+            attention_norm, feed_norm = layer.attention_post_norm, layer.feed_post_norm
+            assert attention_norm is not None
+            assert feed_norm is not None
+            x = attention_norm.add(layer.attention(x, kv[:, index], layout), x)
+            x = feed_norm.add(layer.feed(x, layout), x)
+        return x
+
+
+def _pass_on(x: Tensor, residual: Tensor, after: Norm | None, before: Norm | None) -> Tensor:
+    """Add x to the stream IN PLACE, normed or not; return what the next part of a layer gets."""
+    if after is not None:
+        x = after(x)
+    return residual.add_(x) if before is None else before.add(x, residual)
+
+
+def _read_layer(
+    config: ModelConfig,
+    parameters: Parameters,
+    backend: KernelBackend,
+    ropes: list[RopeTable],
+    index: int,
+) -> DecoderLayer:
+    roles = NORM_ROLES[config.spec.norms]
+
+    def norm(role: str) -> Norm | None:
+        return read_norm(config, parameters, backend, role, index) if role in roles else None
+
+    rope = config.spec.layer(index).rope
+    return DecoderLayer(
+        attention=Attention(
+            config, parameters, backend, None if rope is None else ropes[rope], index
+        ),
+        feed=FeedForward(config, parameters, backend, index),
+        attention_norm=norm("attention_norm"),
+        attention_post_norm=norm("attention_post_norm"),
+        feed_norm=norm("feed_norm"),
+        feed_post_norm=norm("feed_post_norm"),
+    )
