@@ -66,7 +66,8 @@ def _stablelm(fields: Fields, spec: ModelSpec) -> ModelSpec:
 def _starcoder2(fields: Fields, spec: ModelSpec) -> ModelSpec:
     has_bias = fields.flag("use_bias", True)
     # the files have them from the family before, and mean `hidden_act` and `norm_epsilon`
-    fields.value("activation_function"), fields.value("layer_norm_epsilon")
+    for name in ("activation_function", "layer_norm_epsilon"):
+        fields.value(name)
     fields.require("norm_type", "layer_norm")
     fields.require("mlp_type", "default")
     return replace(spec, qkv_bias=has_bias, output_bias=has_bias, feed_bias=has_bias)

@@ -81,14 +81,11 @@ def _read_qkv(
     parameters.parallel.share(config.num_heads, "attention heads")
     kv_heads = dict.fromkeys(("k", "v"), config.num_kv_heads)
     orders = {"q": order, "k": order} if order else {}
-    weight, bias = (
-        parameters.rows(_QKV, suffix, layer, kv_heads=kv_heads, orders=orders)
-        if suffix == "weight" or config.spec.qkv_bias
-        else None
-        for suffix in ("weight", "bias")
-    )
-    assert weight is not None
-    return backend.make_linear(weight, bias)
+
+    def read(suffix: str) -> Tensor:
+        return parameters.rows(_QKV, suffix, layer, kv_heads=kv_heads, orders=orders)
+
+    return backend.make_linear(read("weight"), read("bias") if config.spec.qkv_bias else None)
 
 
 def _read_gains(

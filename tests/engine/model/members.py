@@ -110,7 +110,7 @@ MEMBERS: dict[str, Member] = {
         hf.GraniteConfig,
         hf.GraniteForCausalLM,
         {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 8.0,
-         "attention_multiplier": 0.1},
+         "attention_multiplier": 0.1, "rms_norm_eps": 0.05},
     ),
     "smollm3": (
         hf.SmolLM3Config,
