@@ -29,6 +29,8 @@ HARMLESS = frozenset({
     "cache_implementation",
     "generation_config", "mm_tokens_per_image", "is_llama_config", "transformers.js_config",
     "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32",
+    # of OPT's first files: there is a head, which there always is
+    "output_projection",
     # of windows, which a model without `sliding_window` does not have
     "max_window_layers",
 })  # fmt: skip
