@@ -75,14 +75,15 @@ def _text_part(config: Json) -> Json:
 
 
 def _architecture(config: Json) -> Architecture:
-    supported = f"supported are {', '.join([*ARCHITECTURES, *WRAPPERS])}"
     name = _name(config, {row.model_type: name for name, row in ARCHITECTURES.items()})
     found = ARCHITECTURES.get(str(name))
     if config.get("auto_map") and not (found and found.ships_code):
-        raise ConfigError(f"the model brings code of its own (auto_map), never run; {supported}")
+        raise ConfigError("the model brings code of its own (auto_map), which is never run")
     if found is None:
         kind = name or config.get("model_type")
-        raise ConfigError(f"architecture {kind!r} is not supported; {supported}")
+        raise ConfigError(
+            f"architecture {kind!r} is not supported; docs/models.md lists those that are"
+        )
     return found
 
 

@@ -124,8 +124,8 @@ def test_the_architecture_may_be_named_by_the_model_type_alone(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"auto_map": {"AutoModel": "evil.Model"}}, "never run; supported are LlamaForCausalLM"),
-        ({"architectures": ["BertModel"]}, "'BertModel' is not supported"),
+        ({"auto_map": {"AutoModel": "evil.Model"}}, "which is never run"),
+        ({"architectures": ["BertModel"]}, "'BertModel' is not supported; docs/models.md"),
         ({"architectures": "Llama"}, "not supported"),
         ({"architectures": [], "model_type": "bert"}, "'bert' is not supported"),
         ({"quantization_config": {"bits": 4}}, "quantised"),
