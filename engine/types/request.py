@@ -58,6 +58,9 @@ class SamplingParams:
         logit_bias: (token id, value added to its logit).
         allowed_token_ids: the only ids that can be chosen; empty allows all.
         bad_words: token sequences whose last token cannot follow the others.
+        grammar: what the text of the output must match, as llguidance writes grammars; the sequence
+            can end only where it is complete, and must end where nothing can follow. None allows
+            every text.
         deterministic: the same bits by itself, in a batch, after a swap and after recomputation.
         prompt_logprobs: None for none, else log-probabilities of the prompt's tokens and of this
             many most likely tokens at each place, reported under `PROMPT_CHOICE`.
@@ -86,6 +89,7 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     allowed_token_ids: tuple[int, ...] = ()
     bad_words: tuple[tuple[int, ...], ...] = ()
+    grammar: str | None = None
     deterministic: bool = False
     prompt_logprobs: int | None = None
     num_logprobs: int | None = None
