@@ -108,7 +108,7 @@ class SamplingParams:
     @property
     def needs_known_tokens(self) -> bool:
         """Whether the workers must know the tokens of its rows."""
-        return self.changes_logits or self.prompt_logprobs is not None
+        return self.changes_logits or self.prompt_logprobs is not None or self.grammar is not None
 
     @property
     def may_read_cache(self) -> bool:
