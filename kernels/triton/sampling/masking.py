@@ -1,4 +1,4 @@
-"""Rules out the tokens whose bit is not set in packed masks. Twin: `kernels.sampling.mask_tokens`."""
+"""Rules out the tokens whose bit is not set in masks. Twin: `kernels.sampling.mask_tokens`."""
 
 import torch
 import triton
