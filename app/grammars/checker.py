@@ -21,6 +21,7 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from app.grammars.conversion import to_grammar
+from engine.types import GRAMMAR_LIMITS
 
 _STACK_BYTES = 1 << 20
 _MEMORY_BYTES = 4 << 30
@@ -54,10 +55,7 @@ class GrammarChecker:
         """Args: tokenizer: the content of tokenizer.json."""
         self._tokenizer = LLTokenizer(tokenizer, eos_token=end_ids)
         self._end_ids = frozenset(end_ids)
-        # as in the workers, whose errors may reach logs
-        self._limits = LLParserLimits(
-            step_lexer_fuel=100_000, max_lexer_states=50_000, verbose_errors=False
-        )
+        self._limits = LLParserLimits(**GRAMMAR_LIMITS)
 
     def check(self, parts: dict[str, Any]) -> dict[str, str]:
         """Answer with the grammar, or with an error in words for the client."""

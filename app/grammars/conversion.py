@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from llguidance import LLMatcher
@@ -58,22 +59,27 @@ def _from_schema(content: str, whitespace: str | None, is_closed: bool) -> str:
     return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=options)
 
 
-def _prepare(schema: Any, is_closed: bool) -> None:
+def _prepare(schema: dict[str, Any], is_closed: bool) -> None:
     """Check the patterns of a schema and close its objects, IN PLACE."""
-    if not isinstance(schema, dict):
-        return
     if isinstance(pattern := schema.get("pattern"), str):
         _check_repetitions(pattern)
     if isinstance(patterns := schema.get("patternProperties"), dict):
         _check_repetitions(*patterns)
     if is_closed and (schema.get("type") == "object" or "properties" in schema):
         schema.setdefault("additionalProperties", False)
+    for inner in _inner_schemas(schema):
+        _prepare(inner, is_closed)
+
+
+def _inner_schemas(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for word, value in schema.items():
-        if word not in _DATA_WORDS:
-            inner = value.values() if isinstance(value, dict) and word in _MAP_WORDS else [value]
-            for child in inner:
-                for item in child if isinstance(child, list) else [child]:
-                    _prepare(item, is_closed)
+        values = [] if word in _DATA_WORDS else [value]
+        if word in _MAP_WORDS and isinstance(value, dict):
+            values = list(value.values())
+        for child in values:
+            for item in child if isinstance(child, list) else [child]:
+                if isinstance(item, dict):
+                    yield item
 
 
 def _check_repetitions(*patterns: str) -> None:
@@ -103,7 +109,7 @@ def _num_repeated(pattern: str) -> int:
         elif text[0] == "{" and (counts := _COUNT.findall(text)):
             added = item * max(0, max(int(count[:9]) for count in counts) - 1)
             groups[-1] += added
-            total = max(total, added)
+            total += added
             item += added
         else:
             item = 1

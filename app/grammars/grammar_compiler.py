@@ -19,6 +19,9 @@ from engine.errors import InvalidRequest
 # grammars, and refusals, that are remembered
 _MAX_CACHED = 256
 _MAX_ERROR_LEN = 300
+_FIRST = {"kind": "regex", "content": "a", "whitespace": None, "is_closed": False}
+# until a process has read a tokenizer
+_START_S = 60.0
 
 
 class GrammarCompiler:
@@ -101,9 +104,7 @@ class _Checker:
         self.close = weakref.finalize(self, _end, self._process)
         write_message(self._stdin, settings)
         # the first answer comes when the process is ready
-        self._answer(self._READY, 60.0)
-
-    _READY = {"kind": "regex", "content": "a", "whitespace": None, "is_closed": False}
+        self._answer(_FIRST, _START_S)
 
     @property
     def _stdin(self) -> BinaryIO:

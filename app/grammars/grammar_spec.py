@@ -12,8 +12,8 @@ class GrammarSpec:
 
     Attributes:
         kind: how to read the content: a JSON schema as JSON, a regular expression in the syntax of
-            Rust, a JSON list of texts of which one is to be chosen, or a grammar as Lark or llama.cpp
-            (GBNF) write it.
+            Rust, a JSON list of texts of which one is to be chosen, or a grammar of Lark or of
+            llama.cpp (GBNF).
         field: of the request that it comes from, for errors.
         whitespace: regular expression of what may stand between the tokens of JSON; "" for nothing.
         is_closed: whether objects may have no properties but those of their schema, also where it

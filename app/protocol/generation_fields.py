@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from app.limits import MAX_SESSION_ID_LEN, MAX_STOP_LEN, MAX_STOPS, MAX_TOP_LOGPROBS
 from app.protocol.strict import Strict, fault
-from app.protocol.structured_fields import StructuredFields
+from app.protocol.structured.structured_fields import StructuredFields
 
 IGNORED = frozenset(
     {

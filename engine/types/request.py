@@ -8,6 +8,9 @@ from engine.types.progress import Progress
 
 # what an abort of the whole request has in the place of a choice
 ALL_CHOICES = -2
+# what llguidance may take for a grammar: most often 1 ms to compile it and 0.05 ms for a token, at
+# most some 20 ms for either; what it says of errors must not repeat a client's words
+GRAMMAR_LIMITS = {"step_lexer_fuel": 100_000, "max_lexer_states": 50_000, "verbose_errors": False}
 # where a stop pattern leads when it is met
 PATTERN_MET = -1
 

@@ -19,18 +19,12 @@ from numpy.typing import NDArray
 
 from engine.errors import ConfigError, InvariantViolated
 from engine.integers import div_ceil
-from engine.types import IntColumn, RowAdmission
+from engine.types import GRAMMAR_LIMITS, IntColumn, RowAdmission
 from engine.worker.staging import Int32Array
 
 WORD_BITS = 32
 # grammars that are kept compiled; each takes some kB, and up to a few MB
 _MAX_COMPILED = 128
-
-
-def grammar_limits() -> LLParserLimits:
-    """What a grammar may take: about 20 ms to compile, and as much for a token."""
-    # errors must not repeat what a client has sent
-    return LLParserLimits(step_lexer_fuel=100_000, max_lexer_states=50_000, verbose_errors=False)
 
 
 class StepTokens(Protocol):
@@ -170,7 +164,8 @@ class Grammars:
     def _make_matcher(self, grammar: str) -> LLMatcher:
         if self._tokenizer is None:
             self._tokenizer = _load_tokenizer(self._folder, self._end_ids)
-        return LLMatcher(self._tokenizer, grammar, log_level=0, limits=grammar_limits())
+        limits = LLParserLimits(**GRAMMAR_LIMITS)
+        return LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
 
 
 def _load_tokenizer(folder: Path, end_ids: list[int]) -> LLTokenizer:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import io
 import json
 import weakref
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from app.grammars.checker import read_message, write_message
 from app.grammars.grammar_compiler import GrammarCompiler
 from app.grammars.grammar_spec import GrammarSpec, Kind
 from app.limits import MAX_GRAMMAR_LEN
@@ -19,7 +21,7 @@ _CHAIN = {f"a{i}": {"properties": {"x": {"$ref": f"#/$defs/a{i + 1}"}}} for i in
 _WIDE = [{"properties": {f"k{i}_{j}": {"type": "string"} for j in range(20)}} for i in range(140)]
 _RULES = "\n".join(f"r{i}: r{i + 1}" for i in range(3000))
 BOMBS: list[tuple[Kind, Any, str]] = [
-    ("regex", "(" * 30_000 + ")" * 30_000, "nest"),
+    ("regex", "(" * 30_000 + ")" * 30_000, "nested"),
     ("regex", "x{1000000}", "repetitions"),
     ("regex", "a(b(x{100}){100}){100}", "repetitions"),
     ("regex", "x" * (MAX_GRAMMAR_LEN + 1), "at most 65536 characters"),
@@ -119,3 +121,12 @@ async def test_a_process_that_dies_is_replaced(compiler: GrammarCompiler) -> Non
     with pytest.raises(InvalidRequest, match="too much"):
         await compiler.compile(_spec("regex", "second"))
     assert await compiler.compile(_spec("regex", "third"))
+
+
+def test_messages_are_read_as_they_were_written() -> None:
+    pipe = io.BytesIO()
+    messages: list[dict[str, Any]] = [{"a": "é" * 300}, {}, {"b": [1, None]}]
+    for message in messages:
+        write_message(pipe, message)
+    pipe.seek(0)
+    assert [read_message(pipe) for _ in range(4)] == [*messages, None]

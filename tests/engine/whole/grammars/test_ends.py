@@ -11,8 +11,8 @@ from llguidance import LLMatcher
 from engine.core.scheduling.preemption import Preemption
 from engine.types import FinishReason, SamplingParams
 from tests.engine.model.tiny import TinyModel
-from tests.engine.tokens import END_ID, OTHER_END_ID, text_of, with_tokenizer
 from tests.engine.whole.engine_run import RECOMPUTE, SWAP, SWAP_BYTES, Run, run, tokens_of
+from tests.engine.whole.grammars.tokens import END_ID, OTHER_END_ID, text_of, with_tokenizer
 from tests.fakes.worker_loader import Replayer, loader
 
 _SCHEMA = {

@@ -1,4 +1,4 @@
-"""The request fields that say what an answer must match."""
+"""Objects of a request that say what an answer must match."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -8,11 +8,10 @@ from pydantic import BeforeValidator, Field, Tag, model_validator
 
 from app.grammars.grammar_spec import GrammarSpec, Kind
 from app.limits import MAX_GRAMMAR_CHOICES
-from app.protocol.sampling_fields import SamplingFields
 from app.protocol.strict import Strict, either, fault
 
 _ANY_OBJECT = '{"type":"object"}'
-_KINDS: dict[str, Kind] = {
+KINDS: dict[str, Kind] = {
     "json": "json",
     "regex": "regex",
     "choice": "choice",
@@ -25,11 +24,11 @@ def _kind_of_schema(value: Any) -> str | None:
     return "<text>" if isinstance(value, str) else "<object>" if isinstance(value, dict) else None
 
 
-_Schema = Annotated[
+Schema = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[dict[str, Any], Tag("<object>")],
     either(_kind_of_schema, "it must be an object or its JSON as text"),
 ]
-_Choices = Annotated[
+Choices = Annotated[
     list[Annotated[str, Field(min_length=1)]],
     Field(min_length=1, max_length=MAX_GRAMMAR_CHOICES, fail_fast=True),
 ]
@@ -77,7 +76,7 @@ class ResponseFormat(Strict):
         if schema is None:
             return GrammarSpec(kind="json", content=_ANY_OBJECT, field="response_format")
         field = "response_format.json_schema.schema"
-        return GrammarSpec(kind="json", content=_as_json(schema), field=field)
+        return GrammarSpec(kind="json", content=as_json(schema), field=field)
 
 
 class StructuredOutputs(Strict):
@@ -86,9 +85,9 @@ class StructuredOutputs(Strict):
     place: ClassVar[str] = "structured_outputs."
     unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {"structural_tag": ()}
 
-    schema_of_json: _Schema | None = Field(None, alias="json")
+    schema_of_json: Schema | None = Field(None, alias="json")
     regex: str | None = Field(None, min_length=1)
-    choice: _Choices | None = None
+    choice: Choices | None = None
     grammar: str | None = Field(None, min_length=1)
     json_object: bool | None = None
     disable_any_whitespace: bool = False
@@ -107,8 +106,8 @@ class StructuredOutputs(Strict):
         found = {name: value for name, value in self._contents().items() if value is not None}
         name, value = next(iter(found.items()), ("json_object", _ANY_OBJECT))
         return GrammarSpec(
-            kind=_KINDS.get(name, "json"),
-            content=value if isinstance(value, str) else _as_json(value),
+            kind=KINDS.get(name, "json"),
+            content=value if isinstance(value, str) else as_json(value),
             field=f"structured_outputs.{name}",
             whitespace="" if self.disable_any_whitespace else self.whitespace_pattern,
             is_closed=self.disable_additional_properties,
@@ -123,48 +122,6 @@ class StructuredOutputs(Strict):
         }
 
 
-class StructuredFields(SamplingFields):
-    """What an answer must match, in one of several ways."""
-
-    response_format: ResponseFormat | None = None
-    structured_outputs: StructuredOutputs | None = None
-    guided_json: _Schema | None = None
-    guided_regex: str | None = Field(None, min_length=1)
-    guided_choice: _Choices | None = None
-    guided_grammar: str | None = Field(None, min_length=1)
-    guided_whitespace_pattern: str | None = Field(None, min_length=1)
-
-    @property
-    def grammar_spec(self) -> GrammarSpec | None:
-        """What the answer must match, if anything."""
-        return next(iter(self._specs()), None)
-
-    def _specs(self) -> list[GrammarSpec]:
-        own = [
-            GrammarSpec(
-                kind=kind,
-                content=value if isinstance(value, str) else _as_json(value),
-                field=f"guided_{name}",
-                whitespace=self.guided_whitespace_pattern,
-            )
-            for name, kind in _KINDS.items()
-            if (value := getattr(self, f"guided_{name}")) is not None
-        ]
-        others = [wish.spec() for wish in (self.response_format, self.structured_outputs) if wish]
-        return [spec for spec in (*others, *own) if spec is not None]
-
-    @model_validator(mode="after")
-    def _check_grammar(self) -> Self:
-        specs = self._specs()
-        if len(specs) > 1:
-            field = specs[1].field.partition(".")[0]
-            raise fault(field, f"it cannot be used with {specs[0].field}")
-        if specs and self.ignore_eos:
-            raise fault("ignore_eos", f"it cannot be used with {specs[0].field}")
-        if self.guided_whitespace_pattern is not None and self.guided_json is None:
-            raise fault("guided_whitespace_pattern", "it needs guided_json")
-        return self
-
-
-def _as_json(value: Any) -> str:
+def as_json(value: Any) -> str:
+    """Write a value as JSON, always in the same way."""
     return msgspec.json.encode(value).decode()
