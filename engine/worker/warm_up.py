@@ -13,7 +13,7 @@ from torch import Tensor
 
 from engine.config import EngineConfig
 from engine.integers import div_ceil
-from engine.model.model import Model
+from engine.model.model import Model, run_model
 from kernels.backend import KernelBackend
 from kernels.batch import BatchLayout, SamplingColumns
 
@@ -98,7 +98,7 @@ class WarmUp:
             is_deterministic=is_deterministic,
         )
         tokens = torch.zeros(num_tokens, dtype=torch.int64, device=device)
-        logits = self._model.forward(tokens, self._kv, self._backend.prepare(layout, self._kv))
+        logits = run_model(self._model, tokens, self._kv, self._backend.prepare(layout, self._kv))
         self._backend.sample(logits, _columns(num_logits, device))
         return logits
 

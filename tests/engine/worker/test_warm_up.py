@@ -27,11 +27,13 @@ class _WatchedModel:
     def num_kv_heads(self) -> int:
         return self.model.num_kv_heads
 
-    def forward(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
-        logits = self.model.forward(tokens, kv, layout)
+    def hidden(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
         self.layouts.append(layout)
         self.pools.append(kv)
-        return logits
+        return self.model.hidden(tokens, kv, layout)
+
+    def logits(self, hidden: Tensor, *, is_deterministic: bool = False) -> Tensor:
+        return self.model.logits(hidden, is_deterministic=is_deterministic)
 
 
 class _WatchedBackend(ReferenceBackend):

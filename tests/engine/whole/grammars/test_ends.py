@@ -98,10 +98,13 @@ def test_preempted_rows_go_on_where_they_were(
 ) -> None:
     sampling = replace(_DRAWING, grammar=LLMatcher.grammar_from_regex("([a-f]{3}-){10}[0-9]{2}"))
     tight = {"num_blocks": 24, "max_model_len": 96, "swap_bytes": SWAP_BYTES}
-    load = {"load": loader(Replayer())} if is_replayed else {}
+    runtime = Replayer()
+    load = {"load": loader(runtime)} if is_replayed else {}
     engine = _run(spelling, sampling, preemption=preemption, **tight, **load)
     assert sum(engine.num_preempted) > 0
     assert tokens_of(engine) == tokens_of(_run(spelling, sampling))
+    num_steps = len([plan for plan in engine.plans if plan.num_tokens])
+    assert runtime.num_replays == (num_steps if is_replayed else 0)
 
 
 def test_stop_ids_end_only_what_is_complete(spelling: TinyModel) -> None:

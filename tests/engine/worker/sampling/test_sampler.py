@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.types import NONE_ALLOWED, FinishReason, SamplingParams
-from engine.worker.batch import HostBatch, lay_out, stage_batch
+from engine.worker.batch import HostBatch, lay_out
 from engine.worker.row_table import RowTable
 from engine.worker.sampling.sampler import choose, look_up
 from engine.worker.worker import Worker, load_worker
@@ -124,8 +124,7 @@ def _decoding(
 
 
 def _sample(table: RowTable, batch: HostBatch, logits: Tensor) -> Sampled:
-    staged, _, _ = stage_batch(batch, table, rows.BLOCK_SIZE)
-    return choose(_BACKEND, logits, batch.sampled, staged, table)
+    return choose(_BACKEND, logits, batch.sampled, table)
 
 
 def _choose(logits: list[list[float]], *kinds: dict[str, Any]) -> Sampled:
@@ -222,7 +221,7 @@ def test_filters_hold_for_the_rows_that_have_them() -> None:
 def test_rules_see_all_tokens_before_the_one_that_is_chosen() -> None:
     """A row has fed the tokens 0 and 1, and feeds 3 now; 2 is the most likely next one."""
     table, batch = _decoding({"bad_words": ((1, 3, 2),)})
-    table.history.note(batch.token_rows, torch.tensor([2]), torch.tensor([3]))
+    table.history.note(batch.token_rows, [2], torch.tensor([3]), [0])
     assert _sample(table, batch, torch.tensor([_SOUND])).tokens.tolist() == [5]
     # what the row of an earlier sequence has left behind it means nothing
     table, batch = _decoding({"bad_words": ((1, 3, 2),)})
