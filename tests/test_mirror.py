@@ -30,6 +30,7 @@ TESTED_ELSEWHERE = {
     "app/protocol/structured/formats.py": ("app/protocol/structured/test_structured_fields.py",),
     "app/protocol/api_settings.py": ("app/test_main.py",),
     "app/serve/drain.py": ("app/serve/test_changing_replicas.py",),
+    "load_tests/bench/grammars/libraries.py": ("load_tests/bench/grammars/test_command.py",),
     # engine
     "engine/architectures/architecture.py": ("engine/test_model_config.py",),
     "engine/architectures/gpt2.py": ("engine/test_model_config.py",),

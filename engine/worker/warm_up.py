@@ -111,6 +111,14 @@ class WarmUp:
             self._backend.sample(logits, wanted)
             self._backend.sample(logits, replace(wanted, any_filter=False))
             self._backend.sample(logits, replace(wanted, any_filter=False, all_greedy=True))
+        # as rows with rules are chosen, whose log-probabilities come from the raw logits
+        scores = logits.float()
+        masks = torch.full((len(scores), div_ceil(scores.shape[1], 32)), -1, dtype=torch.int32)
+        self._backend.mask_tokens(scores, masks.to(self._device))
+        ruled = replace(columns, num_logprobs=-1)
+        self._backend.sample(scores, ruled)
+        self._backend.sample(scores, replace(ruled, any_filter=False))
+        self._backend.sample(scores, replace(ruled, any_filter=False, all_greedy=True))
 
 
 def _columns(num_rows: int, device: torch.device) -> SamplingColumns:

@@ -158,6 +158,14 @@ def test_a_row_whose_logits_are_no_numbers_gets_no_token(
     assert _tokens(logits, {}, kind, _LIMITED, {"logit_bias": ((1, 9.0),)}) == [2, -1, 5, 1]
 
 
+def test_stop_ids_are_kept_back_for_tokens_of_the_output() -> None:
+    """Of a row with a prompt of two tokens, which chooses its second token."""
+    stops: dict[str, Any] = {"stop_token_ids": (5,)}
+    kinds = [{"min_tokens": num, **stops} for num in (1, 2, 3)]
+    chosen = _tokens([[0.0, 0.0, 0.0, 0.0, 1.0, 2.0]] * 3, *kinds)
+    assert chosen == [5, 4, 4]
+
+
 def test_a_row_that_may_choose_nothing_gets_no_token() -> None:
     nothing = {"allowed_token_ids": (1,), "min_tokens": 2, "stop_token_ids": (1,)}
     logits = [_SOUND, [-_INF] * 6, _SOUND, [_NAN] * 6]
