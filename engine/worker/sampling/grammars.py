@@ -1,9 +1,8 @@
 """Which tokens the grammars of rows allow next, on the host, by llguidance.
 
-A row's matcher stands behind the tokens that the row has been fed with. So what matters of a step
-is known before the step is sampled, but for the last tokens: those of the rows that have a grammar
-are waited for, while the device computes the logits. All ranks read the same tokens, so all allow
-the same ones. Source: https://github.com/guidance-ai/llguidance
+A row's matcher reads the tokens that the row is fed with. The host lacks only the last of them,
+which the step before samples: it is waited for, while the device computes the logits. All ranks
+read the same tokens, so all allow the same ones. Source: https://github.com/guidance-ai/llguidance
 """
 
 import os
@@ -71,9 +70,9 @@ class _Row:
         Raises:
             InvariantViolated: if it lacks more, or has read more already.
         """
-        if self.num_output == num_output - 1 and self.last is not None:
-            is_known = isinstance(self.last, int)
-            self.unread.append(self.last if is_known else self.last[0].tokens()[self.last[1]])
+        last = self.last
+        if self.num_output == num_output - 1 and last is not None:
+            self.unread.append(last if isinstance(last, int) else last[0].tokens()[last[1]])
             self.num_output += 1
         if self.num_output != num_output:
             raise InvariantViolated(f"a grammar has seen {self.num_output} tokens of {num_output}")

@@ -29,8 +29,9 @@ class Context:
     """The tokens that K rows hold when they choose their next one.
 
     Attributes:
-        tokens: [K, E] int64 prompt and output; beyond a row's length lies any token id.
-        lengths, prompt_lens: host [K] int32, none above E.
+        tokens: [K, E] int64 prompt and output; beyond a row's length lies any token id. [K, 0] will
+            do where `LogitRules.read_tokens` says so.
+        lengths, prompt_lens: host [K] int32.
     """
 
     tokens: Tensor
