@@ -80,8 +80,8 @@ def find_weights(folder: Path) -> dict[str, tuple[Path, TensorInfo]]:
     )
     if others:
         raise ConfigError(
-            f"{folder} has weights in {others[0]} only; of pickled weights, which can run code, only "
-            "pytorch_model.bin is converted: choose a repository with it or with safetensors"
+            f"{folder} has weights in {others[0]} only; of pickled weights, which can run code, "
+            "only pytorch_model.bin is converted: choose a repository with it or with safetensors"
         )
     raise ConfigError(f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}: not a model folder")
 

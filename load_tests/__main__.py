@@ -31,6 +31,7 @@ COMMANDS = {
     "swap": "time moves of blocks to the swap space and back, and the steps beside them",
     "chats": "chats whose prefixes the KV cache lost: from the swap space, or prefilled again",
     "preemption": "swap preempted requests or prefill them again, by block size",
+    "grammars": "compile JSON schemas of a public suite and follow its texts, by two libraries",
     "startup": "time the start and the end of `serve run`, and weigh its processes",
     "faults": "kill and freeze processes of a server under load, and look at every answer",
 }
@@ -57,6 +58,7 @@ MODULES = {
     "swap": "load_tests.bench.in_process.swap",
     "chats": "load_tests.bench.in_process.chats",
     "preemption": "load_tests.bench.in_process.preemption",
+    "grammars": "load_tests.bench.grammars.command",
     "startup": "load_tests.bench.startup.lives",
     "faults": "load_tests.faults.command",
 }

@@ -15,6 +15,8 @@ from tests.test_architecture import OURS, imports, module_name, module_of, sourc
 # module -> the test modules below tests/ that test it
 TESTED_ELSEWHERE = {
     # app
+    "app/grammars/checker.py": ("app/grammars/test_grammar_compiler.py",),
+    "app/grammars/grammar_spec.py": ("app/grammars/test_grammar_compiler.py",),
     "app/http/generate_endpoint.py": ("app/api/test_generation_routes.py",),
     "app/http/services.py": ("app/http/test_routes.py",),
     "app/protocol/chat_answer.py": ("app/protocol/test_answer.py",),
@@ -25,8 +27,10 @@ TESTED_ELSEWHERE = {
         "app/protocol/test_chat_request.py",
     ),
     "app/protocol/sampling_fields.py": ("app/api/test_sampling_fields.py",),
+    "app/protocol/structured/formats.py": ("app/protocol/structured/test_structured_fields.py",),
     "app/protocol/api_settings.py": ("app/test_main.py",),
     "app/serve/drain.py": ("app/serve/test_changing_replicas.py",),
+    "load_tests/bench/grammars/libraries.py": ("load_tests/bench/grammars/test_command.py",),
     # engine
     **{
         f"engine/architectures/{name}.py": ("engine/test_model_config.py",)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from app.generation.answer_size import AnswerSize
 from app.generation.prompt_encoder import PromptEncoder
@@ -13,7 +14,7 @@ from app.protocol.completion_request import CompletionRequest
 from app.protocol.generation_fields import GenerationFields
 from app.text.text_options import TextOptions
 from engine.errors import InvalidRequest, PromptTooLong
-from engine.types import IntColumn, SamplingParams, StopPattern
+from engine.types import IntColumn, SamplingParams
 
 # (token ids of a prompt, most tokens to generate) -> its parameters; see `_sampling`
 _MakeSampling = Callable[[IntColumn, int], SamplingParams | None]
@@ -137,6 +138,8 @@ async def _sampling_maker(
     """Check and encode the options that all prompts of a request share."""
     _check_options(encoder, request)
     bad_words = await encoder.encode_bad_words(request.bad_words)
+    spec = request.grammar_spec
+    grammar = None if spec is None else await encoder.grammars.compile(spec)
     if not _is_scoring(request):
         rules = sampling_params(request, 1, bad_words)
         check_rules(rules, encoder.eos_token_ids, encoder.vocab_size)
@@ -147,7 +150,12 @@ async def _sampling_maker(
             skip_special=request.skip_special_tokens,
             min_tokens=request.min_tokens,
         )
-    return partial(_sampling, request, text.num_scored, bad_words, stop_pattern)
+    parts = {
+        "prompt_logprobs": text.num_scored,
+        "stop_pattern": stop_pattern,
+        "grammar": grammar,
+    }
+    return partial(_sampling, request, parts, bad_words)
 
 
 def _check_options(encoder: PromptEncoder, request: GenerationFields) -> None:
@@ -183,21 +191,21 @@ def _max_tokens(
 
 def _sampling(
     request: GenerationFields,
-    num_scored: int | None,
+    parts: dict[str, Any],
     bad_words: BadWords,
-    stop_pattern: StopPattern | None,
     ids: IntColumn,
     max_tokens: int,
 ) -> SamplingParams | None:
     """Return the parameters of one prompt, or None where nothing is asked of the engine.
 
     Args:
-        num_scored: see `TextOptions.num_scored`.
+        parts: fields of the parameters that no field of the request has as it is.
         max_tokens: 0 if the prompt is only scored.
     """
     if max_tokens > 0:
         sampling = sampling_params(request, max_tokens, bad_words)
-        return replace(sampling, prompt_logprobs=num_scored, stop_pattern=stop_pattern)
+        return replace(sampling, **parts)
+    num_scored = parts["prompt_logprobs"]
     # nothing predicts the first token
     if num_scored is None or len(ids) == 1:
         return None

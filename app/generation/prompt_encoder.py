@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from app.grammars.grammar_compiler import GrammarCompiler
 from app.limits import MAX_BAD_SEQUENCES, MAX_BAD_TOKENS
 from app.protocol.api_settings import ApiSettings
 from app.protocol.chat_request import Message
@@ -22,6 +23,7 @@ class PromptEncoder:
         vocab_size: ids that the model can choose.
         max_answer_items: see `app.limits.MAX_ANSWER_ITEMS`.
         offload: for work that grows with the request.
+        grammars: compiles what answers must match.
     """
 
     def __init__(self, tokenizer: Tokenizer, settings: ApiSettings, offload: Offload) -> None:
@@ -33,6 +35,7 @@ class PromptEncoder:
         self.eos_token_ids = settings.eos_token_ids
         self.vocab_size = settings.vocab_size
         self.max_answer_items = settings.max_answer_items
+        self.grammars = GrammarCompiler(tokenizer.to_json, settings.eos_token_ids)
 
     async def encode(
         self,

@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from app.limits import MAX_SESSION_ID_LEN, MAX_STOP_LEN, MAX_STOPS, MAX_TOP_LOGPROBS
-from app.protocol.sampling_fields import SamplingFields
 from app.protocol.strict import Strict, fault
+from app.protocol.structured.structured_fields import StructuredFields
 
 IGNORED = frozenset(
     {
@@ -23,8 +23,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "logprob_token_ids": (),
     "truncate_prompt_tokens": (),
     "truncation_side": (),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": (),
     "priority": (0,),
     "prefix_id": (),
     "include_metrics": (False,),
@@ -58,7 +56,7 @@ class StreamOptions(Strict):
     include_obfuscation: bool | None = None
 
 
-class GenerationFields(SamplingFields):
+class GenerationFields(StructuredFields):
     """Fields of /v1/completions and /v1/chat/completions alike."""
 
     ignored: ClassVar[Collection[str]] = IGNORED

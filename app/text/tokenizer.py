@@ -70,6 +70,11 @@ class Tokenizer:
         config |= _read_json(folder / "tokenizer_config.json")
         return cls(backend, _special_tokens(config), read_chat_templates(folder, config))
 
+    def to_json(self) -> str:
+        """Return what tokenizer.json says, for libraries that read it themselves."""
+        text: str = self._backend.to_str()
+        return text
+
     def min_tokens(self, num_characters: int) -> int:
         """Return a lower bound of the number of tokens of a text of this length."""
         return div_ceil(num_characters, self.vocabulary.longest_piece)

@@ -76,11 +76,14 @@ class Decoder:
             self._norms.append(read_norm(config, parameters, backend, "final_norm"))
         self._output = TokenOutput(config, parameters, backend, self._input.weight)
 
-    def forward(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
+    def hidden(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
         """Run one batch; see `engine.model.model.Model`."""
         x = self._input(tokens, layout)
-        x = self._norms_last(x, kv, layout) if self._is_normed_last else self._run(x, kv, layout)
-        return self._output(layout.logit_rows(x), is_deterministic=layout.is_deterministic)
+        return self._norms_last(x, kv, layout) if self._is_normed_last else self._run(x, kv, layout)
+
+    def logits(self, hidden: Tensor, *, is_deterministic: bool = False) -> Tensor:
+        """Multiply by the rows of the vocabulary; see `engine.model.model.Model`."""
+        return self._output(hidden, is_deterministic=is_deterministic)
 
     def _run(self, residual: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
         first = self._norms[0]

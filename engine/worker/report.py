@@ -31,6 +31,7 @@ class PendingStep:
         self._swapped_in = int32()
         self._is_spoiled: Tensor | None = None
         self._fetch: Fetch | None = None
+        self._tokens: list[int] | None = None
 
     def add(self, sampled: Sampled, rows: Int32Array, num_logprobs: Int32Array) -> None:
         """Add what was sampled for N rows, or looked up for N tokens of prompts.
@@ -58,6 +59,17 @@ class PendingStep:
         for sampled in self._sampled:
             columns += sampled.tokens, sampled.logprobs, sampled.top_tokens, sampled.top_logprobs
         self._fetch = self._runtime.fetch(columns, self._mark)
+
+    def tokens(self) -> list[int]:
+        """Wait for the tokens of all parts; any thread may ask, before or after `result`."""
+        if self._tokens is None:
+            assert self._fetch is not None, "the step is complete"
+            # behind the spoiled slots each part has four columns, tokens first
+            columns = self._fetch.wait().tensors[1::4]
+            self._tokens = [
+                token for column in columns if column is not None for token in column.tolist()
+            ]
+        return self._tokens
 
     def result(self) -> StepResult:
         """Wait until the device is done with the step; blocks may still be on their way out."""

@@ -8,9 +8,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.types import NONE_ALLOWED
-from engine.worker.batch import DeviceBatch
+from engine.worker.batch import HostBatch
+from engine.worker.report import PendingStep
 from engine.worker.row_table import RowTable
 from engine.worker.sampling.logit_rules import Context
+from engine.worker.sampling.token_masks import full_mask
 from engine.worker.spans import NextTokens
 from engine.worker.staging import stage
 from kernels.backend import KernelBackend
@@ -20,25 +22,41 @@ from kernels.sampling import BROKEN, take_rows, with_logprobs
 Indices = NDArray[np.int64]
 
 
-def choose(
+def sample_batch(
     backend: KernelBackend,
     logits: Tensor,
-    sampled: NextTokens,
-    batch: DeviceBatch,
+    batch: HostBatch,
     table: RowTable,
-) -> Sampled:
+    pending: PendingStep,
+) -> None:
+    """Choose what follows a batch, look up the scores of its prompts, and add both to a step.
+
+    Args:
+        logits: [S + P, vocab_size] of the sampled rows, then of the prompt tokens.
+    """
+    rows, prompt_rows = batch.sampled.rows, batch.prompt.rows
+    if len(rows):
+        sampled = choose(backend, logits[: len(rows)], batch.sampled, table)
+        (device_rows,) = stage(table.runtime, rows)
+        # a row whose logits are broken may be in the next plan already: it is fed a valid token
+        table.last_tokens.index_copy_(0, device_rows, sampled.tokens.clamp(min=0))
+        pending.add(sampled, rows, table.parameters.num_logprobs[rows])
+    if len(prompt_rows):
+        known = look_up(logits[len(rows) :], batch.prompt, table)
+        pending.add(known, prompt_rows, table.parameters.num_prompt_logprobs[prompt_rows])
+
+
+def choose(backend: KernelBackend, logits: Tensor, sampled: NextTokens, table: RowTable) -> Sampled:
     """Choose a token for each row of logits [S, vocab_size].
 
     A draw is fixed by the row's seed and the position of its token: neither the batch nor a
     preemption changes it. Log-probabilities are those of the raw distribution, but the alternatives
     of a beam are ranked as its rules have it. A row whose logits are no numbers gets `BROKEN`, one
     whose rules leave nothing to choose `NONE_ALLOWED`.
-
-    Args:
-        sampled: the S rows on the host; `batch` has them on the device.
     """
-    columns = _columns(sampled, batch, table)
-    ruled = np.flatnonzero(table.rules.is_active[sampled.rows])
+    columns = _columns(sampled, table)
+    is_ruled = table.rules.is_active | table.grammars.is_active
+    ruled = np.flatnonzero(is_ruled[sampled.rows])
     if not len(ruled):
         return backend.sample(logits, columns)
     is_search = table.parameters.is_search[sampled.rows[ruled]]
@@ -47,7 +65,7 @@ def choose(
     if len(drawing):
         (where,) = stage(table.runtime, drawing)
         scores = logits.index_select(0, where).float()
-        _apply_rules(scores, drawing, sampled, table)
+        _apply_rules(backend, scores, drawing, sampled, table)
         own_columns = replace(take_rows(columns, where), num_logprobs=-1)
         drawn = backend.sample(scores, own_columns).tokens
         drawn = drawn.where(scores.amax(dim=-1) != -torch.inf, NONE_ALLOWED)
@@ -60,7 +78,7 @@ def choose(
         (where,) = stage(table.runtime, searching)
         # as in transformers, whose beams lose the probability of what is ruled out
         scores = logits.index_select(0, where).float().log_softmax(dim=-1)
-        _apply_rules(scores, searching, sampled, table)
+        _apply_rules(backend, scores, searching, sampled, table)
         top = scores.topk(chosen.top_tokens.shape[1], dim=-1)
         chosen.top_tokens[where], chosen.top_logprobs[where] = top.indices, top.values
     return chosen
@@ -73,24 +91,64 @@ def look_up(logits: Tensor, prompt: NextTokens, table: RowTable) -> Sampled:
     return with_logprobs(table.history.tokens[rows, positions].long(), logits, num_logprobs)
 
 
-def _apply_rules(scores: Tensor, indices: Indices, sampled: NextTokens, table: RowTable) -> None:
+def _apply_rules(
+    backend: KernelBackend,
+    scores: Tensor,
+    indices: Indices,
+    sampled: NextTokens,
+    table: RowTable,
+) -> None:
     """Change scores [K, vocab_size] of some of the sampled rows IN PLACE."""
+    is_ruled = table.rules.is_active[sampled.rows[indices]]
+    if is_ruled.all():
+        _apply_logit_rules(scores, indices, sampled, table)
+    elif is_ruled.any():
+        (where,) = stage(table.runtime, np.flatnonzero(is_ruled))
+        changed = scores.index_select(0, where)
+        _apply_logit_rules(changed, indices[is_ruled], sampled, table)
+        scores[where] = changed
+    masks = _masks(scores.shape[1], indices, sampled, table)
+    backend.mask_tokens(scores, table.runtime.to_device(torch.from_numpy(masks)))
+
+
+def _apply_logit_rules(
+    scores: Tensor, indices: Indices, sampled: NextTokens, table: RowTable
+) -> None:
     rows, lengths = sampled.rows[indices], sampled.positions[indices]
-    tokens = table.history.tokens[:, : int(lengths.max())]
+    tokens = scores.new_zeros((len(rows), 0), dtype=torch.int64)
+    if table.rules.read_tokens(rows):
+        known = table.history.tokens[:, : int(lengths.max())]
+        tokens = known.index_select(0, *stage(table.runtime, rows)).long()
     context = Context(
-        tokens=tokens.index_select(0, *stage(table.runtime, rows)).long(),
+        tokens=tokens,
         lengths=lengths,
         prompt_lens=table.parameters.prompt_lens[rows],
     )
     table.rules.apply(scores, rows, context)
 
 
-def _columns(sampled: NextTokens, batch: DeviceBatch, table: RowTable) -> SamplingColumns:
+def _masks(
+    vocab_size: int, indices: Indices, sampled: NextTokens, table: RowTable
+) -> NDArray[np.int32]:
+    """What rules and grammars allow; rows with a grammar wait for the tokens of the step before."""
+    rows = sampled.rows[indices]
+    num_output = sampled.positions[indices] - table.parameters.prompt_lens[rows]
+    masks = full_mask(len(rows), vocab_size)
+    has_grammar = table.grammars.is_active[rows]
+    if has_grammar.any():
+        masks[has_grammar] = table.grammars.allowed(rows[has_grammar], num_output[has_grammar])
+    for place in np.flatnonzero(table.rules.is_active[rows]):
+        table.rules.mask(masks[place], int(rows[place]), int(num_output[place]))
+    return masks
+
+
+def _columns(sampled: NextTokens, table: RowTable) -> SamplingColumns:
     parameters = table.parameters
+    rows, positions = stage(table.runtime, sampled.rows, sampled.positions)
     is_random = parameters.is_random[sampled.rows]
     return parameters.columns(
-        batch.sampled_rows,
-        batch.sampled_positions,
+        rows,
+        positions,
         num_logprobs=int(parameters.num_logprobs[sampled.rows].max()),
         all_greedy=not is_random.any(),
         any_filter=bool((is_random & parameters.is_filtered[sampled.rows]).any()),

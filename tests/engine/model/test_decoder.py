@@ -15,6 +15,7 @@ from torch import Tensor
 from app.models.checkpoint import check_weights
 from engine.errors import ConfigError
 from engine.model.loader import load_model
+from engine.model.model import run_model
 from engine.model.parallel import TensorParallel
 from engine.types import StepResult
 from engine.worker.worker import Worker, load_worker
@@ -125,7 +126,7 @@ def _check_ranks(name: str, num_ranks: int, folder: Path) -> None:
         layout = make_layout([[1, 0], [2]], [(9, 9), (5, 5)], 8)
         kv = torch.zeros(3, shape.num_layers, 2, model.num_kv_heads, 8, shape.head_dim)
         with torch.inference_mode():
-            return model.forward(torch.arange(14), kv, layout)
+            return run_model(model, torch.arange(14), kv, layout)
 
     expected = logits(TensorParallel())
     with ThreadPoolExecutor(num_ranks) as pool:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.model.loader import load_model
+from engine.model.model import run_model
 from engine.model.parallel import TensorParallel
 from kernels.reference import ReferenceBackend
 from tests.engine.model.tiny import save_tiny
@@ -81,5 +82,5 @@ def test_a_step_makes_the_calls_that_it_needs(
     shape = config.model
     layout = make_layout([[0], [1]], [(5, 1), (9, 1)], 16)
     kv = torch.zeros(8, shape.num_layers, 2, model.num_kv_heads, 16, shape.head_dim)
-    model.forward(torch.tensor([3, 4]), kv, layout)
+    run_model(model, torch.tensor([3, 4]), kv, layout)
     assert backend.calls == EXPECTED[name]
