@@ -6,6 +6,7 @@ import string
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from llguidance import LLMatcher
 
@@ -30,7 +31,7 @@ _SCHEMA = {
 
 
 def _with_grammar(sampling: SamplingParams) -> SamplingParams:
-    options = {"whitespace_flexible": False}
+    options: Any = {"whitespace_flexible": False}
     grammar = LLMatcher.grammar_from_json_schema(json.dumps(_SCHEMA), overrides=options)
     return replace(sampling, grammar=grammar)
 
