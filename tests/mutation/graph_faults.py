@@ -23,8 +23,8 @@ GRAPH_FAULTS = [
     Fault(
         what="kernels of greedy steps are compiled when a request comes",
         function=WarmUp._choose_in_every_way,
-        old=", all_greedy=True",
-        new="",
+        old="sample(logits, replace(wanted, any_filter=False, all_greedy=True))",
+        new="sample(logits, replace(wanted, any_filter=False))",
         noticed_by="test_kernels_are_compiled_for_all_sizes_and_ways_to_choose",
     ),
     Fault(
@@ -156,16 +156,16 @@ GRAPH_FAULTS = [
     Fault(
         what="a row with rules is replayed without them",
         function=CudaGraphs.find,
-        old="not parameters.is_capturable[rows].all()",
-        new="False",
-        noticed_by="test_a_row_with_rules_is_launched_wherever_it_stands",
+        old="parameters.is_capturable[rows].all()",
+        new="True",
+        noticed_by="test_a_row_with_rules_makes_a_ruled_step_wherever_it_stands",
     ),
     Fault(
         what="rules of siblings are not looked for",
         function=CudaGraphs.find,
         old="plan.decode_rows + plan.prefill_rows + plan.sibling_rows",
         new="plan.decode_rows + plan.prefill_rows",
-        noticed_by="test_a_row_with_rules_is_launched_wherever_it_stands",
+        noticed_by="test_a_row_with_rules_makes_a_ruled_step_wherever_it_stands",
     ),
     Fault(
         what="a graph that is one size too small is chosen",

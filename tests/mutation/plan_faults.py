@@ -160,25 +160,11 @@ PLAN_FAULTS = [
         noticed_by="test_a_row_is_as_long_as_what_was_computed_of_it",
     ),
     Fault(
-        what="a broken row has no valid token to go on with",
-        function=Worker._launch,
-        old=".clamp(min=0)",
-        new="",
-        noticed_by="test_broken_row_reports_no_token_and_leaves_its_neighbours_alone",
-    ),
-    Fault(
         what="tokens that were fed are not noted",
-        function=Worker._launch,
-        old="table.history.note(batch.token_rows, layout.positions, tokens)",
+        function=Worker._choose_ruled,
+        old='self._table.history.note(batch.token_rows, batch.columns["positions"], tokens, places)',
         new="pass",
         noticed_by="test_rules_know_the_tokens_that_were_fed",
-    ),
-    Fault(
-        what="prompt tokens are looked up in the logits of sampled rows",
-        function=Worker._launch,
-        old="look_up(logits[len(rows) :]",
-        new="look_up(logits[: len(prompt_rows)]",
-        noticed_by="test_log_probabilities_of_prompts_come_after_sampled_tokens",
     ),
     Fault(
         what="the only block of a pool is copied to the one behind it",

@@ -141,15 +141,15 @@ ROW_FAULTS = [
     Fault(
         what="a token is noted one position late",
         function=TokenHistory.note,
-        old="positions[where]",
-        new="positions[where] + 1",
+        old="kept[1]]",
+        new="kept[1] + 1]",
         noticed_by="test_a_token_is_noted_at_its_position_where_its_row_is_kept",
     ),
     Fault(
         what="tokens are noted in the order of the batch instead of their rows",
         function=TokenHistory.note,
-        old="] = tokens[where]",
-        new="] = tokens[: len(where)]",
+        old="tokens[kept[2]]",
+        new="tokens[: len(indices)]",
         noticed_by="test_a_token_is_noted_at_its_position_where_its_row_is_kept",
     ),
 ]

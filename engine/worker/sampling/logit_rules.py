@@ -122,8 +122,8 @@ class LogitRules:
         firsts = context.lengths[rows] - longest
         last_tokens = [word[-1] for _, word in words]
         where, starts, last, flat = stage(self._runtime, rows, firsts, last_tokens, heads.ravel())
-        offsets = torch.arange(longest, device=logits.device)
-        positions = (starts[:, None] + offsets).clamp(min=0)
+        places = torch.arange(longest, device=logits.device)
+        positions = (starts[:, None] + places).clamp(min=0)
         expected = flat.view(len(words), longest)
         is_said = (context.tokens[where[:, None], positions] == expected) | (expected == _ANY)
         bans = torch.where(is_said.all(dim=1), -torch.inf, 0.0)

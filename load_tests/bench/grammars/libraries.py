@@ -117,7 +117,10 @@ class _XFollower:
         self._matcher.accept_token(token)
 
 
-LIBRARIES = {"llguidance": LlGuidance, "xgrammar": XGrammar}
+LIBRARIES: dict[str, type[LlGuidance] | type[XGrammar]] = {
+    "llguidance": LlGuidance,
+    "xgrammar": XGrammar,
+}
 
 
 def look_at(library: LlGuidance | XGrammar, end_id: int, case: dict[str, Any]) -> dict[str, Any]:

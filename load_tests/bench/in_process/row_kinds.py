@@ -6,6 +6,7 @@ import string
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from llguidance import LLMatcher
 
@@ -30,7 +31,7 @@ _SCHEMA = {
 
 
 def _with_grammar(sampling: SamplingParams) -> SamplingParams:
-    options = {"whitespace_flexible": False}
+    options: Any = {"whitespace_flexible": False}
     grammar = LLMatcher.grammar_from_json_schema(json.dumps(_SCHEMA), overrides=options)
     return replace(sampling, grammar=grammar)
 
@@ -61,11 +62,17 @@ def write_tokenizer(folder: Path, num_tokens: int) -> None:
     while len(words) < num_tokens:
         word = "".join(draw.choices(string.ascii_letters, k=draw.randint(2, 9)))
         words[draw.choice(("", "\u0120")) + word] = None
+    byte_level = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": False,
+    }
     content = {
         "version": "1.0",
         "added_tokens": [],
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
-        "decoder": {"type": "ByteLevel"},
+        "pre_tokenizer": byte_level,
+        "decoder": byte_level,
         "model": {
             "type": "BPE",
             "vocab": {word: place for place, word in enumerate(words)},

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import torch
 
-from engine.types import StepResult
+from engine.types import StepResult, int32
 from engine.worker.report import PendingStep
 from engine.worker.staging import Int32Array
 from kernels.batch import Sampled
@@ -58,6 +58,16 @@ def test_no_row_gets_more_alternatives_than_there_are() -> None:
     result = _result(_part(_with_tops(2), [5, 6, 7], [9, 0, 1]))
     assert list(result.top_counts) == [2, 0, 1]
     assert list(result.top_tokens) == [0, 1, 4]
+
+
+def test_tokens_are_known_before_the_result_is_taken() -> None:
+    step = PendingStep(7, HostRuntime())
+    step.swapped_in(int32([3]), torch.tensor([True]))
+    step.add(*_part(Sampled(tokens=torch.tensor([8, 9])), [1, 2], [-1, -1]))
+    step.add(*_part(_with_tops(1), [5, 6, 7], [1, 0, 1]))
+    step.fetch()
+    assert step.tokens() == [8, 9, 40, -1, 42]
+    assert list(step.result().tokens) == step.tokens()
 
 
 def test_parts_follow_each_other() -> None:

@@ -25,7 +25,7 @@ _SCHEMA = {
     "required": ["a", "b", "c"],
     "additionalProperties": False,
 }
-_COMPACT = {"whitespace_flexible": False}
+_COMPACT: Any = {"whitespace_flexible": False}
 _JSON = LLMatcher.grammar_from_json_schema(json.dumps(_SCHEMA), overrides=_COMPACT)
 _DRAWING = SamplingParams(max_tokens=120, temperature=1.5, seed=3, grammar=_JSON)
 _PROMPTS = [list(range(start, start + length)) for start, length in ((3, 5), (60, 16), (90, 23))]
