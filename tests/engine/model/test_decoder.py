@@ -13,10 +13,14 @@ import torch
 from torch import Tensor
 
 from app.models.checkpoint import check_weights
+from engine.architectures.registry import ARCHITECTURES
 from engine.errors import ConfigError
+from engine.model.attention import _read_gains
+from engine.model.dummy import DummySource
 from engine.model.loader import load_model
 from engine.model.model import run_model
 from engine.model.parallel import TensorParallel
+from engine.model.parameters import Parameters
 from engine.types import StepResult
 from engine.worker.worker import Worker, load_worker
 from kernels.reference import ReferenceBackend
@@ -139,3 +143,15 @@ def test_contexts_beyond_a_window_are_refused(name: str, tmp_path: Path) -> None
     tiny = save_tiny(name, tmp_path)
     with pytest.raises(ConfigError, match="max_model_len 257 is above the sliding window of 256"):
         load_worker(tiny.config(max_model_len=257))
+
+
+def test_gains_of_heads_lie_as_their_weights(tmp_path: Path) -> None:
+    model = save_tiny("qwen3", tmp_path).config().model
+    stored = ARCHITECTURES[model.architecture].stored(model)
+    where = (torch.float32, torch.device("cpu"))
+    parameters = Parameters(DummySource(), stored, TensorParallel(), *where)
+    order = [*range(1, model.head_dim), 0]
+    plain, permuted = (_read_gains(model, parameters, kind, 0) for kind in (None, order))
+    assert plain is not None
+    assert permuted is not None
+    assert torch.equal(permuted, plain[:, order])
