@@ -90,3 +90,9 @@ MAX_DOCUMENTS = 128
 
 MAX_METADATA = 16
 """Pairs of a document or of metadata, which have no effect."""
+
+MAX_TOOLS = 128
+"""Tools that a chat offers."""
+
+MAX_TOOL_CALLS = 128
+"""Calls of one message."""

@@ -5,15 +5,22 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from app.generation.answer_size import AnswerSize
-from app.generation.prompt_encoder import PromptEncoder
+from app.generation.prompt_encoder import WHOLE, Cut, PromptEncoder
 from app.generation.rules import check_rules, late_rule
 from app.generation.sampling import BadWords, is_ranked, sampling_params, scoring_params
+from app.protocol.chat.messages import text_of
 from app.protocol.chat_request import ChatRequest
 from app.protocol.completion_request import CompletionRequest
+from app.protocol.errors import UnsupportedParameter
 from app.protocol.generation_fields import GenerationFields
+from app.text.reply.formats import ReplyFormat
+from app.text.reply.thinking import is_inside, is_opened_by
 from app.text.text_options import TextOptions
 from engine.errors import InvalidRequest, PromptTooLong
 from engine.types import IntColumn, SamplingParams, StopPattern
+
+# enough for what a template opens an answer with
+_NUM_LAST_TOKENS = 16
 
 # (token ids of a prompt, most tokens to generate) -> its parameters; see `_sampling`
 _MakeSampling = Callable[[IntColumn, int], SamplingParams | None]
@@ -48,6 +55,7 @@ class PreparedRequest:
             and is made to sample that one, so that it reports the log-probabilities of all.
         is_search: a beam search, whose texts are known only at its end.
         session_id: of the conversation, as the client calls it.
+        reply: how each choice is to be taken apart; None where it is text and nothing else.
     """
 
     prompts: tuple[Prompt, ...]
@@ -57,6 +65,7 @@ class PreparedRequest:
     is_scoring: bool = False
     is_search: bool = False
     session_id: str | None = None
+    reply: ReplyFormat | None = None
 
 
 async def prepare_completion(encoder: PromptEncoder, request: CompletionRequest) -> PreparedRequest:
@@ -74,6 +83,7 @@ async def prepare_completion(encoder: PromptEncoder, request: CompletionRequest)
         named,
         add_special_tokens=request.add_special_tokens,
         min_output=_min_output(request),
+        cut=_cut(encoder, request),
     )
     size = AnswerSize(request, encoder.max_answer_items)
     most = [
@@ -97,21 +107,66 @@ async def _parts(
 ) -> tuple[str, ...] | None:
     if not isinstance(content, str):
         return None
-    return await encoder.parts(content, add_special_tokens=request.add_special_tokens)
+    parts = await encoder.parts(content, add_special_tokens=request.add_special_tokens)
+    return _cut(encoder, request).apply(parts)
 
 
 async def prepare_chat(encoder: PromptEncoder, request: ChatRequest) -> PreparedRequest:
     """Prepare a request of /v1/chat/completions; see `prepare_completion`."""
     name = "messages"
-    text = _text_options(request, starts_text=True)
-    make_sampling = await _sampling_maker(encoder, request, text)
+    if request.must_call:
+        raise UnsupportedParameter(
+            'tool_choice: only "none" and "auto" are supported', param="tool_choice"
+        )
     ids = await encoder.encode_chat(
-        request.messages, add_generation_prompt=request.add_generation_prompt
+        request.messages, request.template_options(), _cut(encoder, request)
     )
+    reply = _reply_format(encoder, request, ids)
+    text = _text_options(request, starts_text=True)
+    if reply is not None:
+        text = replace(text, kept_special=encoder.vocabulary.special_ids_of(reply.markers))
+    make_sampling = await _sampling_maker(encoder, request, text)
     size = AnswerSize(request, encoder.max_answer_items)
     max_tokens = size.add(len(ids), _max_tokens(encoder, request, name, ids))
     sampling = make_sampling(ids, max_tokens)
-    return _prepared(request, [Prompt(name=name, ids=ids, sampling=sampling)], text)
+    prepared = _prepared(request, [Prompt(name=name, ids=ids, sampling=sampling)], text)
+    return replace(prepared, reply=reply)
+
+
+def _reply_format(
+    encoder: PromptEncoder, request: ChatRequest, ids: IntColumn
+) -> ReplyFormat | None:
+    style, tools = encoder.style, request.offered_tools
+    may_call = bool(tools) or style.calls.has_channels
+    if not may_call and not style.thinks:
+        return None
+    if request.continue_final_message:
+        is_thinking = is_inside(text_of(request.messages[-1].content))
+    else:
+        is_thinking = is_opened_by(encoder.decode(ids[-_NUM_LAST_TOKENS:]))
+    return ReplyFormat(
+        calls=style.calls if may_call else None,
+        tools=frozenset(tool.function.name for tool in tools),
+        max_calls=None if request.parallel_tool_calls else 1,
+        thinks=style.thinks,
+        is_thinking=is_thinking,
+        keeps_reasoning=request.include_reasoning,
+    )
+
+
+def _cut(encoder: PromptEncoder, request: GenerationFields) -> Cut:
+    """Return what the request wants to keep of its prompts."""
+    wanted, most = request.truncate_prompt_tokens, encoder.max_model_len - _min_output(request)
+    if wanted is None:
+        return WHOLE
+    if wanted > most:
+        raise InvalidRequest(
+            f"truncate_prompt_tokens is above the {most} tokens that leave room for output",
+            param="truncate_prompt_tokens",
+        )
+    return Cut(
+        num_tokens=most if wanted == -1 else wanted, from_left=request.truncation_side == "left"
+    )
 
 
 def _text_options(

@@ -19,7 +19,7 @@ from app.http.bodies.held_bytes import Account
 from app.http.errors import ClientDisconnected, describe_broken_stream
 from app.http.services import Services
 from app.http.tasks import until_disconnect, with_pulse
-from app.protocol.answer import AnswerWriter
+from app.protocol.answer import Answer, AnswerContext
 from app.protocol.api_settings import ApiSettings
 from app.protocol.errors import ModelNotFound
 from app.protocol.generation_fields import GenerationFields
@@ -42,13 +42,13 @@ class GenerateEndpoint(Generic[RequestT]):
         self,
         model: type[RequestT],
         prepare: Callable[[PromptEncoder, RequestT], Awaitable[PreparedRequest]],
-        answer: type[AnswerWriter],
+        answer: Callable[[RequestT, AnswerContext], Answer],
         services: Services,
     ) -> None:
         """Args: model, prepare, answer: what differs between the two routes."""
         self._model = model
         self._prepare = prepare
-        self._answer_type = answer
+        self._make_answer = answer
         self._client = services.client
         self._encoder = services.encoder
         self._offload = services.offload
@@ -99,20 +99,20 @@ class GenerateEndpoint(Generic[RequestT]):
         finally:
             await generation.close()
 
-    async def _prepared(self, asked: "_Asked[RequestT]") -> tuple[PreparedRequest, AnswerWriter]:
+    async def _prepared(self, asked: "_Asked[RequestT]") -> tuple[PreparedRequest, Answer]:
         prepared = await self._prepare(self._encoder, asked.request)
-        writer = self._answer_type(
-            asked.request,
-            [prompt.ids for prompt in prepared.prompts],
-            self._encoder.vocabulary,
-            self._settings,
+        context = AnswerContext(
+            prompts=[prompt.ids for prompt in prepared.prompts],
+            vocabulary=self._encoder.vocabulary,
+            settings=self._settings,
             request_id=asked.request_id,
             created_s=int(time.time()),
+            reply=prepared.reply,
         )
-        return prepared, writer
+        return prepared, self._make_answer(asked.request, context)
 
     async def _stream(
-        self, generation: Generation, writer: AnswerWriter, headers: HeaderList, send: Send
+        self, generation: Generation, writer: Answer, headers: HeaderList, send: Send
     ) -> None:
         updates: AsyncGenerator[ChoiceUpdate | None, None] = aiter(generation)
         if generation.is_silent:
@@ -133,7 +133,7 @@ class GenerateEndpoint(Generic[RequestT]):
         await send({"type": "http.response.body", "body": end})
 
     async def _complete(
-        self, generation: Generation, writer: AnswerWriter, headers: HeaderList, send: Send
+        self, generation: Generation, writer: Answer, headers: HeaderList, send: Send
     ) -> None:
         parts: list[list[TextDelta]] = [[] for _ in range(generation.num_candidates)]
         size = 0
@@ -150,7 +150,7 @@ class GenerateEndpoint(Generic[RequestT]):
         self._trimmer.passed(len(body))
 
     async def _frames(
-        self, update: ChoiceUpdate | None, generation: Generation, writer: AnswerWriter
+        self, update: ChoiceUpdate | None, generation: Generation, writer: Answer
     ) -> bytes:
         if update is None:
             return sse.KEEP_ALIVE
@@ -185,7 +185,7 @@ def check_model(name: str | None, settings: ApiSettings) -> None:
         raise ModelNotFound(f"{shown} is not served here; see /v1/models", param="model")
 
 
-def _whole(generation: Generation, writer: AnswerWriter, parts: list[list[TextDelta]]) -> bytes:
+def _whole(generation: Generation, writer: Answer, parts: list[list[TextDelta]]) -> bytes:
     choices = generation.best([join(deltas) for deltas in parts])
     return writer.complete(choices, generation.total_usage())
 

@@ -51,11 +51,9 @@ class TokenizeEndpoints:
 
     async def _encode(self, body: TokenizeRequest) -> IntColumn:
         if body.messages is not None:
-            return await self._encoder.encode_chat(
-                body.messages, add_generation_prompt=body.add_generation_prompt
-            )
+            return await self._encoder.encode_chat(body.messages, body.template_options())
         return await self._encoder.tokenize(
-            body.prompt or "", add_special_tokens=body.add_special_tokens
+            body.prompt or "", add_special_tokens=body.add_special_tokens is not False
         )
 
     async def _spelled(self, ids: IntColumn) -> list[str]:

@@ -32,6 +32,9 @@ class ApiSettings:
             comment; its status is 200 from then on.
         sampling_defaults: field of a request -> its value where the request names none, instead of
             that of the schema.
+        tool_call_format: a name of `app.text.reply.formats.FORMATS`, or `auto`.
+        reasoning_format: `think` where replies may begin with reasoning between tags, `none`, or
+            `auto`: as the chat template says.
         cors_origins: origins whose pages a browser lets call the API; `*` for all.
         api_key_sha256: digests of the accepted keys; empty accepts every caller.
     """
@@ -50,5 +53,7 @@ class ApiSettings:
     max_client_held_bytes: int = MAX_CLIENT_HELD_BYTES
     keep_alive_s: float = 15.0
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)
+    tool_call_format: str = "auto"
+    reasoning_format: Literal["auto", "none", "think"] = "auto"
     cors_origins: tuple[str, ...] = ()
     api_key_sha256: tuple[bytes, ...] = ()

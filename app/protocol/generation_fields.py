@@ -1,7 +1,7 @@
 """The request fields that both generating routes share, with their types and ranges."""
 
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -21,8 +21,6 @@ IGNORED = frozenset(
 # see `Strict.unsupported`
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "logprob_token_ids": (),
-    "truncate_prompt_tokens": (),
-    "truncation_side": (),
     "response_format": ({"type": "text"},),
     "structured_outputs": (),
     "priority": (0,),
@@ -80,6 +78,8 @@ class GenerationFields(SamplingFields):
     cache_salt: str | None = Field(None, min_length=1, max_length=128)
     request_id: str | None = Field(None, pattern=r"^[A-Za-z0-9._-]{1,128}$")
     session_id: str | None = Field(None, min_length=1, max_length=MAX_SESSION_ID_LEN)
+    truncate_prompt_tokens: int | None = Field(None, ge=-1, le=2**31 - 1)
+    truncation_side: Literal["left", "right"] = "left"
 
     # accepted without effect, see `ignored`
     user: str | None = None
@@ -134,6 +134,12 @@ class GenerationFields(SamplingFields):
         wishes = self.stream_options and self.stream_options.model_dump(exclude_defaults=True)
         if wishes and any(wishes.values()) and not self.stream:
             raise fault("stream_options", "it needs stream to be true")
+        return self
+
+    @model_validator(mode="after")
+    def _check_truncation(self) -> Self:
+        if self.truncate_prompt_tokens == 0:
+            raise fault("truncate_prompt_tokens", "it must be at least 1, or -1 for all that fit")
         return self
 
     @model_validator(mode="after")

@@ -14,7 +14,7 @@ from app.models import embedded
 from app.models.bucket import is_url
 from app.models.cache_folder import default_cache
 from app.models.embedded import EMBEDDED
-from app.protocol.chat_request import Message
+from app.protocol.chat.messages import Message
 from app.protocol.prefix_request import PREFIX_NAME
 from app.settings.option import by_device, engine_option, option
 from engine.config import (

@@ -22,6 +22,7 @@ class CallFormat:
         read: the parser.
         signs: of this format in a chat template: all of one of these.
         markers: control tokens that the parser must see in the text.
+        one_call_each: whether the template takes one call in a message.
         id_len: characters of the id of a call, where the template wants so many.
         takes_tools: whether the model's template describes tools; else a system message does.
         has_channels: whether the format splits off reasoning by itself.
@@ -30,6 +31,7 @@ class CallFormat:
     read: Callable[[ReplyWriter], Machine[None]]
     signs: tuple[tuple[str, ...], ...] = ()
     markers: tuple[str, ...] = ()
+    one_call_each: bool = False
     id_len: int | None = None
     takes_tools: bool = True
     has_channels: bool = False
@@ -86,6 +88,7 @@ FORMATS: Mapping[str, CallFormat] = {
         read=_json(JsonFrame(open="<|python_tag|>", separators=";,", is_bare=True)),
         signs=(("<|start_header_id|>", "tools", "parameters"),),
         markers=("<|python_tag|>",),
+        one_call_each=True,
     ),
     # of https://huggingface.co/HuggingFaceTB/SmolLM2-1.7B-Instruct: a list, and a system message
     "smollm2": CallFormat(
@@ -113,6 +116,35 @@ def format_of(template: str) -> str:
 def thinks(template: str) -> bool:
     """Whether a model with this template thinks aloud between tags."""
     return any(sign in template for sign in _THINK_SIGNS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyStyle:
+    """How the replies of a model are written.
+
+    Attributes:
+        name: of `calls`.
+        calls: how it calls tools.
+        thinks: whether it thinks aloud between tags.
+    """
+
+    name: str
+    calls: CallFormat
+    thinks: bool
+
+    @classmethod
+    def of(cls, template: str, calls: str = "auto", reasoning: str = "auto") -> "ReplyStyle":
+        """Return the style of a model.
+
+        Args:
+            template: its chat template.
+            calls: a name of `FORMATS`, or `auto` for what the template says.
+            reasoning: `think`, `none`, or `auto` for what the template says.
+        """
+        name = format_of(template) if calls == "auto" else calls
+        is_between_tags = reasoning == "think" or (reasoning == "auto" and thinks(template))
+        style = FORMATS[name]
+        return cls(name=name, calls=style, thinks=is_between_tags and not style.has_channels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,9 +54,11 @@ def _body_of_text(writer: ReplyWriter, begun: str) -> Machine[str]:
 def _message(writer: ReplyWriter, *, is_reasoning: bool, begun: str = "") -> Machine[str]:
     """Read a message up to its end; returns the end, or "" at that of the reply."""
     write = writer.reasoning if is_reasoning else writer.text
+    writer.is_reasoning = is_reasoning
     found = yield from read_text(write, ENDS, begun)
     end = found.lstrip(SPACE)
     write(found.removesuffix(end))
+    writer.is_reasoning = False
     return end
 
 

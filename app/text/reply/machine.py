@@ -14,17 +14,23 @@ SPACE = " \t\n\r"
 
 
 class ReplyParser:
-    """Takes one reply apart while it comes."""
+    """Takes one reply apart while it comes.
+
+    Attributes:
+        num_reasoning: characters of the reply that were reasoning.
+    """
 
     def __init__(self, machine: Machine[None], writer: ReplyWriter) -> None:
         self._machine = machine
         self._writer = writer
+        self.num_reasoning = 0
         next(machine)
 
     def push(self, text: str) -> list[ReplyPart]:
         """Add text; returns what became known."""
         for char in text:
             self._machine.send(char)
+            self.num_reasoning += self._writer.is_reasoning
         return self._writer.take()
 
     def finish(self) -> list[ReplyPart]:

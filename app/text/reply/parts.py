@@ -29,6 +29,10 @@ class ReplyPart:
     name: str | None = None
     id: str | None = None
 
+    def with_text(self, text: str) -> "ReplyPart":
+        """Return the same part with other text."""
+        return replace(self, text=text)
+
 
 @dataclass(slots=True, kw_only=True)
 class ReplyWriter:
@@ -39,12 +43,14 @@ class ReplyWriter:
         make_id: makes the id of a call.
         max_calls: later ones are left out; None for all.
         num_calls: calls so far.
+        is_reasoning: whether what is read is reasoning, or what stands around it.
     """
 
     tools: Collection[str]
     make_id: Callable[[], str]
     max_calls: int | None = None
     num_calls: int = 0
+    is_reasoning: bool = False
     _parts: list[ReplyPart] = field(default_factory=list)
     # of the last part, which is complete when another one begins
     _pieces: list[str] = field(default_factory=list)

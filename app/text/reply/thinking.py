@@ -9,6 +9,16 @@ from app.text.reply.parts import ReplyWriter
 OPEN, CLOSE = "<think>", "</think>"
 
 
+def is_opened_by(prompt: str) -> bool:
+    """Whether a prompt, or the end of one, opens the reasoning of the reply."""
+    return prompt.rstrip().endswith(OPEN)
+
+
+def is_inside(text: str) -> bool:
+    """Whether a reply that is to be continued ends inside of its reasoning."""
+    return text.rfind(OPEN) > text.rfind(CLOSE)
+
+
 def thinking(writer: ReplyWriter, *, is_open: bool) -> Machine[str]:
     """Read the reasoning at the beginning of a reply.
 
@@ -36,11 +46,13 @@ def thinking(writer: ReplyWriter, *, is_open: bool) -> Machine[str]:
 def _inside(writer: ReplyWriter, begun: str) -> Machine[str]:
     """Read up to the closing, without white space around; returns "" behind it."""
     waiting, has_begun = "", False
+    writer.is_reasoning = True
     characters = iter(begun)
     while char := next(characters, "") or (yield):
         waiting += char
         core = waiting.lstrip(SPACE)
         if core == CLOSE:
+            writer.is_reasoning = False
             return (yield from _first_word())
         while core and not CLOSE.startswith(core):
             cut = len(waiting) - len(core) + 1

@@ -1,6 +1,7 @@
 import pytest
 
 from app.text.chat_template import ChatTemplate
+from app.text.template_options import TemplateOptions
 from engine.errors import ConfigError, InvalidRequest
 
 USER = [{"role": "user", "content": "hi"}]
@@ -69,7 +70,7 @@ def test_a_template_with_a_syntax_error_is_refused_at_start() -> None:
 def test_the_beginning_of_an_answer_is_rendered_where_it_is_wanted() -> None:
     template = ChatTemplate("x{% if add_generation_prompt %}assistant{% endif %}", {})
     assert template.render(USER) == "xassistant"
-    assert template.render(USER, add_generation_prompt=False) == "x"
+    assert template.render(USER, TemplateOptions(add_generation_prompt=False)) == "x"
 
 
 def test_line_breaks_behind_blocks_are_not_part_of_the_prompt() -> None:

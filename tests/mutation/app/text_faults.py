@@ -46,8 +46,8 @@ TEXT_FAULTS = [
     # chat_template
     Fault(
         what="the beginning of an answer is always rendered",
-        function=ChatTemplate.render,
-        old="add_generation_prompt=add_generation_prompt",
+        function=ChatTemplate._rendered,
+        old="add_generation_prompt=options.add_generation_prompt",
         new="add_generation_prompt=True",
         noticed_by="test_the_beginning_of_an_answer_is_rendered_where_it_is_wanted",
     ),
