@@ -38,7 +38,9 @@ def json_calls(writer: ReplyWriter, frame: JsonFrame) -> Machine[None]:
     if frame.is_bare:
         begun = yield from _leading_object(writer, frame)
     while True:
-        held = yield from read_text(writer.text, (frame.open,), begun)
+        held = yield from read_text(
+            writer.text, (frame.open,), begun, keeps_last_spaces=not writer.num_calls
+        )
         if not held:
             return
         begun = yield from _calls(writer, frame, held)

@@ -42,13 +42,18 @@ class ReplyParser:
 
 
 def read_text(
-    write: Callable[[str], None], markers: Sequence[str], begun: str = ""
+    write: Callable[[str], None],
+    markers: Sequence[str],
+    begun: str = "",
+    *,
+    keeps_last_spaces: bool = True,
 ) -> Machine[str]:
     """Pass text on up to a marker; returns it and the white space before it, or "" at the end.
 
     Args:
         write: takes what is text.
         begun: a character of it that has been read.
+        keeps_last_spaces: whether white space at the very end is text, too.
     """
     spaces, candidate = "", ""
     while char := begun or (yield):
@@ -62,7 +67,8 @@ def read_text(
                 spaces = ""
         if candidate in markers:
             return spaces + candidate
-    write(spaces + candidate)
+    if candidate or keeps_last_spaces:
+        write(spaces + candidate)
     return ""
 
 
