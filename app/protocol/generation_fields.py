@@ -56,14 +56,18 @@ class StreamOptions(Strict):
     include_obfuscation: bool | None = None
 
 
-class GenerationFields(SamplingFields):
+class ModelBody(Strict):
+    """A body that names a model; a server has one, so its name may be left out."""
+
+    model: str | None = Field(None, min_length=1)
+
+
+class GenerationFields(SamplingFields, ModelBody):
     """Fields of /v1/completions and /v1/chat/completions alike."""
 
     ignored: ClassVar[Collection[str]] = IGNORED
     unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = UNSUPPORTED
 
-    # a server has one model, so its name may be left out
-    model: str | None = Field(None, min_length=1)
     max_tokens: int | None = Field(None, ge=1)
     stop: Annotated[
         list[_Stop], Field(max_length=MAX_STOPS, fail_fast=True), BeforeValidator(_as_list)
