@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from app.http.api.generate_routes import GENERATING
+from app.http.api.openapi import openapi, page
 from app.http.generate_endpoint import GenerateEndpoint, check_model
 from app.http.middleware import RequestMiddleware
 from app.http.prefix_endpoints import PrefixEndpoints
@@ -63,6 +64,8 @@ def _routes(client: EngineClient, tokenizer: Tokenizer, settings: ApiSettings) -
         Route("/v1/prefixes/{name}", _as_json(prefixes.release), methods=["DELETE"]),
         _get("/v1/models", _list_models(settings)),
         _get("/v1/models/{name:path}", _show_model(settings)),
+        _get("/openapi.json", _openapi),
+        _get("/docs", _docs),
         _get("/health", _health(client)),
         _get("/live", _live),
     ]
@@ -112,6 +115,14 @@ def _health(client: EngineClient) -> Endpoint:
 
 async def _live(request: Request) -> Response:
     return _json({"status": "live"})
+
+
+async def _openapi(request: Request) -> Response:
+    return _json(openapi())
+
+
+async def _docs(request: Request) -> Response:
+    return Response(page(), media_type="text/html")
 
 
 def _model(settings: ApiSettings) -> dict[str, Any]:

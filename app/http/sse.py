@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from app.http.errors import ErrorAnswer
-from app.protocol.events import event, name_of
+from app.protocol.chat.events import event, name_of
 
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),

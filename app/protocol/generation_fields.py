@@ -70,7 +70,9 @@ class GenerationFields(SamplingFields, ModelBody):
 
     max_tokens: int | None = Field(None, ge=1)
     stop: Annotated[
-        list[_Stop], Field(max_length=MAX_STOPS, fail_fast=True), BeforeValidator(_as_list)
+        list[_Stop],
+        Field(max_length=MAX_STOPS, fail_fast=True),
+        BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
     ] = Field([])
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from app.protocol.answer import AnswerContext, Usage
+from app.protocol.chat.events import event
 from app.protocol.chat.reply_reader import ReplyReader, whole
-from app.protocol.events import event
 from app.text.beam_text import BeamProgress
 from app.text.choice_text import TextDelta
 from app.text.reply.formats import ReplyFormat

@@ -86,7 +86,7 @@ class CalledFunction(Strict):
     arguments: Annotated[
         Annotated[str, Tag("<text>")] | Annotated[dict[str, Any], Tag("<object>")],
         either(_kind_of_arguments, _ARGUMENTS),
-        BeforeValidator(_parsed),
+        BeforeValidator(_parsed, json_schema_input_type=str | dict[str, Any]),
     ] = Field(default={})
 
 

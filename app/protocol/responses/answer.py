@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from app.protocol.answer import AnswerContext, Usage
+from app.protocol.chat.events import event
 from app.protocol.chat.reply_reader import ReplyReader, whole
 from app.protocol.chat_request import ChatRequest
-from app.protocol.events import event
 from app.protocol.logprobs import LogprobWriter
 from app.protocol.responses.items_of_answer import GrowingItem, Ids, begin_item, item_of
 from app.protocol.responses.request import ResponsesRequest
