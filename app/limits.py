@@ -96,3 +96,15 @@ MAX_TOOLS = 128
 
 MAX_TOOL_CALLS = 128
 """Calls of one message."""
+
+MAX_GRAMMAR_LEN = 1 << 16
+"""Characters of a schema, a regular expression, a list of choices or a grammar.
+
+One of as many takes 10 to 200 ms to check, and travels with each of its sequences.
+"""
+
+MAX_GRAMMAR_S = 2.0
+"""Seconds after which such a one is refused."""
+
+MAX_GRAMMAR_CHOICES = 1024
+"""Texts of which an answer must be one."""

@@ -172,6 +172,14 @@ class KernelBackend(Protocol):
         """Copy whole blocks IN PLACE: kv[destinations] = kv[sources], both [N] int64."""
         ...
 
+    def mask_tokens(self, scores: Tensor, masks: Tensor) -> None:
+        """Set scores [K, vocab] float32 to -inf IN PLACE where a bit is not set.
+
+        Args:
+            masks: [K, ceil(vocab / 32)] int32, the lowest bit of a word first.
+        """
+        ...
+
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Sampled:
         """Choose one token per row of logits [S, vocab] float32 or the backend's dtype.
 

@@ -193,6 +193,10 @@ class ReferenceBackend:
         """Copy through one gathered tensor, so a source is read before any block is written."""
         kv[destinations] = kv[sources]
 
+    def mask_tokens(self, scores: Tensor, masks: Tensor) -> None:
+        """Unpack the bits; see `kernels.sampling`."""
+        sampling.mask_tokens(scores, masks)
+
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Sampled:
         """Choose tokens; see `kernels.sampling`."""
         return sampling.sample(logits, columns)

@@ -84,6 +84,16 @@ def mask_unlikely(scaled: Tensor, columns: SamplingColumns) -> Tensor:
     return torch.empty_like(scaled).scatter_(1, order, ranked.masked_fill(~kept, -torch.inf))
 
 
+def mask_tokens(scores: Tensor, masks: Tensor) -> None:
+    """Set scores [K, vocab] to -inf IN PLACE where a bit of masks [K, ceil(vocab / 32)] is not set.
+
+    The lowest bit of an int32 word comes first.
+    """
+    flags = (1 << torch.arange(8, device=masks.device)).to(torch.uint8)
+    is_allowed = (masks.contiguous().view(torch.uint8)[:, :, None] & flags).bool().flatten(1)
+    scores.masked_fill_(~is_allowed[:, : scores.shape[1]], -torch.inf)
+
+
 def take_rows(columns: SamplingColumns, rows: Tensor) -> SamplingColumns:
     """The columns of rows [N] int64; flags that cover all rows stay as they are."""
     return replace(

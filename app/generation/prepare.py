@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from app.generation.answer_size import AnswerSize
 from app.generation.prompt_encoder import WHOLE, Cut, PromptEncoder
@@ -17,7 +18,7 @@ from app.text.reply.formats import ReplyFormat
 from app.text.reply.thinking import is_inside, is_opened_by
 from app.text.text_options import TextOptions
 from engine.errors import InvalidRequest, PromptTooLong
-from engine.types import IntColumn, SamplingParams, StopPattern
+from engine.types import IntColumn, SamplingParams
 
 # enough for what a template opens an answer with
 _NUM_LAST_TOKENS = 16
@@ -192,6 +193,8 @@ async def _sampling_maker(
     """Check and encode the options that all prompts of a request share."""
     _check_options(encoder, request)
     bad_words = await encoder.encode_bad_words(request.bad_words)
+    spec = request.grammar_spec
+    grammar = None if spec is None else await encoder.grammars.compile(spec)
     if not _is_scoring(request):
         rules = sampling_params(request, 1, bad_words)
         check_rules(rules, encoder.eos_token_ids, encoder.vocab_size)
@@ -202,7 +205,12 @@ async def _sampling_maker(
             skip_special=request.skip_special_tokens,
             min_tokens=request.min_tokens,
         )
-    return partial(_sampling, request, text.num_scored, bad_words, stop_pattern)
+    parts = {
+        "prompt_logprobs": text.num_scored,
+        "stop_pattern": stop_pattern,
+        "grammar": grammar,
+    }
+    return partial(_sampling, request, parts, bad_words)
 
 
 def _check_options(encoder: PromptEncoder, request: GenerationFields) -> None:
@@ -238,21 +246,21 @@ def _max_tokens(
 
 def _sampling(
     request: GenerationFields,
-    num_scored: int | None,
+    parts: dict[str, Any],
     bad_words: BadWords,
-    stop_pattern: StopPattern | None,
     ids: IntColumn,
     max_tokens: int,
 ) -> SamplingParams | None:
     """Return the parameters of one prompt, or None where nothing is asked of the engine.
 
     Args:
-        num_scored: see `TextOptions.num_scored`.
+        parts: fields of the parameters that no field of the request has as it is.
         max_tokens: 0 if the prompt is only scored.
     """
     if max_tokens > 0:
         sampling = sampling_params(request, max_tokens, bad_words)
-        return replace(sampling, prompt_logprobs=num_scored, stop_pattern=stop_pattern)
+        return replace(sampling, **parts)
+    num_scored = parts["prompt_logprobs"]
     # nothing predicts the first token
     if num_scored is None or len(ids) == 1:
         return None

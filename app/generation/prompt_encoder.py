@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from app.grammars.grammar_compiler import GrammarCompiler
 from app.limits import MAX_BAD_SEQUENCES, MAX_BAD_TOKENS
 from app.protocol.api_settings import ApiSettings
 from app.protocol.chat.messages import Message
@@ -69,6 +70,7 @@ class PromptEncoder:
         max_answer_items: see `app.limits.MAX_ANSWER_ITEMS`.
         offload: for work that grows with the request.
         style: how the model's replies are to be read.
+        grammars: compiles what answers must match.
     """
 
     def __init__(self, tokenizer: Tokenizer, settings: ApiSettings, offload: Offload) -> None:
@@ -83,6 +85,7 @@ class PromptEncoder:
         self.eos_token_ids = settings.eos_token_ids
         self.vocab_size = settings.vocab_size
         self.max_answer_items = settings.max_answer_items
+        self.grammars = GrammarCompiler(tokenizer.to_json, settings.eos_token_ids)
 
     async def encode(
         self,

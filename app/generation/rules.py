@@ -47,4 +47,6 @@ def late_rule(request: GenerationFields) -> str | None:
         return "bad_words"
     if request.allowed_token_ids:
         return "allowed_token_ids"
-    return "min_tokens" if request.min_tokens else None
+    if request.min_tokens:
+        return "min_tokens"
+    return None if request.grammar_spec is None else request.grammar_spec.field

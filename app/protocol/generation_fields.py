@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from app.limits import MAX_SESSION_ID_LEN, MAX_STOP_LEN, MAX_STOPS, MAX_TOP_LOGPROBS
-from app.protocol.sampling_fields import SamplingFields
 from app.protocol.strict import Strict, fault
+from app.protocol.structured.structured_fields import StructuredFields
 
 IGNORED = frozenset(
     {
@@ -21,8 +21,6 @@ IGNORED = frozenset(
 # see `Strict.unsupported`
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "logprob_token_ids": (),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": (),
     "priority": (0,),
     "prefix_id": (),
     "include_metrics": (False,),
@@ -62,7 +60,7 @@ class ModelBody(Strict):
     model: str | None = Field(None, min_length=1)
 
 
-class GenerationFields(SamplingFields, ModelBody):
+class GenerationFields(StructuredFields, ModelBody):
     """Fields of /v1/completions and /v1/chat/completions alike."""
 
     ignored: ClassVar[Collection[str]] = IGNORED

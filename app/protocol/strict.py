@@ -68,9 +68,10 @@ class Strict(BaseModel):
         given = {name: value for name, value in given.items() if value is not None}
         for name in given.keys() & cls.unsupported.keys():
             _check_unsupported(name, given.pop(name), cls.unsupported[name])
-        for name in sorted(given.keys() - cls.model_fields.keys()):
+        known = [field.alias or name for name, field in cls.model_fields.items()]
+        for name in sorted(given.keys() - set(known)):
             if info.context is None:
-                raise _unknown(name, [*cls.model_fields, *cls.unsupported])
+                raise _unknown(name, [*known, *cls.unsupported])
             del given[name]
             if is_plain(name):
                 info.context.append(cls.place + name)

@@ -76,6 +76,11 @@ class Tokenizer:
         """The chat template, or nothing for a model without one."""
         return "" if self._template is None else self._template.source
 
+    def to_json(self) -> str:
+        """Return what tokenizer.json says, for libraries that read it themselves."""
+        text: str = self._backend.to_str()
+        return text
+
     def min_tokens(self, num_characters: int) -> int:
         """Return a lower bound of the number of tokens of a text of this length."""
         return div_ceil(num_characters, self.vocabulary.longest_piece)

@@ -17,7 +17,15 @@ from engine.types.output import (
     StepStats,
 )
 from engine.types.progress import Progress, SearchSteps
-from engine.types.request import ALL_CHOICES, PATTERN_MET, Pin, Request, SamplingParams, StopPattern
+from engine.types.request import (
+    ALL_CHOICES,
+    GRAMMAR_LIMITS,
+    PATTERN_MET,
+    Pin,
+    Request,
+    SamplingParams,
+    StopPattern,
+)
 from engine.types.step import KEY_WORDS, NONE_ALLOWED, RowAdmission, StepPlan, StepResult
 
 __all__ = [
@@ -25,6 +33,7 @@ __all__ = [
     "BEAM_CHOICE",
     "ENDED_BY_PATTERN",
     "ENDED_BY_TOKEN",
+    "GRAMMAR_LIMITS",
     "KEY_WORDS",
     "NONE_ALLOWED",
     "PATTERN_MET",

@@ -8,6 +8,9 @@ from engine.types.progress import Progress
 
 # what an abort of the whole request has in the place of a choice
 ALL_CHOICES = -2
+# what llguidance may take for a grammar: most often 1 ms to compile it and 0.05 ms for a token, at
+# most some 20 ms for either; what it says of errors must not repeat a client's words
+GRAMMAR_LIMITS = {"step_lexer_fuel": 100_000, "max_lexer_states": 50_000, "verbose_errors": False}
 # where a stop pattern leads when it is met
 PATTERN_MET = -1
 
@@ -58,6 +61,9 @@ class SamplingParams:
         logit_bias: (token id, value added to its logit).
         allowed_token_ids: the only ids that can be chosen; empty allows all.
         bad_words: token sequences whose last token cannot follow the others.
+        grammar: what the text of the output must match, as llguidance writes grammars; the sequence
+            can end only where it is complete, and must end where nothing can follow. None allows
+            every text.
         deterministic: the same bits by itself, in a batch, after a swap and after recomputation.
         prompt_logprobs: None for none, else log-probabilities of the prompt's tokens and of this
             many most likely tokens at each place, reported under `PROMPT_CHOICE`.
@@ -86,6 +92,7 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     allowed_token_ids: tuple[int, ...] = ()
     bad_words: tuple[tuple[int, ...], ...] = ()
+    grammar: str | None = None
     deterministic: bool = False
     prompt_logprobs: int | None = None
     num_logprobs: int | None = None
@@ -104,7 +111,7 @@ class SamplingParams:
     @property
     def needs_known_tokens(self) -> bool:
         """Whether the workers must know the tokens of its rows."""
-        return self.changes_logits or self.prompt_logprobs is not None
+        return self.changes_logits or self.prompt_logprobs is not None or self.grammar is not None
 
     @property
     def may_read_cache(self) -> bool:

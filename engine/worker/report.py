@@ -62,6 +62,7 @@ class PendingStep:
         self._step = step
         self._parts = parts
         self._swapped_in = swapped_in
+        self._tokens: list[int] | None = None
         columns = [None if swapped_in is None else swapped_in.is_spoiled]
         columns += [
             column
@@ -74,6 +75,16 @@ class PendingStep:
             )
         ]
         self._fetch = runtime.fetch(columns, mark)
+
+    def tokens(self) -> list[int]:
+        """Wait for the tokens of all parts; any thread may ask, before or after `result`."""
+        if self._tokens is None:
+            # behind the spoiled slots each part has four columns, tokens first
+            columns = self._fetch.wait().tensors[1::4]
+            self._tokens = [
+                token for column in columns if column is not None for token in column.tolist()
+            ]
+        return self._tokens
 
     def result(self) -> StepResult:
         """Wait until the device is done with the step; blocks may still be on their way out."""

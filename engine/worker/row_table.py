@@ -17,6 +17,7 @@ from torch import Tensor
 from engine.errors import InvariantViolated
 from engine.integers import div_ceil
 from engine.types import RowAdmission
+from engine.worker.sampling.grammars import Grammars
 from engine.worker.sampling.logit_rules import LogitRules
 from engine.worker.sampling.token_history import TokenHistory
 from engine.worker.staging import ALIGNMENT_BYTES, Int32Array, stage, stage_floats
@@ -38,7 +39,7 @@ class RowTable:
         last_tokens: [num_rows + 1] int64 token sampled last.
         block_tables: [num_rows + 1, max_blocks] int32, rows aligned; places not in use hold some
             valid block id.
-        parameters, rules: how each row's next token is chosen.
+        parameters, rules, grammars: how each row's next token is chosen.
         history: tokens of the rows that need them.
     """
 
@@ -50,6 +51,7 @@ class RowTable:
         block_size: int,
         vocab_size: int,
         runtime: Runtime,
+        grammars: Grammars,
     ) -> None:
         unit = ALIGNMENT_BYTES // torch.int32.itemsize
         max_blocks = div_ceil(num_positions, block_size * unit) * unit
@@ -63,6 +65,7 @@ class RowTable:
         self.block_tables = torch.zeros(shape, dtype=torch.int32, device=device)
         self.parameters = RowParameters(num_rows, runtime)
         self.rules = LogitRules(num_rows, vocab_size, device)
+        self.grammars = grammars
         self.history = TokenHistory(num_rows, num_positions, runtime)
 
     def release(self, rows: Int32Array) -> None:
@@ -87,6 +90,7 @@ class RowTable:
         self.lengths[rows] = [admission.length for admission in admissions]
         self.parameters.set(rows, admissions)
         self.rules.set(admissions)
+        self.grammars.admit(admissions)
         self.history.admit(admissions)
 
     def fork(self, parents: Int32Array, children: Int32Array) -> None:
@@ -95,6 +99,7 @@ class RowTable:
         to_rows, from_rows = stage(self.runtime, children, parents)
         self.block_tables[to_rows] = self.block_tables[from_rows]
         self.history.fork(parents, children)
+        self.grammars.fork(parents, children)
 
 
 class RowParameters:

@@ -7,6 +7,7 @@ fits, or by launching kernel after kernel.
 
 import logging
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -28,6 +29,7 @@ from engine.worker.memory_budget import share_out
 from engine.worker.plan_check import PlanLimits, check_plan
 from engine.worker.report import PendingStep, SampledRows, SwappedIn
 from engine.worker.row_table import RowTable
+from engine.worker.sampling.grammars import Grammars
 from engine.worker.sampling.sampler import choose, look_up
 from engine.worker.staging import stage
 from engine.worker.swap_arena import SharedMemory
@@ -77,6 +79,12 @@ class Worker:
             block_size=pool.block_size,
             vocab_size=config.model.num_choices,
             runtime=runtime,
+            grammars=Grammars(
+                config.max_num_seqs,
+                config.model.num_choices,
+                Path(config.model_path),
+                config.scheduler.eos_token_ids,
+            ),
         )
         self._limits = PlanLimits(
             num_rows=config.max_num_seqs,
@@ -117,7 +125,9 @@ class Worker:
         self._change_rows(plan)
         swapped_in = self._move_blocks(plan)
         parts = self._run(plan)
-        return PendingStep(plan.step, parts, self._runtime, mark, swapped_in=swapped_in)
+        step = PendingStep(plan.step, parts, self._runtime, mark, swapped_in=swapped_in)
+        self._table.grammars.note(np.asarray(plan.sampled_rows), step)
+        return step
 
     def close(self) -> None:
         """Disconnect from the other ranks."""
@@ -137,6 +147,7 @@ class Worker:
         if plan.token_rows:
             rows, tokens = stage(self._runtime, plan.token_rows, plan.token_values)
             table.last_tokens[rows] = tokens
+            table.grammars.override(plan.token_rows, plan.token_values)
 
     def _move_blocks(self, plan: StepPlan) -> SwappedIn | None:
         swapped_in = None

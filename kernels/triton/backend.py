@@ -11,7 +11,7 @@ from kernels.triton import activation, batch, copy, norm, rope
 from kernels.triton.attention import dispatch
 from kernels.triton.linear.gated_linear import TritonGatedLinear
 from kernels.triton.linear.triton_linear import TritonLinear
-from kernels.triton.sampling import sample
+from kernels.triton.sampling import masking, sample
 
 
 class TritonBackend(ReferenceBackend):
@@ -96,6 +96,10 @@ class TritonBackend(ReferenceBackend):
     def copy_blocks(self, kv: Tensor, sources: Tensor, destinations: Tensor) -> None:
         """Copy all blocks at once; no destination may be a source too."""
         copy.copy_blocks(kv, sources, destinations)
+
+    def mask_tokens(self, scores: Tensor, masks: Tensor) -> None:
+        """One launch."""
+        masking.mask_tokens(scores, masks)
 
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Sampled:
         """Choose tokens; see `kernels.triton.sampling.sample`."""

@@ -3,10 +3,12 @@
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from engine.types import RowAdmission, SamplingParams, StepPlan, int32
 from engine.worker.row_table import RowTable
+from engine.worker.sampling.grammars import Grammars
 from kernels.runtime import HostRuntime
 
 BLOCK_SIZE = 4
@@ -32,7 +34,13 @@ def make_table(num_rows: int = 4, vocab_size: int = VOCAB_SIZE) -> RowTable:
         block_size=BLOCK_SIZE,
         vocab_size=vocab_size,
         runtime=HostRuntime(),
+        grammars=no_grammars(num_rows),
     )
+
+
+def no_grammars(num_rows: int) -> Grammars:
+    """Those of rows that have none."""
+    return Grammars(num_rows, VOCAB_SIZE, Path(), ())
 
 
 def admission(

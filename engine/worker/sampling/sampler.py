@@ -7,9 +7,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.integers import div_ceil
 from engine.types import NONE_ALLOWED
 from engine.worker.batch import DeviceBatch
 from engine.worker.row_table import RowTable
+from engine.worker.sampling.grammars import WORD_BITS
 from engine.worker.sampling.logit_rules import Context
 from engine.worker.spans import NextTokens
 from engine.worker.staging import stage
@@ -38,7 +40,8 @@ def choose(
         sampled: the S rows on the host; `batch` has them on the device.
     """
     columns = _columns(sampled, batch, table)
-    ruled = np.flatnonzero(table.rules.is_active[sampled.rows])
+    is_ruled = table.rules.is_active | table.grammars.is_active
+    ruled = np.flatnonzero(is_ruled[sampled.rows])
     if not len(ruled):
         return backend.sample(logits, columns)
     is_search = table.parameters.is_search[sampled.rows[ruled]]
@@ -47,7 +50,7 @@ def choose(
     if len(drawing):
         (where,) = stage(table.runtime, drawing)
         scores = logits.index_select(0, where).float()
-        _apply_rules(scores, drawing, sampled, table)
+        _apply_rules(backend, scores, drawing, sampled, table)
         own_columns = replace(take_rows(columns, where), num_logprobs=-1)
         drawn = backend.sample(scores, own_columns).tokens
         drawn = drawn.where(scores.amax(dim=-1) != -torch.inf, NONE_ALLOWED)
@@ -60,7 +63,7 @@ def choose(
         (where,) = stage(table.runtime, searching)
         # as in transformers, whose beams lose the probability of what is ruled out
         scores = logits.index_select(0, where).float().log_softmax(dim=-1)
-        _apply_rules(scores, searching, sampled, table)
+        _apply_rules(backend, scores, searching, sampled, table)
         top = scores.topk(chosen.top_tokens.shape[1], dim=-1)
         chosen.top_tokens[where], chosen.top_logprobs[where] = top.indices, top.values
     return chosen
@@ -73,8 +76,46 @@ def look_up(logits: Tensor, prompt: NextTokens, table: RowTable) -> Sampled:
     return with_logprobs(table.history.tokens[rows, positions].long(), logits, num_logprobs)
 
 
-def _apply_rules(scores: Tensor, indices: Indices, sampled: NextTokens, table: RowTable) -> None:
+def _apply_rules(
+    backend: KernelBackend,
+    scores: Tensor,
+    indices: Indices,
+    sampled: NextTokens,
+    table: RowTable,
+) -> None:
     """Change scores [K, vocab_size] of some of the sampled rows IN PLACE."""
+    is_ruled = table.rules.is_active[sampled.rows[indices]]
+    if is_ruled.all():
+        _apply_logit_rules(scores, indices, sampled, table)
+    elif is_ruled.any():
+        (where,) = stage(table.runtime, np.flatnonzero(is_ruled))
+        changed = scores.index_select(0, where)
+        _apply_logit_rules(changed, indices[is_ruled], sampled, table)
+        scores[where] = changed
+    _apply_grammars(backend, scores, indices, sampled, table)
+
+
+def _apply_grammars(
+    backend: KernelBackend,
+    scores: Tensor,
+    indices: Indices,
+    sampled: NextTokens,
+    table: RowTable,
+) -> None:
+    """Rule out what grammars do not allow; the others wait for the tokens of the step before."""
+    rows = sampled.rows[indices]
+    has_grammar = table.grammars.is_active[rows]
+    if not has_grammar.any():
+        return
+    num_output = sampled.positions[indices] - table.parameters.prompt_lens[rows]
+    masks = np.full((len(rows), div_ceil(scores.shape[1], WORD_BITS)), -1, np.int32)
+    masks[has_grammar] = table.grammars.allowed(rows[has_grammar], num_output[has_grammar])
+    backend.mask_tokens(scores, table.runtime.to_device(torch.from_numpy(masks)))
+
+
+def _apply_logit_rules(
+    scores: Tensor, indices: Indices, sampled: NextTokens, table: RowTable
+) -> None:
     rows, lengths = sampled.rows[indices], sampled.positions[indices]
     tokens = table.history.tokens[:, : int(lengths.max())]
     context = Context(

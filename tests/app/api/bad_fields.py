@@ -3,6 +3,7 @@
 from typing import Any
 
 from tests.app.api.server import CHAT, COMPLETIONS
+from tests.app.protocol.structured import bad_structured_fields
 from tests.app.text.tokenizers import chatml_tokenizer
 
 VOCAB = len(chatml_tokenizer().vocabulary)
@@ -88,7 +89,7 @@ BOTH: list[tuple[str, Any, str, str]] = [
     ("prompt_logprobs", 21, INVALID, "prompt_logprobs"),
     ("prompt_logprobs", True, INVALID, "prompt_logprobs"),
     ("logprob_token_ids", [5], UNSUPPORTED, "logprob_token_ids"),
-    ("response_format", {"type": "json_object"}, UNSUPPORTED, "response_format"),
+    *bad_structured_fields.BAD,
     ("stop", ["a", "b", "c", "d", "e"], INVALID, "stop"),
     ("stop", ["a"] * 1000, INVALID, "stop"),
     ("stop", "", INVALID, "stop[0]"),

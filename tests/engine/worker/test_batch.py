@@ -10,7 +10,14 @@ from engine.worker.batch import DeviceBatch, HostBatch, lay_out, stage_batch
 from engine.worker.row_table import RowTable
 from kernels.batch import BatchLayout
 from kernels.runtime import HostRuntime
-from tests.engine.rows import BLOCK_SIZE, Chunk, admission, make_plan, make_table
+from tests.engine.rows import (
+    BLOCK_SIZE,
+    Chunk,
+    admission,
+    make_plan,
+    make_table,
+    no_grammars,
+)
 
 _CPU = HostRuntime()
 
@@ -19,9 +26,20 @@ def _stage(plan: StepPlan, table: RowTable) -> tuple[DeviceBatch, Tensor, BatchL
     return stage_batch(lay_out(plan, table, BLOCK_SIZE), table, BLOCK_SIZE)
 
 
+def _table(num_rows: int, num_positions: int) -> RowTable:
+    return RowTable(
+        num_rows,
+        num_positions,
+        block_size=BLOCK_SIZE,
+        vocab_size=100,
+        runtime=_CPU,
+        grammars=no_grammars(num_rows),
+    )
+
+
 def _mixed() -> tuple[HostBatch, RowTable]:
     """Row 2 decodes at position 5, row 0 prefills [3, 6) of more, row 1 ends its prompt [0, 2)."""
-    table = RowTable(3, 64, block_size=BLOCK_SIZE, vocab_size=100, runtime=_CPU)
+    table = _table(3, 64)
     sampling = SamplingParams(max_tokens=1)
     table.admit([RowAdmission(row=row, sampling=sampling) for row in range(3)])
     table.lengths[:] = [3, 0, 5]
@@ -76,7 +94,7 @@ def test_tokens_are_sampled_after_decodes_and_ended_prompts() -> None:
 
 
 def test_rows_that_all_get_the_token_after_their_only_one_need_all_logits() -> None:
-    table = RowTable(3, 64, block_size=BLOCK_SIZE, vocab_size=100, runtime=_CPU)
+    table = _table(3, 64)
     sampling = SamplingParams(max_tokens=1)
     table.admit([RowAdmission(row=row, sampling=sampling, length=5) for row in range(3)])
     plan = StepPlan(step=0, decode_rows=int32([2, 0]))
@@ -99,7 +117,7 @@ def test_rows_that_all_get_the_token_after_their_only_one_need_all_logits() -> N
 
 
 def test_slots_are_64_bits_wide() -> None:
-    table = RowTable(1, 4, block_size=BLOCK_SIZE, vocab_size=100, runtime=_CPU)
+    table = _table(1, 4)
     table.admit([RowAdmission(row=0, sampling=SamplingParams(max_tokens=1))])
     table.block_tables[0, 0] = (1 << 31) - 1
     plan = StepPlan(

@@ -1,0 +1,1 @@
+"""Texts that an answer must match: JSON schemas, regular expressions, choices, grammars."""

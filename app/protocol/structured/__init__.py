@@ -1,0 +1,1 @@
+"""What answers must match, in the words of OpenAI and of vLLM."""

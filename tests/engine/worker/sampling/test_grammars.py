@@ -1,0 +1,163 @@
+"""Masks of rows: what their grammars allow behind the tokens that they were fed with."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from llguidance import LLMatcher
+from tokenizers import Tokenizer
+
+from engine.errors import ConfigError, InvariantViolated
+from engine.types import RowAdmission, SamplingParams, int32
+from engine.worker.sampling.grammars import Grammars
+from engine.worker.staging import Int32Array
+from tests.engine.model.tiny import VOCAB_SIZE, TinyModel
+from tests.engine.whole.grammars.tokens import END_ID, OTHER_END_ID, with_tokenizer
+
+_PROMPT = [5, 6, 7]
+
+
+class _Step:
+    """A step that knows its tokens; counts how often it was asked."""
+
+    def __init__(self, *tokens: int) -> None:
+        self._tokens = tokens
+        self.num_asked = 0
+
+    def tokens(self) -> Sequence[int]:
+        self.num_asked += 1
+        return self._tokens
+
+
+class _Rows:
+    """The grammars of four rows."""
+
+    def __init__(self, folder: Path, vocab_size: int = VOCAB_SIZE) -> None:
+        self._backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self.grammars = Grammars(4, vocab_size, folder, (END_ID,))
+
+    def admit(
+        self, row: int, pattern: str | None, output: Sequence[int] = (), stop: tuple[int, ...] = ()
+    ) -> None:
+        grammar = None if pattern is None else LLMatcher.grammar_from_regex(pattern)
+        sampling = SamplingParams(max_tokens=9, grammar=grammar, stop_token_ids=stop)
+        known = int32([*_PROMPT, *output])
+        self.grammars.admit(
+            [RowAdmission(row=row, sampling=sampling, prompt_len=3, known_tokens=known)]
+        )
+
+    def id(self, text: str) -> int:
+        [token] = self._backend.encode(text, add_special_tokens=False).ids
+        return int(token)
+
+    def allowed(self, row: int, num_output: int) -> set[int]:
+        [mask] = self.grammars.allowed(_ints(row), _ints(num_output))
+        bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
+        return set(bits.nonzero()[0].tolist())
+
+    def ids(self, texts: str) -> set[int]:
+        return {self.id(text) for text in texts}
+
+
+def _ints(*values: int) -> Int32Array:
+    return np.array(values, np.int32)
+
+
+@pytest.fixture(scope="module")
+def folder(tiny: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_tokenizer(tiny, tmp_path_factory.mktemp("spelling")).folder
+
+
+@pytest.fixture
+def rows(folder: Path) -> _Rows:
+    return _Rows(folder)
+
+
+def test_a_row_is_followed_from_step_to_step(rows: _Rows) -> None:
+    rows.admit(1, "[ab]c")
+    assert rows.grammars.is_active.tolist() == [False, True, False, False]
+    assert rows.allowed(1, 0) == rows.ids("ab")
+    # the row is the second of its step
+    rows.grammars.note(_ints(3, 1), _Step(77, rows.id("a")))
+    assert rows.allowed(1, 1) == rows.ids("c")
+    rows.grammars.note(_ints(1), _Step(rows.id("c")))
+    assert rows.allowed(1, 2) == {END_ID}
+
+
+def test_steps_of_other_rows_are_not_waited_for(rows: _Rows) -> None:
+    rows.admit(1, "ab")
+    step = _Step(5, 6)
+    rows.grammars.note(_ints(0, 3), step)
+    assert rows.allowed(1, 0) == rows.ids("a")
+    assert step.num_asked == 0
+
+
+def test_a_row_goes_on_behind_its_known_tokens(rows: _Rows) -> None:
+    rows.admit(0, "[ab]c", output=[rows.id("b")])
+    assert rows.allowed(0, 1) == rows.ids("c")
+
+
+def test_a_fork_goes_its_own_way(rows: _Rows) -> None:
+    rows.admit(0, "(a[xy]|b[z])")
+    assert rows.allowed(0, 0) == rows.ids("ab")
+    rows.admit(2, "(a[xy]|b[z])")
+    rows.grammars.note(_ints(0), _Step(rows.id("a")))
+    rows.grammars.fork(_ints(0), _ints(2))
+    rows.grammars.override(int32([2, 3]), int32([rows.id("b"), 9]))
+    assert rows.allowed(2, 1) == rows.ids("z")
+    assert rows.allowed(0, 1) == rows.ids("xy")
+
+
+def test_stop_ids_are_allowed_where_the_text_is_complete_alone(rows: _Rows) -> None:
+    rows.admit(0, "[ab]c*", stop=(OTHER_END_ID, rows.id("a"), -1, 10_000))
+    # a text that would end at its first token is not complete
+    assert rows.allowed(0, 0) == rows.ids("b")
+    rows.grammars.note(_ints(0), _Step(rows.id("b")))
+    assert rows.allowed(0, 1) == {rows.id("c"), rows.id("a"), END_ID, OTHER_END_ID}
+
+
+@pytest.mark.parametrize("pattern", ["(?=a)b", "b"])
+def test_an_error_allows_nothing(rows: _Rows, pattern: str) -> None:
+    rows.admit(0, pattern)
+    rows.grammars.note(_ints(0), _Step(rows.id("a")))
+    assert rows.allowed(0, 1) == set()
+
+
+def test_a_token_that_was_none_is_no_token_of_the_text(rows: _Rows) -> None:
+    rows.admit(0, "a+")
+    rows.grammars.note(_ints(0), _Step(-2))
+    assert rows.allowed(0, 1) <= {END_ID}
+
+
+def test_a_row_that_is_taken_over_has_no_grammar_any_more(rows: _Rows) -> None:
+    rows.admit(0, "a")
+    rows.admit(0, None)
+    assert not rows.grammars.is_active.any()
+    rows.grammars.note(_ints(0), _Step(5))
+    rows.grammars.fork(_ints(0), _ints(1))
+    rows.grammars.override(int32([0]), int32([5]))
+
+
+def test_ids_beyond_the_logits_are_not_in_the_mask(folder: Path) -> None:
+    rows = _Rows(folder, vocab_size=40)
+    rows.admit(0, "(?s:.)*")
+    assert rows.grammars.allowed(_ints(0), _ints(0)).shape == (1, 2)
+    rows = _Rows(folder, vocab_size=1000)
+    rows.admit(0, "(?s:.)*")
+    assert max(rows.allowed(0, 0)) < VOCAB_SIZE
+
+
+@pytest.mark.parametrize("num_output", [0, 3])
+def test_a_row_that_is_out_of_step_is_noticed(rows: _Rows, num_output: int) -> None:
+    rows.admit(0, "a*", output=[rows.id("a")])
+    with pytest.raises(InvariantViolated, match="1 tokens of"):
+        rows.allowed(0, num_output)
+
+
+def test_a_model_without_a_tokenizer_has_no_grammars(tmp_path: Path) -> None:
+    grammars = Grammars(1, VOCAB_SIZE, tmp_path, (0,))
+    sampling = SamplingParams(max_tokens=1, grammar=LLMatcher.grammar_from_regex("a"))
+    grammars.admit([RowAdmission(row=0, sampling=sampling)])
+    with pytest.raises(ConfigError, match=r"tokenizer\.json"):
+        grammars.allowed(_ints(0), _ints(0))
