@@ -15,6 +15,7 @@ from tests.test_architecture import OURS, imports, module_name, module_of, sourc
 # module -> the test modules below tests/ that test it
 TESTED_ELSEWHERE = {
     # app
+    "app/generation/replies.py": ("app/api/chat/test_tools.py",),
     "app/http/api/generate_routes.py": ("app/api/test_generation_routes.py",),
     "app/grammars/checker.py": ("app/grammars/test_grammar_compiler.py",),
     "app/grammars/grammar_spec.py": ("app/grammars/test_grammar_compiler.py",),

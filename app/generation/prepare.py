@@ -7,21 +7,17 @@ from typing import Any
 
 from app.generation.answer_size import AnswerSize
 from app.generation.prompt_encoder import WHOLE, Cut, PromptEncoder
+from app.generation.replies import reply_of
 from app.generation.rules import check_rules, late_rule
 from app.generation.sampling import BadWords, is_ranked, sampling_params, scoring_params
-from app.protocol.chat.messages import text_of
+from app.grammars.grammar_spec import GrammarSpec
 from app.protocol.chat_request import ChatRequest
 from app.protocol.completion_request import CompletionRequest
-from app.protocol.errors import UnsupportedParameter
 from app.protocol.generation_fields import GenerationFields
 from app.text.reply.formats import ReplyFormat
-from app.text.reply.thinking import is_inside, is_opened_by
 from app.text.text_options import TextOptions
 from engine.errors import InvalidRequest, PromptTooLong
 from engine.types import IntColumn, SamplingParams
-
-# enough for what a template opens an answer with
-_NUM_LAST_TOKENS = 16
 
 # (token ids of a prompt, most tokens to generate) -> its parameters; see `_sampling`
 _MakeSampling = Callable[[IntColumn, int], SamplingParams | None]
@@ -78,7 +74,8 @@ async def prepare_completion(encoder: PromptEncoder, request: CompletionRequest)
         PromptTooLong: if a prompt leaves no room for the first token to generate.
     """
     text = _text_options(request, starts_text=False, echo=request.echo)
-    make_sampling = await _sampling_maker(encoder, request, text)
+    _check_options(encoder, request)
+    make_sampling = await _sampling_maker(encoder, request, text, request.grammar_spec)
     named = request.named_prompts()
     encoded = await encoder.encode(
         named,
@@ -115,44 +112,20 @@ async def _parts(
 async def prepare_chat(encoder: PromptEncoder, request: ChatRequest) -> PreparedRequest:
     """Prepare a request of /v1/chat/completions; see `prepare_completion`."""
     name = "messages"
-    if request.must_call:
-        raise UnsupportedParameter(
-            'tool_choice: only "none" and "auto" are supported', param="tool_choice"
-        )
+    _check_options(encoder, request)
     ids = await encoder.encode_chat(
         request.messages, request.template_options(), _cut(encoder, request)
     )
-    reply = _reply_format(encoder, request, ids)
+    reply, spec = reply_of(encoder, request, ids)
     text = _text_options(request, starts_text=True)
     if reply is not None:
         text = replace(text, kept_special=encoder.vocabulary.special_ids_of(reply.markers))
-    make_sampling = await _sampling_maker(encoder, request, text)
+    make_sampling = await _sampling_maker(encoder, request, text, spec)
     size = AnswerSize(request, encoder.max_answer_items)
     max_tokens = size.add(len(ids), _max_tokens(encoder, request, name, ids))
     sampling = make_sampling(ids, max_tokens)
     prepared = _prepared(request, [Prompt(name=name, ids=ids, sampling=sampling)], text)
     return replace(prepared, reply=reply)
-
-
-def _reply_format(
-    encoder: PromptEncoder, request: ChatRequest, ids: IntColumn
-) -> ReplyFormat | None:
-    style, tools = encoder.style, request.offered_tools
-    may_call = bool(tools) or style.calls.has_channels
-    if not may_call and not style.thinks:
-        return None
-    if request.continue_final_message:
-        is_thinking = is_inside(text_of(request.messages[-1].content))
-    else:
-        is_thinking = is_opened_by(encoder.decode(ids[-_NUM_LAST_TOKENS:]))
-    return ReplyFormat(
-        calls=style.calls if may_call else None,
-        tools=frozenset(tool.function.name for tool in tools),
-        max_calls=None if request.parallel_tool_calls else 1,
-        thinks=style.thinks,
-        is_thinking=is_thinking,
-        keeps_reasoning=request.include_reasoning,
-    )
 
 
 def _cut(encoder: PromptEncoder, request: GenerationFields) -> Cut:
@@ -188,12 +161,13 @@ def _text_options(
 
 
 async def _sampling_maker(
-    encoder: PromptEncoder, request: GenerationFields, text: TextOptions
+    encoder: PromptEncoder,
+    request: GenerationFields,
+    text: TextOptions,
+    spec: GrammarSpec | None,
 ) -> _MakeSampling:
-    """Check and encode the options that all prompts of a request share."""
-    _check_options(encoder, request)
+    """Encode the options that all prompts of a request share."""
     bad_words = await encoder.encode_bad_words(request.bad_words)
-    spec = request.grammar_spec
     grammar = None if spec is None else await encoder.grammars.compile(spec)
     if not _is_scoring(request):
         rules = sampling_params(request, 1, bad_words)

@@ -129,6 +129,8 @@ class ChatRequest(GenerationFields, ToolFields):
     @model_validator(mode="after")
     def _check_tool_choice(self) -> Self:
         choice = self.tool_choice
+        if self.must_call and self.ignore_eos:
+            raise fault("ignore_eos", "it cannot be used with a tool_choice that forces a call")
         if not self.tools and choice not in (None, "none", "auto"):
             raise fault("tool_choice", "it needs tools")
         if isinstance(choice, NamedTool) and choice.function.name not in self.tool_names:

@@ -9,6 +9,7 @@ from functools import partial
 from app.text.reply import harmony as harmony_format
 from app.text.reply import pythonic_calls as pythonic_format
 from app.text.reply import thinking as thinking_format
+from app.text.reply.call_grammar import CallFrame
 from app.text.reply.json_calls import JsonFrame, json_calls
 from app.text.reply.machine import Machine, ReplyParser, read_text, replay
 from app.text.reply.parts import ReplyWriter
@@ -26,6 +27,8 @@ class CallFormat:
         id_len: characters of the id of a call, where the template wants so many.
         takes_tools: whether the model's template describes tools; else a system message does.
         has_channels: whether the format splits off reasoning by itself.
+        frame: how calls are written that are forced; None where none can be.
+        read_forced: the parser of such ones, if another one.
     """
 
     read: Callable[[ReplyWriter], Machine[None]]
@@ -35,6 +38,8 @@ class CallFormat:
     id_len: int | None = None
     takes_tools: bool = True
     has_channels: bool = False
+    frame: CallFrame | None = None
+    read_forced: Callable[[ReplyWriter], Machine[None]] | None = None
 
     def make_id(self) -> str:
         """Return an id that no other call has."""
@@ -47,6 +52,8 @@ def _json(frame: JsonFrame) -> Callable[[ReplyWriter], Machine[None]]:
     return partial(json_calls, frame=frame)
 
 
+_BARE = _json(JsonFrame(open="<|python_tag|>", separators=";,", is_bare=True))
+_BARE_FRAME = CallFrame(between="; ", arguments="parameters")
 _IN_TAGS = _json(JsonFrame(open="<tool_call>", close="</tool_call>"))
 
 # the first one whose signs are in the template is the model's
@@ -69,6 +76,7 @@ FORMATS: Mapping[str, CallFormat] = {
         read=_json(JsonFrame(open="[TOOL_CALLS]", names=(r"\s*(\[CALL_ID\]\w+)?\[ARGS\]\s*|\s*",))),
         signs=(("[TOOL_CALLS]", "[AVAILABLE_TOOLS]"), ("[TOOL_CALLS]", "[INST]")),
         markers=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
+        frame=CallFrame(open="[TOOL_CALLS] [", close="]", between=", "),
         id_len=9,
     ),
     # Hermes 2 Pro, Qwen2.5, Qwen3, SmolLM3; https://github.com/NousResearch/Hermes-Function-Calling
@@ -76,23 +84,33 @@ FORMATS: Mapping[str, CallFormat] = {
         read=_IN_TAGS,
         signs=(("<tool_call>", "tools", '"name"'), ("<tool_call>", "tools", "'name'")),
         markers=("<tool_call>", "</tool_call>"),
+        frame=CallFrame(
+            open="<tool_call>\n", close="\n</tool_call>", between="\n", wraps_each=True
+        ),
     ),
     # https://github.com/meta-llama/llama-models/blob/main/models/llama4/README.md
     "pythonic": CallFormat(
         read=pythonic_format.pythonic_calls,
         signs=(("func_name1(", "tools"), ("<|python_start|>", "tools")),
         markers=("<|python_start|>", "<|python_end|>"),
+        # a schema says how JSON is written, but not Python
+        frame=_BARE_FRAME,
+        read_forced=_BARE,
     ),
     # https://github.com/meta-llama/llama-models/blob/main/models/llama3_1/prompt_format.md
     "llama3_json": CallFormat(
-        read=_json(JsonFrame(open="<|python_tag|>", separators=";,", is_bare=True)),
+        read=_BARE,
+        frame=_BARE_FRAME,
         signs=(("<|start_header_id|>", "tools", "parameters"),),
         markers=("<|python_tag|>",),
         one_call_each=True,
     ),
     # of https://huggingface.co/HuggingFaceTB/SmolLM2-1.7B-Instruct: a list, and a system message
     "smollm2": CallFormat(
-        read=_IN_TAGS, markers=("<tool_call>", "</tool_call>"), takes_tools=False
+        read=_IN_TAGS,
+        markers=("<tool_call>", "</tool_call>"),
+        takes_tools=False,
+        frame=CallFrame(open="<tool_call>[", close="]</tool_call>", between=", "),
     ),
 }
 # what these write between their tags is not JSON
@@ -155,6 +173,7 @@ class ReplyFormat:
         calls: how tools are called, or in which channels the reply comes; None for neither.
         tools: names of the tools that may be called.
         max_calls: later ones are left out; None for all.
+        is_forced: whether calls come as a grammar has them.
         thinks: whether the reply may begin with reasoning between tags.
         is_thinking: whether it begins inside of it, as the prompt does not end it.
         keeps_reasoning: whether the client sees the reasoning.
@@ -163,6 +182,7 @@ class ReplyFormat:
     calls: CallFormat | None = None
     tools: frozenset[str] = frozenset()
     max_calls: int | None = None
+    is_forced: bool = False
     thinks: bool = False
     is_thinking: bool = False
     keeps_reasoning: bool = True
@@ -184,8 +204,10 @@ class ReplyFormat:
         begun = ""
         if self.thinks:
             begun = yield from thinking_format.thinking(writer, is_open=self.is_thinking)
-        rest = _text(writer) if self.calls is None else self.calls.read(writer)
-        yield from replay(begun, rest)
+        read = _text if self.calls is None else self.calls.read
+        if self.is_forced and self.calls is not None:
+            read = self.calls.read_forced or read
+        yield from replay(begun, read(writer))
 
 
 def _text(writer: ReplyWriter) -> Machine[None]:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.http.sse import DONE, frames, named_frames
-from app.protocol.chat.events import event
+from app.protocol.chat import events as named
 from engine.errors import EngineError
 from tests.app.api.answers import BODIES
 from tests.app.api.server import CHAT, COMPLETIONS, chat_body, completion_body, encode, in_process
@@ -129,4 +129,4 @@ def test_frames_are_one_data_line_each() -> None:
 
 
 def test_named_frames_have_the_type_of_their_object() -> None:
-    assert named_frames([event("a.b", n=1)]) == b'event: a.b\ndata: {"type":"a.b","n":1}\n\n'
+    assert named_frames([named.event("a.b", n=1)]) == b'event: a.b\ndata: {"type":"a.b","n":1}\n\n'

@@ -48,7 +48,7 @@ def prompt_of(engine: FakeEngineClient) -> str:
 
 async def ask(engine: FakeEngineClient, path: str, body: dict[str, Any]) -> Any:
     """Return the answer's object, or the (name, object) of each event of its stream."""
-    app = make_app(engine, tokenizer=tokenizer(), max_model_len=4096)
+    app = make_app(engine, tokenizer=tokenizer(), max_model_len=4096, eos_token_ids=(EOS,))
     async with in_process(app) as http:
         response = await http.post(path, json={"model": "tiny", **body})
     assert response.status_code == 200, response.text

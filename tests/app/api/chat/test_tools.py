@@ -7,6 +7,7 @@ import pytest
 
 from tests.app.api.chat.replies import (
     CALL,
+    EOS,
     REPLY,
     TOOL,
     ask,
@@ -18,6 +19,12 @@ from tests.app.api.server import CHAT, MODEL, in_process, make_app
 from tests.fakes.scripted_engine import FakeEngineClient
 
 HI: Any = {"role": "user", "content": "Hi"}
+
+
+def app_saying(text: str, **settings: Any) -> Any:
+    return make_app(
+        saying(text), tokenizer=tokenizer(), max_model_len=4096, eos_token_ids=(EOS,), **settings
+    )
 
 
 async def chat(engine: FakeEngineClient, **fields: Any) -> Any:
@@ -95,6 +102,58 @@ async def test_a_choice_that_cannot_be_made_is_refused(choice: Any) -> None:
         answer = await http.post(CHAT, json={"messages": [HI], "tool_choice": choice})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"].startswith("tool_choice")
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_forced"),
+    [
+        ({}, False),
+        ({"tool_choice": "auto"}, False),
+        ({"tool_choice": "none"}, False),
+        ({"tool_choice": "required"}, True),
+        ({"tool_choice": {"type": "function", "function": {"name": "get_weather"}}}, True),
+        ({"tools": [{**TOOL, "function": {**TOOL["function"], "strict": True}}]}, True),
+        ({"response_format": {"type": "json_object"}}, True),
+    ],
+)
+async def test_calls_are_forced_by_a_grammar(fields: dict[str, Any], is_forced: bool) -> None:
+    engine = saying(CALL)
+    await chat(engine, **{"tools": [TOOL], **fields})
+    grammar = engine.samplings[0].grammar
+    assert (grammar is not None) == is_forced
+    assert ("get_weather" in (grammar or "")) == is_forced
+
+
+async def test_a_named_tool_is_the_only_one() -> None:
+    other = {"type": "function", "function": {"name": "now"}}
+    choice = {"type": "function", "function": {"name": "now"}}
+    engine = saying(CALL)
+    message, _ = await chat(engine, tools=[TOOL, other], tool_choice=choice)
+    assert "tool_calls" not in message
+    assert "get_weather" not in str(engine.samplings[0].grammar)
+    assert "get_weather" not in prompt_of(engine)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"ignore_eos": True}, "ignore_eos"),
+        ({"tools": [{"type": "function", "function": {
+            "name": "f", "parameters": {"properties": {"a": {"type": "strange"}}}}}]}, "tools"),
+    ],
+)  # fmt: skip
+async def test_what_cannot_be_forced_is_named(fields: dict[str, Any], param: str) -> None:
+    body = {"messages": [HI], "tools": [TOOL], "tool_choice": "required", **fields}
+    async with in_process(app_saying("x")) as http:
+        answer = await http.post(CHAT, json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_a_format_without_a_frame_forces_nothing() -> None:
+    body = {"messages": [HI], "tools": [TOOL], "tool_choice": "required"}
+    async with in_process(app_saying("x", tool_call_format="harmony")) as http:
+        answer = await http.post(CHAT, json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tool_choice")
 
 
 async def test_one_call_is_kept_where_several_are_not_wanted() -> None:
