@@ -211,4 +211,4 @@ class ReplyFormat:
 
 
 def _text(writer: ReplyWriter) -> Machine[None]:
-    yield from read_text(writer.text, ())
+    yield from read_text(writer, ())

@@ -47,17 +47,16 @@ def _header() -> Machine[str]:
 
 
 def _body_of_text(writer: ReplyWriter, begun: str) -> Machine[str]:
-    writer.text(begun)
+    writer.add(begun)
     return (yield from _message(writer, is_reasoning=False))
 
 
 def _message(writer: ReplyWriter, *, is_reasoning: bool, begun: str = "") -> Machine[str]:
     """Read a message up to its end; returns the end, or "" at that of the reply."""
-    write = writer.reasoning if is_reasoning else writer.text
     writer.is_reasoning = is_reasoning
-    found = yield from read_text(write, ENDS, begun)
+    found = yield from read_text(writer, ENDS, begun)
     end = found.lstrip(SPACE)
-    write(found.removesuffix(end))
+    writer.add(found.removesuffix(end))
     writer.is_reasoning = False
     return end
 
@@ -69,5 +68,5 @@ def _call(writer: ReplyWriter, name: str) -> Machine[str]:
     if char == "{":
         char = yield from bare_arguments(writer, name, spaces, char)
     else:
-        writer.text(spaces)
+        writer.add(spaces)
     return (yield from _message(writer, is_reasoning=False, begun=char))

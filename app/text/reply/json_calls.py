@@ -39,7 +39,7 @@ def json_calls(writer: ReplyWriter, frame: JsonFrame) -> Machine[None]:
         begun = yield from _leading_object(writer, frame)
     while True:
         held = yield from read_text(
-            writer.text, (frame.open,), begun, keeps_last_spaces=not writer.num_calls
+            writer, (frame.open,), begun, keeps_last_spaces=not writer.num_calls
         )
         if not held:
             return
@@ -68,7 +68,7 @@ def bare_arguments(writer: ReplyWriter, name: str, held: str, char: str) -> Mach
             return ""
         char = "" if scanner.is_complete else (yield)
     if not call.has_begun:
-        writer.text(held + raw)
+        writer.add(held + raw)
     return char
 
 
@@ -79,7 +79,7 @@ def _leading_object(writer: ReplyWriter, frame: JsonFrame) -> Machine[str]:
         spaces += char
     if char == "{":
         return (yield from _calls(writer, frame, spaces, char))
-    writer.text(spaces)
+    writer.add(spaces)
     return char
 
 
@@ -118,7 +118,7 @@ def _leave(writer: ReplyWriter, frame: JsonFrame, held: str, raw: str) -> str:
     """Leave the calls at something else; see `_calls`."""
     is_closing = bool(frame.close) and raw.endswith(frame.close)
     if held or not (is_closing or not raw.strip(SPACE + frame.separators)):
-        writer.text(held + raw[:-1])
+        writer.add(held + raw[:-1])
         return raw[-1:]
     return ""
 
@@ -144,7 +144,7 @@ def _object(writer: ReplyWriter, held: str) -> Machine[str | None]:
         return None
     rest = reader.raw[-1:] if reader.is_broken else ""
     if not reader.has_begun:
-        writer.text(held + reader.raw[: len(reader.raw) - len(rest)])
+        writer.add(held + reader.raw[: len(reader.raw) - len(rest)])
     return rest
 
 
@@ -159,7 +159,7 @@ def _named(writer: ReplyWriter, frame: JsonFrame, held: str) -> Machine[str]:
     is_known = any(re.fullmatch(pattern, between) for pattern in frame.names)
     held += name[1:] + between
     if char != "{" or not is_known:
-        writer.text(held)
+        writer.add(held)
         return char
     return (yield from bare_arguments(writer, name, held, char))
 

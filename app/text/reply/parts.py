@@ -1,5 +1,6 @@
 """The parts of a reply, as they become known."""
 
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -44,6 +45,7 @@ class ReplyWriter:
         max_calls: later ones are left out; None for all.
         num_calls: calls so far.
         is_reasoning: whether what is read is reasoning, or what stands around it.
+        idle: matches characters that the parser would only add; None where it must see each.
     """
 
     tools: Collection[str]
@@ -51,18 +53,15 @@ class ReplyWriter:
     max_calls: int | None = None
     num_calls: int = 0
     is_reasoning: bool = False
+    idle: re.Pattern[str] | None = None
     _parts: list[ReplyPart] = field(default_factory=list)
     # of the last part, which is complete when another one begins
     _pieces: list[str] = field(default_factory=list)
     _last: ReplyPart | None = None
 
-    def text(self, text: str) -> None:
-        """Add text for the reader."""
-        self._add("text", text)
-
-    def reasoning(self, text: str) -> None:
-        """Add a piece of the model's reasoning."""
-        self._add("reasoning", text)
+    def add(self, text: str) -> None:
+        """Add a piece of the reasoning, or of the text for the reader."""
+        self._add("reasoning" if self.is_reasoning else "text", text)
 
     def begin_call(self, name: str, arguments: str) -> None:
         """Add a call, with its arguments so far."""

@@ -29,13 +29,13 @@ def pythonic_calls(writer: ReplyWriter) -> Machine[None]:
         char = yield from _list(writer, spaces + char)
         spaces = ""
     else:
-        writer.text(spaces)
-    while found := (yield from read_text(writer.text, (_OPEN, _CLOSE), char)):
+        writer.add(spaces)
+    while found := (yield from read_text(writer, (_OPEN, _CLOSE), char)):
         char = ""
         if found.endswith(_OPEN) and (char := (yield)) == "[":
             char = yield from _list(writer, found + char)
         elif found.endswith(_OPEN):
-            writer.text(found)
+            writer.add(found)
 
 
 def _list(writer: ReplyWriter, held: str) -> Machine[str]:
@@ -45,7 +45,7 @@ def _list(writer: ReplyWriter, held: str) -> Machine[str]:
         call = _parsed(raw.strip(SPACE + ",")) if end == ")" else None
         if call is None or call[0] not in writer.tools:
             is_end = end == "]" and not held and not raw.strip(SPACE + ",]")
-            writer.text("" if is_end else held + raw)
+            writer.add("" if is_end else held + raw)
             return ""
         writer.begin_call(*call)
         held = ""

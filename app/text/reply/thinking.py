@@ -3,7 +3,7 @@
 So do Qwen3, DeepSeek R1 and SmolLM3. Some templates write the opening themselves.
 """
 
-from app.text.reply.machine import SPACE, Machine
+from app.text.reply.machine import SPACE, Machine, read_text, replay
 from app.text.reply.parts import ReplyWriter
 
 OPEN, CLOSE = "<think>", "</think>"
@@ -40,30 +40,21 @@ def thinking(writer: ReplyWriter, *, is_open: bool) -> Machine[str]:
         if not (char := (yield)):
             return held
         held += char
-    return (yield from _inside(writer, "" if held.lstrip(SPACE) == OPEN else held))
-
-
-def _inside(writer: ReplyWriter, begun: str) -> Machine[str]:
-    """Read up to the closing, without white space around; returns "" behind it."""
-    waiting, has_begun = "", False
     writer.is_reasoning = True
-    characters = iter(begun)
-    while char := next(characters, "") or (yield):
-        waiting += char
-        core = waiting.lstrip(SPACE)
-        if core == CLOSE:
-            writer.is_reasoning = False
-            return (yield from _first_word())
-        while core and not CLOSE.startswith(core):
-            cut = len(waiting) - len(core) + 1
-            writer.reasoning(waiting[:cut] if has_begun else core[:1])
-            has_begun, waiting = True, waiting[cut:]
-            core = waiting.lstrip(SPACE)
-    writer.reasoning(waiting.lstrip(SPACE) if not has_begun else waiting)
-    return ""
+    yield from replay("" if core == OPEN else held, _inside(writer))
+    writer.is_reasoning = False
+    return (yield from _skip_spaces())
 
 
-def _first_word() -> Machine[str]:
+def _inside(writer: ReplyWriter) -> Machine[None]:
+    """Read up to the closing, without white space around."""
+    char = yield from _skip_spaces()
+    if char:
+        yield from read_text(writer, (CLOSE,), char)
+
+
+def _skip_spaces() -> Machine[str]:
+    """Return the first character that is no white space."""
     while (char := (yield)) and char in SPACE:
         pass
     return char
