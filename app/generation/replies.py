@@ -1,6 +1,8 @@
 """How the reply of a chat will be taken apart, and the grammar that it must follow."""
 
+import json
 from dataclasses import replace
+from typing import Any
 
 from app.generation.prompt_encoder import PromptEncoder
 from app.grammars.grammar_spec import GrammarSpec
@@ -62,9 +64,10 @@ def _grammar(
         return answer
     if request.must_call:
         answer = None
-    if answer is not None and (answer.kind != "json" or answer.whitespace is not None):
+    schema = _schema_of(answer)
+    if answer is not None and schema is None:
         # only of a schema a part of a larger grammar can be made
-        if tools:
+        if tools and answer.kind != "json":
             raise UnsupportedParameter(
                 f"{answer.field}: it cannot be used with tools", param=answer.field
             )
@@ -74,13 +77,24 @@ def _grammar(
         functions=[tool.function.model_dump() for tool in tools],
         must_call=request.must_call,
         only_one=not request.parallel_tool_calls,
-        answer=None if answer is None else answer.content,
+        answer=schema,
         thinks=reply.thinks and not request.continue_final_message,
         is_thinking=reply.is_thinking,
     )
     ids = {text: id for id, text in encoder.vocabulary.special_texts.items()}
     field = "tools" if answer is None else answer.field
     return GrammarSpec(kind="grammar", content=call_grammar(frame, rules, ids), field=field)
+
+
+def _schema_of(answer: GrammarSpec | None) -> dict[str, Any] | None:
+    """Return what the JSON of an answer must match; None for other kinds, and if it is broken."""
+    if answer is None or answer.kind != "json":
+        return None
+    try:
+        schema = json.loads(answer.content)
+    except (ValueError, RecursionError):
+        return None
+    return schema if isinstance(schema, dict) else None
 
 
 def _frame(encoder: PromptEncoder, request: ChatRequest) -> CallFrame:

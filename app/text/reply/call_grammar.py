@@ -56,14 +56,14 @@ class CallRules:
         must_call: whether it must be a call; else it may be text, and only the arguments of
             functions that are `strict` are checked.
         only_one: whether there may be one call only.
-        answer: JSON schema of the text where there is no call, as JSON; None for any text.
+        answer: JSON schema of the text where there is no call; None for any text.
         thinks, is_thinking: see `ReplyFormat`.
     """
 
     functions: Sequence[Mapping[str, Any]]
     must_call: bool
     only_one: bool = False
-    answer: str | None = None
+    answer: Mapping[str, Any] | None = None
     thinks: bool = False
     is_thinking: bool = False
 
@@ -99,7 +99,7 @@ class _Writer:
         for index, function in enumerate(rules.functions):
             yield from self._function(index, function)
         if rules.answer is not None and not rules.must_call:
-            yield f"answer: {_of_schema(json.loads(rules.answer))}"
+            yield f"answer: {_of_schema(rules.answer)}"
         yield r"TEXT: /(.|\n)*/"
 
     def _reply(self) -> str:

@@ -114,11 +114,11 @@ def test_text_may_stand_around_calls_with_markers() -> None:
 
 
 def test_an_answer_may_have_a_schema_of_its_own() -> None:
-    either = rules(must_call=False, answer='{"type": "array", "items": {"type": "integer"}}')
+    either = rules(must_call=False, answer={"type": "array", "items": {"type": "integer"}})
     assert matches("hermes", either, "[1, 2]")
     assert matches("hermes", either, calls("hermes", ("now", {})))
     assert not matches("hermes", either, "It rains.")
-    only = rules(must_call=False, answer='{"type": "array"}', functions=[], thinks=True)
+    only = rules(must_call=False, answer={"type": "array"}, functions=[], thinks=True)
     assert matches("hermes", only, "<think>[</think>\n[1]")
     assert not matches("hermes", only, calls("hermes", ("now", {})))
 
