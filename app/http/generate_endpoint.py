@@ -20,7 +20,7 @@ from app.http.bodies.held_bytes import Account
 from app.http.errors import ClientDisconnected, describe_broken_stream
 from app.http.services import Services
 from app.http.tasks import until_disconnect, with_pulse
-from app.protocol.answer import Answer, AnswerContext
+from app.protocol.answer import AnswerContext, GenerationAnswer
 from app.protocol.api_settings import ApiSettings
 from app.protocol.errors import ModelNotFound
 from app.protocol.generation_fields import GenerationFields, ModelBody
@@ -50,7 +50,7 @@ class GenerateRoute(Generic[BodyT, RequestT]):
     body: type[BodyT]
     as_request: Callable[[BodyT], RequestT]
     prepare: Callable[[PromptEncoder, RequestT], Awaitable[PreparedRequest]]
-    answer: Callable[[BodyT, RequestT, AnswerContext], Answer]
+    answer: Callable[[BodyT, RequestT, AnswerContext], GenerationAnswer]
     events: sse.EventStyle = sse.CHUNKS
     names: Mapping[str, str] = field(default_factory=dict)
 
@@ -128,7 +128,9 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
         finally:
             await generation.close()
 
-    async def _prepared(self, asked: "_Asked[BodyT, RequestT]") -> tuple[PreparedRequest, Answer]:
+    async def _prepared(
+        self, asked: "_Asked[BodyT, RequestT]"
+    ) -> tuple[PreparedRequest, GenerationAnswer]:
         prepared = await self._route.prepare(self._encoder, asked.request)
         context = AnswerContext(
             prompts=[prompt.ids for prompt in prepared.prompts],
@@ -141,7 +143,7 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
         return prepared, self._route.answer(asked.body, asked.request, context)
 
     async def _stream(
-        self, generation: Generation, writer: Answer, headers: HeaderList, send: Send
+        self, generation: Generation, writer: GenerationAnswer, headers: HeaderList, send: Send
     ) -> None:
         updates: AsyncGenerator[ChoiceUpdate | None, None] = aiter(generation)
         if generation.is_silent:
@@ -163,7 +165,7 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
         await send({"type": "http.response.body", "body": end})
 
     async def _complete(
-        self, generation: Generation, writer: Answer, headers: HeaderList, send: Send
+        self, generation: Generation, writer: GenerationAnswer, headers: HeaderList, send: Send
     ) -> None:
         parts: list[list[TextDelta]] = [[] for _ in range(generation.num_candidates)]
         size = 0
@@ -180,7 +182,7 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
         self._trimmer.passed(len(body))
 
     async def _frames(
-        self, update: ChoiceUpdate | None, generation: Generation, writer: Answer
+        self, update: ChoiceUpdate | None, generation: Generation, writer: GenerationAnswer
     ) -> bytes:
         if update is None:
             return sse.KEEP_ALIVE
@@ -225,7 +227,7 @@ def rename(error: RequestError, names: Mapping[str, str]) -> None:
             return
 
 
-def _whole(generation: Generation, writer: Answer, parts: list[list[TextDelta]]) -> bytes:
+def _whole(generation: Generation, writer: GenerationAnswer, parts: list[list[TextDelta]]) -> bytes:
     choices = generation.best([join(deltas) for deltas in parts])
     return writer.complete(choices, generation.total_usage())
 

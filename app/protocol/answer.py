@@ -62,7 +62,7 @@ class AnswerContext:
     reply: ReplyFormat | None = None
 
 
-class Answer(Protocol):
+class GenerationAnswer(Protocol):
     """Writes one answer, whole or as the JSON objects of a stream."""
 
     def complete(self, choices: Sequence[TextDelta], usage: Usage) -> bytes:

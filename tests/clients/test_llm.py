@@ -11,7 +11,8 @@ import yaml
 from tests.clients.asked import MODEL
 
 pytest.importorskip("llm")
-pytestmark = [pytest.mark.clients, pytest.mark.ray]
+# what clients leave open, and what they import, is theirs
+pytestmark = [pytest.mark.clients, pytest.mark.ray, pytest.mark.filterwarnings("default")]
 
 
 @pytest.mark.parametrize("options", [[], ["--no-stream"]])

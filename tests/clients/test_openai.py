@@ -8,7 +8,8 @@ import pytest
 
 from tests.clients.asked import HI, MODEL, SCHEMA, TOOL, Weather, assert_is_weather
 
-pytestmark = [pytest.mark.clients, pytest.mark.ray]
+# what clients leave open, and what they import, is theirs
+pytestmark = [pytest.mark.clients, pytest.mark.ray, pytest.mark.filterwarnings("default")]
 
 RESPONSE_TOOL: Any = {"type": "function", **TOOL["function"], "strict": True}
 
@@ -48,9 +49,8 @@ def test_tools(client: openai.OpenAI, choice: Any) -> None:
         call: Any = message.tool_calls[0]
         assert_is_weather(json.loads(call.function.arguments))
     result = {"role": "tool", "tool_call_id": call.id, "content": "Sunny."}
-    last = client.chat.completions.create(
-        model=MODEL, messages=[*HI, message.model_dump(), result], max_tokens=16
-    )
+    said: Any = [*HI, message.model_dump(), result]
+    last = client.chat.completions.create(model=MODEL, messages=said, max_tokens=16)
     assert last.choices[0].message.content
 
 

@@ -7,7 +7,8 @@ import pytest
 from tests.clients.asked import MODEL, Weather
 
 pydantic_ai = pytest.importorskip("pydantic_ai")
-pytestmark = [pytest.mark.clients, pytest.mark.ray]
+# what clients leave open, and what they import, is theirs
+pytestmark = [pytest.mark.clients, pytest.mark.ray, pytest.mark.filterwarnings("default")]
 
 QUESTION = "What will the weather be in Paris?"
 

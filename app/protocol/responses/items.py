@@ -50,14 +50,14 @@ _Content = Annotated[
 ]
 
 
-class Item(Strict):
+class ResponseItem(Strict):
     """What all items may have: names that mean nothing to a server that stores none."""
 
     id: str | None = None
     status: str | None = None
 
 
-class MessageItem(Item):
+class MessageItem(ResponseItem):
     """A message."""
 
     type: Literal["message"] = "message"
@@ -66,7 +66,7 @@ class MessageItem(Item):
     phase: str | None = None
 
 
-class FunctionCallItem(Item):
+class FunctionCallItem(ResponseItem):
     """A call of a tool."""
 
     unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {"namespace": (), "caller": ()}
@@ -77,7 +77,7 @@ class FunctionCallItem(Item):
     arguments: str
 
 
-class FunctionOutputItem(Item):
+class FunctionOutputItem(ResponseItem):
     """What a tool answered."""
 
     type: Literal["function_call_output"]
@@ -85,7 +85,7 @@ class FunctionOutputItem(Item):
     output: _Content
 
 
-class ReasoningItem(Item):
+class ReasoningItem(ResponseItem):
     """What the model thought; it reaches templates that take it."""
 
     type: Literal["reasoning"]
@@ -111,7 +111,7 @@ AnyItem = Annotated[
 ]
 
 
-def to_messages(items: Sequence[Item]) -> list[dict[str, Any]]:
+def to_messages(items: Sequence[ResponseItem]) -> list[dict[str, Any]]:
     """Return the messages of a chat; what one answer was made of becomes one message."""
     messages: list[dict[str, Any]] = []
     for item in items:
@@ -127,7 +127,7 @@ def to_messages(items: Sequence[Item]) -> list[dict[str, Any]]:
     return messages
 
 
-def _takes(messages: Sequence[dict[str, Any]], item: Item) -> bool:
+def _takes(messages: Sequence[dict[str, Any]], item: ResponseItem) -> bool:
     """Whether an item goes on with the last message: reasoning, then text, then calls."""
     if not messages or messages[-1]["role"] != "assistant":
         return False
@@ -137,7 +137,7 @@ def _takes(messages: Sequence[dict[str, Any]], item: Item) -> bool:
     return isinstance(item, FunctionCallItem) or "tool_calls" not in last
 
 
-def _add(message: dict[str, Any], item: Item) -> None:
+def _add(message: dict[str, Any], item: ResponseItem) -> None:
     if isinstance(item, MessageItem):
         message["content"] += _text(item.content)
     elif isinstance(item, FunctionCallItem):

@@ -158,4 +158,5 @@ class _Writer:
 
 def _of_schema(schema: Mapping[str, Any]) -> str:
     """Write JSON of a schema; the options of the library are not the client's to set."""
-    return f"%json {json.dumps({**schema, 'x-guidance': _OPTIONS})}"
+    content = {**schema, "x-guidance": _OPTIONS}
+    return f"%json {json.dumps(content)}"

@@ -118,7 +118,7 @@ TEXT_FAULTS = [
     # control_tokens
     Fault(
         what="a message can spell control tokens",
-        function=Disguise.message,
+        function=Disguise.hide,
         old="self._pattern.sub(self._hide, value)",
         new="value",
         noticed_by="test_what_a_message_spells_out_is_plain_text_again",
