@@ -122,7 +122,7 @@ class Message(Strict):
     name: str | None = Field(None, pattern=r"^[A-Za-z0-9_.-]{1,64}$")
     tool_call_id: str | None = Field(None, max_length=128)
     tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOL_CALLS, fail_fast=True)] = Field(
-        []
+        default=[]
     )
     reasoning: str | None = None
 
