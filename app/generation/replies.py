@@ -40,7 +40,7 @@ def reply_of(
         keeps_reasoning=request.include_reasoning,
     )
     spec = _grammar(encoder, request, reply)
-    if spec is not None and spec is request.grammar_spec:
+    if spec is not None and spec == request.grammar_spec:
         # what matches a grammar begins with its first character
         reply = replace(reply, thinks=False, is_thinking=False)
     is_forced = spec is not None and bool(tools)

@@ -15,7 +15,7 @@ from tests.app.api.chat.replies import (
     saying,
     tokenizer,
 )
-from tests.app.api.server import CHAT, MODEL, in_process, make_app
+from tests.app.api.server import CHAT, COMPLETIONS, MODEL, in_process, make_app
 from tests.fakes.scripted_engine import FakeEngineClient
 
 HI: Any = {"role": "user", "content": "Hi"}
@@ -276,6 +276,42 @@ async def test_only_the_end_of_a_long_prompt_is_kept() -> None:
     long = saying("x")
     await chat(long, messages=[{**HI, "content": "fox " * 9000}], truncate_prompt_tokens=-1)
     assert len(long.prompts[0]) == 4095
+
+
+async def test_prompts_of_completions_are_cut_with_their_echo() -> None:
+    for prompt in ("The quick brown fox", [5, 6, 7, 8]):
+        body = {"prompt": prompt, "echo": True, "max_tokens": 1}
+        long, short = saying("x"), saying("x")
+        [whole] = (await ask(long, COMPLETIONS, body))["choices"]
+        [cut] = (await ask(short, COMPLETIONS, {**body, "truncate_prompt_tokens": 2}))["choices"]
+        assert short.prompts[0] == long.prompts[0][-2:]
+        assert whole["text"].endswith(cut["text"])
+        assert len(cut["text"]) < len(whole["text"])
+
+
+@pytest.mark.parametrize("number", [0, -2, 4096, 10**9])
+async def test_a_prompt_is_not_cut_to_a_length_that_cannot_be(number: int) -> None:
+    async with in_process(app_saying("x")) as http:
+        answer = await http.post(CHAT, json={"messages": [HI], "truncate_prompt_tokens": number})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "truncate_prompt_tokens")
+
+
+async def test_a_model_may_think_before_it_answers_by_a_schema() -> None:
+    schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "array"}}}
+    engine = saying("<think>Hm.</think>[1]")
+    message, _ = await chat(engine, response_format=schema)
+    assert (message["reasoning"], message["content"]) == ("Hm.", "[1]")
+    assert "think" in str(engine.samplings[0].grammar)
+
+
+async def test_what_matches_another_grammar_begins_with_its_first_character() -> None:
+    choice = {"choice": ["<think>a</think>"]}
+    message, _ = await chat(saying("<think>a</think>"), structured_outputs=choice)
+    assert (message["reasoning"], message["content"]) == (None, "<think>a</think>")
+    body = {"messages": [HI], "tools": [TOOL], "structured_outputs": choice}
+    async with in_process(app_saying("x")) as http:
+        answer = await http.post(CHAT, json=body)
+    assert answer.json()["error"]["param"] == "structured_outputs.choice"
 
 
 async def test_the_client_of_openai_calls_tools() -> None:
