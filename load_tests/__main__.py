@@ -29,6 +29,7 @@ COMMANDS = {
     "step": "time single steps in process: decodes by batch and context, and mixed steps",
     "neighbours": "send large and odd requests beside good streams, and watch what these notice",
     "swap": "time moves of blocks to the swap space and back, and the steps beside them",
+    "grammars": "compile JSON schemas of a public suite and follow its texts, by two libraries",
     "startup": "time the start and the end of `serve run`, and weigh its processes",
     "faults": "kill and freeze processes of a server under load, and look at every answer",
 }
@@ -53,6 +54,7 @@ MODULES = {
     "step": "load_tests.bench.in_process.step",
     "neighbours": "load_tests.bench.neighbours.command",
     "swap": "load_tests.bench.in_process.swap",
+    "grammars": "load_tests.bench.grammars.command",
     "startup": "load_tests.bench.startup.lives",
     "faults": "load_tests.faults.command",
 }

@@ -55,6 +55,7 @@ TESTED_ELSEWHERE = {
     "app/text/reply/thinking.py": ("app/text/reply/test_formats.py",),
     "app/text/template_options.py": ("app/text/test_chat_template.py",),
     "app/serve/drain.py": ("app/serve/test_changing_replicas.py",),
+    "load_tests/bench/grammars/libraries.py": ("load_tests/bench/grammars/test_command.py",),
     # engine
     "engine/architectures/architecture.py": ("engine/test_model_config.py",),
     "engine/architectures/gpt2.py": ("engine/test_model_config.py",),

@@ -15,6 +15,7 @@ import resource
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -101,9 +102,17 @@ def _serve() -> None:
     settings = read_message(requests)
     if settings is None:
         return
-    checker = GrammarChecker(**settings)
+    check = _make_check(settings)
     while (parts := read_message(requests)) is not None:
-        write_message(answers, checker.check(parts))
+        write_message(answers, check(parts))
+
+
+def _make_check(settings: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, str]]:
+    try:
+        return GrammarChecker(**settings).check
+    except ValueError as error:
+        reason = f"it cannot be used with this model's tokenizer: {_one_line(str(error))}"
+        return lambda parts: {"error": reason}
 
 
 def main() -> None:

@@ -49,7 +49,7 @@ def _from_schema(content: str, whitespace: str | None, is_closed: bool) -> str:
     # the library's own options are not the client's to set
     schema.pop("x-guidance", None)
     _prepare(schema, is_closed)
-    options = {
+    options: Any = {
         "lenient": False,
         "coerce_one_of": False,
         "whitespace_flexible": whitespace != "",

@@ -9,15 +9,18 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from app.grammars.checker import read_message, write_message
 from app.grammars.grammar_spec import GrammarSpec
 from app.limits import MAX_GRAMMAR_LEN, MAX_GRAMMAR_S
-from engine.errors import InvalidRequest
+from engine.errors import InvalidRequest, Overloaded
 
 # grammars, and refusals, that are remembered
 _MAX_CACHED = 256
+# grammars that have not been compiled yet; most take milliseconds, hostile ones two seconds
+_MAX_WAITING = 64
 _MAX_ERROR_LEN = 300
 _FIRST = {"kind": "regex", "content": "a", "whitespace": None, "is_closed": False}
 # until a process has read a tokenizer
@@ -40,6 +43,7 @@ class GrammarCompiler:
         self._settings = tokenizer, list(end_ids)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammars")
         self._checker: _Checker | None = None
+        self._num_waiting = 0
         self._cache: OrderedDict[GrammarSpec, dict[str, str]] = OrderedDict()
 
     async def compile(self, spec: GrammarSpec) -> str:
@@ -48,23 +52,32 @@ class GrammarCompiler:
         Raises:
             InvalidRequest: naming the field, if nothing can match it, it asks for what is not
                 supported, or it takes too much time or memory.
+            Overloaded: if many others wait.
         """
         if len(spec.content) + len(spec.whitespace or "") > MAX_GRAMMAR_LEN:
             raise _refused(spec, f"it may have at most {MAX_GRAMMAR_LEN} characters")
         if not self._settings[1]:
             raise _refused(spec, "this model has no token that ends an answer")
-        answer = self._cache.get(spec)
-        if answer is None:
-            loop = asyncio.get_running_loop()
-            answer = await loop.run_in_executor(self._thread, partial(self._check, spec))
-            self._cache[spec] = answer
+        if spec not in self._cache:
+            self._cache[spec] = await self._in_turn(spec)
             if len(self._cache) > _MAX_CACHED:
                 self._cache.popitem(last=False)
-        elif spec in self._cache:
-            self._cache.move_to_end(spec)
+        answer = self._cache[spec]
+        self._cache.move_to_end(spec)
         if "error" in answer:
             raise _refused(spec, answer["error"][:_MAX_ERROR_LEN])
         return answer["grammar"]
+
+    async def _in_turn(self, spec: GrammarSpec) -> dict[str, str]:
+        if self._num_waiting == _MAX_WAITING:
+            message = f"{_MAX_WAITING} grammars wait to be compiled"
+            raise Overloaded(message, retry_after_s=_MAX_WAITING * MAX_GRAMMAR_S / 4)
+        self._num_waiting += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._thread, partial(self._check, spec))
+        finally:
+            self._num_waiting -= 1
 
     def close(self) -> None:
         """End the process."""
@@ -100,6 +113,8 @@ class _Checker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            # where `app` is found
+            cwd=Path(__file__).parents[2],
         )
         self.close = weakref.finalize(self, _end, self._process)
         write_message(self._stdin, settings)

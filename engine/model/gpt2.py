@@ -37,10 +37,13 @@ class Gpt2:
         self._layers = GptLayers(config, layers, last, parameters.parallel, backend, backend.gelu)
         self._head = VocabHead(config, parameters, backend, self._embedding.weight)
 
-    def forward(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
+    def hidden(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
         """Run one batch; see `engine.model.model.Model`."""
-        x = self._layers(self._positions(self._embedding(tokens), layout), kv, layout)
-        return self._head(layout.logit_rows(x), is_deterministic=layout.is_deterministic)
+        return self._layers(self._positions(self._embedding(tokens), layout), kv, layout)
+
+    def logits(self, hidden: Tensor, *, is_deterministic: bool = False) -> Tensor:
+        """Multiply by the rows of the vocabulary; see `engine.model.model.Model`."""
+        return self._head(hidden, is_deterministic=is_deterministic)
 
 
 def _read_layer(

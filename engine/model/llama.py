@@ -40,14 +40,18 @@ class Llama:
         tied = self._embedding.weight if config.tie_embeddings else None
         self._head = VocabHead(config, parameters, backend, tied)
 
-    def forward(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
+    def hidden(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
         """Run one batch; see `engine.model.model.Model`."""
         residual = self._embedding(tokens)
         x = self._backend.rms_norm(residual, self._norms[0], self._eps)
         for index, (layer, norm) in enumerate(zip(self._layers, self._norms[1:], strict=True)):
             x = layer(x, residual, kv[:, index], layout)
             x = self._backend.add_rms_norm(x, residual, norm, self._eps)
-        return self._head(layout.logit_rows(x), is_deterministic=layout.is_deterministic)
+        return x
+
+    def logits(self, hidden: Tensor, *, is_deterministic: bool = False) -> Tensor:
+        """Multiply by the rows of the vocabulary; see `engine.model.model.Model`."""
+        return self._head(hidden, is_deterministic=is_deterministic)
 
 
 class LlamaLayer:

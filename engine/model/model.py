@@ -18,7 +18,7 @@ class Model(Protocol):
         """Key-value heads that this rank holds."""
         ...
 
-    def forward(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
+    def hidden(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
         """Run one batch and write its keys and values into the pool.
 
         Args:
@@ -26,9 +26,23 @@ class Model(Protocol):
             kv: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim], changed IN PLACE.
 
         Returns:
-            [S, num_choices] logits of the tokens that the layout selects, the same on every rank.
+            [T, hidden_size] hidden states, for `logits`.
         """
         ...
+
+    def logits(self, hidden: Tensor, *, is_deterministic: bool = False) -> Tensor:
+        """Hidden states [S, hidden_size] -> [S, num_choices], the same on every rank.
+
+        Args:
+            is_deterministic: see `BatchLayout`.
+        """
+        ...
+
+
+def run_model(model: Model, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
+    """The logits [S, num_choices] of the tokens that a layout selects; see `Model.hidden`."""
+    hidden = layout.logit_rows(model.hidden(tokens, kv, layout))
+    return model.logits(hidden, is_deterministic=layout.is_deterministic)
 
 
 class MakeModel(Protocol):

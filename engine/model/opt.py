@@ -40,16 +40,18 @@ class Opt:
         self._layers = GptLayers(config, layers, last, parameters.parallel, backend, backend.relu)
         self._head = VocabHead(config, parameters, backend, self._embedding.weight)
 
-    def forward(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
+    def hidden(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
         """Run one batch; see `engine.model.model.Model`."""
-        fixed = layout.is_deterministic
         x = self._embedding(tokens)
         if self._project_in is not None:
-            x = self._project_in(x, is_deterministic=fixed)
-        x = layout.logit_rows(self._layers(self._positions(x, layout), kv, layout))
+            x = self._project_in(x, is_deterministic=layout.is_deterministic)
+        return self._layers(self._positions(x, layout), kv, layout)
+
+    def logits(self, hidden: Tensor, *, is_deterministic: bool = False) -> Tensor:
+        """Multiply by the rows of the vocabulary; see `engine.model.model.Model`."""
         if self._project_out is not None:
-            x = self._project_out(x, is_deterministic=fixed)
-        return self._head(x, is_deterministic=fixed)
+            hidden = self._project_out(hidden, is_deterministic=is_deterministic)
+        return self._head(hidden, is_deterministic=is_deterministic)
 
 
 def _positions(config: ModelConfig, parameters: Parameters) -> Tensor:

@@ -1,7 +1,7 @@
 """What the ingress asks of the engine: a prompt, how to continue it, what to keep of it."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from engine.types.columns import IntColumn
 from engine.types.progress import Progress
@@ -10,7 +10,11 @@ from engine.types.progress import Progress
 ALL_CHOICES = -2
 # what llguidance may take for a grammar: most often 1 ms to compile it and 0.05 ms for a token, at
 # most some 20 ms for either; what it says of errors must not repeat a client's words
-GRAMMAR_LIMITS = {"step_lexer_fuel": 100_000, "max_lexer_states": 50_000, "verbose_errors": False}
+GRAMMAR_LIMITS: dict[str, Any] = {
+    "step_lexer_fuel": 100_000,
+    "max_lexer_states": 50_000,
+    "verbose_errors": False,
+}
 # where a stop pattern leads when it is met
 PATTERN_MET = -1
 

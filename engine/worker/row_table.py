@@ -64,7 +64,7 @@ class RowTable:
         self.last_tokens = torch.zeros(num_rows + 1, dtype=torch.int64, device=device)
         self.block_tables = torch.zeros(shape, dtype=torch.int32, device=device)
         self.parameters = RowParameters(num_rows, runtime)
-        self.rules = LogitRules(num_rows, vocab_size, device)
+        self.rules = LogitRules(num_rows, vocab_size, runtime)
         self.grammars = grammars
         self.history = TokenHistory(num_rows, num_positions, runtime)
 
@@ -77,6 +77,7 @@ class RowTable:
         if (self.lengths[rows] == _FREE).any():
             raise InvariantViolated(f"a free row is released: {rows.tolist()}")
         self.lengths[rows] = _FREE
+        self.grammars.release(rows)
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
         """Let new sequences, or sequences that were swapped out, take over free rows.

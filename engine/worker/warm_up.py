@@ -13,7 +13,7 @@ from torch import Tensor
 
 from engine.config import EngineConfig
 from engine.integers import div_ceil
-from engine.model.model import Model
+from engine.model.model import Model, run_model
 from kernels.backend import KernelBackend
 from kernels.batch import BatchLayout, SamplingColumns
 
@@ -98,7 +98,7 @@ class WarmUp:
             is_deterministic=is_deterministic,
         )
         tokens = torch.zeros(num_tokens, dtype=torch.int64, device=device)
-        logits = self._model.forward(tokens, self._kv, self._backend.prepare(layout, self._kv))
+        logits = run_model(self._model, tokens, self._kv, self._backend.prepare(layout, self._kv))
         self._backend.sample(logits, _columns(num_logits, device))
         return logits
 
@@ -111,6 +111,14 @@ class WarmUp:
             self._backend.sample(logits, wanted)
             self._backend.sample(logits, replace(wanted, any_filter=False))
             self._backend.sample(logits, replace(wanted, any_filter=False, all_greedy=True))
+        # as rows with rules are chosen, whose log-probabilities come from the raw logits
+        scores = logits.float()
+        masks = torch.full((len(scores), div_ceil(scores.shape[1], 32)), -1, dtype=torch.int32)
+        self._backend.mask_tokens(scores, masks.to(self._device))
+        ruled = replace(columns, num_logprobs=-1)
+        self._backend.sample(scores, ruled)
+        self._backend.sample(scores, replace(ruled, any_filter=False))
+        self._backend.sample(scores, replace(ruled, any_filter=False, all_greedy=True))
 
 
 def _columns(num_rows: int, device: torch.device) -> SamplingColumns:

@@ -7,7 +7,6 @@ fits, or by launching kernel after kernel.
 
 import logging
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,15 +21,15 @@ from engine.model.safetensors_folder import Progress
 from engine.types import Capacity, StepPlan, StepResult
 from engine.worker.batch import HostBatch, lay_out, stage_batch
 from engine.worker.block_copy_time import measure_block_copy_s
-from engine.worker.graphs.cuda_graphs import CudaGraphs
+from engine.worker.graphs.cuda_graphs import Computation, CudaGraphs
 from engine.worker.graphs.graph_batch import GraphShape
 from engine.worker.kv_pool import KVPool, bytes_per_block
 from engine.worker.memory_budget import share_out
 from engine.worker.plan_check import PlanLimits, check_plan
 from engine.worker.report import PendingStep, SampledRows, SwappedIn
 from engine.worker.row_table import RowTable
-from engine.worker.sampling.grammars import Grammars
-from engine.worker.sampling.sampler import choose, look_up
+from engine.worker.sampling.grammars import make_grammars
+from engine.worker.sampling.sampler import sample_batch
 from engine.worker.staging import stage
 from engine.worker.swap_arena import SharedMemory
 from engine.worker.warm_up import WarmUp
@@ -79,12 +78,7 @@ class Worker:
             block_size=pool.block_size,
             vocab_size=config.model.num_choices,
             runtime=runtime,
-            grammars=Grammars(
-                config.max_num_seqs,
-                config.model.num_choices,
-                Path(config.model_path),
-                config.scheduler.eos_token_ids,
-            ),
+            grammars=make_grammars(config),
         )
         self._limits = PlanLimits(
             num_rows=config.max_num_seqs,
@@ -198,6 +192,9 @@ class Worker:
         self, graphs: CudaGraphs, shape: GraphShape, plan: StepPlan, batch: HostBatch
     ) -> list[SampledRows]:
         """Feed the batch by one launch of a captured graph."""
+        if shape.is_ruled:
+            fed = graphs.replay_ruled(shape, plan, batch)
+            return self._choose_ruled(batch, fed.tokens, fed.hidden, fed.places)
         decodes, chunks = graphs.replay(shape, plan, batch)
         rows, num_decodes = batch.sampled.rows, batch.num_decodes
         num_logprobs = self._table.parameters.num_logprobs
@@ -209,30 +206,35 @@ class Worker:
 
     def _launch(self, batch: HostBatch) -> list[SampledRows]:
         """Feed the batch kernel by kernel."""
-        table = self._table
-        staged, tokens, layout = stage_batch(batch, table, self.pool.block_size)
-        logits = self._logits(tokens, layout)
-        table.history.note(batch.token_rows, layout.positions, tokens)
-        rows, prompt_rows = batch.sampled.rows, batch.prompt.rows
-        results = []
-        if len(rows):
-            sampled = choose(self._backend, logits[: len(rows)], batch.sampled, staged, table)
-            # a row whose logits are broken may be in the next plan already: it is fed a valid token
-            table.last_tokens.index_copy_(0, staged.sampled_rows, sampled.tokens.clamp(min=0))
-            results.append(SampledRows(sampled, rows, table.parameters.num_logprobs[rows]))
-        if len(prompt_rows):
-            known = look_up(logits[len(rows) :], batch.prompt, table)
-            num_logprobs = table.parameters.num_prompt_logprobs[prompt_rows]
-            results.append(SampledRows(known, prompt_rows, num_logprobs))
-        return results
+        _, tokens, layout = stage_batch(batch, self._table, self.pool.block_size)
+        hidden = self._feed(tokens, layout)
+        return self._choose_ruled(batch, tokens, hidden, np.arange(len(batch.token_rows)))
 
-    def _logits(self, tokens: Tensor, layout: BatchLayout) -> Tensor:
+    def _choose_ruled(
+        self, batch: HostBatch, tokens: Tensor, hidden: Tensor, places: NDArray[np.int64]
+    ) -> list[SampledRows]:
+        """Choose what follows a batch, kernel by kernel, by all rules of its rows.
+
+        Args:
+            tokens: [T] int64 that were fed, and [T, hidden_size] their hidden states.
+            places: host [N] where the batch's own tokens are in both.
+        """
+        wanted = places[batch.columns["logit_indices"]]
+        if not np.array_equal(wanted, np.arange(len(hidden))):
+            hidden = hidden.index_select(0, *stage(self._runtime, wanted))
+        logits = self._model.logits(hidden, is_deterministic=batch.is_deterministic)
+        self._table.history.note(batch.token_rows, batch.columns["positions"], tokens, places)
+        return sample_batch(self._backend, logits, batch, self._table)
+
+    def _feed(self, tokens: Tensor, layout: BatchLayout) -> Tensor:
+        """Feed tokens [T] int64 and return their hidden states, without waiting for the device."""
         kv = self.pool.kv
-        return self._model.forward(tokens, kv, self._backend.prepare(layout, kv))
+        return self._model.hidden(tokens, kv, self._backend.prepare(layout, kv))
 
-    def _feed(self, tokens: Tensor, layout: BatchLayout, columns: SamplingColumns) -> Sampled:
-        """Feed tokens [T] int64 and sample what follows them, without waiting for the device."""
-        return self._backend.sample(self._logits(tokens, layout), columns)
+    def _choose(self, hidden: Tensor, layout: BatchLayout, columns: SamplingColumns) -> Sampled:
+        """Sample what follows hidden states, without waiting for the device."""
+        logits = self._model.logits(hidden, is_deterministic=layout.is_deterministic)
+        return self._backend.sample(logits, columns)
 
     def _warm_up_copy(self) -> None:
         """Compile the copy of blocks, while no sequence has any."""
@@ -244,7 +246,7 @@ class Worker:
         graphs = CudaGraphs(
             self._table,
             self._backend,
-            self._feed,
+            Computation(self._feed, self._choose),
             max_num_rows=config.max_num_seqs,
             max_num_tokens=config.scheduler.max_num_batched_tokens,
             block_size=self.pool.block_size,

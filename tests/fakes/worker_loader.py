@@ -34,10 +34,15 @@ class BreakingModel:
     def num_kv_heads(self) -> int:
         return self.model.num_kv_heads
 
-    def forward(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
-        logits = self.model.forward(tokens, kv, layout)
-        is_broken = layout.logit_rows(tokens[:, None])[:, 0] == POISON
-        logits[is_broken, BROKEN_LOGIT] = self.value
+    def hidden(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
+        """With one column more, which says whose logits are broken."""
+        hidden = self.model.hidden(tokens, kv, layout)
+        return torch.cat((hidden, (tokens == POISON)[:, None].to(hidden.dtype)), dim=1)
+
+    def logits(self, hidden: Tensor, *, is_deterministic: bool = False) -> Tensor:
+        sound = hidden[:, :-1].contiguous()
+        logits = self.model.logits(sound, is_deterministic=is_deterministic)
+        logits[hidden[:, -1] > 0, BROKEN_LOGIT] = self.value
         return logits
 
 

@@ -1,7 +1,14 @@
 """Faults of the choice of tokens."""
 
+from engine.worker.sampling.grammars import Grammars, _Row
 from engine.worker.sampling.logit_rules import LogitRules, _penalise, _Rules
-from engine.worker.sampling.sampler import _apply_rules, _columns, choose, look_up
+from engine.worker.sampling.sampler import (
+    _apply_logit_rules,
+    _columns,
+    _masks,
+    choose,
+    look_up,
+)
 from kernels.sampling import is_random, sample
 from tests.mutation.mutant import Fault
 
@@ -32,11 +39,11 @@ SAMPLING_FAULTS = [
         function=choose,
         old=(
             "logits.index_select(0, where).float()\n"
-            "        _apply_rules(scores, drawing, sampled, table)"
+            "        _apply_rules(backend, scores, drawing, sampled, table)"
         ),
         new=(
             "logits\n"
-            "        _apply_rules(scores, drawing, sampled, table)\n"
+            "        _apply_rules(backend, scores, drawing, sampled, table)\n"
             "        scores = logits[where]"
         ),
         noticed_by="test_log_probabilities_are_raw_but_candidates_of_a_search_follow_its_rules",
@@ -44,17 +51,20 @@ SAMPLING_FAULTS = [
     Fault(
         what="candidates of a search ignore its rules",
         function=choose,
-        old="_apply_rules(scores, searching, sampled, table)",
+        old="_apply_rules(backend, scores, searching, sampled, table)",
         new="pass",
         noticed_by="test_log_probabilities_are_raw_but_candidates_of_a_search_follow_its_rules",
     ),
     Fault(
         what="candidates of a search are normalised after its rules",
         function=choose,
-        old=".float().log_softmax(dim=-1)\n        _apply_rules(scores, searching, sampled, table)",
+        old=(
+            ".float().log_softmax(dim=-1)\n"
+            "        _apply_rules(backend, scores, searching, sampled, table)"
+        ),
         new=(
             ".float()\n"
-            "        _apply_rules(scores, searching, sampled, table)\n"
+            "        _apply_rules(backend, scores, searching, sampled, table)\n"
             "        scores = scores.log_softmax(dim=-1)"
         ),
         noticed_by="test_log_probabilities_are_raw_but_candidates_of_a_search_follow_its_rules",
@@ -75,7 +85,7 @@ SAMPLING_FAULTS = [
     ),
     Fault(
         what="rules do not see the last token",
-        function=_apply_rules,
+        function=_apply_logit_rules,
         old="sampled.positions[indices]",
         new="sampled.positions[indices] - 1",
         noticed_by="test_rules_see_all_tokens_before_the_one_that_is_chosen",
@@ -118,7 +128,7 @@ SAMPLING_FAULTS = [
     Fault(
         what="what lies behind a row counts as its output",
         function=_penalise,
-        old="(positions < end)",
+        old="(positions < end[:, None])",
         new="(positions >= 0)",
         noticed_by="test_tokens_beyond_a_row_and_beyond_the_vocabulary_count_for_nothing",
     ),
@@ -131,23 +141,23 @@ SAMPLING_FAULTS = [
     ),
     Fault(
         what="stop ids are kept back for one token more",
-        function=_Rules.exclude,
-        old="num_output < self._min_tokens",
-        new="num_output <= self._min_tokens",
+        function=LogitRules.mask,
+        old="num_output < rule.min_tokens",
+        new="num_output <= rule.min_tokens",
         noticed_by="test_a_stop_id_may_be_chosen_once_there_are_enough_tokens",
     ),
     Fault(
         what="min_tokens counts the prompt",
-        function=LogitRules.apply,
-        old="length - prompt_len",
-        new="length",
-        noticed_by="test_a_stop_id_may_be_chosen_once_there_are_enough_tokens",
+        function=_masks,
+        old=" - table.parameters.prompt_lens[rows]",
+        new="",
+        noticed_by="test_stop_ids_are_kept_back_for_tokens_of_the_output",
     ),
     Fault(
         what="words are looked for behind the end of a row",
-        function=LogitRules.apply,
-        old="context.tokens[index, :length]",
-        new="context.tokens[index]",
+        function=LogitRules._exclude_words,
+        old="context.lengths[rows] - longest",
+        new="context.tokens.shape[1] - longest + 0 * rows",
         noticed_by="test_each_row_has_its_own_penalties_bias_and_text",
     ),
     Fault(
@@ -159,23 +169,23 @@ SAMPLING_FAULTS = [
     ),
     Fault(
         what="a word that begins with the text is not found",
-        function=_Rules.exclude_words,
-        old="len(head) <= len(tokens)",
-        new="len(head) < len(tokens)",
+        function=LogitRules._exclude_words,
+        old="len(word) - 1 <= ",
+        new="len(word) <= ",
         noticed_by="test_a_bad_word_is_ruled_out_behind_its_beginning_only",
     ),
     Fault(
         what="a word is looked for at the beginning of the text",
-        function=_Rules.exclude_words,
-        old="tokens[len(tokens) - len(head) :]",
-        new="tokens[: len(head)]",
+        function=LogitRules._exclude_words,
+        old="context.lengths[rows] - longest",
+        new="0 * rows",
         noticed_by="test_a_bad_word_is_ruled_out_behind_its_beginning_only",
     ),
     Fault(
         what="allowed ids are the only ones that are excluded",
-        function=_Rules.exclude,
-        old="logits[self._allowed_ids] = allowed",
-        new="logits[self._allowed_ids] = -torch.inf",
+        function=_Rules.__init__,
+        old="allow_only(self.mask, sampling.allowed_token_ids)",
+        new="rule_out(self.mask, sampling.allowed_token_ids)",
         noticed_by="test_only_allowed_tokens_are_chosen",
     ),
     Fault(
@@ -191,5 +201,33 @@ SAMPLING_FAULTS = [
         old="self._penalties[row] = (",
         new="self._penalties[row] += (",
         noticed_by="test_a_row_has_the_rules_of_its_last_sequence",
+    ),
+    Fault(
+        what="a stop id ends a text that its grammar does not call complete",
+        function=Grammars.allowed,
+        old="allow if matcher.is_accepting() else rule_out",
+        new="allow",
+        noticed_by="test_stop_ids_are_allowed_where_the_text_is_complete_alone",
+    ),
+    Fault(
+        what="a grammar that has failed lets its row end",
+        function=Grammars.allowed,
+        old="if matcher.is_error():",
+        new="if not matcher:",
+        noticed_by="test_an_error_allows_nothing",
+    ),
+    Fault(
+        what="a fork reads on with its parent's matcher",
+        function=_Row.fork,
+        old="self.matcher.deep_copy()",
+        new="self.matcher",
+        noticed_by="test_a_fork_goes_its_own_way",
+    ),
+    Fault(
+        what="a grammar reads the token of the first row of its step",
+        function=Grammars.note,
+        old="(step, place)",
+        new="(step, 0)",
+        noticed_by="test_a_row_is_followed_from_step_to_step",
     ),
 ]

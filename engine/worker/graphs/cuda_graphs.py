@@ -13,7 +13,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -29,6 +29,7 @@ from engine.worker.graphs.graph_batch import (
     Packer,
     decode_sizes,
     mixed_shapes,
+    ruled_shapes,
     searching_mixed_shapes,
     searching_shapes,
     special_shape,
@@ -40,8 +41,39 @@ from kernels.batch import BatchLayout, Sampled, SamplingColumns
 
 logger = logging.getLogger(__name__)
 
-# feeds tokens [T] int64 to the model and samples what follows them
-Feed: TypeAlias = Callable[[Tensor, BatchLayout, SamplingColumns], Sampled]
+# of the ruled steps that are captured at the start
+_COMMON_PROMPT_TOKENS = 256
+
+# what a graph writes: what it samples, or the tokens and hidden states of a ruled shape
+_Output: TypeAlias = Sampled | tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """How a batch is computed.
+
+    Attributes:
+        feed: tokens [T] int64 to the model -> [T, hidden_size].
+        choose: what follows hidden states [S, hidden_size].
+    """
+
+    feed: Callable[[Tensor, BatchLayout], Tensor]
+    choose: Callable[[Tensor, BatchLayout, SamplingColumns], Sampled]
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """What a graph leaves on the device that does not choose, valid until the next replay.
+
+    Attributes:
+        tokens: [T] int64 that were fed, padding included.
+        hidden: [T, hidden_size].
+        places: host [N] int64 of the batch's own tokens in both.
+    """
+
+    tokens: Tensor
+    hidden: Tensor
+    places: Int64Array
 
 
 def common_shapes(max_num_rows: int, max_num_tokens: int) -> list[GraphShape]:
@@ -56,6 +88,7 @@ def common_shapes(max_num_rows: int, max_num_tokens: int) -> list[GraphShape]:
         *searching_shapes(max_num_rows),
         *mixed_shapes(max_num_rows, max_num_tokens),
         *searching_mixed_shapes(max_num_rows, max_num_tokens),
+        *ruled_shapes(max_num_rows, min(max_num_tokens, _COMMON_PROMPT_TOKENS)),
     ]
     return sorted(shapes, key=lambda shape: -shape.num_tokens)
 
@@ -67,7 +100,7 @@ class CudaGraphs:
         self,
         table: RowTable,
         backend: KernelBackend,
-        feed: Feed,
+        computation: Computation,
         *,
         max_num_rows: int,
         max_num_tokens: int,
@@ -76,21 +109,21 @@ class CudaGraphs:
         """Capture nothing yet.
 
         Args:
-            feed: how a batch is computed.
             max_num_rows, max_num_tokens: of a step.
         """
         self._table = table
         self._runtime = table.runtime
         self._backend = backend
-        self._feed = feed
+        self._computation = computation
         self._block_size = block_size
         self._packer = Packer(table)
         self._common = common_shapes(max_num_rows, max_num_tokens)
         self._decode_sizes = decode_sizes(max_num_rows)
         self._max_num_rows = max_num_rows
-        self._mixed = [shape for shape in self._common if shape.num_prompt_tokens]
-        self._graphs: dict[GraphShape, Callable[[], Sampled]] = {}
-        size = max(sum(shape.column_lens.values()) for shape in self._common)
+        shapes = {*self._common, *ruled_shapes(max_num_rows, max_num_tokens)}
+        self._mixed = [shape for shape in shapes if shape.num_prompt_tokens]
+        self._graphs: dict[GraphShape, Callable[[], _Output]] = {}
+        size = max(sum(shape.column_lens.values()) for shape in shapes)
         self._buffer = torch.zeros(size, dtype=torch.int64, device=self._runtime.device)
 
     def capture_common(self) -> None:
@@ -107,20 +140,26 @@ class CudaGraphs:
     def find(self, plan: StepPlan) -> GraphShape | None:
         """The smallest shape that a plan's batch fits.
 
-        None if the batch is too large or empty, if a row's rules need its tokens, or if rows with
-        prompts want what only few requests do.
+        None if the batch is too large or empty, or if rows with prompts want what only few requests
+        do.
         """
         parameters = self._table.parameters
         rows = np.asarray(plan.decode_rows + plan.prefill_rows + plan.sibling_rows)
-        if not len(rows) or not parameters.is_capturable[rows].all():
+        if not len(rows):
             return None
         wanted = GraphShape(
             len(plan.decode_rows),
             len(plan.prefill_tokens),
-            is_random=bool(parameters.is_random[rows].any()),
             is_deterministic=bool(parameters.is_deterministic[rows].any()),
-            num_logprobs=int(parameters.num_logprobs[rows].max()),
         )
+        if parameters.is_capturable[rows].all():
+            wanted = replace(
+                wanted,
+                is_random=bool(parameters.is_random[rows].any()),
+                num_logprobs=int(parameters.num_logprobs[rows].max()),
+            )
+        else:
+            wanted = replace(wanted, is_ruled=True)
         if plan.prefill_rows:
             return self._find_mixed(wanted, plan)
         if wanted.is_special:
@@ -139,6 +178,7 @@ class CudaGraphs:
             and wanted.num_prompt_tokens <= shape.num_prompt_tokens
             and wanted.num_logprobs <= shape.num_logprobs
             and (wanted.num_logprobs < 0) == (shape.num_logprobs < 0)
+            and wanted.is_ruled == shape.is_ruled
         )
         return min(fitting, key=lambda s: (s.num_tokens, s.num_logprobs), default=None)
 
@@ -149,24 +189,36 @@ class CudaGraphs:
     def replay(
         self, shape: GraphShape, plan: StepPlan, batch: HostBatch
     ) -> tuple[Sampled, Sampled]:
-        """Enqueue a plan's forward pass.
+        """Enqueue a plan's forward pass, of a shape that is not ruled.
 
         Returns:
             What is sampled for the decodes, and for the chunks that sample and their siblings,
             valid until the next replay.
         """
-        graph = self._graphs.get(shape) or self._capture(shape)
-        self._refill(self._packer.pack(shape, plan, batch))
-        sampled = graph()
+        sampled = self._launch(shape, plan, batch)
+        assert isinstance(sampled, Sampled)
         first = shape.num_decodes
         num_sampling = len(batch.sampled.rows) - batch.num_decodes
         return sampled.part(0, batch.num_decodes), sampled.part(first, first + num_sampling)
+
+    def replay_ruled(self, shape: GraphShape, plan: StepPlan, batch: HostBatch) -> Fed:
+        """Enqueue a plan's forward pass up to the hidden states, of a ruled shape."""
+        output = self._launch(shape, plan, batch)
+        assert isinstance(output, tuple)
+        places = np.arange(len(batch.token_rows))
+        places[batch.num_decodes :] += shape.num_decodes - batch.num_decodes
+        return Fed(*output, places)
+
+    def _launch(self, shape: GraphShape, plan: StepPlan, batch: HostBatch) -> _Output:
+        graph = self._graphs.get(shape) or self._capture(shape)
+        self._refill(self._packer.pack(shape, plan, batch))
+        return graph()
 
     def close(self) -> None:
         """Free all graphs; none can be replayed any more."""
         self._graphs.clear()
 
-    def _capture(self, shape: GraphShape) -> Callable[[], Sampled]:
+    def _capture(self, shape: GraphShape) -> Callable[[], _Output]:
         # whatever runs while it is captured is padding
         self._refill(self._packer.padding(shape))
         graph = self._runtime.capture(lambda: self._forward(shape))
@@ -176,8 +228,8 @@ class CudaGraphs:
     def _refill(self, packed: Int64Array) -> None:
         self._runtime.refill(self._buffer[: len(packed)], torch.from_numpy(packed))
 
-    def _forward(self, shape: GraphShape) -> Sampled:
-        """Write the buffer's appends, feed its batch, and keep the sampled tokens."""
+    def _forward(self, shape: GraphShape) -> _Output:
+        """Write the buffer's appends, feed its batch, and keep what is sampled as last tokens."""
         table = self._table
         batch, places, blocks = unpack(shape, self._buffer)
         self._backend.append_blocks(table.block_tables, places, blocks)
@@ -196,6 +248,9 @@ class CudaGraphs:
             logit_indices=batch.logit_indices if shape.num_prompt_tokens else None,
             is_deterministic=shape.is_deterministic,
         )
+        hidden = self._computation.feed(gathered.tokens, layout)
+        if shape.is_ruled:
+            return gathered.tokens, hidden
         sampling = table.parameters.columns(
             batch.sampled_rows,
             batch.sampled_positions,
@@ -203,7 +258,7 @@ class CudaGraphs:
             all_greedy=not shape.is_random,
             any_filter=shape.is_random,
         )
-        sampled = self._feed(gathered.tokens, layout, sampling)
+        sampled = self._computation.choose(layout.logit_rows(hidden), layout, sampling)
         # a row whose logits are broken may be in the next plan already: it is fed a valid token
         table.last_tokens.index_copy_(0, batch.sampled_rows, sampled.tokens.clamp(min=0))
         return sampled

@@ -30,6 +30,7 @@ _MIXED_DECODES = (8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 512)
 _MIXED_PROMPT_TOKENS = (64, 128, 192, 256, 384, 512, 768)
 _SEARCHING_MIXED_DECODES = (32, 64, 128, 192, 256)
 _SEARCHING_MIXED_PROMPT_TOKENS = (64, 128, 256)
+_RULED_PROMPT_TOKENS = (64, 128, 256, 512, 768)
 # alternatives that a graph lists: beams of widths 4 and 8 have 8 and 16 candidates
 COMMON_LOGPROBS = (8, 16)
 _LOGPROBS = (*COMMON_LOGPROBS, 32, 64, 128, 256)
@@ -53,6 +54,8 @@ class GraphShape:
             no filter get the same tokens from them.
         is_deterministic: see `RowParameters`.
         num_logprobs: alternatives that it lists for each row; -1 for no log-probabilities.
+        is_ruled: whether it ends with the hidden states: a row's choice depends on more than its
+            logits, and is made behind the graph.
     """
 
     num_decodes: int
@@ -60,11 +63,12 @@ class GraphShape:
     is_random: bool = False
     is_deterministic: bool = False
     num_logprobs: int = -1
+    is_ruled: bool = False
 
     @property
     def is_special(self) -> bool:
         """Whether its rows want more than their next token."""
-        return self.is_deterministic or self.num_logprobs >= 0
+        return self.is_deterministic or self.is_ruled or self.num_logprobs >= 0
 
     @property
     def num_rows(self) -> int:
@@ -108,18 +112,33 @@ def decode_sizes(max_num_rows: int) -> list[int]:
     return _capped(sizes, max_num_rows)
 
 
+def ruled_shapes(max_num_rows: int, max_num_tokens: int) -> list[GraphShape]:
+    """Steps with a row whose choice is made behind the graph, of few sizes."""
+    decodes = [GraphShape(size, is_ruled=True) for size in _capped(_SPECIAL_DECODES, max_num_rows)]
+    most = min(max_num_rows, _SEARCHING_MIXED_DECODES[-1])
+    mixed = [
+        GraphShape(num_decodes, num_prompt_tokens, is_ruled=True)
+        for num_decodes in _capped(_SEARCHING_MIXED_DECODES, most)
+        for num_prompt_tokens in _RULED_PROMPT_TOKENS
+        if num_prompt_tokens <= max_num_tokens
+    ]
+    return decodes + mixed
+
+
 def special_shape(wanted: GraphShape, max_num_rows: int) -> GraphShape | None:
     """The smallest that decodes what is special; None if that lists too many alternatives.
 
     All can draw, and there are few sizes: each comes with many numbers of alternatives.
     """
+    sizes = _capped(_SPECIAL_DECODES, max_num_rows)
+    size = sizes[bisect_left(sizes, wanted.num_decodes)]
+    if wanted.is_ruled:
+        return replace(wanted, num_decodes=size)
     if wanted.num_logprobs > _LOGPROBS[-1]:
         return None
-    sizes = _capped(_SPECIAL_DECODES, max_num_rows)
     num_logprobs = -1
     if wanted.num_logprobs >= 0:
         num_logprobs = _LOGPROBS[bisect_left(_LOGPROBS, wanted.num_logprobs)]
-    size = sizes[bisect_left(sizes, wanted.num_decodes)]
     return replace(wanted, num_decodes=size, is_random=True, num_logprobs=num_logprobs)
 
 

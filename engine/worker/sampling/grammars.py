@@ -1,11 +1,11 @@
 """Which tokens the grammars of rows allow next, on the host, by llguidance.
 
-A row's matcher stands behind the tokens that the row has been fed with. So what matters of a step
-is known before the step is sampled, but for the last tokens: those of the rows that have a grammar
-are waited for, while the device computes the logits. All ranks read the same tokens, so all allow
-the same ones. Source: https://github.com/guidance-ai/llguidance
+A row's matcher reads the tokens that the row is fed with. The host lacks only the last of them,
+which the step before samples: it is waited for, while the device computes the logits. All ranks
+read the same tokens, so all allow the same ones. Source: https://github.com/guidance-ai/llguidance
 """
 
+import os
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,15 +14,19 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
+from llguidance.numpy import fill_next_token_bitmask_par
 from numpy.typing import NDArray
 
+from engine.config import EngineConfig
 from engine.errors import ConfigError, InvariantViolated
 from engine.integers import div_ceil
 from engine.types import GRAMMAR_LIMITS, IntColumn, RowAdmission
+from engine.worker.sampling.token_masks import WORD_BITS, allow, rule_out
 from engine.worker.staging import Int32Array
 
-WORD_BITS = 32
+# rows from which on threads pay
+_MIN_PARALLEL = 4
 # grammars that are kept compiled; each takes some kB, and up to a few MB
 _MAX_COMPILED = 128
 
@@ -66,9 +70,9 @@ class _Row:
         Raises:
             InvariantViolated: if it lacks more, or has read more already.
         """
-        if self.num_output == num_output - 1 and self.last is not None:
-            is_known = isinstance(self.last, int)
-            self.unread.append(self.last if is_known else self.last[0].tokens()[self.last[1]])
+        last = self.last
+        if self.num_output == num_output - 1 and last is not None:
+            self.unread.append(last if isinstance(last, int) else last[0].tokens()[last[1]])
             self.num_output += 1
         if self.num_output != num_output:
             raise InvariantViolated(f"a grammar has seen {self.num_output} tokens of {num_output}")
@@ -88,7 +92,12 @@ class Grammars:
     """
 
     def __init__(
-        self, num_rows: int, vocab_size: int, folder: Path, end_ids: Sequence[int]
+        self,
+        num_rows: int,
+        vocab_size: int,
+        folder: Path,
+        end_ids: Sequence[int],
+        num_threads: int = 1,
     ) -> None:
         """Read nothing yet.
 
@@ -96,6 +105,7 @@ class Grammars:
             vocab_size: columns of the logits; ids beyond them are never allowed.
             folder: of the model, with its tokenizer.json.
             end_ids: ids that a complete output may end with.
+            num_threads: that make the masks of many rows.
         """
         self.is_active: NDArray[np.bool_] = np.zeros(num_rows, np.bool_)
         self._num_words = div_ceil(vocab_size, WORD_BITS)
@@ -105,6 +115,14 @@ class Grammars:
         # one thread: the library gives the interpreter lock back while it compiles
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammars")
         self._tokenizer: LLTokenizer | None = None
+        self._num_threads = num_threads
+        self._executor: LLExecutor | None = None
+
+    def release(self, rows: Int32Array) -> None:
+        """Forget rows."""
+        self.is_active[rows] = False
+        for row in rows.tolist() if self._rows else []:
+            self._rows.pop(row, None)
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
         """Begin to compile the grammars of new rows."""
@@ -147,11 +165,37 @@ class Grammars:
             [K, ceil(vocab_size / 32)] int32 bits, the lowest of a word first; none are set where a
             grammar allows nothing or takes too long.
         """
+        states = [self._rows[row] for row in rows.tolist()]
+        matchers = [state.read(n) for state, n in zip(states, num_output.tolist(), strict=True)]
         masks = np.zeros((len(rows), self._num_words), np.int32)
-        for mask, row, count in zip(masks, rows.tolist(), num_output.tolist(), strict=True):
-            state = self._rows[row]
-            _fill(mask, state.read(count), state.stop_ids)
+        bits = self._compute(matchers)
+        num_words = min(self._num_words, bits.shape[1])
+        masks[:, :num_words] = bits[:, :num_words]
+        for mask, matcher, state in zip(masks, matchers, states, strict=True):
+            # after an error, of the step before or of this one, the library allows the end
+            if matcher.is_error():
+                mask[:] = 0
+            else:
+                change = allow if matcher.is_accepting() else rule_out
+                change(mask, state.stop_ids)
         return masks
+
+    def _compute(self, matchers: Sequence[LLMatcher]) -> Int32Array:
+        """The library's own masks, as wide as the tokenizer; by several threads if there are many.
+
+        They see a matcher that has failed as one that allows its end.
+        """
+        assert self._tokenizer is not None
+        bits = np.zeros((len(matchers), div_ceil(self._tokenizer.vocab_size, WORD_BITS)), np.int32)
+        if len(matchers) < _MIN_PARALLEL or self._num_threads == 1:
+            for mask, matcher in zip(bits, matchers, strict=True):
+                matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+            return bits
+        if self._executor is None:
+            self._executor = LLExecutor(self._num_threads)
+        numbered = [(matcher, index) for index, matcher in enumerate(matchers)]
+        fill_next_token_bitmask_par(self._executor, numbered, bits)
+        return bits
 
     def _compile(self, grammar: str) -> "Future[LLMatcher]":
         if grammar not in self._compiled:
@@ -168,24 +212,24 @@ class Grammars:
         return LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
 
 
+def make_grammars(config: EngineConfig) -> Grammars:
+    """Those of a worker, all of whose rows have none."""
+    num_threads = config.num_threads
+    if config.device != "cpu":
+        # the host has cores to spare, also for the other ranks
+        num_threads = max(1, min(8, (os.cpu_count() or 1) // (2 * config.tensor_parallel_size)))
+    return Grammars(
+        config.max_num_seqs,
+        config.model.num_choices,
+        Path(config.model_path),
+        config.scheduler.eos_token_ids,
+        num_threads=num_threads,
+    )
+
+
 def _load_tokenizer(folder: Path, end_ids: list[int]) -> LLTokenizer:
     path = folder / "tokenizer.json"
     try:
         return LLTokenizer(path.read_text(encoding="utf-8"), eos_token=end_ids)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be used for grammars: {error}") from error
-
-
-def _fill(mask: Int32Array, matcher: LLMatcher, stop_ids: Sequence[int]) -> None:
-    """Set the bits [words] of what may follow, in a mask of zeros."""
-    bits = np.frombuffer(matcher.compute_bitmask(), np.int32)
-    # an error, of the step before or of this one, allows nothing; the library allows the end
-    if matcher.is_error():
-        return
-    mask[: len(bits)] = bits[: len(mask)]
-    is_complete = matcher.is_accepting()
-    for token in stop_ids:
-        word, bit = divmod(token, WORD_BITS)
-        if 0 <= word < len(mask):
-            flag = np.uint32(1 << bit).view(np.int32)
-            mask[word] = mask[word] | flag if is_complete else mask[word] & ~flag

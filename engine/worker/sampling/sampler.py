@@ -7,12 +7,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.integers import div_ceil
 from engine.types import NONE_ALLOWED
-from engine.worker.batch import DeviceBatch
+from engine.worker.batch import HostBatch
+from engine.worker.report import SampledRows
 from engine.worker.row_table import RowTable
-from engine.worker.sampling.grammars import WORD_BITS
 from engine.worker.sampling.logit_rules import Context
+from engine.worker.sampling.token_masks import full_mask
 from engine.worker.spans import NextTokens
 from engine.worker.staging import stage
 from kernels.backend import KernelBackend
@@ -22,24 +22,38 @@ from kernels.sampling import BROKEN, take_rows, with_logprobs
 Indices = NDArray[np.int64]
 
 
-def choose(
-    backend: KernelBackend,
-    logits: Tensor,
-    sampled: NextTokens,
-    batch: DeviceBatch,
-    table: RowTable,
-) -> Sampled:
+def sample_batch(
+    backend: KernelBackend, logits: Tensor, batch: HostBatch, table: RowTable
+) -> list[SampledRows]:
+    """Choose what follows a batch, and look up the scores of its prompts.
+
+    Args:
+        logits: [S + P, vocab_size] of the sampled rows, then of the prompt tokens.
+    """
+    rows, prompt_rows = batch.sampled.rows, batch.prompt.rows
+    results = []
+    if len(rows):
+        sampled = choose(backend, logits[: len(rows)], batch.sampled, table)
+        (device_rows,) = stage(table.runtime, rows)
+        # a row whose logits are broken may be in the next plan already: it is fed a valid token
+        table.last_tokens.index_copy_(0, device_rows, sampled.tokens.clamp(min=0))
+        results.append(SampledRows(sampled, rows, table.parameters.num_logprobs[rows]))
+    if len(prompt_rows):
+        known = look_up(logits[len(rows) :], batch.prompt, table)
+        num_logprobs = table.parameters.num_prompt_logprobs[prompt_rows]
+        results.append(SampledRows(known, prompt_rows, num_logprobs))
+    return results
+
+
+def choose(backend: KernelBackend, logits: Tensor, sampled: NextTokens, table: RowTable) -> Sampled:
     """Choose a token for each row of logits [S, vocab_size].
 
     A draw is fixed by the row's seed and the position of its token: neither the batch nor a
     preemption changes it. Log-probabilities are those of the raw distribution, but the alternatives
     of a beam are ranked as its rules have it. A row whose logits are no numbers gets `BROKEN`, one
     whose rules leave nothing to choose `NONE_ALLOWED`.
-
-    Args:
-        sampled: the S rows on the host; `batch` has them on the device.
     """
-    columns = _columns(sampled, batch, table)
+    columns = _columns(sampled, table)
     is_ruled = table.rules.is_active | table.grammars.is_active
     ruled = np.flatnonzero(is_ruled[sampled.rows])
     if not len(ruled):
@@ -92,24 +106,7 @@ def _apply_rules(
         changed = scores.index_select(0, where)
         _apply_logit_rules(changed, indices[is_ruled], sampled, table)
         scores[where] = changed
-    _apply_grammars(backend, scores, indices, sampled, table)
-
-
-def _apply_grammars(
-    backend: KernelBackend,
-    scores: Tensor,
-    indices: Indices,
-    sampled: NextTokens,
-    table: RowTable,
-) -> None:
-    """Rule out what grammars do not allow; the others wait for the tokens of the step before."""
-    rows = sampled.rows[indices]
-    has_grammar = table.grammars.is_active[rows]
-    if not has_grammar.any():
-        return
-    num_output = sampled.positions[indices] - table.parameters.prompt_lens[rows]
-    masks = np.full((len(rows), div_ceil(scores.shape[1], WORD_BITS)), -1, np.int32)
-    masks[has_grammar] = table.grammars.allowed(rows[has_grammar], num_output[has_grammar])
+    masks = _masks(scores.shape[1], indices, sampled, table)
     backend.mask_tokens(scores, table.runtime.to_device(torch.from_numpy(masks)))
 
 
@@ -117,21 +114,40 @@ def _apply_logit_rules(
     scores: Tensor, indices: Indices, sampled: NextTokens, table: RowTable
 ) -> None:
     rows, lengths = sampled.rows[indices], sampled.positions[indices]
-    tokens = table.history.tokens[:, : int(lengths.max())]
+    tokens = scores.new_zeros((len(rows), 0), dtype=torch.int64)
+    if table.rules.read_tokens(rows):
+        known = table.history.tokens[:, : int(lengths.max())]
+        tokens = known.index_select(0, *stage(table.runtime, rows)).long()
     context = Context(
-        tokens=tokens.index_select(0, *stage(table.runtime, rows)).long(),
+        tokens=tokens,
         lengths=lengths,
         prompt_lens=table.parameters.prompt_lens[rows],
     )
     table.rules.apply(scores, rows, context)
 
 
-def _columns(sampled: NextTokens, batch: DeviceBatch, table: RowTable) -> SamplingColumns:
+def _masks(
+    vocab_size: int, indices: Indices, sampled: NextTokens, table: RowTable
+) -> NDArray[np.int32]:
+    """What rules and grammars allow; rows with a grammar wait for the tokens of the step before."""
+    rows = sampled.rows[indices]
+    num_output = sampled.positions[indices] - table.parameters.prompt_lens[rows]
+    masks = full_mask(len(rows), vocab_size)
+    has_grammar = table.grammars.is_active[rows]
+    if has_grammar.any():
+        masks[has_grammar] = table.grammars.allowed(rows[has_grammar], num_output[has_grammar])
+    for place in np.flatnonzero(table.rules.is_active[rows]):
+        table.rules.mask(masks[place], int(rows[place]), int(num_output[place]))
+    return masks
+
+
+def _columns(sampled: NextTokens, table: RowTable) -> SamplingColumns:
     parameters = table.parameters
+    rows, positions = stage(table.runtime, sampled.rows, sampled.positions)
     is_random = parameters.is_random[sampled.rows]
     return parameters.columns(
-        batch.sampled_rows,
-        batch.sampled_positions,
+        rows,
+        positions,
         num_logprobs=int(parameters.num_logprobs[sampled.rows].max()),
         all_greedy=not is_random.any(),
         any_filter=bool((is_random & parameters.is_filtered[sampled.rows]).any()),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from engine.types import RowAdmission
@@ -45,14 +46,17 @@ class TokenHistory:
             to_rows, from_rows = stage(self._runtime, children, parents)
             self.tokens[to_rows] = self.tokens[from_rows]
 
-    def note(self, rows: Int32Array, positions: Tensor, tokens: Tensor) -> None:
+    def note(
+        self, rows: Int32Array, positions: ArrayLike, tokens: Tensor, places: ArrayLike
+    ) -> None:
         """Keep the tokens of a batch at their positions.
 
         Args:
-            rows: host [T].
-            positions, tokens: [T] int64.
+            rows, positions, places: host [N] of each token, its place in `tokens`.
+            tokens: [T] int64.
         """
         indices = np.flatnonzero(self._is_kept[rows])
         if len(indices):
-            where, kept_rows = stage(self._runtime, indices, rows[indices])
-            self.tokens[kept_rows, positions[where]] = tokens[where].int()
+            columns = rows, np.asarray(positions), np.asarray(places)
+            kept = stage(self._runtime, *(column[indices] for column in columns))
+            self.tokens[kept[0], kept[1]] = tokens[kept[2]].int()

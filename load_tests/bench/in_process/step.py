@@ -21,8 +21,9 @@ from engine.config import EngineConfig, ModelConfig
 from engine.integers import div_ceil
 from engine.types import StepStats
 from load_tests import machine, report
+from load_tests.bench.in_process.row_kinds import KINDS, sampling_of, write_tokenizer
 from load_tests.card import Ceilings, find_ceilings
-from load_tests.local_engine import LocalEngine, greedy, local_config
+from load_tests.local_engine import LocalEngine, local_config
 from load_tests.model_folders import model_folder
 from load_tests.options import add_model, add_sizes, at_least, several
 from load_tests.plots import panels, save
@@ -92,6 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tokens prefilled beside half of the largest batch in mixed steps",
     )
     add_sizes(parser)
+    parser.add_argument("--rows", choices=KINDS, default="plain", help="what all rows ask for")
     parser.add_argument("--no-graphs", action="store_true", help="launch every kernel by itself")
     report.add_arguments(parser)
 
@@ -106,7 +108,11 @@ def run(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = model_folder(args.model, Path(name))
         config = engine_config(args, folder)
-    timer = StepTimer(config)
+        if args.rows == "grammar" and not (folder / "tokenizer.json").exists():
+            write_tokenizer(folder, config.model.num_choices)
+        timer = StepTimer(config, args.rows)
+        # read by the first row that needs it, while its folder is there
+        timer.decode(1, min(args.inputs), 16)
     timed = [timer.decode(b, length, args.steps) for length in args.inputs for b in args.batches]
     half = max(1, max(args.batches) // 2)
     mixed = [timer.mixed(half, chunk, args.inputs[0]) for chunk in args.chunks]
@@ -115,6 +121,7 @@ def run(args: argparse.Namespace) -> int:
     _plot(timed, config.model, ceilings, files.path(".png"))
     figures = {
         "model": args.model,
+        "rows": args.rows,
         "config": {"num_blocks": timer.num_blocks, "graphs": config.graphs},
         "ceilings": {name: asdict(limits) for name, limits in ceilings.items()},
         "steps": [asdict(step) for step in (*timed, *mixed)],
@@ -144,7 +151,9 @@ class StepTimer:
         num_blocks: of its pool.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, rows: str = "plain") -> None:
+        """Args: rows: of `row_kinds.KINDS`."""
+        self._rows = rows
         self._engine = LocalEngine(config)
         self.num_blocks = self._engine.executor.capacity.num_blocks
         self._budget = config.scheduler.max_num_batched_tokens
@@ -185,7 +194,7 @@ class StepTimer:
     def _add(self, count: int, input_len: int, output_len: int) -> None:
         for _ in range(count):
             prompt = self._random.choices(range(self._vocab_size), k=input_len)
-            self._engine.add(prompt, greedy(output_len))
+            self._engine.add(prompt, sampling_of(self._rows, output_len))
 
     def _drain(self) -> list[_Step]:
         steps: list[_Step] = []

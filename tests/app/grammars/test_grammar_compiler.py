@@ -4,6 +4,7 @@ import asyncio
 import gc
 import io
 import json
+import threading
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,7 @@ from app.grammars.checker import read_message, write_message
 from app.grammars.grammar_compiler import GrammarCompiler
 from app.grammars.grammar_spec import GrammarSpec, Kind
 from app.limits import MAX_GRAMMAR_LEN
-from engine.errors import InvalidRequest
+from engine.errors import InvalidRequest, Overloaded
 from tests.app.text.tokenizers import chatml_tokenizer
 
 _CHAIN = {f"a{i}": {"properties": {"x": {"$ref": f"#/$defs/a{i + 1}"}}} for i in range(700)}
@@ -93,6 +94,31 @@ async def test_many_at_once_have_their_own_answers(compiler: GrammarCompiler) ->
     assert all(text in grammar for text, grammar in zip(texts, found, strict=True))
 
 
+async def test_no_more_wait_than_can_be_answered(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = threading.Event()
+
+    def check(spec: GrammarSpec) -> dict[str, str]:
+        free.wait()
+        return {"grammar": spec.content}
+
+    monkeypatch.setattr(compiler, "_check", check)
+    asked = [asyncio.ensure_future(compiler.compile(_spec("regex", f"w{i}"))) for i in range(70)]
+    done, waiting = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+    refusals = [task.exception() for task in done]
+    free.set()
+    assert len(await asyncio.gather(*waiting)) == 64
+    assert [type(refusal) for refusal in refusals] == [Overloaded] * 6
+
+
+async def test_a_tokenizer_that_cannot_be_used_is_said_to_be() -> None:
+    compiler = GrammarCompiler(lambda: '{"model": 1}', [2])
+    with pytest.raises(InvalidRequest, match="this model's tokenizer"):
+        await compiler.compile(_spec("regex", "a"))
+    compiler.close()
+
+
 async def test_a_model_without_an_end_has_no_grammars() -> None:
     compiler = GrammarCompiler(chatml_tokenizer().to_json, [])
     with pytest.raises(InvalidRequest, match="no token that ends"):
@@ -111,7 +137,8 @@ async def test_its_process_ends_with_it() -> None:
     del compiler, checker
     gc.collect()
     assert gone() is None
-    assert process.returncode is not None
+    # another thread may be about to end it
+    assert process.wait(30) is not None
 
 
 async def test_a_process_that_dies_is_replaced(compiler: GrammarCompiler) -> None:

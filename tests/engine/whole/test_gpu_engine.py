@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from llguidance import LLMatcher
 
 from engine.types import SamplingParams
 from tests.engine.model.tiny import TinyModel, save_tiny
 from tests.engine.whole.engine_run import RECOMPUTE, SWAP, SWAP_BYTES, Run, run, tokens_of
+from tests.engine.whole.grammars.tokens import END_ID, with_tokenizer
 
 pytestmark = pytest.mark.gpu
 
@@ -45,7 +47,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], TinyModel
     def save(name: str) -> TinyModel:
         if name not in models:
             folder: Path = tmp_path_factory.mktemp(name)
-            models[name] = save_tiny(name, folder)
+            models[name] = with_tokenizer(save_tiny(name, folder), folder)
         return models[name]
 
     return save
@@ -62,6 +64,7 @@ def test_greedy_ids_equal_transformers(
     assert any(engine.num_preempted) == ("preemption" in _ARRANGEMENTS[arrangement])
 
 
+_GRAMMAR = LLMatcher.grammar_from_regex("([a-f]{3}-)*[0-9]{2}")
 _KINDS = {
     "drawn": replace(_GREEDY, temperature=1.1, seed=5),
     "filtered": replace(_GREEDY, temperature=1.1, seed=5, top_k=40, top_p=0.9, min_p=0.01),
@@ -69,6 +72,18 @@ _KINDS = {
     "beams": replace(_GREEDY, max_tokens=24, beam_width=3, n=3),
     "wide beams": replace(_GREEDY, max_tokens=24, beam_width=8, n=8),
     "penalties": replace(_GREEDY, max_tokens=24, repetition_penalty=1.3, frequency_penalty=0.2),
+    "ruled": replace(
+        _GREEDY,
+        max_tokens=24,
+        allowed_token_ids=tuple(range(90)),
+        logit_bias=((7, 3.0), (9, -2.0)),
+        bad_words=tuple((a, b) for a in range(40) for b in range(40, 43)),
+        min_tokens=9,
+        stop_token_ids=tuple(range(0, 90, 3)),
+    ),
+    "prompt scores": replace(_GREEDY, max_tokens=24, prompt_logprobs=2),
+    "grammar": replace(_GREEDY, max_tokens=24, temperature=1.1, seed=5, n=2, grammar=_GRAMMAR),
+    "grammar beams": replace(_GREEDY, max_tokens=24, beam_width=3, n=3, grammar=_GRAMMAR),
     "logprobs": replace(_GREEDY, max_tokens=24, num_logprobs=2),
 }
 
@@ -83,8 +98,11 @@ def test_every_kind_of_request_gives_what_the_cpu_gives(
     if kind == "wide beams" and "num_blocks" in settings:
         # hardly more than the longest prompt's beams need
         settings["num_blocks"] = 64
-    on_gpu = run(tiny, _PROMPTS, sampling, device="cuda", **settings)
-    on_cpu = run(tiny, _PROMPTS, sampling, max_num_seqs=16)
+    model = tiny.config().model
+    if sampling.grammar is not None:
+        model = replace(model, eos_token_ids=(END_ID,))
+    on_gpu = run(tiny, _PROMPTS, sampling, device="cuda", model=model, **settings)
+    on_cpu = run(tiny, _PROMPTS, sampling, max_num_seqs=16, model=model)
     assert tokens_of(on_gpu) == tokens_of(on_cpu)
     assert any(on_gpu.num_preempted) == ("preemption" in settings)
 

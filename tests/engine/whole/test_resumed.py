@@ -5,6 +5,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from llguidance import LLMatcher
 
 from engine.core.engine import Engine
 from engine.core.scheduling.preemption import FixedPreemption
@@ -13,9 +14,11 @@ from engine.types import SamplingParams, int32
 from engine.worker.worker import load_worker
 from tests.engine.core.harness.losing_engine import LosingEngine
 from tests.engine.model.tiny import TinyModel
+from tests.engine.whole.grammars.tokens import END_ID, with_tokenizer
 
 _GREEDY = SamplingParams(max_tokens=14, temperature=0.0, ignore_eos=True)
 _DRAWING = SamplingParams(max_tokens=14, temperature=1.2, seed=5, ignore_eos=True)
+_GRAMMAR = LLMatcher.grammar_from_regex("([a-f]{3}-){2}[0-9]{2}")
 _KINDS = {
     "greedy": _GREEDY,
     "seeded": replace(_DRAWING, num_logprobs=2),
@@ -31,6 +34,10 @@ _KINDS = {
         _DRAWING, n=2, bad_words=tuple((a, b) for a in range(40) for b in range(40, 43)),
         allowed_token_ids=tuple(range(60)), logit_bias=((7, 3.0), (9, -2.0)),
     ),
+    "grammar": replace(_DRAWING, n=2, ignore_eos=False, grammar=_GRAMMAR, num_logprobs=1),
+    "grammar search": replace(
+        _GREEDY, beam_width=3, n=2, ignore_eos=False, report_beams=True, grammar=_GRAMMAR,
+    ),
     "scored": replace(_DRAWING, prompt_logprobs=2, num_logprobs=1),
     "deterministic": replace(_DRAWING, n=2, deterministic=True, num_logprobs=1),
     "search": replace(_GREEDY, beam_width=3, n=2, num_logprobs=1, length_penalty=0.7),
@@ -43,8 +50,8 @@ _PROMPTS = [list(range(start, start + length)) for start, length in ((3, 5), (60
 
 
 @pytest.fixture(scope="module")
-def runs(tiny: TinyModel) -> "Runs":
-    return Runs(tiny)
+def runs(tiny: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> "Runs":
+    return Runs(with_tokenizer(tiny, tmp_path_factory.mktemp("spelling")))
 
 
 class Runs:
@@ -57,7 +64,8 @@ class Runs:
         self, samplings: list[SamplingParams], moments: list[int], **options: Any
     ) -> LosingEngine:
         settings = {"block_size": 4, "max_num_batched_tokens": 24, "max_num_seqs": 12} | options
-        config = self._tiny.config(**settings)
+        model = replace(self._tiny.config().model, eos_token_ids=(END_ID,))
+        config = self._tiny.config(model=model, **settings)
 
         def make(_: set[int]) -> Engine:
             executor = InlineExecutor(load_worker(config), 2)

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import torch
 
-from engine.types import StepResult
-from engine.worker.report import PendingStep, SampledRows
+from engine.types import StepResult, int32
+from engine.worker.report import PendingStep, SampledRows, SwappedIn
 from kernels.batch import Sampled
 from kernels.runtime import HostRuntime
 
@@ -52,6 +52,16 @@ def test_no_row_gets_more_alternatives_than_there_are() -> None:
     result = _result(_part(_with_tops(2), [5, 6, 7], [9, 0, 1]))
     assert list(result.top_counts) == [2, 0, 1]
     assert list(result.top_tokens) == [0, 1, 4]
+
+
+def test_tokens_are_known_before_the_result_is_taken() -> None:
+    runtime = HostRuntime()
+    swapped_in = SwappedIn(int32([3]), torch.tensor([True]))
+    plain = Sampled(tokens=torch.tensor([8, 9]))
+    parts = [_part(plain, [1, 2], [-1, -1]), _part(_with_tops(1), [5, 6, 7], [1, 0, 1])]
+    step = PendingStep(7, parts, runtime, runtime.mark(), swapped_in=swapped_in)
+    assert step.tokens() == [8, 9, 40, -1, 42]
+    assert list(step.result().tokens) == step.tokens()
 
 
 def test_parts_follow_each_other() -> None:

@@ -27,11 +27,13 @@ class _WatchedModel:
     def num_kv_heads(self) -> int:
         return self.model.num_kv_heads
 
-    def forward(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
-        logits = self.model.forward(tokens, kv, layout)
+    def hidden(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
         self.layouts.append(layout)
         self.pools.append(kv)
-        return logits
+        return self.model.hidden(tokens, kv, layout)
+
+    def logits(self, hidden: Tensor, *, is_deterministic: bool = False) -> Tensor:
+        return self.model.logits(hidden, is_deterministic=is_deterministic)
 
 
 class _WatchedBackend(ReferenceBackend):
@@ -40,6 +42,12 @@ class _WatchedBackend(ReferenceBackend):
     def __init__(self) -> None:
         super().__init__(torch.device("cpu"), torch.float32)
         self.columns: list[SamplingColumns] = []
+        self.masked: list[torch.dtype] = []
+
+    def mask_tokens(self, scores: Tensor, masks: Tensor) -> None:
+        assert (masks == -1).all()
+        self.masked.append(scores.dtype)
+        super().mask_tokens(scores, masks)
 
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Sampled:
         self.columns.append(columns)
@@ -88,6 +96,7 @@ def test_kernels_are_compiled_for_all_sizes_and_ways_to_choose(tiny: TinyModel) 
     }
     flags = ((True, False), (False, False), (False, True))
     assert ways >= {(count, *flag) for count in (-1, 0, 20) for flag in flags}
+    assert backend.masked == [torch.float32] * 10
 
 
 def test_the_pool_is_only_read(tiny: TinyModel) -> None:

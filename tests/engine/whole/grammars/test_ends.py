@@ -25,7 +25,7 @@ _SCHEMA = {
     "required": ["a", "b", "c"],
     "additionalProperties": False,
 }
-_COMPACT = {"whitespace_flexible": False}
+_COMPACT: Any = {"whitespace_flexible": False}
 _JSON = LLMatcher.grammar_from_json_schema(json.dumps(_SCHEMA), overrides=_COMPACT)
 _DRAWING = SamplingParams(max_tokens=120, temperature=1.5, seed=3, grammar=_JSON)
 _PROMPTS = [list(range(start, start + length)) for start, length in ((3, 5), (60, 16), (90, 23))]
@@ -98,10 +98,13 @@ def test_preempted_rows_go_on_where_they_were(
 ) -> None:
     sampling = replace(_DRAWING, grammar=LLMatcher.grammar_from_regex("([a-f]{3}-){10}[0-9]{2}"))
     tight = {"num_blocks": 24, "max_model_len": 96, "swap_bytes": SWAP_BYTES}
-    load = {"load": loader(Replayer())} if is_replayed else {}
+    runtime = Replayer()
+    load = {"load": loader(runtime)} if is_replayed else {}
     engine = _run(spelling, sampling, preemption=preemption, **tight, **load)
     assert sum(engine.num_preempted) > 0
     assert tokens_of(engine) == tokens_of(_run(spelling, sampling))
+    num_steps = len([plan for plan in engine.plans if plan.num_tokens])
+    assert runtime.num_replays == (num_steps if is_replayed else 0)
 
 
 def test_stop_ids_end_only_what_is_complete(spelling: TinyModel) -> None:

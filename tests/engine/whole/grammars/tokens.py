@@ -17,7 +17,8 @@ _CORPUS = [
 
 def with_tokenizer(tiny: TinyModel, folder: Path) -> TinyModel:
     """The same model in a folder of its own, with a tokenizer of as many tokens."""
-    copytree(tiny.folder, folder, dirs_exist_ok=True)
+    if folder != tiny.folder:
+        copytree(tiny.folder, folder, dirs_exist_ok=True)
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()

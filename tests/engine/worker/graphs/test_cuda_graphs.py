@@ -10,7 +10,7 @@ from torch import Tensor
 from engine.core.scheduling.preemption import Preemption
 from engine.types import FinishReason, SamplingParams
 from engine.worker.batch import lay_out
-from engine.worker.graphs.cuda_graphs import CudaGraphs
+from engine.worker.graphs.cuda_graphs import Computation, CudaGraphs
 from engine.worker.graphs.graph_batch import MAX_CHUNKS, GraphShape
 from kernels.batch import BatchLayout, Sampled, SamplingColumns
 from kernels.reference import ReferenceBackend
@@ -89,12 +89,12 @@ def test_prompts_beside_beams_are_replayed(tiny: TinyModel) -> None:
     assert tokens_of(engine) == tokens_of(run(tiny, _PROMPTS, beams, max_num_seqs=32))
 
 
-def test_log_probabilities_of_prompts_are_not_replayed(tiny: TinyModel) -> None:
+def test_log_probabilities_of_prompts_are_looked_up_behind_the_graph(tiny: TinyModel) -> None:
     samplings = [_GREEDY, replace(_GREEDY, num_logprobs=2, prompt_logprobs=2), _GREEDY]
     graphed, runtime = _graphed(tiny, samplings)
     launched = run(tiny, _PROMPTS, samplings)
     assert tokens_of(graphed) == tokens_of(launched)
-    assert runtime.num_replays < len(graphed.plans)
+    assert runtime.num_replays == len([plan for plan in graphed.plans if plan.num_tokens])
 
 
 @pytest.mark.parametrize(
@@ -144,14 +144,53 @@ def test_common_searches_are_recorded_at_the_start(tiny: TinyModel) -> None:
     assert runtime.num_captures == num_common + 1
 
 
-@pytest.mark.parametrize("special", [{"presence_penalty": 0.5}, {"min_tokens": 3}])
-def test_a_row_whose_rules_need_its_tokens_is_not_replayed(
-    tiny: TinyModel, special: dict[str, Any]
+@pytest.mark.parametrize(
+    "special",
+    [
+        {"presence_penalty": 0.5, "repetition_penalty": 1.5},
+        {"min_tokens": 3, "stop_token_ids": (7,)},
+        {"logit_bias": ((5, 4.0), (9, -100.0))},
+        {"allowed_token_ids": tuple(range(40, 90)), "num_logprobs": 3},
+        {"bad_words": ((5,), (17, 33)), "n": 3, "temperature": 1.4},
+        {"prompt_logprobs": 4},
+        {"beam_width": 3, "n": 2, "min_tokens": 4, "stop_token_ids": (7,)},
+        {"frequency_penalty": 1.0, "deterministic": True},
+    ],
+)
+@pytest.mark.parametrize("num_blocks", [256, 40])
+def test_rows_with_rules_are_replayed_beside_plain_rows(
+    tiny: TinyModel, special: dict[str, Any], num_blocks: int
 ) -> None:
-    samplings = [_GREEDY, replace(_GREEDY, **special), replace(_GREEDY, max_tokens=4)]
-    graphed, runtime = _graphed(tiny, samplings)
-    assert tokens_of(graphed) == tokens_of(run(tiny, _PROMPTS, samplings))
-    assert runtime.num_replays < len(graphed.plans) / 4
+    """And chosen behind the graph; steps that prefill what is deterministic have none."""
+    samplings = [_GREEDY, replace(_GREEDY, **special), replace(_DRAWING, top_k=9, num_logprobs=2)]
+    settings = {
+        "block_size": 4,
+        "num_blocks": num_blocks,
+        "max_model_len": 96,
+        "swap_bytes": SWAP_BYTES,
+        "preemption": SWAP,
+        "max_num_seqs": 10,
+    }
+    graphed, runtime = _graphed(tiny, samplings, **settings)
+    launched = run(tiny, _PROMPTS, samplings, **settings)
+    assert tokens_of(graphed) == tokens_of(launched)
+    for key, reported in launched.reported.items():
+        expected = pytest.approx(reported.logprobs, abs=1e-5, nan_ok=True)
+        assert graphed.reported[key].logprobs == expected
+    num_steps = len([plan for plan in graphed.plans if plan.num_tokens])
+    prefilling = [plan for plan in graphed.plans if plan.prefill_rows]
+    num_launched = len(prefilling) if "deterministic" in special else 0
+    assert runtime.num_replays == num_steps - num_launched
+
+
+def test_common_rules_are_recorded_at_the_start(tiny: TinyModel) -> None:
+    runtime = Replayer()
+    engine = Run(tiny, load=loader(runtime), max_num_seqs=16)
+    num_common = runtime.num_captures
+    for index, rule in enumerate(({"presence_penalty": 1.0}, {"logit_bias": ((4, 1.0),)})):
+        engine.add(index, _PROMPTS[0], replace(_GREEDY, num_logprobs=index, **rule))
+        engine.drain()
+    assert runtime.num_captures == num_common
 
 
 def test_a_chunk_that_goes_on_may_come_before_one_that_ends(tiny: TinyModel) -> None:
@@ -194,9 +233,14 @@ def test_a_broken_row_that_is_decoded_ahead_ends_by_itself(tiny: TinyModel) -> N
     assert runtime.num_replays == len(engine.plans)
 
 
-def _step(tokens: Tensor, layout: BatchLayout, columns: SamplingColumns) -> Sampled:
+def _feed(tokens: Tensor, layout: BatchLayout) -> Tensor:
+    """The hidden state of a token is the token."""
+    return tokens[:, None]
+
+
+def _next(hidden: Tensor, layout: BatchLayout, columns: SamplingColumns) -> Sampled:
     """The token of each row that is sampled is the one it was fed, plus 1."""
-    return Sampled(tokens=layout.logit_rows(tokens[:, None])[:, 0] + 1)
+    return Sampled(tokens=hidden[:, 0] + 1)
 
 
 def _graphs(max_num_rows: int = 16) -> CudaGraphs:
@@ -216,7 +260,7 @@ def _graphs(max_num_rows: int = 16) -> CudaGraphs:
     return CudaGraphs(
         table,
         backend,
-        _step,
+        Computation(_feed, _next),
         max_num_rows=max_num_rows,
         max_num_tokens=256,
         block_size=BLOCK_SIZE,
@@ -270,10 +314,35 @@ def test_deterministic_rows_decode_apart_from_prompts() -> None:
     ("decodes", "chunks", "siblings"),
     [([10, 3], [], []), ([10], [_chunk(3, 2)], []), ([], [_chunk(10, 2)], [(3, 10)])],
 )
-def test_a_row_with_rules_is_launched_wherever_it_stands(
+def test_a_row_with_rules_makes_a_ruled_step_wherever_it_stands(
     decodes: list[int], chunks: list[Chunk], siblings: list[tuple[int, int]]
 ) -> None:
-    assert _graphs().find(make_plan(decodes, chunks, siblings)) is None
+    plan = make_plan(decodes, chunks, siblings)
+    # whatever else its rows want is chosen behind the graph, too
+    num_prompt_tokens = 64 if chunks else 0
+    decodes_held = 16 if chunks else 8
+    assert _graphs().find(plan) == GraphShape(decodes_held, num_prompt_tokens, is_ruled=True)
+
+
+def test_ruled_steps_have_room_for_as_many_prompt_tokens_as_others() -> None:
+    graphs = _graphs()
+    shape = graphs.find(make_plan([3], [_chunk(40, 200)]))
+    assert shape == GraphShape(16, 256, is_ruled=True)
+    deterministic = graphs.find(make_plan([3, 2]))
+    assert deterministic == GraphShape(8, is_deterministic=True, is_ruled=True)
+
+
+def test_a_ruled_replay_returns_all_hidden_states_and_chooses_nothing() -> None:
+    graphs = _graphs()
+    table = graphs._table
+    table.last_tokens[3] = 70
+    plan = make_plan([3], [Chunk(20, 0, (1, 2), samples=False), Chunk(21, 0, (3, 4))])
+    shape = graphs.find(plan)
+    assert shape is not None
+    fed = graphs.replay_ruled(shape, plan, lay_out(plan, table, BLOCK_SIZE))
+    assert fed.tokens[fed.places].tolist() == [70, 1, 2, 3, 4]
+    assert fed.hidden[fed.places, 0].tolist() == [70, 1, 2, 3, 4]
+    assert table.last_tokens[3] == 70
 
 
 def test_a_graph_lists_as_many_alternatives_as_a_row_wants() -> None:

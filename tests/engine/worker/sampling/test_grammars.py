@@ -31,11 +31,18 @@ class _Step:
 
 
 class _Rows:
-    """The grammars of four rows."""
+    """The grammars of some rows."""
 
-    def __init__(self, folder: Path, vocab_size: int = VOCAB_SIZE) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        vocab_size: int = VOCAB_SIZE,
+        *,
+        num_rows: int = 4,
+        num_threads: int = 1,
+    ) -> None:
         self._backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self.grammars = Grammars(4, vocab_size, folder, (END_ID,))
+        self.grammars = Grammars(num_rows, vocab_size, folder, (END_ID,), num_threads=num_threads)
 
     def admit(
         self, row: int, pattern: str | None, output: Sequence[int] = (), stop: tuple[int, ...] = ()
@@ -83,6 +90,19 @@ def test_a_row_is_followed_from_step_to_step(rows: _Rows) -> None:
     assert rows.allowed(1, 1) == rows.ids("c")
     rows.grammars.note(_ints(1), _Step(rows.id("c")))
     assert rows.allowed(1, 2) == {END_ID}
+
+
+def test_many_rows_are_masked_by_threads_as_by_one(folder: Path) -> None:
+    masks = []
+    for num_threads in (1, 3):
+        rows = _Rows(folder, num_rows=16, num_threads=num_threads)
+        for row in range(16):
+            rows.admit(row, "(?=a)" if row == 7 else f"[ab]{{{row + 1}}}c", stop=(OTHER_END_ID,))
+        rows.grammars.note(_ints(*range(16)), _Step(*[rows.id("a")] * 16))
+        masks.append(rows.grammars.allowed(_ints(*range(16)), _ints(*[1] * 16)))
+    assert (masks[0] == masks[1]).all()
+    assert not masks[0][7].any()
+    assert masks[0][0].any()
 
 
 def test_steps_of_other_rows_are_not_waited_for(rows: _Rows) -> None:

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from engine.types import FinishReason, RowAdmission, SamplingParams, int32
 from engine.worker.sampling.logit_rules import Context, LogitRules
+from engine.worker.sampling.token_masks import full_mask
+from kernels.runtime import HostRuntime
+from kernels.sampling import mask_tokens
 from tests.engine.model.tiny import VOCAB_SIZE, TinyModel
 from tests.engine.whole.engine_run import run
 
@@ -184,7 +187,7 @@ def test_ids_that_the_tokenizer_does_not_know_are_never_chosen(tiny: TinyModel) 
 
 
 def test_a_row_has_the_rules_of_its_last_sequence() -> None:
-    rules = LogitRules(2, 4, torch.device("cpu"))
+    rules = LogitRules(2, 4, HostRuntime())
     penalised = SamplingParams(max_tokens=1, presence_penalty=1.0, allowed_token_ids=(0, 1))
     biased = SamplingParams(max_tokens=1, logit_bias=((3, 2.0),))
     rules.set([RowAdmission(row=row, sampling=penalised) for row in range(2)])
@@ -198,7 +201,7 @@ def test_a_row_has_the_rules_of_its_last_sequence() -> None:
 
 
 def test_each_row_has_its_own_penalties_bias_and_text() -> None:
-    rules = LogitRules(3, 3, torch.device("cpu"))
+    rules = LogitRules(3, 3, HostRuntime())
     kinds: list[dict[str, Any]] = [
         {"presence_penalty": 1.0},
         {"logit_bias": ((1, 0.5),)},
@@ -254,9 +257,12 @@ def _context(tokens: list[int], prompt_len: int) -> Context:
 
 
 def _ruled(logits: Tensor, context: Context, **controls: Any) -> Tensor:
-    rules = LogitRules(1, logits.shape[1], logits.device)
+    rules = LogitRules(1, logits.shape[1], HostRuntime())
     sampling = SamplingParams(max_tokens=1, **controls)
     rules.set([RowAdmission(row=0, sampling=sampling, known_tokens=int32())])
     changed = logits.clone()
     rules.apply(changed, int32_array([0]), context)
+    masks = full_mask(1, logits.shape[1])
+    rules.mask(masks[0], 0, int(context.lengths[0] - context.prompt_lens[0]))
+    mask_tokens(changed, torch.from_numpy(masks))
     return changed

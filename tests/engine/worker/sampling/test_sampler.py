@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.types import NONE_ALLOWED, FinishReason, SamplingParams
-from engine.worker.batch import HostBatch, lay_out, stage_batch
+from engine.worker.batch import HostBatch, lay_out
 from engine.worker.row_table import RowTable
 from engine.worker.sampling.sampler import choose, look_up
 from engine.worker.worker import Worker, load_worker
@@ -124,8 +124,7 @@ def _decoding(
 
 
 def _sample(table: RowTable, batch: HostBatch, logits: Tensor) -> Sampled:
-    staged, _, _ = stage_batch(batch, table, rows.BLOCK_SIZE)
-    return choose(_BACKEND, logits, batch.sampled, staged, table)
+    return choose(_BACKEND, logits, batch.sampled, table)
 
 
 def _choose(logits: list[list[float]], *kinds: dict[str, Any]) -> Sampled:
@@ -157,6 +156,14 @@ def test_a_row_whose_logits_are_no_numbers_gets_no_token(
 ) -> None:
     logits = [_SOUND, [0.0, broken, 5.0, 2.0, 3.0, 4.0], _SOUND, _SOUND]
     assert _tokens(logits, {}, kind, _LIMITED, {"logit_bias": ((1, 9.0),)}) == [2, -1, 5, 1]
+
+
+def test_stop_ids_are_kept_back_for_tokens_of_the_output() -> None:
+    """Of a row with a prompt of two tokens, which chooses its second token."""
+    stops: dict[str, Any] = {"stop_token_ids": (5,)}
+    kinds = [{"min_tokens": num, **stops} for num in (1, 2, 3)]
+    chosen = _tokens([[0.0, 0.0, 0.0, 0.0, 1.0, 2.0]] * 3, *kinds)
+    assert chosen == [5, 4, 4]
 
 
 def test_a_row_that_may_choose_nothing_gets_no_token() -> None:
@@ -222,7 +229,7 @@ def test_filters_hold_for_the_rows_that_have_them() -> None:
 def test_rules_see_all_tokens_before_the_one_that_is_chosen() -> None:
     """A row has fed the tokens 0 and 1, and feeds 3 now; 2 is the most likely next one."""
     table, batch = _decoding({"bad_words": ((1, 3, 2),)})
-    table.history.note(batch.token_rows, torch.tensor([2]), torch.tensor([3]))
+    table.history.note(batch.token_rows, [2], torch.tensor([3]), [0])
     assert _sample(table, batch, torch.tensor([_SOUND])).tokens.tolist() == [5]
     # what the row of an earlier sequence has left behind it means nothing
     table, batch = _decoding({"bad_words": ((1, 3, 2),)})

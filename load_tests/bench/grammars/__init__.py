@@ -1,0 +1,1 @@
+"""How well libraries make masks of JSON schemas."""
