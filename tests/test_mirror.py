@@ -182,6 +182,7 @@ FEATURES = (
     "tests/app/serve/test_changing_replicas.py",
     "tests/app/settings/test_config_files.py",
     "tests/app/with_engine/",
+    "tests/clients/",
     "tests/cluster/",
     "tests/deployed/",
     "tests/engine/core/test_ends.py",
