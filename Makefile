@@ -13,7 +13,7 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
-.PHONY: serve test test-all check fmt docs bench help
+.PHONY: serve test test-all test-clients check fmt docs bench help
 
 # by modules, and all that start Ray in one process: see tests/conftest.py
 spread = -n $(WORKERS) --dist loadscope
@@ -26,11 +26,15 @@ serve: $(VENV)/.installed  ## serve the model of serve_config.yaml (CONFIG=file 
 
 test: export RAY_AUTH_MODE = disabled
 test: $(VENV)/.installed-dev  ## run the tests that need no GPU and little time (ARGS=... for pytest)
-	$(call timed,testing,$(BIN)/python -m pytest -q $(spread) -m "not gpu and not slow" $(ARGS))
+	$(call timed,testing,$(BIN)/python -m pytest -q $(spread) -m "not gpu and not slow and not clients" $(ARGS))
 
 test-all: export RAY_AUTH_MODE = disabled
 test-all: $(VENV)/.installed-dev  ## run all tests that need no GPU, the slow ones too (ARGS=... for pytest)
-	$(call timed,testing,$(BIN)/python -m pytest -q $(spread) -m "not gpu" $(ARGS))
+	$(call timed,testing,$(BIN)/python -m pytest -q $(spread) -m "not gpu and not clients" $(ARGS))
+
+test-clients: export RAY_AUTH_MODE = disabled
+test-clients: $(VENV)/.installed-clients  ## run clients that others have written against one server (ARGS=... for pytest)
+	$(call timed,testing clients,$(BIN)/python -m pytest -q -m clients tests/clients $(ARGS))
 
 check: $(VENV)/.installed-dev  ## check format, lint and types
 	$(call timed,checking the format,$(BIN)/ruff format --check .)
@@ -53,10 +57,15 @@ help:  ## list the targets
 
 $(VENV)/.installed: EXTRAS =
 $(VENV)/.installed-dev: EXTRAS = [dev]
-$(VENV)/.installed $(VENV)/.installed-dev: pyproject.toml constraints.txt
+$(VENV)/.installed-clients: EXTRAS = [dev,clients]
+# LiteLLM wants boto3, for Amazon only, which has no version for our python-dateutil
+$(VENV)/.installed-clients: BARE = litellm==1.110.2 fastuuid==0.14.0 h2==4.4.1 hpack==4.2.0 \
+  hyperframe==6.1.0 importlib-metadata==8.9.0 pydantic-settings==2.16.3 zipp==4.1.2
+$(VENV)/.installed $(VENV)/.installed-dev $(VENV)/.installed-clients: pyproject.toml constraints.txt
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(MAKE) -s environment
 	$(call timed,installing pinned packages,$(BIN)/python -m pip install \
 	  --disable-pip-version-check -c constraints.txt -e '.$(EXTRAS)')
+	@test -z "$(BARE)" || $(BIN)/python -m pip install --disable-pip-version-check --no-deps $(BARE)
 	@touch $@
 
 .PHONY: environment

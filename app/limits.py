@@ -91,6 +91,12 @@ MAX_DOCUMENTS = 128
 MAX_METADATA = 16
 """Pairs of a document or of metadata, which have no effect."""
 
+MAX_TOOLS = 128
+"""Tools that a chat offers."""
+
+MAX_TOOL_CALLS = 128
+"""Calls of one message."""
+
 MAX_GRAMMAR_LEN = 1 << 16
 """Characters of a schema, a regular expression, a list of choices or a grammar.
 

@@ -142,6 +142,8 @@ def api_settings(config: AppConfig, engine: EngineConfig) -> ApiSettings:
         vocab_size=engine.model.num_choices,
         eos_token_ids=engine.scheduler.eos_token_ids,
         unknown_parameters=config.unknown_parameters,
+        tool_call_format=config.tool_call_format,
+        reasoning_format=config.reasoning_format,
         max_body_bytes=int(config.limits.max_body_mib * (1 << 20)),
         max_body_values=config.limits.max_body_values,
         max_answer_items=config.limits.max_answer_items,

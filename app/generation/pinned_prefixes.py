@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from app.generation.tenancy import tenant_salt
 from app.settings.config import PinnedPrefixOption
+from app.text.template_options import TemplateOptions
 from app.text.tokenizer import Tokenizer
 from engine.config import EngineConfig, PrefixConfig
 from engine.errors import ConfigError, InvalidRequest
@@ -52,7 +53,7 @@ def _encode(
     try:
         if option.messages is not None:
             messages = [message.for_template() for message in option.messages]
-            ids = tokenizer.encode_chat(messages, add_generation_prompt=False)
+            ids = tokenizer.encode_chat(messages, TemplateOptions(add_generation_prompt=False))
         else:
             ids = tokenizer.encode(_text(option))
     except InvalidRequest as error:

@@ -6,12 +6,15 @@ from functools import partial
 from typing import Any
 
 from app.generation.answer_size import AnswerSize
-from app.generation.prompt_encoder import PromptEncoder
+from app.generation.prompt_encoder import WHOLE, Cut, PromptEncoder
+from app.generation.replies import reply_of
 from app.generation.rules import check_rules, late_rule
 from app.generation.sampling import BadWords, is_ranked, sampling_params, scoring_params
+from app.grammars.grammar_spec import GrammarSpec
 from app.protocol.chat_request import ChatRequest
 from app.protocol.completion_request import CompletionRequest
 from app.protocol.generation_fields import GenerationFields
+from app.text.reply.formats import ReplyFormat
 from app.text.text_options import TextOptions
 from engine.errors import InvalidRequest, PromptTooLong
 from engine.types import IntColumn, SamplingParams
@@ -49,6 +52,7 @@ class PreparedRequest:
             and is made to sample that one, so that it reports the log-probabilities of all.
         is_search: a beam search, whose texts are known only at its end.
         session_id: of the conversation, as the client calls it.
+        reply: how each choice is to be taken apart; None where it is text and nothing else.
     """
 
     prompts: tuple[Prompt, ...]
@@ -58,6 +62,7 @@ class PreparedRequest:
     is_scoring: bool = False
     is_search: bool = False
     session_id: str | None = None
+    reply: ReplyFormat | None = None
 
 
 async def prepare_completion(encoder: PromptEncoder, request: CompletionRequest) -> PreparedRequest:
@@ -69,12 +74,14 @@ async def prepare_completion(encoder: PromptEncoder, request: CompletionRequest)
         PromptTooLong: if a prompt leaves no room for the first token to generate.
     """
     text = _text_options(request, starts_text=False, echo=request.echo)
-    make_sampling = await _sampling_maker(encoder, request, text)
+    _check_options(encoder, request)
+    make_sampling = await _sampling_maker(encoder, request, text, request.grammar_spec)
     named = request.named_prompts()
     encoded = await encoder.encode(
         named,
         add_special_tokens=request.add_special_tokens,
         min_output=_min_output(request),
+        cut=_cut(encoder, request),
     )
     size = AnswerSize(request, encoder.max_answer_items)
     most = [
@@ -98,21 +105,42 @@ async def _parts(
 ) -> tuple[str, ...] | None:
     if not isinstance(content, str):
         return None
-    return await encoder.parts(content, add_special_tokens=request.add_special_tokens)
+    parts = await encoder.parts(content, add_special_tokens=request.add_special_tokens)
+    return _cut(encoder, request).apply(parts)
 
 
 async def prepare_chat(encoder: PromptEncoder, request: ChatRequest) -> PreparedRequest:
     """Prepare a request of /v1/chat/completions; see `prepare_completion`."""
     name = "messages"
-    text = _text_options(request, starts_text=True)
-    make_sampling = await _sampling_maker(encoder, request, text)
+    _check_options(encoder, request)
     ids = await encoder.encode_chat(
-        request.messages, add_generation_prompt=request.add_generation_prompt
+        request.messages, request.template_options(), _cut(encoder, request)
     )
+    reply, spec = reply_of(encoder, request, ids)
+    text = _text_options(request, starts_text=True)
+    if reply is not None:
+        text = replace(text, kept_special=encoder.vocabulary.special_ids_of(reply.markers))
+    make_sampling = await _sampling_maker(encoder, request, text, spec)
     size = AnswerSize(request, encoder.max_answer_items)
     max_tokens = size.add(len(ids), _max_tokens(encoder, request, name, ids))
     sampling = make_sampling(ids, max_tokens)
-    return _prepared(request, [Prompt(name=name, ids=ids, sampling=sampling)], text)
+    prepared = _prepared(request, [Prompt(name=name, ids=ids, sampling=sampling)], text)
+    return replace(prepared, reply=reply)
+
+
+def _cut(encoder: PromptEncoder, request: GenerationFields) -> Cut:
+    """Return what the request wants to keep of its prompts."""
+    wanted, most = request.truncate_prompt_tokens, encoder.max_model_len - _min_output(request)
+    if wanted is None:
+        return WHOLE
+    if wanted > most:
+        raise InvalidRequest(
+            f"truncate_prompt_tokens is above the {most} tokens that leave room for output",
+            param="truncate_prompt_tokens",
+        )
+    return Cut(
+        num_tokens=most if wanted == -1 else wanted, from_left=request.truncation_side == "left"
+    )
 
 
 def _text_options(
@@ -133,12 +161,13 @@ def _text_options(
 
 
 async def _sampling_maker(
-    encoder: PromptEncoder, request: GenerationFields, text: TextOptions
+    encoder: PromptEncoder,
+    request: GenerationFields,
+    text: TextOptions,
+    spec: GrammarSpec | None,
 ) -> _MakeSampling:
-    """Check and encode the options that all prompts of a request share."""
-    _check_options(encoder, request)
+    """Encode the options that all prompts of a request share."""
     bad_words = await encoder.encode_bad_words(request.bad_words)
-    spec = request.grammar_spec
     grammar = None if spec is None else await encoder.grammars.compile(spec)
     if not _is_scoring(request):
         rules = sampling_params(request, 1, bad_words)

@@ -1,16 +1,62 @@
 """Turns prompts into token ids within the model's limits, without holding up the event loop."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
 
 from app.grammars.grammar_compiler import GrammarCompiler
 from app.limits import MAX_BAD_SEQUENCES, MAX_BAD_TOKENS
 from app.protocol.api_settings import ApiSettings
-from app.protocol.chat_request import Message
+from app.protocol.chat.messages import Message
+from app.protocol.strict import is_plain
 from app.text.offload import Offload
+from app.text.reply.formats import ReplyStyle
+from app.text.reply.history import for_template
 from app.text.stop_pattern import StopPatternMaker
+from app.text.template_options import TemplateOptions
 from app.text.tokenizer import Tokenizer
 from engine.errors import InvalidRequest, PromptTooLong
 from engine.types import IntColumn, StopPattern, int32
+
+SequenceT = TypeVar("SequenceT", IntColumn, tuple[str, ...])
+DEFAULT_OPTIONS = TemplateOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """What is kept of a prompt.
+
+    Attributes:
+        num_tokens: at most; None for all.
+        from_left: cut the beginning off, not the end.
+    """
+
+    num_tokens: int | None = None
+    from_left: bool = True
+
+    def apply(self, parts: SequenceT) -> SequenceT:
+        """Return what is kept of tokens, or of something that there is one of for each token."""
+        if self.num_tokens is None or len(parts) <= self.num_tokens:
+            return parts
+        kept = slice(-self.num_tokens, None) if self.from_left else slice(self.num_tokens)
+        return parts[kept]
+
+
+WHOLE = Cut()
+
+
+def texts_in(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield every text in a JSON value, keys too, with its name in the request."""
+    if isinstance(value, str):
+        yield name, value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield name, key
+            yield from texts_in(f"{name}.{key}" if is_plain(key) else name, inner)
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from texts_in(f"{name}[{index}]", inner)
 
 
 class PromptEncoder:
@@ -23,12 +69,16 @@ class PromptEncoder:
         vocab_size: ids that the model can choose.
         max_answer_items: see `app.limits.MAX_ANSWER_ITEMS`.
         offload: for work that grows with the request.
+        style: how the model's replies are to be read.
         grammars: compiles what answers must match.
     """
 
     def __init__(self, tokenizer: Tokenizer, settings: ApiSettings, offload: Offload) -> None:
         self._tokenizer = tokenizer
         self.offload = offload
+        self.style = ReplyStyle.of(
+            tokenizer.template_source, settings.tool_call_format, settings.reasoning_format
+        )
         self._patterns = StopPatternMaker(tokenizer.vocabulary)
         self.max_model_len = settings.max_model_len
         self.vocabulary = tokenizer.vocabulary
@@ -43,11 +93,13 @@ class PromptEncoder:
         *,
         add_special_tokens: bool,
         min_output: int = 1,
+        cut: Cut = WHOLE,
     ) -> list[IntColumn]:
         """Encode prompts, each given as text or ids with its name in the request.
 
         Args:
             min_output: tokens that must fit behind each prompt.
+            cut: what is kept of each prompt.
 
         Raises:
             InvalidRequest: if an id is no token of the model, or a prompt has no tokens.
@@ -56,14 +108,18 @@ class PromptEncoder:
         num_characters = 0
         for name, content in prompts:
             if isinstance(content, str):
-                self._check_length(name, len(content), min_output)
+                if cut is WHOLE:
+                    self._check_length(name, len(content), min_output)
                 num_characters += len(content)
             else:
-                self._check_room(name, len(content), min_output)
+                if cut is WHOLE:
+                    self._check_room(name, len(content), min_output)
                 self.check_ids(name, content)
+        encode = partial(
+            self._encode, add_special_tokens=add_special_tokens, min_output=min_output, cut=cut
+        )
         return await self.offload.run(
-            num_characters,
-            lambda: [self._encode(*prompt, add_special_tokens, min_output) for prompt in prompts],
+            num_characters, lambda: [encode(*prompt) for prompt in prompts]
         )
 
     async def parts(self, text: str, *, add_special_tokens: bool) -> tuple[str, ...]:
@@ -72,6 +128,10 @@ class PromptEncoder:
             len(text),
             lambda: tuple(self._tokenizer.parts(text, add_special_tokens=add_special_tokens)),
         )
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of token ids, control tokens included."""
+        return self._tokenizer.decode(ids)
 
     def check_text(self, name: str, text: str) -> None:
         """Refuse a text of which the tokens would lose a character.
@@ -108,21 +168,28 @@ class PromptEncoder:
         )
 
     async def encode_chat(
-        self, messages: Sequence[Message], *, add_generation_prompt: bool
+        self,
+        messages: Sequence[Message],
+        options: TemplateOptions = DEFAULT_OPTIONS,
+        cut: Cut = WHOLE,
     ) -> IntColumn:
-        """Render and encode a conversation.
+        """Render and encode a conversation, with the tools that may be called.
 
         Raises:
             InvalidRequest: if the chat template refuses it, the model has none, or no tokens for a
                 character.
             PromptTooLong: see `encode`.
         """
-        rendered = [message.for_template() for message in messages]
-        num_characters = sum(len(message["content"]) for message in rendered)
-        self._check_length("messages", num_characters)
+        shown = [message.for_template() for message in messages]
+        num_characters = sum(len(message["content"]) for message in shown)
+        if cut is WHOLE:
+            self._check_length("messages", num_characters)
+        num_others = sum(
+            len(text) for _, text in texts_in("", [m.get("tool_calls") for m in shown])
+        )
+        num_others += sum(len(text) for _, text in texts_in("", options.tools))
         return await self.offload.run(
-            num_characters,
-            lambda: self._encode_chat(rendered, add_generation_prompt),
+            num_characters + num_others, lambda: cut.apply(self._encode_chat(shown, options))
         )
 
     def check_ids(self, name: str, ids: Sequence[int]) -> None:
@@ -186,11 +253,17 @@ class PromptEncoder:
         return self.max_model_len - len(ids)
 
     def _encode(
-        self, name: str, content: str | list[int], add_special_tokens: bool, min_output: int
+        self,
+        name: str,
+        content: str | list[int],
+        *,
+        add_special_tokens: bool,
+        min_output: int,
+        cut: Cut,
     ) -> IntColumn:
         if not isinstance(content, str):
-            return int32(content)
-        ids = self._encode_text(name, content, add_special_tokens)
+            return cut.apply(int32(content))
+        ids = cut.apply(self._encode_text(name, content, add_special_tokens))
         # checked here, so that prompts behind one that is too long are not tokenised
         self.room(name, ids, min_output=min_output)
         return ids
@@ -199,13 +272,13 @@ class PromptEncoder:
         self.check_text(name, text)
         return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
-    def _encode_chat(
-        self, rendered: Sequence[dict[str, str]], add_generation_prompt: bool
-    ) -> IntColumn:
-        for index, message in enumerate(rendered):
-            for field, text in message.items():
-                self.check_text(f"messages[{index}].{field}", text)
-        return self._tokenizer.encode_chat(rendered, add_generation_prompt=add_generation_prompt)
+    def _encode_chat(self, shown: Sequence[dict[str, Any]], options: TemplateOptions) -> IntColumn:
+        for name, text in texts_in("messages", shown):
+            self.check_text(name, text)
+        for name, text in texts_in("tools", options.tools):
+            self.check_text(name, text)
+        messages, tools = for_template(shown, options.tools, self.style.calls)
+        return self._tokenizer.encode_chat(messages, replace(options, tools=tools))
 
     def _encode_bad_word(self, name: str, word: str) -> set[tuple[int, ...]]:
         self.check_text(name, word)

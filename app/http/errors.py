@@ -22,6 +22,18 @@ _MAX_MESSAGE_LEN = 1000
 # a longer wait makes OpenAI's client give up at once
 _MAX_RETRY_AFTER_S = 120
 
+# https://docs.anthropic.com/en/api/errors
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "request_too_large",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
 
 class HttpError(Exception):
     """The request failed as HTTP: its path, key, headers or size, not the fields of its body.
@@ -64,19 +76,30 @@ class ErrorAnswer:
             return "rate_limit_error"
         return "server_error" if self.status >= 500 else "invalid_request_error"
 
+    @property
+    def shown(self) -> str:
+        """The message, as long as clients get it."""
+        return self.message[:_MAX_MESSAGE_LEN]
+
+    def to_anthropic_json(self) -> bytes:
+        """Return the body for Anthropic's clients, with what OpenAI's has beside it."""
+        kind = _ANTHROPIC_TYPES.get(self.status, "api_error")
+        error = {"type": kind, "message": self.shown, "param": self.param, "code": self.code}
+        return msgspec.json.encode({"type": "error", "error": error})
+
     def to_json(self) -> bytes:
         """Return the body, which is also the last event of a broken stream."""
         error = {
-            "message": self.message[:_MAX_MESSAGE_LEN],
+            "message": self.shown,
             "type": self.type,
             "param": self.param,
             "code": self.code,
         }
         return msgspec.json.encode({"error": error})
 
-    async def send(self, send: Send) -> None:
+    async def send(self, send: Send, *, as_anthropic: bool = False) -> None:
         """Answer a request that has no answer yet."""
-        body = self.to_json()
+        body = self.to_anthropic_json() if as_anthropic else self.to_json()
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),

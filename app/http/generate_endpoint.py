@@ -1,9 +1,10 @@
-"""POST /v1/completions and POST /v1/chat/completions: answered whole or as a stream."""
+"""All routes that generate: answered whole or as a stream."""
 
+import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -19,36 +20,51 @@ from app.http.bodies.held_bytes import Account
 from app.http.errors import ClientDisconnected, describe_broken_stream
 from app.http.services import Services
 from app.http.tasks import until_disconnect, with_pulse
-from app.protocol.answer import AnswerWriter
+from app.protocol.answer import AnswerContext, GenerationAnswer
 from app.protocol.api_settings import ApiSettings
 from app.protocol.errors import ModelNotFound
-from app.protocol.generation_fields import GenerationFields
+from app.protocol.generation_fields import GenerationFields, ModelBody
 from app.text.beam_text import BeamProgress
 from app.text.choice_text import TextDelta, join
 from app.text.offload import MAX_INLINE
+from engine.errors import RequestError
 
+BodyT = TypeVar("BodyT", bound=ModelBody)
 RequestT = TypeVar("RequestT", bound=GenerationFields)
 HeaderList = list[tuple[bytes, bytes]]
 
 
-class GenerateEndpoint(Generic[RequestT]):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateRoute(Generic[BodyT, RequestT]):
+    """What differs between the routes.
+
+    Attributes:
+        body: schema of what clients send.
+        as_request: translates it to a request of one of the two kinds that are prepared.
+        prepare: prepares that.
+        answer: makes the writer of the answer.
+        events: how a stream is sent.
+        names: a field of the request -> that of the body, for errors.
+    """
+
+    body: type[BodyT]
+    as_request: Callable[[BodyT], RequestT]
+    prepare: Callable[[PromptEncoder, RequestT], Awaitable[PreparedRequest]]
+    answer: Callable[[BodyT, RequestT, AnswerContext], GenerationAnswer]
+    events: sse.EventStyle = sse.CHUNKS
+    names: Mapping[str, str] = field(default_factory=dict)
+
+
+class GenerateEndpoint(Generic[BodyT, RequestT]):
     """ASGI application of one generating route.
 
     Nothing is sent before the engine's first output, so a refusal has its own HTTP status. However
     the request ends, also when the client goes away, its sequences are aborted.
     """
 
-    def __init__(
-        self,
-        model: type[RequestT],
-        prepare: Callable[[PromptEncoder, RequestT], Awaitable[PreparedRequest]],
-        answer: type[AnswerWriter],
-        services: Services,
-    ) -> None:
-        """Args: model, prepare, answer: what differs between the two routes."""
-        self._model = model
-        self._prepare = prepare
-        self._answer_type = answer
+    def __init__(self, route: GenerateRoute[BodyT, RequestT], services: Services) -> None:
+        self._route = route
+        self._events = route.events
         self._client = services.client
         self._encoder = services.encoder
         self._offload = services.offload
@@ -59,13 +75,25 @@ class GenerateEndpoint(Generic[RequestT]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        with self._held.account(scope["state"]["key_sha256"]) as account:
+        with self._held.account(scope["state"]["key_sha256"]) as account, self._own_names():
             asked = self._answer(await self._read(scope, receive, account), account, send)
             await until_disconnect(receive, asked)
 
-    async def _read(self, scope: Scope, receive: Receive, account: Account) -> "_Asked[RequestT]":
-        request, ignored = await self._reader.read(self._model, scope, receive, account)
-        check_model(request.model, self._settings)
+    @contextmanager
+    def _own_names(self) -> Iterator[None]:
+        """Let errors name the fields that the client knows."""
+        try:
+            yield
+        except RequestError as error:
+            rename(error, self._route.names)
+            raise
+
+    async def _read(
+        self, scope: Scope, receive: Receive, account: Account
+    ) -> "_Asked[BodyT, RequestT]":
+        body, ignored = await self._reader.read(self._route.body, scope, receive, account)
+        check_model(body.model, self._settings)
+        request = self._route.as_request(body)
         headers: HeaderList = []
         if ignored := ignored + request.fields_without_effect():
             headers.append((b"x-ignored-parameters", ", ".join(ignored).encode()))
@@ -76,13 +104,14 @@ class GenerateEndpoint(Generic[RequestT]):
         if request.session_id is None:
             request = request.model_copy(update={"session_id": state["session_id"]})
         return _Asked(
+            body=body,
             request=with_defaults(request, self._settings.sampling_defaults),
             request_id=request_id,
             salt=tenant_salt(state["key_sha256"], request.cache_salt),
             headers=headers,
         )
 
-    async def _answer(self, asked: "_Asked[RequestT]", account: Account, send: Send) -> None:
+    async def _answer(self, asked: "_Asked[BodyT, RequestT]", account: Account, send: Send) -> None:
         salt, headers, is_stream = asked.salt, asked.headers, asked.request.stream
         prepared, writer = await self._prepared(asked)
         # from here on there are token ids: the texts of the request are let go of
@@ -99,20 +128,22 @@ class GenerateEndpoint(Generic[RequestT]):
         finally:
             await generation.close()
 
-    async def _prepared(self, asked: "_Asked[RequestT]") -> tuple[PreparedRequest, AnswerWriter]:
-        prepared = await self._prepare(self._encoder, asked.request)
-        writer = self._answer_type(
-            asked.request,
-            [prompt.ids for prompt in prepared.prompts],
-            self._encoder.vocabulary,
-            self._settings,
+    async def _prepared(
+        self, asked: "_Asked[BodyT, RequestT]"
+    ) -> tuple[PreparedRequest, GenerationAnswer]:
+        prepared = await self._route.prepare(self._encoder, asked.request)
+        context = AnswerContext(
+            prompts=[prompt.ids for prompt in prepared.prompts],
+            vocabulary=self._encoder.vocabulary,
+            settings=self._settings,
             request_id=asked.request_id,
             created_s=int(time.time()),
+            reply=prepared.reply,
         )
-        return prepared, writer
+        return prepared, self._route.answer(asked.body, asked.request, context)
 
     async def _stream(
-        self, generation: Generation, writer: AnswerWriter, headers: HeaderList, send: Send
+        self, generation: Generation, writer: GenerationAnswer, headers: HeaderList, send: Send
     ) -> None:
         updates: AsyncGenerator[ChoiceUpdate | None, None] = aiter(generation)
         if generation.is_silent:
@@ -125,15 +156,16 @@ class GenerateEndpoint(Generic[RequestT]):
                 await _send_part(send, await self._frames(first, generation, writer))
                 async for update in updates:
                     await _send_part(send, await self._frames(update, generation, writer))
-                end = sse.frames(writer.closing_chunks(generation.total_usage())) + sse.DONE
+                closing = writer.closing_chunks(generation.total_usage())
+                end = self._events.frames(closing) + self._events.done
             except ClientDisconnected:
                 raise
             except Exception as error:  # the status has been sent: an event reports the error
-                end = sse.frames([describe_broken_stream(error).to_json()])
+                end = self._events.frames([self._events.error(describe_broken_stream(error))])
         await send({"type": "http.response.body", "body": end})
 
     async def _complete(
-        self, generation: Generation, writer: AnswerWriter, headers: HeaderList, send: Send
+        self, generation: Generation, writer: GenerationAnswer, headers: HeaderList, send: Send
     ) -> None:
         parts: list[list[TextDelta]] = [[] for _ in range(generation.num_candidates)]
         size = 0
@@ -150,24 +182,25 @@ class GenerateEndpoint(Generic[RequestT]):
         self._trimmer.passed(len(body))
 
     async def _frames(
-        self, update: ChoiceUpdate | None, generation: Generation, writer: AnswerWriter
+        self, update: ChoiceUpdate | None, generation: Generation, writer: GenerationAnswer
     ) -> bytes:
         if update is None:
             return sse.KEEP_ALIVE
         index, delta = update
         if isinstance(delta, BeamProgress):
-            return sse.frames([writer.progress_chunk(index, delta)])
+            return self._events.frames([writer.progress_chunk(index, delta)])
         usage = generation.usage(index)
         if delta.size <= MAX_INLINE:
-            return sse.frames(writer.update_chunks(index, delta, usage))
+            return self._events.frames(writer.update_chunks(index, delta, usage))
         work = partial(writer.update_chunks, index, delta, usage)
-        return sse.frames(await self._offload.run(delta.size, work))
+        return self._events.frames(await self._offload.run(delta.size, work))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked(Generic[RequestT]):
+class _Asked(Generic[BodyT, RequestT]):
     """A checked request, and what the rest of its HTTP request says."""
 
+    body: BodyT
     request: RequestT
     request_id: str
     salt: bytes
@@ -185,7 +218,16 @@ def check_model(name: str | None, settings: ApiSettings) -> None:
         raise ModelNotFound(f"{shown} is not served here; see /v1/models", param="model")
 
 
-def _whole(generation: Generation, writer: AnswerWriter, parts: list[list[TextDelta]]) -> bytes:
+def rename(error: RequestError, names: Mapping[str, str]) -> None:
+    """Let an error name the field that the client knows, IN PLACE."""
+    for name, own in names.items():
+        if error.param is not None and re.match(rf"{name}\b", error.param):
+            error.param = error.param.replace(name, own, 1)
+            error.args = (str(error).replace(name, own, 1),)
+            return
+
+
+def _whole(generation: Generation, writer: GenerationAnswer, parts: list[list[TextDelta]]) -> bytes:
     choices = generation.best([join(deltas) for deltas in parts])
     return writer.complete(choices, generation.total_usage())
 

@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 
 # probes come from machines that have no key
 _OPEN_PATHS = ("/live", "/health")
+_MESSAGES_PATH = "/v1/messages"
 _MODEL_PREFIX = b"/v1/models/"
 # of answers, beside those that every page may read
 _EXPOSED_HEADERS = (ID_HEADER, "x-ignored-parameters", "retry-after", "retry-after-ms")
@@ -80,7 +81,7 @@ class RequestMiddleware:
         except Exception as error:  # no layer outside of this one answers
             answer = describe(error)
             if not has_started:
-                await answer.send(send)
+                await answer.send(send, as_anthropic=_is_anthropic(scope))
 
     def _check(self, scope: Scope) -> None:
         # an application of Serve may have a prefix, which stands in front of every path
@@ -102,12 +103,21 @@ class RequestMiddleware:
 
     def _key_digest(self, scope: Scope) -> bytes:
         """Return the digest of the caller's key if it is an accepted one, else nothing."""
-        given = Headers(scope=scope).getlist("authorization")
+        headers = Headers(scope=scope)
+        given = headers.getlist("authorization")
+        if not given and _is_anthropic(scope):
+            given = [f"Bearer {key}" for key in headers.getlist("x-api-key")]
         scheme, _, key = given[0].partition(" ") if len(given) == 1 else ("", "", "")
         digest = hashlib.sha256(key.encode("latin-1")).digest()
         # every digest is compared, so that the time taken gives nothing away
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
         return digest if scheme.lower() == "bearer" and any(matches) else b""
+
+
+def _is_anthropic(scope: Scope) -> bool:
+    """Whether Anthropic's clients send such requests, with keys and errors of their own."""
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    return bool(path == _MESSAGES_PATH or path.startswith(f"{_MESSAGES_PATH}/"))
 
 
 class _CorsMiddleware(CORSMiddleware):

@@ -9,6 +9,7 @@ from app.http.errors import HttpError
 from app.http.generate_endpoint import check_model
 from app.http.services import Services
 from app.protocol.prefix_request import PrefixRequest
+from app.text.template_options import TemplateOptions
 from engine.errors import EngineError
 from engine.runtime.messages import PrefixInfo
 from engine.types import FinishReason, IntColumn, Pin
@@ -59,7 +60,9 @@ class PrefixEndpoints:
 
     async def _encode(self, body: PrefixRequest) -> IntColumn:
         if body.messages is not None:
-            ids = await self._encoder.encode_chat(body.messages, add_generation_prompt=False)
+            ids = await self._encoder.encode_chat(
+                body.messages, TemplateOptions(add_generation_prompt=False)
+            )
             self._encoder.room("messages", ids)
             return ids
         assert body.prompt is not None

@@ -11,7 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from app.generation.prepare import prepare_chat, prepare_completion
+from app.http.api.generate_routes import GENERATING
+from app.http.api.openapi import openapi, page
 from app.http.generate_endpoint import GenerateEndpoint, check_model
 from app.http.middleware import RequestMiddleware
 from app.http.prefix_endpoints import PrefixEndpoints
@@ -19,10 +20,6 @@ from app.http.readiness import ReadinessMiddleware, check_ready
 from app.http.services import Services
 from app.http.tokenize_endpoints import TokenizeEndpoints
 from app.protocol.api_settings import ApiSettings
-from app.protocol.chat_answer import ChatAnswer
-from app.protocol.chat_request import ChatRequest
-from app.protocol.completion_answer import CompletionAnswer
-from app.protocol.completion_request import CompletionRequest
 from app.text.tokenizer import Tokenizer
 from engine.runtime.protocol import EngineClient
 
@@ -56,13 +53,9 @@ def build_app(client: EngineClient, tokenizer: Tokenizer, settings: ApiSettings)
 def _routes(client: EngineClient, tokenizer: Tokenizer, settings: ApiSettings) -> list[Route]:
     services = Services(client, tokenizer, settings)
     texts, prefixes = TokenizeEndpoints(services), PrefixEndpoints(services)
-    chat = GenerateEndpoint(ChatRequest, prepare_chat, ChatAnswer, services)
-    completions = GenerateEndpoint(
-        CompletionRequest, prepare_completion, CompletionAnswer, services
-    )
     return [
-        _post("/v1/completions", completions),
-        _post("/v1/chat/completions", chat),
+        *(_post(path, GenerateEndpoint(route, services)) for path, route in GENERATING.items()),
+        _post("/v1/messages/count_tokens", _as_json(texts.count_tokens)),
         _post("/tokenize", _as_json(texts.tokenize)),
         _post("/detokenize", _as_json(texts.detokenize)),
         _post("/v1/prefixes", _as_json(prefixes.pin)),
@@ -71,6 +64,8 @@ def _routes(client: EngineClient, tokenizer: Tokenizer, settings: ApiSettings) -
         Route("/v1/prefixes/{name}", _as_json(prefixes.release), methods=["DELETE"]),
         _get("/v1/models", _list_models(client, settings)),
         _get("/v1/models/{name:path}", _show_model(client, settings)),
+        _get("/openapi.json", _openapi),
+        _get("/docs", _docs),
         _get("/health", _health(client)),
         _get("/live", _live),
     ]
@@ -120,6 +115,14 @@ def _health(client: EngineClient) -> Endpoint:
 
 async def _live(request: Request) -> Response:
     return _json({"status": "live"})
+
+
+async def _openapi(request: Request) -> Response:
+    return _json(openapi())
+
+
+async def _docs(request: Request) -> Response:
+    return Response(page(), media_type="text/html")
 
 
 async def _model(client: EngineClient, settings: ApiSettings) -> dict[str, Any]:

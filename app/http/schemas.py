@@ -7,15 +7,20 @@ import json
 import sys
 from collections.abc import Mapping
 
+from app.protocol.anthropic.request import CountTokensRequest, MessagesRequest
 from app.protocol.chat_request import ChatRequest
 from app.protocol.completion_request import CompletionRequest
 from app.protocol.prefix_request import PrefixRequest
+from app.protocol.responses.request import ResponsesRequest
 from app.protocol.strict import Strict
 from app.protocol.tokenize_request import DetokenizeRequest, TokenizeRequest
 
 BODIES: Mapping[str, type[Strict]] = {
     "/v1/completions": CompletionRequest,
     "/v1/chat/completions": ChatRequest,
+    "/v1/responses": ResponsesRequest,
+    "/v1/messages": MessagesRequest,
+    "/v1/messages/count_tokens": CountTokensRequest,
     "/tokenize": TokenizeRequest,
     "/detokenize": DetokenizeRequest,
     "/v1/prefixes": PrefixRequest,

@@ -8,11 +8,13 @@ from starlette.requests import Request
 from app.http.bodies.held_bytes import Account
 from app.http.generate_endpoint import check_model
 from app.http.services import Services
+from app.protocol.anthropic.request import CountTokensRequest
+from app.protocol.chat.translated import as_chat_request
 from app.protocol.tokenize_request import DetokenizeRequest, TokenizeRequest
 from engine.errors import InvalidRequest
 from engine.types import IntColumn
 
-TextsRequestT = TypeVar("TextsRequestT", TokenizeRequest, DetokenizeRequest)
+TextsRequestT = TypeVar("TextsRequestT", TokenizeRequest, DetokenizeRequest, CountTokensRequest)
 
 
 class TokenizeEndpoints:
@@ -40,6 +42,14 @@ class TokenizeEndpoints:
             "token_strs": await self._spelled(ids) if body.return_token_strs else None,
         }
 
+    async def count_tokens(self, request: Request) -> dict[str, Any]:
+        """Return the number of tokens of a conversation in Anthropic's shape."""
+        with self._held.account(request.state.key_sha256) as account:
+            body = await self._parse(CountTokensRequest, request, account)
+            chat = as_chat_request(body)
+            ids = await self._encoder.encode_chat(chat.messages, chat.template_options())
+        return {"input_tokens": len(ids)}
+
     async def detokenize(self, request: Request) -> dict[str, Any]:
         """Return the text of token ids, control tokens included."""
         with self._held.account(request.state.key_sha256) as account:
@@ -51,11 +61,9 @@ class TokenizeEndpoints:
 
     async def _encode(self, body: TokenizeRequest) -> IntColumn:
         if body.messages is not None:
-            return await self._encoder.encode_chat(
-                body.messages, add_generation_prompt=body.add_generation_prompt
-            )
+            return await self._encoder.encode_chat(body.messages, body.template_options())
         return await self._encoder.tokenize(
-            body.prompt or "", add_special_tokens=body.add_special_tokens
+            body.prompt or "", add_special_tokens=body.add_special_tokens is not False
         )
 
     async def _spelled(self, ids: IntColumn) -> list[str]:

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 
@@ -12,6 +12,7 @@ from app.protocol.generation_fields import GenerationFields
 from app.protocol.logprobs import LogprobWriter
 from app.text.beam_text import BeamProgress
 from app.text.choice_text import TextDelta
+from app.text.reply.formats import ReplyFormat
 from app.text.vocabulary import Vocabulary
 from engine.types import IntColumn
 
@@ -40,6 +41,51 @@ class Usage:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerContext:
+    """What an answer must know beside its request.
+
+    Attributes:
+        prompts: int32 token ids of each prompt.
+        vocabulary: of the tokenizer.
+        settings: of the HTTP layer.
+        request_id: becomes the answer's id, behind the prefix of the route.
+        created_s: Unix seconds.
+        reply: how choices are to be taken apart; None where they are text and nothing else.
+    """
+
+    prompts: Sequence[IntColumn]
+    vocabulary: Vocabulary
+    settings: ApiSettings
+    request_id: str
+    created_s: int
+    reply: ReplyFormat | None = None
+
+
+class GenerationAnswer(Protocol):
+    """Writes one answer, whole or as the JSON objects of a stream."""
+
+    def complete(self, choices: Sequence[TextDelta], usage: Usage) -> bytes:
+        """Return the body of an answer that is not streamed, one whole text per choice."""
+        ...
+
+    def update_chunks(self, index: int, delta: TextDelta, usage: Usage) -> list[bytes]:
+        """Return the objects for new text and for the end of a choice, if there is either."""
+        ...
+
+    def progress_chunk(self, first: int, progress: BeamProgress) -> bytes:
+        """Return an object that shows how far a beam search has come.
+
+        Args:
+            first: index of the prompt's first choice.
+        """
+        ...
+
+    def closing_chunks(self, usage: Usage) -> list[bytes]:
+        """Return the objects after the end of every choice."""
+        ...
+
+
 class AnswerWriter(ABC):
     """Writes one answer, whole or as JSON chunks; a route adds the shape of its choices.
 
@@ -51,32 +97,17 @@ class AnswerWriter(ABC):
     object_name: ClassVar[str]
     chunk_object_name: ClassVar[str]
 
-    def __init__(
-        self,
-        request: GenerationFields,
-        prompts: Sequence[IntColumn],
-        vocabulary: Vocabulary,
-        settings: ApiSettings,
-        *,
-        request_id: str,
-        created_s: int,
-    ) -> None:
-        """Encode what every chunk repeats.
-
-        Args:
-            prompts: int32 token ids of each prompt.
-            request_id: becomes the answer's id, behind the prefix of the route.
-            created_s: Unix seconds.
-        """
+    def __init__(self, request: GenerationFields, context: AnswerContext) -> None:
+        """Encode what every chunk repeats."""
         options = request.stream_options
         self._include_usage = bool(options and options.include_usage)
         self._continuous_usage = self._include_usage and bool(
             options and options.continuous_usage_stats
         )
-        self._id = self.id_prefix + request_id
-        self._created_s = created_s
-        self._settings = settings
-        self._prompts = prompts
+        self._id = self.id_prefix + context.request_id
+        self._created_s = context.created_s
+        self._settings = context.settings
+        self._prompts = context.prompts
         self._wants_ids = request.return_token_ids
         self._wants_logprobs = request.num_logprobs is not None
         self._wants_prompt_logprobs = request.prompt_logprobs is not None
@@ -84,7 +115,9 @@ class AnswerWriter(ABC):
         self._is_open = False
         # choices with a chunk that says what is wanted of their prompt
         self._announced: set[int] = set()
-        self._logprobs = LogprobWriter(vocabulary, as_ids=request.return_tokens_as_token_ids)
+        self._logprobs = LogprobWriter(
+            context.vocabulary, as_ids=request.return_tokens_as_token_ids
+        )
         self._shared: dict[tuple[str, int], Any] = {}
         # everything up to the choices is the same in each chunk
         self._chunk_start = msgspec.json.encode(self._frame(self.chunk_object_name))[:-1]
@@ -94,10 +127,11 @@ class AnswerWriter(ABC):
         return msgspec.json.encode(
             {
                 **self._frame(self.object_name),
+                # before the usage, which counts parts of them
                 "choices": [self._whole(index, text) for index, text in enumerate(choices)],
                 "service_tier": None,
                 "system_fingerprint": self._settings.system_fingerprint,
-                "usage": usage.as_json(),
+                "usage": self._usage(usage),
                 **self._whole_extras(choices[0]),
             }
         )
@@ -109,8 +143,7 @@ class AnswerWriter(ABC):
             self._is_open = True
             chunks += self._opening(delta, usage)
         is_end = delta.finish_reason is not None
-        if delta.text or (not is_end and (delta.logprobs or delta.prompt)):
-            chunks.append(self._chunk([self._text_choice(index, delta)], usage))
+        chunks += [self._chunk([choice], usage) for choice in self._new_choices(index, delta)]
         if is_end:
             end = delta if not delta.text else _without_text(delta)
             chunks.append(self._last_chunk(index, end, usage))
@@ -139,7 +172,12 @@ class AnswerWriter(ABC):
         if not self._include_usage:
             return []
         fingerprint = {"system_fingerprint": self._settings.system_fingerprint}
-        return [self._join([], {"usage": usage.as_json(), **fingerprint})]
+        return [self._join([], {"usage": self._usage(usage), **fingerprint})]
+
+    def _new_choices(self, index: int, delta: TextDelta) -> list[dict[str, Any]]:
+        """Return what is new of a choice, but for its end: one choice for each chunk."""
+        has_scores = delta.finish_reason is None and (delta.logprobs or delta.prompt)
+        return [self._text_choice(index, delta)] if delta.text or has_scores else []
 
     @abstractmethod
     def _whole(self, index: int, text: TextDelta) -> dict[str, Any]:
@@ -156,6 +194,9 @@ class AnswerWriter(ABC):
     def _opening(self, first: TextDelta, usage: Usage) -> list[bytes]:
         """Return the chunks that come before any text; `first` is the first delta of any choice."""
         return []
+
+    def _usage(self, usage: Usage) -> dict[str, Any]:
+        return usage.as_json()
 
     def _whole_extras(self, first: TextDelta) -> dict[str, Any]:
         return {}
@@ -199,7 +240,7 @@ class AnswerWriter(ABC):
 
     def _running_usage(self, usage: Usage) -> dict[str, Any]:
         if self._continuous_usage:
-            return {"usage": usage.as_json()}
+            return {"usage": self._usage(usage)}
         return {"usage": None} if self._include_usage else {}
 
     def _join(self, choices: Sequence[dict[str, Any]], extras: dict[str, Any]) -> bytes:

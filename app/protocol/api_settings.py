@@ -12,6 +12,12 @@ from app.limits import (
     MAX_HELD_BYTES,
 )
 
+# names of `app.text.reply.formats.FORMATS`, or as the chat template says
+ToolCallFormat = Literal[
+    "auto", "harmony", "hermes", "llama3_json", "mistral", "pythonic", "smollm2"
+]
+ReasoningFormat = Literal["auto", "none", "think"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiSettings:
@@ -32,6 +38,8 @@ class ApiSettings:
             comment; its status is 200 from then on.
         sampling_defaults: field of a request -> its value where the request names none, instead of
             that of the schema.
+        tool_call_format: how the model calls tools.
+        reasoning_format: whether its replies may begin with reasoning between tags.
         cors_origins: origins whose pages a browser lets call the API; `*` for all.
         api_key_sha256: digests of the accepted keys; empty accepts every caller.
     """
@@ -50,5 +58,7 @@ class ApiSettings:
     max_client_held_bytes: int = MAX_CLIENT_HELD_BYTES
     keep_alive_s: float = 15.0
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)
+    tool_call_format: ToolCallFormat = "auto"
+    reasoning_format: ReasoningFormat = "auto"
     cors_origins: tuple[str, ...] = ()
     api_key_sha256: tuple[bytes, ...] = ()

@@ -3,110 +3,24 @@
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, Tag, model_validator
+from pydantic import Field, model_validator
 
-from app.limits import (
-    MAX_DOCUMENTS,
-    MAX_MESSAGES,
-    MAX_METADATA,
-    MAX_PARTS,
-    MAX_TOP_LOGPROBS,
-)
+from app.limits import MAX_DOCUMENTS, MAX_MESSAGES, MAX_METADATA, MAX_TOP_LOGPROBS
+from app.protocol.chat.messages import Message
+from app.protocol.chat.tools import NamedTool, Tool, ToolFields
 from app.protocol.generation_fields import IGNORED, UNSUPPORTED, GenerationFields
-from app.protocol.strict import Strict, either, fault
+from app.protocol.strict import fault
+from app.text.chat_template import RESERVED
+from app.text.template_options import TemplateOptions
 
-_MEDIA = ("image_url", "input_audio", "video_url", "audio_url", "file", "image_embeds", "refusal")
-_CONTENT = "it must be text or a list of text parts"
-
-
-def _refuse_media(part: Any) -> Any:
-    if isinstance(part, dict) and part.get("type") in _MEDIA:
-        raise fault("", "only text parts are supported", "unsupported_parameter")
-    return part
-
-
-def _kind_of_content(content: Any) -> str | None:
-    return (
-        "<text>" if isinstance(content, str) else "<parts>" if isinstance(content, list) else None
-    )
-
-
-class TextPart(Strict):
-    """A piece of a message."""
-
-    place: ClassVar[str] = "messages.content."
-    unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "annotations": (),
-        "cache_control": (),
-        "prompt_cache_breakpoint": (),
-    }
-
-    type: Literal["text"]
-    text: str
-
-
-_Part = Annotated[TextPart, BeforeValidator(_refuse_media)]
-_PARTS = Field(min_length=1, max_length=MAX_PARTS, fail_fast=True)
 _Labels = Annotated[dict[str, str], Field(max_length=MAX_METADATA, fail_fast=True)]
+_RESERVED = ", ".join(sorted(RESERVED))
 
 
-class Message(Strict):
-    """One message of a conversation; that of an answer can be sent back unchanged."""
-
-    place: ClassVar[str] = "messages."
-    unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "annotations": (),
-        "audio": (),
-        "function_call": (),
-        "reasoning": (),
-        "reasoning_content": (),
-        "refusal": (),
-        "task": (),
-        "tool_calls": (),
-        "tools": (),
-    }
-
-    role: Literal["developer", "system", "user", "assistant", "tool"]
-    content: Annotated[
-        Annotated[str, Tag("<text>")] | Annotated[list[_Part], _PARTS, Tag("<parts>")],
-        either(_kind_of_content, _CONTENT),
-    ]
-    name: str | None = Field(None, pattern=r"^[A-Za-z0-9_-]{1,64}$")
-    tool_call_id: str | None = Field(None, max_length=128)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fill(cls, message: Any) -> Any:
-        """Let an assistant have said nothing, as some answers do; an empty name is no name."""
-        if not isinstance(message, dict):
-            return message
-        message = {key: value for key, value in message.items() if (key, value) != ("name", "")}
-        if message.get("content") is None:
-            if message.get("role") != "assistant":
-                raise fault("content", _CONTENT, "missing_required_parameter")
-            message["content"] = ""
-        return message
-
-    def for_template(self) -> dict[str, str]:
-        """Return what a chat template sees; text parts become one string."""
-        content = self.content
-        if not isinstance(content, str):
-            content = "".join(part.text for part in content)
-        rest = {"name": self.name, "tool_call_id": self.tool_call_id}
-        return {
-            "role": self.role,
-            "content": content,
-            **{key: value for key, value in rest.items() if value is not None},
-        }
-
-
-class ChatRequest(GenerationFields):
+class ChatRequest(GenerationFields, ToolFields):
     """A request for the next message of a conversation."""
 
     ignored: ClassVar[Collection[str]] = IGNORED | {
-        "reasoning_effort",
-        "include_reasoning",
-        "parallel_tool_calls",
         "documents",
         "metadata",
         "store",
@@ -118,14 +32,9 @@ class ChatRequest(GenerationFields):
     unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = UNSUPPORTED | {
         "best_of": (1,),
         "echo": (False,),
-        "tools": ([],),
-        "tool_choice": ("none", "auto"),
         "functions": ([],),
         "function_call": ("none", "auto"),
-        "continue_final_message": (False,),
-        "add_special_tokens": (False,),
         "chat_template": (),
-        "chat_template_kwargs": ({},),
         "media_io_kwargs": (),
         "mm_processor_kwargs": (),
         "return_prompt_text": (False,),
@@ -142,12 +51,16 @@ class ChatRequest(GenerationFields):
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool = False
     top_logprobs: int = Field(0, ge=0, le=MAX_TOP_LOGPROBS)
-    add_generation_prompt: bool = True
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+    chat_template_kwargs: dict[str, Any] = Field(default={})
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
+        None
+    )
+    include_reasoning: bool = True
 
     # accepted without effect, see `ignored`
-    reasoning_effort: str | None = None
-    include_reasoning: bool | None = None
-    parallel_tool_calls: bool | None = None
     documents: Annotated[list[_Labels], Field(max_length=MAX_DOCUMENTS, fail_fast=True)] | None = (
         None
     )
@@ -170,8 +83,66 @@ class ChatRequest(GenerationFields):
     def output_limit_name(self) -> str:
         return "max_completion_tokens" if self.max_completion_tokens else "max_tokens"
 
+    @property
+    def offered_tools(self) -> list[Tool]:
+        """The tools that the model may call."""
+        if isinstance(self.tool_choice, NamedTool):
+            name = self.tool_choice.function.name
+            return [tool for tool in self.tools if tool.function.name == name]
+        return [] if self.tool_choice == "none" else self.tools
+
+    @property
+    def must_call(self) -> bool:
+        """Whether the answer must be a call."""
+        return self.tool_choice not in (None, "none", "auto")
+
+    def template_options(self) -> TemplateOptions:
+        """Return how the conversation is rendered, tools included."""
+        variables = dict(self.chat_template_kwargs)
+        if self.reasoning_effort is not None:
+            variables.setdefault("reasoning_effort", self.reasoning_effort)
+            # how Qwen3 and SmolLM3 are asked not to think
+            variables.setdefault("enable_thinking", self.reasoning_effort != "none")
+        return TemplateOptions(
+            add_generation_prompt=(
+                not self.continue_final_message
+                if self.add_generation_prompt is None
+                else self.add_generation_prompt
+            ),
+            continues_last=self.continue_final_message,
+            add_special_tokens=self.add_special_tokens,
+            tools=[tool.for_template() for tool in self.offered_tools],
+            variables=variables,
+        )
+
+    @property
+    def tool_names(self) -> frozenset[str]:
+        """Names of all tools."""
+        return frozenset(tool.function.name for tool in self.tools)
+
     @model_validator(mode="after")
     def _check_top_logprobs(self) -> Self:
         if self.top_logprobs and not self.logprobs:
             raise fault("top_logprobs", "it needs logprobs to be true")
+        return self
+
+    @model_validator(mode="after")
+    def _check_tool_choice(self) -> Self:
+        choice = self.tool_choice
+        if self.must_call and self.ignore_eos:
+            raise fault("ignore_eos", "it cannot be used with a tool_choice that forces a call")
+        if not self.tools and choice not in (None, "none", "auto"):
+            raise fault("tool_choice", "it needs tools")
+        if isinstance(choice, NamedTool) and choice.function.name not in self.tool_names:
+            raise fault("tool_choice.function.name", "it must be the name of one of the tools")
+        return self
+
+    @model_validator(mode="after")
+    def _check_template(self) -> Self:
+        if RESERVED & self.chat_template_kwargs.keys():
+            raise fault("chat_template_kwargs", f"it may not set {_RESERVED}")
+        if self.continue_final_message and self.add_generation_prompt:
+            raise fault(
+                "add_generation_prompt", "it must be false or left out with continue_final_message"
+            )
         return self

@@ -1,7 +1,7 @@
 """The request fields that both generating routes share, with their types and ranges."""
 
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -21,8 +21,6 @@ IGNORED = frozenset(
 # see `Strict.unsupported`
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "logprob_token_ids": (),
-    "truncate_prompt_tokens": (),
-    "truncation_side": (),
     "priority": (0,),
     "prefix_id": (),
     "include_metrics": (False,),
@@ -56,17 +54,23 @@ class StreamOptions(Strict):
     include_obfuscation: bool | None = None
 
 
-class GenerationFields(StructuredFields):
+class ModelBody(Strict):
+    """A body that names a model; a server has one, so its name may be left out."""
+
+    model: str | None = Field(None, min_length=1)
+
+
+class GenerationFields(StructuredFields, ModelBody):
     """Fields of /v1/completions and /v1/chat/completions alike."""
 
     ignored: ClassVar[Collection[str]] = IGNORED
     unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = UNSUPPORTED
 
-    # a server has one model, so its name may be left out
-    model: str | None = Field(None, min_length=1)
     max_tokens: int | None = Field(None, ge=1)
     stop: Annotated[
-        list[_Stop], Field(max_length=MAX_STOPS, fail_fast=True), BeforeValidator(_as_list)
+        list[_Stop],
+        Field(max_length=MAX_STOPS, fail_fast=True),
+        BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
     ] = Field([])
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
@@ -78,6 +82,8 @@ class GenerationFields(StructuredFields):
     cache_salt: str | None = Field(None, min_length=1, max_length=128)
     request_id: str | None = Field(None, pattern=r"^[A-Za-z0-9._-]{1,128}$")
     session_id: str | None = Field(None, min_length=1, max_length=MAX_SESSION_ID_LEN)
+    truncate_prompt_tokens: int | None = Field(None, ge=-1, le=2**31 - 1)
+    truncation_side: Literal["left", "right"] = "left"
 
     # accepted without effect, see `ignored`
     user: str | None = None
@@ -132,6 +138,12 @@ class GenerationFields(StructuredFields):
         wishes = self.stream_options and self.stream_options.model_dump(exclude_defaults=True)
         if wishes and any(wishes.values()) and not self.stream:
             raise fault("stream_options", "it needs stream to be true")
+        return self
+
+    @model_validator(mode="after")
+    def _check_truncation(self) -> Self:
+        if self.truncate_prompt_tokens == 0:
+            raise fault("truncate_prompt_tokens", "it must be at least 1, or -1 for all that fit")
         return self
 
     @model_validator(mode="after")

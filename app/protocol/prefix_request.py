@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import Field, model_validator
 
 from app.limits import MAX_MESSAGES
-from app.protocol.chat_request import Message
+from app.protocol.chat.messages import Message
 from app.protocol.completion_request import Ids, Text
 from app.protocol.strict import Strict, either, fault
 

@@ -14,7 +14,8 @@ from app.models import embedded
 from app.models.bucket import is_url
 from app.models.cache_folder import default_cache
 from app.models.embedded import EMBEDDED
-from app.protocol.chat_request import Message
+from app.protocol.api_settings import ReasoningFormat, ToolCallFormat
+from app.protocol.chat.messages import Message
 from app.protocol.prefix_request import PREFIX_NAME
 from app.settings.option import by_device, engine_option, option
 from engine.config import (
@@ -268,6 +269,16 @@ class AppConfig(BaseModel):
         "what happens to a request with a field that the API does not know: an error, or it is "
         "served without the field",
         default="reject",
+    )
+    tool_call_format: ToolCallFormat = option(
+        "how the model writes calls of tools; `auto` is what its chat template says, or "
+        "`smollm2`: a system message describes the tools",
+        default="auto",
+    )
+    reasoning_format: ReasoningFormat = option(
+        "what is split off an answer as reasoning: `think` what stands between `<think>` and "
+        "`</think>` at its beginning, `none` nothing; `auto` is what the chat template says",
+        default="auto",
     )
     api_keys_file: _FolderOption | None = option(
         "file with one accepted API key per line", default=None, shown="none: everyone is served"

@@ -39,6 +39,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
     "Replicas that start and stop": ("drain_s", "start_wait_s"),
     "HTTP server": (
         "api_keys_file", "cors_origins", "unknown_parameters", "stream_interval_ms",
+        "tool_call_format", "reasoning_format",
         "limits.max_body_mib", "limits.max_body_values", "limits.max_answer_items",
         "limits.max_held_mib", "limits.max_client_held_mib",
     ),

@@ -1,6 +1,7 @@
 """Renders a conversation with the Jinja template that a model comes with."""
 
 import json
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -11,11 +12,17 @@ import jinja2.nodes
 import jinja2.parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from app.text.template_options import TemplateOptions
 from engine.errors import ConfigError, InvalidRequest
 
 # rounds of `range` loops in one rendering; templates loop over messages, not over numbers
 _MAX_ROUNDS = 100_000
 _MAX_REASON_LEN = 300
+# what a request's own variables may not replace
+RESERVED = frozenset(
+    ("messages", "tools", "add_generation_prompt", "range", "raise_exception", "strftime_now")
+)
+_PLAIN = TemplateOptions()
 # one turn, as short as templates take it
 _QUESTION, _ANSWER = "Is it late?", "It is noon."
 # what a template can raise at a message that its author did not think of
@@ -33,8 +40,12 @@ _RENDER_ERRORS = (
 class ChatTemplate:
     """A compiled template, run in a sandbox.
 
-    It sees what Hugging Face templates expect: `messages`, `add_generation_prompt`, `tools` and
-    `documents` (None), the special tokens by name, `raise_exception`, `strftime_now` and `tojson`.
+    It sees what Hugging Face templates expect: `messages`, `add_generation_prompt`, `tools` or
+    None, `documents` (None), the special tokens by name, `raise_exception`, `strftime_now`,
+    `tojson`, and the variables of a request.
+
+    Attributes:
+        source: of the template.
 
     Raises:
         ConfigError: if the template is not valid Jinja.
@@ -42,6 +53,7 @@ class ChatTemplate:
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         self._variables = {**special_tokens, "tools": None, "documents": None}
+        self.source = source
         self._knows_developer = "developer" in source
         try:
             self._template = _environment().from_string(source)
@@ -49,7 +61,7 @@ class ChatTemplate:
             raise ConfigError(f"the chat template is not valid: {error}") from error
 
     def render(
-        self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
+        self, messages: Sequence[Mapping[str, Any]], options: TemplateOptions = _PLAIN
     ) -> str:
         """Return the prompt text.
 
@@ -58,11 +70,28 @@ class ChatTemplate:
         Raises:
             InvalidRequest: if the template refuses the messages.
         """
+        known = [self._with_known_role(message) for message in messages]
+        if not options.continues_last:
+            return self._rendered(known, options)
+        # whatever the template writes behind the last message is cut off
+        end = secrets.token_hex(16)
+        last = {**known[-1], "content": known[-1]["content"] + end}
+        text, found, _ = self._rendered([*known[:-1], last], options).rpartition(end)
+        if not found:
+            raise InvalidRequest(
+                "the model's chat template does not show the last message as it is, so that it "
+                "cannot be continued",
+                param="continue_final_message",
+            )
+        return text
+
+    def _rendered(self, messages: Sequence[Mapping[str, Any]], options: TemplateOptions) -> str:
         try:
             return self._template.render(
-                self._variables,
-                messages=[self._with_known_role(message) for message in messages],
-                add_generation_prompt=add_generation_prompt,
+                {**self._variables, **options.variables},
+                messages=messages,
+                tools=list(options.tools) or None,
+                add_generation_prompt=options.add_generation_prompt,
                 range=_RoundBudget(_MAX_ROUNDS).range,
             )
         except _Refused as error:
@@ -80,12 +109,12 @@ class ChatTemplate:
         turn = [("user", _QUESTION), ("assistant", _ANSWER)]
         messages = [{"role": role, "content": content} for role, content in turn]
         try:
-            text = self.render(messages, add_generation_prompt=False)
+            text = self.render(messages, TemplateOptions(add_generation_prompt=False))
         except InvalidRequest:
             return ""
         return text.rpartition(_ANSWER)[2] if _ANSWER in text else ""
 
-    def _with_known_role(self, message: Mapping[str, str]) -> dict[str, str]:
+    def _with_known_role(self, message: Mapping[str, Any]) -> dict[str, Any]:
         if message["role"] == "developer" and not self._knows_developer:
             return {**message, "role": "system"}
         return dict(message)

@@ -110,7 +110,10 @@ class ChoiceText:
     def __init__(self, vocabulary: Vocabulary, options: TextOptions, *, start: int = 0) -> None:
         self._options = options
         self._detokenizer = Detokenizer(
-            vocabulary, skip_special=options.skip_special, starts_text=options.starts_text
+            vocabulary,
+            skip_special=options.skip_special,
+            starts_text=options.starts_text,
+            kept=options.kept_special,
         )
         self._matcher = StopMatcher(options.stops, include_stop=options.include_stop)
         self._num_tokens = 0

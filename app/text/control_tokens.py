@@ -3,6 +3,7 @@
 import re
 import secrets
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 class ControlTokens:
@@ -37,9 +38,13 @@ class Disguise:
         self._hidden: list[str] = []
         self._nonce = secrets.token_hex(16)
 
-    def message(self, message: Mapping[str, str]) -> dict[str, str]:
-        """Return the message with every spelled-out control token hidden."""
-        return {key: self._pattern.sub(self._hide, value) for key, value in message.items()}
+    def hide(self, value: Any) -> Any:
+        """Return a message, or another JSON value, with every spelled-out control token hidden."""
+        if isinstance(value, str):
+            return self._pattern.sub(self._hide, value)
+        if isinstance(value, Mapping):
+            return {self.hide(key): self.hide(inner) for key, inner in value.items()}
+        return [self.hide(inner) for inner in value] if isinstance(value, list | tuple) else value
 
     def mark(self, rendered: str) -> str:
         """Put marks for the template's control tokens, and show again what was hidden."""

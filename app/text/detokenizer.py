@@ -14,13 +14,21 @@ class Detokenizer:
 
     Args:
         skip_special: leave control tokens out.
+        kept: ids of those that stay all the same.
         starts_text: whether the first token begins a text of its own, rather than going on with
             one, so that the space that some tokenizers put before a first word is dropped.
     """
 
-    def __init__(self, vocabulary: Vocabulary, *, skip_special: bool, starts_text: bool) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        skip_special: bool,
+        starts_text: bool,
+        kept: frozenset[int] = frozenset(),
+    ) -> None:
         self._pieces = vocabulary.pieces
-        self._skipped = vocabulary.special_ids if skip_special else frozenset()
+        self._skipped = vocabulary.special_ids - kept if skip_special else frozenset()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._drops_space = starts_text and vocabulary.drops_first_space
 

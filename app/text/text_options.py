@@ -13,6 +13,7 @@ class TextOptions:
         stop_token_ids: ids that the client asked to stop at, beside the model's own.
         include_stop: keep the stop string, or the text of the stop token.
         skip_special: leave control tokens out of the text.
+        kept_special: ids of those that stay in it all the same.
         starts_text: see `Detokenizer`.
         num_logprobs: alternatives per token of the text; None for no log-probabilities.
         echo: begin each choice with the prompt.
@@ -26,6 +27,7 @@ class TextOptions:
     stop_token_ids: frozenset[int] = frozenset()
     include_stop: bool = False
     skip_special: bool = True
+    kept_special: frozenset[int] = frozenset()
     starts_text: bool = False
     num_logprobs: int | None = None
     echo: bool = False

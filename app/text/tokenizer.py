@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,13 @@ from tokenizers import Tokenizer as Backend
 
 from app.text.chat_templates import DEFAULT, ChatTemplates, read_chat_templates
 from app.text.control_tokens import ControlTokens
+from app.text.template_options import TemplateOptions
 from app.text.vocabulary import Vocabulary
 from engine.errors import ConfigError, InvalidRequest
 from engine.integers import div_ceil
 from engine.types import IntColumn, int32
+
+PLAIN = TemplateOptions()
 
 
 class Tokenizer:
@@ -70,6 +74,12 @@ class Tokenizer:
         config |= _read_json(folder / "tokenizer_config.json")
         return cls(backend, _special_tokens(config), read_chat_templates(folder, config))
 
+    @property
+    def template_source(self) -> str:
+        """The chat template, or nothing for a model without one."""
+        template = self._templates.default
+        return "" if template is None else template.source
+
     def to_json(self) -> str:
         """Return what tokenizer.json says, for libraries that read it themselves."""
         text: str = self._backend.to_str()
@@ -85,7 +95,7 @@ class Tokenizer:
         return self._with_one_bos(ids)
 
     def encode_chat(
-        self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
+        self, messages: Sequence[Mapping[str, Any]], options: TemplateOptions = PLAIN
     ) -> IntColumn:
         """Render and encode a conversation; control tokens spelled inside messages stay plain text.
 
@@ -95,16 +105,25 @@ class Tokenizer:
         Raises:
             InvalidRequest: if the model has no chat template or its template refuses the messages.
         """
-        template = self._templates.choose(has_tools=False, has_documents=False)
+        template = self._templates.choose(
+            has_tools=bool(options.tools), has_documents=bool(options.variables.get("documents"))
+        )
         if template is None:
             raise InvalidRequest("this model has no chat template; use /v1/completions")
         disguise = self._control.disguise()
         text = template.render(
-            [disguise.message(message) for message in messages],
-            add_generation_prompt=add_generation_prompt,
+            disguise.hide(messages),
+            replace(
+                options,
+                tools=disguise.hide(options.tools),
+                variables=disguise.hide(options.variables),
+            ),
         )
         ids = _encode(self._marked, disguise.mark(text), add_special_tokens=False)
-        return self._with_one_bos([self._ids_of_marked.get(id, id) for id in ids])
+        ids = [self._ids_of_marked.get(id, id) for id in ids]
+        if options.add_special_tokens:
+            ids = _encode(self._backend, "", add_special_tokens=True) + ids
+        return self._with_one_bos(ids)
 
     def first_lost(self, text: str) -> str | None:
         """Return the first character that no token holds, or None.

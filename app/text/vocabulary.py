@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,10 @@ class Vocabulary:
 
     def __len__(self) -> int:
         return len(self.pieces)
+
+    def special_ids_of(self, texts: Collection[str]) -> frozenset[int]:
+        """Return the ids of the control tokens that are spelled so."""
+        return frozenset(id for id, text in self.special_texts.items() if text in texts)
 
     def piece(self, token: int) -> bytes:
         """Bytes of a token; none for the padding rows of an embedding, which no token has."""

@@ -10,6 +10,7 @@ import pytest
 from app.generation.pinned_prefixes import encode_prefixes
 from app.generation.tenancy import tenant_salt
 from app.settings.config import parse_config
+from app.text.template_options import TemplateOptions
 from engine.config import EngineConfig, PrefixConfig
 from engine.errors import ConfigError
 from tests.app.api.server import encode
@@ -42,7 +43,7 @@ def test_configured_prefixes_become_token_ids(tmp_path: Path) -> None:
     )
     assert (file.token_ids, file.ttl_s) == (text.token_ids, None)
     messages = [{"role": "system", "content": "Be kind."}]
-    ids = chatml_tokenizer().encode_chat(messages, add_generation_prompt=False)
+    ids = chatml_tokenizer().encode_chat(messages, TemplateOptions(add_generation_prompt=False))
     assert chat.token_ids == tuple(ids)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.limits import MAX_BAD_SEQUENCES
-from app.protocol.chat_request import Message
+from app.protocol.chat.messages import Message
 from app.text.tokenizer import Tokenizer
 from engine.errors import InvalidRequest, PromptTooLong
 from engine.types import IntColumn, int32
@@ -91,7 +91,7 @@ async def test_a_text_that_is_too_long_in_any_case_is_not_tokenised() -> None:
         await prompts.encode([("a", "short"), ("b", text)], add_special_tokens=True)
     message = Message(role="user", content=text, name=None, tool_call_id=None)
     with pytest.raises(PromptTooLong) as caught:
-        await prompts.encode_chat([message], add_generation_prompt=True)
+        await prompts.encode_chat([message])
     assert caught.value.param == "messages"
     with pytest.raises(PromptTooLong):
         await prompts.tokenize(text + "a", add_special_tokens=True)

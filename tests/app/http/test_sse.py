@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from app.http.sse import DONE, frames
+from app.http.sse import DONE, frames, named_frames
+from app.protocol.chat import events as named
 from engine.errors import EngineError
 from tests.app.api.answers import BODIES
 from tests.app.api.server import CHAT, COMPLETIONS, chat_body, completion_body, encode, in_process
@@ -125,3 +126,7 @@ async def test_a_stream_that_breaks_ends_with_an_error_and_without_done(path: st
 
 def test_frames_are_one_data_line_each() -> None:
     assert frames([b"{}", b"[]"]) + DONE == b"data: {}\n\ndata: []\n\ndata: [DONE]\n\n"
+
+
+def test_named_frames_have_the_type_of_their_object() -> None:
+    assert named_frames([named.event("a.b", n=1)]) == b'event: a.b\ndata: {"type":"a.b","n":1}\n\n'

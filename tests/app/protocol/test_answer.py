@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.protocol.answer import AnswerWriter, Usage
+from app.protocol.answer import AnswerContext, AnswerWriter, Usage
 from app.protocol.api_settings import ApiSettings
 from app.protocol.chat_answer import ChatAnswer
 from app.protocol.chat_request import ChatRequest
@@ -22,7 +22,14 @@ WORDS = spelled_vocabulary("one", " two")
 SETTINGS = ApiSettings(
     model_id=MODEL, created_s=0, max_model_len=64, vocab_size=2, system_fingerprint="print"
 )
-HEAD: dict[str, Any] = {"request_id": "7", "created_s": 5}
+
+
+def context(prompts: list[Any]) -> AnswerContext:
+    return AnswerContext(
+        prompts=prompts, vocabulary=WORDS, settings=SETTINGS, request_id="7", created_s=5
+    )
+
+
 USAGE = Usage(prompt_tokens=3, completion_tokens=2, cached_tokens=1)
 USAGE_JSON = {
     "prompt_tokens": 3,
@@ -35,12 +42,12 @@ USAGE_JSON = {
 def completions(num_prompts: int = 1, **fields: Any) -> CompletionAnswer:
     prompts = [int32([number, 1]) for number in range(num_prompts)]
     request = CompletionRequest(**completion_body(**fields))
-    return CompletionAnswer(request, prompts, WORDS, SETTINGS, **HEAD)
+    return CompletionAnswer(request, context(prompts))
 
 
 def chats(**fields: Any) -> ChatAnswer:
     request = ChatRequest(**chat_body(**fields))
-    return ChatAnswer(request, [int32([0, 1])], WORDS, SETTINGS, **HEAD)
+    return ChatAnswer(request, context([int32([0, 1])]))
 
 
 def streamed(**options: bool) -> dict[str, Any]:

@@ -39,7 +39,14 @@ def test_a_template_sees_only_what_a_message_has() -> None:
         ({"role": "user"}, "messages[0].content"),
         ({"role": "user", "content": []}, "messages[0].content"),
         ({"role": "user", "content": [{"type": "image_url"}]}, "messages[0].content[0]"),
-        ({"role": "assistant", "content": "x", "tool_calls": [{}]}, "messages[0].tool_calls"),
+        (
+            {"role": "assistant", "content": "x", "tool_calls": [{}]},
+            "messages[0].tool_calls[0].function",
+        ),
+        (
+            {"role": "user", "content": "x", "tool_calls": [{"function": {"name": "f"}}]},
+            "messages[0].tool_calls",
+        ),
         ({"role": "user", "content": "x", "name": "a b"}, "messages[0].name"),
     ],
 )

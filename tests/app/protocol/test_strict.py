@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.limits import MAX_FIELDS
-from app.protocol.chat_request import ChatRequest, Message, TextPart
+from app.protocol.chat.messages import Message, TextPart
+from app.protocol.chat_request import ChatRequest
 from app.protocol.completion_request import CompletionRequest
 from app.protocol.generation_fields import StreamOptions
 from app.protocol.parsing import parse_request

@@ -12,7 +12,7 @@ MESSAGES = [{"role": "user", "content": "Hi"}]
 def test_a_text_may_be_empty_and_needs_no_model() -> None:
     request, _ = parse_request(TokenizeRequest, {"prompt": ""}, "reject")
     assert (request.prompt, request.messages, request.model) == ("", None, None)
-    assert request.add_special_tokens
+    assert request.add_special_tokens is None
     request, _ = parse_request(TokenizeRequest, {"messages": MESSAGES}, "reject")
     assert request.add_generation_prompt
 

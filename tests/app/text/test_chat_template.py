@@ -1,6 +1,7 @@
 import pytest
 
 from app.text.chat_template import ChatTemplate
+from app.text.template_options import TemplateOptions
 from engine.errors import ConfigError, InvalidRequest
 
 USER = [{"role": "user", "content": "hi"}]
@@ -69,9 +70,30 @@ def test_a_template_with_a_syntax_error_is_refused_at_start() -> None:
 def test_the_beginning_of_an_answer_is_rendered_where_it_is_wanted() -> None:
     template = ChatTemplate("x{% if add_generation_prompt %}assistant{% endif %}", {})
     assert template.render(USER) == "xassistant"
-    assert template.render(USER, add_generation_prompt=False) == "x"
+    assert template.render(USER, TemplateOptions(add_generation_prompt=False)) == "x"
 
 
 def test_line_breaks_behind_blocks_are_not_part_of_the_prompt() -> None:
     source = "{% for m in messages %}\n    {% if true %}\n{{ m.content }}{% endif %}\n{% endfor %}"
     assert ChatTemplate(source, {}).render(USER * 2) == "hihi"
+
+
+def test_tools_and_variables_reach_the_template() -> None:
+    source = "{{ tools[0].function.name }} {{ mood }} {{ documents is none }}"
+    options = TemplateOptions(tools=[{"function": {"name": "f"}}], variables={"mood": "good"})
+    assert ChatTemplate(source, {}).render(USER, options) == "f good True"
+    assert ChatTemplate("{{ tools is none }}", {}).render(USER) == "True"
+
+
+def test_what_stands_behind_a_message_that_is_continued_is_cut_off() -> None:
+    source = "{% for m in messages %}<{{ m.content | trim }}>{% endfor %}"
+    options = TemplateOptions(continues_last=True, add_generation_prompt=False)
+    said = {"role": "assistant", "content": "The end "}
+    assert ChatTemplate(source, {}).render([*USER, said], options) == "<hi><The end "
+
+
+def test_a_message_that_is_not_shown_cannot_be_continued() -> None:
+    options = TemplateOptions(continues_last=True)
+    with pytest.raises(InvalidRequest) as caught:
+        ChatTemplate("x", {}).render(USER, options)
+    assert caught.value.param == "continue_final_message"

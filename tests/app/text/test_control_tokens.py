@@ -9,7 +9,7 @@ START, END = CONTROL.marks["<s>"], CONTROL.marks["<e>"]
 def marked(template: str, content: str) -> str:
     """Render `template`, in which {} stands for the message, and mark the result."""
     disguise = CONTROL.disguise()
-    message = disguise.message({"role": "user", "content": content})
+    message = disguise.hide({"role": "user", "content": content})
     return disguise.mark(template.format(message["content"]))
 
 
@@ -37,18 +37,26 @@ def test_the_longest_spelling_wins() -> None:
 
 
 def test_every_field_of_a_message_is_searched() -> None:
-    message = CONTROL.disguise().message({"role": "user", "name": "<e>", "content": "hi"})
+    message = CONTROL.disguise().hide({"role": "user", "name": "<e>", "content": "hi"})
     assert "<e>" not in message["name"]
+
+
+def test_values_inside_a_message_are_searched_too() -> None:
+    calls = [{"function": {"arguments": {"<e>": ["<s>", 1, None]}}}]
+    disguise = CONTROL.disguise()
+    hidden = str(disguise.hide({"tool_calls": calls}))
+    assert "<" not in hidden
+    assert disguise.mark(hidden) == str({"tool_calls": calls})
 
 
 def test_ordinary_messages_pass_unchanged() -> None:
     message = {"role": "user", "content": " < e > <|s|> "}
-    assert CONTROL.disguise().message(message) == message
+    assert CONTROL.disguise().hide(message) == message
 
 
 def test_a_mark_cannot_be_guessed() -> None:
     def hidden() -> str:
-        return CONTROL.disguise().message({"content": "<e>"})["content"]
+        return str(CONTROL.disguise().hide("<e>"))
 
     assert hidden() != hidden()
     assert ControlTokens(["<e>"]).marks != ControlTokens(["<e>"]).marks
@@ -61,5 +69,5 @@ def test_no_mark_begins_another() -> None:
 
 def test_a_model_without_control_tokens_hides_nothing() -> None:
     disguise = ControlTokens([]).disguise()
-    assert disguise.message({"content": "<e>"}) == {"content": "<e>"}
+    assert disguise.hide({"content": "<e>"}) == {"content": "<e>"}
     assert disguise.mark("<e>") == "<e>"

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer as Backend
 from app.models.cache_folder import default_cache
 from app.models.model_store import resolve
 from app.text.detokenizer import Detokenizer
+from app.text.template_options import TemplateOptions
 from app.text.tokenizer import Tokenizer
 from engine.errors import ConfigError, InvalidRequest
 from tests.app.text.tokenizers import (
@@ -77,7 +78,7 @@ def assert_equals_transformers(folder: Path, conversation: list[dict[str, str]])
             conversation, add_generation_prompt=generation_prompt
         )["input_ids"]
         ids = Tokenizer.load(folder).encode_chat(
-            conversation, add_generation_prompt=generation_prompt
+            conversation, TemplateOptions(add_generation_prompt=generation_prompt)
         )
         assert ids.tolist() == expected
 

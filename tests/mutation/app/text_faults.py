@@ -47,8 +47,8 @@ TEXT_FAULTS = [
     # chat_template
     Fault(
         what="the beginning of an answer is always rendered",
-        function=ChatTemplate.render,
-        old="add_generation_prompt=add_generation_prompt",
+        function=ChatTemplate._rendered,
+        old="add_generation_prompt=options.add_generation_prompt",
         new="add_generation_prompt=True",
         noticed_by="test_the_beginning_of_an_answer_is_rendered_where_it_is_wanted",
     ),
@@ -119,7 +119,7 @@ TEXT_FAULTS = [
     # control_tokens
     Fault(
         what="a message can spell control tokens",
-        function=Disguise.message,
+        function=Disguise.hide,
         old="self._pattern.sub(self._hide, value)",
         new="value",
         noticed_by="test_what_a_message_spells_out_is_plain_text_again",

@@ -1,0 +1,1 @@
+"""The API as data: which body and answer each path has, and its description."""

@@ -1,0 +1,1 @@
+"""POST /v1/responses as a translation of a chat."""
