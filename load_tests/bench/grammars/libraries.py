@@ -77,7 +77,8 @@ class XGrammar:
         from transformers import PreTrainedTokenizerFast
 
         self._library = xgrammar
-        self._tokenizer = PreTrainedTokenizerFast(tokenizer_file=_as_file(tokenizer))
+        make: Any = PreTrainedTokenizerFast
+        self._tokenizer = make(tokenizer_file=_as_file(tokenizer))
         info = xgrammar.TokenizerInfo.from_huggingface(self._tokenizer, stop_token_ids=[end_id])
         self._compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
         self._vocab_size = info.vocab_size
@@ -111,7 +112,8 @@ class _XFollower:
     def mask(self) -> NDArray[np.uint8]:
         self._bits.fill_(-1)
         self._matcher.fill_next_token_bitmask(self._bits)
-        return self._bits.numpy()[0].view(np.uint8)
+        bits: NDArray[np.uint8] = self._bits.numpy()[0].view(np.uint8)
+        return bits
 
     def take(self, token: int) -> None:
         self._matcher.accept_token(token)

@@ -187,7 +187,8 @@ def test_common_rules_are_recorded_at_the_start(tiny: TinyModel) -> None:
     runtime = Replayer()
     engine = Run(tiny, load=loader(runtime), max_num_seqs=16)
     num_common = runtime.num_captures
-    for index, rule in enumerate(({"presence_penalty": 1.0}, {"logit_bias": ((4, 1.0),)})):
+    rules: list[dict[str, Any]] = [{"presence_penalty": 1.0}, {"logit_bias": ((4, 1.0),)}]
+    for index, rule in enumerate(rules):
         engine.add(index, _PROMPTS[0], replace(_GREEDY, num_logprobs=index, **rule))
         engine.drain()
     assert runtime.num_captures == num_common
