@@ -12,6 +12,7 @@ from engine.types import (
     FinishReason,
     IntColumn,
     PinnedPrefix,
+    RequestEvents,
     StepOutput,
     StepResult,
     StepStats,
@@ -116,6 +117,7 @@ class OutputBuilder:
         stats: StepStats,
         pinned: tuple[PinnedPrefix, ...] | None = None,
         prefix_marks: bytes | None = None,
+        events: RequestEvents | None = None,
     ) -> StepOutput:
         """Return the columns and start anew."""
         # columns that are empty stay so; the others get a value for every item
@@ -148,6 +150,7 @@ class OutputBuilder:
             beam_top_counts=self._beam_top_counts,
             beam_top_tokens=self._beam_top_tokens,
             beam_top_logprobs=self._beam_top_logprobs,
+            events=events,
         )
         self._clear()
         return output

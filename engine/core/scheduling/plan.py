@@ -23,7 +23,7 @@ class _Pairs:
         self.second.append(second)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(eq=False, slots=True, kw_only=True)
 class PlannedStep:
     """What the planner has decided for one step.
 
@@ -34,6 +34,8 @@ class PlannedStep:
         num_recomputed, num_swapped_out: groups that were preempted, by kind.
         num_cached_tokens: tokens of groups that enter the batch, found in the prefix cache.
         num_restored_tokens: those of them that come from the swap space.
+        num_prompt_tokens, num_prompt_cached, num_recomputed_tokens: see `WorkCounts`, of this step.
+        prefill_ends: groups whose prefill this step ends.
         dropped: ids of requests whose results are worthless, for they come from spoiled blocks.
     """
 
@@ -44,6 +46,10 @@ class PlannedStep:
     num_swapped_out: int
     num_cached_tokens: int
     num_restored_tokens: int = 0
+    num_prompt_tokens: int = 0
+    num_prompt_cached: int = 0
+    num_recomputed_tokens: int = 0
+    prefill_ends: list[SequenceGroup] = field(default_factory=list)
     dropped: set[int] = field(default_factory=set)
 
 
@@ -68,6 +74,10 @@ class PlanBuilder:
         self._num_swapped_out = 0
         self._num_cached_tokens = 0
         self._num_restored_tokens = 0
+        self._num_prompt_tokens = 0
+        self._num_prompt_cached = 0
+        self._num_recomputed_tokens = 0
+        self._prefill_ends: list[SequenceGroup] = []
         self._admissions: list[RowAdmission] = []
         # by (row, index) and by row: a device writes all at once, so nothing may be written twice
         self._appends: dict[tuple[int, int], int] = {}
@@ -137,6 +147,19 @@ class PlanBuilder:
         self._num_cached_tokens += num_tokens
         self._num_restored_tokens += num_restored
 
+    def count_prompt(self, num_tokens: int, num_cached: int) -> None:
+        """Count the prompt of a request that enters for the first time."""
+        self._num_prompt_tokens += num_tokens
+        self._num_prompt_cached += num_cached
+
+    def count_again(self, num_tokens: int) -> None:
+        """Count tokens that have been computed before and are now once more."""
+        self._num_recomputed_tokens += num_tokens
+
+    def end_prefill(self, group: SequenceGroup) -> None:
+        """Note that all known tokens of a group are planned with this step."""
+        self._prefill_ends.append(group)
+
     def decode(self, sequences: list[Member]) -> None:
         """Feed the last token of each one's row and sample the next."""
         self._decodes += sequences
@@ -176,6 +199,10 @@ class PlanBuilder:
             num_swapped_out=self._num_swapped_out,
             num_cached_tokens=self._num_cached_tokens,
             num_restored_tokens=self._num_restored_tokens,
+            num_prompt_tokens=self._num_prompt_tokens,
+            num_prompt_cached=self._num_prompt_cached,
+            num_recomputed_tokens=self._num_recomputed_tokens,
+            prefill_ends=self._prefill_ends,
         )
 
     @property
