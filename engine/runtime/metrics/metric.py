@@ -42,7 +42,7 @@ class Metric:
     """One metric of the table.
 
     Attributes:
-        name: without `PREFIX` and, for counters, without the `_total` that is shown.
+        name: without `PREFIX`.
         doc: the meaning, in one line of Markdown.
         labels: names, beside `model_name` and `replica`.
         bounds: of the buckets of a histogram, increasing; one without an end is added.
@@ -57,12 +57,12 @@ class Metric:
     @property
     def shown_name(self) -> str:
         """The name as it is scraped."""
-        return f"{PREFIX}{self.name}" + ("_total" if self.kind is Kind.COUNTER else "")
+        return f"{PREFIX}{self.name}"
 
 
 def counter(name: str, doc: str, *labels: str) -> Metric:
-    """Declare a metric that only grows."""
-    return Metric(name=name, kind=Kind.COUNTER, doc=doc, labels=labels)
+    """Declare a metric that only grows; its name gets the `_total` that Prometheus wants."""
+    return Metric(name=f"{name}_total", kind=Kind.COUNTER, doc=doc, labels=labels)
 
 
 def gauge(name: str, doc: str, *labels: str) -> Metric:

@@ -28,7 +28,21 @@ class Series:
     counts: IntColumn = field(default_factory=int64)
 
 
-SERIES = Codec(list[Series])
+_SERIES = Codec(list[Series])
+
+
+def encode_series(series: list[Series]) -> bytes:
+    """Write series for another process."""
+    return _SERIES.encode(series)
+
+
+def decode_series(data: bytes) -> list[Series]:
+    """Read what `encode_series` wrote.
+
+    Raises:
+        InvariantViolated: if the bytes are something else.
+    """
+    return _SERIES.decode(data)
 
 
 @dataclass(slots=True)

@@ -45,6 +45,7 @@ class CheckedEngine:
         self.stats = StepStats(usage=_empty(setting))
         self.pins = ExpectedPins(setting.capacity.block_size, setting.pinned_blocks)
         self.events = ExpectedEvents()
+        self.outputs: list[StepOutput] = []
         self._now_s = 0
         self._quiet_steps = 0
         self._num_plans = 0
@@ -156,6 +157,7 @@ class CheckedEngine:
         for item in items:
             self._take_item(*item)
         self.events.check(output)
+        self.outputs.append(output)
         if output.pinned is not None:
             self.pins.check(output.pinned)
         self._check_progress(output)
