@@ -32,6 +32,7 @@ OTHER_KIND = {"model", "pinned_prefixes"}
 ONLY_APPLICATION = {
     "revision", "served_model_name", "stream_interval_ms", "cache_folder", "unknown_parameters",
     "api_keys_file", "cors_origins", "flight_recorder", "limits", "drain_s", "start_wait_s",
+    "operator_keys_file", "access_log", "metrics", "tracing",
 }  # fmt: skip
 # what a user cannot set
 ONLY_ENGINE = {"model_path", "scheduler", "eos_token_ids", "clips_context", "run_ahead", "graphs"}
