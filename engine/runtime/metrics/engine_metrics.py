@@ -34,6 +34,7 @@ from engine.types import (
     PROMPT_CHOICE,
     EventKind,
     FinishReason,
+    Request,
     RequestEvents,
     StepOutput,
     StepStats,
@@ -57,15 +58,18 @@ class EngineMetrics:
         self._gaps = TokenGaps(self.store)
         self._stats = stats
         self._own: set[int] = set()
+        self._num_own_tokens = 0
         self._had_gang = False
         self._last_step_s = 0.0
         for metric, values in _KNOWN_LABELS.items():
             for value in values:
                 self.store.add(metric, 0, value)
 
-    def own_request(self, request_id: int) -> None:
+    def own_request(self, request: Request) -> None:
         """Note a request of the replica itself: a first token, a prefix."""
-        self._own.add(request_id)
+        self._own.add(request.request_id)
+        if request.pin is None:
+            self._num_own_tokens += len(request.prompt)
 
     def observe(self, output: StepOutput, now_s: float) -> None:
         """Take in an output.
@@ -106,6 +110,7 @@ class EngineMetrics:
         self._times.clear()
         self._gaps.clear()
         self._own.clear()
+        self._num_own_tokens = 0
 
     def lost_client(self, reason: str) -> None:
         """Count an ingress that was given up."""
@@ -137,7 +142,10 @@ class EngineMetrics:
         if work != was:
             num_cached = work.num_prompt_cached - was.num_prompt_cached
             num_prompt = work.num_prompt_tokens - was.num_prompt_tokens
-            add(PROMPT_TOKENS, num_prompt - num_cached, "computed")
+            # nobody else is served before a first token
+            num_own = min(self._num_own_tokens, num_prompt - num_cached)
+            self._num_own_tokens -= num_own
+            add(PROMPT_TOKENS, num_prompt - num_cached - num_own, "computed")
             add(PROMPT_TOKENS, num_cached, "cached")
             add(RECOMPUTED_TOKENS, work.num_recomputed_tokens - was.num_recomputed_tokens)
             add(FORKS, work.num_forks - was.num_forks)

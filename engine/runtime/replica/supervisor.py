@@ -168,7 +168,7 @@ class Supervisor:
             verdict = Verdict(replica=self._replica, refusal=refusal_of(error))
         else:
             if is_own or request.pin is not None:
-                self._metrics.own_request(request.request_id)
+                self._metrics.own_request(request)
             self._accept(client, request, data)
             verdict = Verdict(replica=self._replica)
         return VERDICTS.encode(verdict)

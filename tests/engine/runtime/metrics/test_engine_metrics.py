@@ -7,7 +7,15 @@ import pytest
 from engine.runtime.metrics.engine_metrics import KV_USES, EngineMetrics
 from engine.runtime.metrics.metric_store import Series
 from engine.runtime.outputs import idle_stats
-from engine.types import Capacity, EventKind, FinishReason, StepOutput
+from engine.types import (
+    Capacity,
+    EventKind,
+    FinishReason,
+    Request,
+    SamplingParams,
+    StepOutput,
+    int32,
+)
 from tests.engine.core.harness.checked_engine import CheckedEngine
 from tests.engine.core.harness.workload import run_workload
 from tests.fakes.engine_handle import STATS, tokens_output
@@ -34,7 +42,7 @@ def measured(checked: CheckedEngine) -> tuple[dict[tuple[str, ...], float], dict
     metrics = EngineMetrics(idle_stats(checked.setting.capacity))
     for request in checked.requests:
         if request.pin is not None:
-            metrics.own_request(request.request_id)
+            metrics.own_request(request)
     for number, output in enumerate(checked.outputs):
         metrics.observe(output, float(number))
         metrics.set_gauges()
@@ -132,9 +140,15 @@ def test_a_choice_that_was_away_has_a_gap_of_its_own() -> None:
 
 def test_what_the_replica_asks_for_itself_counts_not() -> None:
     metrics = make_metrics()
-    metrics.own_request(1)
-    metrics.observe(output((1, 5, LENGTH), (2, 5, LENGTH)), 1.0)
+    own = Request(request_id=1, prompt=int32([1, 2]), sampling=SamplingParams(max_tokens=1))
+    metrics.own_request(own)
+    work = replace(STATS.work, num_prompt_tokens=2)
+    metrics.observe(output(stats=replace(STATS, work=work)), 0.0)
+    work = replace(STATS.work, num_prompt_tokens=7)
+    rows = (1, 5, LENGTH), (2, 5, LENGTH)
+    metrics.observe(output(*rows, stats=replace(STATS, work=work)), 1.0)
     found = values(metrics.store.series())
+    assert found["prompt_tokens_total", "computed"] == 5
     assert found["generated_tokens_total",] == 1
     assert found["choices_total", "length"] == 1
 
