@@ -41,8 +41,9 @@ fmt: $(VENV)/.installed-dev  ## format, and fix what the linter can fix
 	$(call timed,fixing,$(BIN)/ruff check --fix --exit-zero --quiet .)
 	$(call timed,formatting,$(BIN)/ruff format .)
 
-docs: $(VENV)/.installed-dev  ## write docs/configuration.md from the code
+docs: $(VENV)/.installed-dev  ## write the generated pages of docs/, the board and the alerts from the code
 	$(call timed,writing docs/configuration.md,$(BIN)/python -m app.settings.reference >docs/configuration.md)
+	$(call timed,writing docs/metrics.md and deploy/,$(BIN)/python -m app.telemetry.board.reference)
 
 bench: $(VENV)/.installed-dev  ## measure (ARGS="COMMAND ..." for load_tests; without it they are listed)
 	$(call timed,measuring,eval "$$($(BIN)/python -m app.command environment)" && $(BIN)/python -m load_tests $(or $(ARGS),--help))

@@ -32,7 +32,7 @@ from app.serve.startup import config_errors_without_traceback
 from app.settings.config import DEFAULT_STREAM_INTERVAL_MS, AppConfig, parse_config
 from app.settings.sampling_defaults import read_sampling_defaults
 from app.telemetry.telemetry import Telemetry, TelemetryOptions
-from app.telemetry.tracing_options import TracingOptions, check_exporter
+from app.telemetry.traces.tracing_options import TracingOptions, check_exporter
 from app.text.tokenizer import Tokenizer
 from engine.config import EngineConfig, ResumeConfig
 from engine.errors import ConfigError

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from app.telemetry.access_log import AccessLog
 from app.telemetry.exposition import Scraped, to_text
 from app.telemetry.ingress_metrics import IngressMetrics
-from app.telemetry.ingress_table import INFO, SCRAPE_MISSING
+from app.telemetry.ingress_table import INFO, SCRAPE_MISSING, SPANS_DROPPED
 from app.telemetry.log_level import LogLevel
 from app.telemetry.recorded_app import Sink
-from app.telemetry.tracing_options import TracingOptions
+from app.telemetry.traces.tracing_options import TracingOptions
 from app.telemetry.vllm_names import vllm_families
 from engine.runtime.metrics.metric_store import Series, decode_series, encode_series
 
 if TYPE_CHECKING:
-    from app.telemetry.tracer import Tracer
+    from app.telemetry.traces.tracer import Tracer
 
 ROLES = ("engine", "ingress")
 
@@ -54,13 +54,6 @@ class TelemetryOptions:
     info: tuple[str, ...] = ()
 
 
-def _tracer(options: TracingOptions, replica: str) -> "Tracer":
-    # OpenTelemetry's exporter is an extra
-    from app.telemetry.tracer import Tracer
-
-    return Tracer(options, replica=replica)
-
-
 class Telemetry:
     """The metrics of one ingress, and the way to those of all replicas."""
 
@@ -79,9 +72,11 @@ class Telemetry:
             gather: asks all other replicas for their series.
             set_levels: see `set_log_level`, for all other replicas.
         """
+        self._options = options
+        self._replica = replica
         self.metrics = IngressMetrics()
         self.log_level = LogLevel()
-        self._tracer = None if options.tracing is None else _tracer(options.tracing, replica)
+        self._tracer = self._make_tracer()
         sinks: list[Sink] = [self.metrics.take]
         if self._tracer is not None:
             sinks.append(self._tracer.take)
@@ -90,8 +85,6 @@ class Telemetry:
         self.sinks = tuple(sinks)
         if options.info:
             self.metrics.store.set(INFO, 1, *options.info)
-        self._options = options
-        self._replica = replica
         self._gather = gather
         self._set_levels = set_levels
 
@@ -121,6 +114,19 @@ class Telemetry:
         self.log_level.reset()
         if self._tracer is not None:
             self._tracer.close()
+
+    def _make_tracer(self) -> "Tracer | None":
+        if self._options.tracing is None:
+            return None
+        # OpenTelemetry's exporter is an extra
+        from app.telemetry.traces.tracer import Tracer
+
+        store = self.metrics.store
+        return Tracer(
+            self._options.tracing,
+            replica=self._replica,
+            on_dropped=lambda count: store.add(SPANS_DROPPED, count),
+        )
 
     def _text(self, scraped: Scraped) -> bytes:
         name = self._options.model_name

@@ -1,5 +1,7 @@
 """Hands the spans of chosen requests to OpenTelemetry."""
 
+from collections.abc import Callable
+
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
@@ -16,10 +18,10 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from app.telemetry.request_record import RequestRecord
-from app.telemetry.span_tree import SpanNode, span_tree
-from app.telemetry.trace_choice import TraceChoice
-from app.telemetry.trace_files import exporter_of
-from app.telemetry.tracing_options import TracingOptions
+from app.telemetry.traces.span_tree import SpanNode, span_tree
+from app.telemetry.traces.trace_choice import TraceChoice
+from app.telemetry.traces.trace_files import CountedExporter, exporter_of
+from app.telemetry.traces.tracing_options import TracingOptions
 
 _SCHEMA = "https://opentelemetry.io/schemas/gen-ai/1.42.0"
 
@@ -28,12 +30,18 @@ class Tracer:
     """Makes spans of requests that are over. A provider of its own: Serve has one, too."""
 
     def __init__(
-        self, options: TracingOptions, *, replica: str, exporter: SpanExporter | None = None
+        self,
+        options: TracingOptions,
+        *,
+        replica: str,
+        on_dropped: Callable[[int], None] = lambda count: None,
+        exporter: SpanExporter | None = None,
     ) -> None:
         """Begin.
 
         Args:
             replica: tag of the ingress.
+            on_dropped: called, by another thread, with how many spans could not be handed on.
             exporter: instead of the one that the options name.
         """
         names = {"service.name": "pagoda", "service.instance.id": replica}
@@ -42,7 +50,7 @@ class Tracer:
         self._provider = TracerProvider(resource=Resource(names, _SCHEMA), shutdown_on_exit=False)
         # its queue is bounded: what a dead collector does not take is dropped
         exporter = exporter or exporter_of(options, replica)
-        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._provider.add_span_processor(BatchSpanProcessor(CountedExporter(exporter, on_dropped)))
         self._tracer = self._provider.get_tracer("pagoda", schema_url=_SCHEMA)
         self._propagator = TraceContextTextMapPropagator()
 

@@ -1,4 +1,4 @@
-from app.telemetry.span_tree import SpanNode, span_tree
+from app.telemetry.traces.span_tree import SpanNode, span_tree
 from engine.types import EventKind
 from tests.app.telemetry.records import ended
 

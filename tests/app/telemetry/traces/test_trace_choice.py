@@ -1,7 +1,7 @@
 import pytest
 
-from app.telemetry import trace_choice
-from app.telemetry.trace_choice import TraceChoice
+from app.telemetry.traces import trace_choice
+from app.telemetry.traces.trace_choice import TraceChoice
 from tests.app.telemetry.records import ended
 
 

@@ -11,8 +11,8 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from app.telemetry.request_record import RequestRecord
-from app.telemetry.tracer import Tracer
-from app.telemetry.tracing_options import TracingOptions
+from app.telemetry.traces.tracer import Tracer
+from app.telemetry.traces.tracing_options import TracingOptions
 from engine.types import EventKind
 from tests.app.telemetry.records import ended
 
@@ -162,13 +162,16 @@ def test_files_have_otlp_in_json(tmp_path: Path) -> None:
 
 
 def test_a_full_file_takes_no_more(tmp_path: Path) -> None:
-    from app.telemetry.trace_files import FileExporter
+    from app.telemetry.traces.trace_files import FileExporter
 
     settings = options(str(tmp_path / "a"), protocol="file")
     full = FileExporter(tmp_path / "full.jsonl", max_bytes=10)
-    tracer = Tracer(settings, replica="r", exporter=full)
+    dropped: list[int] = []
+    tracer = Tracer(settings, replica="r", on_dropped=dropped.append, exporter=full)
     tracer.take(ended())
     tracer.close()
+    # the request, its body and its submission
+    assert sum(dropped) == 3
     assert (tmp_path / "full.jsonl").read_bytes() == b""
 
 
