@@ -23,7 +23,7 @@ from engine.types import EventKind
 ChoiceUpdate = tuple[int, TextDelta | BeamProgress]
 
 
-# what is told of each candidate: its index, new tokens, and its reason to end or None
+# called for each candidate with its index, new tokens, and its reason to end or None
 Note = Callable[[int, int, str | None], None]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from ray.util.metrics import Counter, Gauge
 
-from engine.runtime.metrics.metric import Kind, Metric
+from engine.runtime.metrics.metric import Metric, MetricKind
 from engine.runtime.metrics.metric_store import Labels, Series
 
 # a gauge that is not set vanishes after two of Ray's reports
@@ -29,7 +29,9 @@ class RayMirror:
             series: called for what there is now.
             replica: tag, a label of everything.
         """
-        self._metrics = {each.name: each for each in metrics if each.kind is not Kind.HISTOGRAM}
+        self._metrics = {
+            each.name: each for each in metrics if each.kind is not MetricKind.HISTOGRAM
+        }
         self._series = series
         self._tags = {"engine_or_ingress": replica}
         self._gauges: dict[str, Gauge] = {}
@@ -49,7 +51,7 @@ class RayMirror:
             if metric is None:
                 continue
             tags = self._tags | dict(zip(metric.labels, each.labels, strict=True))
-            if metric.kind is Kind.GAUGE:
+            if metric.kind is MetricKind.GAUGE:
                 self._gauge(metric).set(each.value, tags)
             else:
                 self._grow(metric, each, tags)

@@ -15,7 +15,7 @@ from prometheus_client.utils import floatToGoString
 
 from app.telemetry.ingress_table import INGRESS_METRICS
 from engine.runtime.metrics.engine_table import ENGINE_METRICS
-from engine.runtime.metrics.metric import PREFIX, Kind, Metric
+from engine.runtime.metrics.metric import PREFIX, Metric, MetricKind
 from engine.runtime.metrics.metric_store import Series
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -67,9 +67,9 @@ def _family(metric: Metric, model_name: str, found: list[tuple[str, Series]]) ->
 def make_family(name: str, metric: Metric, labels: Sequence[str]) -> Family:
     """Make an empty family under a name of its own."""
     kinds = {
-        Kind.COUNTER: CounterMetricFamily,
-        Kind.GAUGE: GaugeMetricFamily,
-        Kind.HISTOGRAM: HistogramMetricFamily,
+        MetricKind.COUNTER: CounterMetricFamily,
+        MetricKind.GAUGE: GaugeMetricFamily,
+        MetricKind.HISTOGRAM: HistogramMetricFamily,
     }
     family: Family = kinds[metric.kind](name, metric.doc, labels=labels)
     return family

@@ -12,7 +12,7 @@ from engine.core.scheduling.preemption import Preemption
 from engine.types import StepOutput
 
 
-class Clock:
+class EngineClock:
     """The machine's monotonic clock, and what it has to do with Unix time.
 
     Attributes:
@@ -42,7 +42,7 @@ class Engine:
         block_manager: BlockManager | None = None,
         preemption: Preemption | None = None,
         gate: AdmissionGate | None = None,
-        clock: Clock | None = None,
+        clock: EngineClock | None = None,
     ) -> None:
         """Make a scheduler for what the executor can hold.
 

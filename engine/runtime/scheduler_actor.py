@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 
 from engine.config import SchedulerConfig
-from engine.core.engine import Clock, Engine
+from engine.core.engine import Engine, EngineClock
 from engine.errors import EngineError
 from engine.executor.channel import Channel, ChannelClosed, connect
 from engine.executor.gang import GangExecutor
@@ -63,7 +63,7 @@ class SchedulerActor:
             step_deadline_s=self._step_deadline_s,
         )
         channel = connect(replica_path)
-        clock = Clock()
+        clock = EngineClock()
         engine = Engine(self._config, executor, clock=clock)
         loop = EngineLoop(engine, channel, capacity, clock.now_s)
         # all objects of now live as long as the process: the garbage collector need not visit them

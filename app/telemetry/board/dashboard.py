@@ -12,7 +12,7 @@ _WIDTH, _HEIGHT, _COLUMNS = 8, 8, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
+class Chart:
     """One panel.
 
     Attributes:
@@ -30,7 +30,7 @@ class Panel:
 
 
 def rate(name: str, by: str = "", where: str = "") -> str:
-    """Growth of a counter in a second, of all that is chosen."""
+    """What a counter gains in a second, of all that is chosen."""
     labels = f"{CHOSEN}, {where}" if where else CHOSEN
     total = f"sum by ({by})" if by else "sum"
     return f"{total} (rate(pagoda_{name}{{{labels}}}[{_WINDOW}]))"
@@ -67,100 +67,100 @@ def mean(name: str) -> str:
 
 
 # row -> its panels
-ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
+ROWS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
     ("Now", (
-        Panel(title="Replicas ready", todo="Fewer than there should be: look for gang_lost and "
+        Chart(title="Replicas ready", todo="Fewer than there should be: look for gang_lost and "
               "replica_lost in the log.", lines=((now("ready"), "ready"),)),
-        Panel(title="Requests", todo="Rising errors: see outcomes below.", unit="reqps",
+        Chart(title="Requests", todo="Rising errors: see outcomes below.", unit="reqps",
               lines=((rate("requests_total", "api"), "{{api}}"),)),
-        Panel(title="Output tokens", todo="Falling with a queue: see the row on time.",
+        Chart(title="Output tokens", todo="Falling with a queue: see the row on time.",
               lines=((rate("generated_tokens_total"), "tokens/s"),)),
     )),
     ("What users feel", (
-        Panel(title="Time to first token", todo="High with a queue: add replicas; high without: "
+        Chart(title="Time to first token", todo="High with a queue: add replicas; high without: "
               "prompts are long, or max_num_batched_tokens is small.", unit="s",
               lines=quantiles("time_to_first_token_seconds")),
-        Panel(title="Between tokens", todo="High: set inter_token_latency_ms, or lower "
+        Chart(title="Between tokens", todo="High: set inter_token_latency_ms, or lower "
               "max_num_batched_tokens.", unit="s", lines=quantiles("inter_token_seconds")),
-        Panel(title="Whole requests", todo="Compare with the lengths of answers below.", unit="s",
+        Chart(title="Whole requests", todo="Compare with the lengths of answers below.", unit="s",
               lines=quantiles("e2e_seconds")),
-        Panel(title="Outcomes", todo="error: the log says why; overloaded: add replicas; "
+        Chart(title="Outcomes", todo="error: the log says why; overloaded: add replicas; "
               "disconnect: clients wait too long.", unit="reqps", is_stacked=True,
               lines=((rate("requests_total", "outcome"), "{{outcome}}"),)),
-        Panel(title="Answers by status", todo="429 and 503 are refusals: clients try again.",
+        Chart(title="Answers by status", todo="429 and 503 are refusals: clients try again.",
               unit="reqps", is_stacked=True,
               lines=((rate("http_requests_total", "code"), "{{code}}"),)),
     )),
     ("Where time goes", (
-        Panel(title="A request's time, mean", todo="queue: add replicas; preempted: add KV cache "
+        Chart(title="A request's time, mean", todo="queue: add replicas; preempted: add KV cache "
               "or lower max_num_seqs.", unit="s", is_stacked=True,
               lines=tuple((mean(f"{part}_seconds"), part)
                           for part in ("queue", "prefill", "decode", "preempted"))),
-        Panel(title="Queue", todo="Grows without end: more arrives than is served.", unit="s",
+        Chart(title="Queue", todo="Grows without end: more arrives than is served.", unit="s",
               lines=(*quantiles("queue_seconds"), (now("oldest_seconds", "state", total="max"),
                                                    "oldest {{state}}"))),
-        Panel(title="Steps", todo="Slow steps of few tokens: another process takes the device.",
+        Chart(title="Steps", todo="Slow steps of few tokens: another process takes the device.",
               unit="s", lines=quantiles("step_seconds")),
     )),
     ("KV cache", (
-        Panel(title="Slots by use", todo="Much internal or reserved: the memory policy wastes it; "
+        Chart(title="Slots by use", todo="Much internal or reserved: the memory policy wastes it; "
               "little free with a queue: the cache is too small.", is_stacked=True,
               lines=((now("kv_slots", "use"), "{{use}}"), (now("kv_capacity_slots"), "capacity"))),
-        Panel(title="Saved by sharing", todo="Slots that n, beams and prefixes did not need.",
+        Chart(title="Saved by sharing", todo="Slots that n, beams and prefixes did not need.",
               lines=((now("kv_shared_saving_slots"), "slots"),)),
-        Panel(title="Prompt tokens from the cache", todo="Low with prompts that begin alike: see "
+        Chart(title="Prompt tokens from the cache", todo="Low with prompts that begin alike: see "
               "evictions.", unit="percentunit",
               lines=((ratio(rate("prompt_tokens_total", where='source="cached"'),
                             rate("prompt_tokens_total")), "hit rate"),)),
-        Panel(title="Evictions and swaps", todo="Many: the cache is too small for its prefixes.",
+        Chart(title="Evictions and swaps", todo="Many: the cache is too small for its prefixes.",
               lines=((rate("evicted_blocks_total"), "evicted"),
                      (rate("swap_blocks_total", "direction"), "swapped {{direction}}"))),
-        Panel(title="Usage", todo="Near 1 with a queue: add KV cache or replicas.",
+        Chart(title="Usage", todo="Near 1 with a queue: add KV cache or replicas.",
               unit="percentunit", lines=((now("kv_usage_ratio", "replica", total="max"),
                                           "{{replica}}"),)),
     )),
     ("Scheduler", (
-        Panel(title="Requests by state", todo="waiting grows: see the queue.", is_stacked=True,
+        Chart(title="Requests by state", todo="waiting grows: see the queue.", is_stacked=True,
               lines=((now("requests", "state"), "{{state}}"),)),
-        Panel(title="Steps by kind", todo="Few mixed steps with a queue: the token budget is full.",
+        Chart(title="Steps by kind", todo="Few mixed steps with a queue: the token budget is full.",
               lines=((rate("steps_total", "kind"), "{{kind}}"),)),
-        Panel(title="Tokens of a step", todo="Small batches: there is little to do, or little "
+        Chart(title="Tokens of a step", todo="Small batches: there is little to do, or little "
               "memory.", lines=quantiles("step_tokens")),
-        Panel(title="The scheduler's own time", todo="Near the time of a step: fewer sequences.",
+        Chart(title="The scheduler's own time", todo="Near the time of a step: fewer sequences.",
               unit="s", lines=tuple((quantile(0.99, "host_seconds", f'part="{part}"'), part)
                                     for part in ("schedule", "update"))),
-        Panel(title="Preemptions", todo="Steady ones: more KV cache, or lower max_num_seqs.",
+        Chart(title="Preemptions", todo="Steady ones: more KV cache, or lower max_num_seqs.",
               lines=((rate("preemptions_total", "how"), "{{how}}"),)),
-        Panel(title="Computed again", todo="Above a fifth: the batch thrashes.", unit="percentunit",
+        Chart(title="Computed again", todo="Above a fifth: the batch thrashes.", unit="percentunit",
               lines=((ratio(rate("recomputed_tokens_total"), f"({rate('recomputed_tokens_total')} "
                             f"+ {rate('prompt_tokens_total')})"), "of prefilled tokens"),)),
     )),
     ("Work", (
-        Panel(title="Prompts", todo="Long ones want a larger max_num_batched_tokens.",
+        Chart(title="Prompts", todo="Long ones want a larger max_num_batched_tokens.",
               lines=quantiles("request_prompt_tokens")),
-        Panel(title="Answers", todo="Long ones hold KV cache for long.",
+        Chart(title="Answers", todo="Long ones hold KV cache for long.",
               lines=quantiles("choice_output_tokens")),
-        Panel(title="Candidates", todo="n, best_of and beams multiply rows.",
+        Chart(title="Candidates", todo="n, best_of and beams multiply rows.",
               lines=quantiles("request_choices")),
-        Panel(title="Wasted rows", todo="Tokens behind an end; normal below one per answer.",
+        Chart(title="Wasted rows", todo="Tokens behind an end; normal below one per answer.",
               lines=((rate("wasted_rows_total"), "rows/s"),)),
-        Panel(title="Forks and copies", todo="Copies on write of n and beams.",
+        Chart(title="Forks and copies", todo="Copies on write of n and beams.",
               lines=((rate("forks_total"), "forks"), (rate("block_copies_total"), "copies"))),
     )),
     ("Inside", (
-        Panel(title="Event loop of ingresses", todo="Above 50 ms: more ingress replicas.", unit="s",
+        Chart(title="Event loop of ingresses", todo="Above 50 ms: more ingress replicas.", unit="s",
               lines=quantiles("event_loop_lag_seconds")),
-        Panel(title="Undelivered output", todo="An ingress does not read: it is overloaded.",
+        Chart(title="Undelivered output", todo="An ingress does not read: it is overloaded.",
               unit="bytes", lines=((now("undelivered_bytes", "replica", total="max"),
                                     "{{replica}}"),)),
-        Panel(title="Losses", todo="The log names the cause.",
+        Chart(title="Losses", todo="The log names the cause.",
               lines=((rate("gang_lost_total"), "gangs"),
                      (rate("client_lost_total", "reason"), "ingresses {{reason}}"),
                      (rate("spoiled_blocks_total"), "spoiled blocks"),
                      (rate("spans_dropped_total"), "spans dropped"))),
-        Panel(title="Replicas that did not answer a scrape", todo="Serve names them.",
+        Chart(title="Replicas that did not answer a scrape", todo="Serve names them.",
               lines=((now("scrape_missing_replicas", "role", total="max"), "{{role}}"),)),
-        Panel(title="Since the last step", todo="Above step_deadline_s a replica is started anew.",
+        Chart(title="Since the last step", todo="Above step_deadline_s a replica is started anew.",
               unit="s", lines=((now("step_age_seconds", "replica", total="max"), "{{replica}}"),)),
     )),
 )  # fmt: skip
@@ -198,7 +198,7 @@ def _panels() -> list[dict[str, Any]]:
     return panels
 
 
-def _panel(panel: Panel, number: int, at: dict[str, int]) -> dict[str, Any]:
+def _panel(panel: Chart, number: int, at: dict[str, int]) -> dict[str, Any]:
     stacking = {"mode": "normal" if panel.is_stacked else "none", "group": "A"}
     style = {"stacking": stacking, "fillOpacity": 30 if panel.is_stacked else 0, "lineWidth": 1}
     return {

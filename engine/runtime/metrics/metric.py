@@ -29,7 +29,7 @@ TOKENS = (
 CHOICES = (1.0, 2.0, 5.0, 10.0, 20.0)
 
 
-class Kind(Enum):
+class MetricKind(Enum):
     """How the values of a metric go together."""
 
     COUNTER = "counter"
@@ -49,7 +49,7 @@ class Metric:
     """
 
     name: str
-    kind: Kind
+    kind: MetricKind
     doc: str
     labels: tuple[str, ...] = ()
     bounds: tuple[float, ...] = ()
@@ -62,14 +62,14 @@ class Metric:
 
 def counter(name: str, doc: str, *labels: str) -> Metric:
     """Declare a metric that only grows; its name gets the `_total` that Prometheus wants."""
-    return Metric(name=f"{name}_total", kind=Kind.COUNTER, doc=doc, labels=labels)
+    return Metric(name=f"{name}_total", kind=MetricKind.COUNTER, doc=doc, labels=labels)
 
 
 def gauge(name: str, doc: str, *labels: str) -> Metric:
     """Declare a metric that is what it is now."""
-    return Metric(name=name, kind=Kind.GAUGE, doc=doc, labels=labels)
+    return Metric(name=name, kind=MetricKind.GAUGE, doc=doc, labels=labels)
 
 
 def histogram(name: str, doc: str, bounds: tuple[float, ...], *labels: str) -> Metric:
     """Declare a metric that counts values by size."""
-    return Metric(name=name, kind=Kind.HISTOGRAM, doc=doc, labels=labels, bounds=bounds)
+    return Metric(name=name, kind=MetricKind.HISTOGRAM, doc=doc, labels=labels, bounds=bounds)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from engine.executor.codec import Codec
-from engine.runtime.metrics.metric import Kind, Metric
+from engine.runtime.metrics.metric import Metric, MetricKind
 from engine.types import IntColumn, int64
 
 Labels = tuple[str, ...]
@@ -64,9 +64,9 @@ class MetricStore:
         self._values: dict[tuple[str, Labels], float] = {}
         self._buckets: dict[tuple[str, Labels], _Buckets] = {}
         for metric in self._metrics.values():
-            if metric.kind is Kind.COUNTER and not metric.labels:
+            if metric.kind is MetricKind.COUNTER and not metric.labels:
                 self.add(metric, 0)
-            elif metric.kind is Kind.HISTOGRAM and not metric.labels:
+            elif metric.kind is MetricKind.HISTOGRAM and not metric.labels:
                 self.observe(metric, 0.0, 0)
 
     def add(self, metric: Metric, value: float, *labels: str) -> None:

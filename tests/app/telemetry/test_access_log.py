@@ -2,7 +2,6 @@ import logging
 
 import pytest
 
-from app.telemetry import access_log
 from app.telemetry.access_log import MAX_LINES_PER_S, AccessLog
 from tests.app.telemetry.records import ended
 
@@ -38,7 +37,7 @@ def test_lines_beyond_what_a_log_can_take_are_counted(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = [5.0]
-    monkeypatch.setattr(access_log.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr("app.telemetry.access_log.time.monotonic", lambda: now_s[0])
     log = AccessLog()
     for _ in range(MAX_LINES_PER_S + 7):
         log.take(ended())

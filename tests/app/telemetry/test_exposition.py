@@ -6,7 +6,7 @@ from app.telemetry.exposition import ALL_METRICS, to_text
 from app.telemetry.ingress_metrics import IngressMetrics
 from engine.runtime.metrics.engine_metrics import EngineMetrics
 from engine.runtime.metrics.engine_table import INTER_TOKEN_S, PREEMPTIONS
-from engine.runtime.metrics.metric import Kind
+from engine.runtime.metrics.metric import MetricKind
 from engine.runtime.metrics.metric_store import MetricStore, Series
 from tests.app.telemetry.records import ended
 from tests.fakes.engine_handle import STATS
@@ -55,9 +55,9 @@ def test_names_differ_and_follow_the_rules_of_prometheus() -> None:
     names = [metric.shown_name for metric in ALL_METRICS]
     assert len(set(names)) == len(names)
     for metric in ALL_METRICS:
-        assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
+        assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER)
         assert list(metric.bounds) == sorted(set(metric.bounds))
-        assert bool(metric.bounds) == (metric.kind is Kind.HISTOGRAM)
+        assert bool(metric.bounds) == (metric.kind is MetricKind.HISTOGRAM)
         assert metric.doc
 
 

@@ -77,14 +77,17 @@ async def test_where_clients_cannot_be_seen_nobody_is_of_this_machine() -> None:
 
 
 async def test_keys_of_tenants_never_open_what_is_of_all() -> None:
-    settings = {"api_key_sha256": digests(TENANT)}
+    settings: dict[str, Any] = {"api_key_sha256": digests(TENANT)}
     assert (await status(key=TENANT, **settings))[0] == 404
     assert (await status(**settings))[0] == 404
     assert (await status("/v1/models", key=TENANT, **settings))[0] == 200
 
 
 async def test_keys_of_operators_open_it_from_anywhere_and_nothing_else() -> None:
-    settings = {"api_key_sha256": digests(TENANT), "operator_key_sha256": digests(OPERATOR)}
+    settings: dict[str, Any] = {
+        "api_key_sha256": digests(TENANT),
+        "operator_key_sha256": digests(OPERATOR),
+    }
     assert (await status(key=OPERATOR, client="10.0.0.7", **settings))[0] == 200
     for key in (None, TENANT, "other"):
         assert (await status(key=key, **settings))[0] == 401
@@ -92,7 +95,7 @@ async def test_keys_of_operators_open_it_from_anywhere_and_nothing_else() -> Non
 
 
 async def test_with_keys_of_operators_only_the_machine_itself_needs_one_too() -> None:
-    settings = {"operator_key_sha256": digests(OPERATOR)}
+    settings: dict[str, Any] = {"operator_key_sha256": digests(OPERATOR)}
     assert (await status(**settings))[0] == 401
     assert (await status(key=OPERATOR, **settings))[0] == 200
     assert (await status("/v1/models", **settings))[0] == 200

@@ -12,11 +12,11 @@ from tests.fakes.scripted_engine import FakeEngineClient
 
 
 async def put(body: Any) -> tuple[httpx.Response, list[tuple[str, float]]]:
-    """Answer to a body, and what other replicas were told."""
-    told: list[tuple[str, float]] = []
+    """Answer to a body, and what other replicas were asked to do."""
+    reached: list[tuple[str, float]] = []
 
     async def set_levels(level: str, ttl_s: float) -> None:
-        told.append((level, ttl_s))
+        reached.append((level, ttl_s))
 
     async def nobody() -> Gathered:
         return Gathered()
@@ -29,22 +29,22 @@ async def put(body: Any) -> tuple[httpx.Response, list[tuple[str, float]]]:
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
         content = body if isinstance(body, bytes) else None
-        kind = {"content": content} if content is not None else {"json": body}
-        response = await http.put("/admin/log-level", **kind)  # type: ignore[arg-type]
+        kind: dict[str, Any] = {"content": content} if content is not None else {"json": body}
+        response = await http.put("/admin/log-level", **kind)
     try:
         if response.status_code == 200:
-            expected = getattr(logging, told[0][0].upper())
+            expected = getattr(logging, reached[0][0].upper())
             assert logging.getLogger("app").level == logging.getLogger("engine").level == expected
     finally:
         telemetry.close()
-    return response, told
+    return response, reached
 
 
 async def test_every_process_is_told_the_level_and_for_how_long() -> None:
     before = logging.getLogger("app").level
-    response, told = await put({"level": "debug", "ttl_s": 60})
+    response, reached = await put({"level": "debug", "ttl_s": 60})
     assert response.json() == {"level": "debug", "ttl_s": 60}
-    assert told == [("debug", 60.0)]
+    assert reached == [("debug", 60.0)]
     assert logging.getLogger("app").level == before
 
 
@@ -58,7 +58,7 @@ async def test_every_process_is_told_the_level_and_for_how_long() -> None:
     ids=str,
 )  # fmt: skip
 async def test_what_is_no_level_or_no_time_is_refused(body: Any) -> None:
-    response, told = await put(body)
+    response, reached = await put(body)
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "invalid_value"
-    assert told == []
+    assert reached == []

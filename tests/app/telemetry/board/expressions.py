@@ -6,14 +6,14 @@ from typing import Any
 import promql_parser
 
 from app.telemetry.exposition import ALL_METRICS
-from engine.runtime.metrics.metric import Kind
+from engine.runtime.metrics.metric import MetricKind
 
 _LABELS = {"model_name", "replica"}
 # name as it is scraped -> its labels
 SCRAPED: dict[str, set[str]] = {}
 for _metric in ALL_METRICS:
     labels = _LABELS | set(_metric.labels)
-    if _metric.kind is Kind.HISTOGRAM:
+    if _metric.kind is MetricKind.HISTOGRAM:
         SCRAPED[f"{_metric.shown_name}_bucket"] = labels | {"le"}
         SCRAPED[f"{_metric.shown_name}_sum"] = SCRAPED[f"{_metric.shown_name}_count"] = labels
     else:

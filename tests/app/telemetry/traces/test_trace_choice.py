@@ -1,6 +1,5 @@
 import pytest
 
-from app.telemetry.traces import trace_choice
 from app.telemetry.traces.trace_choice import TraceChoice
 from tests.app.telemetry.records import ended
 
@@ -8,7 +7,7 @@ from tests.app.telemetry.records import ended
 @pytest.fixture
 def now_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1.0]
-    monkeypatch.setattr(trace_choice.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("app.telemetry.traces.trace_choice.time.monotonic", lambda: now[0])
     return now
 
 
@@ -34,7 +33,7 @@ def test_a_share_of_the_ordinary_ones_is_wanted(
     now_s: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = iter([0.24, 0.26])
-    monkeypatch.setattr(trace_choice.random, "random", lambda: next(drawn))
+    monkeypatch.setattr("app.telemetry.traces.trace_choice.random.random", lambda: next(drawn))
     choice = TraceChoice(0.25, 1000.0)
     assert choice.wants(ended(), is_asked_for=False)
     assert not choice.wants(ended(), is_asked_for=False)
