@@ -45,9 +45,11 @@ fmt: $(VENV)/.installed-dev  ## format, and fix what the linter can fix
 	$(call timed,fixing,$(BIN)/ruff check --fix --exit-zero --quiet .)
 	$(call timed,formatting,$(BIN)/ruff format .)
 
-docs: $(VENV)/.installed-dev  ## write the pages of docs/ that are made from the code
+docs: $(VENV)/.installed-dev  ## write what is made from the code: pages of docs/, the board, the alerts
 	$(call timed,writing docs/configuration.md,$(BIN)/python -m app.settings.reference >docs/configuration.md)
 	$(call timed,writing docs/published-models.md,$(BIN)/python -m tests.app.models.published.outcomes >docs/published-models.md)
+	$(call timed,writing docs/models.md,$(BIN)/python -m engine.architectures.reference >docs/models.md)
+	$(call timed,writing docs/metrics.md and deploy/,$(BIN)/python -m app.telemetry.board.reference)
 
 bench: $(VENV)/.installed-dev  ## measure (ARGS="COMMAND ..." for load_tests; without it they are listed)
 	$(call timed,measuring,eval "$$($(BIN)/python -m app.command environment)" && $(BIN)/python -m load_tests $(or $(ARGS),--help))

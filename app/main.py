@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from ray.serve import Application
+from ray.serve._private.constants import RAY_SERVE_ENABLE_DIRECT_INGRESS
 from starlette.types import ASGIApp
 
 from app.generation.pinned_prefixes import encode_prefixes
@@ -29,6 +31,8 @@ from app.serve.deployments import (
 from app.serve.startup import config_errors_without_traceback
 from app.settings.config import DEFAULT_STREAM_INTERVAL_MS, AppConfig, parse_config
 from app.settings.sampling_defaults import read_sampling_defaults
+from app.telemetry.telemetry import Telemetry, TelemetryOptions
+from app.telemetry.traces.tracing_options import TracingOptions, check_exporter
 from app.text.tokenizer import Tokenizer
 from engine.config import EngineConfig, ResumeConfig
 from engine.errors import ConfigError
@@ -61,12 +65,17 @@ def build(args: dict[str, Any]) -> Application:
     limits = ClientLimits(coalesce_s=stream_interval_s(config, engine_config))
     engine = EngineDeployment.options(  # type: ignore[attr-defined]
         **resources(engine_config), **draining(config.drain_s)
-    ).bind(engine_config, gang_options(engine_config), locate_all, limits)
+    ).bind(engine_config, gang_options(engine_config), locate_all, limits, config.metrics.ray)
     ends = engine_config.scheduler.eos_token_ids
     make_app = partial(make_http_app, locate=locate_texts, settings=settings, end_token_ids=ends)
     resume = ResumeConfig(resume_timeout_s=config.resume_timeout_s, max_resumes=config.max_resumes)
     return IngressDeployment.bind(  # type: ignore[attr-defined,no-any-return]
-        engine, make_app, resume, recorder_options(config), config.start_wait_s
+        engine,
+        make_app,
+        resume,
+        recorder_options(config),
+        config.start_wait_s,
+        telemetry_options(config, engine_config),
     )
 
 
@@ -93,6 +102,7 @@ def with_prefixes(config: AppConfig, engine: EngineConfig, settings: ApiSettings
 
 def make_http_app(
     client: EngineClient,
+    telemetry: Telemetry | None = None,
     *,
     locate: Callable[[], Path],
     settings: ApiSettings,
@@ -106,7 +116,9 @@ def make_http_app(
     logger.info("model_ends token_ids=%s spelled=%s", list(end_token_ids), spelled)
     if defaults := settings.sampling_defaults:
         logger.info("sampling_defaults %s", " ".join(f"{k}={v}" for k, v in defaults.items()))
-    return build_app(client, tokenizer, settings)
+    # HAProxy, which Serve then has in front of this process, does not say who its client is
+    settings = replace(settings, sees_clients=not RAY_SERVE_ENABLE_DIRECT_INGRESS)
+    return build_app(client, tokenizer, settings, telemetry)
 
 
 def stream_interval_s(config: AppConfig, engine: EngineConfig) -> float:
@@ -127,6 +139,59 @@ def recorder_options(config: AppConfig) -> RecorderOptions | None:
         max_bytes=int(option.max_mib * (1 << 20)),
         hash_key=secrets.token_bytes(32),
     )
+
+
+def telemetry_options(config: AppConfig, engine: EngineConfig) -> TelemetryOptions:
+    """Return what is measured and logged."""
+    return TelemetryOptions(
+        model_name=config.model_id,
+        aliases="vllm" in config.metrics.aliases,
+        has_ray_metrics=config.metrics.ray,
+        has_access_log=config.access_log == "generation",
+        tracing=tracing_options(config),
+        info=(
+            metadata.version("pagoda"),
+            engine.dtype,
+            engine.device,
+            str(engine.tensor_parallel_size),
+            str(engine.block_size),
+            str(engine.scheduler.max_model_len),
+            engine.scheduler.memory_policy,
+        ),
+    )
+
+
+def tracing_options(config: AppConfig) -> TracingOptions | None:
+    """Return where traces go; None for no traces.
+
+    Raises:
+        ConfigError: if the exporter is not installed, or the file of headers cannot be used.
+    """
+    option = config.tracing
+    if option.endpoint is None:
+        return None
+    check_exporter()
+    return TracingOptions(
+        model_name=config.model_id,
+        endpoint=option.endpoint,
+        protocol=option.protocol,
+        ratio=option.ratio,
+        max_traces_per_s=option.max_traces_per_s,
+        headers=_read_headers(option.headers_file),
+    )
+
+
+def _read_headers(path: Path | None) -> tuple[tuple[str, str], ...]:
+    if path is None:
+        return ()
+    try:
+        lines = path.expanduser().read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"tracing.headers_file {path} cannot be read: {error}") from error
+    pairs = [line.partition(":") for line in lines if line.strip()]
+    if not all(colon and name.strip() for name, colon, _ in pairs):
+        raise ConfigError(f"tracing.headers_file {path}: write one `name: value` a line")
+    return tuple((name.strip(), value.strip()) for name, _, value in pairs)
 
 
 def api_settings(config: AppConfig, engine: EngineConfig) -> ApiSettings:
@@ -151,7 +216,8 @@ def api_settings(config: AppConfig, engine: EngineConfig) -> ApiSettings:
         max_client_held_bytes=int(config.limits.max_client_held_mib * (1 << 20)),
         sampling_defaults=_sampling_defaults(config, engine),
         cors_origins=config.cors_origins,
-        api_key_sha256=_read_api_keys(config.api_keys_file),
+        api_key_sha256=_read_keys("api_keys_file", config.api_keys_file),
+        operator_key_sha256=_read_keys("operator_keys_file", config.operator_keys_file),
     )
 
 
@@ -161,15 +227,15 @@ def _sampling_defaults(config: AppConfig, engine: EngineConfig) -> Mapping[str, 
     return read_sampling_defaults(Path(engine.model_path))
 
 
-def _read_api_keys(path: Path | None) -> tuple[bytes, ...]:
+def _read_keys(option: str, path: Path | None) -> tuple[bytes, ...]:
     """Return the digests of the keys; the keys themselves are not kept."""
     if path is None:
         return ()
     try:
         lines = path.expanduser().read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"api_keys_file {path} cannot be read: {error}") from error
+        raise ConfigError(f"{option} {path} cannot be read: {error}") from error
     keys = [line.strip() for line in lines if line.strip()]
     if not keys:
-        raise ConfigError(f"api_keys_file {path} has no key; write one a line, or set it to null")
+        raise ConfigError(f"{option} {path} has no key; write one a line, or set it to null")
     return tuple(hashlib.sha256(key.encode()).digest() for key in keys)

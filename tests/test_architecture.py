@@ -50,13 +50,14 @@ APP_MAY_IMPORT = {
     "protocol": {"grammars", "limits", "text"},
     "settings": {"limits", "models", "protocol"},
     "generation": {"grammars", "limits", "protocol", "settings", "text"},
-    "http": {"generation", "limits", "protocol", "text"},
-    "serve": {"recorder"},
+    "telemetry": set[str](),
+    "http": {"generation", "limits", "protocol", "telemetry", "text"},
+    "serve": {"recorder", "telemetry"},
     "preflight": {"models", "recorder", "serve", "settings"},
     "command": {"preflight", "settings"},
     "main": {
         "generation", "http", "models", "preflight", "protocol", "recorder", "serve", "settings",
-        "text",
+        "telemetry", "text",
     },
 }  # fmt: skip
 MAX_MODULES = 14
@@ -71,6 +72,8 @@ ONLY_IN = {
     "pydantic": {"app"},
     "tokenizers": {"app"},
     "jinja2": {"app"},
+    "prometheus_client": {"app"},
+    "opentelemetry": {"app"},
 }
 STANDARD_LIBRARY_ONLY = ("engine/core/", "engine/architectures/", "engine/types/",
                          "engine/config/", "engine/errors.py", "engine/integers.py",

@@ -56,6 +56,12 @@ TESTED_ELSEWHERE = {
     "app/text/template_options.py": ("app/text/test_chat_template.py",),
     "app/serve/drain.py": ("app/serve/test_changing_replicas.py",),
     "load_tests/bench/grammars/libraries.py": ("load_tests/bench/grammars/test_command.py",),
+    "app/serve/observed_ingress.py": ("app/serve/test_peers.py",),
+    "app/settings/telemetry_options.py": ("app/settings/test_option.py",),
+    "app/telemetry/ingress_table.py": ("app/telemetry/test_ingress_metrics.py",),
+    "app/telemetry/telemetry.py": ("app/telemetry/test_recorded_app.py",),
+    "app/telemetry/traces/trace_files.py": ("app/telemetry/traces/test_tracer.py",),
+    "app/telemetry/traces/tracing_options.py": ("app/test_main.py",),
     # engine
     **{
         f"engine/architectures/{name}.py": ("engine/test_model_config.py",)
@@ -106,6 +112,9 @@ TESTED_ELSEWHERE = {
         "engine/whole/test_tensor_parallel.py",
     ),
     "engine/runtime/client/engine_handle.py": ("engine/runtime/client/test_open_requests.py",),
+    "engine/runtime/metrics/engine_table.py": ("engine/runtime/metrics/test_engine_metrics.py",),
+    "engine/runtime/metrics/metric.py": ("engine/runtime/metrics/test_metric_store.py",),
+    "engine/runtime/metrics/token_gaps.py": ("engine/runtime/metrics/test_engine_metrics.py",),
     "engine/runtime/protocol.py": ("engine/runtime/client/test_client.py",),
     "engine/types/columns.py": ("engine/executor/test_codec.py",),
     "engine/types/memory.py": ("engine/runtime/test_messages.py",),

@@ -1,7 +1,7 @@
 """Runs one prepared request on the engine and merges the texts of its prompts."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 
@@ -17,9 +17,14 @@ from app.text.prompt_text import PromptText
 from app.text.vocabulary import Vocabulary
 from engine.errors import PromptTooLong
 from engine.runtime.protocol import EngineClient, TokenStream
+from engine.types import EventKind
 
 # index of a candidate, and what is new of it
 ChoiceUpdate = tuple[int, TextDelta | BeamProgress]
+
+
+# called for each candidate with its index, new tokens, and its reason to end or None
+Note = Callable[[int, int, str | None], None]
 
 
 class Generation:
@@ -28,8 +33,19 @@ class Generation:
     The candidates of all prompts are numbered through, prompt by prompt.
     """
 
-    def __init__(self, request: PreparedRequest, readers: Sequence[PromptReader]) -> None:
-        """Args: readers: one per prompt, in order."""
+    def __init__(
+        self,
+        request: PreparedRequest,
+        readers: Sequence[PromptReader],
+        note: Note = lambda index, num_tokens, reason: None,
+    ) -> None:
+        """Begin to read.
+
+        Args:
+            readers: one per prompt, in order.
+            note: called with each candidate's index, new tokens, and reason to end if it has one.
+        """
+        self._note = note
         self._request = request
         self._readers = readers
         self._num_sampled = [0] * self.num_candidates
@@ -42,12 +58,14 @@ class Generation:
         vocabulary: Vocabulary,
         salt: bytes,
         offload: Offload,
+        note: Note = lambda index, num_tokens, reason: None,
     ) -> "Generation":
         """Submit every prompt of a request; if one is refused, those before it are aborted.
 
         Args:
             salt: of the tenant, see `engine.types.Request`.
             offload: for what is read of long prompts.
+            note: see above.
 
         Raises:
             PromptTooLong: naming the field of the request.
@@ -66,7 +84,7 @@ class Generation:
         except BaseException:
             await _abort(readers)
             raise
-        return cls(request, readers)
+        return cls(request, readers, note)
 
     @property
     def num_candidates(self) -> int:
@@ -77,6 +95,11 @@ class Generation:
     def is_silent(self) -> bool:
         """Whether nothing is generated for the client to see before the end."""
         return self._request.is_search or self._request.is_scoring
+
+    @property
+    def events(self) -> list[list[tuple[EventKind, int]]]:
+        """For each prompt what engines have reported of it; see `TokenStream`."""
+        return [reader.events for reader in self._readers]
 
     async def close(self) -> None:
         """Abort the sequences that have not ended; completes even while being cancelled."""
@@ -145,6 +168,7 @@ class Generation:
                     continue
                 for index in range(start, start + num_copies):
                     self._num_sampled[index] += len(update.token_ids)
+                    self._note(index, len(update.token_ids), update.finish_reason)
                     yield index, update
 
 

@@ -34,6 +34,7 @@ class PromptReader:
 
     Attributes:
         num_choices: sequences that the engine makes for this prompt.
+        events: see `TokenStream`.
         num_cached: prompt tokens found in the engine's prefix cache, as far as it has reported.
     """
 
@@ -46,6 +47,7 @@ class PromptReader:
         offload: Offload,
     ) -> None:
         self.num_cached = 0
+        self.events = stream.events if stream is not None else []
         self._offload = offload
         self._stream = stream
         self._is_scoring = request.is_scoring

@@ -24,6 +24,7 @@ from app.protocol.answer import AnswerContext, GenerationAnswer
 from app.protocol.api_settings import ApiSettings
 from app.protocol.errors import ModelNotFound
 from app.protocol.generation_fields import GenerationFields, ModelBody
+from app.telemetry.request_record import RequestRecord
 from app.text.beam_text import BeamProgress
 from app.text.choice_text import TextDelta, join
 from app.text.offload import MAX_INLINE
@@ -75,6 +76,7 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
+        scope["state"]["record"].is_generation = True
         with self._held.account(scope["state"]["key_sha256"]) as account, self._own_names():
             asked = self._answer(await self._read(scope, receive, account), account, send)
             await until_disconnect(receive, asked)
@@ -103,8 +105,11 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
             request_id = request.request_id
         if request.session_id is None:
             request = request.model_copy(update={"session_id": state["session_id"]})
+        record: RequestRecord = state["record"]
+        record.is_stream = request.stream
         return _Asked(
             body=body,
+            record=record,
             request=with_defaults(request, self._settings.sampling_defaults),
             request_id=request_id,
             salt=tenant_salt(state["key_sha256"], request.cache_salt),
@@ -112,20 +117,23 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
         )
 
     async def _answer(self, asked: "_Asked[BodyT, RequestT]", account: Account, send: Send) -> None:
-        salt, headers, is_stream = asked.salt, asked.headers, asked.request.stream
+        salt, headers, record = asked.salt, asked.headers, asked.record
         prepared, writer = await self._prepared(asked)
+        _note_prompts(record, prepared)
         # from here on there are token ids: the texts of the request are let go of
         del asked
         account.close()
         generation = await Generation.start(
-            self._client, prepared, self._encoder.vocabulary, salt, self._offload
+            self._client, prepared, self._encoder.vocabulary, salt, self._offload, record.note
         )
+        record.submitted_s = time.perf_counter()
         try:
-            if is_stream:
-                await self._stream(generation, writer, headers, send)
+            if record.is_stream:
+                record.has_failed = await self._stream(generation, writer, headers, send)
             else:
                 await self._complete(generation, writer, headers, send)
         finally:
+            _note_end(record, generation)
             await generation.close()
 
     async def _prepared(
@@ -144,7 +152,9 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
 
     async def _stream(
         self, generation: Generation, writer: GenerationAnswer, headers: HeaderList, send: Send
-    ) -> None:
+    ) -> bool:
+        """Send a stream; returns whether it ended by an error."""
+        has_failed = False
         updates: AsyncGenerator[ChoiceUpdate | None, None] = aiter(generation)
         if generation.is_silent:
             updates = with_pulse(updates, self._settings.keep_alive_s)
@@ -162,7 +172,9 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
                 raise
             except Exception as error:  # the status has been sent: an event reports the error
                 end = self._events.frames([self._events.error(describe_broken_stream(error))])
+                has_failed = True
         await send({"type": "http.response.body", "body": end})
+        return has_failed
 
     async def _complete(
         self, generation: Generation, writer: GenerationAnswer, headers: HeaderList, send: Send
@@ -201,6 +213,7 @@ class _Asked(Generic[BodyT, RequestT]):
     """A checked request, and what the rest of its HTTP request says."""
 
     body: BodyT
+    record: RequestRecord
     request: RequestT
     request_id: str
     salt: bytes
@@ -225,6 +238,20 @@ def rename(error: RequestError, names: Mapping[str, str]) -> None:
             error.param = error.param.replace(name, own, 1)
             error.args = (str(error).replace(name, own, 1),)
             return
+
+
+def _note_prompts(record: RequestRecord, prepared: PreparedRequest) -> None:
+    record.read_s = time.perf_counter()
+    record.kind = "beam" if prepared.is_search else "sample"
+    record.num_candidates = len(prepared.prompts) * prepared.num_candidates
+    record.num_prompt_tokens = sum(len(prompt.ids) for prompt in prepared.prompts)
+
+
+def _note_end(record: RequestRecord, generation: Generation) -> None:
+    usage = generation.total_usage()
+    record.num_cached_tokens = usage.cached_tokens
+    record.num_output_tokens = usage.completion_tokens
+    record.events = generation.events
 
 
 def _whole(generation: Generation, writer: GenerationAnswer, parts: list[list[TextDelta]]) -> bytes:

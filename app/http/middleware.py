@@ -1,7 +1,5 @@
 """The outermost layer of the HTTP application: request ids, keys, and an answer to every error."""
 
-import hashlib
-import hmac
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -12,6 +10,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.http.errors import ClientDisconnected, ErrorAnswer, HttpError, describe
+from app.http.operator.access import OperatorAccess, key_digest
 from app.http.proxy import ID_HEADER, find_session, identify
 
 logger = logging.getLogger(__name__)
@@ -37,10 +36,17 @@ class RequestMiddleware:
         app: ASGIApp,
         api_key_sha256: Sequence[bytes] = (),
         cors_origins: Sequence[str] = (),
+        operators: OperatorAccess | None = None,
     ) -> None:
-        """Args: cors_origins: origins whose pages may read answers, errors too; `*` for all."""
+        """Make the layer.
+
+        Args:
+            cors_origins: origins whose pages may read answers, errors too; `*` for all.
+            operators: guards their paths; None where there are none.
+        """
         self._app = app
         self._digests = tuple(api_key_sha256)
+        self._operators = operators
         # a browser's preflight has no key, and its answer has a request id
         self._shared_answer = _shared(self._answer, cors_origins) if cors_origins else self._answer
 
@@ -91,7 +97,12 @@ class RequestMiddleware:
         if b"%" in raw_path and not raw_path.startswith(_MODEL_PREFIX):
             # a path has one spelling, so that no rule about paths can be bypassed
             raise HttpError(404, "unknown_url", "there is nothing at this path")
-        digest = self._key_digest(scope) if self._digests else b""
+        scope["state"]["key_sha256"] = b""
+        if self._operators is not None and self._operators.covers(path):
+            self._operators.check(scope)
+            return
+        own_header = "x-api-key" if _is_anthropic(scope) else ""
+        digest = key_digest(scope, self._digests, own_header=own_header) if self._digests else b""
         scope["state"]["key_sha256"] = digest
         if self._digests and not digest and path not in _OPEN_PATHS:
             raise HttpError(
@@ -100,18 +111,6 @@ class RequestMiddleware:
                 "a valid key is needed: Authorization: Bearer KEY",
                 headers={"www-authenticate": "Bearer"},
             )
-
-    def _key_digest(self, scope: Scope) -> bytes:
-        """Return the digest of the caller's key if it is an accepted one, else nothing."""
-        headers = Headers(scope=scope)
-        given = headers.getlist("authorization")
-        if not given and _is_anthropic(scope):
-            given = [f"Bearer {key}" for key in headers.getlist("x-api-key")]
-        scheme, _, key = given[0].partition(" ") if len(given) == 1 else ("", "", "")
-        digest = hashlib.sha256(key.encode("latin-1")).digest()
-        # every digest is compared, so that the time taken gives nothing away
-        matches = [hmac.compare_digest(digest, known) for known in self._digests]
-        return digest if scheme.lower() == "bearer" and any(matches) else b""
 
 
 def _is_anthropic(scope: Scope) -> bool:

@@ -10,35 +10,51 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from app.http.api.generate_routes import GENERATING
 from app.http.api.openapi import openapi, page
 from app.http.generate_endpoint import GenerateEndpoint, check_model
 from app.http.middleware import RequestMiddleware
+from app.http.operator.access import OperatorAccess
+from app.http.operator.endpoints import OperatorEndpoints
 from app.http.prefix_endpoints import PrefixEndpoints
 from app.http.readiness import ReadinessMiddleware, check_ready
 from app.http.services import Services
 from app.http.tokenize_endpoints import TokenizeEndpoints
 from app.protocol.api_settings import ApiSettings
+from app.telemetry.recorded_app import RecordedApp
+from app.telemetry.telemetry import Telemetry
 from app.text.tokenizer import Tokenizer
 from engine.runtime.protocol import EngineClient
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def build_app(client: EngineClient, tokenizer: Tokenizer, settings: ApiSettings) -> Starlette:
+def build_app(
+    client: EngineClient,
+    tokenizer: Tokenizer,
+    settings: ApiSettings,
+    telemetry: Telemetry | None = None,
+) -> Starlette:
     """Make the HTTP application of one model.
 
     Args:
         client: reaches the engine; the caller owns its life.
+        telemetry: hears of requests, and answers operators; the caller owns its life, too.
     """
+    routes = _routes(client, tokenizer, settings)
+    if telemetry is not None:
+        routes += _operator_routes(OperatorEndpoints(telemetry))
     app = Starlette(
-        routes=_routes(client, tokenizer, settings),
+        routes=routes,
         middleware=[
+            Middleware(RecordedApp, sinks=telemetry.sinks if telemetry is not None else ()),
             Middleware(
                 RequestMiddleware,
                 api_key_sha256=settings.api_key_sha256,
                 cors_origins=settings.cors_origins,
+                operators=_operators(settings),
             ),
             Middleware(ReadinessMiddleware, client=client),
         ],
@@ -61,7 +77,7 @@ def _routes(client: EngineClient, tokenizer: Tokenizer, settings: ApiSettings) -
         _post("/v1/prefixes", _as_json(prefixes.pin)),
         _get("/v1/prefixes", _as_json(prefixes.show_all)),
         _get("/v1/prefixes/{name}", _as_json(prefixes.show)),
-        Route("/v1/prefixes/{name}", _as_json(prefixes.release), methods=["DELETE"]),
+        _RecordedRoute("/v1/prefixes/{name}", _as_json(prefixes.release), methods=["DELETE"]),
         _get("/v1/models", _list_models(client, settings)),
         _get("/v1/models/{name:path}", _show_model(client, settings)),
         _get("/openapi.json", _openapi),
@@ -71,12 +87,35 @@ def _routes(client: EngineClient, tokenizer: Tokenizer, settings: ApiSettings) -
     ]
 
 
+def _operator_routes(endpoints: OperatorEndpoints) -> list[Route]:
+    return [
+        _get("/metrics", endpoints.metrics),
+        _RecordedRoute("/admin/log-level", endpoints.set_log_level, methods=["PUT"]),
+    ]
+
+
+def _operators(settings: ApiSettings) -> OperatorAccess:
+    return OperatorAccess(
+        settings.operator_key_sha256,
+        settings.api_key_sha256,
+        sees_clients=settings.sees_clients,
+    )
+
+
+class _RecordedRoute(Route):
+    """Notes its path, whose parameters have no values, in the record of the request."""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"]["record"].route = self.path
+        await super().handle(scope, receive, send)
+
+
 def _post(path: str, endpoint: Any) -> Route:
-    return Route(path, endpoint, methods=["POST"])
+    return _RecordedRoute(path, endpoint, methods=["POST"])
 
 
 def _get(path: str, endpoint: Endpoint) -> Route:
-    return Route(path, endpoint, methods=["GET"])
+    return _RecordedRoute(path, endpoint, methods=["GET"])
 
 
 def _as_json(answer: Callable[[Request], Awaitable[dict[str, Any]]]) -> Endpoint:

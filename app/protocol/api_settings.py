@@ -42,6 +42,8 @@ class ApiSettings:
         reasoning_format: whether its replies may begin with reasoning between tags.
         cors_origins: origins whose pages a browser lets call the API; `*` for all.
         api_key_sha256: digests of the accepted keys; empty accepts every caller.
+        operator_key_sha256: digests of the operators' keys, see `app.http.operator.access`.
+        sees_clients: whether the address of a connection is the client's, and not that of a proxy.
     """
 
     model_id: str
@@ -62,3 +64,5 @@ class ApiSettings:
     reasoning_format: ReasoningFormat = "auto"
     cors_origins: tuple[str, ...] = ()
     api_key_sha256: tuple[bytes, ...] = ()
+    operator_key_sha256: tuple[bytes, ...] = ()
+    sees_clients: bool = True

@@ -99,6 +99,7 @@ class RecordedStream:
         self, stream: TokenStream, request: "RecordedRequest", recorder: FlightRecorder
     ) -> None:
         self.request_id = stream.request_id
+        self.events = stream.events
         self._stream = stream
         self._request = request
         self._recorder = recorder

@@ -16,13 +16,18 @@ from starlette.types import ASGIApp
 from app.recorder.flight_recorder import FlightRecorder, RecorderOptions
 from app.serve.counted_app import CountedApp
 from app.serve.drainable_client import DrainableClient
-from app.serve.handle import ServeEngineHandle, ask_all
+from app.serve.handle import ServeEngineHandle
+from app.serve.observed_ingress import ObservedIngress
+from app.serve.peers import pins_of_peers
+from app.serve.ray_mirror import RayMirror
 from app.serve.scaling import EngineReport
-from engine.config import EngineConfig, PrefixConfig, ResumeConfig
+from app.telemetry.log_level import LogLevel
+from app.telemetry.telemetry import TelemetryOptions
+from engine.config import EngineConfig, ResumeConfig
 from engine.errors import EngineError
 from engine.runtime.client.client import RemoteEngineClient
-from engine.runtime.messages import PINS
-from engine.runtime.protocol import EngineClient
+from engine.runtime.metrics.engine_table import ENGINE_METRICS
+from engine.runtime.metrics.metric_store import encode_series
 from engine.runtime.replica.client_processes import (
     ClientProcess,
     ClientProcesses,
@@ -54,12 +59,19 @@ class IngressDeployment:
     def __init__(
         self,
         engine: DeploymentHandle[Any],
-        make_app: Callable[[EngineClient], ASGIApp],
+        make_app: Callable[..., ASGIApp],
         resume: ResumeConfig,
         recorder: RecorderOptions | None = None,
         start_wait_s: float = 0.0,
+        telemetry: TelemetryOptions | None = None,
     ) -> None:
-        """Args: start_wait_s: see `ServeEngineHandle`."""
+        """Take note of the application.
+
+        Args:
+            make_app: called with an `EngineClient`, and a `Telemetry` where there is one.
+            start_wait_s: see `ServeEngineHandle`.
+            telemetry: None for an application without.
+        """
         _log_like_serve()
         handle = ServeEngineHandle(engine, this_process(), start_wait_s=start_wait_s)
         self._client = RemoteEngineClient(handle, resume=resume)
@@ -67,10 +79,14 @@ class IngressDeployment:
         self._drainable = DrainableClient(self._recorder or self._client)
         self._make_app = make_app
         self._app: CountedApp | None = None
+        self._observed = None if telemetry is None else ObservedIngress(telemetry, engine)
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         """Called by Serve once the event loop of the replica runs."""
-        self._app = CountedApp(self._make_app(self._drainable))
+        parts: list[Any] = [self._drainable]
+        if self._observed is not None:
+            parts.append(self._observed.start())
+        self._app = CountedApp(self._make_app(*parts))
         # what is there now stays: a large body must not make the collector look through it again
         gc.collect()
         gc.freeze()
@@ -81,8 +97,20 @@ class IngressDeployment:
         self._drainable.drain()
         return 0 if self._app is None else await self._app.wait_until_idle(seconds)
 
+    async def metrics(self) -> tuple[str, bytes]:
+        """Return the replica's tag and its series."""
+        tag = serve.get_replica_context().replica_tag
+        return tag, encode_series([]) if self._observed is None else self._observed.series()
+
+    async def set_log_level(self, level: str, ttl_s: float) -> None:
+        """Log from a level on, for a while."""
+        if self._observed is not None:
+            self._observed.log_level.set(level, ttl_s)
+
     async def __del__(self) -> None:
         """Called by Serve when the replica stops."""
+        if self._observed is not None:
+            await self._observed.close()
         await self._client.close()
         if self._recorder is not None:
             await asyncio.to_thread(self._recorder.close)
@@ -104,6 +132,7 @@ class EngineDeployment:
     """
 
     _supervisor: Supervisor | None = None
+    _mirroring: "asyncio.Task[None] | None" = None
 
     # Serve awaits the constructor; a replica takes calls only once its weights are loaded
     async def __init__(  # type: ignore[misc]
@@ -112,8 +141,14 @@ class EngineDeployment:
         options: GangOptions,
         locate: Callable[[], Path],
         limits: ClientLimits = CLIENT_LIMITS,
+        has_ray_metrics: bool = False,
     ) -> None:
-        """Args: locate: finds the model's folder on this node, fetching it when it is not there."""
+        """Start the engine.
+
+        Args:
+            locate: finds the model's folder on this node, fetching it when it is not there.
+            has_ray_metrics: whether Ray's exporter gets a copy of the metrics.
+        """
         _log_like_serve()
         config = replace(config, model_path=str(locate()))
         self._replica = serve.get_replica_context().replica_tag
@@ -125,9 +160,14 @@ class EngineDeployment:
             replace(options, locate=locate),
             replica=self._replica,
             limits=limits,
-            pins_of_peers=_pins_of_peers,
+            pins_of_peers=pins_of_peers,
             is_alive=self._clients.is_alive,
         )
+        self._log_level = LogLevel()
+        if has_ray_metrics:
+            supervisor = self._supervisor
+            mirror = RayMirror(ENGINE_METRICS, supervisor.series, self._replica)
+            self._mirroring = asyncio.create_task(mirror.run())
 
     async def tag(self) -> str:
         """Return the replica's tag."""
@@ -171,6 +211,14 @@ class EngineDeployment:
         """Return all pinned prefixes, for a replica that starts."""
         return self._running.pins()
 
+    async def metrics(self) -> tuple[str, bytes]:
+        """Return the replica's tag and its series."""
+        return self._replica, encode_series(self._running.series())
+
+    async def set_log_level(self, level: str, ttl_s: float) -> None:
+        """Log from a level on, for a while; not the processes of the gang."""
+        self._log_level.set(level, ttl_s)
+
     async def is_ready(self) -> bool:
         """Whether the engine makes steps."""
         return self._running.is_healthy
@@ -205,6 +253,8 @@ class EngineDeployment:
 
     async def __del__(self) -> None:
         """Called by Serve when the replica stops."""
+        if self._mirroring is not None:
+            self._mirroring.cancel()
         if self._supervisor is not None:
             await self._supervisor.close()
 
@@ -216,18 +266,6 @@ class EngineDeployment:
     def _check_addressee(self, replica: str) -> None:
         if replica != self._replica:
             raise EngineError(f"replica {replica} is gone")
-
-
-async def _pins_of_peers() -> list[PrefixConfig]:
-    """Return what the running replicas have pinned; nothing if none runs."""
-    context = serve.get_replica_context()
-    handle = serve.get_deployment_handle(context.deployment, context.app_name)
-    try:
-        answers = await ask_all(handle, "pins")
-    except EngineError as error:
-        logger.info("no_pins_of_peers reason=%s", error)
-        return []
-    return [pin for answer in answers for pin in PINS.decode(answer)]
 
 
 def resources(config: EngineConfig) -> dict[str, Any]:

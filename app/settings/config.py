@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from app import limits
@@ -17,7 +17,8 @@ from app.models.embedded import EMBEDDED
 from app.protocol.api_settings import ReasoningFormat, ToolCallFormat
 from app.protocol.chat.messages import Message
 from app.protocol.prefix_request import PREFIX_NAME
-from app.settings.option import by_device, engine_option, option
+from app.settings.option import STRICT, PathOption, by_device, engine_option, option
+from app.settings.telemetry_options import MetricsOption, TracingOption
 from engine.config import (
     CPU_KV_CACHE_BYTES,
     Device,
@@ -29,7 +30,6 @@ from engine.config import (
 )
 from engine.errors import ConfigError
 
-_FolderOption = Annotated[Path, Strict(False)]
 # as browsers write it: scheme, host and port, without a path
 _Origin = Annotated[str, Field(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s]+)$")]
 
@@ -39,13 +39,11 @@ DEFAULT_MAX_NUM_BATCHED_TOKENS: Mapping[Device, int] = {"cpu": 256, "cuda": 2048
 # on a CPU each chunk of a stream takes time from the model
 DEFAULT_STREAM_INTERVAL_MS: Mapping[Device, float] = {"cpu": 50.0, "cuda": 20.0}
 
-_STRICT = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
-
 
 class Limits(BaseModel):
     """What one HTTP request may ask for."""
 
-    model_config = _STRICT
+    model_config = STRICT
 
     max_body_mib: float = option(
         "largest body of a request", default=limits.MAX_BODY_BYTES / (1 << 20), gt=0, le=64
@@ -80,9 +78,9 @@ class Limits(BaseModel):
 class FlightRecorderOption(BaseModel):
     """Traces of what was asked and what became of it, without texts and tokens."""
 
-    model_config = _STRICT
+    model_config = STRICT
 
-    folder: _FolderOption | None = option(
+    folder: PathOption | None = option(
         "folder on each ingress node in which its replicas write a line about every request, "
         "without texts and tokens",
         default=None,
@@ -100,11 +98,11 @@ class FlightRecorderOption(BaseModel):
 class PinnedPrefixOption(BaseModel):
     """A text with which many prompts begin, kept in the KV cache from the start."""
 
-    model_config = _STRICT
+    model_config = STRICT
 
     name: str = option("name, unique in the list", pattern=PREFIX_NAME)
     text: str | None = option("the prefix of completions", default=None, min_length=1)
-    file: _FolderOption | None = option("UTF-8 file with the prefix of completions", default=None)
+    file: PathOption | None = option("UTF-8 file with the prefix of completions", default=None)
     messages: tuple[Message, ...] | None = option(
         "first messages of conversations", default=None, min_length=1, strict=False
     )
@@ -126,7 +124,7 @@ class PinnedPrefixOption(BaseModel):
 class AppConfig(BaseModel):
     """All options of one application; docs/configuration.md is made from this class."""
 
-    model_config = _STRICT
+    model_config = STRICT
 
     model: str = option(
         "`embedded` (SmolLM2-135M-Instruct), a local folder or GGUF file, one in a bucket such as "
@@ -255,7 +253,7 @@ class AppConfig(BaseModel):
     )
     num_threads: int = engine_option("num_threads")
     compiled_kernels: bool = engine_option("compiled_kernels")
-    cache_folder: _FolderOption = option(
+    cache_folder: PathOption = option(
         "where the embedded model, those of buckets and converted ones are kept",
         default_factory=default_cache,
         shown="`$XDG_CACHE_HOME/pagoda`, or `~/.cache/pagoda`",
@@ -280,9 +278,22 @@ class AppConfig(BaseModel):
         "`</think>` at its beginning, `none` nothing; `auto` is what the chat template says",
         default="auto",
     )
-    api_keys_file: _FolderOption | None = option(
+    api_keys_file: PathOption | None = option(
         "file with one accepted API key per line", default=None, shown="none: everyone is served"
     )
+    operator_keys_file: PathOption | None = option(
+        "file with one key per line for `/metrics` and `/admin/`, which tenants' keys never open",
+        default=None,
+        shown="none: open to callers on the server's machine where there are no keys at all, else "
+        "to nobody",
+    )
+    access_log: Literal["off", "generation"] = option(
+        "a line in the log for each generation: how long it took and how many tokens it had, "
+        "without its texts",
+        default="off",
+    )
+    metrics: MetricsOption = MetricsOption()
+    tracing: TracingOption = TracingOption()
     cors_origins: tuple[_Origin, ...] = option(
         "origins, such as `https://chat.example.com`, whose pages may call the API from a browser; "
         "`*` for all",
@@ -309,7 +320,12 @@ class AppConfig(BaseModel):
 
 
 # options that are groups of options
-NESTED: Mapping[str, type[BaseModel]] = {"limits": Limits, "flight_recorder": FlightRecorderOption}
+NESTED: Mapping[str, type[BaseModel]] = {
+    "limits": Limits,
+    "flight_recorder": FlightRecorderOption,
+    "metrics": MetricsOption,
+    "tracing": TracingOption,
+}
 
 
 def parse_config(args: dict[str, Any]) -> AppConfig:

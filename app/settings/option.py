@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, Strict
 
 from engine.config import (
     Device,
@@ -15,6 +16,9 @@ from engine.config import (
     doc_of,
 )
 
+# of groups of options
+STRICT = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+PathOption = Annotated[Path, Strict(False)]
 # fields of the engine's configuration by name
 ENGINE_FIELDS = {each.name: each for each in (*fields(EngineConfig), *fields(SchedulerConfig))}
 # and those of what an ingress does about engines that it loses

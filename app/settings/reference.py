@@ -44,7 +44,11 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "limits.max_held_mib", "limits.max_client_held_mib",
     ),
     "Faults": ("resume_timeout_s", "max_resumes"),
-    "Traces": ("flight_recorder.folder", "flight_recorder.max_mib"),
+    "Metrics, traces and logs": (
+        "operator_keys_file", "metrics.aliases", "metrics.ray", "access_log", "tracing.endpoint",
+        "tracing.protocol", "tracing.ratio", "tracing.max_traces_per_s", "tracing.headers_file",
+    ),
+    "Traces for what-if": ("flight_recorder.folder", "flight_recorder.max_mib"),
 }  # fmt: skip
 
 _UNITS = {"_gib": " GiB", "_mib": " MiB", "_ms": " ms", "_s": " s"}

@@ -1,5 +1,7 @@
 """The step loop: schedule, execute, update; nothing else."""
 
+import time
+
 from engine.config import SchedulerConfig
 from engine.core.executor import Executor
 from engine.core.memory.block_manager import BlockManager
@@ -8,6 +10,21 @@ from engine.core.scheduling.admission_gate import AdmissionGate
 from engine.core.scheduling.policies import make_block_manager, make_gate, make_preemption
 from engine.core.scheduling.preemption import Preemption
 from engine.types import StepOutput
+
+
+class EngineClock:
+    """The machine's monotonic clock, and what it has to do with Unix time.
+
+    Attributes:
+        epoch_s: Unix time at its 0, as it was when this was made; it is never corrected.
+    """
+
+    def __init__(self) -> None:
+        self.epoch_s = time.time() - time.monotonic()
+
+    def now_s(self) -> float:
+        """Seconds."""
+        return time.monotonic()
 
 
 class Engine:
@@ -25,8 +42,15 @@ class Engine:
         block_manager: BlockManager | None = None,
         preemption: Preemption | None = None,
         gate: AdmissionGate | None = None,
+        clock: EngineClock | None = None,
     ) -> None:
-        """Args: block_manager, preemption, gate: policies instead of those that `config` names."""
+        """Make a scheduler for what the executor can hold.
+
+        Args:
+            block_manager, preemption, gate: policies instead of those that `config` names.
+            clock: read again when a result has come; without one, that happens at the time at
+                which the step began, and times since the epoch are those of this clock.
+        """
         capacity = executor.capacity
         config = config.fitted(capacity.num_blocks, capacity.block_size)
         self._executor = executor
@@ -36,7 +60,9 @@ class Engine:
             block_manager or make_block_manager(config, capacity),
             preemption or make_preemption(config, capacity),
             gate or make_gate(config),
+            epoch_s=clock.epoch_s if clock is not None else 0.0,
         )
+        self._clock = clock
 
     @property
     def has_work(self) -> bool:
@@ -57,12 +83,13 @@ class Engine:
         """
         scheduler = self.scheduler
         while scheduler.num_in_flight < self._executor.run_ahead:
-            plan = scheduler.schedule()
+            plan = scheduler.schedule(now_s)
             if plan is None:
                 break
             self._executor.submit(plan)
         if scheduler.num_in_flight:
-            return scheduler.update(self._executor.collect(), now_s)
+            result = self._executor.collect()
+            return scheduler.update(result, now_s if self._clock is None else self._clock.now_s())
         return scheduler.take_output(now_s) if scheduler.has_work else None
 
     def crash(self, now_s: float) -> StepOutput:

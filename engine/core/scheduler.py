@@ -5,9 +5,11 @@ them is complete.
 """
 
 from collections import deque
+from time import perf_counter
 
 from engine.config import SchedulerConfig
 from engine.core.decoding.decoding import NO_UPDATES, BeamFork, Decoding, SequenceUpdates
+from engine.core.events import Events
 from engine.core.memory.block_manager import BlockManager
 from engine.core.scheduling.admission_gate import AdmissionGate
 from engine.core.scheduling.deferred_release import DeferredRelease
@@ -18,6 +20,7 @@ from engine.core.scheduling.preemption import Preemption
 from engine.core.scheduling.queues import Queues
 from engine.core.scheduling.row_allocator import RowAllocator
 from engine.core.scheduling.spoiled import SpoiledBlocks
+from engine.core.scheduling.step_counts import StepCounts
 from engine.core.scheduling.token_budget import TokenBudget
 from engine.core.sequence import UNFINISHED
 from engine.core.sequence_group import SequenceGroup, Status, receive_results
@@ -25,12 +28,12 @@ from engine.errors import InvalidRequest
 from engine.types import (
     ALL_CHOICES,
     Capacity,
+    EventKind,
     FinishReason,
     Request,
     StepOutput,
     StepPlan,
     StepResult,
-    StepStats,
 )
 
 
@@ -49,7 +52,10 @@ class Scheduler:
         block_manager: BlockManager,
         preemption: Preemption,
         gate: AdmissionGate,
+        *,
+        epoch_s: float = 0.0,
     ) -> None:
+        """Args: epoch_s: see `Events`."""
         self._config = config
         self._capacity = capacity
         self._block_manager = block_manager
@@ -57,7 +63,8 @@ class Scheduler:
         self._marks = block_manager.marks
         self._preemption = preemption
         self._groups: dict[int, SequenceGroup] = {}
-        self._queues = Queues()
+        self._events = Events(epoch_s)
+        self._queues = Queues(self._events)
         self._rows = RowAllocator(capacity.num_rows)
         self._deferred_release = DeferredRelease(block_manager, self._rows)
         self._planner = Planner(
@@ -76,11 +83,7 @@ class Scheduler:
         self._forks: list[BeamFork] = []
         self._next_sequence_id = 0
         self._next_step = 0
-        self._num_recomputed = 0
-        self._num_swapped_out = 0
-        self._num_cached_tokens = 0
-        self._num_restored_tokens = 0
-        self._num_spoiled = 0
+        self._counts = StepCounts()
 
     @property
     def num_in_flight(self) -> int:
@@ -140,8 +143,13 @@ class Scheduler:
             # what is still being computed for it is of no use any more
             self.abort(request_id)
 
-    def schedule(self) -> StepPlan | None:
-        """Plan the next step; None if there is nothing to compute before the next result."""
+    def schedule(self, now_s: float = 0.0) -> StepPlan | None:
+        """Plan the next step; None if there is nothing to compute before the next result.
+
+        Args:
+            now_s: seconds on the clock of `Request.arrival_s`; only events have it.
+        """
+        started_s = perf_counter()
         if self._in_flight and self._planner.should_wait():
             return None
         ready = self._queues.ready()
@@ -149,10 +157,8 @@ class Scheduler:
         planned = PlannedStep(self._next_step, num_tokens, self._config.max_chunk)
         self._planner.plan(planned, ready, self._forks)
         self._forks = []
-        self._num_recomputed += planned.num_recomputed
-        self._num_swapped_out += planned.num_swapped_out
-        self._num_cached_tokens += planned.num_cached_tokens
-        self._num_restored_tokens += planned.num_restored_tokens
+        self._events.stamp(now_s)
+        self._counts.planned(planned, started_s)
         if planned.is_empty:
             return None
         self._next_step += 1
@@ -161,6 +167,7 @@ class Scheduler:
 
     def update(self, result: StepResult, now_s: float) -> StepOutput:
         """Take in the result of the oldest plan in flight."""
+        started_s = perf_counter()
         done = self._in_flight.popleft()
         plan = done.plan
         assert result.step == plan.step
@@ -172,6 +179,8 @@ class Scheduler:
         if result.spoiled_slots:
             self._recompute_spoiled(done, result)
         self._report_prompt_logprobs(done, result)
+        self._note_prefilled(done)
+        num_wasted = 0
         # a few hundred times per step: names are looked up once
         accept, dropped = self._decoding.accept, done.dropped
         for position, (group, sequence) in enumerate(done.sampled):
@@ -182,13 +191,16 @@ class Scheduler:
                 updates = accept(group, sequence, position)
                 if updates is not NO_UPDATES:
                     self._apply(group, updates)
+            else:
+                num_wasted += 1
+        self._counts.wasted(num_wasted)
         self._deferred_release.complete(result.step)
-        return self._take_output(now_s, result, plan.num_tokens)
+        return self._take_output(now_s, result, plan, started_s)
 
     def take_output(self, now_s: float) -> StepOutput:
         """Output that came from no step, such as aborts; its step is -1."""
         self._prefixes.expire(now_s)
-        return self._take_output(now_s, StepResult(step=-1), 0)
+        return self._take_output(now_s, StepResult(step=-1), None, perf_counter())
 
     def crash(self, now_s: float) -> StepOutput:
         """End what is in the batch, because the workers cannot go on; the last output."""
@@ -199,8 +211,15 @@ class Scheduler:
     def _recompute_spoiled(self, done: PlannedStep, result: StepResult) -> None:
         planned = [done, *self._in_flight]
         slots, groups = result.spoiled_slots, list(self._groups.values())
-        self._num_spoiled += len(slots)
-        self._num_recomputed += self._spoiled_blocks.recompute(slots, planned, groups)
+        num_groups = self._spoiled_blocks.recompute(slots, planned, groups)
+        self._counts.spoiled(len(slots), num_groups)
+
+    def _note_prefilled(self, done: PlannedStep) -> None:
+        """Note that what follows the prompts that the step has ended is known now."""
+        for group in done.prefill_ends:
+            request_id = group.request.request_id
+            if group.status is not Status.FINISHED and request_id not in done.dropped:
+                self._events.note(request_id, EventKind.PREFILLED)
 
     def _settle_prefix(self, group: SequenceGroup) -> None:
         """Pin what has been computed; what has not gives its room back."""
@@ -235,7 +254,7 @@ class Scheduler:
         self._block_manager.discard(group)
         if is_over:
             del self._groups[group.request.request_id]
-            self._queues.remove(group)
+            self._queues.end(group)
             self._deferred_release.release_reserved_rows(group)
             if group.request.pin is not None:
                 self._settle_prefix(group)
@@ -246,27 +265,20 @@ class Scheduler:
         if is_over:
             group.finish()
 
-    def _take_output(self, now_s: float, result: StepResult, num_tokens: int) -> StepOutput:
-        queues = self._queues
-        stats = StepStats(
-            num_running=len(queues.running),
-            num_waiting=len(queues.waiting),
-            num_swapped=len(queues.swapped),
-            oldest_waiting_s=_age_s(queues.waiting, now_s),
-            oldest_swapped_s=_age_s(queues.swapped, now_s),
-            num_recomputed=self._num_recomputed,
-            num_swapped_out=self._num_swapped_out,
-            num_cached_tokens=self._num_cached_tokens,
-            num_restored_tokens=self._num_restored_tokens,
-            num_spoiled=self._num_spoiled,
-            num_tokens=num_tokens,
+    def _take_output(
+        self, now_s: float, result: StepResult, plan: StepPlan | None, started_s: float
+    ) -> StepOutput:
+        self._events.stamp(now_s)
+        stats = self._counts.stats(
+            self._queues,
+            self._block_manager.usage(),
+            plan,
             elapsed_s=result.elapsed_s,
-            usage=self._block_manager.usage(),
+            now_s=now_s,
+            started_s=started_s,
         )
         pinned = self._prefixes.report() if self._prefixes.has_changed else None
         marks = self._marks.report(now_s, is_idle=not self._groups)
-        return self._decoding.take_output(result.step, stats, pinned, marks)
-
-
-def _age_s(queue: deque[SequenceGroup], now_s: float) -> float:
-    return now_s - queue[0].request.arrival_s if queue else 0.0
+        return self._decoding.take_output(
+            result.step, stats, pinned, marks, events=self._events.take()
+        )

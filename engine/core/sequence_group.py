@@ -46,6 +46,7 @@ class SequenceGroup:
         row_sampling: the parameters that the workers use for its rows.
         beam: state of its beam search; None for sampling.
         reserved_rows: rows kept for siblings that are not forked yet.
+        has_run: whether it has been in the batch.
         num_overtakes: later groups that have entered while it was swapped out.
         num_prompt_reported: prompt tokens whose log-probability has been reported, if asked for.
         num_cached_tokens: prompt tokens that the prefix cache had when blocks were first allocated;
@@ -64,6 +65,7 @@ class SequenceGroup:
     beam: BeamSearch | None = None
     reserved_rows: list[int] = field(default_factory=list)
     status: Status = Status.WAITING
+    has_run: bool = False
     num_overtakes: int = 0
     num_prompt_reported: int = 0
     num_cached_tokens: int = -1
@@ -168,6 +170,7 @@ class SequenceGroup:
         assert self.status in (Status.WAITING, Status.SWAPPED)
         assert self.is_settled
         self.status = RUNNING
+        self.has_run = True
 
     def take_rows(self, rows: list[int]) -> None:
         """Take `num_rows` free rows: one for each sequence, the others for pending forks."""

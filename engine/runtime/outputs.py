@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby
 from typing import TypeVar
 
@@ -11,14 +11,17 @@ from engine.runtime.protocol import BeamStep, Delta
 from engine.types import (
     BEAM_CHOICE,
     Capacity,
+    EventKind,
     FinishReason,
     FloatColumn,
     IntColumn,
     MemoryUsage,
     Refusal,
+    RequestEvents,
     StepOutput,
     StepStats,
     float32,
+    int8,
     int32,
     int64,
 )
@@ -35,16 +38,23 @@ def split_by_client(
         encoded: the output itself, passed on without a copy when all rows are of one client.
         clients: by request id; rows of other requests are left out.
     """
-    rows, beams = _rows_of(output.request_ids, clients), _rows_of(output.beam_requests, clients)
-    found = dict.fromkeys((*rows, *beams))
-    num_rows = sum(map(len, (*rows.values(), *beams.values())))
-    is_of_one = num_rows == len(output.request_ids) + len(output.beam_requests)
+    happened = output.events.requests if output.events is not None else int64()
+    columns = (output.request_ids, output.beam_requests, happened)
+    rows, beams, events = (_rows_of(column, clients) for column in columns)
+    found = dict.fromkeys((*rows, *beams, *events))
+    num_rows = sum(map(len, (*rows.values(), *beams.values(), *events.values())))
+    is_of_one = num_rows == sum(map(len, columns))
     # only the replica may see what is of all tenants (pinned prefixes, marks) or of the operator
     is_of_replica = output.pinned is not None or output.prefix_marks is not None
     if len(found) == 1 and is_of_one and not is_of_replica and not output.failure:
         return dict.fromkeys(found, encoded)
     return {
-        client: OUTPUTS.encode(_select(output, rows.get(client, []), beams.get(client, [])))
+        client: OUTPUTS.encode(
+            replace(
+                _select(output, rows.get(client, []), beams.get(client, [])),
+                events=_select_events(output.events, events.get(client, [])),
+            )
+        )
         for client in found
     }
 
@@ -76,6 +86,16 @@ def deltas(outputs: Iterable[StepOutput]) -> Iterator[tuple[int, Delta]]:
                 beam_steps=tuple(found.beam_steps),
             ),
         )
+
+
+def events_of(outputs: Iterable[StepOutput]) -> Iterator[tuple[int, EventKind, int]]:
+    """(request id, what has happened, microseconds since the epoch), in order of time."""
+    for output in outputs:
+        if (events := output.events) is not None:
+            for request_id, kind, time_us in zip(
+                events.requests, events.kinds, events.times_us, strict=True
+            ):
+                yield request_id, EventKind(kind), time_us
 
 
 def failure(
@@ -204,6 +224,16 @@ def _select(output: StepOutput, rows: Sequence[int], beams: Sequence[int]) -> St
         beam_top_counts=beam_tops[0],
         beam_top_tokens=beam_tops[1],
         beam_top_logprobs=beam_tops[2],
+    )
+
+
+def _select_events(events: RequestEvents | None, rows: Sequence[int]) -> RequestEvents | None:
+    if events is None or not rows:
+        return None
+    return RequestEvents(
+        requests=int64([events.requests[row] for row in rows]),
+        kinds=int8([events.kinds[row] for row in rows]),
+        times_us=int64([events.times_us[row] for row in rows]),
     )
 
 

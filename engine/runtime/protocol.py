@@ -9,6 +9,7 @@ from typing import Protocol
 
 from engine.runtime.messages import PrefixInfo
 from engine.types import (
+    EventKind,
     FinishReason,
     FloatColumn,
     IntColumn,
@@ -67,9 +68,14 @@ class TokenStream(Protocol):
 
     It goes on, without a gap or a repeat, on another engine replica when its own is lost. Iterating
     raises EngineError when it cannot, and RequestError when the request is refused after all.
+
+    Attributes:
+        events: what engines have reported of it so far, with microseconds since the epoch; one that
+            goes on elsewhere is queued again.
     """
 
     request_id: int
+    events: list[tuple[EventKind, int]]
 
     def __aiter__(self) -> AsyncIterator[Delta]: ...
 

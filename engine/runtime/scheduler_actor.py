@@ -8,11 +8,10 @@ import gc
 import logging
 import os
 import threading
-import time
 from collections.abc import Sequence
 
 from engine.config import SchedulerConfig
-from engine.core.engine import Engine
+from engine.core.engine import Engine, EngineClock
 from engine.errors import EngineError
 from engine.executor.channel import Channel, ChannelClosed, connect
 from engine.executor.gang import GangExecutor
@@ -64,7 +63,9 @@ class SchedulerActor:
             step_deadline_s=self._step_deadline_s,
         )
         channel = connect(replica_path)
-        loop = EngineLoop(Engine(self._config, executor), channel, capacity, time.monotonic)
+        clock = EngineClock()
+        engine = Engine(self._config, executor, clock=clock)
+        loop = EngineLoop(engine, channel, capacity, clock.now_s)
         # all objects of now live as long as the process: the garbage collector need not visit them
         gc.freeze()
         threading.Thread(target=_run, args=(loop, executor, channel), name="engine").start()

@@ -4,17 +4,20 @@ Everything here is frozen, and imported from here. Numbers that come one per row
 as columns (`array.array`), never as one Python object each.
 """
 
-from engine.types.columns import FloatColumn, IntColumn, float32, int32, int64
+from engine.types.columns import FloatColumn, IntColumn, float32, int8, int32, int64
 from engine.types.memory import Capacity, MemoryUsage, PinnedPrefix
 from engine.types.output import (
     BEAM_CHOICE,
     ENDED_BY_PATTERN,
     ENDED_BY_TOKEN,
     PROMPT_CHOICE,
+    EventKind,
     FinishReason,
     Refusal,
+    RequestEvents,
     StepOutput,
     StepStats,
+    WorkCounts,
 )
 from engine.types.progress import Progress, SearchSteps
 from engine.types.request import (
@@ -39,6 +42,7 @@ __all__ = [
     "PATTERN_MET",
     "PROMPT_CHOICE",
     "Capacity",
+    "EventKind",
     "FinishReason",
     "FloatColumn",
     "IntColumn",
@@ -48,6 +52,7 @@ __all__ = [
     "Progress",
     "Refusal",
     "Request",
+    "RequestEvents",
     "RowAdmission",
     "SamplingParams",
     "SearchSteps",
@@ -56,7 +61,9 @@ __all__ = [
     "StepResult",
     "StepStats",
     "StopPattern",
+    "WorkCounts",
     "float32",
+    "int8",
     "int32",
     "int64",
 ]

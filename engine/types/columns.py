@@ -11,6 +11,11 @@ else:
     IntColumn = FloatColumn = array
 
 
+def int8(values: "list[int] | tuple[int, ...] | bytes" = ()) -> IntColumn:
+    """Make an int8 column."""
+    return array("b", values)
+
+
 def int32(values: "list[int] | tuple[int, ...] | bytes" = ()) -> IntColumn:
     """Make an int32 column."""
     return array("i", values)

@@ -51,6 +51,7 @@ class MemoryUsage:
         free: slots of the other blocks.
         shared_saving: slots that the sequences would need beyond `filled` without sharing.
         swapped: slots of blocks in the swap space; not part of the pool.
+        num_evicted: blocks that were kept for their contents and lost them since the start.
     """
 
     total: int
@@ -63,6 +64,7 @@ class MemoryUsage:
     pinned: int = 0
     shared_saving: int = 0
     swapped: int = 0
+    num_evicted: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,40 @@ class FinishReason(IntEnum):
     CRASHED = 8
 
 
+class EventKind(IntEnum):
+    """What has happened to a request.
+
+    QUEUED: it waits in the scheduler. ADMITTED: it has blocks and is being prefilled. PREFILLED:
+    the first token after that prefill is known; it may have been preempted by then.
+    PREEMPTED_SWAP, PREEMPTED_RECOMPUTE: it has left the batch (paper, section 4.5); a group whose
+    swap blocks are spoiled counts as the latter. RESUMED: it is back. ENDED: all its choices have
+    ended.
+    """
+
+    QUEUED = 1
+    ADMITTED = 2
+    PREFILLED = 3
+    PREEMPTED_SWAP = 4
+    PREEMPTED_RECOMPUTE = 5
+    RESUMED = 6
+    ENDED = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestEvents:
+    """What has happened to requests, in order of time; the source of metrics and traces.
+
+    Attributes:
+        requests: int64 request ids.
+        kinds: int8 `EventKind`.
+        times_us: int64 microseconds since the epoch, by a clock of the engine's that never jumps.
+    """
+
+    requests: IntColumn
+    kinds: IntColumn
+    times_us: IntColumn
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """A `RequestError` on its way to the client; `code` says which one."""
@@ -46,6 +80,36 @@ class Refusal:
     limit: int = 0
     got: int = 0
     retry_after_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkCounts:
+    """What a scheduler has had computed since its start, beside what `StepStats` counts.
+
+    Attributes:
+        num_prompt_tokens: prompt tokens of requests that have entered the batch, once a request;
+            neither pinned prefixes nor what goes on from another engine.
+        num_prompt_cached: those of them that the prefix cache had.
+        num_recomputed_tokens: tokens prefilled again, of requests that were preempted or go on
+            from another engine.
+        num_forks, num_copied_blocks: forks of sequences and beams; blocks copied on write.
+        num_blocks_swapped_out, num_blocks_swapped_in: blocks copied to the swap space and back,
+            saved ones too.
+        num_wasted_rows: tokens that were sampled behind the end of a sequence, by a plan made
+            ahead of it.
+    """
+
+    num_prompt_tokens: int = 0
+    num_prompt_cached: int = 0
+    num_recomputed_tokens: int = 0
+    num_forks: int = 0
+    num_copied_blocks: int = 0
+    num_blocks_swapped_out: int = 0
+    num_blocks_swapped_in: int = 0
+    num_wasted_rows: int = 0
+
+
+NO_WORK = WorkCounts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +126,11 @@ class StepStats:
         num_restored_tokens: those of them that came from the swap space.
         num_spoiled: swap blocks that did not hold what they should, since the start.
         num_tokens: tokens of the step's forward pass.
+        num_decode_rows: those of them that are the last ones of running sequences.
         elapsed_s: seconds the workers spent on it.
+        work: sums since the start of the scheduler.
+        schedule_s, update_s: seconds of the scheduler's own work since the last output: on plans,
+            and on the result. They differ from run to run, so they do not count for equality.
     """
 
     usage: MemoryUsage = NO_POOL
@@ -77,7 +145,11 @@ class StepStats:
     num_restored_tokens: int = 0
     num_spoiled: int = 0
     num_tokens: int = 0
+    num_decode_rows: int = 0
     elapsed_s: float = 0.0
+    work: WorkCounts = NO_WORK
+    schedule_s: float = field(default=0.0, compare=False)
+    update_s: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +180,7 @@ class StepOutput:
         beam_logprobs: float32 of the tokens.
         beam_top_counts, beam_top_tokens, beam_top_logprobs: int32, int32 and float32, the most
             likely tokens in the place of each, where the request asks for them; see `StepResult`.
+        events: what has happened to requests since the last output; None if nothing has.
         failure: why the workers cannot go on; set in the last output of a scheduler only.
     """
 
@@ -134,4 +207,5 @@ class StepOutput:
     beam_top_counts: IntColumn = field(default_factory=int32)
     beam_top_tokens: IntColumn = field(default_factory=int32)
     beam_top_logprobs: FloatColumn = field(default_factory=float32)
+    events: RequestEvents | None = None
     failure: str = ""

@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 from ray.serve.exceptions import RayServeException
 
-from app.main import api_settings, build, make_http_app, stream_interval_s, with_tokenizer
+from app.main import (
+    api_settings,
+    build,
+    make_http_app,
+    stream_interval_s,
+    tracing_options,
+    with_tokenizer,
+)
 from app.preflight import check
 from app.serve.deployments import draining, gang_options, resources
 from app.settings.config import parse_config
@@ -166,3 +173,37 @@ def test_serve_ends_a_replica_only_when_its_clients_have_gone_elsewhere() -> Non
     assert options["graceful_shutdown_timeout_s"] > 30.0 + LEASE_S
     router = options["request_router_config"]
     assert router["request_router_kwargs"] == {"drain_s": 30.0}
+
+
+def test_keys_of_operators_are_read_as_those_of_tenants(tmp_path: Path) -> None:
+    (tmp_path / "operators").write_text("one\n\ntwo\n")
+    config = parse_config({"operator_keys_file": str(tmp_path / "operators")})
+    write_model(tmp_path)
+    byte_level_backend().save(str(tmp_path / "tokenizer.json"))
+    args = {"model": str(tmp_path), "device": "cpu", "kv_cache_gib": 0.01}
+    settings = api_settings(config, check(parse_config(args)))
+    assert settings.operator_key_sha256 == tuple(
+        hashlib.sha256(key).digest() for key in (b"one", b"two")
+    )
+    assert settings.api_key_sha256 == ()
+    missing = parse_config({"operator_keys_file": str(tmp_path / "missing")})
+    with pytest.raises(ConfigError, match=r"operator_keys_file .*missing cannot be read"):
+        api_settings(missing, check(parse_config(args)))
+
+
+def test_tracing_needs_its_exporter_and_headers_that_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tracing_options(parse_config({})) is None
+    headers = tmp_path / "headers"
+    headers.write_text("x-key: a:b\n")
+    tracing = {"endpoint": "http://collector/v1/traces", "headers_file": str(headers)}
+    options = tracing_options(parse_config({"tracing": tracing}))
+    assert options is not None
+    assert options.headers == (("x-key", "a:b"),)
+    headers.write_text("no colon\n")
+    with pytest.raises(ConfigError, match="one `name: value` a line"):
+        tracing_options(parse_config({"tracing": tracing}))
+    monkeypatch.setattr("app.telemetry.traces.tracing_options.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'pagoda\[otlp\]'"):
+        tracing_options(parse_config({"tracing": tracing}))

@@ -8,10 +8,11 @@ from engine.config import EngineConfig
 from engine.core.engine import Engine
 from engine.executor.inline import InlineExecutor
 from engine.runtime.messages import PrefixInfo
-from engine.runtime.outputs import deltas
+from engine.runtime.outputs import deltas, events_of
 from engine.runtime.protocol import Delta
 from engine.types import (
     ALL_CHOICES,
+    EventKind,
     FinishReason,
     IntColumn,
     Pin,
@@ -82,6 +83,8 @@ class InlineEngineClient:
         output = self._engine.step(0.0)
         if output is not None:
             self._pinned = self._pinned if output.pinned is None else output.pinned
+            for request_id, kind, time_us in events_of([output]):
+                self._streams[request_id].events.append((kind, time_us))
             for request_id, delta in deltas([output]):
                 self._streams[request_id].pending.append(delta)
 
@@ -96,6 +99,7 @@ class InlineEngineClient:
 class InlineStream:
     def __init__(self, client: InlineEngineClient, request_id: int, num_choices: int) -> None:
         self.request_id = request_id
+        self.events: list[tuple[EventKind, int]] = []
         self.pending: deque[Delta] = deque()
         self._client = client
         self._open = set(range(num_choices))

@@ -10,6 +10,7 @@ from engine.runtime.protocol import BeamStep, Delta, TokenStream
 from engine.types import (
     BEAM_CHOICE,
     PROMPT_CHOICE,
+    EventKind,
     FinishReason,
     IntColumn,
     Pin,
@@ -134,6 +135,7 @@ class FakeStream:
         self, client: FakeEngineClient, number: int, script: Script, sampling: SamplingParams
     ) -> None:
         self.request_id = number
+        self.events: list[tuple[EventKind, int]] = []
         self._client = client
         self._script = script
         self._sampling = sampling

@@ -9,7 +9,7 @@ from engine.runtime.client.retries import Retries
 from engine.runtime.client.token_stream import RemoteTokenStream
 from engine.runtime.loop import EngineLoop
 from engine.runtime.messages import error_of, refusal_of
-from engine.runtime.outputs import _gather, _select, split_by_client
+from engine.runtime.outputs import _gather, _select, _select_events, split_by_client
 from engine.runtime.replica.admission import Admission
 from engine.runtime.scheduler_actor import _exit, _run
 from tests.mutation.mutant import Fault
@@ -370,6 +370,20 @@ STREAM_FAULTS = [
 ]
 
 MESSAGE_FAULTS = [
+    Fault(
+        what="a client hears of what happens to requests of others",
+        function=_select_events,
+        old="for row in rows",
+        new="for row in range(len(events.requests))",
+        noticed_by="test_clients_get_the_events_of_their_own_requests",
+    ),
+    Fault(
+        what="events of others travel with the tokens of one client",
+        function=split_by_client,
+        old="columns = (output.request_ids, output.beam_requests, happened)",
+        new="columns = (output.request_ids, output.beam_requests, int64())",
+        noticed_by="test_an_output_with_events_of_one_client_is_passed_on_as_it_is",
+    ),
     Fault(
         what="a client hears of the prefixes of other tenants",
         function=split_by_client,

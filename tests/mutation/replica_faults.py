@@ -21,8 +21,8 @@ MAILBOX_FAULTS = [
     Fault(
         what="bytes on their way do not count",
         function=ClientSession.put,
-        old="self._queued_bytes + on_their_way",
-        new="self._queued_bytes",
+        old="if self.undelivered_bytes > self",
+        new="if self._queued_bytes > self",
         noticed_by="test_what_the_stream_took_counts_until_the_client_says_that_it_came",
     ),
     Fault(

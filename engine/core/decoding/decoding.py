@@ -25,6 +25,7 @@ from engine.types import (
     PROMPT_CHOICE,
     FinishReason,
     PinnedPrefix,
+    RequestEvents,
     StepOutput,
     StepResult,
     StepStats,
@@ -75,11 +76,15 @@ class Decoding:
         stats: StepStats,
         pinned: tuple[PinnedPrefix, ...] | None = None,
         prefix_marks: bytes | None = None,
+        *,
+        events: RequestEvents | None = None,
     ) -> StepOutput:
         """Return the output since the last call; see `StepOutput`."""
         output, self._output = self._output, StepOutput(step=-1)
         fill_up(output)
-        return replace(output, step=step, stats=stats, pinned=pinned, prefix_marks=prefix_marks)
+        return replace(
+            output, step=step, stats=stats, pinned=pinned, prefix_marks=prefix_marks, events=events
+        )
 
     def begin(self, result: StepResult) -> None:
         """Let all that follows be about this result."""

@@ -13,6 +13,9 @@ class BlockPool:
     `keep`). Free blocks are allocated first, the most recently released one first, as it is the
     likeliest to be in a cache of the processor; then kept blocks, the least recently used one
     first. A pinned block is kept, and never allocated anew.
+
+    Attributes:
+        num_evicted: kept blocks that were allocated and so lost their contents.
     """
 
     def __init__(self, num_blocks: int, on_evict: Callable[[int], None] | None = None) -> None:
@@ -22,6 +25,7 @@ class BlockPool:
         self._references = array("i", bytes(4 * num_blocks))
         self._pins = array("i", bytes(4 * num_blocks))
         self._num_unused_pinned = 0
+        self.num_evicted = 0
         self._free = list(range(num_blocks - 1, -1, -1))
         self._is_kept = bytearray(num_blocks)
         self._unused_kept: OrderedDict[int, None] = OrderedDict()
@@ -130,6 +134,7 @@ class BlockPool:
 
     def _evict(self) -> int:
         block, _ = self._unused_kept.popitem(last=False)
+        self.num_evicted += 1
         self._unsaved.pop(block, None)
         self._is_kept[block] = False
         if self._on_evict is not None:

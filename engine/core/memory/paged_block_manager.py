@@ -204,6 +204,7 @@ class PagedBlockManager:
             free=free,
             shared_saving=self._num_logical - self._num_filled,
             swapped=self._swap.num_used * size,
+            num_evicted=self._pool.num_evicted,
         )
 
     def num_distinct_blocks(self, group: SequenceGroup) -> int:

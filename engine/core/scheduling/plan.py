@@ -24,6 +24,8 @@ class PlannedStep:
         num_recomputed, num_swapped_out: groups that were preempted, by kind.
         num_cached_tokens: tokens of groups that enter the batch, found in the prefix cache.
         num_restored_tokens: those of them that come from the swap space.
+        num_prompt_tokens, num_prompt_cached, num_recomputed_tokens: see `WorkCounts`, of this step.
+        prefill_ends: groups whose prefill this step ends.
         dropped: ids of requests whose results are worthless, for they come from spoiled blocks.
     """
 
@@ -38,6 +40,10 @@ class PlannedStep:
         self.num_swapped_out = 0
         self.num_cached_tokens = 0
         self.num_restored_tokens = 0
+        self.num_prompt_tokens = 0
+        self.num_prompt_cached = 0
+        self.num_recomputed_tokens = 0
+        self.prefill_ends: list[SequenceGroup] = []
         self.dropped: set[int] = set()
         self._max_num_tokens = max_num_tokens
         self._ended_prefills: list[Member] = []
@@ -107,6 +113,19 @@ class PlannedStep:
         """Count tokens that a group has found in the prefix cache, some in the swap space."""
         self.num_cached_tokens += num_tokens
         self.num_restored_tokens += num_restored
+
+    def count_prompt(self, num_tokens: int, num_cached: int) -> None:
+        """Count the prompt of a request that enters for the first time."""
+        self.num_prompt_tokens += num_tokens
+        self.num_prompt_cached += num_cached
+
+    def count_again(self, num_tokens: int) -> None:
+        """Count tokens that have been computed before and are now once more."""
+        self.num_recomputed_tokens += num_tokens
+
+    def end_prefill(self, group: SequenceGroup) -> None:
+        """Note that all known tokens of a group are planned with this step."""
+        self.prefill_ends.append(group)
 
     def decode(self, sequences: list[Member]) -> None:
         """Feed the last token of each one's row and sample the next."""

@@ -180,6 +180,7 @@ class Planner:
         if first is not None and first is not group:
             first.count_overtake()
         allocations = self._block_manager.allocate(group)
+        _count_tokens(planned, group, allocations)
         self._enter(planned, group, allocations)
         # only the first looks into the cache; the others share what the first has
         swap_ins = allocations[0].swap_ins
@@ -233,6 +234,8 @@ class Planner:
         samples = planned.prefill(group, sequence, count)
         sequence.schedule_prefill(count, samples=samples, step=planned.step)
         self._block_manager.mark_computed(sequence)
+        if samples and not group.is_prefilling:
+            planned.end_prefill(group)
         # a beam search has one beam until its first candidates are known
         if samples and group.beam is None:
             while group.num_pending_forks:
@@ -304,3 +307,13 @@ class Planner:
         num_blocks = self._block_manager.num_distinct_blocks(group)
         num_kept = self._block_manager.num_tokens_kept_by_others(group)
         return self._preemption.prefers_swap(group, num_blocks, num_kept)
+
+
+def _count_tokens(
+    planned: PlannedStep, group: SequenceGroup, allocations: list[Allocation]
+) -> None:
+    """Count what a waiting group has to compute: its prompt, or once more all that is known."""
+    if group.has_run or group.request.progress is not None:
+        planned.count_again(sum(each.sequence.num_known - each.num_cached for each in allocations))
+    elif group.request.pin is None:
+        planned.count_prompt(len(group.request.prompt), allocations[0].num_cached)

@@ -10,13 +10,20 @@ import math
 from bisect import insort
 from collections import deque
 
+from engine.core.events import Events
 from engine.core.sequence_group import Member, SequenceGroup, Status
+from engine.types import EventKind
 
 
 class Queues:
-    """Moves groups between waiting, running and swapped; their status follows."""
+    """Moves groups between waiting, running and swapped; their status follows.
 
-    def __init__(self) -> None:
+    Every move is an event of the request.
+    """
+
+    def __init__(self, events: Events | None = None) -> None:
+        """Args: events: where moves are noted."""
+        self._events = Events() if events is None else events
         self.waiting: deque[SequenceGroup] = deque()
         self.swapped: deque[SequenceGroup] = deque()
         self.running: list[SequenceGroup] = []
@@ -42,10 +49,12 @@ class Queues:
             self.waiting.append(group)
         else:
             insort(self.waiting, group, key=_arrival)
+        self._note(group, EventKind.QUEUED)
 
     def enter(self, group: SequenceGroup) -> None:
         """Let a waiting or swapped group run."""
         self.remove(group)
+        self._note(group, EventKind.RESUMED if group.has_run else EventKind.ADMITTED)
         group.start_running()
         insort(self.running, group, key=_arrival)
 
@@ -58,12 +67,20 @@ class Queues:
         self.remove(group)
         group.preempt(swap=swap, step=step)
         insort(self.swapped if swap else self.waiting, group, key=_arrival)
+        kind = EventKind.PREEMPTED_SWAP if swap else EventKind.PREEMPTED_RECOMPUTE
+        self._note(group, kind)
 
     def recompute(self, group: SequenceGroup) -> None:
         """Let a swapped group wait for a prefill instead."""
         self.remove(group)
         group.recompute()
         insort(self.waiting, group, key=_arrival)
+        self._note(group, EventKind.PREEMPTED_RECOMPUTE)
+
+    def end(self, group: SequenceGroup) -> None:
+        """Take a group that is over out of its queue."""
+        self.remove(group)
+        self._note(group, EventKind.ENDED)
 
     def remove(self, group: SequenceGroup) -> None:
         """Take a group out of the queue that it is in."""
@@ -73,6 +90,9 @@ class Queues:
             self.swapped.remove(group)
         else:
             self.waiting.remove(group)
+
+    def _note(self, group: SequenceGroup, kind: EventKind) -> None:
+        self._events.note(group.request.request_id, kind)
 
 
 def _arrival(group: SequenceGroup) -> tuple[float, int]:

@@ -21,7 +21,7 @@ from engine.errors import EngineError, ServeError
 from engine.runtime.client.engine_handle import EngineHandle
 from engine.runtime.client.token_stream import RemoteTokenStream
 from engine.runtime.messages import REQUESTS, VERDICTS, Verdict, decode_batch, error_of
-from engine.runtime.outputs import deltas
+from engine.runtime.outputs import deltas, events_of
 from engine.types import ALL_CHOICES, FinishReason, Request, StepOutput
 
 logger = logging.getLogger(__name__)
@@ -157,6 +157,7 @@ class OpenRequests:
         """
         outputs = decode_batch(data)
         self._fail_refused(outputs)
+        self._note_events(outputs)
         # whether any choice of a stream whose engine is lost was in the batch
         lost: dict[RemoteTokenStream, bool] = {}
         for request_id, delta in deltas(outputs):
@@ -242,6 +243,11 @@ class OpenRequests:
         # it may have been lost again since
         if self._resuming.get(stream) is task:
             del self._resuming[stream]
+
+    def _note_events(self, outputs: list[StepOutput]) -> None:
+        for request_id, kind, time_us in events_of(outputs):
+            if request_id in self._streams:
+                self._streams[request_id].events.append((kind, time_us))
 
     def _fail_refused(self, outputs: list[StepOutput]) -> None:
         for request_id, refusal in chain.from_iterable(output.refusals for output in outputs):

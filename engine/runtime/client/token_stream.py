@@ -10,6 +10,7 @@ from engine.runtime.client.retries import Retries
 from engine.runtime.protocol import Delta
 from engine.types import (
     ALL_CHOICES,
+    EventKind,
     FinishReason,
     Request,
     float32,
@@ -27,6 +28,7 @@ class RemoteTokenStream:
         submission_id: id that the engine knows it by, another one after each loss of an engine.
         replica: tag of the engine replica that has answered the latest submission; None before.
         is_placed: whether that replica has accepted it, and neither ended nor lost it.
+        events: see `TokenStream`.
         retries: None for a request that fails when its engine is lost.
     """
 
@@ -46,6 +48,7 @@ class RemoteTokenStream:
             journal, retries: of a request that goes on elsewhere when its engine is lost.
         """
         self.request_id = request_id
+        self.events: list[tuple[EventKind, int]] = []
         self.submission_id = request_id
         self.replica: str | None = None
         self.is_placed = False

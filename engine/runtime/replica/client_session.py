@@ -104,9 +104,13 @@ class ClientSession:
         self._messages.append(message)
         self._queued_bytes += len(message)
         self._schedule_batch(self._note_first_output(request_ids))
-        on_their_way = self._sent_bytes - self._received_bytes
-        if self._queued_bytes + on_their_way > self._limits.max_undelivered_bytes:
+        if self.undelivered_bytes > self._limits.max_undelivered_bytes:
             self._on_lost(SLOW)
+
+    @property
+    def undelivered_bytes(self) -> int:
+        """Bytes that are queued, or that the client has not said to have read."""
+        return self._queued_bytes + self._sent_bytes - self._received_bytes
 
     def opened(self, request_id: int, num_choices: int) -> None:
         """Note an accepted request; its client has `lease_s` from now to attach."""

@@ -30,6 +30,9 @@ from engine.runtime.messages import (
     Withdrawal,
     refusal_of,
 )
+from engine.runtime.metrics.engine_metrics import EngineMetrics
+from engine.runtime.metrics.engine_table import READY, STARTUP_S, STEP_AGE_S, UNDELIVERED
+from engine.runtime.metrics.metric_store import Series
 from engine.runtime.outputs import ended_choices, failure, idle_stats, split_by_client
 from engine.runtime.replica.admission import Admission
 from engine.runtime.replica.client_session import CLIENT_LIMITS, SLOW, ClientLimits, ClientSession
@@ -82,6 +85,7 @@ class Supervisor:
         # nothing is known of a pool yet
         self._capacity = Capacity(num_blocks=1, block_size=1, num_rows=1)
         self._stats = idle_stats(self._capacity)
+        self._metrics = EngineMetrics(self._stats)
         self._pins = HeldPins()
         self._is_first_gang = True
         self._loop = asyncio.get_running_loop()
@@ -114,6 +118,18 @@ class Supervisor:
     def meter(self) -> LoadMeter:
         """What is measured for routing and scaling."""
         return self._meter
+
+    def series(self) -> list[Series]:
+        """What has been measured since the start, of all gangs."""
+        metrics, store = self._metrics, self._metrics.store
+        metrics.set_gauges()
+        store.set(READY, int(self.is_healthy))
+        age_s = metrics.seconds_since_step(self._loop.time()) if self.num_open else 0.0
+        store.set(STEP_AGE_S, age_s)
+        store.set(STARTUP_S, self._keeper.took_s)
+        undelivered = (session.undelivered_bytes for session in self._sessions.values())
+        store.set(UNDELIVERED, max(undelivered, default=0))
+        return store.series()
 
     @property
     def max_model_len(self) -> int:
@@ -157,6 +173,8 @@ class Supervisor:
         except (RequestError, EngineUnavailable) as error:
             verdict = Verdict(replica=self._replica, refusal=refusal_of(error))
         else:
+            if is_own or request.pin is not None:
+                self._metrics.own_request(request)
             self._accept(client, request, data)
             verdict = Verdict(replica=self._replica)
         return VERDICTS.encode(verdict)
@@ -224,6 +242,7 @@ class Supervisor:
         self._capacity = capacity
         self._stats = idle_stats(capacity)
         self._meter.restart(self._stats, capacity.block_size)
+        self._metrics.take_over(self._stats)
 
     async def make_ready(self) -> None:
         """See `GangOwner.make_ready`."""
@@ -240,6 +259,7 @@ class Supervisor:
             self._pins.report(output.pinned)
         self._preemption_log.note(output.stats, now_s)
         self._meter.observe(output)
+        self._metrics.observe(output, now_s)
         parts = split_by_client(output, message, self._session_of)
         num_ended = sum(self._close(*choice) for choice in ended_choices(output))
         if self._admission is not None:
@@ -253,6 +273,7 @@ class Supervisor:
         """See `GangOwner.end_open`."""
         self._stats = idle_stats(self._capacity)
         self._meter.restart(self._stats, self._capacity.block_size)
+        self._metrics.lost_gang(self._stats)
         self._pins.lose()
         self._session_of.clear()
         for session in list(self._sessions.values()):
@@ -310,6 +331,7 @@ class Supervisor:
         """Forget a client that is gone or does not read, and abort its requests."""
         session = self._sessions.pop(client)
         session.close(f"the engine replica has given up this client: it was {reason}")
+        self._metrics.lost_client(reason)
         request_ids = session.open.request_ids
         if request_ids or reason == SLOW:
             logger.warning(

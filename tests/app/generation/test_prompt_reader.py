@@ -20,6 +20,7 @@ from engine.types import (
     ALL_CHOICES,
     BEAM_CHOICE,
     PROMPT_CHOICE,
+    EventKind,
     FinishReason,
     SamplingParams,
     float32,
@@ -35,6 +36,7 @@ class ListedStream:
 
     def __init__(self, deltas: Sequence[Delta], abort_error: Exception | None = None) -> None:
         self.request_id = 0
+        self.events: list[tuple[EventKind, int]] = []
         self.aborted: list[int] = []
         self.num_read = 0
         self.abort_gate: asyncio.Event | None = None

@@ -9,6 +9,7 @@ from engine.runtime.messages import OUTPUTS
 from engine.runtime.outputs import (
     deltas,
     ended_choices,
+    events_of,
     failure,
     idle_stats,
     split_by_client,
@@ -18,10 +19,13 @@ from engine.types import (
     BEAM_CHOICE,
     PROMPT_CHOICE,
     Capacity,
+    EventKind,
     FinishReason,
     Refusal,
+    RequestEvents,
     StepOutput,
     float32,
+    int8,
     int32,
     int64,
 )
@@ -187,3 +191,36 @@ def test_alternatives_of_beams_go_with_their_rows() -> None:
         2: [([0, 2], [8, 5], [-1.0, -2.0])],
         3: [([1, 0], [9], [-1.5])],
     }
+
+
+def events(*pairs: tuple[int, EventKind]) -> RequestEvents:
+    return RequestEvents(
+        requests=int64([request_id for request_id, _ in pairs]),
+        kinds=int8([kind for _, kind in pairs]),
+        times_us=int64(list(range(len(pairs)))),
+    )
+
+
+def test_clients_get_the_events_of_their_own_requests() -> None:
+    happened = events(
+        (1, EventKind.QUEUED), (2, EventKind.QUEUED), (1, EventKind.ADMITTED), (9, EventKind.ENDED)
+    )
+    output = replace(tokens_output([(2, 5, FinishReason.NONE)]), events=happened)
+    parts = split_by_client(output, b"", {1: "a", 2: "b"})
+    found = {client: list(events_of([OUTPUTS.decode(part)])) for client, part in parts.items()}
+    # of a request without tokens of its own, and of one of no client
+    assert found == {
+        "a": [(1, EventKind.QUEUED, 0), (1, EventKind.ADMITTED, 2)],
+        "b": [(2, EventKind.QUEUED, 1)],
+    }
+    assert list(OUTPUTS.decode(parts["a"]).tokens) == []
+
+
+def test_an_output_with_events_of_one_client_is_passed_on_as_it_is() -> None:
+    happened = events((1, EventKind.QUEUED))
+    output = replace(tokens_output([(1, 5, FinishReason.NONE)]), events=happened)
+    encoded = OUTPUTS.encode(output)
+    assert split_by_client(output, encoded, {1: "a"}) == {"a": encoded}
+    other = replace(output, events=events((1, EventKind.QUEUED), (2, EventKind.QUEUED)))
+    [part] = split_by_client(other, OUTPUTS.encode(other), {1: "a"}).values()
+    assert [request_id for request_id, *_ in events_of([OUTPUTS.decode(part)])] == [1]

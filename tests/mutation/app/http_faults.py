@@ -1,6 +1,7 @@
 """Faults of what HTTP requests pass first: request ids, client headers, keys."""
 
 from app.http.middleware import RequestMiddleware
+from app.http.operator.access import OperatorAccess, _is_local
 from app.http.proxy import ProxyMiddleware, _harmless, _is_taken, identify
 from tests.mutation.mutant import Fault
 
@@ -48,5 +49,34 @@ HTTP_FAULTS = [
         old='scope["path"].removeprefix(prefix)',
         new='scope["path"]',
         noticed_by="test_probes_and_encoded_names_work_behind_a_prefix",
+    ),
+    # operators
+    Fault(
+        what="keys of tenants do not close what is of all",
+        function=OperatorAccess.__init__,
+        old="sees_clients and not tenant_sha256",
+        new="sees_clients",
+        noticed_by="test_keys_of_tenants_never_open_what_is_of_all",
+    ),
+    Fault(
+        what="who comes through something in between counts as of this machine",
+        function=_is_local,
+        old="any(name in headers for name in _FORWARDED)",
+        new="False",
+        noticed_by="test_what_came_through_something_in_between_is_not_of_this_machine",
+    ),
+    Fault(
+        what="behind HAProxy everybody is of this machine",
+        function=OperatorAccess.check,
+        old="self._is_open_here and _is_local(scope)",
+        new="_is_local(scope)",
+        noticed_by="test_where_clients_cannot_be_seen_nobody_is_of_this_machine",
+    ),
+    Fault(
+        what="any key is one of an operator",
+        function=OperatorAccess.check,
+        old="if not key_digest(scope, self._digests):",
+        new="if False:",
+        noticed_by="test_keys_of_operators_open_it_from_anywhere_and_nothing_else",
     ),
 ]

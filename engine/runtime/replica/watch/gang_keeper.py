@@ -78,6 +78,11 @@ class GangKeeper:
         return self.state is State.SERVING and not is_silent
 
     @property
+    def took_s(self) -> float:
+        """Seconds of the last start that succeeded; 0 before."""
+        return self._took_s
+
+    @property
     def retry_after_s(self) -> float:
         """Seconds until the gang is likely to serve, if the last start is a guide."""
         left_s = self._begun_s + self._took_s - self._loop.time()

@@ -7,6 +7,7 @@ from engine.core.memory.pinned_prefixes import PinLimits
 from engine.errors import InvalidRequest, PromptTooLong
 from engine.integers import div_ceil
 from engine.types import (
+    EventKind,
     FinishReason,
     MemoryUsage,
     Pin,
@@ -18,6 +19,7 @@ from engine.types import (
 )
 from tests.engine.core.harness.checking_executor import SEED_STRIDE, CheckingExecutor
 from tests.engine.core.harness.expectations import Answer, Setting, can_ever_fit, predict
+from tests.engine.core.harness.expected_events import ExpectedEvents
 from tests.engine.core.harness.expected_pins import ExpectedPins
 
 NONE, ABORT, ERROR = FinishReason.NONE, FinishReason.ABORT, FinishReason.ERROR
@@ -42,6 +44,8 @@ class CheckedEngine:
         self.aborted_choices: set[tuple[int, int]] = set()
         self.stats = StepStats(usage=_empty(setting))
         self.pins = ExpectedPins(setting.capacity.block_size, setting.pinned_blocks)
+        self.events = ExpectedEvents()
+        self.outputs: list[StepOutput] = []
         self._now_s = 0
         self._quiet_steps = 0
         self._num_plans = 0
@@ -152,6 +156,8 @@ class CheckedEngine:
         )
         for item in items:
             self._take_item(*item)
+        self.events.check(output)
+        self.outputs.append(output)
         if output.pinned is not None:
             self.pins.check(output.pinned)
         self._check_progress(output)
@@ -165,6 +171,7 @@ class CheckedEngine:
         for request, answers in zip(self.requests, self.answers, strict=True):
             self._check_answers(request, answers)
         self._check_waste()
+        self._check_work()
         usage = self.stats.usage
         assert usage.free + usage.cached + usage.pinned == usage.total, "blocks leaked"
         size = self.setting.capacity.block_size
@@ -260,6 +267,30 @@ class CheckedEngine:
                 assert answer == right, f"request {request.request_id}"
         if allowed and not self.aborted_choices:
             assert allowed.intersection(answer.reason for answer in answers)
+
+    def _check_work(self) -> None:
+        """Events, counts and answers tell the same."""
+        work, counts = self.stats.work, self.events.counts
+        assert all(self.events.has_ended(request.request_id) for request in self.requests)
+        prompts = [
+            len(request.prompt)
+            for request in self.requests
+            if request.pin is None and request.request_id in self.events.admitted
+        ]
+        assert work.num_prompt_tokens == sum(prompts)
+        assert 0 <= work.num_prompt_cached <= work.num_prompt_tokens
+        assert counts[EventKind.PREEMPTED_SWAP] == self.stats.num_swapped_out
+        preempted = counts[EventKind.PREEMPTED_RECOMPUTE]
+        # groups that wait have lost what they would have found, which is no event
+        assert preempted <= self.stats.num_recomputed
+        assert preempted == self.stats.num_recomputed or self.stats.num_spoiled
+        assert work.num_recomputed_tokens or not preempted or counts[EventKind.ENDED]
+        sampled = [len(answer.tokens) for answers in self.answers for answer in answers]
+        if not any(request.sampling.beam_width for request in self.requests):
+            # the sample of a prefix that is pinned is nobody's
+            num_pins = sum(request.pin is not None for request in self.requests)
+            assert sum(sampled) + work.num_wasted_rows <= self.executor.num_sampled
+            assert num_pins or self.executor.num_sampled >= sum(sampled)
 
     def _check_waste(self) -> None:
         """Only an end that no plan could foresee wastes samples, at most one per plan ahead."""

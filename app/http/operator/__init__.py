@@ -1,0 +1,1 @@
+"""What only operators may read and change."""

@@ -1,0 +1,1 @@
+"""What is made of the metrics for operators: a board, alerts and a page of the docs."""

@@ -1,0 +1,1 @@
+"""Traces of requests: which are made, of which spans, and where they go."""
