@@ -144,13 +144,17 @@ class ServerProcess:
 @contextmanager
 def serving(config: Path, url: str, log: Path, env: dict[str, str]) -> Iterator[ServerProcess]:
     """Run `serve run CONFIG` with a Ray of its own; whatever is left of it afterwards is ended."""
-    serve = Path(sys.executable).parent / "serve"
-    command = [str(serve), "run", "--address", "local", str(config)]
-    server = ServerProcess(command, url, log, env)
+    server = ServerProcess(serve_command(config, "local"), url, log, env)
     try:
         yield server
     finally:
         server.close()
+
+
+def serve_command(config: Path, address: str) -> list[str]:
+    """The words that serve a file on the cluster at an address, or on one of its own (local)."""
+    serve = Path(sys.executable).parent / "serve"
+    return [str(serve), "run", "--address", address, str(config)]
 
 
 def _heed_interrupts() -> None:

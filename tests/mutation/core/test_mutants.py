@@ -115,9 +115,10 @@ def test_rules_or_workloads_notice(fault: str) -> None:
 
 def _lose_engines() -> None:
     queues.test_what_another_engine_has_begun_goes_ahead_of_new_groups_the_oldest_first()
+    queues.test_who_is_on_probation_goes_ahead_of_who_is_not_and_makes_way_when_it_is_over()
     resumption.test_before_the_first_token_siblings_are_still_to_be_forked()
     resumption.test_output_of_beams_that_is_in_the_cache_is_no_part_of_the_prompt()
-    resumed_groups.test_a_quarantined_request_waits_for_every_plan_of_others()
+    resumed_groups.test_a_request_on_probation_waits_for_every_plan_of_others()
     resumed_groups.run_losses(120)
 
 
