@@ -82,8 +82,8 @@ def run(args: argparse.Namespace) -> int:
     path: Path = args.trials or files.path(".jsonl")
     wanted = [
         TrialId(fault=name, num_replicas=args.replicas, repeat=repeat)
-        for name in args.faults
         for repeat in range(args.repeats)
+        for name in args.faults
     ]
     num_started = 0
     for has_two_nodes in (False, True):

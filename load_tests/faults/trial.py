@@ -90,7 +90,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Sent:
     kind: str
     expected: Received
     task: "asyncio.Task[Received]"
@@ -137,7 +137,7 @@ async def run_trial(bench: Bench, fault: Fault | None, rng: random.Random) -> Tr
     victim = fault and fault.choose(bench.server.processes(), rng)
     begin_s = time.perf_counter()
     fault_s = begin_s + pace.duration_s * rng.uniform(1 / 3, 2 / 3)
-    asked: list[_Asked] = []
+    asked: list[_Sent] = []
 
     def is_over() -> bool:
         seconds = time.perf_counter() - begin_s
@@ -152,7 +152,7 @@ async def run_trial(bench: Bench, fault: Fault | None, rng: random.Random) -> Tr
                     victim.send_signal(fault.number)
                 case, expected = rng.choice(bench.questions)
                 task = asyncio.create_task(ask(session, url, case))
-                asked.append(_Asked(case.kind, expected, task))
+                asked.append(_Sent(case.kind, expected, task))
                 await asyncio.sleep(rng.expovariate(pace.rate_per_s))
             answers = [(each.kind, each.expected, await each.task) for each in asked]
         left = await bench.holder.until_back(bench.before, pace.limit_s)
