@@ -31,6 +31,7 @@ COMMANDS = {
     "swap": "time moves of blocks to the swap space and back, and the steps beside them",
     "startup": "time the start and the end of `serve run`, and weigh its processes",
     "faults": "kill and freeze processes of a server under load, and look at every answer",
+    "cost": "serve a load from two checkouts by turns: throughput, latency, CPU time",
 }
 # command -> its module, or an object of one; only the one that is asked for is imported
 MODULES = {
@@ -55,6 +56,7 @@ MODULES = {
     "swap": "load_tests.bench.in_process.swap",
     "startup": "load_tests.bench.startup.lives",
     "faults": "load_tests.faults.command",
+    "cost": "load_tests.faults.cost",
 }
 
 

@@ -31,8 +31,18 @@ class ServerProcess:
         started_s: `time.perf_counter` when it was started.
     """
 
-    def __init__(self, command: list[str], url: str, log: Path, env: dict[str, str]) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        url: str,
+        log: Path,
+        env: dict[str, str],
+        folder: Path | None = None,
+    ) -> None:
         """Start the command in a process group of its own; its output goes to `log`.
+
+        Args:
+            folder: where it runs; None for this process's own.
 
         Raises:
             ValueError: if something answers at `url` already.
@@ -49,6 +59,7 @@ class ServerProcess:
                 stdout=output,
                 stderr=output,
                 env=env,
+                cwd=folder,
                 start_new_session=True,
                 preexec_fn=_heed_interrupts,
             )

@@ -74,6 +74,13 @@ RESUMPTION_MUTANTS = [
         "True",
     ),
     mutant(
+        "who has passed its probation counts as who was by itself",
+        Scheduler,
+        Scheduler.crash,
+        "is_solo = group.is_on_probation",
+        "is_solo = group.is_suspect",
+    ),
+    mutant(
         "who is on probation waits for its turn",
         queues,
         queues._arrival,
