@@ -10,9 +10,10 @@ import os
 import statistics
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,10 +21,12 @@ import aiohttp
 import psutil
 
 from load_tests import ROOT, report
+from load_tests.bench.startup.process_tree import role_of
 from load_tests.bench.startup.server_process import ServerProcess, serve_command
 from load_tests.faults.answers import Received, ask
 from load_tests.faults.mix import MixedRequest, draw_cases
 from load_tests.faults.server import serving_options, small_model, vocab_size, write_config
+from load_tests.faults.victims import command_line
 from load_tests.options import at_least, positive
 
 EXAMPLE = "python -m load_tests cost --other ../before --turns 3"
@@ -38,12 +41,14 @@ class Turn:
         tokens_per_s: output of all streams together.
         itl_p99_ms: 99th percentile of the time from one piece of a stream to the next.
         cpu_us_per_token: CPU time of all its processes.
+        cpu_us_by_role: the same by what a process is for, where it is 1 or more.
     """
 
     is_other: bool
     tokens_per_s: float
     itl_p99_ms: float
     cpu_us_per_token: float
+    cpu_us_by_role: dict[str, float] = field(default_factory=dict)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,13 +89,15 @@ def run(args: argparse.Namespace) -> int:
 def compare(turns: Sequence[Turn]) -> list[tuple[str, str, str, str]]:
     """Name, median of the other, median of this checkout and their ratio, of each measure."""
     rows = []
-    for field, name in (
+    for attribute, name in (
         ("tokens_per_s", "tokens/s"),
         ("itl_p99_ms", "between tokens, p99, ms"),
         ("cpu_us_per_token", "CPU us/token"),
     ):
         other, this = (
-            statistics.median(getattr(turn, field) for turn in turns if turn.is_other is is_other)
+            statistics.median(
+                getattr(turn, attribute) for turn in turns if turn.is_other is is_other
+            )
             for is_other in (True, False)
         )
         rows.append((name, f"{other:,.1f}", f"{this:,.1f}", f"{this / other:.3f}"))
@@ -136,12 +143,17 @@ async def _measure(
     answers = await _ask_all(url, cases, args.concurrency)
     seconds = time.perf_counter() - begin_s
     num_tokens = sum(answer.completion_tokens for answer in answers)
+    cpu_us = {
+        role: 1e6 * (seconds - cpu_s[role]) / num_tokens
+        for role, seconds in _cpu_seconds(processes).items()
+    }
     gaps = sorted(b - a for answer in answers for a, b in pairwise(answer.arrivals_s))
     return Turn(
         is_other=is_other,
         tokens_per_s=num_tokens / seconds,
         itl_p99_ms=1000 * gaps[int(0.99 * len(gaps))],
-        cpu_us_per_token=1e6 * (_cpu_seconds(processes) - cpu_s) / num_tokens,
+        cpu_us_per_token=sum(cpu_us.values()),
+        cpu_us_by_role={role: round(us, 1) for role, us in cpu_us.items() if us >= 1},
     )
 
 
@@ -166,10 +178,11 @@ async def _ask_all(url: str, cases: Sequence[MixedRequest], concurrency: int) ->
         return await asyncio.gather(*map(one, cases))
 
 
-def _cpu_seconds(processes: Sequence[psutil.Process]) -> float:
-    seconds = 0.0
+def _cpu_seconds(processes: Sequence[psutil.Process]) -> "dict[str, float]":
+    """CPU seconds so far, by role."""
+    seconds: dict[str, float] = defaultdict(float)
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             times = process.cpu_times()
-            seconds += times.user + times.system
+            seconds[role_of(command_line(process))] += times.user + times.system
     return seconds

@@ -27,7 +27,16 @@ def test_an_unknown_fault_is_refused_by_name(capsys: pytest.CaptureFixture[str])
 def run_trials(folder: Path, *faults: str) -> None:
     """One trial of each of the faults, of a real server under load; all promises must be kept."""
     path = folder / "trials.jsonl"
-    words = ["--faults", ",".join(faults), "--repeats", "1", "--duration-s", "2", "--output-len", "32"]
+    words = [
+        "--faults",
+        ",".join(faults),
+        "--repeats",
+        "1",
+        "--duration-s",
+        "2",
+        "--output-len",
+        "32",
+    ]
     files = ["--trials", str(path), "--output", str(folder), "--port", str(free_port())]
     # a process of its own, since it joins the Ray of the server
     done = subprocess.run(
