@@ -33,7 +33,7 @@ EXAMPLE = "python -m load_tests cost --other ../before --turns 3"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class CheckoutTurn:
     """What one server did for the load.
 
     Attributes:
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def compare(turns: Sequence[Turn]) -> list[tuple[str, str, str, str]]:
+def compare(turns: Sequence[CheckoutTurn]) -> list[tuple[str, str, str, str]]:
     """Name, median of the other, median of this checkout and their ratio, of each measure."""
     rows = []
     for attribute, name in (
@@ -106,7 +106,7 @@ def compare(turns: Sequence[Turn]) -> list[tuple[str, str, str, str]]:
 
 def _serve_turn(
     args: argparse.Namespace, folder: Path, model: Path, log: Path, *, is_other: bool
-) -> Turn:
+) -> CheckoutTurn:
     url = f"http://127.0.0.1:{args.port}"
     with tempfile.TemporaryDirectory() as scratch:
         config = Path(scratch) / "serve_config.yaml"
@@ -127,7 +127,7 @@ def _serve_turn(
 
 async def _measure(
     args: argparse.Namespace, server: ServerProcess, url: str, model: Path, *, is_other: bool
-) -> Turn:
+) -> CheckoutTurn:
     cases = draw_cases(
         args.requests,
         seed=args.seed,
@@ -148,7 +148,7 @@ async def _measure(
         for role, seconds in _cpu_seconds(processes).items()
     }
     gaps = sorted(b - a for answer in answers for a, b in pairwise(answer.arrivals_s))
-    return Turn(
+    return CheckoutTurn(
         is_other=is_other,
         tokens_per_s=num_tokens / seconds,
         itl_p99_ms=1000 * gaps[int(0.99 * len(gaps))],

@@ -18,6 +18,7 @@ from load_tests.bench.startup.server_process import ServerProcess
 from load_tests.faults.victims import command_line
 
 _ENGINE = "SERVE_REPLICA::pagoda#Engine#"
+_STORE = "object_store_memory"
 _GCS_ADDRESS = re.compile(r"--gcs-address=(\S+)")
 # Ray keeps some workers at hand and ends others, as it likes
 _COME_AND_GO = ("idle worker", "ended")
@@ -110,14 +111,14 @@ class Holder:
 
     def _look_now(self) -> Holdings:
         loads = list(filter(None, map(_load_of, _engine_names())))
-        total = ray.cluster_resources().get("object_store_memory", 0.0)
-        free = ray.available_resources().get("object_store_memory", 0.0)
+        total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
         serving = [load for load in loads if not load["is_unready"]]
         return Holdings(
             roles=_count_roles(self._server.processes()),
             replicas=len(serving),
             used_tokens=sum(load["total_tokens"] - load["free_tokens"] for load in serving),
-            object_bytes=int(total - free),
+            object_bytes=int(total.get(_STORE, 0.0) - free.get(_STORE, 0.0)),
         )
 
 
@@ -134,8 +135,8 @@ def _engine_names() -> list[str]:
 def _load_of(name: str) -> dict[str, Any] | None:
     """What an engine replica reports for routing; None if it does not answer."""
     try:
-        actor = ray.get_actor(name)
-        load: dict[str, Any] = ray.get(actor.record_routing_stats.remote(), timeout=_ANSWER_S)
+        actor: Any = ray.get_actor(name)
+        load: Any = ray.get(actor.record_routing_stats.remote(), timeout=_ANSWER_S)
     except (RayError, ValueError):
         return None
-    return load or None
+    return dict(load) if load else None

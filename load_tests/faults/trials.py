@@ -107,7 +107,7 @@ def _row(name: str, trials: Sequence[Trial]) -> tuple[str, ...]:
         sum(trial.num_cut + len(trial.errors) for trial in trials),
         sum(len(trial.wrong) for trial in trials),
     )
-    columns = (
+    columns: tuple[list[float | None], ...] = (
         [trial.noticed_s for trial in trials],
         [trial.next_answer_s for trial in trials],
         [trial.stall_s for trial in trials],

@@ -2,11 +2,11 @@ import argparse
 
 import pytest
 
-from load_tests.faults.cost import Turn, add_arguments, compare
+from load_tests.faults.cost import CheckoutTurn, add_arguments, compare
 
 
-def turn(value: float, *, is_other: bool) -> Turn:
-    return Turn(
+def turn(value: float, *, is_other: bool) -> CheckoutTurn:
+    return CheckoutTurn(
         is_other=is_other, tokens_per_s=value, itl_p99_ms=2 * value, cpu_us_per_token=3 * value
     )
 
