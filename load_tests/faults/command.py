@@ -75,9 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run every trial, print the table; 1 if an answer was lost, wrong or cut without need."""
-    # whoever ends a run of an hour, perhaps in the background, leaves no server behind
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
+    _end_by_an_exception()
     files = report.start(args, "faults")
     path: Path = args.trials or files.path(".jsonl")
     wanted = [
@@ -98,6 +96,12 @@ def run(args: argparse.Namespace) -> int:
     trials.show(done)
     files.finish({"trials": _as_json(done)}, trials.headline(done))
     return int(not all(map(trials.is_kept, done.values())))
+
+
+def _end_by_an_exception() -> None:
+    """Have whoever ends a run of an hour, perhaps in the background, leave no server behind."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
 
 
 def _needs_two_nodes(trial_id: TrialId) -> bool:
@@ -146,6 +150,8 @@ async def _run_until_spoilt(
     questions = await _expect(f"http://127.0.0.1:{args.port}", _draw(args, model))
     pace = Pace(rate_per_s=args.rate, duration_s=args.duration_s, limit_s=args.limit_s)
     holder = Holder(server)
+    # Ray has put a handler of its own in the place of ours
+    _end_by_an_exception()
     try:
         before = await holder.settled(args.limit_s, args.replicas)
         bench = Bench(
