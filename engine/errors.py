@@ -1,5 +1,7 @@
 """The errors that this project raises on purpose: two severities, each with its data."""
 
+from collections.abc import Sequence
+
 
 class ServeError(Exception):
     """Base of every error that this project raises on purpose."""
@@ -83,7 +85,15 @@ class RequestCrashes(EngineError):
 
 
 class WorkerDied(EngineError):
-    """A process of an engine replica ended, or did not answer in time."""
+    """A process of an engine replica ended, or did not answer in time.
+
+    Attributes:
+        late: names of processes that did not answer.
+    """
+
+    def __init__(self, message: str, *, late: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.late = late
 
 
 class RanksDiverged(EngineError):

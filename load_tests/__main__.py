@@ -34,6 +34,7 @@ COMMANDS = {
     "grammars": "compile JSON schemas of a public suite and follow its texts, by two libraries",
     "startup": "time the start and the end of `serve run`, and weigh its processes",
     "faults": "kill and freeze processes of a server under load, and look at every answer",
+    "cost": "serve a load from two checkouts by turns: throughput, latency, CPU time",
 }
 # command -> its module, or an object of one; only the one that is asked for is imported
 MODULES = {
@@ -61,6 +62,7 @@ MODULES = {
     "grammars": "load_tests.bench.grammars.command",
     "startup": "load_tests.bench.startup.lives",
     "faults": "load_tests.faults.command",
+    "cost": "load_tests.faults.cost",
 }
 
 

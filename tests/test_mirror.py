@@ -172,6 +172,7 @@ TESTED_ELSEWHERE = {
     "load_tests/bench/kernels/linears.py": ("load_tests/bench/kernels/test_parts.py",),
     "load_tests/bench/kernels/sampling.py": ("load_tests/bench/kernels/test_parts.py",),
     "load_tests/bench/peers/race.py": ("load_tests/bench/peers/test_commands.py",),
+    "load_tests/faults/two_nodes.py": ("load_tests/faults/test_command.py",),
     "load_tests/http/display.py": ("load_tests/http/test_load.py",),
     "load_tests/http/drive.py": ("load_tests/http/test_session.py",),
     "load_tests/http/plots.py": ("load_tests/http/test_load.py",),

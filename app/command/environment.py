@@ -27,6 +27,8 @@ SERVING: Mapping[str, str] = {
     "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
     # for a proxy to start: busy machines may need more than 5, after which `serve run` fails
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+    # a proxy that has died is replaced after three looks: 25 s with the 10 of Serve
+    "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",
 }
 # HAProxy instead of Serve's own proxy, and one event loop per replica: several times the chunks per
 # second for the same CPU

@@ -33,6 +33,7 @@ _REASONS = {
     FinishReason.RULED_OUT: "error",
     FinishReason.LOST: "error",
     FinishReason.CRASHED: "error",
+    FinishReason.CRASHED_SOLO: "error",
 }
 
 

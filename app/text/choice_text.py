@@ -10,7 +10,7 @@ from app.text.text_options import TextOptions
 from app.text.vocabulary import Vocabulary
 from engine.errors import EngineError
 from engine.runtime.protocol import Delta
-from engine.types import FinishReason
+from engine.types import LOST_REASONS, FinishReason
 
 # a log-probability takes about as long to write as so many characters to tokenise
 _NUMBER_SIZE = 8
@@ -71,9 +71,7 @@ class TextDelta:
 
 
 _NOTHING_NEW = TextDelta(text="")
-_GIVEN_UP = frozenset(
-    (FinishReason.ABORT, FinishReason.ERROR, FinishReason.LOST, FinishReason.CRASHED)
-)
+_GIVEN_UP = frozenset((FinishReason.ABORT, FinishReason.ERROR, *LOST_REASONS))
 
 
 def join(deltas: Sequence[TextDelta]) -> TextDelta:

@@ -22,7 +22,8 @@ class ResumeConfig:
         default=8,
         metadata=documented(
             "how often a request may lose its engine and go on where it was, on another replica "
-            "or on the same one when its processes run again; 0 fails it the first time",
+            "or on the same one when its processes run again; a loss while it waited for its turn "
+            "counts a sixteenth; 0 fails it the first time",
             ge=0,
             le=1000,
         ),

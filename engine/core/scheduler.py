@@ -205,7 +205,9 @@ class Scheduler:
     def crash(self, now_s: float) -> StepOutput:
         """End what is in the batch, because the workers cannot go on; the last output."""
         for group in tuple(self._queues.running):
-            self._apply(group, self._decoding.end(group, FinishReason.CRASHED))
+            is_solo = group.is_on_probation
+            reason = FinishReason.CRASHED_SOLO if is_solo else FinishReason.CRASHED
+            self._apply(group, self._decoding.end(group, reason))
         return self.take_output(now_s)
 
     def _recompute_spoiled(self, done: PlannedStep, result: StepResult) -> None:

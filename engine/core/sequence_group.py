@@ -80,9 +80,18 @@ class SequenceGroup:
         return len(self.request.prompt) - 1 if asks else 0
 
     @property
-    def is_quarantined(self) -> bool:
-        """Whether no other group may run beside it."""
-        return self.request.progress is not None and self.request.progress.is_quarantined
+    def is_suspect(self) -> bool:
+        """Whether engines may have died of it, so that it is on probation first."""
+        return self.request.progress is not None and self.request.progress.solo_tokens > 0
+
+    @property
+    def is_on_probation(self) -> bool:
+        """Whether no other group may run beside it yet."""
+        progress = self.request.progress
+        if progress is None or not progress.solo_tokens:
+            return False
+        begun = len(progress.search.counts) if progress.search else max(progress.counts, default=0)
+        return max(len(s.output) for s in self.sequences) < begun + progress.solo_tokens
 
     @property
     def live(self) -> list[Sequence]:

@@ -22,7 +22,8 @@ class FinishReason(IntEnum):
 
     PATTERN: by a `StopPattern`. ERROR: its logits were no numbers. RULED_OUT: the rules of the
     request left no token to choose. LOST: the engine's processes died while the request waited; it
-    can be sent again. CRASHED: they died while the request was in the batch.
+    can be sent again. CRASHED: they died while the request was in the batch. CRASHED_SOLO: they
+    died while it was on probation, with nothing beside it.
     """
 
     NONE = 0
@@ -34,6 +35,11 @@ class FinishReason(IntEnum):
     RULED_OUT = 6
     LOST = 7
     CRASHED = 8
+    CRASHED_SOLO = 9
+
+
+# ends of the engine, not of the request
+LOST_REASONS = (FinishReason.LOST, FinishReason.CRASHED, FinishReason.CRASHED_SOLO)
 
 
 class EventKind(IntEnum):

@@ -42,8 +42,8 @@ class Progress:
     Attributes:
         age_s: seconds since the request arrived first; requests with progress go ahead of new ones,
             the oldest first.
-        is_quarantined: whether it runs with nothing beside it, since engines died that had it in
-            their batch.
+        solo_tokens: output tokens, beside those that it has, for which it runs with nothing beside
+            it, since engines died that had it in their batch (probation); 0 for none.
         num_prompt_scored: tokens of the prompt whose log-probabilities were reported.
         finish_reasons: int8 `FinishReason` of each choice, NONE for those that go on; empty when
             nothing was reported.
@@ -54,7 +54,7 @@ class Progress:
     """
 
     age_s: float = 0.0
-    is_quarantined: bool = False
+    solo_tokens: int = 0
     num_prompt_scored: int = 0
     finish_reasons: IntColumn = field(default_factory=lambda: array("b"))
     counts: IntColumn = field(default_factory=int32)

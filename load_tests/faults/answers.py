@@ -58,6 +58,7 @@ class Received:
         is_complete: whether the answer came to its proper end ([DONE] of a stream).
         error: a short kind; empty for none.
         arrivals_s: when each piece came.
+        closed_s: when nothing more could come, whatever the end.
     """
 
     sent_s: float
@@ -66,6 +67,7 @@ class Received:
     completion_tokens: int = 0
     choices: dict[int, Choice] = field(default_factory=dict)
     arrivals_s: list[float] = field(default_factory=list)
+    closed_s: float = 0.0
 
     @property
     def ended_s(self) -> float:
@@ -107,6 +109,7 @@ async def ask(session: aiohttp.ClientSession, url: str, case: MixedRequest) -> R
                 answer.is_complete = True
     except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
         answer.error = f"cut_{type(error).__name__}"
+    answer.closed_s = time.perf_counter()
     return answer
 
 

@@ -4,7 +4,8 @@ import argparse
 import asyncio
 import os
 import random
-import statistics
+import signal
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,19 +13,21 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from load_tests import report
-from load_tests.bench.startup.server_process import ServerProcess, serving
+from load_tests.bench.startup.server_process import ServerProcess, serve_command
+from load_tests.faults import trials
 from load_tests.faults.answers import Received
+from load_tests.faults.holdings import Holder
 from load_tests.faults.mix import MixedRequest, draw_cases, with_stop
 from load_tests.faults.server import serving_options, small_model, vocab_size, write_config
-from load_tests.faults.trial import Pace, Trial, answer_undisturbed, run_trial
-from load_tests.faults.victims import FAULTS, count_roles
+from load_tests.faults.trial import NO_FAULT, Bench, Pace, answer_undisturbed, run_trial
+from load_tests.faults.trials import TrialId, Trials
+from load_tests.faults.victims import FAULTS
 from load_tests.options import at_least, positive, several
 
 EXAMPLE = "python -m load_tests faults --faults worker-killed,scheduler-killed --repeats 3"
 
 _NUM_CASES = 64
 _CONCURRENCY = 32
-_ROLES = tuple(sorted({fault.role for fault in FAULTS.values()}))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,12 +50,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=several(_fault_name),
         default=list(FAULTS),
         metavar="NAME,...",
-        help=f"of {', '.join(FAULTS)}, or none",
+        help=f"of {', '.join(FAULTS)}, or {NO_FAULT}",
     )
     faults.add_argument("--repeats", type=at_least(1), default=20, help="of each, at random times")
+    faults.add_argument(
+        "--trials",
+        type=Path,
+        metavar="FILE",
+        help="append each trial to this file; those that it has already are not run again",
+    )
     load = parser.add_argument_group("load")
     load.add_argument("--rate", type=positive, default=20.0, help="mixed requests per second")
-    load.add_argument("--duration-s", type=positive, default=6.0, help="of one trial's arrivals")
+    load.add_argument("--duration-s", type=positive, default=4.0, help="of one trial's arrivals")
     load.add_argument("--limit-s", type=positive, default=150.0, help="longest wait for an answer")
     load.add_argument("--output-len", type=at_least(16), default=64, help="tokens of a choice")
     load.add_argument(
@@ -66,59 +75,111 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run every trial, print the table; 1 if an answer was lost, wrong or cut without need."""
+    _end_by_an_exception()
     files = report.start(args, "faults")
-    url = f"http://127.0.0.1:{args.port}"
-    with _started(args, url, files.path(".log")) as (server, model):
-        cases = draw_cases(
-            _NUM_CASES,
-            seed=args.seed,
-            vocab_size=vocab_size(model),
-            output_len=args.output_len,
-            fields={"deterministic": True} if args.deterministic else {},
-        )
-        trials = asyncio.run(_run_all(args, server, url, cases))
-    _show(trials)
-    files.finish({"trials": [asdict(trial) for trial in trials]}, _headline(trials))
-    return int(not all(map(is_kept, trials)))
+    path: Path = args.trials or files.path(".jsonl")
+    wanted = [
+        TrialId(fault=name, num_replicas=args.replicas, repeat=repeat)
+        for repeat in range(args.repeats)
+        for name in args.faults
+    ]
+    num_started = 0
+    for has_two_nodes in (False, True):
+        mine = [it for it in wanted if _needs_two_nodes(it) == has_two_nodes]
+        # a server that did not come back as it was is not used again
+        while missing := [it for it in mine if it not in trials.read(path)]:
+            num_started += 1
+            log = files.path(f"_{num_started}.log")
+            with _started(args, log, has_two_nodes=has_two_nodes) as started:
+                asyncio.run(_run_until_spoilt(args, *started, missing, path))
+    done = trials.read(path)
+    trials.show(done)
+    files.finish({"trials": _as_json(done)}, trials.headline(done))
+    return int(not all(map(trials.is_kept, done.values())))
 
 
-def is_kept(trial: Trial) -> bool:
-    """Whether each request of a trial was answered as promised.
+def _end_by_an_exception() -> None:
+    """Have whoever ends a run of an hour, perhaps in the background, leave no server behind."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
 
-    Connections may be cut where the process that held them died, and only then.
-    """
-    may_cut = trial.fault != "none" and FAULTS[trial.fault].cuts_clients
-    return not trial.wrong and not trial.errors and (may_cut or not trial.num_cut)
+
+def _needs_two_nodes(trial_id: TrialId) -> bool:
+    return trial_id.fault != NO_FAULT and FAULTS[trial_id.fault].needs_two_nodes
 
 
 @contextmanager
-def _started(args: argparse.Namespace, url: str, log: Path) -> Iterator[tuple[ServerProcess, Path]]:
+def _started(
+    args: argparse.Namespace, log: Path, *, has_two_nodes: bool
+) -> Iterator[tuple[ServerProcess, Path, Path]]:
+    """Serve until the end of the context; gives the server, its log and its model."""
+    url = f"http://127.0.0.1:{args.port}"
+    # all lines, also those that many processes write
+    env = os.environ | {"RAY_DEDUP_LOGS": "0"}
     with tempfile.TemporaryDirectory() as scratch:
         model = args.model or small_model(Path(scratch) / "model")
         config = Path(scratch) / "serve_config.yaml"
-        options = serving_options(model, args.device)
-        write_config(args.config, config, port=args.port, replicas=args.replicas, options=options)
-        with serving(config, url, log, dict(os.environ)) as server:
+        write_config(
+            args.config,
+            config,
+            port=args.port,
+            replicas=args.replicas,
+            options=serving_options(model, args.device),
+            has_two_nodes=has_two_nodes,
+        )
+        module = "load_tests.faults.two_nodes"
+        two_nodes = [sys.executable, "-m", module, str(config)]
+        command = two_nodes if has_two_nodes else serve_command(config, "local")
+        server = ServerProcess(command, url, log, env)
+        try:
             server.seconds_until_healthy(args.start_limit_s)
-            yield server, model
+            yield server, log, model
+        finally:
+            server.close()
 
 
-async def _run_all(
-    args: argparse.Namespace, server: ServerProcess, url: str, cases: list[MixedRequest]
-) -> list[Trial]:
-    rng = random.Random(args.seed)
-    questions = await _expect(url, cases)
+async def _run_until_spoilt(
+    args: argparse.Namespace,
+    server: ServerProcess,
+    log: Path,
+    model: Path,
+    missing: Sequence[TrialId],
+    path: Path,
+) -> None:
+    """Run trials and append them, up to the first after which something is left."""
+    questions = await _expect(f"http://127.0.0.1:{args.port}", _draw(args, model))
     pace = Pace(rate_per_s=args.rate, duration_s=args.duration_s, limit_s=args.limit_s)
-    roles = count_roles(server.processes(), _ROLES)
-    trials = []
-    for name in args.faults:
-        for number in range(args.repeats):
-            fault = FAULTS.get(name)
-            trial = await run_trial(server, fault, questions, pace, rng)
-            trials.append(replace(trial, fault=name))
-            print(f"{name} {number + 1}/{args.repeats}: {_in_words(trials[-1])}", flush=True)
-            await _until_complete(server, roles, args.limit_s)
-    return trials
+    holder = Holder(server)
+    # Ray has put a handler of its own in the place of ours
+    _end_by_an_exception()
+    try:
+        before = await holder.settled(args.limit_s, args.replicas)
+        bench = Bench(
+            server=server, log=log, pace=pace, questions=questions, holder=holder, before=before
+        )
+        for trial_id in missing:
+            name, repeat = trial_id.fault, trial_id.repeat
+            rng = random.Random(f"{args.seed} {name} {args.replicas} {repeat}")
+            trial = await run_trial(bench, FAULTS.get(name), rng)
+            trial = replace(trial, fault=name)
+            trials.append(path, trial_id, trial)
+            print(f"{name} {repeat + 1}/{args.repeats}: {trials.in_words(trial)}", flush=True)
+            if trial.left:
+                return
+        after = await holder.settled(args.limit_s, args.replicas)
+        print(f"held before any fault: {before}; and now: {after}", flush=True)
+    finally:
+        holder.close()
+
+
+def _draw(args: argparse.Namespace, model: Path) -> list[MixedRequest]:
+    return draw_cases(
+        _NUM_CASES,
+        seed=args.seed,
+        vocab_size=vocab_size(model),
+        output_len=args.output_len,
+        fields={"deterministic": True} if args.deterministic else {},
+    )
 
 
 async def _expect(url: str, cases: list[MixedRequest]) -> list[tuple[MixedRequest, Received]]:
@@ -132,72 +193,11 @@ async def _expect(url: str, cases: list[MixedRequest]) -> list[tuple[MixedReques
     return list(zip(cases, expected, strict=True))
 
 
-async def _until_complete(server: ServerProcess, roles: dict[str, int], limit_s: float) -> None:
-    """Wait until as many processes of each role run as before the fault.
-
-    Raises:
-        ValueError: if that takes longer than the limit.
-    """
-    try:
-        async with asyncio.timeout(limit_s):
-            # a process that Ray starts announces itself to nobody
-            while count_roles(server.processes(), _ROLES) != roles:  # noqa: ASYNC110
-                await asyncio.sleep(0.5)
-    except TimeoutError:
-        found = count_roles(server.processes(), _ROLES)
-        raise ValueError(f"processes did not come back: {found} of {roles}") from None
-
-
-def _show(trials: Sequence[Trial]) -> None:
-    columns = (
-        "fault", "trials", "requests", "open then", "right", "cut", "wrong", "errors",
-        "stall s", "next answer s",
-    )  # fmt: skip
-    names = list(dict.fromkeys(trial.fault for trial in trials))
-    rows = [_row(name, [trial for trial in trials if trial.fault == name]) for name in names]
-    report.print_table("Faults under load; seconds: median / longest", columns, rows)
-
-
-def _row(name: str, trials: Sequence[Trial]) -> tuple[str, ...]:
-    sums = (
-        len(trials),
-        sum(trial.num_requests for trial in trials),
-        sum(trial.num_open for trial in trials),
-        sum(trial.num_right for trial in trials),
-        sum(trial.num_cut for trial in trials),
-        sum(len(trial.wrong) for trial in trials),
-        sum(len(trial.errors) for trial in trials),
-    )
-    answers = [trial.next_answer_s for trial in trials if trial.next_answer_s is not None]
-    return (
-        name,
-        *map(str, sums),
-        _median_and_longest([trial.stall_s for trial in trials]),
-        _median_and_longest(answers),
-    )
-
-
-def _median_and_longest(seconds: Sequence[float]) -> str:
-    return f"{statistics.median(seconds):.1f} / {max(seconds):.1f}" if seconds else "-"
-
-
-def _in_words(trial: Trial) -> str:
-    kinds = f" ({', '.join(sorted(set(trial.wrong)))})" if trial.wrong else ""
-    errors = f", errors {', '.join(sorted(set(trial.errors)))}" if trial.errors else ""
-    return (
-        f"{trial.num_right} of {trial.num_requests} right, {trial.num_open} open then, "
-        f"{trial.num_cut} cut, {len(trial.wrong)} wrong{kinds}{errors}, stall {trial.stall_s:.1f} s"
-    )
-
-
-def _headline(trials: Sequence[Trial]) -> str:
-    kept = sum(map(is_kept, trials))
-    right = sum(trial.num_right for trial in trials)
-    sent = sum(trial.num_requests for trial in trials)
-    return f"{kept} of {len(trials)} trials kept every promise; {right} of {sent} answers right"
+def _as_json(done: Trials) -> list[dict[str, object]]:
+    return [asdict(it) | asdict(trial) for it, trial in done.items()]
 
 
 def _fault_name(word: str) -> str:
-    if word != "none" and word not in FAULTS:
+    if word != NO_FAULT and word not in FAULTS:
         raise argparse.ArgumentTypeError(f"{word!r} is none of {', '.join(FAULTS)}")
     return word

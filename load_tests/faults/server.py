@@ -7,10 +7,21 @@ from typing import Any
 
 import yaml
 
+from load_tests.faults.two_nodes import ENGINE_SLOT
+from load_tests.faults.victims import HEAD
 from load_tests.model_folders import SHAPES, embedded_model, load_format_of
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 NUM_BLOCKS = 512
+# object store of each rank, so that there are objects to be lost
+SWAP_GIB = 1 / 32
+_ON_CPU = {"dtype": "float32", "num_blocks": NUM_BLOCKS, "swap_gib": SWAP_GIB}
+
+# by deployment, what is different on two nodes
+_PLACED: dict[str, dict[str, Any]] = {
+    "Ingress": {"ray_actor_options": {"num_cpus": 0.1, "resources": {HEAD: 0.001}}},
+    "Engine": {"placement_group_bundles": [{"CPU": 0.1, ENGINE_SLOT: 1}, {"CPU": 0.4}]},
+}
 
 
 def small_model(folder: Path) -> Path:
@@ -32,12 +43,20 @@ def vocab_size(model: Path) -> int:
 
 
 def write_config(
-    base: Path, path: Path, *, port: int, replicas: int, options: dict[str, Any]
+    base: Path,
+    path: Path,
+    *,
+    port: int,
+    replicas: int,
+    options: dict[str, Any],
+    has_two_nodes: bool = False,
 ) -> None:
     """Write a `serve run` file: the given one with another port and a fixed number of engines.
 
     Args:
         options: of the application, in place of those of the file.
+        has_two_nodes: whether it is for `two_nodes`: ingress and proxy stay on the head node, and
+            each node has one engine replica, of one rank on a CPU.
     """
     config = yaml.safe_load(base.read_text(encoding="utf-8"))
     config["http_options"]["port"] = port
@@ -48,6 +67,11 @@ def write_config(
         number = replicas if deployment["name"] == "Engine" else 1
         deployment.pop("autoscaling_config", None)
         deployment["num_replicas"] = number
+        if has_two_nodes:
+            deployment |= _PLACED[deployment["name"]]
+    if has_two_nodes:
+        # of two nodes on one machine only one can listen at the port
+        config["proxy_location"] = "HeadOnly"
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
 
 
@@ -59,4 +83,4 @@ def serving_options(model: Path, device: str) -> dict[str, Any]:
         "load_format": load_format_of(model),
         "device": device,
     }
-    return options | ({"dtype": "float32", "num_blocks": NUM_BLOCKS} if device == "cpu" else {})
+    return options | (_ON_CPU if device == "cpu" else {})

@@ -10,6 +10,9 @@ import psutil
 
 from load_tests.bench.startup.process_tree import role_of
 
+# Ray's resource of the head node, which is in the command line of its raylet
+HEAD = "node:__internal_head__"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
@@ -19,25 +22,29 @@ class Fault:
         role: see `process_tree.ROLES`.
         number: of the signal.
         cuts_clients: whether the process held the clients' connections, so that it may cut them.
+        needs_two_nodes: whether it is about a node that the server can do without.
     """
 
     name: str
     role: str
     number: signal.Signals
     cuts_clients: bool = False
+    needs_two_nodes: bool = False
 
-    def strike(self, processes: Sequence[psutil.Process], rng: random.Random) -> psutil.Process:
-        """Send the signal to one of the processes and return it.
+    def choose(self, processes: Sequence[psutil.Process], rng: random.Random) -> psutil.Process:
+        """Choose one of the processes that it may hit.
 
         Raises:
-            ValueError: if none has the role.
+            ValueError: if there is none.
         """
-        candidates = [process for process in processes if has_role(process, self.role)]
+        candidates = [process for process in processes if self._may_hit(process)]
         if not candidates:
             raise ValueError(f"no process of the server is a {self.role}")
-        victim = rng.choice(sorted(candidates, key=lambda process: process.pid))
-        victim.send_signal(self.number)
-        return victim
+        return rng.choice(sorted(candidates, key=lambda process: process.pid))
+
+    def _may_hit(self, process: psutil.Process) -> bool:
+        words = command_line(process)
+        return role_of(words) == self.role and not (self.needs_two_nodes and HEAD in words)
 
 
 def _faults() -> list[Fault]:
@@ -59,22 +66,18 @@ def _faults() -> list[Fault]:
             ("engine replica", "replica Engine"),
         )
     ]
-    return killed + frozen
+    raylet = Fault(name="raylet killed", role="raylet", number=signal.SIGKILL, needs_two_nodes=True)
+    return [*killed, *frozen, raylet]
 
 
 FAULTS = {fault.name.replace(" ", "-"): fault for fault in _faults()}
 
 
-def has_role(process: psutil.Process, role: str) -> bool:
-    """Whether a process that runs has a role; one that is gone has none."""
+def command_line(process: psutil.Process) -> str:
+    """The words of a process that runs, or its title; nothing for one that is gone."""
     with suppress(psutil.Error):
-        return role_of(" ".join(process.cmdline()).strip()) == role
-    return False
-
-
-def count_roles(processes: Sequence[psutil.Process], roles: Sequence[str]) -> dict[str, int]:
-    """How many processes have each of the roles."""
-    return {role: sum(has_role(process, role) for process in processes) for role in roles}
+        return " ".join(process.cmdline()).strip()
+    return ""
 
 
 def put_down(victim: psutil.Process) -> None:

@@ -43,7 +43,7 @@ class ScriptedGang(Gang):
         scheduler: the far end of the channel.
         running: rows that end what runs, which the scheduler sends when its ranks are killed; None
             for one that says nothing.
-        is_frozen: whether pings stay without an answer.
+        frozen: who leaves pings without an answer; empty for nobody.
         closing: set once the gang may be gone.
     """
 
@@ -51,7 +51,7 @@ class ScriptedGang(Gang):
         self.channel, self.scheduler = channel_pair()
         self.capacity = capacity
         self.running: list[Row] | None = None
-        self.is_frozen = False
+        self.frozen = ""
         self.num_pings = 0
         self.dead: list[str] = []
         self.is_closed = False
@@ -62,9 +62,10 @@ class ScriptedGang(Gang):
 
     async def ping(self, timeout_s: float) -> None:
         self.num_pings += 1
-        if self.is_frozen:
+        if self.frozen:
             await asyncio.sleep(timeout_s)
-            raise WorkerDied(f"rank 1 did not answer a ping in {timeout_s:g} s")
+            message = f"{self.frozen} did not answer a ping in {timeout_s:g} s"
+            raise WorkerDied(message, late=[self.frozen])
 
     async def end(self) -> None:
         await self._end.wait()

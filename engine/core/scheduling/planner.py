@@ -59,6 +59,11 @@ class Planner:
             forks: all of beams since the last plan.
         """
         self._plan_forks(planned, forks)
+        if self._queues.is_probation_over:
+            # what it has computed is in the prefix cache or in the swap space when it comes back
+            for group in tuple(self._queues.running):
+                self._preempt(planned, group)
+            ready = []
         had_room = self._plan_decodes(planned, ready)
         self._plan_prefills(planned)
         # where blocks ran out for running groups, no other group gets any in the same step
@@ -153,7 +158,7 @@ class Planner:
         # a preempted group waits until its last plan is complete, so that all its tokens are known
         if not group.is_settled or group.num_rows > self._rows.num_free:
             return False
-        if group.is_quarantined and (self._queues.running or self._deferred_release):
+        if group.is_on_probation and (self._queues.running or self._deferred_release):
             return False
         if group.status is Status.SWAPPED:
             return self._block_manager.can_swap_in(group)

@@ -2,8 +2,9 @@
 
 Scheduling is first come, first served: the latest running group is preempted first, and of those
 that do not run the earliest comes back first. A group that another engine has begun counts as
-earlier than all new ones. Unless the admission gate lets a group overtake, or one has come from
-another engine, every running group is therefore earlier than all that wait or are swapped out.
+earlier than all new ones, and one on probation as earlier than all others. Unless the admission
+gate lets a group overtake, or one has come from another engine, every running group is therefore
+earlier than all that wait or are swapped out.
 """
 
 import math
@@ -36,8 +37,19 @@ class Queues:
 
     @property
     def are_closed(self) -> bool:
-        """Whether a quarantined group runs, beside which no other may."""
-        return bool(self.running) and self.running[0].is_quarantined
+        """Whether a group on probation runs, beside which no other may."""
+        return bool(self.running) and self.running[0].is_on_probation
+
+    @property
+    def is_probation_over(self) -> bool:
+        """Whether one that was on probation runs and another one waits for its own."""
+        return (
+            bool(self.running)
+            and self.running[0].is_suspect
+            and bool(self.waiting)
+            and self.waiting[0].is_on_probation
+            and not self.are_closed
+        )
 
     def ready(self) -> list[Member]:
         """Sequences whose next token can be planned, with their groups, in order of arrival."""
@@ -95,9 +107,9 @@ class Queues:
         self._events.note(group.request.request_id, kind)
 
 
-def _arrival(group: SequenceGroup) -> tuple[float, int]:
+def _arrival(group: SequenceGroup) -> tuple[bool, float, int]:
     # ids are given out in order of arrival, but for what another engine has begun
     sequence_id = group.sequences[0].sequence_id
     if group.request.progress is None:
-        return math.inf, sequence_id
-    return group.request.arrival_s, sequence_id
+        return True, math.inf, sequence_id
+    return not group.is_on_probation, group.request.arrival_s, sequence_id

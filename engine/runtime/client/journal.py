@@ -68,22 +68,26 @@ class Journal:
         """The request as if it came now."""
         return replace(self._request, request_id=request_id)
 
-    def resumed(self, request_id: int, now_s: float, *, is_quarantined: bool) -> Request:
+    def resumed(self, request_id: int, now_s: float, *, solo_tokens: int) -> Request:
         """The request as another engine can go on with it.
 
         Args:
             request_id: a new one, so that what the lost engine may still send is not taken for the
                 output of the other.
-            is_quarantined: see `Progress`.
+            solo_tokens: see `Progress`.
         """
+        sampling = self._request.sampling
+        if sampling.beam_width and not sampling.report_beams:
+            # how far it was when engines died is unknown
+            solo_tokens = sampling.max_tokens if solo_tokens else 0
         progress = Progress(
             age_s=now_s - self._arrival_s,
-            is_quarantined=is_quarantined,
+            solo_tokens=min(solo_tokens, sampling.max_tokens),
             num_prompt_scored=self._num_prompt_scored,
             search=self._search if self._search.counts else None,
         )
         # the choices of a beam search come all at once, at its end
-        if not self._request.sampling.beam_width:
+        if not sampling.beam_width:
             progress = replace(
                 progress,
                 finish_reasons=self._finish_reasons,

@@ -22,11 +22,9 @@ from engine.runtime.client.engine_handle import EngineHandle
 from engine.runtime.client.token_stream import RemoteTokenStream
 from engine.runtime.messages import REQUESTS, VERDICTS, Verdict, decode_batch, error_of
 from engine.runtime.outputs import deltas, events_of
-from engine.types import ALL_CHOICES, FinishReason, Request, StepOutput
+from engine.types import ALL_CHOICES, LOST_REASONS, FinishReason, Request, StepOutput
 
 logger = logging.getLogger(__name__)
-
-_LOST_REASONS = (FinishReason.LOST, FinishReason.CRASHED)
 
 
 class OpenRequests:
@@ -158,24 +156,22 @@ class OpenRequests:
         outputs = decode_batch(data)
         self._fail_refused(outputs)
         self._note_events(outputs)
-        # whether any choice of a stream whose engine is lost was in the batch
-        lost: dict[RemoteTokenStream, bool] = {}
+        # by stream whose engine is lost; that one of its choices was in the batch counts for all
+        lost: dict[RemoteTokenStream, FinishReason] = {}
         for request_id, delta in deltas(outputs):
             found = self._streams.get(request_id)
             if found is None:
                 if delta.finish_reason is FinishReason.NONE:
                     self._abort_unknown(replica, request_id)
-            elif delta.finish_reason in _LOST_REASONS:
-                has_crashed = delta.finish_reason is FinishReason.CRASHED
-                lost[found] = has_crashed or lost.get(found, False)
+            elif delta.finish_reason in LOST_REASONS:
+                lost[found] = max(delta.finish_reason, lost.get(found, FinishReason.LOST))
                 found.put_lost(delta)
             else:
                 found.put(delta)
                 if found.has_ended and delta.finish_reason is not FinishReason.NONE:
                     del self._streams[request_id]
-        for stream, has_crashed in lost.items():
-            cause = EngineError("the engine's processes have died")
-            self._lose(stream, cause, has_crashed=has_crashed)
+        for stream, reason in lost.items():
+            self._lose(stream, EngineError("the engine's processes have died"), reason)
 
     def lose_all(self, replica: str, streams: list[RemoteTokenStream], cause: EngineError) -> None:
         """Go on elsewhere with those of some streams that a replica was to have and has not ended.
@@ -208,9 +204,9 @@ class OpenRequests:
         self._streams.clear()
 
     def _lose(
-        self, stream: RemoteTokenStream, cause: EngineError, *, has_crashed: bool = False
+        self, stream: RemoteTokenStream, cause: EngineError, reason: FinishReason | None = None
     ) -> None:
-        """Go on with a request on another engine, since its own is lost."""
+        """Go on with a request on another engine, since its own is lost; see `engine_lost`."""
         self._streams.pop(stream.submission_id, None)
         if stream.has_ended:
             return
@@ -218,7 +214,7 @@ class OpenRequests:
             stream.fail(cause)
             return
         try:
-            stream.retries.engine_lost(_now_s(), cause, has_crashed=has_crashed)
+            stream.retries.engine_lost(_now_s(), cause, reason)
         except EngineError as error:
             logger.warning("request_given_up request_id=%d reason=%s", stream.request_id, error)
             stream.fail(error)

@@ -4,12 +4,17 @@ import random
 
 from engine.config import ResumeConfig
 from engine.errors import EngineError, EngineUnavailable, RequestCrashes
+from engine.types import FinishReason
 
 # seconds before the second try; twice as many before each further one
 FIRST_DELAY_S = 0.1
 MAX_DELAY_S = 2.0
-# gangs that may die of a request before it runs by itself, and altogether
-CRASHES_TO_QUARANTINE, MAX_CRASHES = 2, 3
+# gangs that may die with a request in the batch before it is on probation: for so many tokens more
+# than it had, since the step that they died of computed one or two of them; then to its end
+CRASHES_TO_PROBATION, PROBATION_TOKENS = 2, 16
+TO_THE_END = 2**31 - 1
+# losses while it waited that count as one: they say nothing of it, but must have an end
+WAITS_PER_RESUME = 16
 
 
 class Retries:
@@ -17,15 +22,17 @@ class Retries:
 
         no replica takes it           ->  it is tried again after a delay, for `resume_timeout_s`
         its engine is lost            ->  it is placed again, at most `max_resumes` times
-        its gang died of it, maybe:
+        its gang died, and it was in the batch:
             the first time            ->  as above
-            the second time           ->  as above, but quarantined: nothing runs beside it
-            the third time            ->  it is given up, for nothing else can have been the cause
+            the second time           ->  as above, but on probation: first nothing runs beside it
+            once more after that      ->  as above, with nothing beside it to its end
+            while nothing was beside  ->  it is given up, since nothing else can have been the cause
 
-    A gang that died while the request waited counts as lost, not as died of it.
+    So what shared a batch with a request that ends gangs is delayed and never given up.
 
     Attributes:
-        num_lost: engines that were lost after they had accepted it.
+        num_lost: engines that were lost after they had accepted it, those before which it waited
+            included.
     """
 
     def __init__(self, config: ResumeConfig, request_id: int, now_s: float) -> None:
@@ -39,32 +46,39 @@ class Retries:
         self._config = config
         self._request_id = request_id
         self._num_crashes = 0
+        self._num_waits = 0
         self._next_delay_s = FIRST_DELAY_S
         self._deadline_s = now_s + config.resume_timeout_s
 
     @property
-    def is_quarantined(self) -> bool:
-        """Whether nothing else may run beside it."""
-        return self._num_crashes >= CRASHES_TO_QUARANTINE
+    def solo_tokens(self) -> int:
+        """See `Progress.solo_tokens`."""
+        if self._num_crashes < CRASHES_TO_PROBATION:
+            return 0
+        return PROBATION_TOKENS if self._num_crashes == CRASHES_TO_PROBATION else TO_THE_END
 
-    def engine_lost(self, now_s: float, cause: EngineError, *, has_crashed: bool) -> None:
+    def engine_lost(
+        self, now_s: float, cause: EngineError, reason: FinishReason | None = None
+    ) -> None:
         """Accept by returning that it is placed again.
 
         Args:
-            has_crashed: whether the request was in the batch of a gang that died.
+            reason: LOST, CRASHED or CRASHED_SOLO where the engine has said where the request was.
 
         Raises:
-            RequestCrashes: if gangs have died of it too often.
+            RequestCrashes: if it has died of this request.
             EngineError: if engines were lost too often.
         """
         self.num_lost += 1
-        self._num_crashes += has_crashed
-        if self._num_crashes >= MAX_CRASHES:
+        self._num_waits += reason is FinishReason.LOST
+        self._num_crashes += reason in (FinishReason.CRASHED, FinishReason.CRASHED_SOLO)
+        if reason is FinishReason.CRASHED_SOLO:
             raise RequestCrashes(
                 f"request {self._request_id} was in the batch of {self._num_crashes} engines when "
                 "they died, in the end with nothing beside it; it is not tried again"
             ) from cause
-        if self.num_lost > self._config.max_resumes:
+        num_counted = self.num_lost - self._num_waits
+        if num_counted + self._num_waits / WAITS_PER_RESUME > self._config.max_resumes:
             raise EngineError(
                 f"request {self._request_id} has lost its engine {self.num_lost} times: {cause}"
             ) from cause

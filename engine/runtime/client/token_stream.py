@@ -136,5 +136,5 @@ class RemoteTokenStream:
         if not self.is_resumed and not self._journal.has_begun:
             return self._journal.new(self.submission_id)
         return self._journal.resumed(
-            self.submission_id, now_s, is_quarantined=self.retries.is_quarantined
+            self.submission_id, now_s, solo_tokens=self.retries.solo_tokens
         )

@@ -104,7 +104,8 @@ class Gang:
         if errors:
             raise errors[0]
         if late:
-            raise WorkerDied(f"{', '.join(late)} did not answer a ping in {timeout_s:g} s")
+            message = f"{', '.join(late)} did not answer a ping in {timeout_s:g} s"
+            raise WorkerDied(message, late=late)
 
     async def end(self) -> None:
         """Wait until a process has ended by itself."""

@@ -13,7 +13,7 @@ from engine.errors import ConfigError, EngineError, RequestError
 from engine.runtime.client.client import RemoteEngineClient
 from engine.runtime.messages import PINS
 from engine.runtime.replica.supervisor import Supervisor
-from engine.types import ALL_CHOICES, FinishReason, Pin, int32
+from engine.types import ALL_CHOICES, LOST_REASONS, FinishReason, Pin, int32
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ async def _pin(client: RemoteEngineClient, prefix: PrefixConfig) -> None:
         reason = await client.pin_prefix(int32(prefix.token_ids), pin, salt=prefix.salt)
     except RequestError as error:
         raise ConfigError(f"pinned_prefixes: {prefix.name!r} cannot be pinned: {error}") from error
-    if reason in (FinishReason.LOST, FinishReason.CRASHED):
+    if reason in LOST_REASONS:
         raise EngineError("the engine's processes died while a prefix was pinned")
     if reason is not FinishReason.LENGTH:
         raise ConfigError(

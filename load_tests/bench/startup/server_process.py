@@ -31,8 +31,18 @@ class ServerProcess:
         started_s: `time.perf_counter` when it was started.
     """
 
-    def __init__(self, command: list[str], url: str, log: Path, env: dict[str, str]) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        url: str,
+        log: Path,
+        env: dict[str, str],
+        folder: Path | None = None,
+    ) -> None:
         """Start the command in a process group of its own; its output goes to `log`.
+
+        Args:
+            folder: where it runs; None for this process's own.
 
         Raises:
             ValueError: if something answers at `url` already.
@@ -49,6 +59,7 @@ class ServerProcess:
                 stdout=output,
                 stderr=output,
                 env=env,
+                cwd=folder,
                 start_new_session=True,
                 preexec_fn=_heed_interrupts,
             )
@@ -144,13 +155,17 @@ class ServerProcess:
 @contextmanager
 def serving(config: Path, url: str, log: Path, env: dict[str, str]) -> Iterator[ServerProcess]:
     """Run `serve run CONFIG` with a Ray of its own; whatever is left of it afterwards is ended."""
-    serve = Path(sys.executable).parent / "serve"
-    command = [str(serve), "run", "--address", "local", str(config)]
-    server = ServerProcess(command, url, log, env)
+    server = ServerProcess(serve_command(config, "local"), url, log, env)
     try:
         yield server
     finally:
         server.close()
+
+
+def serve_command(config: Path, address: str) -> list[str]:
+    """The words that serve a file on the cluster at an address, or on one of its own (local)."""
+    serve = Path(sys.executable).parent / "serve"
+    return [str(serve), "run", "--address", address, str(config)]
 
 
 def _heed_interrupts() -> None:

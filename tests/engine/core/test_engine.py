@@ -5,7 +5,7 @@ import pytest
 from engine.config import SchedulerConfig
 from engine.core.engine import Engine
 from engine.runtime.routing.scoring import marks_of_prompt
-from engine.types import Capacity, FinishReason, Request, SamplingParams, int32
+from engine.types import Capacity, FinishReason, Progress, Request, SamplingParams, int32
 from tests.engine.core.harness.checked_engine import CheckedEngine, count_preemptions
 from tests.engine.core.harness.expectations import Setting
 from tests.fakes.symbolic_executor import SymbolicExecutor, SymbolicModel
@@ -186,3 +186,27 @@ def test_a_crash_ends_what_runs_with_its_open_choices_and_nothing_else() -> None
         for request_id, choice in [(0, 0), (0, 2), (1, 0), (1, 1)]
     ]
     assert (output.stats.num_running, output.stats.num_waiting) == (0, 1)
+
+
+def test_a_crash_under_probation_is_told_from_one_after_it() -> None:
+    reasons = []
+    for num_steps in range(6):
+        checked = make_harness(run_ahead=2)
+        engine = checked.engine
+        for request_id, progress in enumerate((Progress(solo_tokens=3), None)):
+            request = Request(
+                request_id=request_id,
+                prompt=int32([request_id] * 4),
+                sampling=SamplingParams(max_tokens=9, ignore_eos=True),
+                progress=progress,
+            )
+            engine.scheduler.add(request)
+        for now_s in range(num_steps):
+            engine.step(float(now_s))
+        output = engine.crash(9.0)
+        reasons.append(dict(zip(output.request_ids, output.finish_reasons, strict=True)))
+    solo = {0: FinishReason.CRASHED_SOLO}
+    assert reasons[:3] == [{}, solo, solo]
+    # the third token has come, and then the other request
+    assert reasons[3] == {0: FinishReason.CRASHED}
+    assert reasons[5] == {0: FinishReason.CRASHED, 1: FinishReason.CRASHED}

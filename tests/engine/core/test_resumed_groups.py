@@ -10,7 +10,7 @@ from engine.core.engine import Engine
 from engine.types import Progress, Request, SamplingParams, int32
 from tests.engine.core.harness.checking_executor import SEED_STRIDE
 from tests.engine.core.harness.expectations import can_ever_fit
-from tests.engine.core.harness.losing_engine import LosingEngine, QuarantineExecutor, equal_to
+from tests.engine.core.harness.losing_engine import LosingEngine, ProbationExecutor, equal_to
 from tests.engine.core.harness.scheduler_driver import SchedulerDriver
 from tests.engine.core.harness.workload import draw_setting
 from tests.fakes.symbolic_executor import SymbolicModel
@@ -29,9 +29,9 @@ class Losses:
         self.prompts = [self._draw(rng, number) for number in range(rng.randint(1, 6))]
         self.num_losses = rng.choice((1, 2, 2, 3))
         self.abort_rate = rng.choice((0.0, 0.1, 0.3))
-        self.quarantine_rate = rng.choice((0.0, 0.0, 0.3, 1.0))
+        self.suspect_rate = rng.choice((0.0, 0.0, 0.3, 1.0))
         self.rng = rng
-        self.executors: list[QuarantineExecutor] = []
+        self.executors: list[ProbationExecutor] = []
         self.aborted: set[int] = set()
 
     def run(self) -> LosingEngine:
@@ -51,8 +51,8 @@ class Losses:
 
     def _lose(self, engine: LosingEngine) -> None:
         for number in range(len(self.prompts)):
-            if self.rng.random() < self.quarantine_rate:
-                engine.quarantined.add(number)
+            if self.rng.random() < self.suspect_rate:
+                engine.suspects[number] = self.rng.choice((1, 2, 4, 1000))
         engine.lose(self.rng)
 
     def _abort(self, engine: LosingEngine) -> None:
@@ -68,8 +68,8 @@ class Losses:
             engine.add(int32(prompt), sampling, salt)
         return engine
 
-    def _make(self, quarantined: set[int]) -> Engine:
-        executor = QuarantineExecutor(self.setting, quarantined)
+    def _make(self, on_probation: set[int]) -> Engine:
+        executor = ProbationExecutor(self.setting, on_probation)
         self.executors.append(executor)
         config = self.setting.config
         return Engine(config, executor, preemption=self.setting.preemption)
@@ -112,20 +112,23 @@ class Losses:
 
 KINDS = {
     "nothing", "a part of the prompt", "one choice", "several choices", "an end",
-    "an end before the beginning", "beams", "alternatives of beams", "quarantine",
+    "an end before the beginning", "beams", "alternatives of beams", "probation",
 }  # fmt: skip
 
 
 def run_losses(num_seeds: int) -> None:
     resumed: Counter[str] = Counter()
-    num_quarantined_steps = 0
+    num_solo_steps = num_cleared = 0
     for seed in range(num_seeds):
         losses = Losses(seed)
-        resumed += losses.run().resumed
-        num_quarantined_steps += sum(each.num_quarantined_steps for each in losses.executors)
+        lost = losses.run()
+        resumed += lost.resumed
+        num_cleared += lost.num_cleared
+        num_solo_steps += sum(each.num_solo_steps for each in losses.executors)
     assert resumed.keys() == KINDS
     assert min(resumed.values()) > 1
-    assert num_quarantined_steps > 100
+    assert num_solo_steps > 100
+    assert num_cleared > 20
 
 
 def test_whatever_is_lost_readers_get_the_same_and_pools_end_empty() -> None:
@@ -137,14 +140,14 @@ def test_many_more_losses() -> None:
     run_losses(2000)
 
 
-def test_a_quarantined_request_waits_for_every_plan_of_others() -> None:
+def test_a_request_on_probation_waits_for_every_plan_of_others() -> None:
     driver = SchedulerDriver()
     driver.add(0, prompt_len=1, stop_token_ids=(7,))
     suspect = Request(
         request_id=1,
         prompt=int32([1]),
         sampling=SamplingParams(max_tokens=9),
-        progress=Progress(is_quarantined=True),
+        progress=Progress(solo_tokens=9),
     )
     driver.schedule()
     driver.scheduler.add(suspect)

@@ -1,36 +1,18 @@
 import argparse
-from dataclasses import replace
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from load_tests.faults.command import add_arguments, is_kept
-from load_tests.faults.trial import Trial
+from load_tests.faults import trials
+from load_tests.faults.command import add_arguments
+from tests import ROOT
+from tests.load_tests.free_port import free_port
 
-TRIAL = Trial(
-    fault="worker-killed",
-    num_right=3,
-    num_cut=0,
-    wrong=(),
-    errors=(),
-    num_open=2,
-    stall_s=0.5,
-    next_answer_s=0.1,
-)
-
-
-@pytest.mark.parametrize(
-    ("trial", "kept"),
-    [
-        (TRIAL, True),
-        (replace(TRIAL, wrong=("beams",)), False),
-        (replace(TRIAL, errors=("engine_failed",)), False),
-        (replace(TRIAL, num_cut=1), False),
-        (replace(TRIAL, num_cut=1, fault="ingress-killed"), True),
-        (replace(TRIAL, num_cut=1, fault="none"), False),
-    ],
-)
-def test_only_clients_of_a_dead_process_may_be_cut(trial: Trial, kept: bool) -> None:
-    assert is_kept(trial) is kept
+KILLED = ("worker", "scheduler", "engine-replica", "ingress", "proxy")
+FROZEN = ("worker", "scheduler", "engine-replica")
 
 
 def test_an_unknown_fault_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,3 +22,48 @@ def test_an_unknown_fault_is_refused_by_name(capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit):
         parser.parse_args(["--faults", "proxy-kiled"])
     assert "'proxy-kiled' is none of worker-killed" in capsys.readouterr().err
+
+
+def run_trials(folder: Path, *faults: str) -> None:
+    """One trial of each of the faults, of a real server under load; all promises must be kept."""
+    path = folder / "trials.jsonl"
+    words = [
+        "--faults",
+        ",".join(faults),
+        "--repeats",
+        "1",
+        "--duration-s",
+        "2",
+        "--output-len",
+        "32",
+    ]
+    files = ["--trials", str(path), "--output", str(folder), "--port", str(free_port())]
+    # a process of its own, since it joins the Ray of the server
+    done = subprocess.run(
+        [sys.executable, "-m", "load_tests", "faults", *words, *files],
+        cwd=ROOT,
+        env=os.environ | {"RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "0.5"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = trials.read(path)
+    assert sorted(it.fault for it in found) == sorted(faults)
+    for trial in found.values():
+        # each kind of request is one of eight
+        assert trial.num_right > 8
+        assert trial.back_s is not None
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(600)
+def test_whatever_is_killed_answers_are_right_and_nothing_is_left(tmp_path: Path) -> None:
+    run_trials(tmp_path, *(f"{name}-killed" for name in KILLED))
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_whatever_is_frozen_answers_are_right_and_nothing_is_left(tmp_path: Path) -> None:
+    run_trials(tmp_path, *(f"{name}-frozen" for name in FROZEN), "raylet-killed")

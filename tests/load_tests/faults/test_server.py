@@ -1,9 +1,13 @@
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import yaml
 
+from app.serve.deployments import resources
+from engine.config import EngineConfig
 from load_tests.faults import server
 from load_tests.faults.server import small_model, vocab_size, write_config
 
@@ -37,3 +41,22 @@ def test_the_configuration_keeps_all_but_port_replicas_and_options(tmp_path: Pat
     numbers = {d["name"]: d["num_replicas"] for d in application["deployments"]}
     assert numbers == {"Ingress": 1, "Engine": 3}
     assert not any("autoscaling_config" in d for d in application["deployments"])
+
+
+def test_on_two_nodes_the_ingress_is_where_no_fault_is_and_each_has_an_engine(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "config.yaml"
+    base = Path("serve_config.yaml")
+    write_config(base, path, port=1234, replicas=2, options={}, has_two_nodes=True)
+    config = yaml.safe_load(path.read_text())
+    assert config["proxy_location"] == "HeadOnly"
+    ingress, engine = config["applications"][0]["deployments"]
+    assert ingress["ray_actor_options"]["resources"] == {"node:__internal_head__": 0.001}
+    # as the application would ask for, and the only slot of a node
+    one_rank = cast(
+        "EngineConfig",
+        SimpleNamespace(device="cpu", tensor_parallel_size=1, placement_strategy="STRICT_PACK"),
+    )
+    control, rank = resources(one_rank)["placement_group_bundles"]
+    assert engine["placement_group_bundles"] == [control | {"engine_slot": 1}, rank]

@@ -4,7 +4,8 @@ from engine.core.decoding import decoding
 from engine.core.decoding.beam_search import BeamSearch
 from engine.core.decoding.decoding import Decoding
 from engine.core.decoding.output import add_beams
-from engine.core.scheduling import grouping, resumption
+from engine.core.scheduler import Scheduler
+from engine.core.scheduling import grouping, queues, resumption
 from engine.core.scheduling.planner import Planner
 from engine.core.scheduling.queues import Queues
 from engine.core.sequence_group import SequenceGroup
@@ -26,25 +27,67 @@ RESUMPTION_MUTANTS = [
         "if True:",
     ),
     mutant(
-        "others join a quarantined group",
+        "others join a group on probation",
         Planner,
         Planner._next_to_enter,
         "if self._queues.are_closed:",
         "if False:",
     ),
     mutant(
-        "a quarantined group joins others",
+        "a group on probation joins others",
         Planner,
         Planner._can_enter,
-        "group.is_quarantined and (self._queues.running or self._deferred_release)",
+        "group.is_on_probation and (self._queues.running or self._deferred_release)",
         "False",
     ),
     mutant(
-        "a quarantined group does not wait for plans in flight",
+        "a group on probation does not wait for plans in flight",
         Planner,
         Planner._can_enter,
         "(self._queues.running or self._deferred_release)",
         "self._queues.running",
+    ),
+    mutant(
+        "a probation that is over goes on",
+        Queues,
+        Queues.is_probation_over,
+        "bool(self.running)",
+        "False",
+    ),
+    mutant(
+        "a group whose probation is over runs on beside the next one",
+        Planner,
+        Planner.plan,
+        "self._preempt(builder, group)",
+        "pass",
+    ),
+    mutant(
+        "a probation ends before its tokens have come",
+        SequenceGroup,
+        SequenceGroup.is_on_probation,
+        "begun + progress.solo_tokens",
+        "progress.solo_tokens",
+    ),
+    mutant(
+        "a probation never ends",
+        SequenceGroup,
+        SequenceGroup.is_on_probation,
+        "max(len(s.output) for s in self.sequences) < begun + progress.solo_tokens",
+        "True",
+    ),
+    mutant(
+        "who has passed its probation counts as who was by itself",
+        Scheduler,
+        Scheduler.crash,
+        "is_solo = group.is_on_probation",
+        "is_solo = group.is_suspect",
+    ),
+    mutant(
+        "who is on probation waits for its turn",
+        queues,
+        queues._arrival,
+        "not group.is_on_probation",
+        "True",
     ),
     mutant(
         "a choice that has ended goes on",

@@ -10,6 +10,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from engine.core.memory import paged_block_manager as paged_memory_module
 from engine.core.memory.prefix_cache import PrefixCache
 from engine.errors import InvariantViolated
+from tests.engine.core import test_engine as engine_loop
 from tests.engine.core import test_found_outputs as found_outputs
 from tests.engine.core import test_preempted_groups as preempted_groups
 from tests.engine.core import test_resumed_groups as resumed_groups
@@ -115,9 +116,11 @@ def test_rules_or_workloads_notice(fault: str) -> None:
 
 def _lose_engines() -> None:
     queues.test_what_another_engine_has_begun_goes_ahead_of_new_groups_the_oldest_first()
+    queues.test_who_is_on_probation_goes_ahead_of_who_is_not_and_makes_way_when_it_is_over()
+    engine_loop.test_a_crash_under_probation_is_told_from_one_after_it()
     resumption.test_before_the_first_token_siblings_are_still_to_be_forked()
     resumption.test_output_of_beams_that_is_in_the_cache_is_no_part_of_the_prompt()
-    resumed_groups.test_a_quarantined_request_waits_for_every_plan_of_others()
+    resumed_groups.test_a_request_on_probation_waits_for_every_plan_of_others()
     resumed_groups.run_losses(120)
 
 

@@ -145,6 +145,13 @@ WATCH_FAULTS = [
         noticed_by="test_what_waited_is_lost_when_the_scheduler_has_named_what_ran",
     ),
     Fault(
+        what="a frozen scheduler is waited for",
+        function=WatchedGang._watch_pings,
+        old="self._silence.set()",
+        new="pass",
+        noticed_by="test_a_scheduler_that_is_frozen_is_not_asked_for_its_last_word",
+    ),
+    Fault(
         what="a silent scheduler is waited for",
         function=WatchedGang._watch_pings,
         old="if self.is_silent:",

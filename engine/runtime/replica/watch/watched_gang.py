@@ -182,6 +182,9 @@ class WatchedGang:
             try:
                 await self._gang.ping(self._config.ping_timeout_s)
             except WorkerDied as error:
+                if SCHEDULER in error.late:
+                    # it has no last word: what is open goes on the sooner
+                    self._silence.set()
                 self._lose(str(error))
             if self.is_silent:
                 self._lose(f"no step was made in {self._config.step_deadline_s:g} s")

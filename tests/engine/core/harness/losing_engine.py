@@ -51,21 +51,21 @@ class Got:
         self.reason = delta.finish_reason
 
 
-class QuarantineExecutor(CheckingExecutor):
-    """Checks that nothing is computed beside a quarantined request."""
+class ProbationExecutor(CheckingExecutor):
+    """Checks that nothing is computed beside a request on probation."""
 
-    def __init__(self, setting: Setting, quarantined: set[int]) -> None:
+    def __init__(self, setting: Setting, on_probation: set[int]) -> None:
         super().__init__(setting, lambda _: False)
-        self.quarantined = quarantined
-        self.num_quarantined_steps = 0
+        self.on_probation = on_probation
+        self.num_solo_steps = 0
 
     def submit(self, plan: StepPlan) -> None:
         super().submit(plan)
         rows = (*plan.decode_rows, *plan.prefill_rows, *plan.sibling_rows)
         computed = {self.holders[row] for row in rows}
-        if computed & self.quarantined:
-            assert len(computed) == 1, "something runs beside a quarantined request"
-            self.num_quarantined_steps += 1
+        if computed & self.on_probation:
+            assert len(computed) == 1, "something runs beside a request on probation"
+            self.num_solo_steps += 1
 
 
 class LosingEngine:
@@ -75,13 +75,18 @@ class LosingEngine:
         got: by number and choice.
         num_cached: by number, each report of cached tokens.
         resumed: how many requests went on, by what they had got.
+        suspects: by number, the tokens of their probation on the next engine.
+        num_cleared: probations that ended before their request.
     """
 
     def __init__(self, make: Callable[[set[int]], Engine]) -> None:
-        """Args: make: begins an engine; gets the numbers of quarantined requests."""
+        """Args: make: begins an engine; gets the numbers of requests on probation, as they are."""
         self._make = make
-        self.quarantined: set[int] = set()
-        self._engine = make(self.quarantined)
+        self.suspects: dict[int, int] = {}
+        self.num_cleared = 0
+        self._on_probation: set[int] = set()
+        self._num_since: Counter[tuple[int, int]] = Counter()
+        self._engine = make(self._on_probation)
         self._next_id = 0
         self._numbers: dict[int, int] = {}
         self._journals: list[Journal] = []
@@ -148,20 +153,21 @@ class LosingEngine:
                 continue
             got.take(delta)
             self._journals[number].note(delta)
+            self._count(number, delta)
 
     def lose(self, order: Random) -> None:
         """Begin a new engine with all requests that are open."""
-        self._engine = self._make(self.quarantined)
+        self._on_probation, self._num_since = set(self.suspects), Counter()
+        self._engine = self._make(self._on_probation)
         self._numbers, self._ends, self.stats = {}, set(), None
         numbers = [number for number in range(len(self._journals)) if self.is_open(number)]
         order.shuffle(numbers)
         for number in numbers:
-            is_quarantined = number in self.quarantined
-            journal = self._journals[number]
-            self._submit(
-                number,
-                journal.resumed(self._new_id(number), self._now_s, is_quarantined=is_quarantined),
+            solo_tokens = self.suspects.get(number, 0)
+            request = self._journals[number].resumed(
+                self._new_id(number), self._now_s, solo_tokens=solo_tokens
             )
+            self._submit(number, request)
 
     def drain(self) -> None:
         while self.has_work:
@@ -177,6 +183,16 @@ class LosingEngine:
         usage = self.stats.usage
         assert usage.free + usage.cached == usage.total, "blocks leaked"
         assert usage.swapped == 0, "swap blocks leaked"
+
+    def _count(self, number: int, delta: Delta) -> None:
+        """Note when a probation ends: by the tokens of a choice, or the steps of a search."""
+        key = number, delta.choice
+        self._num_since[key] += len(delta.tokens) if delta.choice >= 0 else len(delta.beam_steps)
+        is_silent = self._samplings[number].beam_width and not delta.beam_steps
+        is_over = number in self._on_probation and self._num_since[key] >= self.suspects[number]
+        if is_over and not is_silent:
+            self._on_probation.remove(number)
+            self.num_cleared += self.is_open(number)
 
     def _new_id(self, number: int) -> int:
         self._next_id += 1
@@ -205,7 +221,7 @@ def kinds_of(progress: Progress) -> list[str]:
         *(["alternatives of beams"] if progress.search and progress.search.top_counts else []),
         *(["a part of the prompt"] if progress.num_prompt_scored and not progress.tokens else []),
         *(["nothing"] if not progress.tokens and progress.search is None else []),
-        *(["quarantine"] if progress.is_quarantined else []),
+        *(["probation"] if progress.solo_tokens else []),
     ]
 
 

@@ -76,13 +76,38 @@ def test_what_another_engine_has_begun_goes_ahead_of_new_groups_the_oldest_first
     assert queues.next_in_line is begun[0]
 
 
-def test_nobody_may_join_a_quarantined_group() -> None:
+def test_nobody_may_join_a_group_on_probation() -> None:
     queues = Queues()
-    suspect = group_of([1], first_id=1, progress=Progress(is_quarantined=True))
+    suspect = group_of([1], first_id=1, progress=Progress(solo_tokens=2))
     queues.add(suspect)
     queues.add(group_of([1], first_id=2))
     assert not queues.are_closed
     queues.enter(suspect)
     assert queues.are_closed
+    assert not queues.is_probation_over
+    suspect.sequences[0].output.extend([7, 8])
+    assert not queues.are_closed
     queues.remove(suspect)
     assert not queues.are_closed
+
+
+def test_who_is_on_probation_goes_ahead_of_who_is_not_and_makes_way_when_it_is_over() -> None:
+    queues = Queues()
+    first, second = (
+        group_of([1], first_id=index, progress=Progress(solo_tokens=1), arrival_s=index)
+        for index in (1, 2)
+    )
+    older = group_of([1], first_id=3, progress=Progress(), arrival_s=0.0)
+    for group in (second, older, first):
+        queues.add(group)
+    assert list(queues.waiting) == [first, second, older]
+    queues.enter(first)
+    assert not queues.is_probation_over
+    first.sequences[0].output.append(7)
+    assert queues.is_probation_over
+    queues.preempt(first, swap=False, step=-1)
+    assert list(queues.waiting) == [second, older, first]
+    queues.enter(second)
+    second.sequences[0].output.append(7)
+    # nobody is left who needs the batch for itself
+    assert not queues.is_probation_over

@@ -69,9 +69,29 @@ def test_before_the_first_token_siblings_are_still_to_be_forked() -> None:
 
 
 def test_a_request_of_which_nothing_has_come_begins_anew() -> None:
-    group = resumed(Progress(age_s=3.0, is_quarantined=True), n=3)
+    group = resumed(Progress(age_s=3.0, solo_tokens=4), n=3)
     assert (len(group.sequences), group.num_pending_forks) == (1, 2)
-    assert group.is_quarantined
+    assert group.is_on_probation
+
+
+@pytest.mark.parametrize(
+    ("progress", "options"),
+    [
+        (replace(choices(([4, 5], NONE), ([6], NONE)), solo_tokens=2), {"n": 2}),
+        (Progress(search=STEPS, solo_tokens=2), SEARCH),
+    ],
+    ids=["choices", "beams"],
+)
+def test_probation_ends_with_so_many_tokens_more(
+    progress: Progress, options: dict[str, Any]
+) -> None:
+    group = resumed(progress, **options)
+    longest = max(group.sequences, key=lambda sequence: len(sequence.output))
+    longest.output.append(7)
+    assert group.is_on_probation
+    longest.output.append(7)
+    assert not group.is_on_probation
+    assert group.is_suspect
 
 
 def test_scores_of_the_prompt_are_not_reported_again() -> None:

@@ -37,7 +37,7 @@ def delta(choice: int, *tokens: int, reason: FinishReason = NONE) -> Delta:
 
 
 def progress_of(kept: Journal) -> Progress:
-    request = kept.resumed(2, 103.0, is_quarantined=False)
+    request = kept.resumed(2, 103.0, solo_tokens=0)
     progress = REQUESTS.decode(REQUESTS.encode(request)).progress
     assert progress is not None
     return progress
@@ -50,11 +50,11 @@ def test_a_request_of_which_nothing_has_come_is_as_it_was_but_for_its_id() -> No
     assert (new.request_id, new.prompt, new.salt) == (2, int32([4, 5]), b"tenant")
     assert new.session == b"talk"
     assert new.progress is None
-    resumed = kept.resumed(3, 103.0, is_quarantined=True)
+    resumed = kept.resumed(3, 103.0, solo_tokens=16)
     assert (resumed.request_id, resumed.prompt, resumed.salt) == (3, int32([4, 5]), b"tenant")
     assert resumed.session == b"talk"
     assert resumed.progress is not None
-    assert (resumed.progress.age_s, resumed.progress.is_quarantined) == (3.0, True)
+    assert (resumed.progress.age_s, resumed.progress.solo_tokens) == (3.0, 9)
 
 
 def test_tokens_of_open_choices_are_kept_and_of_others_their_end() -> None:
@@ -135,3 +135,12 @@ def test_a_search_that_reports_nothing_has_nothing_to_go_on_with() -> None:
     kept = journal(beam_width=2, n=2)
     kept.end(1, ABORT)
     assert progress_of(kept) == Progress(age_s=3.0)
+
+
+def test_a_search_that_reports_nothing_is_on_probation_to_its_end() -> None:
+    silent, open_one = journal(beam_width=2), journal(beam_width=2, report_beams=True)
+    requests = [kept.resumed(2, 103.0, solo_tokens=3) for kept in (silent, open_one)]
+    assert [each.progress and each.progress.solo_tokens for each in requests] == [9, 3]
+    unsuspected = silent.resumed(2, 103.0, solo_tokens=0).progress
+    assert unsuspected is not None
+    assert unsuspected.solo_tokens == 0

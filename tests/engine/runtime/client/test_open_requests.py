@@ -34,7 +34,7 @@ from tests.fakes.engine_handle import (
 from tests.fakes.loop_clock import LoopClock, settle
 
 NONE, LENGTH, ABORT = FinishReason.NONE, FinishReason.LENGTH, FinishReason.ABORT
-LOST, CRASHED = FinishReason.LOST, FinishReason.CRASHED
+LOST, CRASHED, SOLO = FinishReason.LOST, FinishReason.CRASHED, FinishReason.CRASHED_SOLO
 REBUILDING = Refusal(code="engine_unavailable", message="rebuilding", retry_after_s=1.0)
 DIED = EngineError("replica a died")
 
@@ -77,7 +77,7 @@ async def test_a_request_goes_on_with_another_engine_without_gap_or_repeat(
     assert handle.avoided == [None, "a"]
     progress = progress_of(handle)
     assert (progress.tokens, progress.counts) == (int32([1, 2]), int32([2]))
-    assert not progress.is_quarantined
+    assert not progress.solo_tokens
     handle.send_rows((stream.submission_id, 3, LENGTH), replica="b")
     assert await read(stream) == [1, 2, 3]
 
@@ -195,20 +195,36 @@ async def test_engines_are_lost_so_often_and_no_more(
 ) -> None:
     stream = await submit(impatient)
     for _ in range(3):
-        await end(handle, stream, LOST)
+        await end(handle, stream, CRASHED)
     with pytest.raises(EngineError, match="lost its engine 3 times"):
         await read(stream)
     assert len(handle.requests) == 3
+
+
+async def test_who_shared_the_batch_with_it_is_not_given_up(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    guilty, neighbour = await submit(client), await submit(client)
+    # they are in the batch together, then each by itself, and the one that ends gangs comes first
+    for reasons in ((CRASHED, CRASHED), (CRASHED, CRASHED), (SOLO, LOST)):
+        both = zip((guilty, neighbour), reasons, strict=True)
+        handle.send_rows(*((stream.submission_id, -1, reason) for stream, reason in both))
+        await settle()
+    with pytest.raises(RequestCrashes, match=f"request {guilty.request_id} "):
+        await read(guilty)
+    assert progress_of(handle).solo_tokens > 0
+    handle.send_rows((neighbour.submission_id, 4, LENGTH))
+    assert await read(neighbour) == [4]
 
 
 async def test_a_request_of_which_gangs_die_runs_by_itself_and_is_then_given_up(
     client: RemoteEngineClient, handle: FakeEngineHandle
 ) -> None:
     stream = await submit(client)
-    for reason in (CRASHED, LOST, CRASHED, LOST, CRASHED):
+    for reason in (CRASHED, LOST, CRASHED, LOST, SOLO):
         await end(handle, stream, reason)
-    quarantined = [progress_of(handle, index).is_quarantined for index in range(1, 5)]
-    assert quarantined == [False, False, True, True]
+    is_solo = [progress_of(handle, index).solo_tokens > 0 for index in range(1, 5)]
+    assert is_solo == [False, False, True, True]
     assert len(handle.requests) == 5
     with pytest.raises(RequestCrashes, match=f"request {stream.request_id} was in the batch of 3"):
         await read(stream)
@@ -218,11 +234,11 @@ async def test_one_crash_of_several_choices_is_one(
     client: RemoteEngineClient, handle: FakeEngineHandle
 ) -> None:
     stream = await submit(client, n=3)
-    for is_quarantined in (False, True):
+    for is_solo in (False, True):
         reasons = enumerate((CRASHED, CRASHED, LOST))
         handle.send_rows(*((stream.submission_id, -1, reason, n) for n, reason in reasons))
         await settle()
-        assert progress_of(handle).is_quarantined == is_quarantined
+        assert (progress_of(handle).solo_tokens > 0) == is_solo
     assert len(handle.requests) == 3
 
 

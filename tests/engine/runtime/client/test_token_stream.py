@@ -149,15 +149,15 @@ async def test_a_request_goes_on_as_one_that_was_accepted() -> None:
     assert not stream.is_resumed
     assert (stream.request_now(11.0).request_id, stream.request_now(11.0).progress) == (8, None)
     assert stream.retries is not None
-    stream.retries.engine_lost(11.0, EngineError("gone"), has_crashed=True)
+    stream.retries.engine_lost(11.0, EngineError("gone"), FinishReason.CRASHED)
     assert stream.is_resumed
     assert stream.request_now(12.0).progress == Progress(
         age_s=2.0, finish_reasons=array("b", [0, 0]), counts=int32([0, 0])
     )
-    stream.retries.engine_lost(11.0, EngineError("gone"), has_crashed=True)
+    stream.retries.engine_lost(11.0, EngineError("gone"), FinishReason.CRASHED)
     again = stream.request_now(12.0).progress
     assert again is not None
-    assert again.is_quarantined
+    assert again.solo_tokens > 0
 
 
 async def test_what_the_reader_gets_is_what_goes_on() -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engine.config import PrefixConfig
-from engine.errors import ConfigError, EngineError
+from engine.config import PrefixConfig, ResumeConfig
+from engine.errors import ConfigError, EngineError, RequestCrashes
 from engine.runtime.client.client import RemoteEngineClient
 from engine.runtime.client.token_stream import RemoteTokenStream
 from engine.runtime.messages import decode_batch
@@ -132,6 +132,25 @@ async def test_a_gang_is_rebuilt_whichever_process_dies_or_freezes(
             os.kill(pids[RANK], signal.SIGSTOP)
             assert await reasons_of(client, running) == {CRASHED}
             assert await reasons_of(client, waiting) == {LOST}
+
+
+async def test_of_a_batch_only_the_request_that_ends_gangs_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("engine.runtime.replica.watch.gang_keeper.BACK_OFF_S", 0.01)
+    prompts = [[start, start + 1] for start in range(5)]
+    async with serving("load_slow_worker", health=HEALTH) as supervisor:
+        client = RemoteEngineClient(LocalEngineHandle(supervisor), resume=ResumeConfig())
+        neighbours = [
+            asyncio.create_task(generate(client, prompt, params(190))) for prompt in prompts
+        ]
+        guilty = await client.submit(int32([scripted.CRASH]), params(5))
+        with pytest.raises(RequestCrashes, match=f"request {guilty.request_id} was in the batch"):
+            await anext(aiter(guilty))
+        expected = [scripted.continuation(prompt, 190) for prompt in prompts]
+        assert await asyncio.gather(*neighbours) == expected
+        await client.close()
+    assert caplog.text.count("gang_lost") == 3
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ async def test_an_idle_gang_is_asked_again_and_again(replica: Replica, clock: Lo
 async def test_a_process_that_does_not_answer_counts_as_dead(
     replica: Replica, clock: LoopClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    replica.gang.is_frozen = True
+    replica.gang.frozen = "rank 1"
     await pass_time(clock, PING_PERIOD_S + PING_TIMEOUT_S - 0.5)
     assert replica.supervisor.is_healthy
     await pass_time(clock, 0.6)
@@ -106,6 +106,16 @@ async def test_everything_has_crashed_when_the_scheduler_says_nothing(
     await pass_time(clock, 0.5)
     replica.gang.die("the scheduler")
     await pass_time(clock, 3.0)
+    assert reader.rows == [(7, 0, -1, CRASHED)]
+
+
+async def test_a_scheduler_that_is_frozen_is_not_asked_for_its_last_word(
+    replica: Replica, clock: LoopClock
+) -> None:
+    replica.submit(1, 7)
+    reader = replica.read(1)
+    replica.gang.frozen = "the scheduler"
+    await pass_time(clock, PING_PERIOD_S + PING_TIMEOUT_S + 0.5)
     assert reader.rows == [(7, 0, -1, CRASHED)]
 
 
