@@ -91,6 +91,9 @@ MAX_DOCUMENTS = 128
 MAX_METADATA = 16
 """Pairs of a document or of metadata, which have no effect."""
 
+MAX_OBJECT_KEYS = 1024
+"""Keys of an object that the client makes up: a schema, the arguments of a call."""
+
 MAX_TOOLS = 128
 """Tools that a chat offers."""
 

@@ -5,10 +5,9 @@ only ends a process that has nothing else to do. What passes has been compiled a
 with a stack that is smaller than that of any worker, which does the same again.
 
 It reads messages from its standard input and writes one answer for each, but for the first, to its
-standard output. A message is its length in 4 bytes, the highest first, and JSON.
+standard output (see `app.grammars.pipe`).
 """
 
-import json
 import random
 import re
 import resource
@@ -16,12 +15,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from app.grammars.conversion import to_grammar
+from app.grammars.pipe import read_message, write_message
 from engine.types import GRAMMAR_LIMITS
 
 _STACK_BYTES = 1 << 20
@@ -30,23 +30,6 @@ _MEMORY_BYTES = 4 << 30
 _MAX_STEPS = 24
 # processor time of one mask; ordinary ones take 0.05 ms, a few of them up to 10 ms
 _MAX_STEP_S = 0.1
-_LEN_BYTES = 4
-
-
-def write_message(pipe: BinaryIO, message: dict[str, Any]) -> None:
-    """Write one message and send it off."""
-    data = json.dumps(message).encode()
-    pipe.write(len(data).to_bytes(_LEN_BYTES, "big") + data)
-    pipe.flush()
-
-
-def read_message(pipe: BinaryIO) -> dict[str, Any] | None:
-    """Read one message; None at the end."""
-    length = pipe.read(_LEN_BYTES)
-    if len(length) < _LEN_BYTES:
-        return None
-    message: dict[str, Any] = json.loads(pipe.read(int.from_bytes(length, "big")))
-    return message
 
 
 class GrammarChecker:

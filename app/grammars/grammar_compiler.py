@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from app.grammars.checker import read_message, write_message
 from app.grammars.grammar_spec import GrammarSpec
+from app.grammars.pipe import read_message, write_message
 from app.limits import MAX_GRAMMAR_LEN, MAX_GRAMMAR_S
 from engine.errors import InvalidRequest, Overloaded
 

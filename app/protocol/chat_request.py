@@ -9,7 +9,7 @@ from app.limits import MAX_DOCUMENTS, MAX_MESSAGES, MAX_METADATA, MAX_TOP_LOGPRO
 from app.protocol.chat.messages import Message
 from app.protocol.chat.tools import NamedTool, Tool, ToolFields
 from app.protocol.generation_fields import IGNORED, UNSUPPORTED, GenerationFields
-from app.protocol.strict import fault
+from app.protocol.strict import JsonObject, fault
 from app.text.chat_template import RESERVED
 from app.text.template_options import TemplateOptions
 
@@ -54,7 +54,7 @@ class ChatRequest(GenerationFields, ToolFields):
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     add_special_tokens: bool = False
-    chat_template_kwargs: dict[str, Any] = Field(default={})
+    chat_template_kwargs: JsonObject = Field(default={})
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
         None
     )

@@ -60,6 +60,13 @@ class ModelBody(Strict):
     model: str | None = Field(None, min_length=1)
 
 
+Stops = Annotated[
+    list[_Stop],
+    Field(max_length=MAX_STOPS, fail_fast=True),
+    BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
+]
+
+
 class GenerationFields(StructuredFields, ModelBody):
     """Fields of /v1/completions and /v1/chat/completions alike."""
 
@@ -67,11 +74,7 @@ class GenerationFields(StructuredFields, ModelBody):
     unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = UNSUPPORTED
 
     max_tokens: int | None = Field(None, ge=1)
-    stop: Annotated[
-        list[_Stop],
-        Field(max_length=MAX_STOPS, fail_fast=True),
-        BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
-    ] = Field([])
+    stop: Stops = Field([])
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     prompt_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)

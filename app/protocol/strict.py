@@ -3,13 +3,16 @@
 import difflib
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Discriminator, ValidationInfo, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.limits import MAX_FIELDS
+from app.limits import MAX_FIELDS, MAX_OBJECT_KEYS
+
+# an object that the client makes up: a schema, the arguments of a call
+JsonObject = Annotated[dict[str, Any], Field(max_length=MAX_OBJECT_KEYS, fail_fast=True)]
 
 # error type of what `fault` and `either` make
 FAULT = "fault"

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from app.limits import MAX_IDS, MAX_MESSAGES, MAX_TOOLS
 from app.protocol.chat.messages import Message
 from app.protocol.chat.tools import Tool
-from app.protocol.strict import Strict, fault
+from app.protocol.strict import JsonObject, Strict, fault
 from app.text.chat_template import RESERVED
 from app.text.template_options import TemplateOptions
 
@@ -29,7 +29,7 @@ class TokenizeRequest(Strict):
     add_special_tokens: bool | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
-    chat_template_kwargs: dict[str, Any] = Field(default={})
+    chat_template_kwargs: JsonObject = Field(default={})
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field([])
     return_token_strs: bool = False
 

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, Tag
 
 from app.limits import MAX_PARTS
 from app.protocol.chat.tools import ToolName
-from app.protocol.strict import Strict, either, fault
+from app.protocol.strict import JsonObject, Strict, either, fault
 
 _MEDIA = ("image", "document", "search_result", "container_upload")
 _CONTENT = "it must be text or a list of blocks"
@@ -19,7 +19,7 @@ class Block(Strict):
 
     ignored: ClassVar[Collection[str]] = ("cache_control",)
 
-    cache_control: dict[str, Any] | None = None
+    cache_control: JsonObject | None = None
 
 
 class TextBlock(Block):
@@ -27,7 +27,7 @@ class TextBlock(Block):
 
     type: Literal["text"]
     text: str
-    citations: list[Any] | None = None
+    citations: Annotated[list[Any], Field(max_length=MAX_PARTS, fail_fast=True)] | None = None
 
 
 class ToolUseBlock(Block):
@@ -38,7 +38,7 @@ class ToolUseBlock(Block):
     type: Literal["tool_use"]
     id: str = Field(min_length=1, max_length=128)
     name: ToolName
-    input: dict[str, Any]
+    input: JsonObject
 
 
 def _kind_of_text(content: Any) -> str | None:

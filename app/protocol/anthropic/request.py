@@ -14,7 +14,7 @@ from app.protocol.anthropic.blocks import (
 )
 from app.protocol.chat.tools import ToolName
 from app.protocol.generation_fields import ModelBody
-from app.protocol.strict import Strict
+from app.protocol.strict import JsonObject, Strict
 
 _Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LEN)]
 
@@ -34,9 +34,9 @@ class AnthropicTool(Strict):
     type: Literal["custom"] = "custom"
     name: ToolName
     description: str | None = None
-    input_schema: dict[str, Any]
+    input_schema: JsonObject
     strict: bool = False
-    cache_control: dict[str, Any] | None = None
+    cache_control: JsonObject | None = None
 
     def as_chat(self) -> dict[str, Any]:
         """Return it as a chat has it."""
@@ -81,7 +81,7 @@ class OutputSettings(Strict):
     place: ClassVar[str] = "output_config."
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
-    format: dict[str, Any] | None = None
+    format: JsonObject | None = None
 
 
 class CountTokensRequest(ModelBody):
@@ -102,7 +102,7 @@ class CountTokensRequest(ModelBody):
     tool_choice: AnthropicToolChoice = AnthropicToolChoice(type="auto")
     thinking: ThinkingSettings | None = None
     output_config: OutputSettings = OutputSettings()
-    cache_control: dict[str, Any] | None = None
+    cache_control: JsonObject | None = None
 
     def as_chat(self) -> dict[str, Any]:
         """Return the body of the chat that this is."""
@@ -138,7 +138,7 @@ class MessagesRequest(CountTokensRequest):
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=-1, le=2**31 - 1)
-    metadata: dict[str, Any] | None = None
+    metadata: JsonObject | None = None
     service_tier: str | None = None
 
     def as_chat(self) -> dict[str, Any]:

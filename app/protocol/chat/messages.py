@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, Tag, model_validator
 
 from app.limits import MAX_PARTS, MAX_TOOL_CALLS
 from app.protocol.chat.tools import ToolName
-from app.protocol.strict import Strict, either, fault
+from app.protocol.strict import JsonObject, Strict, either, fault
 
 _MEDIA = ("image_url", "input_audio", "video_url", "audio_url", "file", "image_embeds")
 _CONTENT = "it must be text or a list of text parts"
@@ -84,7 +84,7 @@ class CalledFunction(Strict):
 
     name: ToolName
     arguments: Annotated[
-        Annotated[str, Tag("<text>")] | Annotated[dict[str, Any], Tag("<object>")],
+        Annotated[str, Tag("<text>")] | Annotated[JsonObject, Tag("<object>")],
         either(_kind_of_arguments, _ARGUMENTS),
         BeforeValidator(_parsed, json_schema_input_type=str | dict[str, Any]),
     ] = Field(default={})

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, Tag
 
 from app.limits import MAX_TOOLS
-from app.protocol.strict import Strict, either, fault
+from app.protocol.strict import JsonObject, Strict, either, fault
 
 ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 _CHOICE = 'it must be "none", "auto", "required" or {"type": "function", "function": {"name"}}'
@@ -18,7 +18,7 @@ class Function(Strict):
 
     name: ToolName
     description: str | None = None
-    parameters: dict[str, Any] = Field(default={"type": "object", "properties": {}})
+    parameters: JsonObject = Field(default={"type": "object", "properties": {}})
     strict: bool = False
 
 

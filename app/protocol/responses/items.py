@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, Tag
 
-from app.limits import MAX_PARTS
+from app.limits import MAX_BODY_VALUES, MAX_PARTS
 from app.protocol.chat.tools import ToolName
 from app.protocol.strict import Strict, either, fault
 
@@ -32,8 +32,8 @@ class ResponsePart(Strict):
     type: Literal["input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text"]
     text: str = ""
     refusal: str = ""
-    annotations: list[Any] | None = None
-    logprobs: list[Any] | None = None
+    annotations: Annotated[list[Any], Field(max_length=MAX_PARTS, fail_fast=True)] | None = None
+    logprobs: Annotated[list[Any], Field(max_length=MAX_BODY_VALUES, fail_fast=True)] | None = None
 
     @property
     def said(self) -> str:

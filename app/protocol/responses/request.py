@@ -7,10 +7,10 @@ from pydantic import Field, Tag, model_validator
 
 from app.limits import MAX_MESSAGES, MAX_METADATA, MAX_TOOLS, MAX_TOP_LOGPROBS
 from app.protocol.chat.tools import ToolName
-from app.protocol.generation_fields import ModelBody
+from app.protocol.generation_fields import ModelBody, Stops
 from app.protocol.responses.items import AnyItem, to_messages
 from app.protocol.sampling_fields import SamplingFields
-from app.protocol.strict import Strict, either, fault
+from app.protocol.strict import JsonObject, Strict, either, fault
 
 _STORED = "nothing is stored here, so send the whole conversation as input and leave it out"
 _INPUT = "it must be text or a list of items"
@@ -25,7 +25,7 @@ class ResponseFunction(Strict):
     type: Literal["function"]
     name: ToolName
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: JsonObject | None = None
     strict: bool = False
 
     def as_chat(self) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class TextSettings(Strict):
 
     place: ClassVar[str] = "text."
 
-    format: dict[str, Any] = Field(default={"type": "text"})
+    format: JsonObject = Field(default={"type": "text"})
     verbosity: Literal["low", "medium", "high"] | None = None
 
     def response_format(self) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class ResponsesRequest(SamplingFields, ModelBody):
     text: TextSettings = TextSettings()
     reasoning: ReasoningSettings = ReasoningSettings()
     include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] = Field(
-        [], max_length=8
+        [], max_length=8, fail_fast=True
     )
     top_logprobs: int = Field(0, ge=0, le=MAX_TOP_LOGPROBS)
     truncation: Literal["auto", "disabled"] = "disabled"
@@ -162,8 +162,8 @@ class ResponsesRequest(SamplingFields, ModelBody):
     parallel_tool_calls: bool = True
     include_reasoning: bool = True
     # beside those of OpenAI, as in a chat
-    stop: str | list[str] | None = None
-    chat_template_kwargs: dict[str, Any] = Field(default={})
+    stop: Stops | None = None
+    chat_template_kwargs: JsonObject = Field(default={})
     cache_salt: str | None = None
     session_id: str | None = None
     request_id: str | None = None

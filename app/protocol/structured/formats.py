@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, Tag, model_validator
 
 from app.grammars.grammar_spec import GrammarSpec, Kind
 from app.limits import MAX_GRAMMAR_CHOICES
-from app.protocol.strict import Strict, either, fault
+from app.protocol.strict import JsonObject, Strict, either, fault
 
 _ANY_OBJECT = '{"type":"object"}'
 KINDS: dict[str, Kind] = {
@@ -25,7 +25,7 @@ def _kind_of_schema(value: Any) -> str | None:
 
 
 Schema = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[dict[str, Any], Tag("<object>")],
+    Annotated[str, Tag("<text>")] | Annotated[JsonObject, Tag("<object>")],
     either(_kind_of_schema, "it must be an object or its JSON as text"),
 ]
 Choices = Annotated[
@@ -41,7 +41,7 @@ class JsonSchemaFormat(Strict):
 
     name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
     description: str | None = None
-    json_schema: dict[str, Any] | None = Field(None, alias="schema")
+    json_schema: JsonObject | None = Field(None, alias="schema")
     # every schema is followed to the letter
     strict: bool | None = None
 

@@ -233,11 +233,14 @@ class Packer:
         """Write the chunks, and the rows that sample behind them, behind the padded decodes."""
         first = shape.num_decodes
         num_padding = first - batch.num_decodes
+        num_sampled = len(batch.sampled.rows) - batch.num_decodes
         for name in _MIXED_COLUMNS:
             values = batch.columns[name][batch.num_decodes :]
+            if name == "logit_indices":
+                # those of prompts, behind them, are looked up after the graph
+                values = values[:num_sampled]
             columns[name][first : first + len(values)] = values
         # these two count tokens, and padding of the decodes comes first
-        num_sampled = len(batch.sampled.rows) - batch.num_decodes
         columns["logit_indices"][first : first + num_sampled] += num_padding
         starts = batch.columns["starts"][batch.num_decodes :] + num_padding
         columns["starts"][first : first + len(starts)] = starts

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from app.grammars.checker import read_message, write_message
 from app.grammars.grammar_compiler import GrammarCompiler
 from app.grammars.grammar_spec import GrammarSpec, Kind
+from app.grammars.pipe import read_message, write_message
 from app.limits import MAX_GRAMMAR_LEN
 from engine.errors import InvalidRequest, Overloaded
 from tests.app.text.tokenizers import chatml_tokenizer

@@ -113,6 +113,17 @@ def test_decodes_chunks_that_end_and_siblings_sample_and_the_rest_is_padding() -
     assert batch.logit_indices.tolist() == [0, 1, 6, 6, *[0] * (MAX_CHUNKS - 2)]
 
 
+def test_a_prompt_may_be_scored_at_more_places_than_a_graph_has_chunks() -> None:
+    prompt = [5] * (MAX_CHUNKS + 9)
+    table = make_table()
+    table.admit([admission(1, known=prompt, prompt_logprobs=1)])
+    plan = make_plan([], [Chunk(1, 0, prompt)])
+    batch = _pack(table, GraphShape(2, 64, is_ruled=True), plan).batch
+    # these are looked up after the graph, which has the place that is sampled behind only
+    assert len(lay_out(plan, table, BLOCK_SIZE).prompt.rows) == len(prompt) - 1
+    assert batch.logit_indices.tolist() == [0, 1, len(prompt) + 1, *[0] * (MAX_CHUNKS - 1)]
+
+
 def test_a_sibling_samples_from_the_logits_of_its_own_parent() -> None:
     chunks = [Chunk(1, 0, (7, 8)), Chunk(3, 0, (9,))]
     batch = _pack(_table(), GraphShape(1, 8), make_plan([], chunks, [(0, 1)])).batch
