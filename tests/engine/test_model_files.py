@@ -124,7 +124,7 @@ def test_a_damaged_index_is_refused(content: str, tmp_path: Path) -> None:
 
 def test_pickled_weights_are_never_taken(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(ConfigError, match=r"pytorch_model\.bin only; pickled"):
+    with pytest.raises(ConfigError, match=r"pytorch_model\.bin only; of pickled"):
         find_weights(tmp_path)
 
 

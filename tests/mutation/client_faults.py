@@ -401,8 +401,8 @@ MESSAGE_FAULTS = [
     Fault(
         what="a client hears of what happens to requests of others",
         function=_select_events,
-        old="for row in rows",
-        new="for row in range(len(events.requests))",
+        old="int64([events.requests[row] for row in rows])",
+        new="int64([events.requests[0] for row in rows])",
         noticed_by="test_clients_get_the_events_of_their_own_requests",
     ),
     Fault(

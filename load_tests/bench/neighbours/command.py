@@ -39,6 +39,9 @@ SETTLED_BYTES = 8 << 20
 BASES: Mapping[str, Mapping[str, object]] = {
     "/v1/completions": {"prompt": "Hi", "max_tokens": 1},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1},
+    "/v1/responses": {"input": "Hi", "max_output_tokens": 16},
+    "/v1/messages": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1},
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "Hi"}]},
     "/tokenize": {"prompt": "Hi"},
     "/detokenize": {"tokens": [5]},
     "/v1/prefixes": {"name": "a", "prompt": "Hi"},

@@ -58,7 +58,7 @@ RESUMPTION_MUTANTS = [
         "a group whose probation is over runs on beside the next one",
         Planner,
         Planner.plan,
-        "self._preempt(builder, group)",
+        "self._preempt(planned, group)",
         "pass",
     ),
     mutant(
