@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import io
 import json
 import threading
 import weakref
@@ -13,7 +12,6 @@ import pytest
 
 from app.grammars.grammar_compiler import GrammarCompiler
 from app.grammars.grammar_spec import GrammarSpec, Kind
-from app.grammars.pipe import read_message, write_message
 from app.limits import MAX_GRAMMAR_LEN
 from engine.errors import InvalidRequest, Overloaded
 from tests.app.text.tokenizers import chatml_tokenizer
@@ -148,12 +146,3 @@ async def test_a_process_that_dies_is_replaced(compiler: GrammarCompiler) -> Non
     with pytest.raises(InvalidRequest, match="too much"):
         await compiler.compile(_spec("regex", "second"))
     assert await compiler.compile(_spec("regex", "third"))
-
-
-def test_messages_are_read_as_they_were_written() -> None:
-    pipe = io.BytesIO()
-    messages: list[dict[str, Any]] = [{"a": "é" * 300}, {}, {"b": [1, None]}]
-    for message in messages:
-        write_message(pipe, message)
-    pipe.seek(0)
-    assert [read_message(pipe) for _ in range(4)] == [*messages, None]
