@@ -31,7 +31,7 @@ def app(client: InlineEngineClient, request: pytest.FixtureRequest) -> Starlette
 @pytest.mark.parametrize("choice", ["required", _NAMED])
 async def test_a_forced_call_is_one_of_a_tool_that_there_is(app: Starlette, choice: Any) -> None:
     body = chat_body(
-        tools=_TOOLS, tool_choice=choice, parallel_tool_calls=False, n=4, temperature=1.2,
+        tools=_TOOLS, tool_choice=choice, parallel_tool_calls=False, n=8, temperature=1.2, seed=1,
         max_tokens=150, messages=[{"role": "user", "content": "Hi"}], truncate_prompt_tokens=200,
     )  # fmt: skip
     async with in_process(app) as http:

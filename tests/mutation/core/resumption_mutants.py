@@ -55,13 +55,6 @@ RESUMPTION_MUTANTS = [
         "False",
     ),
     mutant(
-        "a group whose probation is over runs on beside the next one",
-        Planner,
-        Planner.plan,
-        "self._preempt(planned, group)",
-        "pass",
-    ),
-    mutant(
         "a probation ends before its tokens have come",
         SequenceGroup,
         SequenceGroup.is_on_probation,
