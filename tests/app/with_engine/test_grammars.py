@@ -50,7 +50,7 @@ def app(client: InlineEngineClient) -> Starlette:
 
 async def _texts(http: httpx.AsyncClient, path: str, **fields: Any) -> list[str]:
     """What has ended by itself of an answer, at least one choice of it."""
-    body = BODIES[path](**{"max_tokens": 400, "temperature": 1.2, **fields})
+    body = BODIES[path](**{"max_tokens": 400, "temperature": 1.2, "seed": 1, **fields})
     response = await http.post(path, json=body)
     assert response.status_code == 200, response.text
     choices = summed(events(response.text)) if fields.get("stream") else response.json()["choices"]
