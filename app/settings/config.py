@@ -284,8 +284,8 @@ class AppConfig(BaseModel):
     operator_keys_file: PathOption | None = option(
         "file with one key per line for `/metrics` and `/admin/`, which tenants' keys never open",
         default=None,
-        shown="none: open to callers on the server's machine where there are no keys at all, else "
-        "to nobody",
+        shown="none: open to callers on the server's machine where there are no keys at all and no "
+        "HAProxy, else to nobody",
     )
     access_log: Literal["off", "generation"] = option(
         "a line in the log for each generation: how long it took and how many tokens it had, "
