@@ -41,9 +41,14 @@ class BodyTurn:
 
     async def __call__(self) -> Message:
         """Return the next part of the body, or that the client has gone."""
-        if self._places is not None and self._timer is None:
-            await self._places.acquire()
-            self._timer = asyncio.get_running_loop().call_later(_TURN_S, self.end)
+        places = self._places
+        if places is not None and self._timer is None:
+            await places.acquire()
+            if self._places is None:
+                # the request has ended meanwhile
+                places.release()
+            else:
+                self._timer = asyncio.get_running_loop().call_later(_TURN_S, self.end)
         message = await self._receive()
         if not message.get("more_body", False):
             self.end()

@@ -86,3 +86,23 @@ async def test_a_body_that_is_given_up_leaves_its_place_to_the_next() -> None:
         await body()
         body.end()
     assert await has_to_wait(bodies, LARGE) is False
+
+
+async def test_a_body_whose_request_ends_while_it_waits_takes_no_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "_TURN_S", 60.0)
+    bodies = BodyTurns()
+    open_ones = [bodies.body(LARGE, Parts([True])) for _ in range(turns._NUM_PLACES)]
+    for body in open_ones:
+        await body()
+    late = bodies.body(LARGE, Parts([False]))
+    waiting = asyncio.create_task(late())
+    await asyncio.sleep(0)
+    late.end()
+    for body in open_ones:
+        body.end()
+    await waiting
+    open_ones = [bodies.body(LARGE, Parts([True])) for _ in range(turns._NUM_PLACES)]
+    for body in open_ones:
+        await asyncio.wait_for(body(), 5)
