@@ -79,12 +79,15 @@ class KernelBackend(Protocol):
 
     def gather_batch(
         self, columns: BatchColumns, block_tables: Tensor, last_tokens: Tensor, block_size: int
-    ) -> GatheredBatch:
+    ) -> tuple[Tensor, GatheredBatch]:
         """Look up a batch in the tables of all rows.
 
         Args:
             block_tables: [rows, max_blocks] int32, contiguous.
             last_tokens: [rows] int64, what the rows that decode are fed with.
+
+        Returns:
+            Its tokens [T] int64, and where they live.
         """
         ...
 

@@ -57,7 +57,7 @@ class BatchColumns:
     """What the host knows of a batch whose rows lie in tables on the device; all int64.
 
     The batch has R rows and T tokens: first one token of each row that decodes, then P tokens of
-    prompts. Without prompts R = T.
+    prompts. Without prompts R = T. S rows get a token.
 
     Attributes:
         rows, context_lens: [R] of each sequence: its row of the tables, and its tokens including
@@ -66,6 +66,11 @@ class BatchColumns:
         block_indices, block_offsets: [T] of each token: the place in the flat block tables that
             names its block, and its slot in that block; with offset -1 in block 0 it has none.
         prompt_tokens: [P] ids of the tokens behind the decodes.
+        positions: [T] of each token in its sequence.
+        sampled_rows: [S] rows that get a token, in the order of their logits.
+        sampled_positions: [S] position that each of these tokens will have in its sequence.
+        logit_indices: token of the batch behind which each logit is needed: S for the sampled
+            rows, then those of prompt tokens.
     """
 
     rows: Tensor
@@ -74,18 +79,20 @@ class BatchColumns:
     block_indices: Tensor
     block_offsets: Tensor
     prompt_tokens: Tensor
+    positions: Tensor
+    sampled_rows: Tensor
+    sampled_positions: Tensor
+    logit_indices: Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatheredBatch:
-    """What `BatchColumns` become with what the device knows.
+    """What `BatchColumns` become with the tables of all rows, beside tokens.
 
     Attributes:
-        tokens: [T] int64.
         slot_mapping, block_tables, context_lens, query_starts: see `BatchLayout`.
     """
 
-    tokens: Tensor
     slot_mapping: Tensor
     block_tables: Tensor
     context_lens: Tensor

@@ -98,20 +98,20 @@ class ReferenceBackend:
 
     def gather_batch(
         self, columns: BatchColumns, block_tables: Tensor, last_tokens: Tensor, block_size: int
-    ) -> GatheredBatch:
+    ) -> tuple[Tensor, GatheredBatch]:
         """Gather column by column."""
         num_prompt_tokens = len(columns.prompt_tokens)
         decoding = columns.rows[: len(columns.block_indices) - num_prompt_tokens]
         last = last_tokens.index_select(0, decoding)
         blocks = block_tables.view(-1).index_select(0, columns.block_indices)
-        return GatheredBatch(
-            tokens=torch.cat((last, columns.prompt_tokens)),
+        gathered = GatheredBatch(
             # 64 bits wide, since a pool may have more than 2**31 slots
             slot_mapping=columns.block_offsets.add(blocks, alpha=block_size),
             block_tables=block_tables.index_select(0, columns.rows),
             context_lens=columns.context_lens.int(),
             query_starts=columns.starts.int(),
         )
+        return torch.cat((last, columns.prompt_tokens)), gathered
 
     def embed(self, tokens: Tensor, weight: Tensor) -> Tensor:
         """Look up rows of `weight`."""

@@ -8,7 +8,8 @@ import gc
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from engine.config import SchedulerConfig
 from engine.core.engine import Engine, EngineClock
@@ -17,7 +18,7 @@ from engine.executor.channel import Channel, ChannelClosed, connect
 from engine.executor.gang import GangExecutor
 from engine.executor.process_id import ProcessId, own_process_id
 from engine.executor.tcp_channel import connect_to
-from engine.runtime.loop import EngineLoop
+from engine.runtime.loop import run_engine
 from engine.types import Capacity
 
 logger = logging.getLogger(__name__)
@@ -65,10 +66,10 @@ class SchedulerActor:
         channel = connect(replica_path)
         clock = EngineClock()
         engine = Engine(self._config, executor, clock=clock)
-        loop = EngineLoop(engine, channel, capacity, clock.now_s)
+        run = partial(run_engine, engine, channel, capacity, clock.now_s)
         # all objects of now live as long as the process: the garbage collector need not visit them
         gc.freeze()
-        threading.Thread(target=_run, args=(loop, executor, channel), name="engine").start()
+        threading.Thread(target=_run, args=(run, executor, channel), name="engine").start()
 
     def ping(self) -> None:
         """Answer as long as the process lives."""
@@ -78,9 +79,9 @@ class SchedulerActor:
         return own_process_id()
 
 
-def _run(loop: EngineLoop, executor: GangExecutor, channel: Channel) -> None:
+def _run(run: Callable[[], None], executor: GangExecutor, channel: Channel) -> None:
     try:
-        loop.run()
+        run()
     except ChannelClosed:
         # the replica kills this process next, or has died, and its actors with it
         logger.info("replica_gone")

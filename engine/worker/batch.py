@@ -1,11 +1,11 @@
 """The batch of a step: laid out on the host, then brought to the device.
 
 `lay_out` turns a plan and the rows' lengths into columns: which rows take part, at which positions,
-where each token's key and value go, and whose logits are needed. The columns reach the device in
-one copy, by one of two ways: `stage_batch` copies them as they are, for a step whose kernels are
-launched one by one; `engine.worker.graphs.graph_batch` pads them to the size of a CUDA graph. Both
-end as a `DeviceBatch`. What only the device knows, the rows' last tokens and block tables, is
-looked up there.
+where each token's key and value go, and whose logits are needed. With the token ids of the plan's
+prompts the columns reach the device in one copy, by one of two ways: `stage_batch` copies them as
+they are, for a step whose kernels are launched one by one; `engine.worker.graphs.graph_batch` pads
+them to the size of a CUDA graph. What only the device knows, the rows' last tokens and block
+tables, is looked up there.
 """
 
 from dataclasses import dataclass
@@ -29,27 +29,9 @@ from engine.worker.spans import (
     sampled_tokens,
 )
 from engine.worker.staging import ALIGNMENT_BYTES, Int32Array, stage
-from kernels.batch import BatchColumns, BatchLayout
+from kernels.batch import BatchLayout
 
 IntArray: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceBatch(BatchColumns):
-    """The columns of a batch on the device, all int64.
-
-    Attributes:
-        sampled_rows: [S] rows that get a token, in the order of their logits.
-        sampled_positions: [S] position that each of these tokens will have in its sequence.
-        positions: [T] of each token in its sequence.
-        logit_indices: token of the batch behind which each logit is needed: S for the sampled
-            rows, then those of `HostBatch.prompt`.
-    """
-
-    sampled_rows: Tensor
-    sampled_positions: Tensor
-    positions: Tensor
-    logit_indices: Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +39,8 @@ class HostBatch:
     """A batch of T tokens as the host lays it out: decodes first, then the prefill chunks.
 
     Attributes:
-        columns: by field of `DeviceBatch`.
+        columns: by field of `kernels.batch.BatchColumns`, but the `prompt_tokens`, which the plan
+            has.
         num_decodes: rows that decode, one token each.
         spans: positions that each row of the plan computes.
         sequences: the same as attention sees it: prefill chunks may be cut into single tokens.
@@ -114,7 +97,6 @@ def lay_out(
             # place in the flat block tables of all rows, which names the block
             "block_indices": token_rows * max_blocks + positions // block_size,
             "block_offsets": positions % block_size,
-            "prompt_tokens": np.asarray(plan.prefill_tokens),
             "positions": positions,
             "logit_indices": np.concatenate((sampled.indices, prompt.indices)),
         },
@@ -129,35 +111,35 @@ def lay_out(
 
 
 def stage_batch(
-    batch: HostBatch, table: RowTable, block_size: int
-) -> tuple[DeviceBatch, Tensor, BatchLayout]:
-    """Bring a batch to the device as it is.
+    plan: StepPlan, batch: HostBatch, table: RowTable, block_size: int
+) -> tuple[Tensor, BatchLayout]:
+    """Bring the batch of a plan to the device as it is.
 
     Returns:
-        Its columns, its tokens [T] int64, and what the model's layers read of it.
+        Its tokens [T] int64, and what the model's layers read of it.
     """
-    columns = stage(table.runtime, *batch.columns.values())
-    staged = DeviceBatch(**dict(zip(batch.columns, columns, strict=True)))
-    last_tokens = table.last_tokens.index_select(0, staged.rows[: batch.num_decodes])
-    tokens = torch.cat((last_tokens, staged.prompt_tokens))
+    prompt_tokens, *columns = stage(table.runtime, plan.prefill_tokens, *batch.columns.values())
+    staged = dict(zip(batch.columns, columns, strict=True))
+    last_tokens = table.last_tokens.index_select(0, staged["rows"][: batch.num_decodes])
+    tokens = torch.cat((last_tokens, prompt_tokens))
     max_context_len = int(batch.sequences.ends.max())
     num_table_columns = _num_table_columns(max_context_len, block_size)
-    blocks = table.block_tables.view(-1).index_select(0, staged.block_indices)
+    blocks = table.block_tables.view(-1).index_select(0, staged["block_indices"])
     needs_all_logits = np.array_equal(batch.columns["logit_indices"], np.arange(len(tokens)))
     layout = BatchLayout(
         num_decodes=0 if batch.is_deterministic else batch.num_decodes,
-        positions=staged.positions,
+        positions=staged["positions"],
         # 64 bits wide, since a pool may have more than 2**31 slots
-        slot_mapping=staged.block_offsets.add(blocks, alpha=block_size),
-        block_tables=table.block_tables[:, :num_table_columns].index_select(0, staged.rows),
-        context_lens=staged.context_lens.int(),
-        query_starts=staged.starts.int(),
+        slot_mapping=staged["block_offsets"].add(blocks, alpha=block_size),
+        block_tables=table.block_tables[:, :num_table_columns].index_select(0, staged["rows"]),
+        context_lens=staged["context_lens"].int(),
+        query_starts=staged["starts"].int(),
         max_context_len=max_context_len,
         max_query_len=int(batch.sequences.counts.max()),
-        logit_indices=None if needs_all_logits else staged.logit_indices,
+        logit_indices=None if needs_all_logits else staged["logit_indices"],
         is_deterministic=batch.is_deterministic,
     )
-    return staged, tokens, layout
+    return tokens, layout
 
 
 def _num_table_columns(max_context_len: int, block_size: int) -> int:

@@ -174,7 +174,7 @@ class Worker:
         if graphs is not None and shape is not None:
             self._replay(graphs, shape, plan, batch, pending)
         else:
-            self._launch(batch, pending)
+            self._launch(plan, batch, pending)
         table.lengths[batch.spans.rows] = batch.spans.ends
         # siblings get the length of their parents
         table.lengths[batch.sampled.rows] = batch.sampled.positions
@@ -205,9 +205,9 @@ class Worker:
             if len(part):
                 pending.add(sampled, part, num_logprobs[part])
 
-    def _launch(self, batch: HostBatch, pending: PendingStep) -> None:
+    def _launch(self, plan: StepPlan, batch: HostBatch, pending: PendingStep) -> None:
         """Feed the batch kernel by kernel."""
-        _, tokens, layout = stage_batch(batch, self._table, self.pool.block_size)
+        tokens, layout = stage_batch(plan, batch, self._table, self.pool.block_size)
         hidden = self._feed(tokens, layout)
         self._choose_ruled(batch, tokens, hidden, np.arange(len(batch.token_rows)), pending)
 

@@ -43,7 +43,7 @@ class TritonBackend(ReferenceBackend):
 
     def gather_batch(
         self, columns: BatchColumns, block_tables: Tensor, last_tokens: Tensor, block_size: int
-    ) -> GatheredBatch:
+    ) -> tuple[Tensor, GatheredBatch]:
         """One launch."""
         return batch.gather_batch(columns, block_tables, last_tokens, block_size)
 

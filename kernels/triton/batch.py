@@ -186,7 +186,7 @@ def append_blocks(block_tables: Tensor, places: Tensor, blocks: Tensor) -> None:
 
 def gather_batch(
     columns: BatchColumns, block_tables: Tensor, last_tokens: Tensor, block_size: int
-) -> GatheredBatch:
+) -> tuple[Tensor, GatheredBatch]:
     """Gather tokens, block tables and slot mapping of a batch from the tables of all rows.
 
     Args:
@@ -201,11 +201,11 @@ def gather_batch(
     num_rows, num_tokens = len(columns.rows), len(columns.block_indices)
     num_decodes = num_tokens - len(columns.prompt_tokens)
     assert len(columns.starts) == num_rows + 1
-    batch = _empty_batch(columns, block_tables.shape[1])
+    tokens, batch = _empty_batch(columns, block_tables.shape[1])
     num_token_programs = triton.cdiv(max(num_tokens, num_rows + 1), _NUM_ELEMENTS)
     num_pieces = triton.cdiv(block_tables.shape[1], _IDS)
     _gather_kernel[(num_token_programs + num_rows * num_pieces,)](
-        batch.tokens,
+        tokens,
         batch.slot_mapping,
         batch.block_tables,
         batch.context_lens,
@@ -230,17 +230,16 @@ def gather_batch(
         num_warps=4,
         **overlap(block_tables.device),
     )
-    return batch
+    return tokens, batch
 
 
-def _empty_batch(columns: BatchColumns, max_blocks: int) -> GatheredBatch:
+def _empty_batch(columns: BatchColumns, max_blocks: int) -> tuple[Tensor, GatheredBatch]:
     num_rows, num_tokens = len(columns.rows), len(columns.block_indices)
 
     def empty(*shape: int, dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=columns.rows.device)
 
-    return GatheredBatch(
-        tokens=empty(num_tokens, dtype=torch.int64),
+    return empty(num_tokens, dtype=torch.int64), GatheredBatch(
         slot_mapping=empty(num_tokens, dtype=torch.int64),
         block_tables=empty(num_rows, max_blocks, dtype=torch.int32),
         context_lens=empty(num_rows, dtype=torch.int32),

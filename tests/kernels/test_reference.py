@@ -180,9 +180,14 @@ def test_a_batch_is_looked_up_in_the_tables_of_all_rows(backend: ReferenceBacken
         block_indices=torch.tensor([3, 4, 0, 1]),
         block_offsets=torch.tensor([1, -1, 3, 0]),
         prompt_tokens=torch.tensor([50, 51]),
+        # these are not gathered from
+        positions=torch.tensor([5, 0, 3, 4]),
+        sampled_rows=torch.tensor([1, 2, 0]),
+        sampled_positions=torch.tensor([6, 0, 5]),
+        logit_indices=torch.tensor([0, 1, 3]),
     )
-    batch = backend.gather_batch(columns, block_tables, torch.tensor([70, 71, 72]), 4)
-    assert batch.tokens.tolist() == [71, 72, 50, 51]
+    tokens, batch = backend.gather_batch(columns, block_tables, torch.tensor([70, 71, 72]), 4)
+    assert tokens.tolist() == [71, 72, 50, 51]
     assert batch.slot_mapping.tolist() == [33, -1, 23, 36]
     assert batch.block_tables.tolist() == [[7, 8], [0, 0], [5, 9]]
     narrow = (batch.block_tables, batch.context_lens, batch.query_starts)

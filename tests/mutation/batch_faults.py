@@ -143,8 +143,8 @@ BATCH_FAULTS = [
     Fault(
         what="decodes are fed the last tokens of other rows",
         function=stage_batch,
-        old="staged.rows[: batch.num_decodes]",
-        new="staged.rows[: batch.num_decodes] * 0",
+        old='staged["rows"][: batch.num_decodes]',
+        new='staged["rows"][: batch.num_decodes] * 0',
         noticed_by="test_decodes_come_first_with_the_last_token_of_their_row",
     ),
     Fault(

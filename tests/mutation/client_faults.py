@@ -7,7 +7,7 @@ from engine.runtime.client.open_requests import OpenRequests
 from engine.runtime.client.prefix_list import list_prefixes, merge_prefixes
 from engine.runtime.client.retries import Retries
 from engine.runtime.client.token_stream import RemoteTokenStream
-from engine.runtime.loop import EngineLoop
+from engine.runtime.loop import _add, _carry_out, _commands
 from engine.runtime.messages import error_of, refusal_of
 from engine.runtime.outputs import _gather, _select, _select_events, split_by_client
 from engine.runtime.replica.admission import Admission
@@ -242,9 +242,9 @@ RESUME_FAULTS = [
     ),
     Fault(
         what="a request that goes on is the youngest",
-        function=EngineLoop._add,
-        old="self._clock() - age_s",
-        new="self._clock()",
+        function=_add,
+        old="clock() - age_s",
+        new="clock()",
         noticed_by="test_a_request_that_goes_on_keeps_its_age",
     ),
     Fault(
@@ -466,29 +466,29 @@ MESSAGE_FAULTS = [
 LOOP_FAULTS = [
     Fault(
         what="an abort of one choice reaches the core as one of all",
-        function=EngineLoop._carry_out,
-        old="self._engine.scheduler.abort(request_id, choice)",
-        new="self._engine.scheduler.abort(request_id)",
+        function=_carry_out,
+        old="scheduler.abort(request_id, choice)",
+        new="scheduler.abort(request_id)",
         noticed_by="test_one_choice_is_aborted_and_the_others_go_on",
     ),
     Fault(
         what="one command is taken a step",
-        function=EngineLoop._take_commands,
+        function=_commands,
         old="while message is not None:",
         new="if message is not None:",
         noticed_by="test_commands_that_arrive_together_are_carry_outed_before_the_next_step",
     ),
     Fault(
         what="a refusal by the core is swallowed",
-        function=EngineLoop._add,
-        old="self._send(failure(choices, self._stats, refusal_of(error)))",
-        new="pass",
+        function=_add,
+        old="return failure(choices, stats, refusal_of(error))",
+        new="return None",
         noticed_by="test_a_request_that_the_core_refuses_fails_and_no_other",
     ),
     Fault(
         what="requests have no time of arrival",
-        function=EngineLoop._add,
-        old="replace(request, arrival_s=self._clock() - age_s)",
+        function=_add,
+        old="replace(request, arrival_s=clock() - age_s)",
         new="request",
         noticed_by="test_a_request_has_the_time_of_its_arrival",
     ),

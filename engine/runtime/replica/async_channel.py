@@ -11,7 +11,11 @@ logger = logging.getLogger(__name__)
 
 
 class AsyncChannel:
-    """Owns one end of a channel; must be made inside the loop that it is used in."""
+    """Owns one end of a channel; must be made inside the loop that it is used in.
+
+    Attributes:
+        heard_s: when the last message came, on the clock of the loop; before one, when it was made.
+    """
 
     def __init__(
         self,
@@ -33,6 +37,7 @@ class AsyncChannel:
         self._start = 0
         self._is_open = True
         self._loop = asyncio.get_running_loop()
+        self.heard_s = self._loop.time()
         self._loop.add_reader(channel.fileno(), self._receive)
 
     def send(self, message: bytes) -> None:
@@ -55,6 +60,7 @@ class AsyncChannel:
     def _receive(self) -> None:
         try:
             while self._is_open and (message := self._channel.try_recv()) is not None:
+                self.heard_s = self._loop.time()
                 self._on_message(message)
         except ChannelClosed:
             self._end()

@@ -312,7 +312,7 @@ class Supervisor:
     def _send(self, message: bytes) -> None:
         """Send to the scheduler; without one there is nothing to end or to release."""
         if self._keeper.gang is not None:
-            self._keeper.gang.send(message)
+            self._keeper.gang.channel.send(message)
 
     def _end_message(self) -> str:
         reason = self._keeper.reason or "the replica has been stopped"

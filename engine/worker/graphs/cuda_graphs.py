@@ -233,7 +233,7 @@ class CudaGraphs:
         table = self._table
         batch, places, blocks = unpack(shape, self._buffer)
         self._backend.append_blocks(table.block_tables, places, blocks)
-        gathered = self._backend.gather_batch(
+        tokens, gathered = self._backend.gather_batch(
             batch, table.block_tables, table.last_tokens, self._block_size
         )
         layout = BatchLayout(
@@ -248,9 +248,9 @@ class CudaGraphs:
             logit_indices=batch.logit_indices if shape.num_prompt_tokens else None,
             is_deterministic=shape.is_deterministic,
         )
-        hidden = self._computation.feed(gathered.tokens, layout)
+        hidden = self._computation.feed(tokens, layout)
         if shape.is_ruled:
-            return gathered.tokens, hidden
+            return tokens, hidden
         sampling = table.parameters.columns(
             batch.sampled_rows,
             batch.sampled_positions,

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.types import StepPlan
-from engine.worker.batch import DeviceBatch, HostBatch
+from engine.worker.batch import HostBatch
 from engine.worker.row_table import RowTable
+from kernels.batch import BatchColumns
 
 # prefill chunks, and siblings, that a graph has room for
 MAX_CHUNKS = 32
@@ -84,8 +85,8 @@ class GraphShape:
     def column_lens(self) -> dict[str, int]:
         """Lengths of the buffer's columns, in order.
 
-        They are the fields of `DeviceBatch`, then `places` and `blocks` of the plan's appends. In a
-        batch of decodes each row is sampled from its only token, which needs no columns.
+        They are the fields of `BatchColumns`, then `places` and `blocks` of the plan's appends. In
+        a batch of decodes each row is sampled from its only token, which needs no columns.
         """
         rows, tokens = self.num_rows, self.num_tokens
         sampled = rows if self.num_prompt_tokens else 0
@@ -180,14 +181,14 @@ def _capped(sizes: Sequence[int], most: int) -> list[int]:
     return [*sizes[: bisect_left(sizes, most)], most]
 
 
-def unpack(shape: GraphShape, buffer: Tensor) -> tuple[DeviceBatch, Tensor, Tensor]:
+def unpack(shape: GraphShape, buffer: Tensor) -> tuple[BatchColumns, Tensor, Tensor]:
     """Views of a buffer of a shape: the batch, then places and blocks of appends."""
     columns = {name: buffer[part] for name, part in _slices(shape).items()}
     places, blocks = columns.pop("places"), columns.pop("blocks")
     if not shape.num_prompt_tokens:
         columns["sampled_rows"] = columns["rows"]
         columns["sampled_positions"] = columns["context_lens"]
-    return DeviceBatch(**columns), places, blocks
+    return BatchColumns(**columns), places, blocks
 
 
 def _slices(shape: GraphShape) -> dict[str, slice]:
@@ -220,6 +221,7 @@ class Packer:
             columns[name][:num_decodes] = batch.columns[name][:num_decodes]
         if shape.num_prompt_tokens:
             self._pack_chunks(columns, shape, batch)
+            columns["prompt_tokens"][: len(plan.prefill_tokens)] = plan.prefill_tokens
         if plan.append_rows and self.holds_appends(shape, plan):
             num_appends = len(plan.append_rows)
             table_starts = np.asarray(plan.append_rows) * np.int64(self._max_blocks)
@@ -245,8 +247,6 @@ class Packer:
         starts = batch.columns["starts"][batch.num_decodes :] + num_padding
         columns["starts"][first : first + len(starts)] = starts
         columns["starts"][first + len(starts) :] = starts[-1]
-        prompt_tokens = batch.columns["prompt_tokens"]
-        columns["prompt_tokens"][: len(prompt_tokens)] = prompt_tokens
 
     def holds_appends(self, shape: GraphShape, plan: StepPlan) -> bool:
         """Whether the buffer has room for a plan's appends; if not, they are written before."""

@@ -7,7 +7,7 @@ import pytest
 from engine.core.engine import Engine
 from engine.errors import WorkerDied
 from engine.executor.channel import Channel, ChannelClosed
-from engine.runtime.loop import EngineLoop
+from engine.runtime.loop import run_engine
 from engine.runtime.messages import COMMANDS, OUTPUTS, EngineCommand, Withdrawal
 from engine.runtime.outputs import deltas
 from engine.types import (
@@ -79,9 +79,8 @@ def run(
     channel.outputs = channel.outputs if outputs is None else outputs
     engine = Engine(scripted.engine_config(pinned_prefix_share=0.2).scheduler, executor)
     seconds = itertools.count(START_S)
-    loop = EngineLoop(engine, channel, executor.capacity, lambda: float(next(seconds)))
     with pytest.raises(ChannelClosed, match="over"):
-        loop.run()
+        run_engine(engine, channel, executor.capacity, lambda: float(next(seconds)))
     return channel.outputs
 
 

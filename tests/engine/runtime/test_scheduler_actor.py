@@ -10,7 +10,6 @@ from engine.errors import EngineError
 from engine.executor.channel import Channel, ChannelClosed, Listener
 from engine.executor.gang import GangExecutor
 from engine.executor.rank_actor import serve_plans
-from engine.runtime.loop import EngineLoop
 from engine.runtime.messages import COMMANDS, OUTPUTS
 from engine.runtime.scheduler_actor import SchedulerActor, _run
 from engine.types import Capacity, Request, SamplingParams, int32
@@ -18,16 +17,6 @@ from tests.channels import channel_pair
 from tests.fakes import scripted_worker as scripted
 
 CAPACITY = Capacity(num_blocks=64, block_size=4, num_rows=16)
-
-
-class EndedLoop(EngineLoop):
-    """Ends at once, by an error."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def run(self) -> None:
-        raise self._error
 
 
 @pytest.fixture
@@ -47,7 +36,12 @@ class Ends:
         self.executor = GangExecutor([near_rank], CAPACITY, run_ahead=1, step_deadline_s=30.0)
 
     def run(self, error: Exception) -> None:
-        _run(EndedLoop(error), self.executor, self.near_replica)
+        """Run a loop that ends at once, by an error."""
+
+        def fail() -> None:
+            raise error
+
+        _run(fail, self.executor, self.near_replica)
 
     def close(self) -> None:
         self.executor.close()

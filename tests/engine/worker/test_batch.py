@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from engine.types import RowAdmission, SamplingParams, StepPlan, int32
-from engine.worker.batch import DeviceBatch, HostBatch, lay_out, stage_batch
+from engine.worker.batch import HostBatch, lay_out, stage_batch
 from engine.worker.row_table import RowTable
 from kernels.batch import BatchLayout
 from kernels.runtime import HostRuntime
@@ -22,8 +22,8 @@ from tests.engine.rows import (
 _CPU = HostRuntime()
 
 
-def _stage(plan: StepPlan, table: RowTable) -> tuple[DeviceBatch, Tensor, BatchLayout]:
-    return stage_batch(lay_out(plan, table, BLOCK_SIZE), table, BLOCK_SIZE)
+def _stage(plan: StepPlan, table: RowTable) -> tuple[Tensor, BatchLayout]:
+    return stage_batch(plan, lay_out(plan, table, BLOCK_SIZE), table, BLOCK_SIZE)
 
 
 def _table(num_rows: int, num_positions: int) -> RowTable:
@@ -37,7 +37,7 @@ def _table(num_rows: int, num_positions: int) -> RowTable:
     )
 
 
-def _mixed() -> tuple[HostBatch, RowTable]:
+def _mixed() -> tuple[StepPlan, HostBatch, RowTable]:
     """Row 2 decodes at position 5, row 0 prefills [3, 6) of more, row 1 ends its prompt [0, 2)."""
     table = _table(3, 64)
     sampling = SamplingParams(max_tokens=1)
@@ -54,15 +54,15 @@ def _mixed() -> tuple[HostBatch, RowTable]:
         prefill_samples=array("b", [0, 1]),
         prefill_tokens=int32([1, 2, 3, 4, 5]),
     )
-    return lay_out(plan, table, BLOCK_SIZE), table
+    return plan, lay_out(plan, table, BLOCK_SIZE), table
 
 
-def _staged() -> tuple[DeviceBatch, Tensor, BatchLayout]:
+def _staged() -> tuple[Tensor, BatchLayout]:
     return stage_batch(*_mixed(), BLOCK_SIZE)
 
 
 def test_decodes_come_first_with_the_last_token_of_their_row() -> None:
-    _, tokens, layout = _staged()
+    tokens, layout = _staged()
     assert tokens.tolist() == [77, 1, 2, 3, 4, 5]
     assert layout.num_decodes == 1
     assert layout.query_starts.tolist() == [0, 1, 4, 6]
@@ -70,7 +70,7 @@ def test_decodes_come_first_with_the_last_token_of_their_row() -> None:
 
 
 def test_each_token_goes_to_the_slot_of_its_position() -> None:
-    _, _, layout = _staged()
+    _, layout = _staged()
     assert layout.positions.tolist() == [5, 3, 4, 5, 0, 1]
     assert layout.slot_mapping.tolist() == [
         31 * 4 + 1,
@@ -85,12 +85,13 @@ def test_each_token_goes_to_the_slot_of_its_position() -> None:
 
 
 def test_tokens_are_sampled_after_decodes_and_ended_prompts() -> None:
-    batch, _ = _mixed()
-    staged, _, layout = _staged()
+    _, batch, _ = _mixed()
+    _, layout = _staged()
     assert layout.logit_indices is not None
     assert layout.logit_indices.tolist() == [0, 5]
-    assert staged.sampled_rows.tolist() == batch.sampled.rows.tolist() == [2, 1]
-    assert staged.sampled_positions.tolist() == batch.sampled.positions.tolist() == [6, 2]
+    assert batch.columns["sampled_rows"].tolist() == batch.sampled.rows.tolist() == [2, 1]
+    positions = batch.columns["sampled_positions"]
+    assert positions.tolist() == batch.sampled.positions.tolist() == [6, 2]
 
 
 def test_rows_that_all_get_the_token_after_their_only_one_need_all_logits() -> None:
@@ -98,7 +99,7 @@ def test_rows_that_all_get_the_token_after_their_only_one_need_all_logits() -> N
     sampling = SamplingParams(max_tokens=1)
     table.admit([RowAdmission(row=row, sampling=sampling, length=5) for row in range(3)])
     plan = StepPlan(step=0, decode_rows=int32([2, 0]))
-    _, _, layout = _stage(plan, table)
+    _, layout = _stage(plan, table)
     x = torch.rand(2, 3)
     assert layout.logit_rows(x) is x
     forking = StepPlan(
@@ -112,7 +113,7 @@ def test_rows_that_all_get_the_token_after_their_only_one_need_all_logits() -> N
         sibling_rows=int32([1]),
         sibling_parents=int32([0]),
     )
-    _, _, forked = _stage(forking, table)
+    _, forked = _stage(forking, table)
     assert torch.equal(forked.logit_rows(x), x[[0, 1, 1]])
 
 
@@ -128,12 +129,12 @@ def test_slots_are_64_bits_wide() -> None:
         prefill_samples=array("b", [1]),
         prefill_tokens=int32([1]),
     )
-    _, _, layout = _stage(plan, table)
+    _, layout = _stage(plan, table)
     assert layout.slot_mapping.tolist() == [((1 << 31) - 1) * 4]
 
 
 def test_types_are_those_of_the_layout() -> None:
-    _, _, layout = _staged()
+    _, layout = _staged()
     assert layout.logit_indices is not None
     wide = (layout.positions, layout.slot_mapping, layout.logit_indices)
     narrow = (layout.block_tables, layout.context_lens, layout.query_starts)
@@ -155,7 +156,7 @@ def test_as_many_logits_as_tokens_are_not_all_of_them() -> None:
     table = make_table()
     table.admit([admission(row) for row in range(2)])
     plan = make_plan([], [Chunk(0, 0, (7, 8))], [(1, 0)])
-    _, _, layout = _stage(plan, table)
+    _, layout = _stage(plan, table)
     x = torch.rand(2, 3)
     assert torch.equal(layout.logit_rows(x), x[[1, 1]])
 
@@ -163,8 +164,9 @@ def test_as_many_logits_as_tokens_are_not_all_of_them() -> None:
 def test_logits_of_prompt_tokens_come_after_those_of_sampled_rows() -> None:
     table = make_table()
     table.admit([admission(0, length=3), admission(1, prompt_logprobs=0, prompt_len=3)])
-    batch = lay_out(make_plan([0], [Chunk(1, 0, (7, 8, 9))]), table, BLOCK_SIZE)
-    _, _, layout = stage_batch(batch, table, BLOCK_SIZE)
+    plan = make_plan([0], [Chunk(1, 0, (7, 8, 9))])
+    batch = lay_out(plan, table, BLOCK_SIZE)
+    _, layout = stage_batch(plan, batch, table, BLOCK_SIZE)
     assert layout.logit_indices is not None
     assert layout.logit_indices.tolist() == [0, 3, 1, 2]
     assert batch.prompt.rows.tolist() == [1, 1]
@@ -175,20 +177,20 @@ def test_deterministic_rows_are_fed_token_by_token() -> None:
     table.admit([admission(0, length=3), admission(1, deterministic=True)])
     plan = make_plan([0], [Chunk(1, 4, (7, 8, 9))])
     batch = lay_out(plan, table, BLOCK_SIZE)
-    _, _, layout = stage_batch(batch, table, BLOCK_SIZE)
+    _, layout = stage_batch(plan, batch, table, BLOCK_SIZE)
     assert (layout.is_deterministic, layout.num_decodes, layout.max_query_len) == (True, 0, 1)
     assert layout.query_starts.tolist() == [0, 1, 2, 3, 4]
     assert layout.context_lens.tolist() == [4, 5, 6, 7]
     assert batch.token_rows.tolist() == [0, 1, 1, 1]
     assert batch.spans.ends.tolist() == [4, 7]
     in_chunks = lay_out(plan, table, BLOCK_SIZE, is_chunked_alike=True)
-    _, _, chunked = stage_batch(in_chunks, table, BLOCK_SIZE)
+    _, chunked = stage_batch(plan, in_chunks, table, BLOCK_SIZE)
     assert (chunked.is_deterministic, chunked.num_decodes, chunked.max_query_len) == (True, 0, 3)
 
 
 def test_block_tables_reach_to_the_longest_sequence() -> None:
     table = make_table()
     table.admit([admission(0, length=1), admission(1, length=4 * BLOCK_SIZE)])
-    _, _, layout = _stage(make_plan([0, 1]), table)
+    _, layout = _stage(make_plan([0, 1]), table)
     assert layout.block_tables.shape[1] >= 5
     assert layout.max_context_len == 4 * BLOCK_SIZE + 1

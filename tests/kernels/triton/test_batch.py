@@ -23,7 +23,10 @@ def make_tables(max_blocks: int, device: torch.device) -> tuple[Tensor, Tensor]:
 def make_columns(
     num_decodes: int, chunks: list[int], max_blocks: int, device: torch.device
 ) -> BatchColumns:
-    """Rows in any order, parts of one buffer that begin at odd places; two tokens have no row."""
+    """Rows in any order, parts of one buffer that begin at odd places; two tokens have no row.
+
+    The last four columns are not gathered from.
+    """
     counts = torch.tensor([1] * num_decodes + chunks)
     num_prompt_tokens = sum(chunks) + 2 if chunks else 0
     num_tokens = num_decodes + num_prompt_tokens
@@ -34,15 +37,20 @@ def make_columns(
         torch.randint(_NUM_ROWS * max_blocks, (num_tokens,)),
         torch.randint(-1, _BLOCK_SIZE, (num_tokens,)),
         torch.randint(128_256, (num_prompt_tokens,)),
+        *torch.zeros(4, 0, dtype=torch.int64),
     ]
     sizes = [len(column) for column in columns]
     buffer = torch.cat((torch.zeros(1, dtype=torch.int64), *columns)).to(device)
     return BatchColumns(*torch.split(buffer[1:], sizes))
 
 
-def assert_equal(batch: GatheredBatch, expected: GatheredBatch) -> None:
-    for name in GatheredBatch.__dataclass_fields__:
-        ours, theirs = getattr(batch, name), getattr(expected, name)
+def assert_equal(
+    batch: tuple[Tensor, GatheredBatch], expected: tuple[Tensor, GatheredBatch]
+) -> None:
+    pairs = [(batch[0], expected[0])]
+    names = GatheredBatch.__dataclass_fields__
+    pairs += [(getattr(batch[1], name), getattr(expected[1], name)) for name in names]
+    for ours, theirs in pairs:
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 

@@ -2,7 +2,7 @@
 
 from engine.executor.common_capacity import common_capacity
 from engine.executor.several_nodes import find_away
-from engine.runtime.loop import EngineLoop
+from engine.runtime.loop import _step
 from engine.runtime.replica.gang import (
     Gang,
     _discard,
@@ -229,8 +229,8 @@ OTHER_GANG_FAULTS = [
     ),
     Fault(
         what="nobody is said what ran when the executor failed",
-        function=EngineLoop._step,
-        old="self._send(replace(self._engine.crash(self._clock()), failure=str(error)))",
+        function=_step,
+        old="channel.send(OUTPUTS.encode(crashed))",
         new="pass",
         noticed_by="test_the_death_of_a_worker_ends_the_loop_and_what_ran",
     ),

@@ -1,4 +1,4 @@
-"""One gang from the moment it runs: passes messages, notices when it is lost, ends it.
+"""One gang from the moment it runs: notices when it is lost, ends it.
 
 Health is progress: every process answers a ping in time, and while requests are open the scheduler
 sends an output at least once in `step_deadline_s`. The first sign to the contrary counts:
@@ -65,6 +65,7 @@ class WatchedGang:
     """Owns a gang and its end of the channel. Lives in one asyncio loop.
 
     Attributes:
+        channel: to the scheduler, whose messages go to the owner.
         loss: done once the gang is lost; its result is the first sign of it.
     """
 
@@ -78,13 +79,13 @@ class WatchedGang:
         self._on_loss = on_loss
         self._loop = asyncio.get_running_loop()
         self.loss: asyncio.Future[str] = self._loop.create_future()
-        self._progress_s = self._loop.time()
+        self._due_since_s = self._loop.time()
         self._has_spoken = False
         # no output will follow
         self._silence = asyncio.Event()
         owner.take_over(gang.capacity)
-        self._channel = AsyncChannel(
-            gang.channel, on_message=self._receive, on_closed=self._note_closed
+        self.channel = AsyncChannel(
+            gang.channel, on_message=owner.deliver, on_closed=self._note_closed
         )
         self._watchers = [
             asyncio.create_task(self._watch_pings()),
@@ -97,15 +98,12 @@ class WatchedGang:
     def is_silent(self) -> bool:
         """Whether requests are open and no step has been made for too long."""
         limit_s = self._config.step_deadline_s + DEADLINE_MARGIN_S
-        return bool(self._owner.num_open) and self._loop.time() - self._progress_s > limit_s
-
-    def send(self, message: bytes) -> None:
-        """Send to the scheduler; dropped once it is gone."""
-        self._channel.send(message)
+        progress_s = max(self._due_since_s, self.channel.heard_s)
+        return bool(self._owner.num_open) and self._loop.time() - progress_s > limit_s
 
     def expect_step(self) -> None:
         """Begin to count the time of a step: a request has come after a pause."""
-        self._progress_s = self._loop.time()
+        self._due_since_s = self._loop.time()
 
     def note_last_output(self, failure: str) -> None:
         """Take note that the scheduler has given up; it has ended what ran."""
@@ -144,7 +142,7 @@ class WatchedGang:
         for task in self._watchers:
             task.cancel()
         await asyncio.wait(self._watchers)
-        self._channel.close()
+        self.channel.close()
         await self._gang.close()
         return reason
 
@@ -162,10 +160,6 @@ class WatchedGang:
             if not task.cancelled():
                 # its error counts only where it was the first to be seen
                 task.exception()
-
-    def _receive(self, message: bytes) -> None:
-        self._progress_s = self._loop.time()
-        self._owner.deliver(message)
 
     def _note_closed(self) -> None:
         self._silence.set()

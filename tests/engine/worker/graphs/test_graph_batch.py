@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.types import StepPlan, int32
-from engine.worker.batch import DeviceBatch, lay_out, stage_batch
+from engine.worker.batch import lay_out, stage_batch
 from engine.worker.graphs.graph_batch import (
     MAX_CHUNKS,
     GraphShape,
@@ -23,7 +23,7 @@ from engine.worker.graphs.graph_batch import (
     unpack,
 )
 from engine.worker.row_table import RowTable
-from kernels.batch import GatheredBatch
+from kernels.batch import BatchColumns, GatheredBatch
 from kernels.reference import ReferenceBackend
 from tests.engine.rows import BLOCK_SIZE, Chunk, admission, make_plan, make_table
 
@@ -45,7 +45,8 @@ def _table() -> RowTable:
 class _Packed:
     """A padded batch, and what the device makes of it."""
 
-    batch: DeviceBatch
+    batch: BatchColumns
+    tokens: Tensor
     gathered: GatheredBatch
     places: Tensor
     blocks: Tensor
@@ -53,8 +54,9 @@ class _Packed:
 
 def _gather(table: RowTable, shape: GraphShape, buffer: NDArray[np.int64]) -> _Packed:
     batch, places, blocks = unpack(shape, torch.from_numpy(buffer))
-    gathered = _BACKEND.gather_batch(batch, table.block_tables, table.last_tokens, BLOCK_SIZE)
-    return _Packed(batch, gathered, places, blocks)
+    tables = table.block_tables, table.last_tokens
+    tokens, gathered = _BACKEND.gather_batch(batch, *tables, BLOCK_SIZE)
+    return _Packed(batch, tokens, gathered, places, blocks)
 
 
 def _pack(table: RowTable, shape: GraphShape, plan: StepPlan) -> _Packed:
@@ -66,9 +68,9 @@ def test_decodes_are_laid_out_as_without_a_graph_and_padding_writes_nothing() ->
     table, plan = _table(), make_plan([2, 0])
     packed = _pack(table, GraphShape(4), plan)
     batch, gathered = packed.batch, packed.gathered
-    _, tokens, layout = stage_batch(lay_out(plan, table, BLOCK_SIZE), table, BLOCK_SIZE)
+    tokens, layout = stage_batch(plan, lay_out(plan, table, BLOCK_SIZE), table, BLOCK_SIZE)
     assert batch.rows.tolist() == [2, 0, _PADDING_ROW, _PADDING_ROW]
-    assert gathered.tokens.tolist() == [*tokens.tolist(), 0, 0]
+    assert packed.tokens.tolist() == [*tokens.tolist(), 0, 0]
     assert gathered.slot_mapping.tolist() == [*layout.slot_mapping.tolist(), -1, -1]
     assert gathered.slot_mapping.tolist()[:2] == [300 * BLOCK_SIZE + 3, 101 * BLOCK_SIZE + 1]
     assert gathered.context_lens.tolist() == [4, 6, 0, 0]
@@ -92,7 +94,7 @@ def test_chunks_come_behind_padded_decodes_in_the_order_of_the_plan() -> None:
     batch, gathered = packed.batch, packed.gathered
     padding = [_PADDING_ROW] * (MAX_CHUNKS - 2)
     assert batch.rows.tolist() == [2, _PADDING_ROW, 0, 1, *padding]
-    assert gathered.tokens.tolist() == [72, 0, 6, 6, 7, 8, 9, *[0] * 11]
+    assert packed.tokens.tolist() == [72, 0, 6, 6, 7, 8, 9, *[0] * 11]
     assert batch.positions.tolist() == [3, 0, 5, 6, 0, 1, 2, *[0] * 11]
     first, second, third = (100 * block * BLOCK_SIZE for block in (3, 2, 1))
     # blocks of a row follow each other here, so a slot is its first one plus the position
