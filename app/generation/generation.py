@@ -1,4 +1,4 @@
-"""Runs one prepared request on the engine and merges the texts of its prompts."""
+"""Runs the prompts of one request on the engine and merges their texts."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -6,15 +6,14 @@ from contextlib import aclosing
 from functools import partial
 
 from app.generation.cancellation import finish
-from app.generation.prepare import PreparedRequest, Prompt
+from app.generation.prepare import GenerationOptions, Prompt
+from app.generation.prompt_encoder import PromptEncoder
 from app.generation.prompt_reader import PromptReader
 from app.generation.tenancy import session_key
 from app.protocol.answer import Usage
 from app.text.beam_text import BeamProgress
 from app.text.choice_text import TextDelta
-from app.text.offload import Offload
 from app.text.prompt_text import PromptText
-from app.text.vocabulary import Vocabulary
 from engine.errors import PromptTooLong
 from engine.runtime.protocol import EngineClient, TokenStream
 from engine.types import EventKind
@@ -35,7 +34,7 @@ class Generation:
 
     def __init__(
         self,
-        request: PreparedRequest,
+        options: GenerationOptions,
         readers: Sequence[PromptReader],
         note: Note = lambda index, num_tokens, reason: None,
     ) -> None:
@@ -46,7 +45,7 @@ class Generation:
             note: called with each candidate's index, new tokens, and reason to end if it has one.
         """
         self._note = note
-        self._request = request
+        self._options = options
         self._readers = readers
         self._num_sampled = [0] * self.num_candidates
 
@@ -54,17 +53,17 @@ class Generation:
     async def start(
         cls,
         client: EngineClient,
-        request: PreparedRequest,
-        vocabulary: Vocabulary,
+        prompts: Sequence[Prompt],
+        options: GenerationOptions,
+        encoder: PromptEncoder,
         salt: bytes,
-        offload: Offload,
         note: Note = lambda index, num_tokens, reason: None,
     ) -> "Generation":
         """Submit every prompt of a request; if one is refused, those before it are aborted.
 
         Args:
+            encoder: of the prompts; its vocabulary turns what follows them into text.
             salt: of the tenant, see `engine.types.Request`.
-            offload: for what is read of long prompts.
             note: see above.
 
         Raises:
@@ -74,27 +73,28 @@ class Generation:
             EngineError: if no engine can be reached.
         """
         readers: list[PromptReader] = []
+        vocabulary, offload = encoder.vocabulary, encoder.offload
         try:
-            for prompt in request.prompts:
-                size = len(prompt.ids) if request.text.repeats_prompt else 0
-                make = partial(PromptText, vocabulary, request.text, prompt.ids, prompt.parts)
+            for prompt in prompts:
+                size = len(prompt.ids) if options.text.repeats_prompt else 0
+                make = partial(PromptText, vocabulary, options.text, prompt.ids, prompt.parts)
                 text = await offload.run(size, make)
-                stream = await _submit(client, request, prompt, salt)
-                readers.append(PromptReader(request, prompt, stream, text, offload))
+                stream = await _submit(client, options, prompt, salt)
+                readers.append(PromptReader(options, prompt, stream, text, offload))
         except BaseException:
             await _abort(readers)
             raise
-        return cls(request, readers, note)
+        return cls(options, readers, note)
 
     @property
     def num_candidates(self) -> int:
         """Sequences that are made; see `best`."""
-        return len(self._request.prompts) * self._request.num_candidates
+        return len(self._readers) * self._options.num_candidates
 
     @property
     def is_silent(self) -> bool:
         """Whether nothing is generated for the client to see before the end."""
-        return self._request.is_search or self._request.is_scoring
+        return self._options.is_search or self._options.is_scoring
 
     @property
     def events(self) -> list[list[tuple[EventKind, int]]]:
@@ -129,7 +129,7 @@ class Generation:
         Args:
             texts: the whole text of every candidate.
         """
-        num_choices, num_candidates = self._request.num_choices, self._request.num_candidates
+        num_choices, num_candidates = self._options.num_choices, self._options.num_candidates
         if num_choices == num_candidates:
             return list(texts)
         kept: list[TextDelta] = []
@@ -140,9 +140,9 @@ class Generation:
 
     def usage(self, index: int) -> Usage:
         """Tokens of one candidate so far."""
-        number = index // self._request.num_candidates
+        number = index // self._options.num_candidates
         return Usage(
-            prompt_tokens=len(self._request.prompts[number].ids),
+            prompt_tokens=self._readers[number].num_prompt_tokens,
             completion_tokens=self._num_sampled[index],
             cached_tokens=self._readers[number].num_cached,
         )
@@ -150,14 +150,14 @@ class Generation:
     def total_usage(self) -> Usage:
         """Tokens of all candidates so far; each prompt counts once."""
         return Usage(
-            prompt_tokens=sum(len(prompt.ids) for prompt in self._request.prompts),
+            prompt_tokens=sum(reader.num_prompt_tokens for reader in self._readers),
             completion_tokens=sum(self._num_sampled),
             cached_tokens=sum(reader.num_cached for reader in self._readers),
         )
 
     async def _read(self, number: int) -> AsyncGenerator[ChoiceUpdate, None]:
         """Yield the updates of one prompt, with the indices of its candidates."""
-        reader, num_candidates = self._readers[number], self._request.num_candidates
+        reader, num_candidates = self._readers[number], self._options.num_candidates
         # greedy candidates are equal: the engine computes one, and each gets its updates
         num_copies = num_candidates // reader.num_choices
         async with aclosing(aiter(reader)) as source:
@@ -173,13 +173,13 @@ class Generation:
 
 
 async def _submit(
-    client: EngineClient, request: PreparedRequest, prompt: Prompt, salt: bytes
+    client: EngineClient, options: GenerationOptions, prompt: Prompt, salt: bytes
 ) -> TokenStream | None:
     if prompt.sampling is None:
         return None
-    ids = prompt.ids[:-1] if request.is_scoring else prompt.ids
+    ids = prompt.ids[:-1] if options.is_scoring else prompt.ids
     try:
-        session = session_key(salt, request.session_id)
+        session = session_key(salt, options.session_id)
         return await client.submit(ids, prompt.sampling, salt=salt, session=session)
     except PromptTooLong as error:
         # the engine does not know what the request called its prompt

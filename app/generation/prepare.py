@@ -1,6 +1,6 @@
 """From a checked request to what the engine needs: token ids, sampling parameters, text options."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -42,10 +42,11 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedRequest:
-    """What one HTTP request asks of the engine.
+class GenerationOptions:
+    """What all prompts of one HTTP request have in common.
 
     Attributes:
+        text: how tokens become text.
         num_choices: sequences to return for each prompt.
         num_candidates: sequences to make for each prompt; the best of them are returned.
         is_scoring: no token is to be generated. The engine gets each prompt without its last token
@@ -55,7 +56,6 @@ class PreparedRequest:
         reply: how each choice is to be taken apart; None where it is text and nothing else.
     """
 
-    prompts: tuple[Prompt, ...]
     text: TextOptions
     num_choices: int = 1
     num_candidates: int = 1
@@ -65,7 +65,9 @@ class PreparedRequest:
     reply: ReplyFormat | None = None
 
 
-async def prepare_completion(encoder: PromptEncoder, request: CompletionRequest) -> PreparedRequest:
+async def prepare_completion(
+    encoder: PromptEncoder, request: CompletionRequest
+) -> tuple[list[Prompt], GenerationOptions]:
     """Prepare a request of /v1/completions.
 
     Raises:
@@ -97,7 +99,7 @@ async def prepare_completion(encoder: PromptEncoder, request: CompletionRequest)
         )
         for (name, content), ids, max_tokens in zip(named, encoded, most, strict=True)
     ]
-    return _prepared(request, prompts, text)
+    return prompts, _options(request, text)
 
 
 async def _parts(
@@ -109,8 +111,10 @@ async def _parts(
     return _cut(encoder, request).apply(parts)
 
 
-async def prepare_chat(encoder: PromptEncoder, request: ChatRequest) -> PreparedRequest:
-    """Prepare a request of /v1/chat/completions; see `prepare_completion`."""
+async def prepare_chat(
+    encoder: PromptEncoder, request: ChatRequest
+) -> tuple[list[Prompt], GenerationOptions]:
+    """Prepare a request of /v1/chat/completions, which has one prompt; see `prepare_completion`."""
     name = "messages"
     _check_options(encoder, request)
     ids = await encoder.encode_chat(
@@ -123,9 +127,8 @@ async def prepare_chat(encoder: PromptEncoder, request: ChatRequest) -> Prepared
     make_sampling = await _sampling_maker(encoder, request, text, spec)
     size = AnswerSize(request, encoder.max_answer_items)
     max_tokens = size.add(len(ids), _max_tokens(encoder, request, name, ids))
-    sampling = make_sampling(ids, max_tokens)
-    prepared = _prepared(request, [Prompt(name=name, ids=ids, sampling=sampling)], text)
-    return replace(prepared, reply=reply)
+    prompt = Prompt(name=name, ids=ids, sampling=make_sampling(ids, max_tokens))
+    return [prompt], replace(_options(request, text), reply=reply)
 
 
 def _cut(encoder: PromptEncoder, request: GenerationFields) -> Cut:
@@ -241,11 +244,8 @@ def _sampling(
     return scoring_params(ids[-1], num_scored, deterministic=request.deterministic)
 
 
-def _prepared(
-    request: GenerationFields, prompts: Sequence[Prompt], text: TextOptions
-) -> PreparedRequest:
-    return PreparedRequest(
-        prompts=tuple(prompts),
+def _options(request: GenerationFields, text: TextOptions) -> GenerationOptions:
+    return GenerationOptions(
         text=text,
         num_choices=request.n,
         num_candidates=request.num_candidates if is_ranked(request) else request.n,

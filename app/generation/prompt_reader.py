@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
 
 from app.generation.cancellation import finish
-from app.generation.prepare import PreparedRequest, Prompt
+from app.generation.prepare import GenerationOptions, Prompt
 from app.generation.rules import ruled_out
 from app.text.beam_text import BeamProgress, BeamTexts
 from app.text.choice_text import ChoiceText, TextDelta, check_alive, join
@@ -35,37 +35,39 @@ class PromptReader:
     Attributes:
         num_choices: sequences that the engine makes for this prompt.
         events: see `TokenStream`.
+        num_prompt_tokens: of the prompt.
         num_cached: prompt tokens found in the engine's prefix cache, as far as it has reported.
     """
 
     def __init__(
         self,
-        request: PreparedRequest,
+        options: GenerationOptions,
         prompt: Prompt,
         stream: TokenStream | None,
         text: PromptText,
         offload: Offload,
     ) -> None:
+        self.num_prompt_tokens = len(prompt.ids)
         self.num_cached = 0
         self.events = stream.events if stream is not None else []
         self._offload = offload
         self._stream = stream
-        self._is_scoring = request.is_scoring
+        self._is_scoring = options.is_scoring
         self._prompt = text
         self.num_choices = 1 if prompt.sampling is None else prompt.sampling.n
         self._open = {
-            choice: ChoiceText(text.vocabulary, request.text, start=len(self._prompt.text))
+            choice: ChoiceText(text.vocabulary, options.text, start=len(self._prompt.text))
             for choice in range(self.num_choices)
         }
         self._unopened = set(self._open)
-        self._late_rule = request.text.late_rule
+        self._late_rule = options.text.late_rule
         # whether a choice has ended otherwise than for want of a token
         self._has_answer = False
         self._beams = None
         if prompt.sampling is not None and prompt.sampling.report_beams:
             self._beams = BeamTexts(
                 text.vocabulary,
-                request.text,
+                options.text,
                 num_shown=self.num_choices,
                 length_penalty=prompt.sampling.length_penalty,
             )

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from starlette.types import Receive, Scope, Send
 
 from app.generation.generation import ChoiceUpdate, Generation
-from app.generation.prepare import PreparedRequest
+from app.generation.prepare import GenerationOptions, Prompt
 from app.generation.prompt_encoder import PromptEncoder
 from app.generation.sampling import with_defaults
 from app.generation.tenancy import tenant_salt
@@ -50,7 +50,7 @@ class GenerateRoute(Generic[BodyT, RequestT]):
 
     body: type[BodyT]
     as_request: Callable[[BodyT], RequestT]
-    prepare: Callable[[PromptEncoder, RequestT], Awaitable[PreparedRequest]]
+    prepare: Callable[[PromptEncoder, RequestT], Awaitable[tuple[list[Prompt], GenerationOptions]]]
     answer: Callable[[BodyT, RequestT, AnswerContext], GenerationAnswer]
     events: sse.EventStyle = sse.CHUNKS
     names: Mapping[str, str] = field(default_factory=dict)
@@ -118,13 +118,14 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
 
     async def _answer(self, asked: "_Asked[BodyT, RequestT]", account: Account, send: Send) -> None:
         salt, headers, record = asked.salt, asked.headers, asked.record
-        prepared, writer = await self._prepared(asked)
-        _note_prompts(record, prepared)
+        prompts, options = await self._route.prepare(self._encoder, asked.request)
+        writer = self._writer(asked, prompts, options)
+        _note_prompts(record, prompts, options)
         # from here on there are token ids: the texts of the request are let go of
         del asked
         account.close()
         generation = await Generation.start(
-            self._client, prepared, self._encoder.vocabulary, salt, self._offload, record.note
+            self._client, prompts, options, self._encoder, salt, record.note
         )
         record.submitted_s = time.perf_counter()
         try:
@@ -136,19 +137,18 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
             _note_end(record, generation)
             await generation.close()
 
-    async def _prepared(
-        self, asked: "_Asked[BodyT, RequestT]"
-    ) -> tuple[PreparedRequest, GenerationAnswer]:
-        prepared = await self._route.prepare(self._encoder, asked.request)
+    def _writer(
+        self, asked: "_Asked[BodyT, RequestT]", prompts: list[Prompt], options: GenerationOptions
+    ) -> GenerationAnswer:
         context = AnswerContext(
-            prompts=[prompt.ids for prompt in prepared.prompts],
+            prompts=[prompt.ids for prompt in prompts],
             vocabulary=self._encoder.vocabulary,
             settings=self._settings,
             request_id=asked.request_id,
             created_s=int(time.time()),
-            reply=prepared.reply,
+            reply=options.reply,
         )
-        return prepared, self._route.answer(asked.body, asked.request, context)
+        return self._route.answer(asked.body, asked.request, context)
 
     async def _stream(
         self, generation: Generation, writer: GenerationAnswer, headers: HeaderList, send: Send
@@ -240,11 +240,11 @@ def rename(error: RequestError, names: Mapping[str, str]) -> None:
             return
 
 
-def _note_prompts(record: RequestRecord, prepared: PreparedRequest) -> None:
+def _note_prompts(record: RequestRecord, prompts: list[Prompt], options: GenerationOptions) -> None:
     record.read_s = time.perf_counter()
-    record.kind = "beam" if prepared.is_search else "sample"
-    record.num_candidates = len(prepared.prompts) * prepared.num_candidates
-    record.num_prompt_tokens = sum(len(prompt.ids) for prompt in prepared.prompts)
+    record.kind = "beam" if options.is_search else "sample"
+    record.num_candidates = len(prompts) * options.num_candidates
+    record.num_prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
 
 
 def _note_end(record: RequestRecord, generation: Generation) -> None:

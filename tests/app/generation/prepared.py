@@ -2,7 +2,12 @@
 
 from typing import Any
 
-from app.generation.prepare import PreparedRequest, prepare_chat, prepare_completion
+from app.generation.prepare import (
+    GenerationOptions,
+    Prompt,
+    prepare_chat,
+    prepare_completion,
+)
 from app.generation.prompt_encoder import PromptEncoder
 from app.limits import MAX_ANSWER_ITEMS
 from app.protocol.api_settings import ApiSettings
@@ -12,6 +17,8 @@ from app.text.offload import Offload
 from app.text.tokenizer import Tokenizer
 from tests.app.api.server import MAX_MODEL_LEN, MODEL, chat_body, completion_body
 from tests.app.text.tokenizers import chatml_tokenizer
+
+Prepared = tuple[list[Prompt], GenerationOptions]
 
 
 def encoder(
@@ -32,10 +39,10 @@ def encoder(
     return PromptEncoder(tokenizer, settings, Offload())
 
 
-async def completion(prompts: PromptEncoder | None = None, **fields: Any) -> PreparedRequest:
+async def completion(prompts: PromptEncoder | None = None, **fields: Any) -> Prepared:
     request = CompletionRequest(**completion_body(**fields))
     return await prepare_completion(prompts or encoder(), request)
 
 
-async def chat(prompts: PromptEncoder | None = None, **fields: Any) -> PreparedRequest:
+async def chat(prompts: PromptEncoder | None = None, **fields: Any) -> Prepared:
     return await prepare_chat(prompts or encoder(), ChatRequest(**chat_body(**fields)))

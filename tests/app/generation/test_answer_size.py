@@ -86,7 +86,6 @@ async def test_both_routes_keep_to_it() -> None:
         await completion(prompts, prompt="a" * 60, echo=True, n=9)
     with pytest.raises(InvalidRequest, match="at most 64"):
         await chat(prompts, prompt_logprobs=20)
-    prepared = await chat(prompts, logprobs=True, top_logprobs=7)
-    [prompt] = prepared.prompts
+    [prompt], _ = await chat(prompts, logprobs=True, top_logprobs=7)
     assert prompt.sampling is not None
     assert prompt.sampling.max_tokens == 8

@@ -7,21 +7,17 @@ from typing import Any
 import pytest
 
 from app.generation.generation import Generation
-from app.generation.prepare import PreparedRequest
 from app.text.choice_text import TextDelta, join
-from app.text.offload import Offload
 from engine.errors import EngineError, Overloaded, PromptTooLong
 from tests.app.api.server import encode
-from tests.app.generation.prepared import chat, completion
-from tests.app.text.tokenizers import chatml_tokenizer
+from tests.app.generation.prepared import Prepared, chat, completion, encoder
 from tests.fakes.scripted_engine import FakeEngineClient, Hypothesis, Script
 
-VOCABULARY = chatml_tokenizer().vocabulary
 EOS = 2
 
 
-async def start(client: FakeEngineClient, request: PreparedRequest) -> Generation:
-    return await Generation.start(client, request, VOCABULARY, b"salt", Offload())
+async def start(client: FakeEngineClient, request: Prepared) -> Generation:
+    return await Generation.start(client, *request, encoder(), b"salt")
 
 
 async def read(generation: Generation) -> list[TextDelta]:

@@ -4,18 +4,17 @@ from typing import Any
 
 import pytest
 
-from app.generation.prepare import PreparedRequest
 from engine.errors import InvalidRequest, PromptTooLong
 from engine.types import SamplingParams
 from tests.app.api.server import MAX_MODEL_LEN, encode
-from tests.app.generation.prepared import chat, completion, encoder
+from tests.app.generation.prepared import Prepared, chat, completion, encoder
 from tests.app.text.tokenizers import chatml_tokenizer
 
 VOCAB = len(chatml_tokenizer().vocabulary)
 
 
-def only_sampling(prepared: PreparedRequest) -> SamplingParams:
-    [prompt] = prepared.prompts
+def only_sampling(prepared: Prepared) -> SamplingParams:
+    [prompt], _ = prepared
     assert prompt.sampling is not None
     return prompt.sampling
 
@@ -28,7 +27,8 @@ async def test_output_ends_where_the_room_ends() -> None:
 
 async def test_a_conversation_may_fill_the_context_by_default() -> None:
     prepared = await chat()
-    assert only_sampling(prepared).max_tokens == MAX_MODEL_LEN - len(prepared.prompts[0].ids)
+    [prompt], _ = prepared
+    assert only_sampling(prepared).max_tokens == MAX_MODEL_LEN - len(prompt.ids)
     assert only_sampling(await completion()).max_tokens == 16
 
 
@@ -67,41 +67,45 @@ async def test_tokens_that_only_the_tokenizer_knows_do_not_reach_the_engine() ->
 
 
 async def test_each_prompt_has_its_name_and_its_text_if_it_was_one() -> None:
-    prepared = await completion(prompt=["The", "fox"], echo=True)
-    assert [(p.name, p.ids.tolist(), "".join(p.parts or ())) for p in prepared.prompts] == [
+    prompts, _ = await completion(prompt=["The", "fox"], echo=True)
+    assert [(p.name, p.ids.tolist(), "".join(p.parts or ())) for p in prompts] == [
         ("prompt[0]", encode("The"), "The"),
         ("prompt[1]", encode("fox"), "fox"),
     ]
-    [prompt] = (await completion(prompt=[5, 6], echo=True)).prompts
+    [prompt], _ = await completion(prompt=[5, 6], echo=True)
     assert (prompt.name, prompt.ids.tolist(), prompt.parts) == ("prompt", [5, 6], None)
-    assert (await completion(prompt="fox")).prompts[0].parts is None
+    [prompt], _ = await completion(prompt="fox")
+    assert prompt.parts is None
 
 
 async def test_a_conversation_ends_with_the_beginning_of_the_answer_where_it_is_wanted() -> None:
     asked = "<|im_start|>user\nThe quick<|im_end|>\n"
-    [open_turn] = (await chat()).prompts
+    [open_turn], _ = await chat()
     assert open_turn.ids.tolist() == encode(f"{asked}<|im_start|>assistant\n")
-    [closed] = (await chat(add_generation_prompt=False)).prompts
+    [closed], _ = await chat(add_generation_prompt=False)
     assert closed.ids.tolist() == encode(asked)
 
 
 async def test_an_answer_begins_a_text_and_a_completion_goes_on_with_one() -> None:
-    assert (await chat()).text.starts_text
-    assert not (await completion()).text.starts_text
+    _, of_chat = await chat()
+    assert of_chat.text.starts_text
+    _, of_completion = await completion()
+    assert not of_completion.text.starts_text
 
 
 async def test_the_wishes_for_the_text_are_kept() -> None:
-    prepared = await completion(
+    _, options = await completion(
         stop=["a", "b"],
         stop_token_ids=[7],
         include_stop_str_in_output=True,
         skip_special_tokens=False,
         logprobs=0,
     )
-    text = prepared.text
+    text = options.text
     assert (text.stops, text.stop_token_ids) == (("a", "b"), frozenset({7}))
     assert (text.include_stop, text.skip_special, text.num_logprobs) == (True, False, 0)
-    text = (await completion()).text
+    _, options = await completion()
+    text = options.text
     assert (text.include_stop, text.skip_special, text.num_logprobs) == (False, True, None)
 
 
@@ -119,9 +123,9 @@ async def test_the_wishes_for_the_text_are_kept() -> None:
 async def test_candidates_are_made_only_where_they_are_ranked(
     fields: dict[str, Any], choices: int, candidates: int
 ) -> None:
-    prepared = await completion(**fields)
-    assert (prepared.num_choices, prepared.num_candidates) == (choices, candidates)
-    assert prepared.is_search == fields.get("use_beam_search", False)
+    _, options = await completion(**fields)
+    assert (options.num_choices, options.num_candidates) == (choices, candidates)
+    assert options.is_search == fields.get("use_beam_search", False)
 
 
 async def test_only_a_search_follows_stop_strings_in_the_engine() -> None:
@@ -140,7 +144,8 @@ async def test_scores_of_the_prompt_are_asked_for_while_it_is_continued() -> Non
 
 async def test_a_prompt_that_is_only_scored_is_made_to_end_in_its_last_token() -> None:
     prepared = await completion(prompt=[5, 6, 7], echo=True, logprobs=2, max_tokens=0)
-    assert prepared.is_scoring
+    _, options = prepared
+    assert options.is_scoring
     sampling = only_sampling(prepared)
     assert (sampling.allowed_token_ids, sampling.prompt_logprobs) == ((7,), 2)
     # it may fill the context
@@ -151,5 +156,5 @@ async def test_a_prompt_that_is_only_scored_is_made_to_end_in_its_last_token() -
 async def test_nothing_is_asked_of_the_engine_where_there_is_nothing_to_score(
     fields: dict[str, Any],
 ) -> None:
-    prepared = await completion(echo=True, max_tokens=0, **fields)
-    assert [prompt.sampling for prompt in prepared.prompts] == [None]
+    [prompt], _ = await completion(echo=True, max_tokens=0, **fields)
+    assert prompt.sampling is None

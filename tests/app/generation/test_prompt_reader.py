@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.generation import prompt_reader
-from app.generation.prepare import PreparedRequest, Prompt
+from app.generation.prepare import GenerationOptions, Prompt
 from app.generation.prompt_reader import PromptReader
 from app.text.beam_text import BeamProgress
 from app.text.choice_text import TextDelta, join
@@ -85,13 +85,9 @@ def reader_of(
 ) -> PromptReader:
     """Read the answer to the prompt "one two three"."""
     prompt = Prompt(name="prompt", ids=int32([0, 1, 2]), sampling=sampling)
-    request = PreparedRequest(
-        prompts=(prompt,),
-        text=text or TextOptions(),
-        **fields,
-    )
-    said = PromptText(WORDS, request.text, prompt.ids, prompt.parts)
-    return PromptReader(request, prompt, stream, said, Offload())
+    options = GenerationOptions(text=text or TextOptions(), **fields)
+    said = PromptText(WORDS, options.text, prompt.ids, prompt.parts)
+    return PromptReader(options, prompt, stream, said, Offload())
 
 
 def choices(n: int) -> SamplingParams:

@@ -51,8 +51,8 @@ GENERATION_FAULTS = [
     Fault(
         what="the prompt is counted for each choice",
         function=Generation.total_usage,
-        old="sum(len(prompt.ids) for",
-        new="self._request.num_candidates * sum(len(prompt.ids) for",
+        old="sum(reader.num_prompt_tokens for",
+        new="self._options.num_candidates * sum(reader.num_prompt_tokens for",
         noticed_by="test_tokens_are_counted_for_each_candidate_and_each_prompt_once",
     ),
     Fault(
@@ -79,7 +79,7 @@ GENERATION_FAULTS = [
     Fault(
         what="the last token of a prompt is scored twice",
         function=_submit,
-        old="prompt.ids[:-1] if request.is_scoring else prompt.ids",
+        old="prompt.ids[:-1] if options.is_scoring else prompt.ids",
         new="prompt.ids",
         noticed_by="test_a_prompt_that_is_only_scored_is_sent_without_its_last_token",
     ),

@@ -5,7 +5,7 @@ from app.generation.pinned_prefixes import encode_prefixes
 from app.generation.prepare import (
     _check_options,
     _max_tokens,
-    _prepared,
+    _options,
     _sampling,
     _text_options,
     prepare_completion,
@@ -53,7 +53,7 @@ REQUEST_FAULTS = [
     ),
     Fault(
         what="beams are ranked once more by another score",
-        function=_prepared,
+        function=_options,
         old="request.num_candidates if is_ranked(request) else request.n",
         new="request.num_candidates",
         noticed_by="test_candidates_are_made_only_where_they_are_ranked",
