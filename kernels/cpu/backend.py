@@ -4,14 +4,12 @@ A decode step of a small model makes hundreds of calls of a few microseconds eac
 no more than allocate their output and pass addresses.
 """
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
-from kernels import sampling
 from kernels.backend import Linear
 from kernels.batch import BatchLayout, Sampled, SamplingColumns
+from kernels.cpu import sampling
 from kernels.cpu.layout_addresses import LayoutAddresses
 from kernels.cpu.library import Library, load_kernels
 from kernels.cpu.linear import PackedLinear, can_pack, make_cpu_linear
@@ -266,30 +264,7 @@ class CpuBackend(PackedBackend):
 
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Sampled:
         """Choose tokens; rows with filters cost a pass more."""
-        assert logits.is_contiguous()
-        kernels = self._all_kernels[logits.dtype]
-        tokens = torch.empty(logits.shape[0], dtype=torch.int64)
-        kernels.argmax(tokens.data_ptr(), logits.data_ptr(), *logits.shape)
-        if not columns.all_greedy:
-            _draw(kernels, tokens, logits, columns)
-        if columns.any_filter:
-            self._draw_filtered(tokens, logits, columns)
-        return sampling.with_logprobs(tokens, logits, columns.num_logprobs)
-
-    def _draw_filtered(self, tokens: Tensor, logits: Tensor, columns: SamplingColumns) -> None:
-        """Draw again for the rows that use top-k, top-p or min-p."""
-        filtered = (columns.top_k > 0) | (columns.top_p < 1) | (columns.min_p > 0)
-        rows = (filtered & sampling.is_random(columns)).nonzero()[:, 0]
-        if len(rows) == 0:
-            return
-        chosen = sampling.take_rows(columns, rows)
-        scaled = logits[rows].float() / chosen.temperature[:, None]
-        kernels = self._all_kernels[torch.float32]
-        mask_unlikely(kernels, scaled, chosen)
-        drawn = tokens[rows]
-        unscaled = replace(chosen, temperature=torch.ones_like(chosen.temperature))
-        _draw(kernels, drawn, scaled, unscaled)
-        tokens[rows] = drawn
+        return sampling.sample(self._all_kernels, logits, columns)
 
     def _addresses_of(self, layout: BatchLayout) -> LayoutAddresses:
         """Check a layout once; every layer of a step passes the same one."""
@@ -297,31 +272,6 @@ class CpuBackend(PackedBackend):
             self._addresses = LayoutAddresses.of(layout)
             self._layout = layout
         return self._addresses
-
-
-def _draw(kernels: Library, tokens: Tensor, logits: Tensor, columns: SamplingColumns) -> None:
-    """Replace the tokens of rows that are not greedy by draws."""
-    kernels.draw(
-        tokens.data_ptr(),
-        logits.data_ptr(),
-        columns.temperature.data_ptr(),
-        columns.seeds.data_ptr(),
-        columns.positions.data_ptr(),
-        *logits.shape,
-    )
-
-
-def mask_unlikely(kernels: Library, scaled: Tensor, columns: SamplingColumns) -> None:
-    """Set what the filters exclude from scaled [S, vocab] float32 to -inf IN PLACE."""
-    status = kernels.filter(
-        scaled.data_ptr(),
-        columns.top_k.data_ptr(),
-        columns.top_p.data_ptr(),
-        columns.min_p.data_ptr(),
-        *scaled.shape,
-    )
-    if status:
-        raise MemoryError("no memory to filter logits")
 
 
 def load_cpu_backend(dtype: torch.dtype) -> PackedBackend:

@@ -59,7 +59,8 @@ async def test_ids_that_are_no_tokens_are_named(fields: dict[str, Any], param: s
 async def test_tokens_that_only_the_tokenizer_knows_do_not_reach_the_engine() -> None:
     """Some published tokenizers have more tokens than the embedding has rows."""
     for prepare, name in ((completion, "prompt"), (chat, "messages")):
-        ids = (await prepare()).prompts[0].ids.tolist()
+        [prompt], _ = await prepare()
+        ids = prompt.ids.tolist()
         last = ids.index(max(ids))
         with pytest.raises(InvalidRequest) as caught:
             await prepare(encoder(vocab_size=ids[last]))

@@ -1,17 +1,14 @@
 """The C kernels against the reference at odd sizes, over poisoned pools and poisoned outputs."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor
 
-from kernels import sampling
-from kernels.cpu.backend import CpuBackend, load_cpu_backend, mask_unlikely
-from kernels.cpu.library import load_kernels
+from kernels.cpu.backend import CpuBackend
 from kernels.reference import ReferenceBackend
-from tests.kernels.batches import Shape, make_batch, make_columns, make_layout, spoiled, take_row
+from tests.kernels.batches import Shape, make_batch, make_layout
 
+pytestmark = pytest.mark.usefixtures("poisoned_outputs")
 DTYPES = [torch.float32, torch.bfloat16]
 # of one operation on values near 1; bfloat16 has 8 bits, and outputs are rounded once
 TOLERANCE = {
@@ -22,39 +19,6 @@ TOLERANCE = {
 HEADS = [(3, 3, 64), (6, 2, 80), (8, 2, 128), (9, 3, 64), (8, 1, 64), (12, 2, 80)]
 DECODES = [(1, 1), (15, 1), (16, 1), (17, 1), (63, 1), (130, 1)]
 CHUNKS = [(1, 1), (17, 1), (15, 15), (16, 16), (63, 17), (70, 2), (90, 63)]
-
-
-@pytest.fixture(params=["float32", "bfloat16", "portable"])
-def backend(request: pytest.FixtureRequest) -> CpuBackend:
-    dtype = torch.float32 if request.param == "float32" else torch.bfloat16
-    loaded = load_cpu_backend(dtype)
-    if not isinstance(loaded, CpuBackend):
-        pytest.skip("no C compiler here")
-    if request.param == "portable":
-        kernels = {element: load_kernels(element, portable=True) for element in DTYPES}
-        return CpuBackend(dtype, {element: lib for element, lib in kernels.items() if lib})
-    return loaded
-
-
-@pytest.fixture
-def reference(backend: CpuBackend) -> ReferenceBackend:
-    return ReferenceBackend(torch.device("cpu"), backend.dtype)
-
-
-@pytest.fixture(autouse=True)
-def poisoned_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fill every new float tensor with NaN, so that an element left unwritten shows."""
-    torch.manual_seed(0)
-    monkeypatch.setattr(torch, "empty", _poison(torch.empty))
-    monkeypatch.setattr(torch, "empty_like", _poison(torch.empty_like))
-
-
-def _poison(allocate: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def allocate_poisoned(*args: object, **kwargs: object) -> Tensor:
-        tensor = allocate(*args, **kwargs)
-        return tensor.fill_(torch.nan) if tensor.is_floating_point() else tensor.fill_(-1)
-
-    return allocate_poisoned
 
 
 def assert_near(actual: Tensor, expected: Tensor) -> None:
@@ -258,105 +222,3 @@ def test_gates(backend: CpuBackend, reference: ReferenceBackend, width: int) -> 
     gate_up[0, 0] = -200
     assert_near(backend.silu_mul(gate_up), reference.silu_mul(gate_up))
     assert_near(backend.gelu_mul(gate_up), reference.gelu_mul(gate_up))
-
-
-@pytest.mark.parametrize("vocab_size", [1, 31, 1000, 50257])
-def test_greedy_is_torch_argmax_with_ties_to_the_lowest(
-    backend: CpuBackend, vocab_size: int
-) -> None:
-    logits = torch.randn(4, vocab_size).to(backend.dtype)
-    logits[2] = -3.0
-    logits[3, : vocab_size // 2] = -torch.inf
-    tokens = backend.sample(logits, make_columns(4, temperature=0.0)).tokens
-    assert torch.equal(tokens, logits.float().argmax(-1))
-    assert tokens[2] == 0
-
-
-def test_both_zeros_are_equal(backend: CpuBackend) -> None:
-    logits = torch.tensor([[-1.0, -0.0, 0.0]], dtype=backend.dtype)
-    assert backend.sample(logits, make_columns(1, temperature=0.0)).tokens.item() == 1
-
-
-@pytest.mark.parametrize("top_k", [0, 40])
-def test_draws_are_those_of_the_reference(
-    backend: CpuBackend, reference: ReferenceBackend, top_k: int
-) -> None:
-    logits = (2 * torch.randn(300, 5003)).to(backend.dtype)
-    columns = make_columns(300, temperature=0.9, top_k=top_k, min_p=0.001)
-    tokens = backend.sample(logits, columns).tokens
-    # noise differs in its last bits, which may decide between near-equal sums
-    assert (tokens == reference.sample(logits, columns).tokens).float().mean() > 0.99
-
-
-@pytest.mark.parametrize("top_k", [0, 1, 50, 5000])
-@pytest.mark.parametrize("top_p", [1.0, 0.95, 0.3, 1e-9])
-@pytest.mark.parametrize("min_p", [0.0, 0.02])
-@pytest.mark.parametrize("spread", [0.0, 3.0, 30.0])
-def test_filters_keep_the_tokens_that_the_reference_keeps(
-    top_k: int, top_p: float, min_p: float, spread: float
-) -> None:
-    kernels = load_kernels(torch.float32)
-    if kernels is None:
-        pytest.skip("no C compiler here")
-    # rounded to bfloat16 for ties
-    scaled = (spread * torch.randn(2, 5000)).bfloat16().float()
-    columns = make_columns(2, top_k=top_k, top_p=top_p, min_p=min_p)
-    expected = sampling.mask_unlikely(scaled, columns).isfinite()
-
-    mask_unlikely(kernels, scaled, columns)
-
-    # equal but for tokens whose mass before them is top_p to the last bits
-    assert (scaled.isfinite() != expected).sum() <= 2
-    assert scaled.isfinite().any(dim=1).all()
-
-
-def test_a_row_draws_the_same_alone_and_in_a_batch(backend: CpuBackend) -> None:
-    logits = torch.randn(5, 50257).to(backend.dtype)
-    columns = make_columns(5, temperature=[1.0, 0.0, 0.7, 1.3, 1.0], top_k=[0, 0, 3, 0, 5])
-    together = backend.sample(logits, columns).tokens
-    for row in range(5):
-        single = backend.sample(logits[row : row + 1], take_row(columns, row)).tokens
-        assert single[0] == together[row]
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_what_flags_make_pointless_is_not_read(backend: CpuBackend, temperature: float) -> None:
-    logits = torch.randn(30, 300).to(backend.dtype)
-    columns = make_columns(30, temperature=temperature)
-    tokens = backend.sample(logits, spoiled(columns)).tokens
-    assert torch.equal(tokens, backend.sample(logits, columns).tokens)
-
-
-def test_masked_tokens_are_never_drawn(backend: CpuBackend) -> None:
-    logits = torch.full((500, 40), -torch.inf, dtype=backend.dtype)
-    logits[:, [3, 17]] = 0.0
-    tokens = backend.sample(logits, make_columns(500, temperature=2.0)).tokens
-    assert set(tokens.tolist()) == {3, 17}
-
-
-@pytest.mark.parametrize("broken", [torch.nan, -torch.nan, torch.inf])
-@pytest.mark.parametrize("at", [slice(0, 1), slice(499, 500), slice(None)])
-@pytest.mark.parametrize("filters", [{"temperature": 0.0}, {}, {"top_p": 0.9}])
-def test_a_row_of_broken_logits_gets_no_token(
-    backend: CpuBackend, broken: float, at: slice, filters: dict[str, float]
-) -> None:
-    logits = torch.randn(3, 500).to(backend.dtype)
-    logits[1, at] = broken
-    columns = make_columns(3, **filters, num_logprobs=1)  # type: ignore[arg-type]
-    for own in (backend, ReferenceBackend(backend.device, backend.dtype)):
-        tokens = own.sample(logits, columns).tokens
-        assert tokens[1] == -1
-        for row in (0, 2):
-            single = own.sample(logits[row : row + 1], take_row(columns, row)).tokens
-            assert single[0] == tokens[row] >= 0
-
-
-@pytest.mark.parametrize("filters", [{"temperature": 0.0}, {}, {"top_p": 0.9}])
-def test_what_is_ruled_out_does_not_break_a_row(
-    backend: CpuBackend, filters: dict[str, float]
-) -> None:
-    logits = torch.full((2, 500), -torch.inf, dtype=backend.dtype)
-    logits[0, 321] = -7.0
-    columns = make_columns(2, **filters)  # type: ignore[arg-type]
-    for own in (backend, ReferenceBackend(backend.device, backend.dtype)):
-        assert own.sample(logits, columns).tokens.tolist() == [321, -1]
