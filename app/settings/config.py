@@ -25,6 +25,7 @@ from engine.config import (
     MemoryPolicy,
     PlacementStrategy,
     PreemptionPolicy,
+    QueuePolicy,
 )
 from engine.errors import ConfigError
 
@@ -186,6 +187,7 @@ class AppConfig(BaseModel):
     )
     memory_policy: MemoryPolicy = engine_option("memory_policy")
     preemption: PreemptionPolicy = engine_option("preemption")
+    queue_policy: QueuePolicy = engine_option("queue_policy")
     watermark: float = engine_option("watermark")
     growth_blocks: float = engine_option("growth_blocks")
     max_overtakes: int = engine_option("max_overtakes")

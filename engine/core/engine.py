@@ -5,7 +5,12 @@ from engine.core.executor import Executor
 from engine.core.memory.block_manager import BlockManager
 from engine.core.scheduler import Scheduler
 from engine.core.scheduling.admission_gate import AdmissionGate
-from engine.core.scheduling.policies import make_block_manager, make_gate, make_preemption
+from engine.core.scheduling.policies import (
+    make_block_manager,
+    make_gate,
+    make_order,
+    make_preemption,
+)
 from engine.core.scheduling.preemption import Preemption
 from engine.types import StepOutput
 
@@ -36,6 +41,7 @@ class Engine:
             block_manager or make_block_manager(config, capacity),
             preemption or make_preemption(config, capacity),
             gate or make_gate(config),
+            make_order(config),
         )
 
     @property
@@ -56,6 +62,8 @@ class Engine:
             WorkerDied: if a rank is gone; every open request is lost.
         """
         scheduler = self.scheduler
+        # before anything is planned of them
+        scheduler.expire(now_s)
         while scheduler.num_in_flight < self._executor.run_ahead:
             plan = scheduler.schedule()
             if plan is None:

@@ -1,4 +1,4 @@
-"""Scheduling at the granularity of one step, first come, first served (paper, section 4.5).
+"""Scheduling at the granularity of one step (paper, section 4.5).
 
 Plans are made ahead of results, so rows and blocks are freed only when the last plan that touches
 them is complete.
@@ -16,6 +16,7 @@ from engine.core.scheduling.grouping import make_group
 from engine.core.scheduling.plan import PlanBuilder, PlannedStep
 from engine.core.scheduling.planner import Planner
 from engine.core.scheduling.preemption import Preemption
+from engine.core.scheduling.queue_order import QueueOrder
 from engine.core.scheduling.queues import Queues
 from engine.core.scheduling.row_allocator import RowAllocator
 from engine.core.scheduling.spoiled import SpoiledBlocks
@@ -50,6 +51,7 @@ class Scheduler:
         block_manager: BlockManager,
         preemption: Preemption,
         gate: AdmissionGate,
+        order: QueueOrder,
     ) -> None:
         self._config = config
         self._capacity = capacity
@@ -58,7 +60,7 @@ class Scheduler:
         self._marks = block_manager.marks
         self._preemption = preemption
         self._groups: dict[int, SequenceGroup] = {}
-        self._queues = Queues()
+        self._queues = Queues(order)
         self._rows = RowAllocator(capacity.num_rows)
         self._deferred_release = DeferredRelease(block_manager, self._rows)
         self._planner = Planner(
@@ -144,6 +146,11 @@ class Scheduler:
             # what is still being computed for it is of no use any more
             self.abort(request_id)
 
+    def expire(self, now_s: float) -> None:
+        """End the requests that have waited for longer than their terms allow."""
+        for group in self._queues.expired(now_s):
+            self._apply(group, self._decoding.end(group, FinishReason.EXPIRED))
+
     def schedule(self) -> StepPlan | None:
         """Plan the next step; None if there is nothing to compute before the next result."""
         if self._in_flight and self._planner.should_wait():
@@ -173,6 +180,7 @@ class Scheduler:
         self._output.begin(result)
         self._prefixes.expire(now_s)
         receive_results(done.sampled)
+        self._queues.sampled(done.sampled)
         if result.spoiled_slots:
             self._recompute_spoiled(done, result)
         self._report_prompt_logprobs(done, result)
@@ -258,8 +266,10 @@ class Scheduler:
             num_running=len(queues.running),
             num_waiting=len(queues.waiting),
             num_swapped=len(queues.swapped),
-            oldest_waiting_s=_age_s(queues.waiting, now_s),
-            oldest_swapped_s=_age_s(queues.swapped, now_s),
+            oldest_waiting_s=_age_s(queues.waiting.oldest_arrival_s, now_s),
+            oldest_swapped_s=_age_s(
+                queues.swapped[0].request.arrival_s if queues.swapped else None, now_s
+            ),
             num_recomputed=self._num_recomputed,
             num_swapped_out=self._num_swapped_out,
             num_cached_tokens=self._num_cached_tokens,
@@ -274,5 +284,5 @@ class Scheduler:
         return self._output.build(result.step, stats, pinned, marks)
 
 
-def _age_s(queue: deque[SequenceGroup], now_s: float) -> float:
-    return now_s - queue[0].request.arrival_s if queue else 0.0
+def _age_s(arrival_s: float | None, now_s: float) -> float:
+    return 0.0 if arrival_s is None else now_s - arrival_s

@@ -53,6 +53,7 @@ class SequenceGroup:
         is_cache_reported: whether that has been reported.
         num_unreported_preemptions: times that it was preempted since its last output.
         deferred_aborts: choices that end in place of their next token.
+        place: number of its first entrance into the batch; -1 before.
     """
 
     request: Request
@@ -70,6 +71,7 @@ class SequenceGroup:
     is_cache_reported: bool = False
     num_unreported_preemptions: int = 0
     deferred_aborts: set[int] = field(default_factory=set)
+    place: int = -1
 
     @property
     def num_prompt_logprobs(self) -> int:
@@ -81,6 +83,11 @@ class SequenceGroup:
     def is_quarantined(self) -> bool:
         """Whether no other group may run beside it."""
         return self.request.progress is not None and self.request.progress.is_quarantined
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has been in the batch, here or in an engine that is lost."""
+        return self.place >= 0 or self.request.progress is not None
 
     @property
     def live(self) -> list[Sequence]:
@@ -163,11 +170,17 @@ class SequenceGroup:
             for index in range(max(outputs) + 1)
         )
 
-    def start_running(self) -> None:
-        """Enter the batch, for the first time or after a preemption."""
+    def start_running(self, place: int = 0) -> None:
+        """Enter the batch, for the first time or after a preemption.
+
+        Args:
+            place: see `place`; it keeps the one of the first time.
+        """
         assert self.status in (Status.WAITING, Status.SWAPPED)
         assert self.is_settled
         self.status = RUNNING
+        if self.place < 0:
+            self.place = place
 
     def take_rows(self, rows: list[int]) -> None:
         """Take `num_rows` free rows: one for each sequence, the others for pending forks."""

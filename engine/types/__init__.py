@@ -19,6 +19,7 @@ from engine.types.output import (
 from engine.types.progress import Progress, SearchSteps
 from engine.types.request import ALL_CHOICES, PATTERN_MET, Pin, Request, SamplingParams, StopPattern
 from engine.types.step import KEY_WORDS, NONE_ALLOWED, RowAdmission, StepPlan, StepResult
+from engine.types.terms import Terms
 
 __all__ = [
     "ALL_CHOICES",
@@ -47,6 +48,7 @@ __all__ = [
     "StepResult",
     "StepStats",
     "StopPattern",
+    "Terms",
     "float32",
     "int32",
     "int64",

@@ -19,7 +19,8 @@ class FinishReason(IntEnum):
 
     PATTERN: by a `StopPattern`. ERROR: its logits were no numbers. RULED_OUT: the rules of the
     request left no token to choose. LOST: the engine's processes died while the request waited; it
-    can be sent again. CRASHED: they died while the request was in the batch.
+    can be sent again. CRASHED: they died while the request was in the batch. EXPIRED: it has waited
+    for longer than its terms allow, and nothing of it was computed.
     """
 
     NONE = 0
@@ -31,6 +32,7 @@ class FinishReason(IntEnum):
     RULED_OUT = 6
     LOST = 7
     CRASHED = 8
+    EXPIRED = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -145,9 +145,11 @@ class Planner:
             return first
         # as in the paper, no new request enters while others are swapped out, but the gate may
         # allow for some that are small enough
-        if first.status is not Status.SWAPPED or not waiting or not self._gate.may_overtake(first):
+        later = waiting.first
+        if first.status is not Status.SWAPPED or later is None:
             return None
-        return waiting[0] if self._can_enter(waiting[0]) else None
+        may_enter = self._gate.may_overtake(first) and self._can_enter(later)
+        return later if may_enter else None
 
     def _can_enter(self, group: SequenceGroup) -> bool:
         # a preempted group waits until its last plan is complete, so that all its tokens are known

@@ -3,7 +3,7 @@
 from engine.config import SchedulerConfig
 from engine.core.scheduling.grouping import make_group
 from engine.core.sequence_group import SequenceGroup
-from engine.types import Capacity, Progress, Request, SamplingParams, int32
+from engine.types import Capacity, Progress, Request, SamplingParams, Terms, int32
 
 CONFIG = SchedulerConfig(max_num_batched_tokens=64, max_model_len=1000, prompt_share=1.0)
 CAPACITY = Capacity(num_blocks=1000, block_size=4, num_rows=32)
@@ -17,6 +17,7 @@ def group_of(
     sampling: SamplingParams | None = None,
     progress: Progress | None = None,
     arrival_s: float = 0.0,
+    terms: Terms = Terms(),
 ) -> SequenceGroup:
     """A group with one sequence for each of `outputs`; one without output if there are none."""
     max_tokens = 1 + max(map(len, outputs), default=0)
@@ -28,6 +29,7 @@ def group_of(
         salt=salt,
         progress=progress,
         arrival_s=arrival_s,
+        terms=terms,
     )
     group = make_group(request, first_id, CONFIG, CAPACITY)
     group.reserved_rows += range(1, group.num_sequences)
