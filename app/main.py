@@ -17,7 +17,7 @@ from app.generation.pinned_prefixes import encode_prefixes
 from app.http.routes import build_app
 from app.models.model_store import commit_of, resolve
 from app.preflight import check
-from app.protocol.api_settings import ApiSettings
+from app.protocol.api_settings import ApiSettings, Deadlines
 from app.recorder.flight_recorder import RecorderOptions
 from app.serve.deployments import (
     EngineDeployment,
@@ -147,6 +147,8 @@ def api_settings(config: AppConfig, engine: EngineConfig) -> ApiSettings:
         max_answer_items=config.limits.max_answer_items,
         max_held_bytes=int(config.limits.max_held_mib * (1 << 20)),
         max_client_held_bytes=int(config.limits.max_client_held_mib * (1 << 20)),
+        deadlines=Deadlines(**config.deadlines.model_dump()),
+        has_priorities=config.queue_policy == "priority",
         sampling_defaults=read_sampling_defaults(Path(engine.model_path)),
         cors_origins=config.cors_origins,
         api_key_sha256=_read_api_keys(config.api_keys_file),

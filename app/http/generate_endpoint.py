@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
+from app.generation.allowance import Allowance, allowance_of
 from app.generation.generation import ChoiceUpdate, Generation
 from app.generation.prepare import PreparedRequest
 from app.generation.prompt_encoder import PromptEncoder
@@ -26,6 +27,9 @@ from app.protocol.generation_fields import GenerationFields
 from app.text.beam_text import BeamProgress
 from app.text.choice_text import TextDelta, join
 from app.text.offload import MAX_INLINE
+
+# of an answer; as much may wait to be read
+PART_BYTES = 256 << 10
 
 RequestT = TypeVar("RequestT", bound=GenerationFields)
 HeaderList = list[tuple[bytes, bytes]]
@@ -59,7 +63,10 @@ class GenerateEndpoint(Generic[RequestT]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        with self._held.account(scope["state"]["key_sha256"]) as account:
+        key = scope["state"]["key_sha256"]
+        # a body that is sure to be refused is not read
+        self._client.check_room(key)
+        with self._held.account(key) as account:
             asked = self._answer(await self._read(scope, receive, account), account, send)
             await until_disconnect(receive, asked)
 
@@ -79,17 +86,19 @@ class GenerateEndpoint(Generic[RequestT]):
             request=with_defaults(request, self._settings.sampling_defaults),
             request_id=request_id,
             salt=tenant_salt(state["key_sha256"], request.cache_salt),
+            allowance=allowance_of(request, self._settings, state["key_sha256"]),
             headers=headers,
         )
 
     async def _answer(self, asked: "_Asked[RequestT]", account: Account, send: Send) -> None:
         salt, headers, is_stream = asked.salt, asked.headers, asked.request.stream
+        allowance = asked.allowance
         prepared, writer = await self._prepared(asked)
         # from here on there are token ids: the texts of the request are let go of
         del asked
         account.close()
         generation = await Generation.start(
-            self._client, prepared, self._encoder.vocabulary, salt, self._offload
+            self._client, prepared, self._encoder.vocabulary, salt, self._offload, allowance
         )
         try:
             if is_stream:
@@ -146,7 +155,11 @@ class GenerateEndpoint(Generic[RequestT]):
         length = (b"content-length", str(len(body)).encode())
         headers = [(b"content-type", b"application/json"), length, *headers]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        # in parts, so that a slow client that goes on reading is told from one that does not
+        for start in range(0, len(body), PART_BYTES):
+            end = start + PART_BYTES
+            part, is_more = body[start:end], end < len(body)
+            await send({"type": "http.response.body", "body": part, "more_body": is_more})
         self._trimmer.passed(len(body))
 
     async def _frames(
@@ -171,6 +184,7 @@ class _Asked(Generic[RequestT]):
     request: RequestT
     request_id: str
     salt: bytes
+    allowance: Allowance
     headers: HeaderList
 
 

@@ -42,6 +42,7 @@ def build_app(client: EngineClient, tokenizer: Tokenizer, settings: ApiSettings)
                 RequestMiddleware,
                 api_key_sha256=settings.api_key_sha256,
                 cors_origins=settings.cors_origins,
+                write_s=settings.deadlines.write_s,
             ),
             Middleware(ReadinessMiddleware, client=client),
         ],

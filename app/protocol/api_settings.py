@@ -5,12 +5,50 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from app.limits import (
+    FIRST_TOKEN_S,
+    GAP_S,
     MAX_ANSWER_ITEMS,
     MAX_BODY_BYTES,
     MAX_BODY_VALUES,
     MAX_CLIENT_HELD_BYTES,
     MAX_HELD_BYTES,
+    QUEUE_S,
+    UPLOAD_S,
+    WHOLE_S,
+    WRITE_S,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadlines:
+    """Seconds that the parts of a request may take; see the options `deadlines`."""
+
+    queue_s: float = QUEUE_S
+    upload_s: float = UPLOAD_S
+    first_token_s: float = FIRST_TOKEN_S
+    gap_s: float = GAP_S
+    whole_s: float = WHOLE_S
+    write_s: float = WRITE_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyLimits:
+    """What the requests of one API key may take together.
+
+    Attributes:
+        weight: of the key, for the queue policy `fair`.
+        queue_share: share of an engine replica's queue.
+        max_concurrent: requests at once in one ingress replica; None for as many as come.
+        tokens_per_minute: of prompts and outputs, in one ingress replica; None for as many as come.
+    """
+
+    weight: float = 1.0
+    queue_share: float = 1.0
+    max_concurrent: int | None = None
+    tokens_per_minute: int | None = None
+
+
+_NO_LIMITS = KeyLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +66,15 @@ class ApiSettings:
         system_fingerprint: names the build and the weights; a change may change outputs.
         max_body_bytes, max_body_values, max_answer_items: see `app.limits`.
         max_held_bytes, max_client_held_bytes: see there, too.
+        deadlines: of every request.
+        has_priorities: whether requests may have a priority.
         keep_alive_s: seconds after which a stream that has nothing to send yet sends a keep-alive
             comment; its status is 200 from then on.
         sampling_defaults: field of a request -> its value where the request names none, instead of
             that of the schema.
         cors_origins: origins whose pages a browser lets call the API; `*` for all.
         api_key_sha256: digests of the accepted keys; empty accepts every caller.
+        key_limits: by the digest of a key.
     """
 
     model_id: str
@@ -48,7 +89,14 @@ class ApiSettings:
     max_answer_items: int = MAX_ANSWER_ITEMS
     max_held_bytes: int = MAX_HELD_BYTES
     max_client_held_bytes: int = MAX_CLIENT_HELD_BYTES
+    deadlines: Deadlines = Deadlines()
+    has_priorities: bool = False
     keep_alive_s: float = 15.0
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)
     cors_origins: tuple[str, ...] = ()
     api_key_sha256: tuple[bytes, ...] = ()
+    key_limits: Mapping[bytes, KeyLimits] = field(default_factory=dict)
+
+    def limits_of(self, key_sha256: bytes) -> KeyLimits:
+        """The limits of a key; of callers without one there are none."""
+        return self.key_limits.get(key_sha256, _NO_LIMITS)

@@ -25,7 +25,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "truncation_side": (),
     "response_format": ({"type": "text"},),
     "structured_outputs": (),
-    "priority": (0,),
     "prefix_id": (),
     "include_metrics": (False,),
     "watermarking": (False,),
@@ -80,6 +79,9 @@ class GenerationFields(SamplingFields):
     cache_salt: str | None = Field(None, min_length=1, max_length=128)
     request_id: str | None = Field(None, pattern=r"^[A-Za-z0-9._-]{1,128}$")
     session_id: str | None = Field(None, min_length=1, max_length=MAX_SESSION_ID_LEN)
+    priority: int = Field(0, ge=-(1 << 63), lt=1 << 63)
+    timeout_s: float | None = Field(None, gt=0)
+    queue_timeout_s: float | None = Field(None, gt=0)
 
     # accepted without effect, see `ignored`
     user: str | None = None

@@ -17,7 +17,7 @@ from app.recorder.trace_file import TraceFile
 from engine.errors import RequestError, ServeError
 from engine.runtime.messages import PrefixInfo
 from engine.runtime.protocol import Delta, EngineClient, TokenStream
-from engine.types import FinishReason, IntColumn, Pin, SamplingParams
+from engine.types import ORDINARY_TERMS, FinishReason, IntColumn, Pin, SamplingParams, Terms
 
 # tokens of a hashed block: the usual block size of the pool, so that a simulation can try
 # other sizes
@@ -34,6 +34,7 @@ _REASONS = {
     FinishReason.RULED_OUT: "error",
     FinishReason.LOST: "error",
     FinishReason.CRASHED: "error",
+    FinishReason.EXPIRED: "error",
 }
 
 
@@ -66,6 +67,10 @@ class FlightRecorder:
         self._hash_key = options.hash_key
         self._file = TraceFile(options.folder, options.max_bytes)
 
+    def check_room(self, account: bytes) -> None:
+        """See `EngineClient.check_room`."""
+        self._client.check_room(account)
+
     async def submit(
         self,
         prompt: IntColumn,
@@ -73,11 +78,14 @@ class FlightRecorder:
         *,
         salt: bytes = b"",
         session: bytes = b"",
+        terms: Terms = ORDINARY_TERMS,
     ) -> TokenStream:
         """See `EngineClient.submit`."""
         request = RecordedRequest(prompt=prompt, salt=salt, sampling=sampling)
         try:
-            stream = await self._client.submit(prompt, sampling, salt=salt, session=session)
+            stream = await self._client.submit(
+                prompt, sampling, salt=salt, session=session, terms=terms
+            )
         except BaseException as error:
             request.fail(_name_of(error))
             self.record(request)

@@ -3,7 +3,7 @@
 from engine.errors import EngineUnavailable
 from engine.runtime.messages import PrefixInfo
 from engine.runtime.protocol import EngineClient, TokenStream
-from engine.types import FinishReason, IntColumn, Pin, SamplingParams
+from engine.types import ORDINARY_TERMS, FinishReason, IntColumn, Pin, SamplingParams, Terms
 
 # that another server, or this one started anew, is likely to need
 RETRY_S = 10.0
@@ -20,6 +20,10 @@ class DrainableClient:
         """Refuse what comes from now on, and be ready no more."""
         self._is_draining = True
 
+    def check_room(self, account: bytes) -> None:
+        """See `EngineClient.check_room`."""
+        self._client.check_room(account)
+
     async def submit(
         self,
         prompt: IntColumn,
@@ -27,6 +31,7 @@ class DrainableClient:
         *,
         salt: bytes = b"",
         session: bytes = b"",
+        terms: Terms = ORDINARY_TERMS,
     ) -> TokenStream:
         """See `EngineClient.submit`.
 
@@ -34,7 +39,7 @@ class DrainableClient:
             EngineUnavailable: if the server is about to stop.
         """
         self._check()
-        return await self._client.submit(prompt, sampling, salt=salt, session=session)
+        return await self._client.submit(prompt, sampling, salt=salt, session=session, terms=terms)
 
     async def pin_prefix(self, prompt: IntColumn, pin: Pin, *, salt: bytes = b"") -> FinishReason:
         """See `EngineClient.pin_prefix`.

@@ -77,6 +77,43 @@ class Limits(BaseModel):
     )
 
 
+def _deadline(doc: str, default: float) -> Any:
+    return option(doc, default=default, gt=0, le=86_400, allow_inf_nan=False)
+
+
+class DeadlineOptions(BaseModel):
+    """How long the parts of one HTTP request may take; clients may ask for less."""
+
+    model_config = _STRICT
+
+    queue_s: float = _deadline(
+        "longest time that a request may wait for a place in the batch; one that would probably "
+        "wait for longer is refused at once, and one that has is ended before anything of it is "
+        "computed, both with 429 and `Retry-After`",
+        limits.QUEUE_S,
+    )
+    upload_s: float = _deadline(
+        "longest time that the body of a request may take to come; then the answer is 408",
+        limits.UPLOAD_S,
+    )
+    first_token_s: float = _deadline(
+        "longest time until the first output of a request that was accepted; then the answer is "
+        "504. Beam searches and scores of prompts, which come at once, have `whole_s`",
+        limits.FIRST_TOKEN_S,
+    )
+    gap_s: float = _deadline(
+        "longest time between two outputs; above `resume_timeout_s`, so that an answer survives "
+        "the loss of its engine",
+        limits.GAP_S,
+    )
+    whole_s: float = _deadline("longest time of a whole answer", limits.WHOLE_S)
+    write_s: float = _deadline(
+        "longest time that a client may take to read on while a part of its answer waits to be "
+        "sent; then the answer is cut",
+        limits.WRITE_S,
+    )
+
+
 class FlightRecorderOption(BaseModel):
     """Traces of what was asked and what became of it, without texts and tokens."""
 
@@ -219,6 +256,9 @@ class AppConfig(BaseModel):
         "max_model_len", default=None, shown="the model's, as far as the KV cache holds it"
     )
     max_num_waiting: int = engine_option("max_num_waiting")
+    max_waiting_tokens: int | None = engine_option(
+        "max_waiting_tokens", default=None, shown="twice as many as the KV cache holds"
+    )
     resume_timeout_s: float = engine_option("resume_timeout_s")
     max_resumes: int = engine_option("max_resumes")
     stream_interval_ms: float | None = option(
@@ -277,6 +317,7 @@ class AppConfig(BaseModel):
     )
     flight_recorder: FlightRecorderOption = FlightRecorderOption()
     limits: Limits = Limits()
+    deadlines: DeadlineOptions = DeadlineOptions()
 
     @property
     def model_id(self) -> str:
@@ -292,7 +333,11 @@ class AppConfig(BaseModel):
 
 
 # options that are groups of options
-NESTED: Mapping[str, type[BaseModel]] = {"limits": Limits, "flight_recorder": FlightRecorderOption}
+NESTED: Mapping[str, type[BaseModel]] = {
+    "limits": Limits,
+    "deadlines": DeadlineOptions,
+    "flight_recorder": FlightRecorderOption,
+}
 
 
 def parse_config(args: dict[str, Any]) -> AppConfig:

@@ -72,7 +72,13 @@ class TextDelta:
 
 _NOTHING_NEW = TextDelta(text="")
 _GIVEN_UP = frozenset(
-    (FinishReason.ABORT, FinishReason.ERROR, FinishReason.LOST, FinishReason.CRASHED)
+    (
+        FinishReason.ABORT,
+        FinishReason.ERROR,
+        FinishReason.LOST,
+        FinishReason.CRASHED,
+        FinishReason.EXPIRED,
+    )
 )
 
 

@@ -9,11 +9,13 @@ from typing import Protocol
 
 from engine.runtime.messages import PrefixInfo
 from engine.types import (
+    ORDINARY_TERMS,
     FinishReason,
     FloatColumn,
     IntColumn,
     Pin,
     SamplingParams,
+    Terms,
     float32,
     int32,
 )
@@ -91,6 +93,17 @@ class TokenStream(Protocol):
 class EngineClient(Protocol):
     """How the app reaches the engine replicas."""
 
+    def check_room(self, account: bytes) -> None:
+        """Return unless it is known that no replica has room for a request of an account.
+
+        Args:
+            account: see `Terms`.
+
+        Raises:
+            Overloaded: without having asked anybody.
+        """
+        ...
+
     async def submit(
         self,
         prompt: IntColumn,
@@ -98,17 +111,18 @@ class EngineClient(Protocol):
         *,
         salt: bytes = b"",
         session: bytes = b"",
+        terms: Terms = ORDINARY_TERMS,
     ) -> TokenStream:
         """Send a request to an engine replica and wait until it is accepted or refused.
 
         Args:
             prompt: int32 token ids.
-            salt, session: see `Request`.
+            salt, session, terms: see `Request`.
 
         Raises:
             InvalidRequest: if it asks for more sequences than fit the batch.
             PromptTooLong: if it can never fit.
-            Overloaded: if the queue is full.
+            Overloaded: if the queue is full, or the request would wait for too long.
             EngineError: if no engine replica can be reached.
         """
         ...

@@ -19,7 +19,7 @@ from engine.types.output import (
 from engine.types.progress import Progress, SearchSteps
 from engine.types.request import ALL_CHOICES, PATTERN_MET, Pin, Request, SamplingParams, StopPattern
 from engine.types.step import KEY_WORDS, NONE_ALLOWED, RowAdmission, StepPlan, StepResult
-from engine.types.terms import Terms
+from engine.types.terms import ORDINARY_TERMS, Terms
 
 __all__ = [
     "ALL_CHOICES",
@@ -28,6 +28,7 @@ __all__ = [
     "ENDED_BY_TOKEN",
     "KEY_WORDS",
     "NONE_ALLOWED",
+    "ORDINARY_TERMS",
     "PATTERN_MET",
     "PROMPT_CHOICE",
     "Capacity",

@@ -98,7 +98,8 @@ class StepOutput:
         pinned: all pinned prefixes, where that has changed since the last output.
         prefix_marks: summary of the prefix cache, where that has changed since it was last
             reported; see `engine.core.memory.prefix_marks`.
-        refusals: request ids that were refused after all, and why; their choices end by ERROR.
+        refusals: request ids that were refused after all, and why; their choices end by ERROR or
+            EXPIRED.
         beam_requests: int64, one item per beam of the searches that report them, all beams of one
             step of a search together.
         beam_indices, beam_parents, beam_tokens: int32; the beam with an index, or `ENDED_BY_TOKEN`

@@ -5,7 +5,7 @@ from typing import Literal
 
 from engine.types.columns import IntColumn
 from engine.types.progress import Progress
-from engine.types.terms import Terms
+from engine.types.terms import ORDINARY_TERMS, Terms
 
 # what an abort of the whole request has in the place of a choice
 ALL_CHOICES = -2
@@ -151,4 +151,4 @@ class Request:
     session: bytes = b""
     pin: Pin | None = None
     progress: Progress | None = None
-    terms: Terms = Terms()
+    terms: Terms = ORDINARY_TERMS

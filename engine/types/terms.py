@@ -21,3 +21,7 @@ class Terms:
     queue_share: float = 1.0
     priority: int = 0
     max_wait_s: float = math.inf
+
+
+# those of who pays for nothing and waits for as long as it takes
+ORDINARY_TERMS = Terms()

@@ -12,12 +12,14 @@ from engine.runtime.outputs import deltas
 from engine.runtime.protocol import Delta
 from engine.types import (
     ALL_CHOICES,
+    ORDINARY_TERMS,
     FinishReason,
     IntColumn,
     Pin,
     PinnedPrefix,
     Request,
     SamplingParams,
+    Terms,
 )
 from engine.worker.worker import load_worker
 
@@ -31,6 +33,9 @@ class InlineEngineClient:
         self._request_ids = itertools.count()
         self._pinned: tuple[PinnedPrefix, ...] = ()
 
+    def check_room(self, account: bytes) -> None:
+        pass
+
     async def submit(
         self,
         prompt: IntColumn,
@@ -38,6 +43,7 @@ class InlineEngineClient:
         *,
         salt: bytes = b"",
         session: bytes = b"",
+        terms: Terms = ORDINARY_TERMS,
     ) -> "InlineStream":
         request_id = next(self._request_ids)
         self._engine.scheduler.add(

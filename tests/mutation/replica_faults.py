@@ -1,6 +1,5 @@
 """Faults of what runs beside the scheduler in an engine replica: mailboxes and the rest."""
 
-from engine.runtime.replica.admission import Admission
 from engine.runtime.replica.async_channel import AsyncChannel
 from engine.runtime.replica.client_processes import _runs_here
 from engine.runtime.replica.client_session import ClientSession
@@ -147,20 +146,6 @@ MAILBOX_FAULTS = [
 ]
 
 OTHER_REPLICA_FAULTS = [
-    Fault(
-        what="one request more than allowed may wait",
-        function=Admission.check,
-        old="if num_waiting >= limit:",
-        new="if num_waiting > limit:",
-        noticed_by="test_a_full_queue_names_the_time_until_it_has_room",
-    ),
-    Fault(
-        what="the time of a retry is too short by one request",
-        function=Admission.check,
-        old="num_waiting - limit + 1",
-        new="num_waiting - limit",
-        noticed_by="test_a_full_queue_names_the_time_until_it_has_room",
-    ),
     Fault(
         what="a request stays open after its last choice",
         function=OpenChoices.close,

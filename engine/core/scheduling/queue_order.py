@@ -132,7 +132,9 @@ class FairOrder(QueueOrder):
 class Waiting(Collection[SequenceGroup]):
     """The groups that wait: first those that have begun, in their places, then new ones."""
 
-    def __init__(self, new: QueueOrder, place: Callable[[SequenceGroup], tuple[float, int]]) -> None:
+    def __init__(
+        self, new: QueueOrder, place: Callable[[SequenceGroup], tuple[float, int]]
+    ) -> None:
         """Args: place: orders groups that have begun."""
         self.new = new
         self._place = place

@@ -21,8 +21,17 @@ from engine.runtime.client.open_requests import OpenRequests
 from engine.runtime.client.prefix_list import merge_prefixes
 from engine.runtime.client.retries import Retries
 from engine.runtime.client.token_stream import RemoteTokenStream
+from engine.runtime.flow.submission_gate import SubmissionGate
 from engine.runtime.messages import PREFIXES, PrefixInfo
-from engine.types import FinishReason, IntColumn, Pin, Request, SamplingParams
+from engine.types import (
+    ORDINARY_TERMS,
+    FinishReason,
+    IntColumn,
+    Pin,
+    Request,
+    SamplingParams,
+    Terms,
+)
 
 RENEW_PERIOD_S = 1.5
 READY_TIMEOUT_S = 5.0
@@ -58,15 +67,21 @@ class RemoteEngineClient:
         # random, so that neither two ingresses nor two requests share an id
         self._client = secrets.randbits(63)
         self._request_ids = count(secrets.randbits(62))
+        self._gate = SubmissionGate()
         self._requests = OpenRequests(
             handle,
             client=self._client,
             request_ids=self._request_ids,
             spawn=self._spawn,
             on_placed=self._ensure_followed,
+            gate=self._gate,
         )
         self._followed: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
+
+    def check_room(self, account: bytes) -> None:
+        """See `EngineClient.check_room`."""
+        self._gate.check(account)
 
     async def submit(
         self,
@@ -75,11 +90,17 @@ class RemoteEngineClient:
         *,
         salt: bytes = b"",
         session: bytes = b"",
+        terms: Terms = ORDINARY_TERMS,
     ) -> RemoteTokenStream:
         """See `EngineClient.submit`."""
         request_id, now_s = next(self._request_ids), asyncio.get_running_loop().time()
         request = Request(
-            request_id=request_id, prompt=prompt, sampling=sampling, salt=salt, session=session
+            request_id=request_id,
+            prompt=prompt,
+            sampling=sampling,
+            salt=salt,
+            session=session,
+            terms=terms,
         )
         stream = RemoteTokenStream(
             request_id,
@@ -88,7 +109,8 @@ class RemoteEngineClient:
             journal=Journal(request, now_s),
             retries=Retries(self._resume, request_id, now_s),
         )
-        await self._requests.place(stream)
+        async with self._gate.passing(terms):
+            await self._requests.place(stream)
         return stream
 
     async def pin_prefix(self, prompt: IntColumn, pin: Pin, *, salt: bytes = b"") -> FinishReason:

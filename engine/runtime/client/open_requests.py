@@ -20,6 +20,7 @@ from typing import Any
 from engine.errors import EngineError, ServeError
 from engine.runtime.client.engine_handle import EngineHandle
 from engine.runtime.client.token_stream import RemoteTokenStream
+from engine.runtime.flow.submission_gate import SubmissionGate
 from engine.runtime.messages import REQUESTS, VERDICTS, Verdict, decode_batch, error_of
 from engine.runtime.outputs import deltas
 from engine.types import ALL_CHOICES, FinishReason, Request, StepOutput
@@ -40,6 +41,7 @@ class OpenRequests:
         request_ids: "count[int]",
         spawn: Callable[[Coroutine[Any, Any, Any]], "asyncio.Task[Any]"],
         on_placed: Callable[[str], None],
+        gate: SubmissionGate,
     ) -> None:
         """Start without any.
 
@@ -48,12 +50,14 @@ class OpenRequests:
             request_ids: ids that no other request has.
             spawn: runs a task that no request owns.
             on_placed: called with the replica that has accepted a request.
+            gate: hears every verdict.
         """
         self._handle = handle
         self._client = client
         self._request_ids = request_ids
         self._spawn = spawn
         self._on_placed = on_placed
+        self._gate = gate
         # by the id of the latest submission, until the replica has reported the end, also of those
         # that were aborted
         self._streams: dict[int, RemoteTokenStream] = {}
@@ -135,6 +139,7 @@ class OpenRequests:
             # (`deliver`), or at the end of the lease if this client has no stream there
             self._streams.pop(request_id, None)
             raise
+        self._gate.hear(request.terms.account, verdict)
         stream.replica = verdict.replica
         if verdict.refusal is not None:
             self._streams.pop(request_id, None)

@@ -12,7 +12,7 @@ from ray.serve.exceptions import RequestCancelledError
 
 from engine.errors import EngineError, Overloaded, PromptTooLong
 from engine.runtime.protocol import TokenStream
-from engine.types import IntColumn, SamplingParams
+from engine.types import ORDINARY_TERMS, IntColumn, SamplingParams, Terms
 from tests.app.api.answers import BODIES
 from tests.app.api.server import (
     CHAT,
@@ -199,6 +199,7 @@ class RefusingLater(FakeEngineClient):
         *,
         salt: bytes = b"",
         session: bytes = b"",
+        terms: Terms = ORDINARY_TERMS,
     ) -> TokenStream:
         if len(self.prompts) == 2:
             raise Overloaded("the queue is full", retry_after_s=1)

@@ -12,7 +12,7 @@ from app.text.choice_text import TextDelta, join
 from app.text.offload import Offload
 from engine.errors import EngineError, Overloaded, PromptTooLong
 from engine.runtime.protocol import TokenStream
-from engine.types import IntColumn, SamplingParams
+from engine.types import ORDINARY_TERMS, IntColumn, SamplingParams, Terms
 from tests.app.api.server import encode
 from tests.app.generation.prepared import chat, completion
 from tests.app.text.tokenizers import chatml_tokenizer
@@ -138,6 +138,7 @@ class RefusingThird(FakeEngineClient):
         *,
         salt: bytes = b"",
         session: bytes = b"",
+        terms: Terms = ORDINARY_TERMS,
     ) -> TokenStream:
         if len(self.prompts) == 2:
             raise Overloaded("the queue is full", retry_after_s=1)

@@ -26,12 +26,14 @@ CONVERTED = {
 # options whose default is computed or that have the value `auto`
 FILLED_IN = {
     "device", "dtype", "num_blocks", "max_num_seqs", "max_num_batched_tokens", "max_model_len",
+    "max_waiting_tokens",
 }  # fmt: skip
 # same name, but the option names a model or holds texts
 OTHER_KIND = {"model", "pinned_prefixes"}
 ONLY_APPLICATION = {
     "revision", "served_model_name", "stream_interval_ms", "cache_folder", "unknown_parameters",
-    "api_keys_file", "cors_origins", "flight_recorder", "limits", "drain_s", "start_wait_s",
+    "api_keys_file", "cors_origins", "flight_recorder", "limits", "deadlines",
+    "drain_s", "start_wait_s",
 }  # fmt: skip
 # what a user cannot set
 ONLY_ENGINE = {"model_path", "scheduler", "eos_token_ids", "clips_context", "run_ahead", "graphs"}

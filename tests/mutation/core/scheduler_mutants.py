@@ -80,9 +80,9 @@ ORDER_MUTANTS = [
     mutant(
         "an account saves up while nothing of it is queued",
         FairOrder,
-        FairOrder.add,
-        "max(self._served.get(account, 0.0), self._last_served)",
-        "self._served.get(account, 0.0)",
+        FairOrder.entered,
+        "self._last_served = max(self._last_served, self._served[terms.account])",
+        "pass",
     ),
     mutant(
         "weights of accounts are ignored",

@@ -9,6 +9,7 @@ from engine.core.scheduler import Scheduler
 from engine.core.scheduling.policies import make_gate, make_order
 from engine.core.scheduling.preemption import FixedPreemption
 from engine.types import (
+    ORDINARY_TERMS,
     Capacity,
     FinishReason,
     Request,
@@ -60,15 +61,11 @@ class SchedulerDriver:
         prompt_len: int,
         max_tokens: int = 10,
         *,
-        stop_token_ids: tuple[int, ...] = (),
-        ignore_eos: bool = False,
-        n: int = 1,
-        terms: Terms = Terms(),
+        terms: Terms = ORDINARY_TERMS,
+        **options: Any,
     ) -> None:
-        """Queue a request whose prompt is 100, 101, ..."""
-        sampling = SamplingParams(
-            max_tokens=max_tokens, stop_token_ids=stop_token_ids, ignore_eos=ignore_eos, n=n
-        )
+        """Queue a request whose prompt is 100, 101, ...; options are those of its sampling."""
+        sampling = SamplingParams(max_tokens=max_tokens, **options)
         prompt = int32(list(range(100, 100 + prompt_len)))
         self.scheduler.add(
             Request(request_id=request_id, prompt=prompt, sampling=sampling, terms=terms)

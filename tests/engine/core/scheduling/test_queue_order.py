@@ -134,7 +134,7 @@ def run_to_the_end(queue_policy: str) -> tuple[int, int]:
     while driver.scheduler.has_work:
         _, output = driver.step()
         num_steps += 1
-        ended |= {number: num_steps for number in output.request_ids}
+        ended |= dict.fromkeys(output.request_ids, num_steps)
     return num_steps, ended[60]
 
 

@@ -3,11 +3,13 @@ from dataclasses import replace
 import pytest
 
 from engine.runtime.messages import PINS, PREFIXES, Withdrawal
-from engine.types import ALL_CHOICES, FinishReason, PinnedPrefix, Request, int32, int64
+from engine.types import ALL_CHOICES, FinishReason, PinnedPrefix, Request, Terms, int32, int64
 from tests.fakes.engine_handle import STATS
 from tests.fakes.loop_clock import LoopClock
 from tests.fakes.scripted_gang import LIMITS, Replica
+from tests.fakes.scripted_worker import engine_config
 
+MAX_NUM_SEQS = engine_config().max_num_seqs
 NONE, LENGTH, ERROR = FinishReason.NONE, FinishReason.LENGTH, FinishReason.ERROR
 
 
@@ -40,24 +42,63 @@ async def test_an_id_that_is_open_is_refused(replica: Replica) -> None:
     assert replica.submit(2, 7).refusal is None
 
 
-async def test_a_full_queue_is_refused_with_the_time_that_recent_requests_took(
+async def pace(replica: Replica, clock: LoopClock) -> None:
+    """Let 50 requests begin, one in each second, while another one waits; all end at once."""
+    busy = replace(STATS, num_running=MAX_NUM_SEQS, num_waiting=1)
+    await replica.step(stats=busy)
+    for request_id in range(1000, 1050):
+        replica.submit(1, request_id)
+        await clock.advance(1.0)
+        await replica.step((request_id, 5, LENGTH), stats=busy)
+    await replica.step(stats=STATS)
+
+
+async def test_a_full_queue_is_refused_with_the_time_until_what_waits_has_begun(
     clock: LoopClock,
 ) -> None:
-    replica = await Replica.started(max_num_waiting=2)
-    replica.submit(1, 1, n=2)
-    # one request has ended, though two choices have
-    await replica.step((1, 5, LENGTH, 0), (1, 5, LENGTH, 1))
+    replica = await Replica.started(max_num_waiting=5)
     replica.read(1)
-    await clock.advance(4.0)
-    for request_id in (2, 3, 4):
+    await pace(replica, clock)
+    # one of them is in the batch
+    await replica.step(stats=replace(STATS, num_running=1))
+    for request_id in range(6):
         assert replica.submit(1, request_id).refusal is None
-        # one of them is in the batch
-        await replica.step(stats=replace(STATS, num_running=1))
-    assert replica.supervisor.num_waiting == 2
-    refusal = replica.submit(1, 5).refusal
-    assert refusal is not None
-    assert (refusal.code, refusal.retry_after_s) == ("queue_full", 4.0)
+    assert replica.supervisor.num_waiting == 5
+    verdict = replica.submit(1, 6)
+    assert verdict.refusal is not None
+    assert verdict.refusal.code == "queue_full"
+    assert verdict.refusal.retry_after_s == pytest.approx(6.0, rel=0.1)
+    assert verdict.room == 0
     await replica.close()
+
+
+async def test_who_would_wait_too_long_is_refused_and_others_know_the_room(
+    clock: LoopClock,
+) -> None:
+    replica = await Replica.started()
+    replica.read(1)
+    await pace(replica, clock)
+    terms = Terms(account=b"key", max_wait_s=10.0)
+    verdicts = [replica.submit(1, request_id, terms=terms) for request_id in range(12)]
+    assert [verdict.refusal is None for verdict in verdicts] == [True] * 11 + [False]
+    assert 7 <= verdicts[1].room <= 9
+    assert verdicts[9].room == 0
+    # another account has a queue of its own
+    assert replica.submit(1, 20, terms=replace(terms, account=b"other")).refusal is None
+    # and a client that goes away leaves room
+    await clock.advance(LIMITS.lease_s + 1.0)
+    assert replica.supervisor.num_open == 0
+    assert replica.submit(2, 21, terms=terms).refusal is None
+    await replica.close()
+
+
+async def test_a_request_that_has_waited_too_long_is_refused_after_all(replica: Replica) -> None:
+    replica.submit(1, 7)
+    reader = replica.read(1)
+    await replica.step((7, -1, FinishReason.EXPIRED))
+    [(request_id, refusal)] = reader.refusals
+    assert (request_id, refusal.code, refusal.retry_after_s) == (7, "queue_full", 1.0)
+    assert replica.supervisor.num_open == 0
 
 
 async def test_each_client_gets_its_own_rows(replica: Replica) -> None:
