@@ -1,6 +1,5 @@
 """The application of serve_config.yaml: `import_path: app.main:build`."""
 
-import hashlib
 import logging
 import secrets
 import time
@@ -27,11 +26,11 @@ from app.serve.deployments import (
     resources,
 )
 from app.serve.startup import config_errors_without_traceback
+from app.settings.api_keys import read_api_keys
 from app.settings.config import DEFAULT_STREAM_INTERVAL_MS, AppConfig, parse_config
 from app.settings.sampling_defaults import read_sampling_defaults
 from app.text.tokenizer import Tokenizer
 from engine.config import EngineConfig, ResumeConfig
-from engine.errors import ConfigError
 from engine.runtime.protocol import EngineClient
 from engine.runtime.replica.client_session import ClientLimits
 
@@ -135,6 +134,7 @@ def api_settings(config: AppConfig, engine: EngineConfig) -> ApiSettings:
     Raises:
         ConfigError: if the file of API keys, or the model's generation_config.json, cannot be used.
     """
+    keys = read_api_keys(config.api_keys_file)
     return ApiSettings(
         model_id=config.model_id,
         created_s=int(time.time()),
@@ -151,19 +151,6 @@ def api_settings(config: AppConfig, engine: EngineConfig) -> ApiSettings:
         has_priorities=config.queue_policy == "priority",
         sampling_defaults=read_sampling_defaults(Path(engine.model_path)),
         cors_origins=config.cors_origins,
-        api_key_sha256=_read_api_keys(config.api_keys_file),
+        api_key_sha256=tuple(keys),
+        key_limits=keys,
     )
-
-
-def _read_api_keys(path: Path | None) -> tuple[bytes, ...]:
-    """Return the digests of the keys; the keys themselves are not kept."""
-    if path is None:
-        return ()
-    try:
-        lines = path.expanduser().read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"api_keys_file {path} cannot be read: {error}") from error
-    keys = [line.strip() for line in lines if line.strip()]
-    if not keys:
-        raise ConfigError(f"api_keys_file {path} has no key; write one a line, or set it to null")
-    return tuple(hashlib.sha256(key.encode()).digest() for key in keys)

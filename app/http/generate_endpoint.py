@@ -18,6 +18,7 @@ from app.generation.tenancy import tenant_salt
 from app.http import sse
 from app.http.bodies.held_bytes import Account
 from app.http.errors import ClientDisconnected, describe_broken_stream
+from app.http.flow.key_limiter import KeyUse
 from app.http.services import Services
 from app.http.tasks import until_disconnect, with_pulse
 from app.protocol.answer import AnswerWriter
@@ -58,6 +59,7 @@ class GenerateEndpoint(Generic[RequestT]):
         self._offload = services.offload
         self._reader = services.reader
         self._held = services.held
+        self._key_limiter = services.key_limiter
         self._trimmer = services.trimmer
         self._settings = services.settings
 
@@ -66,9 +68,9 @@ class GenerateEndpoint(Generic[RequestT]):
         key = scope["state"]["key_sha256"]
         # a body that is sure to be refused is not read
         self._client.check_room(key)
-        with self._held.account(key) as account:
-            asked = self._answer(await self._read(scope, receive, account), account, send)
-            await until_disconnect(receive, asked)
+        with self._key_limiter.passing(key) as use, self._held.account(key) as account:
+            request = await self._read(scope, receive, account)
+            await until_disconnect(receive, self._answer(request, account, use, send))
 
     async def _read(self, scope: Scope, receive: Receive, account: Account) -> "_Asked[RequestT]":
         request, ignored = await self._reader.read(self._model, scope, receive, account)
@@ -90,7 +92,9 @@ class GenerateEndpoint(Generic[RequestT]):
             headers=headers,
         )
 
-    async def _answer(self, asked: "_Asked[RequestT]", account: Account, send: Send) -> None:
+    async def _answer(
+        self, asked: "_Asked[RequestT]", account: Account, use: KeyUse, send: Send
+    ) -> None:
         salt, headers, is_stream = asked.salt, asked.headers, asked.request.stream
         allowance = asked.allowance
         prepared, writer = await self._prepared(asked)
@@ -106,6 +110,7 @@ class GenerateEndpoint(Generic[RequestT]):
             else:
                 await self._complete(generation, writer, headers, send)
         finally:
+            use.note(generation.total_usage())
             await generation.close()
 
     async def _prepared(self, asked: "_Asked[RequestT]") -> tuple[PreparedRequest, AnswerWriter]:

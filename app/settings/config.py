@@ -306,7 +306,10 @@ class AppConfig(BaseModel):
         default="reject",
     )
     api_keys_file: _FolderOption | None = option(
-        "file with one accepted API key per line", default=None, shown="none: everyone is served"
+        "file with one accepted API key per line, and behind it, if they are to be limited, what "
+        "its requests may take: see [serving a model](serving-a-model.md#api-keys)",
+        default=None,
+        shown="none: everyone is served",
     )
     cors_origins: tuple[_Origin, ...] = option(
         "origins, such as `https://chat.example.com`, whose pages may call the API from a browser; "

@@ -33,7 +33,7 @@ HEALTH: dict[str, Any] = {
     "start_deadline_s": START_DEADLINE_S,
     "start_attempts": 3,
 }
-LIMITS = ClientLimits(lease_s=5.0, idle_s=3.0, max_undelivered_bytes=1 << 20, coalesce_s=0.0)
+LIMITS = ClientLimits(lease_s=5.0, idle_s=3.0, coalesce_s=0.0)
 
 
 class ScriptedGang(Gang):

@@ -17,7 +17,7 @@ from contextlib import suppress
 from itertools import chain, count
 from typing import Any
 
-from engine.errors import EngineError, ServeError
+from engine.errors import EngineError, ReaderTooSlow, ServeError
 from engine.runtime.client.engine_handle import EngineHandle
 from engine.runtime.client.token_stream import RemoteTokenStream
 from engine.runtime.flow.submission_gate import SubmissionGate
@@ -175,11 +175,19 @@ class OpenRequests:
                 found.put_lost(delta)
             else:
                 found.put(delta)
+                if found.is_unread and not found.has_ended:
+                    self._end_unread(found)
                 if found.has_ended and delta.finish_reason is not FinishReason.NONE:
                     del self._streams[request_id]
         for stream, has_crashed in lost.items():
             cause = EngineError("the engine's processes have died")
             self._lose(stream, cause, has_crashed=has_crashed)
+
+    def _end_unread(self, stream: RemoteTokenStream) -> None:
+        """End a request whose reader is too slow; only it is lost."""
+        logger.warning("request_unread request_id=%d", stream.request_id)
+        stream.fail(ReaderTooSlow("the answer is read too slowly; too much of it waited"))
+        self._spawn(self._send_abort(stream))
 
     def lose_all(self, replica: str, streams: list[RemoteTokenStream], cause: EngineError) -> None:
         """Go on elsewhere with those of some streams that a replica was to have and has not ended.

@@ -322,6 +322,7 @@ class Supervisor:
             self._sessions[client] = ClientSession(
                 self._limits,
                 on_lost=partial(self._drop, client),
+                on_full=partial(self._end_unread, client),
                 is_alive=self._is_alive and partial(self._is_alive, client),
             )
         return self._sessions[client]
@@ -341,6 +342,19 @@ class Supervisor:
             self._line.left(request_id)
         if request_ids:
             self.abort(request_ids)
+
+    def _end_unread(self, client: int, request_id: int) -> None:
+        """End a request whose client takes nothing; it goes on with it when it reads that."""
+        session = self._sessions[client]
+        logger.warning("request_unread client=%x request_id=%d", client, request_id)
+        choices = [(request_id, choice) for choice in session.open.of(request_id)]
+        for choice in choices:
+            self._close(*choice)
+        self._meter.forget(request_id)
+        self._line.left(request_id)
+        self.abort((request_id,))
+        ended = failure(choices, self._stats, reason=FinishReason.LOST)
+        session.put(OUTPUTS.encode(ended), (request_id,))
 
     def _close(self, request_id: int, choice: int) -> bool:
         """Note that a choice has ended; True if its request has ended with it."""

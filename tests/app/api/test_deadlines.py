@@ -121,3 +121,13 @@ async def test_a_long_answer_is_sent_in_parts() -> None:
     assert len(sent) > 1
     assert max(map(len, sent)) == PART_BYTES
     assert len(json.loads(b"".join(sent))["choices"]) == 16
+
+
+async def test_what_a_key_has_had_counts_for_its_next_request() -> None:
+    app = make_app(
+        FakeEngineClient([Script([5] * 9 + [2])]), key_limits={b"": KeyLimits(tokens_per_minute=5)}
+    )
+    async with in_process(app) as http:
+        answers = [await http.post(COMPLETIONS, json=completion_body()) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 429]
+    assert answers[1].json()["error"]["code"] == "key_limit"

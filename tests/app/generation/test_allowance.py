@@ -111,7 +111,11 @@ async def test_an_answer_that_is_late_ends(
 
 
 async def test_what_the_reader_takes_is_not_the_time_of_the_engine(clock: LoopClock) -> None:
-    source = Allowance(first_token_s=1.0, gap_s=2.0).clock().limited(updates([0.0, 1.0]), is_silent=False)
+    source = (
+        Allowance(first_token_s=1.0, gap_s=2.0)
+        .clock()
+        .limited(updates([0.0, 1.0]), is_silent=False)
+    )
     assert await anext(source) == 0
     await clock.advance(60.0)
     second = asyncio.create_task(anext(source))  # type: ignore[arg-type]
