@@ -30,6 +30,7 @@ COMMANDS = {
     "neighbours": "send large and odd requests beside good streams, and watch what these notice",
     "swap": "time moves of blocks to the swap space and back, and the steps beside them",
     "startup": "time the start and the end of `serve run`, and weigh its processes",
+    "overload": "send more than a server can do, by two API keys, and see what it promises then",
     "faults": "kill and freeze processes of a server under load, and look at every answer",
 }
 # command -> its module, or an object of one; only the one that is asked for is imported
@@ -54,6 +55,7 @@ MODULES = {
     "neighbours": "load_tests.bench.neighbours.command",
     "swap": "load_tests.bench.in_process.swap",
     "startup": "load_tests.bench.startup.lives",
+    "overload": "load_tests.overload.command",
     "faults": "load_tests.faults.command",
 }
 
