@@ -31,11 +31,11 @@ QUEUE_S = 30.0
 UPLOAD_S = 30.0
 """Seconds that a body may take to come; option `deadlines.upload_s`."""
 
-FIRST_TOKEN_S = 120.0
-"""Seconds until the first output; option `deadlines.first_token_s`."""
+FIRST_TOKEN_S = 180.0
+"""Seconds until the first output, longer than a request waits for an engine."""
 
 GAP_S = 180.0
-"""Seconds between two outputs, longer than an engine takes to come back; `deadlines.gap_s`."""
+"""Seconds between two outputs, longer than an engine takes to come back."""
 
 WHOLE_S = 600.0
 """Seconds of a whole answer; option `deadlines.whole_s`."""

@@ -8,6 +8,7 @@ import asyncio
 import contextvars
 import secrets
 from collections.abc import Coroutine
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -93,23 +94,26 @@ class RemoteEngineClient:
         terms: Terms = ORDINARY_TERMS,
     ) -> RemoteTokenStream:
         """See `EngineClient.submit`."""
-        request_id, now_s = next(self._request_ids), asyncio.get_running_loop().time()
-        request = Request(
-            request_id=request_id,
-            prompt=prompt,
-            sampling=sampling,
-            salt=salt,
-            session=session,
-            terms=terms,
-        )
-        stream = RemoteTokenStream(
-            request_id,
-            sampling.n,
-            self._requests.abort,
-            journal=Journal(request, now_s),
-            retries=Retries(self._resume, request_id, now_s),
-        )
+        loop = asyncio.get_running_loop()
+        start_s = loop.time()
         async with self._gate.passing(terms):
+            request_id, now_s = next(self._request_ids), loop.time()
+            left_s = terms.max_wait_s - (now_s - start_s)
+            request = Request(
+                request_id=request_id,
+                prompt=prompt,
+                sampling=sampling,
+                salt=salt,
+                session=session,
+                terms=replace(terms, max_wait_s=left_s),
+            )
+            stream = RemoteTokenStream(
+                request_id,
+                sampling.n,
+                self._requests.abort,
+                journal=Journal(request, now_s),
+                retries=Retries(self._resume, request_id, now_s),
+            )
             await self._requests.place(stream)
         return stream
 

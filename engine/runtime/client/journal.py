@@ -64,17 +64,9 @@ class Journal:
         self._finish_reasons[choice] = reason
         self._outputs[choice] = int32()
 
-    def new(self, request_id: int, now_s: float) -> Request:
-        """The request as if it came now, but for the time that it has waited already.
-
-        Args:
-            now_s: see `resumed`.
-        """
-        terms = self._request.terms
-        left_s = max(0.0, terms.max_wait_s - (now_s - self._arrival_s))
-        return replace(
-            self._request, request_id=request_id, terms=replace(terms, max_wait_s=left_s)
-        )
+    def new(self, request_id: int) -> Request:
+        """The request as if it came now: what it has waited for a lost engine does not count."""
+        return replace(self._request, request_id=request_id)
 
     def resumed(self, request_id: int, now_s: float, *, is_quarantined: bool) -> Request:
         """The request as another engine can go on with it.

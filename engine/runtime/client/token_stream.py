@@ -154,7 +154,7 @@ class RemoteTokenStream:
         assert self.retries is not None
         # output may come before a verdict that is lost
         if not self.is_resumed and not self._journal.has_begun:
-            return self._journal.new(self.submission_id, now_s)
+            return self._journal.new(self.submission_id)
         return self._journal.resumed(
             self.submission_id, now_s, is_quarantined=self.retries.is_quarantined
         )

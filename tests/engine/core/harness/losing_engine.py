@@ -107,7 +107,7 @@ class LosingEngine:
         return any(self.got[number, choice].reason is NONE for choice in choices)
 
     def prompt_len(self, number: int) -> int:
-        return len(self._journals[number].new(0, 0.0).prompt)
+        return len(self._journals[number].new(0).prompt)
 
     def add(self, prompt: IntColumn, sampling: SamplingParams, salt: bytes = b"") -> None:
         number = len(self._journals)
@@ -117,7 +117,7 @@ class LosingEngine:
         self.num_cached[number] = []
         for choice in (*range(sampling.n), PROMPT_CHOICE, BEAM_CHOICE):
             self.got[number, choice] = Got()
-        self._submit(number, self._journals[number].new(self._new_id(number), 0.0))
+        self._submit(number, self._journals[number].new(self._new_id(number)))
 
     def abort_choice(self, number: int, choice: int) -> None:
         """What the reader does at a stop string, while other choices go on."""

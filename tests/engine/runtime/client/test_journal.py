@@ -53,13 +53,11 @@ def progress_of(kept: Journal) -> Progress:
 def test_a_request_of_which_nothing_has_come_is_as_it_was_but_for_its_id() -> None:
     kept = journal(n=2)
     assert not kept.has_begun
-    new = kept.new(2, 100.0)
+    new = kept.new(2)
     assert (new.request_id, new.prompt, new.salt) == (2, int32([4, 5]), b"tenant")
     assert new.session == b"talk"
     assert new.progress is None
-    # it came at 100.0
-    assert kept.new(2, 103.0).terms == Terms(account=b"key", max_wait_s=7.0)
-    assert kept.new(2, 200.0).terms.max_wait_s == 0.0
+    assert new.terms == Terms(account=b"key", max_wait_s=10.0)
     resumed = kept.resumed(3, 103.0, is_quarantined=True)
     assert (resumed.request_id, resumed.prompt, resumed.salt) == (3, int32([4, 5]), b"tenant")
     assert resumed.session == b"talk"
