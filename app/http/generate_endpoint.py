@@ -160,7 +160,7 @@ class GenerateEndpoint(Generic[RequestT]):
         length = (b"content-length", str(len(body)).encode())
         headers = [(b"content-type", b"application/json"), length, *headers]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        # in parts, so that a slow client that goes on reading is told from one that does not
+        # in parts, since a slow client that goes on reading is not one that has stopped
         for start in range(0, len(body), PART_BYTES):
             end = start + PART_BYTES
             part, is_more = body[start:end], end < len(body)

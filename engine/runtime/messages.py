@@ -62,8 +62,7 @@ class Verdict:
     Attributes:
         replica: tag of the engine replica that gave it.
         refusal: None when the request was accepted.
-        room: further requests like it that the replica would accept now, at least; -1 if it does
-            not say.
+        room: further requests that the replica would accept now, at least; -1 if it does not say.
     """
 
     replica: str

@@ -122,8 +122,8 @@ async def _load(args: argparse.Namespace, questions: list[Question]) -> Overload
     async with aiohttp.ClientSession(connector=connector) as session:
         await closed_loop(session, questions[0], 2, 2.0)
         start_s = time.perf_counter()
-        alone = await closed_loop(session, questions[0], 2 * args.max_num_seqs, args.capacity_s)
-        capacity = _tokens_per_s(alone, start_s)
+        before = await closed_loop(session, questions[0], 2 * args.max_num_seqs, args.capacity_s)
+        capacity = _tokens_per_s(before, start_s)
         rate = args.factor * capacity / args.output_len
         print(f"capacity {capacity:.0f} tokens/s; sending {rate:.1f} requests/s", flush=True)
         loading = asyncio.create_task(open_loop(session, questions, rate, args.duration_s))

@@ -139,7 +139,7 @@ class OpenRequests:
             # (`deliver`), or at the end of the lease if this client has no stream there
             self._streams.pop(request_id, None)
             raise
-        self._gate.hear(request.terms.account, verdict)
+        self._gate.hear(request.terms, verdict)
         stream.replica = verdict.replica
         if verdict.refusal is not None:
             self._streams.pop(request_id, None)

@@ -19,15 +19,22 @@ from engine.types import Terms
 
 # submissions of one account that have no verdict yet
 MAX_ON_THEIR_WAY = 64
+# share of the longest wait of an account: a request that would wait as long stands for others
+PATIENT = 0.9
 # seconds that a verdict is believed
 BELIEVED_S = 0.25
 
 
 @dataclass(slots=True)
 class _Account:
-    """Submissions of one account, and what each replica has said: room, until when, retry after."""
+    """Submissions of one account, and what each replica has said: room, until when, retry after.
+
+    Attributes:
+        patience_s: the longest time that a request of it was ready to wait.
+    """
 
     on_their_way: int = 0
+    patience_s: float = 0.0
     waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
     said: dict[str, tuple[int, float, float]] = field(default_factory=dict)
 
@@ -43,7 +50,7 @@ class _Account:
         return self.num_open - sum(rooms) if rooms else -math.inf
 
     def error(self) -> Overloaded:
-        """What a request is told that is too many."""
+        """The error of a request that is too many."""
         retry_after_s = max(retry_after_s for _, _, retry_after_s in self.said.values())
         return Overloaded(
             "more requests wait than can be served in time; retry later",
@@ -76,6 +83,7 @@ class SubmissionGate:
             Overloaded: if no replica has room for it, or if it waits here for too long.
         """
         account = self._accounts.setdefault(terms.account, _Account())
+        account.patience_s = max(account.patience_s, terms.max_wait_s)
         self.check(terms.account)
         if account.on_their_way < self._max_on_their_way:
             account.on_their_way += 1
@@ -86,10 +94,13 @@ class SubmissionGate:
         finally:
             self._leave(account)
 
-    def hear(self, account: bytes, verdict: Verdict) -> None:
-        """Note what a replica has said; requests that wait here beyond its room are refused."""
-        found = self._accounts.get(account)
-        if found is None or verdict.room < 0:
+    def hear(self, terms: Terms, verdict: Verdict) -> None:
+        """Note what a replica has said; requests that wait here beyond its room are refused.
+
+        What it says of a request that would not wait for as long as others says nothing of these.
+        """
+        found = self._accounts.get(terms.account)
+        if found is None or verdict.room < 0 or terms.max_wait_s < PATIENT * found.patience_s:
             return
         retry_after_s = 0.0 if verdict.refusal is None else verdict.refusal.retry_after_s
         now_s = _now_s()

@@ -18,7 +18,7 @@ from engine.runtime.messages import refusal_of
 from engine.types import ORDINARY_TERMS, FinishReason, Refusal, Request, StepOutput, Terms
 
 # seconds after which an observation counts half
-HALF_LIFE_S = 10.0
+HALF_LIFE_S = 30.0
 # seconds of waiting after which what was measured meanwhile counts more than what was assumed
 TRUST_S = 2.0
 # tokens of output that are assumed before the first request has ended
@@ -96,6 +96,11 @@ class WaitingLine:
         self._prompt_tokens -= len(request.prompt)
         return cost
 
+    @property
+    def mean_prompt_len(self) -> float:
+        """Tokens of a prompt that waits; 0 if none does."""
+        return self._prompt_tokens / len(self._requests) if self._requests else 0.0
+
     def num_of(self, account: bytes) -> int:
         """Requests of an account that wait."""
         return self._num_of[account]
@@ -149,9 +154,10 @@ class WaitingLine:
         return replace(output, refusals=output.refusals + refusals)
 
     def room(self, request: Request, max_wait_s: float) -> float:
-        """How many requests like this one may come before one waits for longer, at least.
+        """How many requests may come before one on these terms waits for longer, at least.
 
-        Without a known pace it is infinite.
+        They are taken to be like this one, or like those that wait if these are smaller. Without a
+        known pace it is infinite.
         """
         rate, terms = self._rate(), request.terms
         if not rate or max_wait_s == math.inf:
@@ -162,7 +168,7 @@ class WaitingLine:
             others = sum(lane.weight for lane in self._lanes.values() if lane is not own)
             share = terms.weight / (terms.weight + others)
             room = max(room, max_wait_s * rate * share - own.cost)
-        return max(0.0, room / self._cost(request))
+        return max(0.0, room / min(self._cost(request), self._mean_cost()))
 
     def _cost(self, request: Request) -> float:
         """What a request will probably cost."""
@@ -195,11 +201,14 @@ class WaitingLine:
             return 0.0
         assumed = 0.0
         if self._num_ended and self._running_s:
-            mean_cost = sum(lane.cost for lane in self._lanes.values()) / len(self._requests)
-            assumed = self._max_num_seqs * self._num_ended / self._running_s * mean_cost
+            assumed = self._max_num_seqs * self._num_ended / self._running_s * self._mean_cost()
         trust_s = TRUST_S if assumed else 0.0
         seconds = self._waiting_s + trust_s
         return (self._begun_cost + assumed * trust_s) / seconds if seconds else 0.0
+
+    def _mean_cost(self) -> float:
+        """Of the requests that wait, which are some."""
+        return sum(lane.cost for lane in self._lanes.values()) / len(self._requests)
 
     def _cost_before(self, terms: Terms) -> float:
         lanes = self._lanes

@@ -50,16 +50,20 @@ class Admission:
             )
 
     def room(self, request: Request, *, num_waiting: int) -> int:
-        """Requests like this one that would be accepted beside it, at least.
+        """Requests that would be accepted beside this one, at least; -1 if that is not known.
 
         Args:
             num_waiting: see `check`, without this request.
         """
+        if self._scheduler.queue_policy == "priority":
+            # others may be more important
+            return -1
         terms = request.terms
+        prompt_len = min(len(request.prompt), self._line.mean_prompt_len or math.inf)
         room = min(
             self._max_num_waiting - num_waiting,
             self._room_of_account(terms),
-            (self._max_waiting_tokens - self._line.prompt_tokens) // max(1, len(request.prompt)),
+            (self._max_waiting_tokens - self._line.prompt_tokens) // prompt_len,
             self._line.room(request, terms.max_wait_s),
         )
         return max(0, math.floor(room) - 1)

@@ -166,7 +166,7 @@ class Supervisor:
             self._check_serving(is_own)
             self._check(request)
         except (RequestError, EngineUnavailable) as error:
-            room = 0 if isinstance(error, Overloaded) else -1
+            room = self._room(request) if isinstance(error, Overloaded) else -1
             verdict = Verdict(replica=self._replica, refusal=refusal_of(error), room=room)
         else:
             verdict = Verdict(replica=self._replica, room=self._room(request))

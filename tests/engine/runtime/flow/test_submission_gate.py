@@ -15,7 +15,7 @@ FULL = Refusal(code="queue_full", message="", retry_after_s=9.0)
 
 
 class Submission:
-    """One that is on its way until it is told its verdict."""
+    """One that is on its way until it has its verdict."""
 
     def __init__(self, gate: SubmissionGate, terms: Terms = A) -> None:
         self._gate, self._terms = gate, terms
@@ -26,7 +26,7 @@ class Submission:
     async def _run(self) -> None:
         async with self._gate.passing(self._terms):
             self.is_sent = True
-            self._gate.hear(self._terms.account, await self._verdict)
+            self._gate.hear(self._terms, await self._verdict)
 
     async def ends(self, room: int, replica: str = "r", refusal: Refusal | None = None) -> None:
         self._verdict.set_result(Verdict(replica=replica, room=room, refusal=refusal))
@@ -81,6 +81,18 @@ async def test_a_full_replica_is_not_asked_again_for_a_moment(clock: LoopClock) 
     gate.check(B.account)
     await clock.advance(BELIEVED_S + 0.01)
     gate.check(A.account)
+
+
+async def test_who_would_wait_for_less_says_nothing_of_others() -> None:
+    gate = SubmissionGate()
+    patient, hasty = Terms(max_wait_s=30.0), Terms(max_wait_s=0.1)
+    [first] = await submissions(gate, 1, patient)
+    [second] = await submissions(gate, 1, hasty)
+    await second.ends(room=0, refusal=FULL)
+    gate.check(b"")
+    await first.ends(room=0, refusal=FULL)
+    with pytest.raises(Overloaded):
+        gate.check(b"")
 
 
 async def test_the_rooms_of_replicas_add_up() -> None:

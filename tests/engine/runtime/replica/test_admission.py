@@ -117,6 +117,17 @@ def test_an_account_may_take_its_share_of_the_queue() -> None:
     admission.check(small, num_waiting=2)
 
 
+def test_a_long_prompt_says_nothing_of_the_room_for_others() -> None:
+    admission = Admission(engine_config(), CAPACITY, waiting(30, 10, 10, 10))
+    with pytest.raises(Overloaded):
+        admission.check(request(21), num_waiting=4)
+    # 20 tokens, and those that wait have 15
+    assert admission.room(request(21), num_waiting=4) == 0
+    assert admission.room(request(5), num_waiting=4) == 3
+    priorities = engine_config().with_options(queue_policy="priority")
+    assert Admission(priorities, CAPACITY, waiting(1)).room(request(1), num_waiting=1) == -1
+
+
 def test_who_would_wait_for_too_long_is_refused_at_once(admission: Admission) -> None:
     patient = replace(request(), terms=Terms(max_wait_s=5.0))
     admission.check(patient, num_waiting=0)
