@@ -11,6 +11,8 @@ from engine.runtime.protocol import Delta
 from engine.types import (
     ALL_CHOICES,
     FinishReason,
+    FloatColumn,
+    IntColumn,
     Request,
     float32,
     int32,
@@ -162,7 +164,9 @@ class RemoteTokenStream:
 
 def _num_bytes(delta: Delta) -> int:
     """About what the columns of a delta take."""
-    columns = (delta.tokens, delta.logprobs, *delta.top_tokens, *delta.top_logprobs)
+    columns: list[IntColumn | FloatColumn] = [delta.tokens, delta.logprobs]
+    columns += delta.top_tokens
+    columns += delta.top_logprobs
     return sum(len(column) * column.itemsize for column in columns)
 
 

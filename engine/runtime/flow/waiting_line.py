@@ -58,7 +58,9 @@ class WaitingLine:
         self._begun_cost = self._waiting_s = 0.0
         # and at all times: seconds that requests were in the batch, how many ended, their tokens
         self._running_s = self._num_ended = self._num_tokens = 0.0
-        self._restart_clock()
+        # after the last output
+        self._observed_s = clock()
+        self._num_running, self._had_waiting = 0, False
 
     @property
     def prompt_tokens(self) -> int:
@@ -128,7 +130,8 @@ class WaitingLine:
         """Forget the requests of a lost scheduler; its pace stays."""
         for request_id in list(self._requests):
             self.left(request_id)
-        self._restart_clock()
+        self._observed_s = self._clock()
+        self._num_running, self._had_waiting = 0, False
 
     def wait_s(self, terms: Terms) -> float:
         """Predicted seconds until a request on these terms begins; 0 as long as nothing is known.
@@ -221,7 +224,3 @@ class WaitingLine:
 
     def _key(self, terms: Terms) -> bytes | int:
         return terms.priority if self._policy == "priority" else terms.account
-
-    def _restart_clock(self) -> None:
-        self._observed_s = self._clock()
-        self._num_running, self._had_waiting = 0, False

@@ -43,10 +43,10 @@ async def test_an_id_that_is_open_is_refused(replica: Replica) -> None:
 
 
 async def pace(replica: Replica, clock: LoopClock) -> None:
-    """Let 50 requests begin, one in each second, while another one waits; all end at once."""
+    """Let 200 requests begin, one in each second, while another one waits; all end at once."""
     busy = replace(STATS, num_running=MAX_NUM_SEQS, num_waiting=1)
     await replica.step(stats=busy)
-    for request_id in range(1000, 1050):
+    for request_id in range(1000, 1200):
         replica.submit(1, request_id)
         await clock.advance(1.0)
         await replica.step((request_id, 5, LENGTH), stats=busy)
