@@ -51,7 +51,7 @@ def test_the_server_says_what_a_request_may_take() -> None:
     ],
 )
 def test_a_request_may_only_ask_for_less(
-    fields: dict[str, float], wait_s: float, whole_s: float
+    fields: dict[str, Any], wait_s: float, whole_s: float
 ) -> None:
     found = allowance(**fields)
     assert (found.terms.max_wait_s, found.whole_s) == (wait_s, whole_s)
@@ -89,7 +89,7 @@ async def read(allowance: Allowance, pauses: list[float], *, is_silent: bool = F
 )
 async def test_an_answer_that_is_late_ends(
     clock: LoopClock,
-    limits: dict[str, float],
+    limits: dict[str, Any],
     pauses: list[float],
     is_silent: bool,
     late_at_s: float | None,
@@ -118,7 +118,7 @@ async def test_what_the_reader_takes_is_not_the_time_of_the_engine(clock: LoopCl
     )
     assert await anext(source) == 0
     await clock.advance(60.0)
-    second = asyncio.create_task(anext(source))  # type: ignore[arg-type]
+    second = asyncio.create_task(anext(source))
     await clock.advance(1.0)
     assert await second == 1
     await source.aclose()

@@ -1,6 +1,7 @@
 """One timer for many waits."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,12 @@ async def test_what_comes_in_time_is_returned_with_one_timer_for_all(
 ) -> None:
     loop, timers = asyncio.get_running_loop(), list[float]()
     call_at = loop.call_at
-    monkeypatch.setattr(loop, "call_at", lambda at, *args: timers.append(at) or call_at(at, *args))
+
+    def note(at_s: float, callback: Any) -> asyncio.TimerHandle:
+        timers.append(at_s)
+        return call_at(at_s, callback)
+
+    monkeypatch.setattr(loop, "call_at", note)
     watchdog = Watchdog()
     start_s = clock.now_s
     for seconds in range(5):

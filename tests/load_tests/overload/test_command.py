@@ -38,7 +38,7 @@ def test_answers_are_counted_by_kind() -> None:
     counts = (found.num_whole, found.num_refused, found.num_expired, found.num_other)
     assert counts == (2, 1, 1, 2)
     assert found.first_token_s == (4.5, 8.0)
-    assert found.refusal_s == (pytest.approx(0.01), pytest.approx(0.01))
+    assert list(found.refusal_s) == pytest.approx([0.01, 0.01])
     assert found.probe_s == 1.5
     # 20 tokens in the 10 seconds until the last whole answer
     assert found.goodput == 2.0

@@ -44,7 +44,8 @@ def test_requests_on_equal_terms_are_served_first_come_first_served(order: Queue
     assert (len(order), list(order)) == (5, groups[:2] + groups[3:])
     assert order.oldest is groups[0]
     assert serve(order, 5) == [0, 1, 3, 4, 5]
-    assert (order.first, order.oldest, len(order)) == (None, None, 0)
+    assert len(order) == 0
+    assert order.first is order.oldest is None
 
 
 def test_a_lower_priority_goes_first_and_then_who_came_first() -> None:

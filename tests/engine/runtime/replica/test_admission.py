@@ -149,7 +149,7 @@ def test_who_would_wait_for_too_long_is_refused_at_once(admission: Admission) ->
 def test_a_replica_knows_how_many_more_it_would_accept(
     changes: dict[str, int], num_waiting: int, room: int
 ) -> None:
-    config = replace(engine_config(), **changes)
+    config = engine_config().with_options(**changes)
     admission = Admission(config, CAPACITY, waiting(10, 10))
     terms = Terms(account=b"key", queue_share=0.35 if config.max_num_waiting == 20 else 1.0)
     assert admission.room(replace(request(4), terms=terms), num_waiting=num_waiting) == room
