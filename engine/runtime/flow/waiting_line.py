@@ -18,7 +18,7 @@ from engine.runtime.messages import refusal_of
 from engine.types import ORDINARY_TERMS, FinishReason, Refusal, Request, StepOutput, Terms
 
 # seconds after which an observation counts half
-HALF_LIFE_S = 30.0
+HALF_LIFE_S = 10.0
 # seconds of waiting after which what was measured meanwhile counts more than what was assumed
 TRUST_S = 2.0
 # tokens of output that are assumed before the first request has ended

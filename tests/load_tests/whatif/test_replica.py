@@ -53,7 +53,7 @@ def test_overload_is_refused_and_what_is_accepted_comes_in_time_and_by_weight() 
     waits_s = [it.first_token_s - it.request.due_s for it in whole.values() if it.first_token_s]
     assert max(waits_s) <= QUEUE_S + 2.0
     # most of what is too much is refused at once
-    assert len(accepted) <= 1.25 * len(whole)
+    assert len(accepted) <= 1.3 * len(whole)
     tokens = Counter[bytes]()
     for number, it in whole.items():
         if seconds / 4 <= it.request.due_s < seconds - QUEUE_S:
