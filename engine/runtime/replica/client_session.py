@@ -237,7 +237,8 @@ class ClientSession:
 
     def _check_lease(self) -> None:
         silent_s, unread_s = (self._loop.time() - at for at in (self._heard_s, self._read_s))
-        if self._sent_bytes > self._received_bytes and unread_s >= self._limits.forgiven_s:
+        is_full = self._is_attached and not self._may_send
+        if is_full and unread_s >= self._limits.forgiven_s:
             self._on_lost(SLOW)
             return
         left_s = self._limits.lease_s - silent_s
