@@ -95,7 +95,7 @@ def test_a_full_queue_names_the_time_until_it_has_room(admission: Admission) -> 
 def test_the_queue_may_be_full_of_tokens() -> None:
     # the pool has 40, and twice as many may wait
     line = waiting(30, 30, 10)
-    admission = Admission(engine_config(), CAPACITY, line)
+    admission = Admission(replace(engine_config(), max_waiting_tokens=0), CAPACITY, line)
     admission.check(request(10), num_waiting=3)
     with pytest.raises(Overloaded, match="70 tokens are waiting and at most 80"):
         admission.check(request(11), num_waiting=3)
@@ -118,7 +118,8 @@ def test_an_account_may_take_its_share_of_the_queue() -> None:
 
 
 def test_a_long_prompt_says_nothing_of_the_room_for_others() -> None:
-    admission = Admission(engine_config(), CAPACITY, waiting(30, 10, 10, 10))
+    config = replace(engine_config(), max_waiting_tokens=0)
+    admission = Admission(config, CAPACITY, waiting(30, 10, 10, 10))
     with pytest.raises(Overloaded):
         admission.check(request(21), num_waiting=4)
     # 20 tokens, and those that wait have 15
