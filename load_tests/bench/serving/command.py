@@ -124,12 +124,12 @@ def run(args: argparse.Namespace) -> int:
             stack.enter_context(_started(contender, files.path(f"_{contender.name}.log"), args))
             for contender in contenders
         ]
-        sides = list(zip(contenders, servers, strict=True))
+        running = list(zip(contenders, servers, strict=True))
         passes = []
         for number in range(args.passes):
             for case in cases:
                 # the one that begins changes, so that what the other leaves behind counts for both
-                for contender, server in sides if number % 2 == 0 else reversed(sides):
+                for contender, server in running if number % 2 == 0 else reversed(running):
                     passes.append(_measure(args, contender, server, case))
                     print(passes[-1], flush=True)
     names = [contender.name for contender in contenders]
