@@ -11,6 +11,8 @@ async def test_bodies_are_read_and_refused_and_live_answers() -> None:
         async with aiohttp.ClientSession(url) as session:
             async with session.get("/live") as response:
                 assert response.status == 200
-            posts = (session.post("/v1/anything", data=io.BytesIO(bytes(4 << 20))) for _ in range(3))
+            posts = (
+                session.post("/v1/anything", data=io.BytesIO(bytes(4 << 20))) for _ in range(3)
+            )
             answers = await asyncio.gather(*posts)
             assert [answer.status for answer in answers] == [400] * 3
