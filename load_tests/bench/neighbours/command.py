@@ -27,8 +27,8 @@ from load_tests.options import at_least, positive
 
 EXAMPLE = "python -m load_tests neighbours --only 'content|logprobs'"
 
-# the least time that is watched of each request, and of a server that does nothing else
-MIN_WINDOW_S, QUIET_S = 1.0, 5.0
+# that a server which does nothing else is watched
+QUIET_S = 5.0
 # memory goes back a little after the request; it is waited for where more than this is missing
 SETTLE_S = 4.0
 SETTLED_BYTES = 8 << 20
@@ -57,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--streams", type=at_least(1), default=3, help="good ones at a time")
     parser.add_argument("--tokens", type=at_least(1), default=4000, help="of long prompts")
     parser.add_argument("--copies", type=at_least(1), default=160, help="of bodies sent at once")
+    parser.add_argument("--window-s", type=positive, default=1.0, help="least time watched of each")
     parser.add_argument("--live-ms", type=positive, default=100.0, help="bound of /live, p99")
     parser.add_argument("--grown-mib", type=positive, default=64.0, help="bound of the ingress")
     parser.add_argument("--start-limit-s", type=positive, default=300.0, help="give up after this")
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     if not requests:
         raise ValueError(f"no request has a name like {args.only!r}")
     with _server(args, files) as server:
-        quiet, rows = asyncio.run(_measure(server, requests, args.streams))
+        quiet, rows = asyncio.run(_measure(server, requests, args))
     broken = [row for row in rows if breaks(row, args)]
     show(server.proxy, quiet, rows, args)
     figures = {
@@ -105,10 +106,10 @@ def _server(args: argparse.Namespace, files: report.Report) -> AbstractContextMa
 
 
 async def _measure(
-    server: Server, requests: Sequence[LargeRequest], num_streams: int
+    server: Server, requests: Sequence[LargeRequest], args: argparse.Namespace
 ) -> tuple[Window, list[Row]]:
     async with _session(server.url) as session:
-        streams, prober = GoodStreams(session, num_streams), Prober(server.url)
+        streams, prober = GoodStreams(session, args.streams), Prober(server.url)
         await streams.first()
         running = asyncio.ensure_future(streams.run())
         try:
@@ -117,7 +118,7 @@ async def _measure(
             first_bytes = last_bytes = server.ingress_bytes
             rows: list[Row] = []
             for request in requests:
-                row = await _send(session, request, streams, prober, server)
+                row = await _send(session, request, streams, prober, server, args.window_s)
                 now_bytes = await _settled(server, last_bytes)
                 seen, grown_bytes = await _seen(streams, prober), now_bytes - last_bytes
                 row = row.after(seen, grown_bytes, now_bytes - first_bytes)
@@ -158,12 +159,13 @@ async def _send(
     streams: GoodStreams,
     prober: Prober,
     server: Server,
+    window_s: float,
 ) -> Row:
     await _seen(streams, prober)
     before, begin_s = server.spent(), time.perf_counter()
     answers = await _answers(session, request)
     answer_s = time.perf_counter() - begin_s
-    await asyncio.sleep(max(0.2, MIN_WINDOW_S - answer_s))
+    await asyncio.sleep(max(0.2, window_s - answer_s))
     seen = await _seen(streams, prober)
     return Row(
         name=request.name,
