@@ -98,22 +98,22 @@ NEIGHBOUR_FAULTS = [
     Fault(
         what="all large bodies are let in at once",
         function=BodyTurns.turn,
-        old="await self._places.acquire()",
+        old="await turn.begin()",
         new="pass",
         noticed_by="test_a_large_body_waits_while_others_have_their_turns",
     ),
     Fault(
         what="a client that sends slowly keeps its turn",
         function=BodyTurn._in_time,
-        old="self.end()",
+        old="self.pause()",
         new="pass",
         noticed_by="test_a_client_that_sends_slowly_loses_its_turn",
     ),
     Fault(
         what="a turn lasts as long as its request",
-        function=BodyTurn._end_within,
-        old="if self._places is not None:",
-        new="if False:",
+        function=BodyTurn._pause_within,
+        old="self._timers.append(asyncio.get_running_loop().call_later(seconds, self.pause))",
+        new="pass",
         noticed_by="test_a_turn_is_over_after_its_time",
     ),
     Fault(

@@ -23,6 +23,7 @@ SMALL, NONE = scope_of(content_length="4000"), scope_of()
 def endless_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "_TURN_S", 60.0)
     monkeypatch.setattr(turns, "_PATIENCE_S", 60.0)
+    monkeypatch.setattr(turns, "_ANSWER_S", 60.0)
 
 
 class Client:
@@ -126,12 +127,34 @@ async def test_a_client_that_sends_slowly_loses_its_turn(monkeypatch: pytest.Mon
         receive = turn.received(client)
         assert (await receive())["body"] == b"a"
         await late.has_begun.wait()
-        # it goes on without, its parts as they come
+        # its next part waits for the turn of another to end, and takes none itself
         coming = asyncio.create_task(receive())  # type: ignore[arg-type]
         client.may_send.release()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not coming.done()
+        late.answers.set()
         assert (await coming)["body"] == b"b"
+        later = Served(bodies)
+        assert not await later.waits()
+        # behind its last one it has its turn again
+        later.answers.set()
         client.may_send.release()
         assert (await receive())["body"] == b"c"
+        assert await Served(bodies).waits()
+
+
+async def test_a_part_that_waits_takes_no_turn_once_the_answer_has_begun() -> None:
+    bodies = BodyTurns()
+    async with bodies.turn(LARGE) as turn:
+        turn.pause()
+        [other] = await full(bodies)
+        coming = asyncio.create_task(turn.received(Client([b"a", b"b"]))())  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        turn.end()
+        other.answers.set()
+        assert (await coming)["body"] == b"a"
+        await full(bodies)
 
 
 async def test_parts_come_joined_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,18 +173,18 @@ async def test_a_client_that_leaves_within_a_body_is_seen_to_leave() -> None:
         assert await receive() == {"type": "http.disconnect"}
 
 
-@pytest.mark.parametrize("patience_s", [0.0, 60.0])
+@pytest.mark.parametrize("answer_s", [0.0, 60.0])
 async def test_behind_the_last_part_a_turn_waits_for_the_answer_for_a_while(
-    patience_s: float, monkeypatch: pytest.MonkeyPatch
+    answer_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bodies = BodyTurns()
     async with bodies.turn(LARGE) as turn:
-        monkeypatch.setattr(turns, "_PATIENCE_S", patience_s)
+        monkeypatch.setattr(turns, "_ANSWER_S", answer_s)
         receive = turn.received(Client([b"a"]))
         assert (await receive())["body"] == b"a"
         # to wait for the client to leave costs no turn
         assert await receive() == {"type": "http.disconnect"}
-        assert await Served(bodies).waits() is (patience_s > 0)
+        assert await Served(bodies).waits() is (answer_s > 0)
 
 
 async def test_a_small_body_is_received_as_it_comes() -> None:
