@@ -1,7 +1,7 @@
 """What runs in front of the application, where HTTP comes in.
 
-It gives requests their ids, takes headers from clients that are meant for Serve, and lets large
-bodies in a few at a time.
+It gives requests their ids, takes headers from clients that are meant for Serve, and lets requests
+with large bodies in a few at a time.
 
 serve_config.yaml names `middlewares` in its `controller_options`. Serve calls it in each HTTP proxy
 and, behind HAProxy, in each ingress replica, before it looks at a request itself. It is imported
@@ -74,6 +74,7 @@ class ProxyMiddleware:
 
         async def send_one_id(message: Message) -> None:
             if message["type"] == "http.response.start":
+                turn.end()
                 # Serve appends one beside the application's
                 MutableHeaders(scope=message)[ID_HEADER] = request_id
             try:
@@ -82,12 +83,9 @@ class ProxyMiddleware:
                 cut(send)
                 raise _NotReadError("the client does not read") from None
 
-        body = self._turns.body(scope, receive)
         with suppress(_NotReadError), closing(watchdog):
-            try:
-                await self._app(scope, body, send_one_id)
-            finally:
-                body.end()
+            async with self._turns.turn(scope) as turn:
+                await self._app(scope, turn.received(receive), send_one_id)
 
 
 class _NotReadError(OSError):

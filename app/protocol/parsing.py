@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from pydantic import ValidationError
 
-from app.limits import MAX_BODY_VALUES, MAX_DEPTH, MAX_FIELDS
+from app.limits import MAX_BODY_VALUES, MAX_CONTAINERS, MAX_DEPTH, MAX_FIELDS
 from app.protocol.errors import (
     MalformedBody,
     MissingParameter,
@@ -19,8 +19,9 @@ from engine.errors import InvalidRequest
 # errors are shown in part only, so that a long one is not worth its bytes
 _MAX_REASON_LEN = 500
 
-# one of them stands in front of every key and value but the outermost
-_FRONTS = (b",", b":", b"[", b"{")
+# one of these stands in front of every key and value but the outermost
+_OPENINGS = (b"[", b"{")
+_FRONTS = (b",", b":", *_OPENINGS)
 _ERRORS = {kind.code: kind for kind in (MissingParameter, UnknownParameter, UnsupportedParameter)}
 # the validation library's error -> the API's words
 _REASONS = {
@@ -58,7 +59,8 @@ def parse_object(body: bytes | bytearray, max_values: int = MAX_BODY_VALUES) -> 
             many values none is made.
     """
     # most often few of them stand even in texts, which this sees at once
-    if sum(map(body.count, _FRONTS)) >= max_values:
+    num_openings = sum(map(body.count, _OPENINGS))
+    if num_openings > MAX_CONTAINERS or sum(map(body.count, _FRONTS)) >= max_values:
         _check_num_values(body, max_values)
     try:
         value = msgspec.json.decode(body)
@@ -94,27 +96,32 @@ def parse_request(
 
 
 def _check_num_values(body: bytes | bytearray, max_values: int) -> None:
-    num_values = count_values(body, max_values)
+    num_values, num_containers = count_values(body, max_values)
     if num_values > max_values:
         raise MalformedBody(
             f"the body has {num_values} or more keys and values, at most {max_values} are allowed"
         )
+    if num_containers > MAX_CONTAINERS:
+        raise MalformedBody(
+            f"the body has {num_containers} lists and objects, at most {MAX_CONTAINERS} are allowed"
+        )
 
 
-def count_values(body: bytes | bytearray, enough: int) -> int:
-    """Count the keys and values of a JSON text without parsing it; a lower bound above `enough`.
+def count_values(body: bytes | bytearray, enough: int) -> tuple[int, int]:
+    """Count the keys and values of a JSON text, and its lists and objects, without parsing it.
 
-    Takes some passes of C code over the body, whatever is in it. Of what is no JSON any number is
-    right.
+    Takes some passes of C code over the body, whatever is in it. Of what is no JSON any numbers are
+    right; of more keys and values than `enough` lower bounds.
     """
     # a run of backslashes is read in pairs, so what is left of it makes the quote behind it plain
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     num_strings = plain.count(b'"') // 2
     if num_strings > enough:
-        return num_strings
+        return num_strings, 0
     outside = b"s".join(plain.split(b'"')[::2]).translate(None, b" \t\r\n")
     num_empty = outside.count(b"[]") + outside.count(b"{}")
-    return sum(map(outside.count, _FRONTS)) - num_empty + 1
+    num_values = sum(map(outside.count, _FRONTS)) - num_empty + 1
+    return num_values, sum(map(outside.count, _OPENINGS))
 
 
 def _check_depth(value: dict[str, Any]) -> None:

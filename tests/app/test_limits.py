@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from app.protocol import parsing
 from app.protocol.anthropic.request import MessagesRequest
 from app.protocol.chat_request import ChatRequest
 from app.protocol.completion_request import CompletionRequest
@@ -113,7 +114,7 @@ def test_values_are_counted_without_being_parsed(value: Any, is_indented: bool) 
     body = msgspec.json.encode(value)
     if is_indented:
         body = msgspec.json.format(body, indent=2)
-    assert count_values(body, 10_000) == count(value)
+    assert count_values(body, 10_000) == (count(value), num_containers(value))
 
 
 def test_a_body_with_too_many_values_is_refused_before_it_is_parsed(
@@ -132,8 +133,27 @@ def test_a_body_with_too_many_values_is_refused_before_it_is_parsed(
             parse_object(msgspec.json.encode({"a": many}), 9)
 
 
-def test_commas_inside_a_text_are_no_values() -> None:
+@pytest.mark.parametrize("item", [[], {}])
+def test_a_body_with_too_many_lists_or_objects_is_refused_before_it_is_parsed(
+    item: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parsing, "MAX_CONTAINERS", 10)
+    assert parse_object(msgspec.json.encode({"a": [item] * 8}))
+    monkeypatch.setattr(msgspec.json, "decode", lambda body: pytest.fail("it was parsed"))
+    with pytest.raises(MalformedBody, match="11 lists and objects, at most 10 are allowed"):
+        parse_object(msgspec.json.encode({"a": [item] * 9}))
+
+
+def test_commas_and_brackets_inside_a_text_are_no_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parsing, "MAX_CONTAINERS", 1)
     assert parse_object(msgspec.json.encode({"a": '\\",[{' * 100}), 3)
+
+
+def num_containers(value: Any) -> int:
+    """Lists and objects of a parsed JSON text."""
+    inner = value.values() if isinstance(value, dict) else value
+    is_container = isinstance(value, dict | list)
+    return 1 + sum(map(num_containers, inner)) if is_container else 0
 
 
 def num_errors(model: type[Strict], body: dict[str, Any]) -> int:

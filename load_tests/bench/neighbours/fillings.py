@@ -9,8 +9,9 @@ Schema = Mapping[str, Any]
 # what a list or an object is filled with, and how often it fits a byte of JSON
 ITEMS: Mapping[str, Any] = {"numbers": 1, "texts": "a", "lists": [], "objects": {}}
 MAX_DEPTH = 4
-# below the number of values that a body may have, so that what looks at them has its turn
-MAX_ITEMS = 240_000
+# below the numbers of values, and of lists and objects, that a body may have, so that what looks at
+# them has its turn
+MAX_ITEMS, MAX_CONTAINERS = 240_000, 65_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,8 @@ def _values_of_kind(kind: Schema, root: Schema, room: int, depth: int) -> Iterat
             yield " text", "a" * room
         case "array":
             for what, item in ITEMS.items():
-                yield f" of {what}", [item] * min(MAX_ITEMS, room // (len(json.dumps(item)) + 1))
+                most = MAX_CONTAINERS if item in ([], {}) else MAX_ITEMS
+                yield f" of {what}", [item] * min(most, room // (len(json.dumps(item)) + 1))
             for name, inner in _values(kind.get("items", {}), root, room, depth + 1):
                 yield f"[]{name}", [inner]
         case "object":

@@ -97,12 +97,12 @@ def role_of(command: str) -> str:
 
 
 def weigh(processes: Sequence[psutil.Process]) -> list[Weight]:
-    """Read the memory of each process that still runs, the heaviest first."""
+    """Read the memory of each process that still runs and may be read, the heaviest first."""
     weights = []
     for process in processes:
         try:
             memory, command = process.memory_full_info(), _command(process)
-        except psutil.NoSuchProcess:
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
         sizes = {f"{name}_bytes": getattr(memory, name) for name in ("pss", "rss", "uss")}
         weights.append(Weight(pid=process.pid, role=role_of(command), **sizes))

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.http.bodies import turns
 from app.http.proxy import ID_HEADER, ProxyMiddleware, identify, middlewares
 from app.limits import WRITE_S
 from tests.app.api.server import COMPLETIONS, completion_body, in_process, make_app
@@ -187,3 +188,36 @@ async def test_the_proxy_cuts_off_who_reads_nothing(monkeypatch: pytest.MonkeyPa
     await answering
     assert has_ended.is_set()
     assert num_sent == 3
+
+
+async def test_a_large_body_has_its_turn_until_its_answer_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "_TURN_S", 60.0)
+    begun: asyncio.Queue[asyncio.Event] = asyncio.Queue()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        may_answer = asyncio.Event()
+        begun.put_nowait(may_answer)
+        await may_answer.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await asyncio.Event().wait()
+
+    async def send(message: Message) -> None:
+        pass
+
+    proxy = ProxyMiddleware(app)
+    headers = [(b"content-length", b"4000000")]
+    requests = [
+        asyncio.create_task(proxy({"type": "http", "headers": headers}, never, send))
+        for _ in range(turns._NUM_PLACES + 1)
+    ]
+    first = [await begun.get() for _ in range(turns._NUM_PLACES)]
+    await asyncio.sleep(0)
+    # Serve has not heard of the last one
+    assert begun.empty()
+    first[0].set()
+    await begun.get()
+    for request in requests:
+        request.cancel()
+    await asyncio.wait(requests)

@@ -1,10 +1,14 @@
 """Patterns over tokens are met with the token that completes a stop string in the text."""
 
 import random
+from collections.abc import Iterable
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.text import stop_pattern
 from app.text.stop_pattern import StopPatternMaker
 from engine.core.decoding.stop_pattern import NO_STATES, StopPatternMatcher
 from tests.app.text.tokenizers import chatml_tokenizer
@@ -84,3 +88,21 @@ def test_control_tokens_that_are_not_shown_do_not_interrupt_a_stop_string() -> N
     spelling = VOCABULARY.special_texts[end]
     assert met_at([end], [spelling]) is None
     assert met_at([end], [spelling], skip_special=False) == 0
+
+
+def test_a_vocabulary_is_sorted_in_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+
+    def noted(items: Iterable[Any]) -> list[Any]:
+        done = sorted(items)
+        lengths.append(len(done))
+        return done
+
+    monkeypatch.setattr(stop_pattern, "_RUN_LEN", 7)
+    monkeypatch.setattr(stop_pattern, "sorted", noted, raising=False)
+    vocabulary = chatml_tokenizer().vocabulary
+    maker = StopPatternMaker(vocabulary)
+    pairs = [(piece, token) for token, piece in enumerate(vocabulary.pieces)]
+    assert maker._forward == sorted(pairs)
+    assert maker._backward == sorted((piece[::-1], token) for piece, token in pairs)
+    assert max(lengths) == 7

@@ -4,6 +4,8 @@ from app.generation.answer_size import AnswerSize
 from app.http.bodies.held_bytes import Account, HeldBytes
 from app.http.bodies.request_body import BodyReader, read_json_body
 from app.http.bodies.trim import Trimmer
+from app.http.bodies.turns import BodyTurn, BodyTurns
+from app.http.proxy import ProxyMiddleware
 from app.http.tasks import until_disconnect
 from app.protocol.answer import AnswerWriter
 from app.text.offload import Offload
@@ -91,6 +93,42 @@ NEIGHBOUR_FAULTS = [
         old="self._timer.cancel()",
         new="return",
         noticed_by="test_memory_is_trimmed_once_after_a_burst",
+    ),
+    # turns, proxy
+    Fault(
+        what="all large bodies are let in at once",
+        function=BodyTurns.turn,
+        old="await turn.begin()",
+        new="pass",
+        noticed_by="test_a_large_body_waits_while_others_have_their_turns",
+    ),
+    Fault(
+        what="a client that sends slowly keeps its turn",
+        function=BodyTurn._in_time,
+        old="self.pause()",
+        new="pass",
+        noticed_by="test_a_client_that_sends_slowly_loses_its_turn",
+    ),
+    Fault(
+        what="a turn lasts as long as its request",
+        function=BodyTurn._pause_within,
+        old="self._timers.append(asyncio.get_running_loop().call_later(seconds, self.pause))",
+        new="pass",
+        noticed_by="test_a_turn_is_over_after_its_time",
+    ),
+    Fault(
+        what="a body is joined beyond the size",
+        function=BodyTurn._wants_more,
+        old="is_open and sum(map(len, parts)) < _PIECE_BYTES",
+        new="is_open",
+        noticed_by="test_parts_come_joined_up_to_a_size",
+    ),
+    Fault(
+        what="the next large body waits for the end of an answer",
+        function=ProxyMiddleware.__call__,
+        old="turn.end()",
+        new="pass",
+        noticed_by="test_a_large_body_has_its_turn_until_its_answer_begins",
     ),
     # answer
     Fault(

@@ -2,7 +2,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from load_tests.bench.neighbours.fillings import MAX_ITEMS, filled
+from load_tests.bench.neighbours.fillings import MAX_CONTAINERS, MAX_ITEMS, filled
 
 SCHEMA: Mapping[str, Any] = {
     "$defs": {
@@ -53,6 +53,8 @@ def test_each_body_is_as_large_as_it_may_be() -> None:
 def test_what_a_parser_looks_at_is_bounded() -> None:
     large = {r.name: json.loads(r.body) for r in filled("/a", SCHEMA, {"n": 1}, 4_000_000)}
     assert len(large["/a prompt of numbers"]["prompt"]) == MAX_ITEMS
+    for kind in ("lists", "objects"):
+        assert len(large[f"/a prompt of {kind}"]["prompt"]) == MAX_CONTAINERS
 
 
 def test_the_rest_of_a_body_is_as_it_would_be_served() -> None:

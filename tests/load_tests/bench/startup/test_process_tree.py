@@ -1,6 +1,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import psutil
 import pytest
@@ -100,3 +101,15 @@ def test_memory_is_read_of_running_processes_only(parent: "subprocess.Popen[str]
 )
 def test_roles_follow_from_the_command_line(command: str, role: str) -> None:
     assert role_of(command) == role
+
+
+class Foreign(psutil.Process):
+    """A process of somebody else."""
+
+    def memory_full_info(self) -> Any:
+        raise psutil.AccessDenied(self.pid)
+
+
+def test_processes_that_may_not_be_read_are_left_out() -> None:
+    own = psutil.Process()
+    assert [weight.pid for weight in weigh([Foreign(own.pid), own])] == [own.pid]
