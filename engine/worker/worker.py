@@ -144,17 +144,25 @@ class Worker:
             table.grammars.override(plan.token_rows, plan.token_values)
 
     def _move_blocks(self, plan: StepPlan, pending: PendingStep) -> None:
+        # what comes in is waited for, so it goes first where nothing of it must leave before
+        is_first = _may_come_first(plan)
+        if is_first:
+            self._swap_in(plan, pending)
         if plan.swap_out_sources:
             columns = plan.swap_out_sources, plan.swap_out_destinations, plan.swap_out_keys
             self.pool.swap_out(*columns)
         # what this plan hands out anew, an earlier one or this one may have saved
         self.pool.protect([plan.append_blocks, plan.copy_destinations])
+        if not is_first:
+            self._swap_in(plan, pending)
+        if plan.copy_sources:
+            self.pool.copy(*stage(self._runtime, plan.copy_sources, plan.copy_destinations))
+
+    def _swap_in(self, plan: StepPlan, pending: PendingStep) -> None:
         if plan.swap_in_destinations:
             slots = plan.swap_in_sources
             is_spoiled = self.pool.swap_in(slots, plan.swap_in_destinations, plan.swap_in_keys)
             pending.swapped_in(slots, is_spoiled)
-        if plan.copy_sources:
-            self.pool.copy(*stage(self._runtime, plan.copy_sources, plan.copy_destinations))
 
     def _run(self, plan: StepPlan, pending: PendingStep) -> None:
         """Write the block tables and feed the batch, by a graph where one fits."""
@@ -259,6 +267,13 @@ class Worker:
         )
         graphs.capture_common()
         return graphs
+
+
+def _may_come_first(plan: StepPlan) -> bool:
+    """Whether what a plan swaps in needs nothing that it swaps out: neither places nor contents."""
+    return set(plan.swap_in_destinations).isdisjoint(plan.swap_out_sources) and set(
+        plan.swap_in_sources
+    ).isdisjoint(plan.swap_out_destinations)
 
 
 def load_worker(

@@ -10,8 +10,8 @@ POOL_FAULTS = [
     Fault(
         what="blocks come back from the wrong slots",
         function=KVPool.swap_in,
-        old="self.arena.blocks, sources, self.kv, blocks.tolist()",
-        new="self.arena.blocks, sources[::-1], self.kv, blocks.tolist()",
+        old="self.arena.blocks, sources, self.kv, targets",
+        new="self.arena.blocks, sources[::-1], self.kv, targets",
         noticed_by="test_blocks_that_were_swapped_out_come_back_where_they_are_wanted",
     ),
     Fault(
@@ -38,9 +38,23 @@ POOL_FAULTS = [
     Fault(
         what="a step writes a block that is still on its way out",
         function=KVPool.protect,
-        old="self._runtime.wait_for([",
-        new="list([",
+        old="self._runtime.wait_for(_taken",
+        new="list(_taken",
         noticed_by="test_steps_wait_for_copies_of_blocks_that_they_write_and_for_no_others",
+    ),
+    Fault(
+        what="a block comes back over one that is still on its way out",
+        function=KVPool.swap_in,
+        old="_taken(self._leaving, targets) + ",
+        new="",
+        noticed_by="test_steps_wait_for_copies_of_blocks_that_they_write_and_for_no_others",
+    ),
+    Fault(
+        what="a block comes back from a slot that is still written",
+        function=KVPool.swap_in,
+        old=" + _taken(self._arriving, sources)",
+        new="",
+        noticed_by="test_blocks_come_back_after_their_slots_were_written",
     ),
     Fault(
         what="the view of shared memory is not kept",

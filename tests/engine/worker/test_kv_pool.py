@@ -113,10 +113,21 @@ def test_steps_wait_for_copies_of_blocks_that_they_write_and_for_no_others(tiny:
     pool.protect([int32([4, 7]), int32()])
     assert runtime.waited == []
     pool.protect([int32([4]), int32([6])])
-    pool.swap_in(int32([1]), int32([5]), _keys(1))
-    assert runtime.waited == ["6", "5"]
+    pool.swap_in(int32([0]), int32([5]), _keys(1))
+    assert (runtime.waited, runtime.came_after) == (["block 6"], ["block 5"])
     pool.protect([int32([5, 6])])
-    assert runtime.waited == ["6", "5"]
+    assert runtime.waited == ["block 6"]
+
+
+def test_blocks_come_back_after_their_slots_were_written(tiny: TinyModel) -> None:
+    runtime = _SlowRuntime()
+    config = tiny.config(num_blocks=8, block_size=4, max_model_len=16, swap_bytes=6 * _BLOCK_BYTES)
+    pool = KVPool(config, TensorParallel(), _BACKEND, runtime, 0)
+    pool.swap_out(int32([5, 6]), int32([1, 2]), _keys(1, 2))
+    pool.swap_in(int32([2]), int32([3]), _keys(2))
+    pool.swap_in(int32([2]), int32([4]), _keys(2))
+    # the second header, which is written last
+    assert runtime.came_after == ["header 1"]
 
 
 class _SlowRuntime(HostRuntime):
@@ -125,12 +136,25 @@ class _SlowRuntime(HostRuntime):
     def __init__(self) -> None:
         super().__init__()
         self.waited: list[object] = []
+        self.came_after: list[object] = []
 
     def move_out(
         self, kv: Tensor, blocks: list[int], host: Tensor, slots: list[int]
     ) -> list[object]:
         super().move_out(kv, blocks, host, slots)
-        return [str(block) for block in blocks]
+        what = "block" if kv.dim() > 2 else "header"
+        return [f"{what} {block}" for block in blocks]
+
+    def move_in(
+        self,
+        host: Tensor,
+        slots: list[int],
+        kv: Tensor,
+        blocks: list[int],
+        after: Iterable[object] = (),
+    ) -> None:
+        super().move_in(host, slots, kv, blocks)
+        self.came_after += after
 
     def wait_for(self, marks: Iterable[object]) -> None:
         self.waited += marks

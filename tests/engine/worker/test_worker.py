@@ -158,6 +158,25 @@ def test_blocks_are_swapped_out_before_others_take_their_place(tiny: TinyModel) 
     assert torch.equal(kv[4], before[2])
 
 
+def test_what_a_plan_saves_it_may_bring_back_at_once(tiny: TinyModel) -> None:
+    worker = load_worker(tiny.config(swap_bytes=SWAP_BYTES))
+    kv = worker.pool.kv
+    kv.normal_()
+    before = kv[1].clone()
+    key = int64([1, 2, 3, 4])
+    plan = StepPlan(
+        step=0,
+        swap_out_sources=int32([1]),
+        swap_out_destinations=int32([0]),
+        swap_out_keys=key,
+        swap_in_sources=int32([0]),
+        swap_in_destinations=int32([3]),
+        swap_in_keys=key,
+    )
+    assert not worker.execute(plan).spoiled_slots
+    assert torch.equal(kv[3], before)
+
+
 def test_a_block_that_was_changed_in_the_swap_space_is_reported(tiny: TinyModel) -> None:
     worker = load_worker(tiny.config(swap_bytes=SWAP_BYTES))
     worker.pool.kv.normal_()
