@@ -10,7 +10,7 @@ from engine.config import EngineConfig, swap_arena_bytes
 from engine.errors import ConfigError
 from engine.integers import div_ceil
 from engine.model.parallel import TensorParallel
-from engine.types import IntColumn
+from engine.types import IntColumn, StepPlan
 from engine.worker.staging import stage
 from engine.worker.swap_arena import (
     PrivateMemory,
@@ -84,6 +84,24 @@ class KVPool:
         """Tokens per block."""
         return self.kv.shape[4]
 
+    def move(self, plan: StepPlan) -> Tensor | None:
+        """Move the blocks of a plan: out, in, and inside of the pool.
+
+        Returns:
+            See `swap_in`; None if nothing comes back.
+        """
+        # what comes in is waited for, so it goes first where nothing of it must leave before
+        is_spoiled = self._swap_in(plan) if _may_come_first(plan) else None
+        if plan.swap_out_sources:
+            self.swap_out(plan.swap_out_sources, plan.swap_out_destinations, plan.swap_out_keys)
+        # what this plan hands out anew, an earlier one or this one may have saved
+        self.protect([plan.append_blocks, plan.copy_destinations])
+        if is_spoiled is None:
+            is_spoiled = self._swap_in(plan)
+        if plan.copy_sources:
+            self.copy(*stage(self._runtime, plan.copy_sources, plan.copy_destinations))
+        return is_spoiled
+
     def copy(self, sources: Tensor, destinations: Tensor) -> None:
         """Copy whole blocks, both [N] int64 (copy-on-write; paper, section 4.4)."""
         self._backend.copy_blocks(self.kv, sources, destinations)
@@ -123,6 +141,11 @@ class KVPool:
         expected = make_headers(self._runtime.to_device(key_tensor(keys)), checksums)
         return (headers != expected).any(1)
 
+    def _swap_in(self, plan: StepPlan) -> Tensor | None:
+        if not plan.swap_in_destinations:
+            return None
+        return self.swap_in(plan.swap_in_sources, plan.swap_in_destinations, plan.swap_in_keys)
+
     def protect(self, written: Iterable[IntColumn]) -> None:
         """Let later work wait for the copies of blocks that it may write."""
         if self._leaving:
@@ -134,6 +157,13 @@ def bytes_per_block(config: EngineConfig, parallel: TensorParallel, backend: Ker
     """Bytes of a block on one rank."""
     token_bytes = config.model.kv_bytes_per_token(backend.dtype.itemsize, parallel.size)
     return config.block_size * token_bytes
+
+
+def _may_come_first(plan: StepPlan) -> bool:
+    """Whether what a plan swaps in needs nothing that it swaps out: neither places nor contents."""
+    return set(plan.swap_in_destinations).isdisjoint(plan.swap_out_sources) and set(
+        plan.swap_in_sources
+    ).isdisjoint(plan.swap_out_destinations)
 
 
 def _taken(moving: dict[int, object], places: Iterable[int]) -> list[object]:

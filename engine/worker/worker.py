@@ -117,7 +117,9 @@ class Worker:
         pending = PendingStep(plan.step, self._runtime)
         check_plan(plan, self._limits)
         self._change_rows(plan)
-        self._move_blocks(plan, pending)
+        is_spoiled = self.pool.move(plan)
+        if is_spoiled is not None:
+            pending.swapped_in(plan.swap_in_sources, is_spoiled)
         self._run(plan, pending)
         pending.fetch()
         self._table.grammars.note(np.asarray(plan.sampled_rows), pending)
@@ -142,27 +144,6 @@ class Worker:
             rows, tokens = stage(self._runtime, plan.token_rows, plan.token_values)
             table.last_tokens[rows] = tokens
             table.grammars.override(plan.token_rows, plan.token_values)
-
-    def _move_blocks(self, plan: StepPlan, pending: PendingStep) -> None:
-        # what comes in is waited for, so it goes first where nothing of it must leave before
-        is_first = _may_come_first(plan)
-        if is_first:
-            self._swap_in(plan, pending)
-        if plan.swap_out_sources:
-            columns = plan.swap_out_sources, plan.swap_out_destinations, plan.swap_out_keys
-            self.pool.swap_out(*columns)
-        # what this plan hands out anew, an earlier one or this one may have saved
-        self.pool.protect([plan.append_blocks, plan.copy_destinations])
-        if not is_first:
-            self._swap_in(plan, pending)
-        if plan.copy_sources:
-            self.pool.copy(*stage(self._runtime, plan.copy_sources, plan.copy_destinations))
-
-    def _swap_in(self, plan: StepPlan, pending: PendingStep) -> None:
-        if plan.swap_in_destinations:
-            slots = plan.swap_in_sources
-            is_spoiled = self.pool.swap_in(slots, plan.swap_in_destinations, plan.swap_in_keys)
-            pending.swapped_in(slots, is_spoiled)
 
     def _run(self, plan: StepPlan, pending: PendingStep) -> None:
         """Write the block tables and feed the batch, by a graph where one fits."""
@@ -267,13 +248,6 @@ class Worker:
         )
         graphs.capture_common()
         return graphs
-
-
-def _may_come_first(plan: StepPlan) -> bool:
-    """Whether what a plan swaps in needs nothing that it swaps out: neither places nor contents."""
-    return set(plan.swap_in_destinations).isdisjoint(plan.swap_out_sources) and set(
-        plan.swap_in_sources
-    ).isdisjoint(plan.swap_out_destinations)
 
 
 def load_worker(

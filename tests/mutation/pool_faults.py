@@ -1,7 +1,7 @@
 """Faults of the KV pool and of the memory that it gets."""
 
 from engine.worker.block_copy_time import measure_block_copy_s
-from engine.worker.kv_pool import KVPool, _check_room
+from engine.worker.kv_pool import KVPool, _check_room, _may_come_first
 from engine.worker.memory_budget import MemoryBudget, share_out
 from engine.worker.swap_arena import SharedMemory
 from tests.mutation.mutant import Fault
@@ -55,6 +55,27 @@ POOL_FAULTS = [
         old=" + _taken(self._arriving, sources)",
         new="",
         noticed_by="test_blocks_come_back_after_their_slots_were_written",
+    ),
+    Fault(
+        what="a copied block gets the contents of the wrong side",
+        function=KVPool.move,
+        old="plan.copy_sources, plan.copy_destinations",
+        new="plan.copy_destinations, plan.copy_sources",
+        noticed_by="test_blocks_are_swapped_out_before_others_take_their_place",
+    ),
+    Fault(
+        what="blocks come back before those in their places have left",
+        function=_may_come_first,
+        old="set(plan.swap_in_destinations).isdisjoint(plan.swap_out_sources) and ",
+        new="",
+        noticed_by="test_blocks_are_swapped_out_before_others_take_their_place",
+    ),
+    Fault(
+        what="blocks come back before their slots are written",
+        function=_may_come_first,
+        old=" and set(",
+        new=" or set(",
+        noticed_by="test_what_a_plan_saves_it_may_bring_back_at_once",
     ),
     Fault(
         what="the view of shared memory is not kept",

@@ -131,7 +131,8 @@ def _arrangements(args: argparse.Namespace, requests: Sequence[Request]) -> list
     sizes = [_num_blocks(request) for request in requests]
     largest = sorted(sizes)[-args.batch :]
     # the largest request fits, and of a batch of average ones no more than half
-    scarce = max(largest[-1] + 2, sum(sizes) * min(args.batch, len(sizes)) // len(sizes) // 2)
+    num_rows = sum(map(_num_rows, requests))
+    scarce = max(largest[-1] + 2, sum(sizes) * min(args.batch, num_rows) // num_rows // 2)
     batch = Arrangement(
         name=f"batch of {args.batch}",
         num_rows=args.batch,

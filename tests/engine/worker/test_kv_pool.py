@@ -8,7 +8,7 @@ from torch import Tensor
 
 from engine.errors import ConfigError
 from engine.model.parallel import TensorParallel
-from engine.types import IntColumn, int32, int64
+from engine.types import IntColumn, StepPlan, int32, int64
 from engine.worker.kv_pool import KVPool
 from kernels.reference import ReferenceBackend
 from kernels.runtime import HostRuntime
@@ -93,6 +93,65 @@ def test_blocks_that_were_swapped_out_come_back_where_they_are_wanted(tiny: Tiny
 
 def _keys(*slots: int) -> IntColumn:
     return int64([word for slot in slots for word in (slot, 5, 6, 7)])
+
+
+def test_blocks_are_swapped_out_before_others_take_their_place(tiny: TinyModel) -> None:
+    """One plan saves block 2, brings back what was saved of block 1 to it, and copies that."""
+    pool = _swapping(tiny)
+    kv = pool.kv
+    before = kv[:5].clone()
+    keys = [int64([slot, 2, 3, 4]) for slot in range(2)]
+    saving = StepPlan(
+        step=0,
+        swap_out_sources=int32([1]),
+        swap_out_destinations=int32([0]),
+        swap_out_keys=keys[0],
+    )
+    assert pool.move(saving) is None
+    moving = StepPlan(
+        step=1,
+        swap_out_sources=int32([2]),
+        swap_out_destinations=int32([1]),
+        swap_out_keys=keys[1],
+        swap_in_sources=int32([0]),
+        swap_in_destinations=int32([2]),
+        swap_in_keys=keys[0],
+        copy_sources=int32([2]),
+        copy_destinations=int32([3]),
+    )
+    assert _nothing_spoiled(pool.move(moving))
+    restoring = StepPlan(
+        step=2,
+        swap_in_sources=int32([1]),
+        swap_in_destinations=int32([4]),
+        swap_in_keys=keys[1],
+    )
+    assert _nothing_spoiled(pool.move(restoring))
+    assert torch.equal(kv[2], before[1])
+    assert torch.equal(kv[3], before[1])
+    assert torch.equal(kv[4], before[2])
+
+
+def _nothing_spoiled(is_spoiled: Tensor | None) -> bool:
+    return is_spoiled is not None and not is_spoiled.any()
+
+
+def test_what_a_plan_saves_it_may_bring_back_at_once(tiny: TinyModel) -> None:
+    pool = _swapping(tiny)
+    kv = pool.kv
+    before = kv[1].clone()
+    key = int64([1, 2, 3, 4])
+    plan = StepPlan(
+        step=0,
+        swap_out_sources=int32([1]),
+        swap_out_destinations=int32([0]),
+        swap_out_keys=key,
+        swap_in_sources=int32([0]),
+        swap_in_destinations=int32([3]),
+        swap_in_keys=key,
+    )
+    assert _nothing_spoiled(pool.move(plan))
+    assert torch.equal(kv[3], before)
 
 
 def test_a_slot_that_holds_another_block_or_a_changed_one_is_noticed(tiny: TinyModel) -> None:
