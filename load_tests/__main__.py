@@ -33,6 +33,7 @@ COMMANDS = {
     "preemption": "swap preempted requests or prefill them again, by block size",
     "grammars": "compile JSON schemas of a public suite and follow its texts, by two libraries",
     "startup": "time the start and the end of `serve run`, and weigh its processes",
+    "overload": "send more than a server can do, by two API keys, and see what it promises then",
     "faults": "kill and freeze processes of a server under load, and look at every answer",
     "cost": "serve a load from two checkouts by turns: throughput, latency, CPU time",
 }
@@ -61,6 +62,7 @@ MODULES = {
     "preemption": "load_tests.bench.in_process.preemption",
     "grammars": "load_tests.bench.grammars.command",
     "startup": "load_tests.bench.startup.lives",
+    "overload": "load_tests.overload.command",
     "faults": "load_tests.faults.command",
     "cost": "load_tests.faults.cost",
 }
