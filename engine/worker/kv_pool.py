@@ -85,22 +85,31 @@ class KVPool:
         return self.kv.shape[4]
 
     def move(self, plan: StepPlan) -> Tensor | None:
-        """Move the blocks of a plan: out, in, and inside of the pool.
+        """Move what must be in its place before the batch of a plan is fed; then comes `save`.
 
         Returns:
             See `swap_in`; None if nothing comes back.
         """
-        # what comes in is waited for, so it goes first where nothing of it must leave before
-        is_spoiled = self._swap_in(plan) if _may_come_first(plan) else None
-        if plan.swap_out_sources:
-            self.swap_out(plan.swap_out_sources, plan.swap_out_destinations, plan.swap_out_keys)
+        if not _may_leave_later(plan):
+            self._swap_out(plan)
         # what this plan hands out anew, an earlier one or this one may have saved
         self.protect([plan.append_blocks, plan.copy_destinations])
-        if is_spoiled is None:
-            is_spoiled = self._swap_in(plan)
+        is_spoiled = None
+        if plan.swap_in_destinations:
+            columns = plan.swap_in_sources, plan.swap_in_destinations, plan.swap_in_keys
+            is_spoiled = self.swap_in(*columns)
         if plan.copy_sources:
             self.copy(*stage(self._runtime, plan.copy_sources, plan.copy_destinations))
         return is_spoiled
+
+    def save(self, plan: StepPlan) -> None:
+        """Move out what `move` has left, beside later steps: nobody waits for it."""
+        if _may_leave_later(plan):
+            self._swap_out(plan)
+
+    def _swap_out(self, plan: StepPlan) -> None:
+        if plan.swap_out_sources:
+            self.swap_out(plan.swap_out_sources, plan.swap_out_destinations, plan.swap_out_keys)
 
     def copy(self, sources: Tensor, destinations: Tensor) -> None:
         """Copy whole blocks, both [N] int64 (copy-on-write; paper, section 4.4)."""
@@ -141,11 +150,6 @@ class KVPool:
         expected = make_headers(self._runtime.to_device(key_tensor(keys)), checksums)
         return (headers != expected).any(1)
 
-    def _swap_in(self, plan: StepPlan) -> Tensor | None:
-        if not plan.swap_in_destinations:
-            return None
-        return self.swap_in(plan.swap_in_sources, plan.swap_in_destinations, plan.swap_in_keys)
-
     def protect(self, written: Iterable[IntColumn]) -> None:
         """Let later work wait for the copies of blocks that it may write."""
         if self._leaving:
@@ -159,11 +163,13 @@ def bytes_per_block(config: EngineConfig, parallel: TensorParallel, backend: Ker
     return config.block_size * token_bytes
 
 
-def _may_come_first(plan: StepPlan) -> bool:
-    """Whether what a plan swaps in needs nothing that it swaps out: neither places nor contents."""
-    return set(plan.swap_in_destinations).isdisjoint(plan.swap_out_sources) and set(
-        plan.swap_in_sources
-    ).isdisjoint(plan.swap_out_destinations)
+def _may_leave_later(plan: StepPlan) -> bool:
+    """Whether a plan needs nothing of what it swaps out: neither the blocks nor the slots."""
+    needed = plan.append_blocks, plan.copy_destinations, plan.swap_in_destinations
+    leaving = set(plan.swap_out_sources)
+    return all(leaving.isdisjoint(blocks) for blocks in needed) and set(
+        plan.swap_out_destinations
+    ).isdisjoint(plan.swap_in_sources)
 
 
 def _taken(moving: dict[int, object], places: Iterable[int]) -> list[object]:

@@ -122,6 +122,7 @@ class Worker:
             pending.swapped_in(plan.swap_in_sources, is_spoiled)
         self._run(plan, pending)
         pending.fetch()
+        self.pool.save(plan)
         self._table.grammars.note(np.asarray(plan.sampled_rows), pending)
         return pending
 

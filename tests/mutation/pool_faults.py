@@ -1,7 +1,7 @@
 """Faults of the KV pool and of the memory that it gets."""
 
 from engine.worker.block_copy_time import measure_block_copy_s
-from engine.worker.kv_pool import KVPool, _check_room, _may_come_first
+from engine.worker.kv_pool import KVPool, _check_room, _may_leave_later
 from engine.worker.memory_budget import MemoryBudget, share_out
 from engine.worker.swap_arena import SharedMemory
 from tests.mutation.mutant import Fault
@@ -65,17 +65,38 @@ POOL_FAULTS = [
     ),
     Fault(
         what="blocks come back before those in their places have left",
-        function=_may_come_first,
-        old="set(plan.swap_in_destinations).isdisjoint(plan.swap_out_sources) and ",
+        function=_may_leave_later,
+        old=", plan.swap_in_destinations",
         new="",
-        noticed_by="test_blocks_are_swapped_out_before_others_take_their_place",
+        noticed_by="test_what_a_plan_needs_leaves_before_it_and_all_else_after_it",
+    ),
+    Fault(
+        what="blocks are handed out before what they hold has left",
+        function=_may_leave_later,
+        old="plan.append_blocks, ",
+        new="",
+        noticed_by="test_what_a_plan_needs_leaves_before_it_and_all_else_after_it",
+    ),
+    Fault(
+        what="blocks are copied over what has not left",
+        function=_may_leave_later,
+        old="plan.copy_destinations, ",
+        new="",
+        noticed_by="test_what_a_plan_needs_leaves_before_it_and_all_else_after_it",
     ),
     Fault(
         what="blocks come back before their slots are written",
-        function=_may_come_first,
+        function=_may_leave_later,
         old=" and set(",
         new=" or set(",
-        noticed_by="test_what_a_plan_saves_it_may_bring_back_at_once",
+        noticed_by="test_what_a_plan_needs_leaves_before_it_and_all_else_after_it",
+    ),
+    Fault(
+        what="what nobody waits for is waited for",
+        function=KVPool.move,
+        old="if not _may_leave_later(plan)",
+        new="if True",
+        noticed_by="test_what_a_plan_needs_leaves_before_it_and_all_else_after_it",
     ),
     Fault(
         what="the view of shared memory is not kept",

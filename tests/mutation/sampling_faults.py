@@ -59,15 +59,8 @@ SAMPLING_FAULTS = [
     Fault(
         what="candidates of a search are normalised after its rules",
         function=choose,
-        old=(
-            ".float().log_softmax(dim=-1)\n"
-            "        _apply_rules(backend, scores, searching, sampled, table)"
-        ),
-        new=(
-            ".float()\n"
-            "        _apply_rules(backend, scores, searching, sampled, table)\n"
-            "        scores = scores.log_softmax(dim=-1)"
-        ),
+        old="top_tokens = most_likely(scores,",
+        new="scores = scores.log_softmax(dim=-1)\n        top_tokens = most_likely(scores,",
         noticed_by="test_log_probabilities_are_raw_but_candidates_of_a_search_follow_its_rules",
     ),
     Fault(

@@ -1,6 +1,7 @@
 """Size of the KV pool."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 import torch
@@ -107,7 +108,7 @@ def test_blocks_are_swapped_out_before_others_take_their_place(tiny: TinyModel) 
         swap_out_destinations=int32([0]),
         swap_out_keys=keys[0],
     )
-    assert pool.move(saving) is None
+    assert _carry_out(pool, saving) is None
     moving = StepPlan(
         step=1,
         swap_out_sources=int32([2]),
@@ -119,17 +120,54 @@ def test_blocks_are_swapped_out_before_others_take_their_place(tiny: TinyModel) 
         copy_sources=int32([2]),
         copy_destinations=int32([3]),
     )
-    assert _nothing_spoiled(pool.move(moving))
+    assert _nothing_spoiled(_carry_out(pool, moving))
     restoring = StepPlan(
         step=2,
         swap_in_sources=int32([1]),
         swap_in_destinations=int32([4]),
         swap_in_keys=keys[1],
     )
-    assert _nothing_spoiled(pool.move(restoring))
+    assert _nothing_spoiled(_carry_out(pool, restoring))
     assert torch.equal(kv[2], before[1])
     assert torch.equal(kv[3], before[1])
     assert torch.equal(kv[4], before[2])
+
+
+def _carry_out(pool: KVPool, plan: StepPlan) -> Tensor | None:
+    is_spoiled = pool.move(plan)
+    pool.save(plan)
+    return is_spoiled
+
+
+@pytest.mark.parametrize(
+    "needed", ["", "append_blocks", "copy_destinations", "swap_in_destinations", "swap_in_sources"]
+)
+def test_what_a_plan_needs_leaves_before_it_and_all_else_after_it(
+    tiny: TinyModel, needed: str
+) -> None:
+    """Block 2 goes to slot 1, and is handed out anew, or comes back, by the same plan."""
+    pool = _swapping(tiny)
+    columns: dict[str, Any] = {
+        "append_blocks": int32([3]),
+        "copy_sources": int32([4]),
+        "copy_destinations": int32([5]),
+        "swap_in_sources": int32([0]),
+        "swap_in_destinations": int32([6]),
+        "swap_in_keys": _keys(0),
+    }
+    if needed:
+        columns[needed] = int32([1 if needed == "swap_in_sources" else 2])
+    plan = StepPlan(
+        step=0,
+        swap_out_sources=int32([2]),
+        swap_out_destinations=int32([1]),
+        swap_out_keys=_keys(1),
+        **columns,
+    )
+    pool.move(plan)
+    assert any(pool.arena.keys()) == bool(needed)
+    pool.save(plan)
+    assert any(pool.arena.keys())
 
 
 def _nothing_spoiled(is_spoiled: Tensor | None) -> bool:
@@ -150,7 +188,7 @@ def test_what_a_plan_saves_it_may_bring_back_at_once(tiny: TinyModel) -> None:
         swap_in_destinations=int32([3]),
         swap_in_keys=key,
     )
-    assert _nothing_spoiled(pool.move(plan))
+    assert _nothing_spoiled(_carry_out(pool, plan))
     assert torch.equal(kv[3], before)
 
 
