@@ -246,3 +246,12 @@ class KernelBackend(Protocol):
         token id).
         """
         ...
+
+    def report_logprobs(self, tokens: Tensor, logits: Tensor, num_logprobs: int) -> Sampled:
+        """Attach log-probabilities to tokens [S], the same bits as `sample` with other tokens.
+
+        Args:
+            logits: as of `sample`.
+            num_logprobs: most likely tokens to list for each row; 0 for none.
+        """
+        ...

@@ -1,4 +1,4 @@
-"""A runtime for NVIDIA GPUs: pinned memory, events, CUDA graphs and a stream for block moves.
+"""A runtime for NVIDIA GPUs: pinned memory, events, CUDA graphs and streams for block moves.
 
 Pinned memory comes from torch's caching host allocator, which hands a buffer out again only when
 the copies that used it are done: a ring of buffers without further bookkeeping.
@@ -37,7 +37,9 @@ class CudaRuntime:
         self.device = device
         self.captures = captures
         self._capture_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._move_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        # the bus carries both directions at once, and what comes in is waited for
+        self._out_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._in_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._graph_memory = torch.cuda.graph_pool_handle()
         # used where memory of others could not be registered
         self._buffers: PinnedBuffers | None = None
@@ -119,10 +121,10 @@ class CudaRuntime:
         self, kv: Tensor, blocks: list[int], host: Tensor, slots: list[int]
     ) -> list[object]:
         """Copy with the copy engines, while the step computes."""
-        self._move_stream.wait_stream(torch.cuda.current_stream(self.device))
-        kv.record_stream(self._move_stream)
+        self._out_stream.wait_stream(torch.cuda.current_stream(self.device))
+        kv.record_stream(self._out_stream)
         marks: list[object] = []
-        with torch.cuda.stream(self._move_stream):
+        with torch.cuda.stream(self._out_stream):
             for start in range(0, len(blocks), _BLOCKS_PER_MARK):
                 part = slice(start, start + _BLOCKS_PER_MARK)
                 if self._buffers is not None and kv[0].nbytes >= _SMALLEST_BUFFERED:
@@ -143,10 +145,17 @@ class CudaRuntime:
             assert isinstance(mark, torch.cuda.Event)
             current.wait_event(mark)
 
-    def move_in(self, host: Tensor, slots: list[int], kv: Tensor, blocks: list[int]) -> None:
+    def move_in(
+        self,
+        host: Tensor,
+        slots: list[int],
+        kv: Tensor,
+        blocks: list[int],
+        after: Iterable[object] = (),
+    ) -> None:
         """Copy with the copy engines; whatever is enqueued later waits."""
-        # nothing in flight touches the blocks: they were given back before
-        with self._moving():
+        with self._moving_in():
+            self.wait_for(after)
             if self._buffers is not None and kv[0].nbytes >= _SMALLEST_BUFFERED:
                 self._buffers.move_in(host, slots, kv, blocks)
                 return
@@ -155,21 +164,22 @@ class CudaRuntime:
                 target.copy_(host[slot : slot + count], non_blocking=True)
 
     def bring(self, host: Tensor, slots: list[int]) -> Tensor:
-        """Copy row by row; whatever is enqueued later waits."""
-        with self._moving():
+        """Copy all from the first to the last row at once; whatever is enqueued later waits."""
+        first = min(slots)
+        span = host[first : max(slots) + 1]
+        with self._moving_in():
             # made here, since what an earlier step has just freed it may still be reading
-            rows = torch.empty((len(slots), *host.shape[1:]), dtype=host.dtype, device=self.device)
-            for slot, row, count in _runs(slots, list(range(len(slots)))):
-                rows[row : row + count].copy_(host[slot : slot + count], non_blocking=True)
+            rows = torch.empty_like(span, device=self.device)
+            rows.copy_(span, non_blocking=True)
         rows.record_stream(torch.cuda.current_stream(self.device))
-        return rows
+        return rows.index_select(0, self.to_device(torch.tensor(slots) - first))
 
     @contextmanager
-    def _moving(self) -> Iterator[None]:
-        """Work on the stream of moves, which the current one waits for at the end."""
-        with torch.cuda.stream(self._move_stream):
+    def _moving_in(self) -> Iterator[None]:
+        """Work on the stream of moves in, which the current one waits for at the end."""
+        with torch.cuda.stream(self._in_stream):
             yield
-        torch.cuda.current_stream(self.device).wait_stream(self._move_stream)
+        torch.cuda.current_stream(self.device).wait_stream(self._in_stream)
 
     def memory(self) -> DeviceMemory | None:
         """Ask the driver, after giving back what torch keeps for later."""

@@ -12,7 +12,7 @@ class PinnedBuffers:
     """Two pinned buffers of a block: while one is filled the other one is emptied.
 
     The host waits for the copies, which is why memory is registered where that works. To be called
-    on the stream of moves.
+    on a stream of moves.
     """
 
     def __init__(self) -> None:

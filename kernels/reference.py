@@ -251,6 +251,10 @@ class ReferenceBackend:
         """Choose tokens; see `kernels.sampling`."""
         return sampling.sample(logits, columns)
 
+    def report_logprobs(self, tokens: Tensor, logits: Tensor, num_logprobs: int) -> Sampled:
+        """See `kernels.sampling.with_logprobs`."""
+        return sampling.with_logprobs(tokens, logits, num_logprobs)
+
 
 def _rotate(heads: Tensor, cos_sin: Tensor) -> Tensor:
     """Rotate heads [T, H, D] by cos_sin [T, D], all float32."""

@@ -114,23 +114,36 @@ class Runtime(Protocol):
     def move_out(
         self, kv: Tensor, blocks: list[int], host: Tensor, slots: list[int]
     ) -> list[object]:
-        """Copy kv[blocks] to host[slots], beside later work; moves keep their order.
+        """Copy kv[blocks] to host[slots], after all work so far and beside later work.
 
         Returns:
-            For each block what `wait_for` takes; nothing if all is done already.
+            A mark for each block, of when it is done; nothing if all is done already.
         """
         ...
 
     def wait_for(self, marks: Iterable[object]) -> None:
-        """Let later work wait until these moves are done."""
+        """Let later work wait until these moves out are done."""
         ...
 
-    def move_in(self, host: Tensor, slots: list[int], kv: Tensor, blocks: list[int]) -> None:
-        """Copy host[slots] to kv[blocks], after all moves so far and before any later work."""
+    def move_in(
+        self,
+        host: Tensor,
+        slots: list[int],
+        kv: Tensor,
+        blocks: list[int],
+        after: Iterable[object] = (),
+    ) -> None:
+        """Copy host[slots] to kv[blocks], beside earlier work and before any later work.
+
+        No earlier work may touch the blocks, but for the moves out that are named.
+
+        Args:
+            after: marks of those, and of moves out to the slots.
+        """
         ...
 
     def bring(self, host: Tensor, slots: list[int]) -> Tensor:
-        """Make host[slots] on the device, after all moves so far and before any later work."""
+        """Make host[slots] on the device, after all moves in so far and before any later work."""
         ...
 
     def memory(self) -> DeviceMemory | None:
@@ -194,7 +207,14 @@ class HostRuntime:
     def wait_for(self, marks: Iterable[object]) -> None:
         """Nothing is ever on its way."""
 
-    def move_in(self, host: Tensor, slots: list[int], kv: Tensor, blocks: list[int]) -> None:
+    def move_in(
+        self,
+        host: Tensor,
+        slots: list[int],
+        kv: Tensor,
+        blocks: list[int],
+        after: Iterable[object] = (),
+    ) -> None:
         """Copy."""
         kv[blocks] = host[slots]
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from kernels.batch import SMALLEST_TEMPERATURE, Sampled, SamplingColumns
 
@@ -18,6 +19,9 @@ _ROW_ALIGNMENT = 64
 
 # instead of a token, where the logits are no numbers or allow nothing
 BROKEN = -1
+
+# scores of which the largest one is looked up first
+_CHUNK = 1024
 
 
 def sample(logits: Tensor, columns: SamplingColumns) -> Sampled:
@@ -42,15 +46,49 @@ def sample(logits: Tensor, columns: SamplingColumns) -> Sampled:
 
 
 def with_logprobs(tokens: Tensor, logits: Tensor, num_logprobs: int) -> Sampled:
-    """Attach log-probabilities of the raw distribution to chosen tokens [S]; -1 attaches none."""
+    """Attach log-probabilities of the raw distribution to chosen tokens [S]; -1 attaches none.
+
+    Of equal logits the lower token comes first, so that what is listed of a row does not depend on
+    how many tokens are.
+    """
     if num_logprobs < 0:
         return Sampled(tokens=tokens)
-    logprobs = torch.log_softmax(logits.float(), dim=-1)
+    logits = logits.float()
+    logprobs = torch.log_softmax(logits, dim=-1)
     chosen = logprobs.gather(1, tokens[:, None].clamp(min=0))[:, 0]
     if num_logprobs == 0:
         return Sampled(tokens=tokens, logprobs=chosen)
-    top = logprobs.topk(min(num_logprobs, logits.shape[1]), dim=-1)
-    return Sampled(tokens=tokens, logprobs=chosen, top_tokens=top.indices, top_logprobs=top.values)
+    top_tokens = most_likely(logits, min(num_logprobs, logits.shape[1]))
+    top_logprobs = logprobs.gather(1, top_tokens)
+    return Sampled(tokens=tokens, logprobs=chosen, top_tokens=top_tokens, top_logprobs=top_logprobs)
+
+
+def most_likely(scores: Tensor, count: int) -> Tensor:
+    """Tokens [S, count] with the largest of scores [S, vocab] float32, best first.
+
+    Of equal ones the lower token comes first; `torch.topk` leaves that open. All are in the
+    `count` chunks with the largest maxima.
+    """
+    padding = -scores.shape[1] % _CHUNK
+    padded = functional.pad(scores, (0, padding), value=-torch.inf) if padding else scores
+    chunked = padded.view(len(scores), -1, _CHUNK)
+    num_chunks = chunked.shape[1]
+    chunks = torch.arange(num_chunks, device=scores.device).expand(len(scores), num_chunks)
+    if num_chunks > count:
+        chunks = _first(chunked.amax(dim=-1), chunks, count)
+    values = chunked.gather(1, chunks[:, :, None].expand(-1, -1, _CHUNK))
+    tokens = chunks[:, :, None] * _CHUNK + torch.arange(_CHUNK, device=scores.device)
+    return _first(values.flatten(1), tokens.flatten(1), count)
+
+
+def _first(values: Tensor, numbers: Tensor, count: int) -> Tensor:
+    """The numbers [S, count] with the largest values; both [S, N], float32 and int64."""
+    # a zero has one sign; as integers of another order floats become integers of the same order
+    bits = (values + 0.0).view(torch.int32)
+    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    # no two keys are equal, so how they are sorted does not matter
+    best = ((ordered.long() << 32) - numbers).topk(count, dim=-1)
+    return numbers.gather(1, best.indices)
 
 
 def draw(logits: Tensor, columns: SamplingColumns) -> Tensor:

@@ -10,7 +10,7 @@ from engine.config import EngineConfig, swap_arena_bytes
 from engine.errors import ConfigError
 from engine.integers import div_ceil
 from engine.model.parallel import TensorParallel
-from engine.types import IntColumn
+from engine.types import IntColumn, StepPlan
 from engine.worker.staging import stage
 from engine.worker.swap_arena import (
     PrivateMemory,
@@ -65,8 +65,9 @@ class KVPool:
             swap_memory = PrivateMemory(swap_arena_bytes(num_slots, block_bytes))
         self.arena = SwapArena(swap_memory.take(runtime), block_shape, backend.dtype)
         self._checksum = Checksum(self.kv)
-        # blocks that may still be on their way to the swap space
+        # blocks that may still be on their way to the swap space, and slots that they go to
         self._leaving: dict[int, object] = {}
+        self._arriving: dict[int, object] = {}
 
     @property
     def num_blocks(self) -> int:
@@ -82,6 +83,33 @@ class KVPool:
     def block_size(self) -> int:
         """Tokens per block."""
         return self.kv.shape[4]
+
+    def move(self, plan: StepPlan) -> Tensor | None:
+        """Move what must be in its place before the batch of a plan is fed; then comes `save`.
+
+        Returns:
+            See `swap_in`; None if nothing comes back.
+        """
+        if not _may_leave_later(plan):
+            self._swap_out(plan)
+        # what this plan hands out anew, an earlier one or this one may have saved
+        self.protect([plan.append_blocks, plan.copy_destinations])
+        is_spoiled = None
+        if plan.swap_in_destinations:
+            columns = plan.swap_in_sources, plan.swap_in_destinations, plan.swap_in_keys
+            is_spoiled = self.swap_in(*columns)
+        if plan.copy_sources:
+            self.copy(*stage(self._runtime, plan.copy_sources, plan.copy_destinations))
+        return is_spoiled
+
+    def save(self, plan: StepPlan) -> None:
+        """Move out what `move` has left, beside later steps: nobody waits for it."""
+        if _may_leave_later(plan):
+            self._swap_out(plan)
+
+    def _swap_out(self, plan: StepPlan) -> None:
+        if plan.swap_out_sources:
+            self.swap_out(plan.swap_out_sources, plan.swap_out_destinations, plan.swap_out_keys)
 
     def copy(self, sources: Tensor, destinations: Tensor) -> None:
         """Copy whole blocks, both [N] int64 (copy-on-write; paper, section 4.4)."""
@@ -101,11 +129,12 @@ class KVPool:
         marks = self._runtime.move_out(self.kv, sources, self.arena.blocks, targets)
         # behind the blocks: whoever finds a header finds its block
         rows = list(range(len(targets)))
-        self._runtime.move_out(headers, rows, self.arena.headers, targets)
+        written = self._runtime.move_out(headers, rows, self.arena.headers, targets)
         self._leaving.update(zip(sources, marks, strict=False))
+        self._arriving.update(zip(targets, written, strict=False))
 
     def swap_in(self, slots: IntColumn, blocks: IntColumn, keys: IntColumn) -> Tensor:
-        """Copy slots of the swap space back to blocks, before any later step.
+        """Copy slots of the swap space back to blocks, beside earlier steps and before later ones.
 
         Args:
             keys: int64, `KEY_WORDS` for each slot: what it should hold.
@@ -113,9 +142,9 @@ class KVPool:
         Returns:
             [N] bool on the device, whether a slot held something else, or was changed since.
         """
-        sources = slots.tolist()
-        self.protect([blocks])
-        self._runtime.move_in(self.arena.blocks, sources, self.kv, blocks.tolist())
+        sources, targets = slots.tolist(), blocks.tolist()
+        moving = _taken(self._leaving, targets) + _taken(self._arriving, sources)
+        self._runtime.move_in(self.arena.blocks, sources, self.kv, targets, after=moving)
         headers = self._runtime.bring(self.arena.headers, sources)
         checksums = self._checksum.of(*stage(self._runtime, blocks))
         expected = make_headers(self._runtime.to_device(key_tensor(keys)), checksums)
@@ -124,14 +153,28 @@ class KVPool:
     def protect(self, written: Iterable[IntColumn]) -> None:
         """Let later work wait for the copies of blocks that it may write."""
         if self._leaving:
-            blocks = self._leaving.keys() & {block for column in written for block in column}
-            self._runtime.wait_for([self._leaving.pop(block) for block in blocks])
+            blocks = {block for column in written for block in column}
+            self._runtime.wait_for(_taken(self._leaving, blocks))
 
 
 def bytes_per_block(config: EngineConfig, parallel: TensorParallel, backend: KernelBackend) -> int:
     """Bytes of a block on one rank."""
     token_bytes = config.model.kv_bytes_per_token(backend.dtype.itemsize, parallel.size)
     return config.block_size * token_bytes
+
+
+def _may_leave_later(plan: StepPlan) -> bool:
+    """Whether a plan needs nothing of what it swaps out: neither the blocks nor the slots."""
+    needed = plan.append_blocks, plan.copy_destinations, plan.swap_in_destinations
+    leaving = set(plan.swap_out_sources)
+    return all(leaving.isdisjoint(blocks) for blocks in needed) and set(
+        plan.swap_out_destinations
+    ).isdisjoint(plan.swap_in_sources)
+
+
+def _taken(moving: dict[int, object], places: Iterable[int]) -> list[object]:
+    """The marks of places that are still waited for; from now on they are not."""
+    return [moving.pop(place) for place in moving.keys() & set(places)]
 
 
 def _check_room(config: EngineConfig, num_blocks: int, block_bytes: int) -> None:

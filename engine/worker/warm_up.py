@@ -115,6 +115,8 @@ class WarmUp:
         scores = logits.float()
         masks = torch.full((len(scores), div_ceil(scores.shape[1], 32)), -1, dtype=torch.int32)
         self._backend.mask_tokens(scores, masks.to(self._device))
+        for num_logprobs in (0, 20):
+            self._backend.report_logprobs(columns.seeds, logits, num_logprobs)
         ruled = replace(columns, num_logprobs=-1)
         self._backend.sample(scores, ruled)
         self._backend.sample(scores, replace(ruled, any_filter=False))

@@ -117,9 +117,12 @@ class Worker:
         pending = PendingStep(plan.step, self._runtime)
         check_plan(plan, self._limits)
         self._change_rows(plan)
-        self._move_blocks(plan, pending)
+        is_spoiled = self.pool.move(plan)
+        if is_spoiled is not None:
+            pending.swapped_in(plan.swap_in_sources, is_spoiled)
         self._run(plan, pending)
         pending.fetch()
+        self.pool.save(plan)
         self._table.grammars.note(np.asarray(plan.sampled_rows), pending)
         return pending
 
@@ -142,19 +145,6 @@ class Worker:
             rows, tokens = stage(self._runtime, plan.token_rows, plan.token_values)
             table.last_tokens[rows] = tokens
             table.grammars.override(plan.token_rows, plan.token_values)
-
-    def _move_blocks(self, plan: StepPlan, pending: PendingStep) -> None:
-        if plan.swap_out_sources:
-            columns = plan.swap_out_sources, plan.swap_out_destinations, plan.swap_out_keys
-            self.pool.swap_out(*columns)
-        # what this plan hands out anew, an earlier one or this one may have saved
-        self.pool.protect([plan.append_blocks, plan.copy_destinations])
-        if plan.swap_in_destinations:
-            slots = plan.swap_in_sources
-            is_spoiled = self.pool.swap_in(slots, plan.swap_in_destinations, plan.swap_in_keys)
-            pending.swapped_in(slots, is_spoiled)
-        if plan.copy_sources:
-            self.pool.copy(*stage(self._runtime, plan.copy_sources, plan.copy_destinations))
 
     def _run(self, plan: StepPlan, pending: PendingStep) -> None:
         """Write the block tables and feed the batch, by a graph where one fits."""

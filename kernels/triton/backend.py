@@ -140,3 +140,7 @@ class TritonBackend(ReferenceBackend):
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Sampled:
         """Choose tokens; see `kernels.triton.sampling.sample`."""
         return sample.sample(logits, columns)
+
+    def report_logprobs(self, tokens: Tensor, logits: Tensor, num_logprobs: int) -> Sampled:
+        """The kernels of `sample`."""
+        return sample.report_logprobs(tokens, logits, num_logprobs)

@@ -11,7 +11,7 @@ from torch import Tensor
 from kernels.batch import SMALLEST_TEMPERATURE, Sampled, SamplingColumns
 from kernels.cpu.backend import CpuBackend, load_cpu_backend
 from kernels.cpu.library import load_kernels
-from kernels.sampling import draw_keys, gumbel_noise, mask_unlikely, sample
+from kernels.sampling import draw_keys, gumbel_noise, mask_unlikely, most_likely, sample
 from kernels.triton.sampling import sample as triton_sampling
 from tests.kernels.batches import make_columns, spoiled, take_row
 
@@ -85,6 +85,17 @@ def test_greedy_rows_take_the_lowest_of_equal_maxima() -> None:
     assert sample(logits, make_columns(3, temperature=0.0)).tokens.tolist() == [1, 0, 2]
     mixed = make_columns(3, temperature=[0.0, 0.0, 1.0])
     assert sample(logits, mixed).tokens.tolist()[:2] == [1, 0]
+
+
+@pytest.mark.parametrize("count", [1, 3, 17])
+@pytest.mark.parametrize("vocab_size", [17, 1024, 5000, 20480])
+def test_equal_scores_are_ranked_by_token(vocab_size: int, count: int) -> None:
+    generator = torch.Generator().manual_seed(count)
+    # of few different values, two of them zeros
+    scores = torch.randint(-3, 3, (4, vocab_size), generator=generator) * 0.5
+    scores[1], scores[2, 1:] = -torch.inf, -0.0
+    expected = scores.sort(dim=-1, descending=True, stable=True).indices[:, :count]
+    assert torch.equal(most_likely(scores, count), expected)
 
 
 def sample_of(backend: str) -> Sample:

@@ -83,17 +83,6 @@ PLAN_FAULTS = [
         noticed_by="test_known_tokens_beyond_the_vocabulary_or_the_context_are_refused",
     ),
     Fault(
-        what="blocks are swapped in before others leave their place",
-        function=Worker._move_blocks,
-        old="self.pool.swap_out(*columns)",
-        new=(
-            "slots = plan.swap_in_sources\n"
-            "        self.pool.swap_in(slots, plan.swap_in_destinations, plan.swap_in_keys)\n"
-            "        self.pool.swap_out(*columns)"
-        ),
-        noticed_by="test_blocks_are_swapped_out_before_others_take_their_place",
-    ),
-    Fault(
         what="a swapped block without a key passes",
         function=_check_lengths,
         old="len(plan.swap_out_keys) == KEY_WORDS * len(plan.swap_out_sources)",
@@ -101,11 +90,11 @@ PLAN_FAULTS = [
         noticed_by="test_every_swapped_block_has_a_key",
     ),
     Fault(
-        what="a copied block gets the contents of the wrong side",
-        function=Worker._move_blocks,
-        old="plan.copy_sources, plan.copy_destinations",
-        new="plan.copy_destinations, plan.copy_sources",
-        noticed_by="test_copied_blocks_hold_the_same_keys_and_values",
+        what="what was swapped in is not reported",
+        function=Worker.enqueue,
+        old="pending.swapped_in(plan.swap_in_sources, is_spoiled)",
+        new="pass",
+        noticed_by="test_a_block_that_was_changed_in_the_swap_space_is_reported",
     ),
     Fault(
         what="a plan is not checked",

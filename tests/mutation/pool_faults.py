@@ -1,7 +1,7 @@
 """Faults of the KV pool and of the memory that it gets."""
 
 from engine.worker.block_copy_time import measure_block_copy_s
-from engine.worker.kv_pool import KVPool, _check_room
+from engine.worker.kv_pool import KVPool, _check_room, _may_leave_later
 from engine.worker.memory_budget import MemoryBudget, share_out
 from engine.worker.swap_arena import SharedMemory
 from tests.mutation.mutant import Fault
@@ -10,8 +10,8 @@ POOL_FAULTS = [
     Fault(
         what="blocks come back from the wrong slots",
         function=KVPool.swap_in,
-        old="self.arena.blocks, sources, self.kv, blocks.tolist()",
-        new="self.arena.blocks, sources[::-1], self.kv, blocks.tolist()",
+        old="self.arena.blocks, sources, self.kv, targets",
+        new="self.arena.blocks, sources[::-1], self.kv, targets",
         noticed_by="test_blocks_that_were_swapped_out_come_back_where_they_are_wanted",
     ),
     Fault(
@@ -38,9 +38,65 @@ POOL_FAULTS = [
     Fault(
         what="a step writes a block that is still on its way out",
         function=KVPool.protect,
-        old="self._runtime.wait_for([",
-        new="list([",
+        old="self._runtime.wait_for(_taken",
+        new="list(_taken",
         noticed_by="test_steps_wait_for_copies_of_blocks_that_they_write_and_for_no_others",
+    ),
+    Fault(
+        what="a block comes back over one that is still on its way out",
+        function=KVPool.swap_in,
+        old="_taken(self._leaving, targets) + ",
+        new="",
+        noticed_by="test_steps_wait_for_copies_of_blocks_that_they_write_and_for_no_others",
+    ),
+    Fault(
+        what="a block comes back from a slot that is still written",
+        function=KVPool.swap_in,
+        old=" + _taken(self._arriving, sources)",
+        new="",
+        noticed_by="test_blocks_come_back_after_their_slots_were_written",
+    ),
+    Fault(
+        what="a copied block gets the contents of the wrong side",
+        function=KVPool.move,
+        old="plan.copy_sources, plan.copy_destinations",
+        new="plan.copy_destinations, plan.copy_sources",
+        noticed_by="test_blocks_are_swapped_out_before_others_take_their_place",
+    ),
+    Fault(
+        what="blocks come back before those in their places have left",
+        function=_may_leave_later,
+        old=", plan.swap_in_destinations",
+        new="",
+        noticed_by="test_what_a_plan_needs_leaves_before_it_and_all_else_after_it",
+    ),
+    Fault(
+        what="blocks are handed out before what they hold has left",
+        function=_may_leave_later,
+        old="plan.append_blocks, ",
+        new="",
+        noticed_by="test_what_a_plan_needs_leaves_before_it_and_all_else_after_it",
+    ),
+    Fault(
+        what="blocks are copied over what has not left",
+        function=_may_leave_later,
+        old="plan.copy_destinations, ",
+        new="",
+        noticed_by="test_what_a_plan_needs_leaves_before_it_and_all_else_after_it",
+    ),
+    Fault(
+        what="blocks come back before their slots are written",
+        function=_may_leave_later,
+        old=" and set(",
+        new=" or set(",
+        noticed_by="test_what_a_plan_needs_leaves_before_it_and_all_else_after_it",
+    ),
+    Fault(
+        what="what nobody waits for is waited for",
+        function=KVPool.move,
+        old="if not _may_leave_later(plan)",
+        new="if True",
+        noticed_by="test_what_a_plan_needs_leaves_before_it_and_all_else_after_it",
     ),
     Fault(
         what="the view of shared memory is not kept",

@@ -10,7 +10,7 @@ from engine.worker.sampling.sampler import (
     look_up,
     sample_batch,
 )
-from kernels.sampling import is_random, sample
+from kernels.sampling import _first, is_random, sample
 from tests.mutation.mutant import Fault
 
 SAMPLING_FAULTS = [
@@ -59,15 +59,8 @@ SAMPLING_FAULTS = [
     Fault(
         what="candidates of a search are normalised after its rules",
         function=choose,
-        old=(
-            ".float().log_softmax(dim=-1)\n"
-            "        _apply_rules(backend, scores, searching, sampled, table)"
-        ),
-        new=(
-            ".float()\n"
-            "        _apply_rules(backend, scores, searching, sampled, table)\n"
-            "        scores = scores.log_softmax(dim=-1)"
-        ),
+        old="top_tokens = most_likely(scores,",
+        new="scores = scores.log_softmax(dim=-1)\n        top_tokens = most_likely(scores,",
         noticed_by="test_log_probabilities_are_raw_but_candidates_of_a_search_follow_its_rules",
     ),
     Fault(
@@ -90,6 +83,20 @@ SAMPLING_FAULTS = [
         old="sampled.positions[indices]",
         new="sampled.positions[indices] - 1",
         noticed_by="test_rules_see_all_tokens_before_the_one_that_is_chosen",
+    ),
+    Fault(
+        what="beside a row with rules others get the log-probabilities of torch",
+        function=choose,
+        old="backend.report_logprobs(",
+        new="__import__('kernels.sampling').sampling.with_logprobs(",
+        noticed_by="test_the_company_of_a_ruled_row_changes_no_log_probability",
+    ),
+    Fault(
+        what="equal candidates come in any order",
+        function=_first,
+        old=" - numbers)",
+        new=" + numbers)",
+        noticed_by="test_equal_scores_are_ranked_by_token",
     ),
     Fault(
         what="log-probabilities of prompts are those of the token before",

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from engine.types import NONE_ALLOWED
 from engine.worker.batch import HostBatch
@@ -17,7 +18,7 @@ from engine.worker.spans import NextTokens
 from engine.worker.staging import stage
 from kernels.backend import KernelBackend
 from kernels.batch import Sampled, SamplingColumns
-from kernels.sampling import BROKEN, take_rows, with_logprobs
+from kernels.sampling import BROKEN, most_likely, take_rows
 
 Indices = NDArray[np.int64]
 
@@ -42,7 +43,7 @@ def sample_batch(
         table.last_tokens.index_copy_(0, device_rows, sampled.tokens.clamp(min=0))
         pending.add(sampled, rows, table.parameters.num_logprobs[rows])
     if len(prompt_rows):
-        known = look_up(logits[len(rows) :], batch.prompt, table)
+        known = look_up(backend, logits[len(rows) :], batch.prompt, table)
         pending.add(known, prompt_rows, table.parameters.num_prompt_logprobs[prompt_rows])
 
 
@@ -71,24 +72,36 @@ def choose(backend: KernelBackend, logits: Tensor, sampled: NextTokens, table: R
         drawn = drawn.where(scores.amax(dim=-1) != -torch.inf, NONE_ALLOWED)
         # what is ruled out may hide that the raw logits are no numbers
         tokens[where] = drawn.where(tokens[where] != BROKEN, BROKEN)
-    chosen = with_logprobs(tokens, logits, columns.num_logprobs)
+    if columns.num_logprobs < 0:
+        return Sampled(tokens=tokens)
+    chosen = backend.report_logprobs(tokens, logits, columns.num_logprobs)
     if len(searching):
         assert chosen.top_tokens is not None
         assert chosen.top_logprobs is not None
         (where,) = stage(table.runtime, searching)
         # as in transformers, whose beams lose the probability of what is ruled out
-        scores = logits.index_select(0, where).float().log_softmax(dim=-1)
+        scores = _log_softmax(logits.index_select(0, where).float())
         _apply_rules(backend, scores, searching, sampled, table)
-        top = scores.topk(chosen.top_tokens.shape[1], dim=-1)
-        chosen.top_tokens[where], chosen.top_logprobs[where] = top.indices, top.values
+        top_tokens = most_likely(scores, chosen.top_tokens.shape[1])
+        chosen.top_tokens[where] = top_tokens
+        chosen.top_logprobs[where] = scores.gather(1, top_tokens)
     return chosen
 
 
-def look_up(logits: Tensor, prompt: NextTokens, table: RowTable) -> Sampled:
+def look_up(backend: KernelBackend, logits: Tensor, prompt: NextTokens, table: RowTable) -> Sampled:
     """Log-probabilities of the prompt tokens that follow logits [P, vocab_size]."""
     rows, positions = stage(table.runtime, prompt.rows, prompt.positions)
     num_logprobs = int(table.parameters.num_prompt_logprobs[prompt.rows].max())
-    return with_logprobs(table.history.tokens[rows, positions].long(), logits, num_logprobs)
+    known = table.history.tokens[rows, positions].long()
+    return backend.report_logprobs(known, logits, num_logprobs)
+
+
+def _log_softmax(logits: Tensor) -> Tensor:
+    """Log-probabilities [K, vocab_size], the bits of a row wherever it is among the K."""
+    vocab_size = logits.shape[1]
+    # torch sums from one border of 16 bytes to the next, where a row may begin or not
+    aligned = functional.pad(logits, (0, -vocab_size % 4), value=-torch.inf)
+    return aligned.log_softmax(dim=-1)[:, :vocab_size].contiguous()
 
 
 def _apply_rules(

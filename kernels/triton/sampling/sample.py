@@ -14,8 +14,8 @@ from torch import Tensor
 
 from kernels.batch import Sampled, SamplingColumns
 from kernels.triton.launch import overlap, wait_for_inputs
+from kernels.triton.sampling import logprobs
 from kernels.triton.sampling.filtering import RowStats, filter_rows
-from kernels.triton.sampling.logprobs import report_logprobs
 from kernels.triton.sampling.noise import (
     SMALLEST_TEMPERATURE,
     best_draw,
@@ -43,6 +43,23 @@ class ChunkStats:
     tokens: Tensor
     raw_sums: Tensor
     scaled_sums: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BestTokens:
+    """What is known of rows of logits; each column is [S].
+
+    Attributes:
+        tokens: int64, the best ones without filters; -1 for none.
+        logsumexps, largest, scaled_sums: float32, where the flags ask for them.
+        chunks: of the rows.
+    """
+
+    tokens: Tensor
+    logsumexps: Tensor
+    largest: Tensor
+    scaled_sums: Tensor
+    chunks: ChunkStats
 
 
 @triton.jit
@@ -157,55 +174,84 @@ def sample(logits: Tensor, columns: SamplingColumns) -> Sampled:
         columns: parameters of the S rows, contiguous.
     """
     num_rows = len(logits)
-    assert logits.stride(1) == 1
     assert columns.temperature.shape == (num_rows,)
     assert columns.seeds.dtype == columns.positions.dtype == torch.int64
-    tokens = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
     if num_rows == 0:
-        return Sampled(tokens=tokens)
+        return Sampled(tokens=torch.empty(0, dtype=torch.int64, device=logits.device))
     wants_logprobs = columns.num_logprobs >= 0
     flags = {
         "IS_GREEDY": columns.all_greedy,
         "HAS_RAW_SUMS": wants_logprobs,
         "HAS_SCALED_SUMS": columns.any_filter,
     }
+    best = _best(logits, (columns.temperature, columns.seeds, columns.positions), flags)
+    if columns.any_filter:
+        row_stats = RowStats(
+            largest=best.largest,
+            scaled_sums=best.scaled_sums,
+            chunk_largest=best.chunks.largest,
+            chunk_tokens=best.chunks.tokens,
+            chunk_len=CHUNK,
+        )
+        filter_rows(best.tokens, logits, columns, row_stats)
+    if not wants_logprobs:
+        return Sampled(tokens=best.tokens)
+    return _report(best.tokens, logits, columns.num_logprobs, best)
+
+
+def report_logprobs(tokens: Tensor, logits: Tensor, num_logprobs: int) -> Sampled:
+    """Attach log-probabilities; see `kernels.backend.KernelBackend.report_logprobs`."""
+    flags = {"IS_GREEDY": True, "HAS_RAW_SUMS": True, "HAS_SCALED_SUMS": False}
+    # greedy rows need no parameters
+    unused = logits.new_empty(len(logits), dtype=torch.float32), tokens, tokens
+    return _report(tokens, logits, num_logprobs, _best(logits, unused, flags))
+
+
+def _report(tokens: Tensor, logits: Tensor, num_logprobs: int, best: _BestTokens) -> Sampled:
+    sums, largest = best.logsumexps, best.chunks.largest
+    return logprobs.report_logprobs(tokens, logits, num_logprobs, sums, largest, CHUNK)
+
+
+def _best(logits: Tensor, draws: tuple[Tensor, ...], flags: dict[str, bool]) -> _BestTokens:
+    """Find the best token of each row without filters.
+
+    Args:
+        draws: temperatures, seeds and positions of the rows.
+    """
+    assert logits.stride(1) == 1
+    num_rows = len(logits)
+    chunks = _chunk(logits, draws, flags)
     logsumexps, largest, scaled_sums = _floats(3, (num_rows,), logits.device)
-    stats = _chunk(logits, columns, flags)
+    best = _BestTokens(
+        tokens=torch.empty(num_rows, dtype=torch.int64, device=logits.device),
+        logsumexps=logsumexps,
+        largest=largest,
+        scaled_sums=scaled_sums,
+        chunks=chunks,
+    )
+    num_chunks = chunks.largest.shape[1]
     _merge_kernel[(num_rows,)](
-        tokens,
+        best.tokens,
         logsumexps,
         largest,
         scaled_sums,
-        stats.largest,
-        stats.tokens,
-        stats.raw_sums,
-        stats.scaled_sums,
+        chunks.largest,
+        chunks.tokens,
+        chunks.raw_sums,
+        chunks.scaled_sums,
         logits,
-        columns.temperature,
-        columns.seeds,
-        columns.positions,
+        *draws,
         logits.stride(0),
-        stats.largest.shape[1],
+        num_chunks,
         **flags,
-        CHUNKS=triton.next_power_of_2(stats.largest.shape[1]),
+        CHUNKS=triton.next_power_of_2(num_chunks),
         num_warps=1,
         **overlap(logits.device),
     )
-    if columns.any_filter:
-        row_stats = RowStats(
-            largest=largest,
-            scaled_sums=scaled_sums,
-            chunk_largest=stats.largest,
-            chunk_tokens=stats.tokens,
-            chunk_len=CHUNK,
-        )
-        filter_rows(tokens, logits, columns, row_stats)
-    if not wants_logprobs:
-        return Sampled(tokens=tokens)
-    return report_logprobs(tokens, logits, columns.num_logprobs, logsumexps, stats.largest, CHUNK)
+    return best
 
 
-def _chunk(logits: Tensor, columns: SamplingColumns, flags: dict[str, bool]) -> ChunkStats:
+def _chunk(logits: Tensor, draws: tuple[Tensor, ...], flags: dict[str, bool]) -> ChunkStats:
     num_rows, vocab_size = logits.shape
     num_chunks = triton.cdiv(vocab_size, CHUNK)
     largest, raw_sums, scaled_sums = _floats(3, (num_rows, num_chunks), logits.device)
@@ -221,9 +267,7 @@ def _chunk(logits: Tensor, columns: SamplingColumns, flags: dict[str, bool]) -> 
         stats.raw_sums,
         stats.scaled_sums,
         logits,
-        columns.temperature,
-        columns.seeds,
-        columns.positions,
+        *draws,
         logits.stride(0),
         vocab_size,
         num_chunks,

@@ -2,6 +2,7 @@
 
 import time
 from array import array
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -17,10 +18,11 @@ class Arrangement:
 
     Attributes:
         name: for people.
-        num_rows: requests in the batch at once.
+        num_rows: sequences in the batch at once.
         max_num_batched_tokens: token budget of a step.
         num_blocks: of the KV pool.
         preemption: how a request that does not fit comes back.
+        is_one_by_one: whether a request waits for the end of the one before it.
     """
 
     name: str
@@ -28,19 +30,40 @@ class Arrangement:
     max_num_batched_tokens: int
     num_blocks: int
     preemption: PreemptionPolicy = "swap"
+    is_one_by_one: bool = False
 
 
 @dataclass(slots=True)
-class RequestAnswer:
-    """Tokens of a request, int32, and their log-probabilities, float32."""
+class ChoiceAnswer:
+    """Tokens of a choice, int32, and log-probabilities of them and of alternatives, float32."""
 
     tokens: "array[int]" = field(default_factory=int32)
     logprobs: "array[float]" = field(default_factory=float32)
+    top_tokens: "array[int]" = field(default_factory=int32)
+    top_logprobs: "array[float]" = field(default_factory=float32)
 
     @property
     def bits(self) -> bytes:
         """Equal for equal tokens and log-probabilities, bit for bit."""
-        return self.tokens.tobytes() + self.logprobs.tobytes()
+        columns = self.tokens, self.logprobs, self.top_tokens, self.top_logprobs
+        return b"".join(column.tobytes() for column in columns)
+
+
+@dataclass(slots=True)
+class RequestAnswer:
+    """The choices of a request, its scored prompt among them."""
+
+    choices: dict[int, ChoiceAnswer] = field(default_factory=dict)
+
+    @property
+    def bits(self) -> dict[int, bytes]:
+        """Of each choice."""
+        return {choice: answer.bits for choice, answer in self.choices.items()}
+
+    @property
+    def num_tokens(self) -> int:
+        """Of all choices."""
+        return sum(len(answer.tokens) for answer in self.choices.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +84,7 @@ class Answers:
     @property
     def tokens_per_s(self) -> float:
         """Output tokens per second."""
-        return sum(len(answer.tokens) for answer in self.answers) / self.wall_s
+        return sum(answer.num_tokens for answer in self.answers) / self.wall_s
 
     def differing(self, other: "Answers") -> list[int]:
         """Places of requests with another answer; those that only one run has are ignored."""
@@ -88,12 +111,15 @@ class Stage:
         engine = LocalEngine(config, turn)
         answers = [RequestAnswer() for _ in requests]
         start_s = time.perf_counter()
-        for request in requests:
-            engine.add(list(request.prompt), request.sampling)
-        stats = None
-        for output in engine.steps():
-            _take(output, answers)
-            stats = output.stats
+        waiting, stats = deque(requests), None
+        while waiting or engine.has_work:
+            while waiting and not (arrangement.is_one_by_one and engine.has_work):
+                request = waiting.popleft()
+                engine.add(list(request.prompt), request.sampling)
+            output = engine.step()
+            if output is not None:
+                _take(output, answers)
+                stats = output.stats
         wall_s = time.perf_counter() - start_s
         turn.close()
         assert stats is not None
@@ -110,9 +136,17 @@ class Stage:
 
 
 def _take(output: StepOutput, answers: list[RequestAnswer]) -> None:
-    rows = zip(output.request_ids, output.tokens, output.logprobs, strict=True)
-    for request_id, token, logprob in rows:
-        if token < 0:
+    begin = 0
+    for index, (request_id, choice) in enumerate(
+        zip(output.request_ids, output.choices, strict=True)
+    ):
+        if output.tokens[index] < 0:
             raise ValueError(f"request {request_id} ended without a token")
-        answers[request_id].tokens.append(token)
-        answers[request_id].logprobs.append(logprob)
+        answer = answers[request_id].choices.setdefault(choice, ChoiceAnswer())
+        answer.tokens.append(output.tokens[index])
+        answer.logprobs.append(output.logprobs[index])
+        if output.top_counts:
+            end = begin + output.top_counts[index]
+            answer.top_tokens += output.top_tokens[begin:end]
+            answer.top_logprobs += output.top_logprobs[begin:end]
+            begin = end

@@ -2,9 +2,11 @@
 
 import argparse
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from engine.config import EngineConfig
 from engine.integers import div_ceil
@@ -26,6 +28,18 @@ _BLOCK_SIZE = 16
 _CHUNK_TOKENS = 32
 # requests that also run one by one without the mode
 _NUM_PLAIN = 16
+# what requests of a mix ask for in turn
+_KINDS: dict[str, dict[str, Any]] = {
+    "draws": {},
+    "greedy": {"temperature": 0.0},
+    "filters": {"top_p": 0.9, "top_k": 50},
+    "samples": {"n": 3},
+    "beams": {"n": 4, "beam_width": 4},
+    "alternatives": {"num_logprobs": 3},
+    "penalties": {"temperature": 0.7, "frequency_penalty": 1.0, "min_tokens": 8},
+    "scored prompt": {"prompt_logprobs": 2},
+    "ruled beams": {"n": 2, "beam_width": 2, "repetition_penalty": 1.1},
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trace", choices=TRACES, default="sharegpt", help="lengths of prompts")
     parser.add_argument("--longest-input", type=at_least(8), default=512, help="tokens")
     parser.add_argument("--output-len", type=at_least(1), default=32, help="tokens of an answer")
+    parser.add_argument(
+        "--mixed", action="store_true", help=f"in turn {', '.join(_KINDS)}; all draw otherwise"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of lengths, prompts and draws")
     report.add_arguments(parser)
 
@@ -53,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
             timed = _timed(stage, arrangements, requests)
         finally:
             stage.close()
-    faults, prices = _faults(runs), _prices(timed)
+    faults, prices = _faults(runs, _kinds(args)), _prices(timed)
     _show(runs, timed)
     costs = (
         f"the mode costs {prices['batch']:.1%} of the throughput in a batch, "
@@ -76,30 +93,46 @@ def run(args: argparse.Namespace) -> int:
     return int(bool(faults))
 
 
+def _kinds(args: argparse.Namespace) -> list[str]:
+    """What each request asks for."""
+    kinds = list(_KINDS) if args.mixed else ["draws"]
+    return [kinds[index % len(kinds)] for index in range(args.requests)]
+
+
 def _requests(args: argparse.Namespace) -> list[Request]:
     pairs = draw_pairs(args.trace, args.requests, args.seed)
+    base = SamplingParams(
+        max_tokens=args.output_len, num_logprobs=0, ignore_eos=True, deterministic=True
+    )
     return [
         Request(
             request_id=index,
             prompt=int32(prompt_ids(args.seed, index, min(input_len, args.longest_input))),
-            sampling=SamplingParams(
-                max_tokens=args.output_len,
-                seed=args.seed + index,
-                num_logprobs=0,
-                ignore_eos=True,
-                deterministic=True,
-            ),
+            sampling=replace(base, seed=args.seed + index, **_KINDS[kind]),
         )
-        for index, (input_len, _) in enumerate(pairs)
+        for index, ((input_len, _), kind) in enumerate(zip(pairs, _kinds(args), strict=True))
     ]
+
+
+def _num_blocks(request: Request) -> int:
+    """The most that a request has at once."""
+    sampling = request.sampling
+    num_tokens = len(request.prompt) + sampling.max_tokens
+    num_own = div_ceil(sampling.max_tokens, _BLOCK_SIZE) + 1
+    return div_ceil(num_tokens, _BLOCK_SIZE) + (_num_rows(request) - 1) * num_own
+
+
+def _num_rows(request: Request) -> int:
+    return max(request.sampling.n, request.sampling.beam_width)
 
 
 def _arrangements(args: argparse.Namespace, requests: Sequence[Request]) -> list[Arrangement]:
     """The first is the one that the others are compared with."""
-    sizes = [div_ceil(len(r.prompt) + args.output_len, _BLOCK_SIZE) for r in requests]
+    sizes = [_num_blocks(request) for request in requests]
     largest = sorted(sizes)[-args.batch :]
     # the largest request fits, and of a batch of average ones no more than half
-    scarce = max(largest[-1] + 2, sum(sizes) * min(args.batch, len(sizes)) // len(sizes) // 2)
+    num_rows = sum(map(_num_rows, requests))
+    scarce = max(largest[-1] + 2, sum(sizes) * min(args.batch, num_rows) // num_rows // 2)
     batch = Arrangement(
         name=f"batch of {args.batch}",
         num_rows=args.batch,
@@ -107,7 +140,12 @@ def _arrangements(args: argparse.Namespace, requests: Sequence[Request]) -> list
         num_blocks=sum(largest),
     )
     return [
-        replace(batch, name=ONE_BY_ONE, num_rows=1),
+        replace(
+            batch,
+            name=ONE_BY_ONE,
+            num_rows=max(map(_num_rows, requests)),
+            is_one_by_one=True,
+        ),
         batch,
         replace(batch, name="chunked prefill", max_num_batched_tokens=args.batch + _CHUNK_TOKENS),
         replace(batch, name="swapped", num_blocks=scarce),
@@ -149,17 +187,19 @@ def _timed(
     return timed
 
 
-def _faults(runs: dict[str, Answers]) -> list[str]:
+def _faults(runs: dict[str, Answers], kinds: Sequence[str]) -> list[str]:
     """What must not be: other bits, or an arrangement without what it is for."""
     faults = []
     for name, one in runs.items():
-        if differing := runs[ONE_BY_ONE].differing(one):
-            faults.append(f"{name}: other bits than one by one in requests {differing}")
-    counts = {
+        counts = Counter(kinds[index] for index in runs[ONE_BY_ONE].differing(one))
+        if counts:
+            of_kinds = ", ".join(f"{count} of {kind}" for kind, count in counts.items())
+            faults.append(f"{name}: other bits than one by one in requests: {of_kinds}")
+    preempted = {
         "swapped": runs["swapped"].num_swapped,
         "recomputed": runs["recomputed"].num_recomputed,
     }
-    missing = [name for name, count in counts.items() if not count]
+    missing = [name for name, count in preempted.items() if not count]
     return faults + [f"{name}: nothing was; raise --output-len or --batch" for name in missing]
 
 

@@ -124,7 +124,11 @@ class Turn:
         self._shadow.submit(plan)
         self._rows.difference_update(plan.releases)
         self._rows.update(admission.row for admission in plan.admissions)
-        self._rows.update(plan.fork_children)
+        # the child of a row that is free is free, too
+        forks = list(zip(plan.fork_parents, plan.fork_children, strict=True))
+        in_use = {child for parent, child in forks if parent in self._rows}
+        self._rows.difference_update(plan.fork_children)
+        self._rows |= in_use
 
     def collect(self) -> StepResult:
         """See `Executor.collect`."""

@@ -1,5 +1,6 @@
 """What swapping costs is measured, and nothing is changed by it."""
 
+from collections.abc import Iterable
 from types import SimpleNamespace
 
 import pytest
@@ -81,9 +82,16 @@ class _Counting(HostRuntime):
         self.moved["out"] += len(blocks) if kv.dim() > 2 else 0
         return super().move_out(kv, blocks, host, slots)
 
-    def move_in(self, host: Tensor, slots: list[int], kv: Tensor, blocks: list[int]) -> None:
+    def move_in(
+        self,
+        host: Tensor,
+        slots: list[int],
+        kv: Tensor,
+        blocks: list[int],
+        after: Iterable[object] = (),
+    ) -> None:
         self.moved["in"] += len(blocks)
-        super().move_in(host, slots, kv, blocks)
+        super().move_in(host, slots, kv, blocks, after)
 
 
 def test_blocks_are_copied_in_both_directions(tiny: TinyModel) -> None:

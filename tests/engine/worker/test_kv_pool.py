@@ -1,6 +1,7 @@
 """Size of the KV pool."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from engine.errors import ConfigError
 from engine.model.parallel import TensorParallel
-from engine.types import IntColumn, int32, int64
+from engine.types import IntColumn, StepPlan, int32, int64
 from engine.worker.kv_pool import KVPool
 from kernels.reference import ReferenceBackend
 from kernels.runtime import HostRuntime
@@ -95,6 +96,102 @@ def _keys(*slots: int) -> IntColumn:
     return int64([word for slot in slots for word in (slot, 5, 6, 7)])
 
 
+def test_blocks_are_swapped_out_before_others_take_their_place(tiny: TinyModel) -> None:
+    """One plan saves block 2, brings back what was saved of block 1 to it, and copies that."""
+    pool = _swapping(tiny)
+    kv = pool.kv
+    before = kv[:5].clone()
+    keys = [int64([slot, 2, 3, 4]) for slot in range(2)]
+    saving = StepPlan(
+        step=0,
+        swap_out_sources=int32([1]),
+        swap_out_destinations=int32([0]),
+        swap_out_keys=keys[0],
+    )
+    assert _carry_out(pool, saving) is None
+    moving = StepPlan(
+        step=1,
+        swap_out_sources=int32([2]),
+        swap_out_destinations=int32([1]),
+        swap_out_keys=keys[1],
+        swap_in_sources=int32([0]),
+        swap_in_destinations=int32([2]),
+        swap_in_keys=keys[0],
+        copy_sources=int32([2]),
+        copy_destinations=int32([3]),
+    )
+    assert _nothing_spoiled(_carry_out(pool, moving))
+    restoring = StepPlan(
+        step=2,
+        swap_in_sources=int32([1]),
+        swap_in_destinations=int32([4]),
+        swap_in_keys=keys[1],
+    )
+    assert _nothing_spoiled(_carry_out(pool, restoring))
+    assert torch.equal(kv[2], before[1])
+    assert torch.equal(kv[3], before[1])
+    assert torch.equal(kv[4], before[2])
+
+
+def _carry_out(pool: KVPool, plan: StepPlan) -> Tensor | None:
+    is_spoiled = pool.move(plan)
+    pool.save(plan)
+    return is_spoiled
+
+
+@pytest.mark.parametrize(
+    "needed", ["", "append_blocks", "copy_destinations", "swap_in_destinations", "swap_in_sources"]
+)
+def test_what_a_plan_needs_leaves_before_it_and_all_else_after_it(
+    tiny: TinyModel, needed: str
+) -> None:
+    """Block 2 goes to slot 1, and is handed out anew, or comes back, by the same plan."""
+    pool = _swapping(tiny)
+    columns: dict[str, Any] = {
+        "append_blocks": int32([3]),
+        "copy_sources": int32([4]),
+        "copy_destinations": int32([5]),
+        "swap_in_sources": int32([0]),
+        "swap_in_destinations": int32([6]),
+        "swap_in_keys": _keys(0),
+    }
+    if needed:
+        columns[needed] = int32([1 if needed == "swap_in_sources" else 2])
+    plan = StepPlan(
+        step=0,
+        swap_out_sources=int32([2]),
+        swap_out_destinations=int32([1]),
+        swap_out_keys=_keys(1),
+        **columns,
+    )
+    pool.move(plan)
+    assert any(pool.arena.keys()) == bool(needed)
+    pool.save(plan)
+    assert any(pool.arena.keys())
+
+
+def _nothing_spoiled(is_spoiled: Tensor | None) -> bool:
+    return is_spoiled is not None and not is_spoiled.any()
+
+
+def test_what_a_plan_saves_it_may_bring_back_at_once(tiny: TinyModel) -> None:
+    pool = _swapping(tiny)
+    kv = pool.kv
+    before = kv[1].clone()
+    key = int64([1, 2, 3, 4])
+    plan = StepPlan(
+        step=0,
+        swap_out_sources=int32([1]),
+        swap_out_destinations=int32([0]),
+        swap_out_keys=key,
+        swap_in_sources=int32([0]),
+        swap_in_destinations=int32([3]),
+        swap_in_keys=key,
+    )
+    assert _nothing_spoiled(_carry_out(pool, plan))
+    assert torch.equal(kv[3], before)
+
+
 def test_a_slot_that_holds_another_block_or_a_changed_one_is_noticed(tiny: TinyModel) -> None:
     pool = _swapping(tiny)
     slots = int32([0, 1, 2])
@@ -113,10 +210,21 @@ def test_steps_wait_for_copies_of_blocks_that_they_write_and_for_no_others(tiny:
     pool.protect([int32([4, 7]), int32()])
     assert runtime.waited == []
     pool.protect([int32([4]), int32([6])])
-    pool.swap_in(int32([1]), int32([5]), _keys(1))
-    assert runtime.waited == ["6", "5"]
+    pool.swap_in(int32([0]), int32([5]), _keys(1))
+    assert (runtime.waited, runtime.came_after) == (["block 6"], ["block 5"])
     pool.protect([int32([5, 6])])
-    assert runtime.waited == ["6", "5"]
+    assert runtime.waited == ["block 6"]
+
+
+def test_blocks_come_back_after_their_slots_were_written(tiny: TinyModel) -> None:
+    runtime = _SlowRuntime()
+    config = tiny.config(num_blocks=8, block_size=4, max_model_len=16, swap_bytes=6 * _BLOCK_BYTES)
+    pool = KVPool(config, TensorParallel(), _BACKEND, runtime, 0)
+    pool.swap_out(int32([5, 6]), int32([1, 2]), _keys(1, 2))
+    pool.swap_in(int32([2]), int32([3]), _keys(2))
+    pool.swap_in(int32([2]), int32([4]), _keys(2))
+    # the second header, which is written last
+    assert runtime.came_after == ["header 1"]
 
 
 class _SlowRuntime(HostRuntime):
@@ -125,12 +233,25 @@ class _SlowRuntime(HostRuntime):
     def __init__(self) -> None:
         super().__init__()
         self.waited: list[object] = []
+        self.came_after: list[object] = []
 
     def move_out(
         self, kv: Tensor, blocks: list[int], host: Tensor, slots: list[int]
     ) -> list[object]:
         super().move_out(kv, blocks, host, slots)
-        return [str(block) for block in blocks]
+        what = "block" if kv.dim() > 2 else "header"
+        return [f"{what} {block}" for block in blocks]
+
+    def move_in(
+        self,
+        host: Tensor,
+        slots: list[int],
+        kv: Tensor,
+        blocks: list[int],
+        after: Iterable[object] = (),
+    ) -> None:
+        super().move_in(host, slots, kv, blocks)
+        self.came_after += after
 
     def wait_for(self, marks: Iterable[object]) -> None:
         self.waited += marks

@@ -120,44 +120,6 @@ def test_copied_blocks_hold_the_same_keys_and_values(tiny: TinyModel) -> None:
     assert driver.generate(row, 8) == tiny.greedy([1, 2, 3], 8)
 
 
-def test_blocks_are_swapped_out_before_others_take_their_place(tiny: TinyModel) -> None:
-    """One plan saves block 2, brings back what was saved of block 1 to it, and copies that."""
-    worker = load_worker(tiny.config(swap_bytes=SWAP_BYTES))
-    kv = worker.pool.kv
-    kv.normal_()
-    before = kv[:5].clone()
-    keys = [int64([slot, 2, 3, 4]) for slot in range(2)]
-    saving = StepPlan(
-        step=0,
-        swap_out_sources=int32([1]),
-        swap_out_destinations=int32([0]),
-        swap_out_keys=keys[0],
-    )
-    worker.execute(saving)
-    moving = StepPlan(
-        step=1,
-        swap_out_sources=int32([2]),
-        swap_out_destinations=int32([1]),
-        swap_out_keys=keys[1],
-        swap_in_sources=int32([0]),
-        swap_in_destinations=int32([2]),
-        swap_in_keys=keys[0],
-        copy_sources=int32([2]),
-        copy_destinations=int32([3]),
-    )
-    assert not worker.execute(moving).spoiled_slots
-    restoring = StepPlan(
-        step=2,
-        swap_in_sources=int32([1]),
-        swap_in_destinations=int32([4]),
-        swap_in_keys=keys[1],
-    )
-    assert not worker.execute(restoring).spoiled_slots
-    assert torch.equal(kv[2], before[1])
-    assert torch.equal(kv[3], before[1])
-    assert torch.equal(kv[4], before[2])
-
-
 def test_a_block_that_was_changed_in_the_swap_space_is_reported(tiny: TinyModel) -> None:
     worker = load_worker(tiny.config(swap_bytes=SWAP_BYTES))
     worker.pool.kv.normal_()

@@ -13,7 +13,7 @@ from engine.worker.batch import HostBatch, lay_out
 from engine.worker.row_table import RowTable
 from engine.worker.sampling.sampler import choose, look_up
 from engine.worker.worker import Worker, load_worker
-from kernels.batch import Sampled
+from kernels.batch import Sampled, SamplingColumns
 from kernels.reference import ReferenceBackend
 from kernels.runtime import HostRuntime
 from tests.engine import rows
@@ -252,6 +252,46 @@ def test_log_probabilities_are_raw_but_candidates_of_a_search_follow_its_rules()
     torch.testing.assert_close(sampled.top_logprobs[3], raw[[2, 5]])
 
 
+class _ShiftedBackend(ReferenceBackend):
+    """Its log-probabilities are known by their values."""
+
+    def sample(self, logits: Tensor, columns: SamplingColumns) -> Sampled:
+        return self._shifted(super().sample(logits, columns))
+
+    def report_logprobs(self, tokens: Tensor, logits: Tensor, num_logprobs: int) -> Sampled:
+        return self._shifted(super().report_logprobs(tokens, logits, num_logprobs))
+
+    def _shifted(self, sampled: Sampled) -> Sampled:
+        for column in (sampled.logprobs, sampled.top_logprobs):
+            if column is not None:
+                column += 100
+        return sampled
+
+
+def test_the_company_of_a_ruled_row_changes_no_log_probability() -> None:
+    """Backends sum in orders of their own, and a deterministic row must get the bits of one."""
+    backend = _ShiftedBackend(torch.device("cpu"), torch.float32)
+    wanted = {"num_logprobs": 2}
+    sampled = []
+    for company in ({}, _LIMITED):
+        table, batch = _decoding(wanted, company)
+        logits = torch.tensor([_SOUND] * 2)
+        sampled.append(choose(backend, logits, batch.sampled, table).part(1, 2))
+    plain, beside_ruled = sampled
+    assert plain.logprobs is not None
+    assert plain.logprobs.min() > 90
+    for name in ("tokens", "logprobs", "top_tokens", "top_logprobs"):
+        assert torch.equal(getattr(plain, name), getattr(beside_ruled, name)), name
+
+
+def test_equal_candidates_of_a_ruled_search_are_ranked_by_their_numbers() -> None:
+    """In a vocabulary of 6, and with the rules that leave four of them."""
+    search = {"beam_width": 2, "num_logprobs": 2, "bad_words": ((0,), (3,))}
+    sampled = _choose([[1.0] * 6] * 2, search, search)
+    assert sampled.top_tokens is not None
+    assert sampled.top_tokens.tolist() == [[1, 2]] * 2
+
+
 def test_a_prompt_token_is_looked_up_behind_the_one_before_it() -> None:
     table = rows.make_table(2, vocab_size=6)
     table.admit(
@@ -263,7 +303,7 @@ def test_a_prompt_token_is_looked_up_behind_the_one_before_it() -> None:
     chunks = [rows.Chunk(0, 0, (3, 1, 4)), rows.Chunk(1, 0, (5, 2))]
     batch = lay_out(rows.make_plan([], chunks), table, rows.BLOCK_SIZE)
     logits: Tensor = torch.randn(3, 6, generator=torch.Generator().manual_seed(1))
-    known = look_up(logits, batch.prompt, table)
+    known = look_up(_BACKEND, logits, batch.prompt, table)
     assert known.tokens.tolist() == [1, 4, 2]
     raw = logits.log_softmax(1)
     torch.testing.assert_close(known.logprobs, raw[[0, 1, 2], [1, 4, 2]])

@@ -146,6 +146,22 @@ def test_no_logprobs_unless_a_row_wants_them(device: torch.device) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("columns", [{"temperature": 0.0}, {"top_p": 0.9}, {}], ids=str)
+def test_log_probabilities_by_themselves_have_the_same_bits(
+    columns: dict[str, float], device: torch.device
+) -> None:
+    logits = make_logits(2500, device).to(torch.bfloat16)
+    every = make_columns(6, num_logprobs=5, **columns)  # type: ignore[arg-type]
+    sampled = sampling.sample(logits, to_device(every, device))
+    for count in (0, 5):
+        again = sampling.report_logprobs(sampled.tokens, logits, count)
+        assert torch.equal(again.tokens, sampled.tokens)
+        assert torch.equal(again.logprobs, sampled.logprobs)
+        if count:
+            assert torch.equal(again.top_tokens, sampled.top_tokens)
+            assert torch.equal(again.top_logprobs, sampled.top_logprobs)
+
+
 @pytest.mark.parametrize("spread", [1.0, 5.0])
 @pytest.mark.parametrize(
     "filters",
