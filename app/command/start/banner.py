@@ -38,7 +38,7 @@ class Facts:
     api_keys_file: Path | None = None
 
 
-def banner(facts: Facts, started_s: float, log: Path) -> list[str]:
+def banner(facts: Facts, started_s: float) -> list[str]:
     """The lines, of which the last two are a command for a shell.
 
     Args:
@@ -46,7 +46,7 @@ def banner(facts: Facts, started_s: float, log: Path) -> list[str]:
     """
     lines = [f"Ready after {started_s:.0f} s", f"  API   {facts.url}/v1"]
     lines += [f"  Fits  {text}" for text in _fits(facts)]
-    lines += [f"  Keys  {_keys(facts)}", f"  Log   {short(log)}"]
+    lines.append(f"  Keys  {_keys(facts)}")
     first, *rest = curl(facts)
     return [*lines, f"  Try   {first}", *(f"        {line}" for line in rest)]
 

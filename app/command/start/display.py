@@ -38,9 +38,17 @@ class Display(Protocol):
 def make_display(stream: TextIO | None = None) -> Display:
     """The one that suits a stream: plain where it is no terminal or NO_COLOR is set."""
     stream = sys.stdout if stream is None else stream
+    return PlainDisplay(stream) if is_plain(stream) else LiveDisplay(stream)
+
+
+def is_plain(stream: TextIO) -> bool:
+    """Whether a stream is to have no colours and nothing that moves."""
     environment = own_environment()
-    is_plain = not stream.isatty() or "NO_COLOR" in environment or environment.get("TERM") == "dumb"
-    return PlainDisplay(stream) if is_plain else LiveDisplay(stream)
+    return (
+        not stream.isatty()
+        or bool(environment.get("NO_COLOR"))
+        or environment.get("TERM") == "dumb"
+    )
 
 
 class PlainDisplay:

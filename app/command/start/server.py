@@ -110,7 +110,7 @@ class Server:
         self._display.still()
         facts = self._facts(connection)
         seconds = time.monotonic() - self._started_s
-        self._display.say("\n".join(banner(facts, seconds, self._plan.folder.log)))
+        self._display.say("\n".join(banner(facts, seconds)))
 
     def _facts(self, connection: Connection) -> Facts:
         plan, engine = self._plan, self._plan.engine

@@ -75,7 +75,7 @@ class Watcher:
                 if self._is_ready:
                     next(load, None)
                 elif now_s >= health_s:
-                    self._ask()
+                    self._ask(file)
                     health_s = time.monotonic() + _HEALTH_S
             self._read(file)
 
@@ -109,11 +109,14 @@ class Watcher:
         if not self._shows_all:
             self._display.say(text)
 
-    def _ask(self) -> None:
+    def _ask(self, file: TextIO) -> None:
         """Ask whether the server is ready, and say so the first time that it is."""
         try:
             with connected(self._target, timeout_s=_TIMEOUT_S) as connection:
                 if connection.is_ready():
+                    # Ray hands lines on a little later than they are written
+                    self._is_over.wait(_LOOK_S)
+                    self._read(file)
                     self._is_ready = True
                     self._on_ready(connection)
         except (NoServer, Refused):
