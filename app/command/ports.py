@@ -46,9 +46,7 @@ def check_ports(config: Path, environment: Mapping[str, str], *, shown: Path) ->
             raise ConfigError(_describe(needed))
 
 
-def _needed(
-    config: Path, environment: Mapping[str, str], shown: Path
-) -> Iterator[NeededPort]:
+def _needed(config: Path, environment: Mapping[str, str], shown: Path) -> Iterator[NeededPort]:
     host, port = http_address(config)
     yield NeededPort(host=host, port=port, setting=f"http_options.port in {shown}")
     if has_haproxy(environment):

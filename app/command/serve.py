@@ -143,7 +143,5 @@ def _usable_proxy(config: Path, environment: dict[str, str], display: Any) -> Pr
     reason = why_not_haproxy(config, environment)
     if reason is None:
         return "haproxy"
-    display.say(
-        f"Serve's own proxy streams, for several times the CPU time of HAProxy: {reason}"
-    )
+    display.say(f"Serve's own proxy streams, for several times the CPU time of HAProxy: {reason}")
     return "python"

@@ -116,7 +116,7 @@ class Conversation:
         return ""
 
     def _choices(self, name: str, value: str) -> None:
-        if not value.isdigit() or not 1 <= int(value):
+        if not value.isdigit() or not int(value) >= 1:
             raise ValueError(f"{name} wants a number, such as {name} 4")
         self.fields = {k: v for k, v in self.fields.items() if k not in ("n", "use_beam_search")}
         if int(value) > 1:

@@ -47,9 +47,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def choose(
-    running: list[RunningServer], pid: int | None, *, all: bool
-) -> list[RunningServer]:
+def choose(running: list[RunningServer], pid: int | None, *, all: bool) -> list[RunningServer]:
     """Which servers to stop.
 
     Raises:

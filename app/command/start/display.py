@@ -70,7 +70,7 @@ class PlainDisplay:
 
     def say(self, text: str) -> None:
         """See `Display`."""
-        encoding = getattr(self._stream, "encoding", None) or "ascii"
+        encoding = getattr(self._stream, "encoding", None) or "utf-8"
         self._stream.write(text.encode(encoding, "replace").decode(encoding) + "\n")
         self._stream.flush()
 

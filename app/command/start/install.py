@@ -4,7 +4,6 @@ It runs before anything is installed, and needs the standard library only. uv in
 be had, as it is several times quicker than pip; otherwise pip does.
 """
 
-import os
 import re
 import shutil
 import subprocess
@@ -12,6 +11,8 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from app.command.environment import own_environment
 
 _UV = "uv==0.13.9"
 # pip's settings -> flags of uv, which reads none of pip's files
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _find_uv() -> str | None:
-    """uv's program: the user's, or this environment's, installed now if it can be."""
+    """Uv's program: the user's, or this environment's, installed now if it can be."""
     own = Path(sys.executable).parent / "uv"
     if (found := shutil.which("uv")) is not None or own.exists():
         return found or str(own)
@@ -62,8 +63,9 @@ def _pip_settings() -> dict[str, str]:
     command = [sys.executable, "-m", "pip", "config", "list"]
     done = subprocess.run(command, capture_output=True, text=True)
     found = re.findall(r"^\S+?\.([\w-]+)='(.*)'$", done.stdout, re.MULTILINE)
+    variables = own_environment()
     return dict(sorted(found)) | {
-        name: value for name in _HANDED_ON if (value := os.environ.get(_variable(name)))
+        name: value for name in _HANDED_ON if (value := variables.get(_variable(name)))
     }
 
 
@@ -94,8 +96,8 @@ def _run_uv(command: Sequence[str]) -> tuple[int, int]:
 
     What it wrote is shown if it failed.
     """
-    environment = os.environ | {"UV_NO_PROGRESS": "1"}
-    num_packages, lines = 0, []
+    environment = own_environment() | {"UV_NO_PROGRESS": "1"}
+    num_packages, lines = 0, list[str]()
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     ) as process:

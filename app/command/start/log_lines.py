@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 # `(ServeReplica:pagoda:Engine pid=14687)`, and colours around it
-_SOURCE = re.compile(r"^(?:\x1b\[\d+m)*\((?P<source>[^()]*?)(?: pid=\d+)?(?:, ip=[^()]*)?\)(?:\x1b\[\d+m)* ?")
+_SOURCE = re.compile(
+    r"^(?:\x1b\[\d+m)*\((?P<source>[^()]*?)(?: pid=\d+)?(?:, ip=[^()]*)?\)(?:\x1b\[\d+m)* ?"
+)
 _COLOUR = re.compile(r"\x1b\[\d*m")
 # Serve's and ours: `INFO 2026-11-29 22:44:13,978 pagoda_Engine 34lxaim7 -- text`
 _TEXT = re.compile(r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) \S+ \S+ .*? -- (?P<text>.*)$")

@@ -68,7 +68,9 @@ class ServePlan:
         content = read_file(self.config)
         scheme = "https" if (content.get("http_options") or {}).get("ssl_certfile") else "http"
         prefix = str(content["applications"][0].get("route_prefix") or "/").rstrip("/")
-        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(
+            host, f"[{host}]" if ":" in host else host
+        )
         return f"{scheme}://{host}:{port}{prefix}"
 
     def check(self, display: Display, *, needs_key: bool, with_weights: bool) -> None:

@@ -1,4 +1,4 @@
-"""Runs a checked configuration: `serve run` below, its log in a file, what matters on the screen."""
+"""Runs a checked configuration: its log in a file, what matters on the screen."""
 
 import os
 import sys
