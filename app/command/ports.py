@@ -32,16 +32,16 @@ class NeededPort:
     setting: str
 
 
-def check_ports(config: Path, environment: Mapping[str, str], *, shown: Path) -> None:
+def check_ports(config: Path, environment: Mapping[str, str], *, shown: Path | None = None) -> None:
     """Check that the ports of a Serve configuration are free on this machine.
 
     Args:
-        shown: the file that messages name.
+        shown: the file that messages name; None for `config`.
 
     Raises:
         ConfigError: naming the first that is not, the process that holds it, and what to do.
     """
-    for needed in _needed(config, environment, shown):
+    for needed in _needed(config, environment, shown or config):
         if not _is_free(needed):
             raise ConfigError(_describe(needed))
 

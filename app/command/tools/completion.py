@@ -3,8 +3,6 @@
 import argparse
 import sys
 
-import shtab
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `pagoda completion`."""
@@ -12,11 +10,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Print completions for a shell. For bash: `pagoda completion bash > "
         "~/.local/share/bash-completion/completions/pagoda`."
     )
-    parser.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
+    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"))
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the script; return the exit code."""
+    import shtab
+
     from app.command.parser import make_parser
 
     sys.stdout.write(shtab.complete(make_parser(), shell=arguments.shell) + "\n")

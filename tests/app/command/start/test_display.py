@@ -26,7 +26,8 @@ def test_a_pipe_has_a_line_for_each_part_that_is_over_and_no_control_characters(
 
 def test_a_pipe_that_takes_ascii_only_gets_it() -> None:
     raw = io.BytesIO()
-    PlainDisplay(io.TextIOWrapper(raw, encoding="ascii", write_through=True)).show(OVER)
+    stream = io.TextIOWrapper(raw, encoding="ascii", write_through=True)
+    PlainDisplay(stream).show(OVER)
     assert raw.getvalue() == b"? weights   269 MB\n"
 
 
