@@ -67,9 +67,10 @@ def test_keys_come_from_a_file_or_a_variable(
 
 
 def test_what_goes_wrong_is_told_apart(server: FakeServer) -> None:
-    with connected(Target(url=f"http://127.0.0.1:{free_port()}")) as connection:
-        with pytest.raises(NoServer, match="start a server with `pagoda serve`"):
-            connection.get("/v1/models")
+    nowhere = Target(url=f"http://127.0.0.1:{free_port()}")
+    hint = "start a server with `pagoda serve`"
+    with connected(nowhere) as connection, pytest.raises(NoServer, match=hint):
+        connection.get("/v1/models")
     with connected(Target(url=server.url)) as connection:
         server.failure = 400, "max_tokens is bad"
         with pytest.raises(Refused, match="400: max_tokens is bad"):

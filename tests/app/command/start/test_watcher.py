@@ -53,7 +53,7 @@ def watched(folder: Path, *, shows_all: bool = False) -> Iterator[Watched]:
 def test_stages_come_before_the_banner_and_problems_at_any_time(tmp_path: Path) -> None:
     with watched(tmp_path) as each:
         each.write(
-            "(ServeController pid=2) WARNING 2026-11-29 22:44:10,275 controller 2 -- slow_init x=1\n",
+            "(ServeController pid=2) WARNING 2026-11-29 22:44:10,275 c 2 -- slow_init x=1\n",
             REPLICA.format("INFO", "weights_loaded ranks=1 seconds=3.9"),
         )
         assert each.is_ready.wait(60)
