@@ -76,7 +76,7 @@ COMMAND_FAULTS = [
     ),
     Fault(
         what="another process with the number of a server counts as it",
-        function=RunningServer.runs.fget,
+        function=RunningServer.runs,
         old=".create_time() == self.created_s",
         new=".pid == self.pid",
         noticed_by="test_a_server_is_found_for_as_long_as_its_process_runs",

@@ -9,7 +9,7 @@ from app.command.start.log_lines import LogLine, read_line
         "(ServeReplica:pagoda:Engine pid=1) INFO 2026-11-29 22:44:13,978 pagoda_Engine 34lx -- "
         "weights_loading bytes=3 of=9 seconds=2.0",
         "\x1b[36m(ServeReplica:pagoda:Engine pid=1, ip=10.0.0.7)\x1b[0m "
-        "INFO 2026-11-29 22:44:13,978 pagoda_Engine 34lx -- weights_loading bytes=3 of=9 seconds=2.0",
+        "INFO 2026-11-29 22:44:13,978 pagoda_Engine x -- weights_loading bytes=3 of=9 seconds=2.0",
         '(ServeReplica:pagoda:Engine pid=1) {"levelname": "INFO", "message": '
         '"weights_loading bytes=3 of=9 seconds=2.0"}',
     ],
