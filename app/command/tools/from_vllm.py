@@ -67,7 +67,9 @@ def translate(words: Sequence[str]) -> Translation:
         ConfigError: if one of our options cannot have the value of its flag.
     """
     found = Translation()
-    waiting = [word for word in words if word not in ("vllm", "serve", "--")]
+    waiting = list(words)
+    while waiting and waiting[0] in ("vllm", "serve", "--"):
+        waiting.pop(0)
     while waiting:
         word = waiting.pop(0)
         word = _SHORT.get(word, word)

@@ -19,7 +19,7 @@ from app.command.parser import COMMANDS
 from load_tests.bench.startup.process_tree import role_of, wait_gone
 from load_tests.bench.startup.server_process import ServerProcess
 from tests import ROOT
-from tests.app.models.checkpoints import write_model
+from tests.deployed.odd_folder import write_odd_folder
 from tests.load_tests.free_port import free_port
 
 
@@ -48,8 +48,11 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_dry_run_checks_everything_and_starts_nothing(tmp_path: Path) -> None:
-    model = write_model(tmp_path / "m")
-    path, port = write_config(tmp_path, model=str(model), device="cpu", kv_cache_gib=0.01)
+    model = tmp_path / "m"
+    model.mkdir()
+    write_odd_folder(model)
+    options = {"load_format": "dummy", "device": "cpu", "kv_cache_gib": 0.01}
+    path, port = write_config(tmp_path, model=str(model), **options)
     done = run("--dry-run", str(path))
     assert (done.returncode, done.stderr) == (0, "")
     assert "starting" not in done.stdout

@@ -15,7 +15,7 @@ from app.command.start.server_folder import all_folders
 from app.settings.serve_file import applications
 from engine.errors import ConfigError
 from tests import ROOT
-from tests.app.models.checkpoints import write_model
+from tests.deployed.odd_folder import write_odd_folder
 
 
 @pytest.fixture
@@ -79,6 +79,15 @@ def test_the_url_is_one_that_this_machine_reaches(
     stack.close()
 
 
+def model_words(folder: Path) -> list[str]:
+    """A small model with a chat template, which the machine surely holds."""
+    model = folder / "m"
+    model.mkdir()
+    write_odd_folder(model)
+    flags = ["--load-format", "dummy", "--device", "cpu", "--num-blocks", "16"]
+    return ["--model", str(model), *flags]
+
+
 def checked(made: ServePlan, *, needs_key: bool = True) -> str:
     stream = io.StringIO()
     made.check(PlainDisplay(stream), needs_key=needs_key, with_weights=True)
@@ -86,9 +95,7 @@ def checked(made: ServePlan, *, needs_key: bool = True) -> str:
 
 
 def test_a_server_gets_an_operator_key_where_it_has_none(stack: ExitStack, tmp_path: Path) -> None:
-    model = write_model(tmp_path / "m")
-    path = write(tmp_path)
-    words = [str(path), "--model", str(model), "--device", "cpu", "--num-blocks", "16"]
+    words = [str(write(tmp_path)), *model_words(tmp_path)]
     made = plan(stack, *words)
     assert "✓ model" in checked(made)
     assert made.app.operator_keys_file == made.folder.key_file
@@ -99,8 +106,7 @@ def test_a_server_gets_an_operator_key_where_it_has_none(stack: ExitStack, tmp_p
 
 
 def test_a_context_too_short_for_a_greeting_is_warned_of(stack: ExitStack, tmp_path: Path) -> None:
-    model = write_model(tmp_path / "m")
-    words = [str(write(tmp_path)), "--model", str(model), "--device", "cpu", "--num-blocks", "16"]
+    words = [str(write(tmp_path)), *model_words(tmp_path)]
     assert "warning" not in checked(plan(stack, *words))
     shown = checked(plan(stack, *words, "--max-model-len", "4"))
     assert "too few for an answer; raise max_model_len" in shown
