@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import mkdtemp
 
 import psutil
 
@@ -98,12 +99,13 @@ def make_folder(parent: Path | None = None) -> ServerFolder:
         ConfigError: if it cannot be made.
     """
     parent = servers_folder() if parent is None else parent
-    path = parent / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     try:
-        path.mkdir(parents=True, mode=0o700)
+        parent.mkdir(parents=True, exist_ok=True)
+        # which only this user may enter
+        path = Path(mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=parent))
     except OSError as error:
         raise ConfigError(
-            f"{path}, the folder for the log of this server, cannot be made ({error.strerror}); "
+            f"{parent}, for the logs of servers, cannot be written ({error.strerror}); "
             "set XDG_CACHE_HOME to a folder that can be written"
         ) from error
     _delete_oldest([each for each in all_folders(parent) if each.path != path])
