@@ -2,10 +2,13 @@
 
 import sys
 from types import TracebackType
-from typing import Protocol, Self, TextIO
+from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
 from app.command.environment import own_environment
 from app.command.start.progress import Stage
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
 
 _NAME_WIDTH = 9
 
@@ -101,12 +104,10 @@ class LiveDisplay:
             console=self._console,
             transient=True,
         )
-        self._tasks: dict[str, int] = {}
-        self._moves = False
+        self._tasks: dict[str, TaskID] = {}
+        self._moves, self._is_still = False, False
 
     def __enter__(self) -> Self:
-        self._progress.start()
-        self._moves = True
         return self
 
     def __exit__(
@@ -123,12 +124,17 @@ class LiveDisplay:
 
     def show(self, stage: Stage) -> None:
         """See `Display`."""
-        if not self._moves:
-            return
         if stage.is_over:
             self._remove(stage.name)
             self.say(line_of(stage))
-            return
+        elif not self._is_still:
+            self._move(stage)
+
+    def _move(self, stage: Stage) -> None:
+        if not self._moves:
+            # not before: a model that is fetched first has a moving line of its own
+            self._progress.start()
+            self._moves = True
         total = stage.total or None
         fields = {"counts": counts_of(stage)}
         task = self._tasks.get(stage.name)
@@ -142,6 +148,7 @@ class LiveDisplay:
 
     def still(self) -> None:
         """See `Display`."""
+        self._is_still = True
         if self._moves:
             self._moves = False
             self._progress.stop()
