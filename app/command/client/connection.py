@@ -30,7 +30,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class ServerTarget:
     """A server and what opens it.
 
     Attributes:
@@ -58,7 +58,7 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def find_target(arguments: argparse.Namespace) -> Target:
+def find_target(arguments: argparse.Namespace) -> ServerTarget:
     """The server that a command is for.
 
     Raises:
@@ -74,7 +74,7 @@ def find_target(arguments: argparse.Namespace) -> Target:
     key = own_environment().get(KEY_VARIABLE, "")
     if arguments.key_file is not None:
         key = first_line(arguments.key_file)
-    return Target(url=url, key=key, operator_key=operator_key(server))
+    return ServerTarget(url=url, key=key, operator_key=operator_key(server))
 
 
 def operator_key(server: RunningServer | None) -> str:
@@ -104,7 +104,7 @@ def first_line(path: Path) -> str:
 
 
 @contextmanager
-def connected(target: Target, *, timeout_s: float | None = None) -> Iterator["Connection"]:
+def connected(target: ServerTarget, *, timeout_s: float | None = None) -> Iterator["Connection"]:
     """A connection that is closed at the end.
 
     Args:
@@ -119,7 +119,7 @@ def connected(target: Target, *, timeout_s: float | None = None) -> Iterator["Co
 class Connection:
     """Requests to a server, whose failures are `NoServer` and `Refused`."""
 
-    def __init__(self, client: httpx.Client, target: Target) -> None:
+    def __init__(self, client: httpx.Client, target: ServerTarget) -> None:
         self._client, self._target = client, target
 
     def get(self, path: str) -> Any:

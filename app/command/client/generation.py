@@ -13,7 +13,7 @@ from app.settings.resolved_config import yaml_value
 
 
 @dataclass(slots=True, kw_only=True)
-class Answer:
+class ShownAnswer:
     """What came of a request.
 
     Attributes:
@@ -80,7 +80,7 @@ def ask(
     path: str,
     body: Mapping[str, Any],
     on_text: Callable[[str], None] | None = None,
-) -> Answer:
+) -> ShownAnswer:
     """Ask for a stream and take it in.
 
     Args:
@@ -90,7 +90,7 @@ def ask(
         NoServer, Refused: see `Connection`.
     """
     started_s = time.perf_counter()
-    answer = Answer()
+    answer = ShownAnswer()
     stream = {"stream": True, "stream_options": {"include_usage": True}}
     for data in connection.stream(path, {**body, **stream}):
         chunk = json.loads(data)
@@ -133,13 +133,13 @@ def write(text: str) -> None:
     sys.stdout.flush()
 
 
-def show_choices(answer: Answer) -> None:
+def show_choices(answer: ShownAnswer) -> None:
     """Show several answers below each other."""
     for index, text in sorted(answer.texts.items()):
         write(f"[{index + 1}] {text.strip()}\n")
 
 
-def stats_line(answer: Answer) -> str:
+def stats_line(answer: ShownAnswer) -> str:
     """Tokens and times of an answer."""
     usage = answer.usage
     prompt, out = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)

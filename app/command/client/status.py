@@ -10,7 +10,7 @@ from app.command.client.connection import (
     NOT_READY,
     NoServer,
     Refused,
-    Target,
+    ServerTarget,
     add_server_options,
     connected,
     find_target,
@@ -24,7 +24,7 @@ _TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class ServerStatus:
     """What is known of one server.
 
     Attributes:
@@ -56,7 +56,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if found:
         statuses = [
             _status(
-                Target(url=server.url, operator_key=operator_key(server)),
+                ServerTarget(url=server.url, operator_key=operator_key(server)),
                 pid=server.pid,
                 model=server.model,
                 log=str(folder.log),
@@ -73,7 +73,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0 if all(each.state == "ready" for each in statuses) else NOT_READY
 
 
-def _status(target: Target, *, pid: int = 0, model: str = "", log: str = "") -> Status:
+def _status(target: ServerTarget, *, pid: int = 0, model: str = "", log: str = "") -> ServerStatus:
     load = None
     try:
         with connected(target, timeout_s=_TIMEOUT_S) as connection:
@@ -83,10 +83,10 @@ def _status(target: Target, *, pid: int = 0, model: str = "", log: str = "") -> 
     except (NoServer, Refused):
         # a process that has no port yet is on its way
         state = "starting" if pid else "no answer"
-    return Status(url=target.url, state=state, pid=pid, model=model, log=log, load=load)
+    return ServerStatus(url=target.url, state=state, pid=pid, model=model, log=log, load=load)
 
 
-def lines(status: Status) -> list[str]:
+def lines(status: ServerStatus) -> list[str]:
     """A server in a few lines."""
     process = f", process {status.pid}" if status.pid else ""
     found = [f"{status.url}  {status.state}  {status.model}{process}".replace("   ", "  ")]

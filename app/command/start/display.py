@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
 from app.command.environment import own_environment
-from app.command.start.progress import Stage
+from app.command.start.progress import StartStage
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -29,7 +29,7 @@ class Display(Protocol):
         """Show a line, or several."""
         ...
 
-    def show(self, stage: Stage) -> None:
+    def show(self, stage: StartStage) -> None:
         """Show how far a part of the start is."""
         ...
 
@@ -77,7 +77,7 @@ class PlainDisplay:
         self._stream.write(text.encode(encoding, "replace").decode(encoding) + "\n")
         self._stream.flush()
 
-    def show(self, stage: Stage) -> None:
+    def show(self, stage: StartStage) -> None:
         """See `Display`."""
         if stage.is_over:
             self.say(line_of(stage))
@@ -122,7 +122,7 @@ class LiveDisplay:
         """See `Display`."""
         self._console.print(text)
 
-    def show(self, stage: Stage) -> None:
+    def show(self, stage: StartStage) -> None:
         """See `Display`."""
         if stage.is_over:
             self._remove(stage.name)
@@ -130,7 +130,7 @@ class LiveDisplay:
         elif not self._is_still:
             self._move(stage)
 
-    def _move(self, stage: Stage) -> None:
+    def _move(self, stage: StartStage) -> None:
         if not self._moves:
             # not before: a model that is fetched first has a moving line of its own
             self._progress.start()
@@ -158,13 +158,13 @@ class LiveDisplay:
             self._progress.remove_task(task)
 
 
-def line_of(stage: Stage) -> str:
+def line_of(stage: StartStage) -> str:
     """The line of a part that is over."""
     what = stage.detail or counts_of(stage)
     return f"✓ {stage.name:<{_NAME_WIDTH}} {what}".rstrip()
 
 
-def counts_of(stage: Stage) -> str:
+def counts_of(stage: StartStage) -> str:
     """How far a stage is, as `182 / 269 MB`; nothing if no total is known."""
     if not stage.total:
         return ""

@@ -15,7 +15,7 @@ import yaml
 from app.command.start.banner import example
 from app.command.start.display import Display
 from app.command.start.flags import given_options, with_options
-from app.command.start.progress import Stage
+from app.command.start.progress import StartStage
 from app.command.start.server_folder import ServerFolder, make_folder
 from app.models.checkpoint import expected_tensors
 from app.preflight import check_file
@@ -90,7 +90,7 @@ class ServePlan:
         parameters = sum(math.prod(shape) for shape in expected_tensors(engine.model).values())
         device = "CPU" if engine.device == "cpu" else f"{engine.tensor_parallel_size} GPU"
         detail = f"{parameters * value_bytes / 1e6:,.0f} MB in {engine.dtype} on {device}"
-        display.show(Stage(name="model", detail=detail, is_over=True))
+        display.show(StartStage(name="model", detail=detail, is_over=True))
         self._check_promise(display, engine)
         if needs_key:
             self._add_key()

@@ -7,7 +7,7 @@ from app.command.start.log_lines import LogLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class StartStage:
     """A part of the start.
 
     Attributes:
@@ -31,7 +31,7 @@ class StartProgress:
     def __init__(self) -> None:
         self._over: set[str] = set()
 
-    def stages(self, line: LogLine) -> Iterator[Stage]:
+    def stages(self, line: LogLine) -> Iterator[StartStage]:
         """What a line says about the start, each stage ended at most once."""
         for stage in _read(line):
             if stage.name in self._over:
@@ -41,37 +41,37 @@ class StartProgress:
             yield stage
 
 
-def _read(line: LogLine) -> Iterator[Stage]:
+def _read(line: LogLine) -> Iterator[StartStage]:
     if "Started a local Ray instance" in line.text:
-        yield Stage(name="Ray", detail="local", is_over=True)
-        yield Stage(name="engine", detail="starting its processes")
+        yield StartStage(name="Ray", detail="local", is_over=True)
+        yield StartStage(name="engine", detail="starting its processes")
     elif "Connecting to existing Ray cluster" in line.text:
-        yield Stage(name="Ray", detail="a cluster that runs already", is_over=True)
-        yield Stage(name="engine", detail="starting its processes")
+        yield StartStage(name="Ray", detail="a cluster that runs already", is_over=True)
+        yield StartStage(name="engine", detail="starting its processes")
     elif line.is_ours:
         yield from _of_event(line)
 
 
-def _of_event(line: LogLine) -> Iterator[Stage]:
+def _of_event(line: LogLine) -> Iterator[StartStage]:
     values = line.values
     if line.event == "weights_loading":
         done, total = _number(values.get("bytes")), _number(values.get("of"))
         if total:
-            yield Stage(name="engine", detail="processes started", is_over=True)
-            yield Stage(name="weights", done=done / 1e6, total=total / 1e6, unit="MB")
+            yield StartStage(name="engine", detail="processes started", is_over=True)
+            yield StartStage(name="weights", done=done / 1e6, total=total / 1e6, unit="MB")
     elif line.event == "graphs_captured":
         done, total = _number(values.get("done")), _number(values.get("of"))
         is_over = done >= total > 0
-        yield Stage(name="graphs", done=done, total=total, is_over=is_over)
+        yield StartStage(name="graphs", done=done, total=total, is_over=is_over)
     elif line.event == "kernels_compiled":
         done, total = _number(values.get("done")), _number(values.get("of"))
-        yield Stage(name="kernels", done=done, total=total, is_over=done >= total > 0)
+        yield StartStage(name="kernels", done=done, total=total, is_over=done >= total > 0)
     elif line.event == "weights_loaded":
         seconds = values.get("seconds", "")
-        yield Stage(name="engine", detail="processes started", is_over=True)
-        yield Stage(name="weights", detail=f"loaded in {seconds} s", is_over=True)
+        yield StartStage(name="engine", detail="processes started", is_over=True)
+        yield StartStage(name="weights", detail=f"loaded in {seconds} s", is_over=True)
     elif line.event == "prefixes_pinned":
-        yield Stage(name="prefixes", detail=f"{values.get('count', '')} pinned", is_over=True)
+        yield StartStage(name="prefixes", detail=f"{values.get('count', '')} pinned", is_over=True)
 
 
 def _number(text: str | None) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from app.command.client.connection import Connection, NoServer, Refused, Target, first_line
+from app.command.client.connection import Connection, NoServer, Refused, ServerTarget, first_line
 from app.command.client.metrics import read_snapshot
 from app.command.ray_node import joined_node, own_node
 from app.command.serve_run import Patience, ServeRun
@@ -49,7 +49,7 @@ class Server:
         self._started_s = time.monotonic()
         keys = plan.app.api_keys_file
         operators = plan.app.operator_keys_file
-        self._target = Target(
+        self._target = ServerTarget(
             url=plan.url,
             key=first_line(keys) if keys is not None else "",
             operator_key=first_line(operators) if operators is not None else "",

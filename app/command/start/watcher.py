@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
-from app.command.client.connection import Connection, NoServer, Refused, Target, connected
+from app.command.client.connection import Connection, NoServer, Refused, ServerTarget, connected
 from app.command.client.metrics import Snapshot, load_line, read_snapshot
 from app.command.start.display import Display
 from app.command.start.log_lines import LogLine, read_line
@@ -35,7 +35,7 @@ class Watcher:
         self,
         log: Path,
         display: Display,
-        target: Target,
+        target: ServerTarget,
         on_ready: Callable[[Connection], None],
         *,
         shows_all: bool = False,

@@ -10,7 +10,7 @@ from app.command.client.connection import (
     NOT_READY,
     NoServer,
     Refused,
-    Target,
+    ServerTarget,
     connected,
     find_target,
     first_line,
@@ -21,12 +21,12 @@ from tests.app.command.client.fake_server import FakeServer
 from tests.load_tests.free_port import free_port
 
 
-def found(url: str | None, key_file: Path | None = None) -> Target:
+def found(url: str | None, key_file: Path | None = None) -> ServerTarget:
     return find_target(argparse.Namespace(url=url, key_file=key_file))
 
 
 def test_the_latest_server_of_this_user_is_found_with_its_operator_key(server: FakeServer) -> None:
-    assert found(None) == Target(url="http://127.0.0.1:8000")
+    assert found(None) == ServerTarget(url="http://127.0.0.1:8000")
     folder = make_folder()
     state = RunningServer(
         pid=os.getpid(),
@@ -45,7 +45,7 @@ def test_the_latest_server_of_this_user_is_found_with_its_operator_key(server: F
     assert found("http://127.0.0.1:1").operator_key == ""
     with connected(target) as connection:
         assert "pagoda_requests" in (connection.metrics() or "")
-    with connected(Target(url=server.url)) as connection:
+    with connected(ServerTarget(url=server.url)) as connection:
         assert connection.metrics() is None
 
 
@@ -67,11 +67,11 @@ def test_keys_come_from_a_file_or_a_variable(
 
 
 def test_what_goes_wrong_is_told_apart(server: FakeServer) -> None:
-    nowhere = Target(url=f"http://127.0.0.1:{free_port()}")
+    nowhere = ServerTarget(url=f"http://127.0.0.1:{free_port()}")
     hint = "start a server with `pagoda serve`"
     with connected(nowhere) as connection, pytest.raises(NoServer, match=hint):
         connection.get("/v1/models")
-    with connected(Target(url=server.url)) as connection:
+    with connected(ServerTarget(url=server.url)) as connection:
         server.failure = 400, "max_tokens is bad"
         with pytest.raises(Refused, match="400: max_tokens is bad"):
             list(connection.stream("/v1/completions", {}))

@@ -5,7 +5,7 @@ import pytest
 
 from app.command.__main__ import main
 from app.command.client.chat import Conversation
-from app.command.client.generation import Answer, stats_line
+from app.command.client.generation import ShownAnswer, stats_line
 from tests.app.command.client.fake_server import FakeServer
 
 
@@ -84,5 +84,7 @@ def test_commands_change_how_answers_are_asked_for() -> None:
 
 
 def test_stats_count_tokens_behind_the_first() -> None:
-    answer = Answer(usage={"prompt_tokens": 9, "completion_tokens": 5}, first_s=0.5, total_s=2.5)
+    answer = ShownAnswer(
+        usage={"prompt_tokens": 9, "completion_tokens": 5}, first_s=0.5, total_s=2.5
+    )
     assert stats_line(answer).endswith("first after 500 ms, all after 2.50 s, 2.0 tokens/s")

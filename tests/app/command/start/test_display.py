@@ -3,7 +3,7 @@ import io
 import pytest
 
 from app.command.start.display import PlainDisplay, counts_of, is_plain, line_of, make_display
-from app.command.start.progress import Stage
+from app.command.start.progress import StartStage
 
 
 class Terminal(io.StringIO):
@@ -11,8 +11,8 @@ class Terminal(io.StringIO):
         return True
 
 
-OVER = Stage(name="weights", done=269, total=269, unit="MB", is_over=True)
-HALF = Stage(name="weights", done=1_500, total=2_690, unit="MB")
+OVER = StartStage(name="weights", done=269, total=269, unit="MB", is_over=True)
+HALF = StartStage(name="weights", done=1_500, total=2_690, unit="MB")
 
 
 def test_a_pipe_has_a_line_for_each_part_that_is_over_and_no_control_characters() -> None:
@@ -59,5 +59,5 @@ def test_a_terminal_may_ask_for_plain_lines(
 
 def test_counts_are_shown_where_a_total_is_known() -> None:
     assert counts_of(HALF) == "1,500 / 2,690 MB"
-    assert counts_of(Stage(name="engine")) == ""
-    assert line_of(Stage(name="Ray", detail="local", is_over=True)) == "✓ Ray       local"
+    assert counts_of(StartStage(name="engine")) == ""
+    assert line_of(StartStage(name="Ray", detail="local", is_over=True)) == "✓ Ray       local"

@@ -1,11 +1,11 @@
 from app.command.start.log_lines import read_line
-from app.command.start.progress import Stage, StartProgress
+from app.command.start.progress import StartProgress, StartStage
 
 ENGINE = "(ServeReplica:pagoda:Engine pid=1) INFO 2026-11-29 22:44:13,978 pagoda_Engine x -- "
 RANK = "(RankActor pid=2) INFO 2026-11-29 22:44:13,978 rank 0 -- "
 
 
-def stages(*lines: str) -> list[Stage]:
+def stages(*lines: str) -> list[StartStage]:
     progress = StartProgress()
     return [stage for line in lines for stage in progress.stages(read_line(line))]
 

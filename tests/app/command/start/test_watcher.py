@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from app.command.client.connection import Connection, Target
+from app.command.client.connection import Connection, ServerTarget
 from app.command.client.metrics import read_snapshot
 from app.command.start.display import PlainDisplay
 from app.command.start.watcher import Watcher, is_busy
@@ -25,7 +25,7 @@ class Watched:
         self.watcher = Watcher(
             self.log,
             PlainDisplay(self.shown),
-            Target(url=server.url),
+            ServerTarget(url=server.url),
             self._ready,
             shows_all=shows_all,
         )
