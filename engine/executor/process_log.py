@@ -4,6 +4,8 @@ import logging
 import sys
 from typing import TextIO
 
+import ray
+
 # as Serve writes it, so that one reader takes all lines
 _FORMAT = "%(levelname)s %(asctime)s {name} -- %(message)s"
 
@@ -15,6 +17,12 @@ class _StandardError(logging.StreamHandler[TextIO]):
         """Write a record."""
         self.stream = sys.stderr
         super().emit(record)
+
+
+def log_from_actor(name: str) -> None:
+    """Have the process of an actor write its own lines, and leave any other process as it is."""
+    if ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None:
+        log_to_standard_error(name)
 
 
 def log_to_standard_error(name: str) -> None:

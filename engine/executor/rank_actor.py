@@ -27,7 +27,7 @@ from engine.errors import InvariantViolated
 from engine.executor.channel import Channel, ChannelClosed, Listener
 from engine.executor.gang import PLANS, REPLIES, RankReply, reply_to
 from engine.executor.process_id import ProcessId, own_process_id
-from engine.executor.process_log import log_to_standard_error
+from engine.executor.process_log import log_from_actor
 from engine.executor.rank_worker import RankWorker
 from engine.executor.tcp_channel import TcpListener
 from engine.types import Capacity, StepPlan, StepResult
@@ -71,6 +71,7 @@ class RankActor:
             rendezvous: where the ranks find each other; None for a single rank, or until `meet`.
             factory: "module:function", called like `engine.worker.worker.load_worker`.
         """
+        log_from_actor(f"rank {rank}")
         self._config = config
         self._rank = rank
         self._rendezvous = rendezvous
@@ -95,10 +96,6 @@ class RankActor:
     def loaded_bytes(self) -> tuple[int, int]:
         """How far `load` is: bytes of weights done and in total."""
         return self._loaded_bytes
-
-    def log_as(self, name: str) -> None:
-        """Have this process write its log lines, under a name, to its standard error."""
-        log_to_standard_error(name)
 
     def ping(self) -> None:
         """Answer as long as the process lives."""

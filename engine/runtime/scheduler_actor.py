@@ -16,7 +16,7 @@ from engine.errors import EngineError
 from engine.executor.channel import Channel, ChannelClosed, connect
 from engine.executor.gang import GangExecutor
 from engine.executor.process_id import ProcessId, own_process_id
-from engine.executor.process_log import log_to_standard_error
+from engine.executor.process_log import log_from_actor
 from engine.executor.tcp_channel import connect_to
 from engine.runtime.loop import EngineLoop
 from engine.types import Capacity
@@ -38,6 +38,7 @@ class SchedulerActor:
         run_ahead: int,
         step_deadline_s: float,
     ) -> None:
+        log_from_actor("scheduler")
         self._config = config
         self._run_ahead = run_ahead
         self._step_deadline_s = step_deadline_s
@@ -70,10 +71,6 @@ class SchedulerActor:
         # all objects of now live as long as the process: the garbage collector need not visit them
         gc.freeze()
         threading.Thread(target=_run, args=(loop, executor, channel), name="engine").start()
-
-    def log_as(self, name: str) -> None:
-        """Have this process write its log lines, under a name, to its standard error."""
-        log_to_standard_error(name)
 
     def ping(self) -> None:
         """Answer as long as the process lives."""

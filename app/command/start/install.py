@@ -59,7 +59,7 @@ def _find_uv() -> str | None:
 
 
 def _pip_settings() -> dict[str, str]:
-    """What pip is told by files and variables; the latter count more, and stand last."""
+    """What files and variables set for pip; variables count more."""
     command = [sys.executable, "-m", "pip", "config", "list"]
     done = subprocess.run(command, capture_output=True, text=True)
     found = re.findall(r"^\S+?\.([\w-]+)='(.*)'$", done.stdout, re.MULTILINE)

@@ -196,10 +196,7 @@ def _start_ranks(config: EngineConfig, options: GangOptions, folder: Path) -> li
         ).remote(config, rank, rendezvous, options.worker_factory)
         for rank in range(size)
     ]
-    ranks = [GangProcess(f"rank {rank}", actor) for rank, actor in enumerate(actors)]
-    for rank in ranks:
-        rank.actor.log_as.remote(rank.name)
-    return ranks
+    return [GangProcess(f"rank {rank}", actor) for rank, actor in enumerate(actors)]
 
 
 def _start_scheduler(config: EngineConfig) -> GangProcess:
@@ -207,7 +204,6 @@ def _start_scheduler(config: EngineConfig) -> GangProcess:
     actor = actor_class.options(num_cpus=0, max_concurrency=2, **_placement(0)).remote(
         config.scheduler, run_ahead=config.run_ahead, step_deadline_s=config.step_deadline_s
     )
-    actor.log_as.remote(SCHEDULER)
     return GangProcess(SCHEDULER, actor)
 
 

@@ -84,8 +84,9 @@ def test_what_goes_wrong_is_told_apart(server: FakeServer) -> None:
 
 
 def test_failures_have_their_exit_codes(
-    server: FakeServer, capsys: pytest.CaptureFixture[str]
+    server: FakeServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("sys.stdin", None)
     assert main(["complete", "x", "--url", f"http://127.0.0.1:{free_port()}"]) == NOT_READY
     server.failure = 400, "bad"
     assert main(["complete", "x", "--url", server.url, "--key-file", "/none"]) == 1
