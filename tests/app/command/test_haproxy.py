@@ -90,7 +90,8 @@ def test_serve_takes_haproxy_by_itself_and_says_why_it_does_not(tmp_path: Path) 
         "from app.command.environment import has_haproxy\n"
         "from app.command.serve import _environment\n"
         "from app.command.start.display import PlainDisplay\n"
-        "path, is_own, display = Path(sys.argv[1]), sys.argv[2] == 'own', PlainDisplay(sys.stdout)\n"
+        "path, is_own = Path(sys.argv[1]), sys.argv[2] == 'own'\n"
+        "display = PlainDisplay(sys.stdout)\n"
         "with ExitStack() as stack:\n"
         "    print(has_haproxy(_environment(None, path, stack, display, is_own=is_own)))"
     )
