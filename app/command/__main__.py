@@ -15,7 +15,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         # who read this has seen enough; nothing is to be flushed into the pipe at the end
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
         return 0
 
 

@@ -136,15 +136,15 @@ class LiveDisplay:
             self._progress.start()
             self._moves = True
         total = stage.total or None
-        fields = {"counts": counts_of(stage)}
+        counts = counts_of(stage)
         task = self._tasks.get(stage.name)
         if task is None:
             for name in list(self._tasks):
                 self._remove(name)
             description = f"{stage.name:<{_NAME_WIDTH}} {stage.detail}".rstrip()
-            task = self._progress.add_task(description, total=total, **fields)
+            task = self._progress.add_task(description, total=total, counts=counts)
             self._tasks[stage.name] = task
-        self._progress.update(task, completed=stage.done, total=total, **fields)
+        self._progress.update(task, completed=stage.done, total=total, counts=counts)
 
     def still(self) -> None:
         """See `Display`."""

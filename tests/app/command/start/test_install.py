@@ -44,7 +44,7 @@ def test_where_uv_fails_pip_installs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     python = script(tmp_path / "python", f'echo "$@" >> {tmp_path}/asked')
-    monkeypatch.setattr(install.sys, "executable", python)
+    monkeypatch.setattr("sys.executable", python)
     monkeypatch.setattr(install, "_find_uv", lambda: script(tmp_path / "uv", "echo no >&2; exit 1"))
     assert install.main(["[dev]"]) == 0
     out, err = capsys.readouterr()

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from app.command.tools import findings
 from app.command.tools.findings import Finding, environment, gpus, machine, of_config, worst
 from app.settings.config import parse_config
 
@@ -30,7 +29,7 @@ def test_faults_of_a_machine_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1, 1, 1 << 20))
     monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 256))
-    monkeypatch.setattr(findings.os, "access", lambda path, mode: False)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
     assert bad(machine(tmp_path)) == {
         "python": "red",
         "gcc": "yellow",
@@ -67,7 +66,7 @@ def test_options_that_do_not_suit_the_machine_are_named(tmp_path: Path) -> None:
 
 
 def test_gpus_without_a_driver_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(findings.Path, "glob", lambda self, pattern: iter([self]))
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: iter([self]))
     monkeypatch.setenv("PATH", "")
     assert bad(gpus()) == {"gpu": "red"}
 

@@ -21,7 +21,7 @@ def test_words_are_passed_on_as_they_are(
     tmp_path: object,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(load_tests.sys, "executable", "/bin/echo")
+    monkeypatch.setattr("sys.executable", "/bin/echo")
     assert main(words) == 0
     assert capfd.readouterr().out.split() == ["-m", "load_tests", *expected]
 
