@@ -1,7 +1,7 @@
 """Installs what Pagoda needs into this environment: `python -m app.command.start.install EXTRAS`.
 
 It runs before anything is installed, and needs the standard library only. uv installs where it can
-be had, as it is several times quicker than pip; otherwise pip does.
+be had, as it says how many packages there are and what it is at; otherwise pip does.
 """
 
 import re
