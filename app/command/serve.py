@@ -4,6 +4,7 @@ import argparse
 import logging
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,9 @@ def run(arguments: argparse.Namespace) -> int:
         return start(started_s)
 
 
-def _prepare(arguments: argparse.Namespace, display: Any, stack: ExitStack) -> Any:
+def _prepare(
+    arguments: argparse.Namespace, display: Any, stack: ExitStack
+) -> Callable[[float], int]:
     """Check everything; returns what starts the server.
 
     Raises:
