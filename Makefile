@@ -47,6 +47,7 @@ fmt: $(VENV)/.installed-dev  ## format, and fix what the linter can fix
 
 docs: $(VENV)/.installed-dev  ## write what is made from the code: pages of docs/, the board, the alerts
 	$(call timed,writing docs/configuration.md,$(BIN)/python -m app.settings.reference >docs/configuration.md)
+	$(call timed,writing docs/command.md,$(BIN)/python -m app.command.reference >docs/command.md)
 	$(call timed,writing docs/published-models.md,$(BIN)/python -m tests.app.models.published.outcomes >docs/published-models.md)
 	$(call timed,writing docs/models.md,$(BIN)/python -m engine.architectures.reference >docs/models.md)
 	$(call timed,writing docs/metrics.md and deploy/,$(BIN)/python -m app.telemetry.board.reference)
@@ -65,9 +66,8 @@ $(VENV)/.installed-clients: BARE = litellm==1.110.2 fastuuid==0.14.0 h2==4.4.1 h
   hyperframe==6.1.0 importlib-metadata==8.9.0 pydantic-settings==2.16.3 zipp==4.1.2
 $(VENV)/.installed $(VENV)/.installed-dev $(VENV)/.installed-clients: pyproject.toml constraints.txt
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(MAKE) -s environment
-	$(call timed,installing pinned packages,$(BIN)/python -m pip install \
-	  --disable-pip-version-check -c constraints.txt -e '.$(EXTRAS)')
-	@test -z "$(BARE)" || $(BIN)/python -m pip install --disable-pip-version-check --no-deps $(BARE)
+	@$(BIN)/python -m app.command.start.install '$(EXTRAS)'
+	@test -z "$(BARE)" || $(BIN)/python -m pip install -q --disable-pip-version-check --no-deps $(BARE)
 	@touch $@
 
 .PHONY: environment
@@ -76,4 +76,4 @@ environment:
 	  echo "error: '$(PYTHON)' is not Python 3.11 or 3.12;" \
 	    "name one that is: make PYTHON=python3.12 ..." >&2; \
 	  exit 1; }
-	$(call timed,creating $(VENV),$(PYTHON) -m venv $(VENV))
+	@$(PYTHON) -m venv $(VENV)

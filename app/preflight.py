@@ -59,25 +59,34 @@ def check(config: AppConfig, *, with_weights: bool = True) -> EngineConfig:
     return engine
 
 
-def check_file(path: Path, *, with_weights: bool = True) -> None:
+def check_file(
+    path: Path, *, with_weights: bool = True, shown: Path | None = None
+) -> list[EngineConfig]:
     """Check the `args` of every application in a Serve configuration file, and our scaling policy.
 
-    Args: with_weights: see `check`.
+    Args:
+        with_weights: see `check`.
+        shown: the file that messages name; None for `path`.
+
+    Returns:
+        the engines that the applications ask for.
 
     Raises:
         ConfigError: naming the file or the application.
     """
+    shown, engines = shown or path, []
     for name, args in applications(path):
         try:
-            check(parse_config(args), with_weights=with_weights)
+            engines.append(check(parse_config(args), with_weights=with_weights))
         except ConfigError as error:
-            raise ConfigError(f"{path}, application {name!r}: {error}") from error
+            raise ConfigError(f"{shown}, application {name!r}: {error}") from error
     for name, policy in policies(path):
         if policy.get("policy_function") == scaling.NAME:
             try:
                 scaling.ScalingTargets.of(policy.get("policy_kwargs") or {})
             except ValueError as error:
-                raise ConfigError(f"{path}, application {name!r}: {error}") from error
+                raise ConfigError(f"{shown}, application {name!r}: {error}") from error
+    return engines
 
 
 def _check_memory(engine: EngineConfig) -> None:

@@ -15,6 +15,16 @@ from tests.test_architecture import OURS, imports, module_name, module_of, sourc
 # module -> the test modules below tests/ that test it
 TESTED_ELSEWHERE = {
     # app
+    **{
+        f"app/command/client/{name}.py": ("app/command/client/test_generation.py",)
+        for name in ("chat", "complete")
+    },
+    "app/command/client/errors.py": ("app/command/client/test_connection.py",),
+    "app/command/start/server.py": ("app/command/test_serve.py",),
+    **{
+        f"app/command/tools/{name}.py": ("app/command/tools/test_load_tests.py",)
+        for name in ("bench", "calibrate", "figures", "whatif")
+    },
     "app/generation/replies.py": ("app/api/chat/test_tools.py",),
     "app/http/api/generate_routes.py": ("app/api/test_generation_routes.py",),
     "app/grammars/checker.py": ("app/grammars/test_grammar_compiler.py",),

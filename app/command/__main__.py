@@ -1,23 +1,22 @@
 """The command `pagoda`, also `python -m app.command`."""
 
-import argparse
 import sys
 
-from app.command import environment, serve
+from app.command.parser import make_parser
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the subcommand on the command line; return its exit code."""
-    parser = argparse.ArgumentParser(
-        prog="pagoda",
-        description="Serves large language models on Ray Serve with a paged KV cache.",
-        epilog="Exit codes: 0 done, 1 failed, 2 wrong arguments.",
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    serve.add_command(commands)
-    environment.add_command(commands)
-    parsed = parser.parse_args(arguments)
-    return int(parsed.run(parsed))
+    given = sys.argv[1:] if arguments is None else arguments
+    parsed = make_parser(given).parse_args(given)
+    try:
+        return int(parsed.run(parsed))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # who read this has seen enough; nothing is to be flushed into the pipe at the end
+        sys.stdout = None
+        return 0
 
 
 if __name__ == "__main__":

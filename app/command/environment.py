@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 Proxy = Literal["python", "haproxy"]
 # switches HAProxy on
@@ -74,15 +74,14 @@ def add_proxy_option(parser: argparse.ArgumentParser, otherwise: str) -> None:
     )
 
 
-def add_command(commands: Any) -> None:
-    """Add `pagoda environment`."""
-    text = "print the environment variables for `ray start`, as lines for a shell"
-    parser = commands.add_parser("environment", help=text, description=__doc__)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `pagoda environment`."""
+    parser.description = __doc__
     add_proxy_option(parser, "python")
-    parser.set_defaults(run=_print)
 
 
-def _print(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """Print the variables, as lines for a shell; return the exit code."""
     found = serving_environment(arguments.proxy, own_environment())
     for name in (*SERVING, *(PROXIES[arguments.proxy] if arguments.proxy else ())):
         sys.stdout.write(f"export {name}={shlex.quote(found[name])}\n")

@@ -32,20 +32,23 @@ class NeededPort:
     setting: str
 
 
-def check_ports(config: Path, environment: Mapping[str, str]) -> None:
+def check_ports(config: Path, environment: Mapping[str, str], *, shown: Path | None = None) -> None:
     """Check that the ports of a Serve configuration are free on this machine.
+
+    Args:
+        shown: the file that messages name; None for `config`.
 
     Raises:
         ConfigError: naming the first that is not, the process that holds it, and what to do.
     """
-    for needed in _needed(config, environment):
+    for needed in _needed(config, environment, shown or config):
         if not _is_free(needed):
             raise ConfigError(_describe(needed))
 
 
-def _needed(config: Path, environment: Mapping[str, str]) -> Iterator[NeededPort]:
+def _needed(config: Path, environment: Mapping[str, str], shown: Path) -> Iterator[NeededPort]:
     host, port = http_address(config)
-    yield NeededPort(host=host, port=port, setting=f"http_options.port in {config}")
+    yield NeededPort(host=host, port=port, setting=f"http_options.port in {shown}")
     if has_haproxy(environment):
         for name, default in _HAPROXY_PORTS.items():
             yield NeededPort(host="", port=int(environment.get(name, default)), setting=name)

@@ -47,6 +47,7 @@ class ServeRun:
         patience: Patience = PATIENCE,
         *,
         drain: Sequence[str] = (),
+        output: int | None = None,
     ) -> None:
         """Take note of what to run.
 
@@ -54,12 +55,14 @@ class ServeRun:
             command, environment: of the child.
             node: what it cannot live without.
             drain: command that drains the server; the address of its node is appended.
+            output: file descriptor for what both write; None for this process's own.
         """
         self._command = command
         self._environment = environment
         self._node = node
         self._patience = patience
         self._drain_command = drain
+        self._output = output
 
     def run(self) -> int:
         """Serve until a signal asks for the end, or the child or its node is gone.
@@ -80,7 +83,12 @@ class ServeRun:
     def _start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
         # a session of its own: Ctrl-C in a terminal must reach it once, from here
         return subprocess.Popen(
-            command, env=self._environment, start_new_session=True, preexec_fn=end_with_parent
+            command,
+            env=self._environment,
+            stdout=self._output,
+            stderr=self._output,
+            start_new_session=True,
+            preexec_fn=end_with_parent,
         )
 
     def _watch(self, child: subprocess.Popen[bytes], signals: EndingSignals) -> int:

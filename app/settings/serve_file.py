@@ -45,6 +45,15 @@ def applications(path: Path) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
+def read_file(path: Path) -> dict[str, Any]:
+    """Return all that is in a file.
+
+    Raises:
+        ConfigError: if the file is missing or is no Serve configuration.
+    """
+    return _read(path, dict)
+
+
 def has_tls(path: Path) -> bool:
     """Whether Serve's own HTTP proxy is to speak TLS.
 

@@ -27,6 +27,7 @@ from engine.errors import InvariantViolated
 from engine.executor.channel import Channel, ChannelClosed, Listener
 from engine.executor.gang import PLANS, REPLIES, RankReply, reply_to
 from engine.executor.process_id import ProcessId, own_process_id
+from engine.executor.process_log import log_from_actor
 from engine.executor.rank_worker import RankWorker
 from engine.executor.tcp_channel import TcpListener
 from engine.types import Capacity, StepPlan, StepResult
@@ -70,6 +71,7 @@ class RankActor:
             rendezvous: where the ranks find each other; None for a single rank, or until `meet`.
             factory: "module:function", called like `engine.worker.worker.load_worker`.
         """
+        log_from_actor(f"rank {rank}")
         self._config = config
         self._rank = rank
         self._rendezvous = rendezvous

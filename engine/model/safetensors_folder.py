@@ -28,7 +28,7 @@ class SafetensorsFolder:
         """Open the files named by the index, or else all there are.
 
         Args:
-            on_progress: called with bytes done and in total after each tensor.
+            on_progress: called with bytes done and in total, at once and after each tensor.
             canonical_name: how the model spells the name of a stored tensor.
 
         Raises:
@@ -46,6 +46,7 @@ class SafetensorsFolder:
         self._on_progress = on_progress
         self._done_bytes = 0
         self._total_bytes = sum(path.stat().st_size for path in self._files)
+        on_progress(0, self._total_bytes)
 
     def fill(
         self, target: Tensor, name: str, shape: tuple[int, ...], *, dim: int, start: int

@@ -17,6 +17,7 @@ from engine.errors import EngineError
 from engine.executor.channel import Channel, ChannelClosed, connect
 from engine.executor.gang import GangExecutor
 from engine.executor.process_id import ProcessId, own_process_id
+from engine.executor.process_log import log_from_actor
 from engine.executor.tcp_channel import connect_to
 from engine.runtime.loop import run_engine
 from engine.types import Capacity
@@ -38,6 +39,7 @@ class SchedulerActor:
         run_ahead: int,
         step_deadline_s: float,
     ) -> None:
+        log_from_actor("scheduler")
         self._config = config
         self._run_ahead = run_ahead
         self._step_deadline_s = step_deadline_s

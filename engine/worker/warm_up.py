@@ -48,13 +48,16 @@ class WarmUp:
     def compile_kernels(self) -> None:
         """Run each kernel that a request may need, so that no request waits for the compiler."""
         started_s = time.perf_counter()
-        for is_deterministic in (False, True):
-            for num_tokens in _NUM_TOKENS:
+        total = 2 * len(_NUM_TOKENS)
+        for first, is_deterministic in ((1, False), (1 + len(_NUM_TOKENS), True)):
+            for done, num_tokens in enumerate(_NUM_TOKENS, start=first):
                 counts = [1, *self._chunks(num_tokens - 1)]
                 logits = self._step(counts, num_decodes=1, is_deterministic=is_deterministic)
                 self._choose_in_every_way(logits[:1])
                 logger.info(
-                    "kernels_compiled tokens=%d deterministic=%s s=%.1f",
+                    "kernels_compiled done=%d of=%d tokens=%d deterministic=%s s=%.1f",
+                    done,
+                    total,
                     num_tokens,
                     is_deterministic,
                     time.perf_counter() - started_s,

@@ -15,10 +15,11 @@ import psutil
 import pytest
 import yaml
 
+from app.command.parser import COMMANDS
 from load_tests.bench.startup.process_tree import role_of, wait_gone
 from load_tests.bench.startup.server_process import ServerProcess
 from tests import ROOT
-from tests.app.models.checkpoints import write_model
+from tests.deployed.odd_folder import write_odd_folder
 from tests.load_tests.free_port import free_port
 
 
@@ -31,14 +32,27 @@ def write_config(folder: Path, **args: Any) -> tuple[Path, int]:
     return path, port
 
 
+def test_a_start_that_fails_keeps_no_folder(tmp_path: Path) -> None:
+    path, _ = write_config(tmp_path, modle="x")
+    command = [sys.executable, "-m", "app.command", "serve", str(path)]
+    env = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, check=False)
+    assert done.returncode == 1
+    assert not list(tmp_path.glob("cache/pagoda/servers/*"))
+
+
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    assert "serve" in COMMANDS
     command = [sys.executable, "-m", "app.command", "serve", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def test_a_dry_run_checks_everything_and_starts_nothing(tmp_path: Path) -> None:
-    model = write_model(tmp_path / "m")
-    path, port = write_config(tmp_path, model=str(model), device="cpu", kv_cache_gib=0.01)
+    model = tmp_path / "m"
+    model.mkdir()
+    write_odd_folder(model)
+    options = {"load_format": "dummy", "device": "cpu", "kv_cache_gib": 0.01}
+    path, port = write_config(tmp_path, model=str(model), **options)
     done = run("--dry-run", str(path))
     assert (done.returncode, done.stderr) == (0, "")
     assert "starting" not in done.stdout
@@ -48,6 +62,7 @@ def test_a_dry_run_checks_everything_and_starts_nothing(tmp_path: Path) -> None:
         done = run("--dry-run", str(path))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"error: port {port} is held by process ")
+    assert f"http_options.port in {path}" in done.stderr
 
 
 def test_a_mistake_in_the_file_ends_the_start(tmp_path: Path) -> None:
@@ -85,6 +100,18 @@ def serving(folder: Path, *arguments: str) -> Iterator[tuple[ServerProcess, list
             yield server, server.processes()
         finally:
             server.close()
+
+
+def check_output(output: str, url: str) -> None:
+    """What a start and an end show: few plain lines, and nothing of Ray's."""
+    lines = output.splitlines()
+    assert len(lines) <= 20, output
+    assert "\x1b" not in output
+    assert "drained, 0 requests still open" in lines
+    assert f"  API   {url}/v1" in lines
+    assert "1,024 KV tokens (64 blocks of 16)" in output
+    assert "Traceback" not in output
+    assert "ServeReplica" not in output
 
 
 def find(processes: list[psutil.Process], role: str) -> psutil.Process:
@@ -125,5 +152,4 @@ def test_a_real_server_stops_on_sigterm_once_open_requests_have_ended(tmp_path: 
             assert json.loads(ending[0][6:])["choices"][0]["finish_reason"] == "length"
         assert server.exit_code(60.0) == 0
         assert wait_gone(processes, 5.0) == []
-        log = (tmp_path / "log").read_text()
-        assert "drained, 0 requests still open" in log
+        check_output((tmp_path / "log").read_text(), url)

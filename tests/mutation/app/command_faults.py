@@ -4,6 +4,10 @@ from app.command.environment import serving_environment
 from app.command.ports import _holder, _is_free, _needed
 from app.command.ray_node import RayNode, joined_node
 from app.command.signals import EndingSignals
+from app.command.start.display import PlainDisplay
+from app.command.start.plan import ServePlan
+from app.command.start.server_folder import RunningServer, ServerFolder
+from app.command.start.watcher import Watcher
 from app.models.bucket import _update, fetch
 from app.models.built_folder import _build, _is_current
 from app.models.conversion.gguf_model import GgufWeights
@@ -69,6 +73,41 @@ COMMAND_FAULTS = [
         old="number = os.read(self._reader, 1)[0]",
         new="number = os.read(self._reader, 1)[0]; os.write(self._writer, bytes([number]))",
         noticed_by="test_an_ending_signal_is_kept_until_it_is_asked_for",
+    ),
+    Fault(
+        what="another process with the number of a server counts as it",
+        function=RunningServer.runs,
+        old=".create_time() == self.created_s",
+        new=".pid == self.pid",
+        noticed_by="test_a_server_is_found_for_as_long_as_its_process_runs",
+    ),
+    Fault(
+        what="others can read an operator's key",
+        function=ServerFolder.write_key,
+        old="0o600",
+        new="0o644",
+        noticed_by="test_only_this_user_may_read_folder_and_key",
+    ),
+    Fault(
+        what="the keys of a file are replaced",
+        function=ServePlan._add_key,
+        old='if args.get("operator_keys_file") is None:',
+        new="if True:",
+        noticed_by="test_a_server_gets_an_operator_key_where_it_has_none",
+    ),
+    Fault(
+        what="warnings stay in the file",
+        function=Watcher._take,
+        old="line.level in _PROBLEMS",
+        new='line.level == "ERROR"',
+        noticed_by="test_stages_come_before_the_banner_and_problems_at_any_time",
+    ),
+    Fault(
+        what="a pipe gets what moves",
+        function=PlainDisplay.show,
+        old="if stage.is_over:",
+        new="if True:",
+        noticed_by="test_a_pipe_has_a_line_for_each_part_that_is_over_and_no_control_characters",
     ),
     # models
     Fault(

@@ -1,0 +1,1 @@
+"""Commands that ask a server: chat, complete, status, top, logs, stop, prefixes."""

@@ -1,0 +1,1 @@
+"""Commands that need no server: config, models, doctor, completion, version, benchmarks."""
