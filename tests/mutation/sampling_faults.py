@@ -31,7 +31,7 @@ SAMPLING_FAULTS = [
     Fault(
         what="rules hide that logits are no numbers",
         function=choose,
-        old="drawn.where(tokens[where] != BROKEN, BROKEN)",
+        old="drawn.masked_fill(tokens[where] == BROKEN, BROKEN)",
         new="drawn",
         noticed_by="test_a_row_whose_logits_are_no_numbers_gets_no_token",
     ),

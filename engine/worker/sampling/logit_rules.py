@@ -126,7 +126,8 @@ class LogitRules:
         positions = (starts[:, None] + places).clamp(min=0)
         expected = flat.view(len(words), longest)
         is_said = (context.tokens[where[:, None], positions] == expected) | (expected == _ANY)
-        bans = torch.where(is_said.all(dim=1), -torch.inf, 0.0)
+        bans = is_said.new_zeros(len(words), dtype=logits.dtype)
+        bans.masked_fill_(is_said.all(dim=1), -torch.inf)
         logits.index_put_((where, last), bans, accumulate=True)
 
 

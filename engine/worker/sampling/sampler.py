@@ -68,9 +68,10 @@ def choose(backend: KernelBackend, logits: Tensor, sampled: NextTokens, table: R
         _apply_rules(backend, scores, drawing, sampled, table)
         own_columns = replace(take_rows(columns, where), num_logprobs=-1)
         drawn = backend.sample(scores, own_columns).tokens
-        drawn = drawn.where(scores.amax(dim=-1) != -torch.inf, NONE_ALLOWED)
+        # filled: `where` brings a number to the device, and waits for it
+        drawn = drawn.masked_fill(scores.amax(dim=-1) == -torch.inf, NONE_ALLOWED)
         # what is ruled out may hide that the raw logits are no numbers
-        tokens[where] = drawn.where(tokens[where] != BROKEN, BROKEN)
+        tokens[where] = drawn.masked_fill(tokens[where] == BROKEN, BROKEN)
     chosen = with_logprobs(tokens, logits, columns.num_logprobs)
     if len(searching):
         assert chosen.top_tokens is not None
