@@ -236,7 +236,7 @@ SAMPLING_FAULTS = [
     ),
     Fault(
         what="rows of a grammar wait for each other",
-        function=_Grammar.next,
+        function=_Grammar.take_turn,
         old="(self._turn + 1) % self._num_copies",
         new="self._turn",
         noticed_by="test_rows_of_one_grammar_take_turns",

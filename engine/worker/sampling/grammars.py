@@ -57,12 +57,18 @@ class _Grammar:
         self._turn = 0
         self.compiled: list[_Compiled] = []
 
-    def next(self) -> tuple[int, _Compiled]:
-        """Whose turn it is: which of the copies, and that one, from a thread."""
+    def take_turn(self) -> int:
+        """Which of them the next row is to copy; it is compiled in a thread."""
         turn, self._turn = self._turn, (self._turn + 1) % self._num_copies
         if turn == len(self.compiled):
             self.compiled.append(self._compile(self.text))
-        return turn, self.compiled[turn]
+        return turn
+
+    def copy(self, turn: int) -> tuple[int, LLMatcher]:
+        """Copy it, or the first if it is not compiled yet, and say which it was."""
+        if not self.compiled[turn].done():
+            turn = 0
+        return turn, self.compiled[turn].result().deep_copy()
 
 
 @dataclass(slots=True)
@@ -74,14 +80,13 @@ class _Row:
         num_read: that the matcher has read.
         last: what has sampled the row's last token, and the place of the token in it; or the token.
         stop_ids: ids that end the row, but where the grammar is incomplete.
-        turn, compiled: see `_Grammar.next`.
+        turn: which matcher of the grammar it copies, see `_Grammar`.
     """
 
     grammar: _Grammar
     tokens: list[int]
     stop_ids: tuple[int, ...]
     turn: int
-    compiled: _Compiled
     num_read: int = 0
     matcher: LLMatcher | None = None
     last: tuple[StepTokens, int] | int | None = None
@@ -89,7 +94,7 @@ class _Row:
     def fork(self) -> "_Row":
         child = replace(self, tokens=[*self.tokens])
         if self.matcher is None:
-            child.turn, child.compiled = self.grammar.next()
+            child.turn = self.grammar.take_turn()
         else:
             child.matcher = self.matcher.deep_copy()
         return child
@@ -108,7 +113,7 @@ class _Row:
         if len(self.tokens) != num_output:
             raise InvariantViolated(f"a grammar has seen {len(self.tokens)} tokens of {num_output}")
         if self.matcher is None:
-            self.matcher = self.compiled.result().deep_copy()
+            self.turn, self.matcher = self.grammar.copy(self.turn)
         if self.num_read < num_output:
             self.matcher.consume_tokens(self.tokens[self.num_read :])
             self.num_read = num_output
@@ -117,7 +122,7 @@ class _Row:
     def begin_again(self, grammar: _Grammar) -> LLMatcher:
         """Read all tokens by a matcher that was compiled anew."""
         self.grammar, self.matcher, self.num_read = grammar, None, 0
-        self.turn, self.compiled = grammar.next()
+        self.turn = grammar.take_turn()
         return self.read(len(self.tokens))
 
 
@@ -171,7 +176,9 @@ class Grammars:
             if sampling.grammar is not None:
                 grammar = self._find(sampling.grammar)
                 output = list(admission.known_tokens[admission.prompt_len :])
-                self._rows[row] = _Row(grammar, output, sampling.stop_token_ids, *grammar.next())
+                self._rows[row] = _Row(
+                    grammar, output, sampling.stop_token_ids, grammar.take_turn()
+                )
 
     def fork(self, parents: Int32Array, children: Int32Array) -> None:
         """Let children have read what their parents have."""

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from concurrent.futures import wait
 from pathlib import Path
 
 import numpy as np
@@ -112,11 +113,12 @@ def test_rows_of_one_grammar_take_turns(folder: Path) -> None:
     for row in range(4):
         rows.admit(row, "[ab]{9}c")
     rows.grammars.fork(_ints(0, 1), _ints(4, 5))
+    states = rows.grammars._rows
+    assert [states[row].turn for row in range(6)] == [0, 1, 2, 0, 1, 2]
+    wait([one for state in states.values() for one in state.grammar.compiled])
     rows.allowed(2, 0)
     rows.grammars.fork(_ints(2), _ints(6))
-    compiled = [rows.grammars._rows[row].compiled for row in range(7)]
-    order = list(dict.fromkeys(compiled))
-    assert [order.index(one) for one in compiled] == [0, 1, 2, 0, 1, 2, 2]
+    assert states[2].turn == states[6].turn == 2
 
 
 def test_a_lexer_that_many_rows_have_filled_is_replaced(
