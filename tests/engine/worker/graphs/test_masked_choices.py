@@ -30,7 +30,7 @@ def test_masks_are_chosen_by_in_a_graph(
 ) -> None:
     """Steps with prompts, siblings and plain rows among them."""
     samplings = [_GREEDY, replace(_GREEDY, **special), replace(_DRAWING, top_k=9)]
-    settings = {
+    settings: dict[str, Any] = {
         "block_size": 4,
         "num_blocks": num_blocks,
         "max_model_len": 96,
