@@ -231,11 +231,13 @@ class KernelBackend(Protocol):
         """Copy whole blocks IN PLACE: kv[destinations] = kv[sources], both [N] int64."""
         ...
 
-    def mask_tokens(self, scores: Tensor, masks: Tensor) -> None:
+    def mask_tokens(self, scores: Tensor, masks: Tensor, places: Tensor | None = None) -> None:
         """Set scores [K, vocab] float32 to -inf IN PLACE where a bit is not set.
 
         Args:
-            masks: [K, ceil(vocab / 32)] int32, the lowest bit of a word first.
+            masks: [N, ceil(vocab / 32)] int32, the lowest bit of a word first.
+            places: [K] int32, which of the masks is a row's, or -1 for none; None where N is K and
+                they are in order.
         """
         ...
 

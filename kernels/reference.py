@@ -243,9 +243,9 @@ class ReferenceBackend:
         """Copy through one gathered tensor, so a source is read before any block is written."""
         kv[destinations] = kv[sources]
 
-    def mask_tokens(self, scores: Tensor, masks: Tensor) -> None:
+    def mask_tokens(self, scores: Tensor, masks: Tensor, places: Tensor | None = None) -> None:
         """Unpack the bits; see `kernels.sampling`."""
-        sampling.mask_tokens(scores, masks)
+        sampling.mask_tokens(scores, masks, places)
 
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Sampled:
         """Choose tokens; see `kernels.sampling`."""

@@ -122,14 +122,20 @@ def mask_unlikely(scaled: Tensor, columns: SamplingColumns) -> Tensor:
     return torch.empty_like(scaled).scatter_(1, order, ranked.masked_fill(~kept, -torch.inf))
 
 
-def mask_tokens(scores: Tensor, masks: Tensor) -> None:
-    """Set scores [K, vocab] to -inf IN PLACE where a bit of masks [K, ceil(vocab / 32)] is not set.
+def mask_tokens(scores: Tensor, masks: Tensor, places: Tensor | None = None) -> None:
+    """Set scores [K, vocab] to -inf IN PLACE where a bit of masks [N, ceil(vocab / 32)] is not set.
 
     The lowest bit of an int32 word comes first.
+
+    Args:
+        places: [K] int32, which of the masks is a row's, or -1 for none; None for all in order.
     """
     flags = (1 << torch.arange(8, device=masks.device)).to(torch.uint8)
     is_allowed = (masks.contiguous().view(torch.uint8)[:, :, None] & flags).bool().flatten(1)
-    scores.masked_fill_(~is_allowed[:, : scores.shape[1]], -torch.inf)
+    is_allowed = is_allowed[:, : scores.shape[1]]
+    if places is not None:
+        is_allowed = is_allowed.index_select(0, places.clamp(min=0)) | (places < 0)[:, None]
+    scores.masked_fill_(~is_allowed, -torch.inf)
 
 
 def take_rows(columns: SamplingColumns, rows: Tensor) -> SamplingColumns:

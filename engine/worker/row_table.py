@@ -35,6 +35,7 @@ class RowTable:
 
     Attributes:
         num_positions: tokens of the longest sequence.
+        vocab_size: columns of the logits.
         lengths: host [num_rows] int32 tokens whose keys and values are written; -1 for a free row.
         last_tokens: [num_rows + 1] int64 token sampled last.
         block_tables: [num_rows + 1, max_blocks] int32, rows aligned; places not in use hold some
@@ -57,7 +58,7 @@ class RowTable:
         max_blocks = div_ceil(num_positions, block_size * unit) * unit
         device = runtime.device
         self.runtime = runtime
-        self.num_positions = num_positions
+        self.num_positions, self.vocab_size = num_positions, vocab_size
         self.lengths: Int32Array = np.full(num_rows, _FREE, np.int32)
         self.padding_row = num_rows
         shape = (num_rows + 1, max_blocks)

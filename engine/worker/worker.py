@@ -29,7 +29,12 @@ from engine.worker.plan_check import PlanLimits, check_plan
 from engine.worker.report import PendingStep
 from engine.worker.row_table import RowTable
 from engine.worker.sampling.grammars import make_grammars
-from engine.worker.sampling.sampler import sample_batch
+from engine.worker.sampling.sampler import (
+    choose_masked,
+    do_masks_suffice,
+    masks_of,
+    sample_batch,
+)
 from engine.worker.staging import stage
 from engine.worker.swap_arena import SharedMemory
 from engine.worker.warm_up import WarmUp
@@ -186,9 +191,13 @@ class Worker:
         """Feed the batch by one launch of a captured graph."""
         if shape.is_ruled:
             fed = graphs.replay_ruled(shape, plan, batch)
-            self._choose_ruled(batch, fed.tokens, fed.hidden, fed.places, pending)
-            return
-        decodes, chunks = graphs.replay(shape, plan, batch)
+            if not do_masks_suffice(batch, self._table):
+                self._choose_ruled(batch, fed.tokens, fed.hidden, fed.places, pending)
+                return
+            places, masks = masks_of(batch.sampled, self._table)
+            decodes, chunks = graphs.choose_masked(shape, batch, places, masks)
+        else:
+            decodes, chunks = graphs.replay(shape, plan, batch)
         rows, num_decodes = batch.sampled.rows, batch.num_decodes
         num_logprobs = self._table.parameters.num_logprobs
         for sampled, part in ((decodes, rows[:num_decodes]), (chunks, rows[num_decodes:])):
@@ -232,6 +241,13 @@ class Worker:
         logits = self._model.logits(hidden, is_deterministic=layout.is_deterministic)
         return self._backend.sample(logits, columns)
 
+    def _choose_masked(
+        self, hidden: Tensor, columns: SamplingColumns, places: Tensor, masks: Tensor
+    ) -> Sampled:
+        """The same, of what masks leave."""
+        logits = self._model.logits(hidden)
+        return choose_masked(self._backend, logits, columns, places, masks)
+
     def _warm_up_copy(self) -> None:
         """Compile the copy of blocks, while no sequence has any."""
         if self.pool.num_blocks > 1:
@@ -242,7 +258,7 @@ class Worker:
         graphs = CudaGraphs(
             self._table,
             self._backend,
-            Computation(self._feed, self._choose),
+            Computation(self._feed, self._choose, self._choose_masked),
             max_num_rows=config.max_num_seqs,
             max_num_tokens=config.scheduler.max_num_batched_tokens,
             block_size=self.pool.block_size,

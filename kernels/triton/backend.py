@@ -133,9 +133,9 @@ class TritonBackend(ReferenceBackend):
         """Copy all blocks at once; no destination may be a source too."""
         copy.copy_blocks(kv, sources, destinations)
 
-    def mask_tokens(self, scores: Tensor, masks: Tensor) -> None:
+    def mask_tokens(self, scores: Tensor, masks: Tensor, places: Tensor | None = None) -> None:
         """One launch."""
-        masking.mask_tokens(scores, masks)
+        masking.mask_tokens(scores, masks, places)
 
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Sampled:
         """Choose tokens; see `kernels.triton.sampling.sample`."""

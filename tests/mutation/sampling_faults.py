@@ -1,12 +1,15 @@
 """Faults of the choice of tokens."""
 
-from engine.worker.sampling.grammars import Grammars, _Row
+from engine.worker.graphs.masked_choices import MaskedChoices
+from engine.worker.sampling.grammars import Grammars, _Grammar, _Row
 from engine.worker.sampling.logit_rules import LogitRules, _penalise, _Rules
 from engine.worker.sampling.sampler import (
     _apply_logit_rules,
     _columns,
     _masks,
     choose,
+    choose_masked,
+    do_masks_suffice,
     look_up,
     sample_batch,
 )
@@ -31,7 +34,7 @@ SAMPLING_FAULTS = [
     Fault(
         what="rules hide that logits are no numbers",
         function=choose,
-        old="drawn.where(tokens[where] != BROKEN, BROKEN)",
+        old="drawn.masked_fill(tokens[where] == BROKEN, BROKEN)",
         new="drawn",
         noticed_by="test_a_row_whose_logits_are_no_numbers_gets_no_token",
     ),
@@ -230,6 +233,41 @@ SAMPLING_FAULTS = [
         old="self.matcher.deep_copy()",
         new="self.matcher",
         noticed_by="test_a_fork_goes_its_own_way",
+    ),
+    Fault(
+        what="rows of a grammar fail once they have filled its lexer together",
+        function=Grammars.allowed,
+        old="_FULL in matchers[index].get_error()",
+        new="False",
+        noticed_by="test_a_lexer_that_many_rows_have_filled_is_replaced",
+    ),
+    Fault(
+        what="rows of a grammar wait for each other",
+        function=_Grammar.take_turn,
+        old="(self._turn + 1) % self._num_copies",
+        new="self._turn",
+        noticed_by="test_rows_of_one_grammar_take_turns",
+    ),
+    Fault(
+        what="masks hide that logits are no numbers",
+        function=choose_masked,
+        old="tokens.masked_fill(is_broken, BROKEN)",
+        new="tokens",
+        noticed_by="test_a_broken_row_behind_masks_ends_by_itself",
+    ),
+    Fault(
+        what="rows that have penalties are chosen by masks",
+        function=do_masks_suffice,
+        old="table.rules.are_masks(rows)",
+        new="True",
+        noticed_by="test_rows_with_rules_are_replayed_beside_plain_rows",
+    ),
+    Fault(
+        what="masks of chunks are those of padding",
+        function=MaskedChoices.choose,
+        old="packed[shape.num_decodes :]",
+        new="packed[num_decodes :]",
+        noticed_by="test_masks_are_chosen_by_in_a_graph",
     ),
     Fault(
         what="a grammar reads the token of the first row of its step",

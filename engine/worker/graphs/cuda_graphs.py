@@ -35,7 +35,9 @@ from engine.worker.graphs.graph_batch import (
     special_shape,
     unpack,
 )
+from engine.worker.graphs.masked_choices import ChooseMasked, MaskedChoices
 from engine.worker.row_table import RowTable
+from engine.worker.staging import Int32Array
 from kernels.backend import KernelBackend
 from kernels.batch import BatchLayout, Sampled, SamplingColumns
 
@@ -55,10 +57,12 @@ class Computation:
     Attributes:
         feed: tokens [T] int64 to the model -> [T, hidden_size].
         choose: what follows hidden states [S, hidden_size].
+        choose_masked: the same by masks, see `engine.worker.sampling.sampler.choose_masked`.
     """
 
     feed: Callable[[Tensor, BatchLayout], Tensor]
     choose: Callable[[Tensor, BatchLayout, SamplingColumns], Sampled]
+    choose_masked: ChooseMasked
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,8 @@ class CudaGraphs:
         self._graphs: dict[GraphShape, Callable[[], _Output]] = {}
         size = max(sum(shape.column_lens.values()) for shape in shapes)
         self._buffer = torch.zeros(size, dtype=torch.int64, device=self._runtime.device)
+        most = max(shape.num_rows for shape in shapes if shape.is_ruled)
+        self._choices = MaskedChoices(table, computation.choose_masked, self._buffer, most)
 
     def capture_common(self) -> None:
         """Capture the graphs that most steps need; others come when they are needed."""
@@ -197,9 +203,7 @@ class CudaGraphs:
         """
         sampled = self._launch(shape, plan, batch)
         assert isinstance(sampled, Sampled)
-        first = shape.num_decodes
-        num_sampling = len(batch.sampled.rows) - batch.num_decodes
-        return sampled.part(0, batch.num_decodes), sampled.part(first, first + num_sampling)
+        return _parts(sampled, shape, batch)
 
     def replay_ruled(self, shape: GraphShape, plan: StepPlan, batch: HostBatch) -> Fed:
         """Enqueue a plan's forward pass up to the hidden states, of a ruled shape."""
@@ -209,6 +213,19 @@ class CudaGraphs:
         places[batch.num_decodes :] += shape.num_decodes - batch.num_decodes
         return Fed(*output, places)
 
+    def choose_masked(
+        self, shape: GraphShape, batch: HostBatch, places: Int32Array, masks: Int32Array
+    ) -> tuple[Sampled, Sampled]:
+        """Enqueue the choice behind `replay_ruled`, where masks are all that the rules ask for.
+
+        Args:
+            places, masks: host [S] and [N, ceil(vocab_size / 32)], see `masks_of`.
+
+        Returns:
+            As `replay`.
+        """
+        return _parts(self._choices.choose(shape, batch, places, masks), shape, batch)
+
     def _launch(self, shape: GraphShape, plan: StepPlan, batch: HostBatch) -> _Output:
         graph = self._graphs.get(shape) or self._capture(shape)
         self._refill(self._packer.pack(shape, plan, batch))
@@ -217,12 +234,15 @@ class CudaGraphs:
     def close(self) -> None:
         """Free all graphs; none can be replayed any more."""
         self._graphs.clear()
+        self._choices.close()
 
     def _capture(self, shape: GraphShape) -> Callable[[], _Output]:
         # whatever runs while it is captured is padding
         self._refill(self._packer.padding(shape))
         graph = self._runtime.capture(lambda: self._forward(shape))
         self._graphs[shape] = graph
+        if shape.is_ruled and not shape.is_deterministic:
+            self._choices.capture(shape)
         return graph
 
     def _refill(self, packed: Int64Array) -> None:
@@ -250,6 +270,7 @@ class CudaGraphs:
         )
         hidden = self._computation.feed(tokens, layout)
         if shape.is_ruled:
+            self._choices.hidden[shape] = hidden
             return tokens, hidden
         sampling = table.parameters.columns(
             batch.sampled_rows,
@@ -262,3 +283,10 @@ class CudaGraphs:
         # a row whose logits are broken may be in the next plan already: it is fed a valid token
         table.last_tokens.index_copy_(0, batch.sampled_rows, sampled.tokens.clamp(min=0))
         return sampled
+
+
+def _parts(sampled: Sampled, shape: GraphShape, batch: HostBatch) -> tuple[Sampled, Sampled]:
+    """What is sampled for the decodes, and for the chunks that sample and their siblings."""
+    first = shape.num_decodes
+    num_sampling = len(batch.sampled.rows) - batch.num_decodes
+    return sampled.part(0, batch.num_decodes), sampled.part(first, first + num_sampling)

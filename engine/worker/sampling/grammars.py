@@ -3,15 +3,19 @@
 A row's matcher reads the tokens that the row is fed with. The host lacks only the last of them,
 which the step before samples: it is waited for, while the device computes the logits. All ranks
 read the same tokens, so all allow the same ones. Source: https://github.com/guidance-ai/llguidance
+
+The copies of a matcher share what its lexer has found out so far, and a lock on it. So a grammar is
+compiled once for each thread, and its rows take turns: those of one thread profit from each other,
+and nobody waits for another thread. Lexers only grow: one that has grown too large is replaced.
 """
 
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
@@ -25,10 +29,15 @@ from engine.types import GRAMMAR_LIMITS, IntColumn, RowAdmission
 from engine.worker.sampling.token_masks import WORD_BITS, allow, rule_out
 from engine.worker.staging import Int32Array
 
+# a matcher, from a thread
+_Compiled: TypeAlias = "Future[LLMatcher]"
+
 # rows from which on threads pay
 _MIN_PARALLEL = 4
-# grammars that are kept compiled; each takes some kB, and up to a few MB
-_MAX_COMPILED = 128
+# matchers that are kept compiled; each takes some kB, and up to a few MB
+_MAX_COMPILED = 256
+# how the library says that all rows together have filled a lexer
+_FULL = "too many states"
 
 
 class StepTokens(Protocol):
@@ -39,30 +48,56 @@ class StepTokens(Protocol):
         ...
 
 
+class _Grammar:
+    """One grammar before its first token, compiled as often as there are threads that use it."""
+
+    def __init__(self, text: str, num_copies: int, compile_: Callable[[str], _Compiled]) -> None:
+        self.text = text
+        self._num_copies, self._compile = num_copies, compile_
+        self._turn = 0
+        self.compiled: list[_Compiled] = []
+
+    def take_turn(self) -> int:
+        """Which of them the next row is to copy; it is compiled in a thread."""
+        turn, self._turn = self._turn, (self._turn + 1) % self._num_copies
+        if turn == len(self.compiled):
+            self.compiled.append(self._compile(self.text))
+        return turn
+
+    def copy(self, turn: int) -> tuple[int, LLMatcher]:
+        """Copy it, or the first if it is not compiled yet, and say which it was."""
+        if not self.compiled[turn].done():
+            turn = 0
+        return turn, self.compiled[turn].result().deep_copy()
+
+
 @dataclass(slots=True)
 class _Row:
     """One row that has a grammar.
 
     Attributes:
-        compiled: the grammar before its first token, from a thread.
-        unread: output tokens that the matcher has not read yet.
-        num_output: those and the ones before.
+        tokens: of the output.
+        num_read: that the matcher has read.
         last: what has sampled the row's last token, and the place of the token in it; or the token.
         stop_ids: ids that end the row, but where the grammar is incomplete.
+        turn: which matcher of the grammar it copies, see `_Grammar`.
     """
 
-    compiled: "Future[LLMatcher]"
-    unread: list[int]
-    num_output: int
+    grammar: _Grammar
+    tokens: list[int]
     stop_ids: tuple[int, ...]
+    turn: int
+    num_read: int = 0
     matcher: LLMatcher | None = None
     last: tuple[StepTokens, int] | int | None = None
 
     def fork(self) -> "_Row":
-        matcher = None if self.matcher is None else self.matcher.deep_copy()
-        return _Row(
-            self.compiled, [*self.unread], self.num_output, self.stop_ids, matcher, self.last
-        )
+        child = replace(self, tokens=[*self.tokens])
+        if self.matcher is None:
+            child.turn = self.grammar.take_turn()
+        else:
+            child.matcher = self.matcher.deep_copy()
+        return child
 
     def read(self, num_output: int) -> LLMatcher:
         """Bring the matcher behind so many output tokens, of which it may lack the last one.
@@ -71,17 +106,24 @@ class _Row:
             InvariantViolated: if it lacks more, or has read more already.
         """
         last = self.last
-        if self.num_output == num_output - 1 and last is not None:
-            self.unread.append(last if isinstance(last, int) else last[0].tokens()[last[1]])
-            self.num_output += 1
-        if self.num_output != num_output:
-            raise InvariantViolated(f"a grammar has seen {self.num_output} tokens of {num_output}")
+        if len(self.tokens) == num_output - 1 and last is not None:
+            token = last if isinstance(last, int) else last[0].tokens()[last[1]]
+            # a row that has no next token is fed with some other one, until its end is known
+            self.tokens.append(max(token, 0))
+        if len(self.tokens) != num_output:
+            raise InvariantViolated(f"a grammar has seen {len(self.tokens)} tokens of {num_output}")
         if self.matcher is None:
-            self.matcher = self.compiled.result().deep_copy()
-        # a row that has no next token is fed with some other one, until its end is known
-        self.matcher.consume_tokens([max(token, 0) for token in self.unread])
-        self.unread.clear()
+            self.turn, self.matcher = self.grammar.copy(self.turn)
+        if self.num_read < num_output:
+            self.matcher.consume_tokens(self.tokens[self.num_read :])
+            self.num_read = num_output
         return self.matcher
+
+    def begin_again(self, grammar: _Grammar) -> LLMatcher:
+        """Read all tokens by a matcher that was compiled anew."""
+        self.grammar, self.matcher, self.num_read = grammar, None, 0
+        self.turn = grammar.take_turn()
+        return self.read(len(self.tokens))
 
 
 class Grammars:
@@ -111,7 +153,8 @@ class Grammars:
         self._num_words = div_ceil(vocab_size, WORD_BITS)
         self._folder, self._end_ids = folder, list(end_ids)
         self._rows: dict[int, _Row] = {}
-        self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
+        # the last used one last
+        self._grammars: OrderedDict[str, _Grammar] = OrderedDict()
         # one thread: the library gives the interpreter lock back while it compiles
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammars")
         self._tokenizer: LLTokenizer | None = None
@@ -131,9 +174,11 @@ class Grammars:
             self.is_active[row] = sampling.grammar is not None
             self._rows.pop(row, None)
             if sampling.grammar is not None:
+                grammar = self._find(sampling.grammar)
                 output = list(admission.known_tokens[admission.prompt_len :])
-                compiled = self._compile(sampling.grammar)
-                self._rows[row] = _Row(compiled, output, len(output), sampling.stop_token_ids)
+                self._rows[row] = _Row(
+                    grammar, output, sampling.stop_token_ids, grammar.take_turn()
+                )
 
     def fork(self, parents: Int32Array, children: Int32Array) -> None:
         """Let children have read what their parents have."""
@@ -168,7 +213,11 @@ class Grammars:
         states = [self._rows[row] for row in rows.tolist()]
         matchers = [state.read(n) for state, n in zip(states, num_output.tolist(), strict=True)]
         masks = np.zeros((len(rows), self._num_words), np.int32)
-        bits = self._compute(matchers)
+        bits = self._compute(states, matchers)
+        for index, state in enumerate(states):
+            if matchers[index].is_error() and _FULL in matchers[index].get_error():
+                matchers[index] = state.begin_again(self._renew(state.grammar))
+                bits[index] = self._compute([state], [matchers[index]])
         num_words = min(self._num_words, bits.shape[1])
         masks[:, :num_words] = bits[:, :num_words]
         for mask, matcher, state in zip(masks, matchers, states, strict=True):
@@ -180,7 +229,7 @@ class Grammars:
                 change(mask, state.stop_ids)
         return masks
 
-    def _compute(self, matchers: Sequence[LLMatcher]) -> Int32Array:
+    def _compute(self, states: Sequence[_Row], matchers: Sequence[LLMatcher]) -> Int32Array:
         """The library's own masks, as wide as the tokenizer; by several threads if there are many.
 
         They see a matcher that has failed as one that allows its end.
@@ -193,17 +242,30 @@ class Grammars:
             return bits
         if self._executor is None:
             self._executor = LLExecutor(self._num_threads)
-        numbered = [(matcher, index) for index, matcher in enumerate(matchers)]
-        fill_next_token_bitmask_par(self._executor, numbered, bits)
+        # the library hands each thread neighbours: rows that would wait for each other
+        order = sorted(range(len(states)), key=lambda index: states[index].turn)
+        fill_next_token_bitmask_par(self._executor, [(matchers[i], i) for i in order], bits)
         return bits
 
-    def _compile(self, grammar: str) -> "Future[LLMatcher]":
-        if grammar not in self._compiled:
-            self._compiled[grammar] = self._thread.submit(self._make_matcher, grammar)
-            if len(self._compiled) > _MAX_COMPILED:
-                self._compiled.popitem(last=False)
-        self._compiled.move_to_end(grammar)
-        return self._compiled[grammar]
+    def _find(self, text: str) -> _Grammar:
+        if text not in self._grammars:
+            self._grammars[text] = _Grammar(text, self._num_threads, self._compile)
+        self._grammars.move_to_end(text)
+        while len(self._grammars) > 1 and self._num_compiled() > _MAX_COMPILED:
+            self._grammars.popitem(last=False)
+        return self._grammars[text]
+
+    def _num_compiled(self) -> int:
+        return sum(len(grammar.compiled) for grammar in self._grammars.values())
+
+    def _renew(self, grammar: _Grammar) -> _Grammar:
+        """What is to be used instead of a grammar whose lexers have grown too large."""
+        if self._grammars.get(grammar.text) is grammar:
+            del self._grammars[grammar.text]
+        return self._find(grammar.text)
+
+    def _compile(self, text: str) -> _Compiled:
+        return self._thread.submit(self._make_matcher, text)
 
     def _make_matcher(self, grammar: str) -> LLMatcher:
         if self._tokenizer is None:

@@ -56,6 +56,7 @@ class LogitRules:
         self._vocab_size = vocab_size
         self._runtime = runtime
         self._rules: dict[int, _Rules] = {}
+        self._is_more_than_mask = np.zeros(num_rows, np.bool_)
         self._penalties = np.tile(np.array(_NO_PENALTIES, np.float32), (num_rows, 1))
 
     def set(self, admissions: Sequence[RowAdmission]) -> None:
@@ -64,13 +65,20 @@ class LogitRules:
             row, sampling = admission.row, admission.sampling
             self.is_active[row] = sampling.changes_logits
             self._rules.pop(row, None)
+            self._is_more_than_mask[row] = False
             if sampling.changes_logits:
-                self._rules[row] = _Rules(sampling, self._vocab_size)
+                self._rules[row] = rule = _Rules(sampling, self._vocab_size)
                 self._penalties[row] = (
                     sampling.repetition_penalty,
                     sampling.frequency_penalty,
                     sampling.presence_penalty,
                 )
+                has_penalties = self._have_penalties(np.array([row], np.int32))
+                self._is_more_than_mask[row] = has_penalties or bool(rule.words or len(rule.bias))
+
+    def are_masks(self, rows: Int32Array) -> bool:
+        """Whether `mask` is all that the rules of rows do, active or not."""
+        return not self._is_more_than_mask[rows].any()
 
     def read_tokens(self, rows: Int32Array) -> bool:
         """Whether the tokens of active rows matter."""
@@ -126,7 +134,8 @@ class LogitRules:
         positions = (starts[:, None] + places).clamp(min=0)
         expected = flat.view(len(words), longest)
         is_said = (context.tokens[where[:, None], positions] == expected) | (expected == _ANY)
-        bans = torch.where(is_said.all(dim=1), -torch.inf, 0.0)
+        bans = is_said.new_zeros(len(words), dtype=logits.dtype)
+        bans.masked_fill_(is_said.all(dim=1), -torch.inf)
         logits.index_put_((where, last), bans, accumulate=True)
 
 

@@ -15,7 +15,7 @@ from engine.worker.row_table import RowTable
 from engine.worker.sampling.logit_rules import Context
 from engine.worker.sampling.token_masks import full_mask
 from engine.worker.spans import NextTokens
-from engine.worker.staging import stage
+from engine.worker.staging import Int32Array, stage
 from kernels.backend import KernelBackend
 from kernels.batch import Sampled, SamplingColumns
 from kernels.sampling import BROKEN, most_likely, take_rows
@@ -69,9 +69,10 @@ def choose(backend: KernelBackend, logits: Tensor, sampled: NextTokens, table: R
         _apply_rules(backend, scores, drawing, sampled, table)
         own_columns = replace(take_rows(columns, where), num_logprobs=-1)
         drawn = backend.sample(scores, own_columns).tokens
-        drawn = drawn.where(scores.amax(dim=-1) != -torch.inf, NONE_ALLOWED)
+        # filled: `where` brings a number to the device, and waits for it
+        drawn = drawn.masked_fill(scores.amax(dim=-1) == -torch.inf, NONE_ALLOWED)
         # what is ruled out may hide that the raw logits are no numbers
-        tokens[where] = drawn.where(tokens[where] != BROKEN, BROKEN)
+        tokens[where] = drawn.masked_fill(tokens[where] == BROKEN, BROKEN)
     if columns.num_logprobs < 0:
         return Sampled(tokens=tokens)
     chosen = backend.report_logprobs(tokens, logits, columns.num_logprobs)
@@ -86,6 +87,52 @@ def choose(backend: KernelBackend, logits: Tensor, sampled: NextTokens, table: R
         chosen.top_tokens[where] = top_tokens
         chosen.top_logprobs[where] = scores.gather(1, top_tokens)
     return chosen
+
+
+def do_masks_suffice(batch: HostBatch, table: RowTable) -> bool:
+    """Whether rows of a batch want one token each, of those that masks leave, and nothing else."""
+    parameters, rows = table.parameters, batch.sampled.rows
+    return bool(
+        len(rows)
+        and not len(batch.prompt.rows)
+        and not batch.is_deterministic
+        and (parameters.num_logprobs[rows] < 0).all()
+        and not parameters.is_search[rows].any()
+        and table.rules.are_masks(rows)
+        # those that do not choose yet will want to know these tokens
+        and table.rules.are_masks(batch.spans.rows)
+    )
+
+
+def masks_of(sampled: NextTokens, table: RowTable) -> tuple[Int32Array, Int32Array]:
+    """Which rows have masks, and what these allow; waits for the tokens of the step before.
+
+    Returns:
+        [S] int32 place of each row's mask, or -1 for none; masks [N, ceil(vocab_size / 32)].
+    """
+    is_ruled = (table.rules.is_active | table.grammars.is_active)[sampled.rows]
+    places = np.full(len(sampled.rows), -1, np.int32)
+    places[is_ruled] = np.arange(is_ruled.sum())
+    return places, _masks(table.vocab_size, np.flatnonzero(is_ruled), sampled, table)
+
+
+def choose_masked(
+    backend: KernelBackend, logits: Tensor, columns: SamplingColumns, places: Tensor, masks: Tensor
+) -> Sampled:
+    """As `choose`, of what masks leave; on the device only, so that a graph can hold it.
+
+    Args:
+        logits: [S, vocab_size], may be overwritten.
+        places, masks: see `KernelBackend.mask_tokens`.
+    """
+    greedy = replace(columns, all_greedy=True, any_filter=False)
+    is_broken = backend.sample(logits, greedy).tokens == BROKEN
+    scores = logits.float()
+    backend.mask_tokens(scores, masks, places)
+    tokens = backend.sample(scores, columns).tokens
+    # numbers alone: where nothing is left, no number is
+    tokens = tokens.masked_fill(tokens == BROKEN, NONE_ALLOWED)
+    return Sampled(tokens=tokens.masked_fill(is_broken, BROKEN))
 
 
 def look_up(backend: KernelBackend, logits: Tensor, prompt: NextTokens, table: RowTable) -> Sampled:

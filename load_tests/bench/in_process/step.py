@@ -93,7 +93,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tokens prefilled beside half of the largest batch in mixed steps",
     )
     add_sizes(parser)
-    parser.add_argument("--rows", choices=KINDS, default="plain", help="what all rows ask for")
+    parser.add_argument("--rows", choices=KINDS, default="plain", help="what rows ask for")
+    parser.add_argument(
+        "--every", type=at_least(1), default=1, metavar="N", help="row asks for it, the rest plain"
+    )
     parser.add_argument("--no-graphs", action="store_true", help="launch every kernel by itself")
     report.add_arguments(parser)
 
@@ -110,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
         config = engine_config(args, folder)
         if args.rows == "grammar" and not (folder / "tokenizer.json").exists():
             write_tokenizer(folder, config.model.num_choices)
-        timer = StepTimer(config, args.rows)
+        timer = StepTimer(config, args.rows, args.every)
         # read by the first row that needs it, while its folder is there
         timer.decode(1, min(args.inputs), 16)
     timed = [timer.decode(b, length, args.steps) for length in args.inputs for b in args.batches]
@@ -122,6 +125,7 @@ def run(args: argparse.Namespace) -> int:
     figures = {
         "model": args.model,
         "rows": args.rows,
+        "every": args.every,
         "config": {"num_blocks": timer.num_blocks, "graphs": config.graphs},
         "ceilings": {name: asdict(limits) for name, limits in ceilings.items()},
         "steps": [asdict(step) for step in (*timed, *mixed)],
@@ -151,9 +155,13 @@ class StepTimer:
         num_blocks: of its pool.
     """
 
-    def __init__(self, config: EngineConfig, rows: str = "plain") -> None:
-        """Args: rows: of `row_kinds.KINDS`."""
-        self._rows = rows
+    def __init__(self, config: EngineConfig, rows: str = "plain", every: int = 1) -> None:
+        """Prepare for batches of which every n-th row is of a kind.
+
+        Args:
+            rows: of `row_kinds.KINDS`; the other rows are plain.
+        """
+        self._rows, self._every = rows, every
         self._engine = LocalEngine(config)
         self.num_blocks = self._engine.executor.capacity.num_blocks
         self._budget = config.scheduler.max_num_batched_tokens
@@ -192,9 +200,10 @@ class StepTimer:
         self._add(batch, input_len, num_prefills + num_steps + 2 * _NUM_SKIPPED)
 
     def _add(self, count: int, input_len: int, output_len: int) -> None:
-        for _ in range(count):
+        for place in range(count):
             prompt = self._random.choices(range(self._vocab_size), k=input_len)
-            self._engine.add(prompt, sampling_of(self._rows, output_len))
+            kind = "plain" if place % self._every else self._rows
+            self._engine.add(prompt, sampling_of(kind, output_len))
 
     def _drain(self) -> list[_Step]:
         steps: list[_Step] = []

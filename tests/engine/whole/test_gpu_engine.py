@@ -130,7 +130,9 @@ def test_a_prompt_goes_on_from_what_decodes_have_written(
 
 def test_no_request_waits_for_a_compiler(saved: Callable[[str], TinyModel]) -> None:
     knobs = pytest.importorskip("triton").knobs.runtime
-    engine = Run(saved("tied_llama3"), device="cuda", dtype="bfloat16", max_num_seqs=16)
+    tiny = saved("tied_llama3")
+    model = replace(tiny.config().model, eos_token_ids=(END_ID,))
+    engine = Run(tiny, device="cuda", dtype="bfloat16", max_num_seqs=16, model=model)
     compiled: list[str] = []
 
     def note(*, repr: str, **_: Any) -> None:

@@ -44,10 +44,10 @@ class _WatchedBackend(ReferenceBackend):
         self.columns: list[SamplingColumns] = []
         self.masked: list[torch.dtype] = []
 
-    def mask_tokens(self, scores: Tensor, masks: Tensor) -> None:
+    def mask_tokens(self, scores: Tensor, masks: Tensor, places: Tensor | None = None) -> None:
         assert (masks == -1).all()
         self.masked.append(scores.dtype)
-        super().mask_tokens(scores, masks)
+        super().mask_tokens(scores, masks, places)
 
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Sampled:
         self.columns.append(columns)

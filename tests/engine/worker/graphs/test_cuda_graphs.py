@@ -159,7 +159,7 @@ def test_common_searches_are_recorded_at_the_start(tiny: TinyModel) -> None:
 )
 @pytest.mark.parametrize("num_blocks", [256, 40])
 def test_rows_with_rules_are_replayed_beside_plain_rows(
-    tiny: TinyModel, special: dict[str, Any], num_blocks: int
+    tiny: TinyModel, special: dict[str, Any], num_blocks: int, choices: list[GraphShape]
 ) -> None:
     """And chosen behind the graph; steps that prefill what is deterministic have none."""
     samplings = [_GREEDY, replace(_GREEDY, **special), replace(_DRAWING, top_k=9, num_logprobs=2)]
@@ -180,7 +180,7 @@ def test_rows_with_rules_are_replayed_beside_plain_rows(
     num_steps = len([plan for plan in graphed.plans if plan.num_tokens])
     prefilling = [plan for plan in graphed.plans if plan.prefill_rows]
     num_launched = len(prefilling) if "deterministic" in special else 0
-    assert runtime.num_replays == num_steps - num_launched
+    assert runtime.num_replays == num_steps - num_launched + len(choices)
 
 
 def test_common_rules_are_recorded_at_the_start(tiny: TinyModel) -> None:
@@ -244,6 +244,12 @@ def _next(hidden: Tensor, layout: BatchLayout, columns: SamplingColumns) -> Samp
     return Sampled(tokens=hidden[:, 0] + 1)
 
 
+def _next_masked(
+    hidden: Tensor, columns: SamplingColumns, places: Tensor, masks: Tensor
+) -> Sampled:
+    return Sampled(tokens=hidden[:, 0] + 1)
+
+
 def _graphs(max_num_rows: int = 16) -> CudaGraphs:
     """CudaGraphs of a table of plain rows, of which row 1 draws, 2 is deterministic, 3 has rules,
     4 and 5 want log-probabilities.
@@ -261,7 +267,7 @@ def _graphs(max_num_rows: int = 16) -> CudaGraphs:
     return CudaGraphs(
         table,
         backend,
-        Computation(_feed, _next),
+        Computation(_feed, _next, _next_masked),
         max_num_rows=max_num_rows,
         max_num_tokens=256,
         block_size=BLOCK_SIZE,

@@ -1,6 +1,8 @@
 """Masks of rows: what their grammars allow behind the tokens that they were fed with."""
 
+import random
 from collections.abc import Sequence
+from concurrent.futures import wait
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,7 @@ from llguidance import LLMatcher
 from tokenizers import Tokenizer
 
 from engine.errors import ConfigError, InvariantViolated
-from engine.types import RowAdmission, SamplingParams, int32
+from engine.types import GRAMMAR_LIMITS, RowAdmission, SamplingParams, int32
 from engine.worker.sampling.grammars import Grammars
 from engine.worker.staging import Int32Array
 from tests.engine.model.tiny import VOCAB_SIZE, TinyModel
@@ -103,6 +105,49 @@ def test_many_rows_are_masked_by_threads_as_by_one(folder: Path) -> None:
     assert (masks[0] == masks[1]).all()
     assert not masks[0][7].any()
     assert masks[0][0].any()
+
+
+def test_rows_of_one_grammar_take_turns(folder: Path) -> None:
+    """Also choices that have not begun; a copy of one that has shares its parent's lexer."""
+    rows = _Rows(folder, num_rows=8, num_threads=3)
+    for row in range(4):
+        rows.admit(row, "[ab]{9}c")
+    rows.grammars.fork(_ints(0, 1), _ints(4, 5))
+    states = rows.grammars._rows
+    assert [states[row].turn for row in range(6)] == [0, 1, 2, 0, 1, 2]
+    wait([one for state in states.values() for one in state.grammar.compiled])
+    rows.allowed(2, 0)
+    rows.grammars.fork(_ints(2), _ints(6))
+    assert states[2].turn == states[6].turn == 2
+
+
+def test_a_lexer_that_many_rows_have_filled_is_replaced(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(GRAMMAR_LIMITS, "max_lexer_states", 90)
+    # a state for each of the last tokens
+    pattern = "(a|b)*a(a|b){9}c"
+    rows = _Rows(folder)
+    for seed in range(12):
+        draw = random.Random(seed)
+        rows.admit(0, pattern)
+        for num_output in range(12):
+            assert rows.allowed(0, num_output) >= rows.ids("ab")
+            rows.grammars.note(_ints(0), _Step(rows.id(draw.choice("ab"))))
+
+
+def test_a_row_that_fills_a_lexer_by_itself_fails(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(GRAMMAR_LIMITS, "max_lexer_states", 20)
+    rows = _Rows(folder)
+    rows.admit(0, "(a|b)*a(a|b){9}c")
+    allowed = []
+    for num_output, letter in enumerate("abbaabababbbaababbbabbbaabababbaaabababbb"):
+        allowed.append(rows.allowed(0, num_output))
+        rows.grammars.note(_ints(0), _Step(rows.id(letter)))
+    assert allowed[0] == rows.ids("ab")
+    assert allowed[-1] == set()
 
 
 def test_steps_of_other_rows_are_not_waited_for(rows: _Rows) -> None:

@@ -29,3 +29,13 @@ def test_what_has_no_bit_is_ruled_out(vocab_size: int, num_rows: int, device: to
         computed = scores.clone().to(device)
         mask_tokens(computed[:, :vocab_size], masks.int().to(device))
         assert torch.equal(computed.cpu(), expected)
+
+
+def test_rows_find_their_masks_by_place(device: torch.device) -> None:
+    masks = torch.tensor([[1 << 5, 0], [0, 1 << 3]], dtype=torch.int32, device=device)
+    places = torch.tensor([1, -1, 0, 1], dtype=torch.int32, device=device)
+    for mask_tokens in (masking.mask_tokens, sampling.mask_tokens):
+        scores = torch.zeros(4, 40, device=device)
+        mask_tokens(scores, masks, places)
+        left = [row.isfinite().nonzero().flatten().tolist() for row in scores.cpu()]
+        assert left == [[35], list(range(40)), [5], [35]]
