@@ -186,9 +186,11 @@ async def _send(
     streams: GoodStreams,
     prober: Prober,
 ) -> Row:
+    path, body = request.path, request.make_body()
+    # what was seen while the body was made is nobody's
     await _seen(streams, prober)
     begin_s = time.perf_counter()
-    answers = await asyncio.gather(*(_post(session, request) for _ in range(request.copies)))
+    answers = await asyncio.gather(*(_post(session, path, body) for _ in range(request.copies)))
     answer_s = time.perf_counter() - begin_s
     await asyncio.sleep(max(0.2, MIN_WINDOW_S - answer_s))
     seen = await _seen(streams, prober)
@@ -206,11 +208,11 @@ async def _send(
     )
 
 
-async def _post(session: aiohttp.ClientSession, request: LargeRequest) -> tuple[str, int]:
+async def _post(session: aiohttp.ClientSession, path: str, body: bytes) -> tuple[str, int]:
     """Return the status, and the bytes of the answer."""
     headers, size = {"content-type": "application/json"}, 0
     try:
-        async with session.post(request.path, data=request.body, headers=headers) as response:
+        async with session.post(path, data=body, headers=headers) as response:
             async for part in response.content.iter_any():
                 size += len(part)
             return str(response.status), size
