@@ -26,6 +26,8 @@ os.environ |= {
     # a proxy that starts slowly fails every test of the cluster
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
 }
+# nothing that tests import is garbage; see `pytest_collection_finish`
+gc.disable()
 if not torch.cuda.is_available():
     # read by Triton when it is imported and when a kernel is defined, by whichever test comes first
     os.environ["TRITON_INTERPRET"] = "1"
@@ -88,6 +90,7 @@ def pytest_collection_finish() -> None:
     if not gc.get_freeze_count():
         gc.collect()
         gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import torch
 from tokenizers import AddedToken, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import ByteFallback, Fuse, Replace, Sequence
@@ -28,6 +29,7 @@ def write_odd_folder(folder: Path) -> TinyModel:
         "max_position_embeddings": MAX_MODEL_LEN,
         "eos_token_id": 0,
     }
+    torch.manual_seed(0)
     model = save_model(LlamaConfig, LlamaForCausalLM, differences, folder)
     backend.save(str(folder / "tokenizer.json"))
     names = {"eos_token": "<|im_end|>", "chat_template": CHATML}
