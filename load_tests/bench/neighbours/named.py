@@ -1,6 +1,6 @@
 """Requests that once held up a whole server, each with the size that did it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -85,7 +85,7 @@ def _chat(title: str, messages: list[Any], /, **fields: Any) -> LargeRequest:
 
 
 def _request(title: str, path: str, /, *, raw: str | None = None, **fields: Any) -> LargeRequest:
-    body = partial(as_json, fields) if raw is None else raw.encode
+    body: Callable[[], bytes] = partial(as_json, fields) if raw is None else raw.encode
     return LargeRequest(name=title, path=path, make_body=body)
 
 
