@@ -2,14 +2,16 @@
 
 PYTHON ?= python3
 CONFIG ?= serve_config.yaml
-# processes that share the tests; 0: all run in one, in their order
-WORKERS ?= 2
+# processes that share the tests, one of which mostly waits; 0: all run in one, in their order
+WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 
 # tests share few cores: threads that spin against each other cost more than they compute
 export OMP_NUM_THREADS ?= 1
 export RAY_USAGE_STATS_ENABLED ?= 0
+# tests start hundreds of processes, which need not compile the same modules again
+unexport PYTHONDONTWRITEBYTECODE
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c

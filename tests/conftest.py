@@ -1,5 +1,6 @@
 """What tests share: the environment, and one Ray cluster, started by the first that asks for it."""
 
+import gc
 import os
 from collections.abc import Iterator
 from functools import cache
@@ -25,16 +26,33 @@ os.environ |= {
     # a proxy that starts slowly fails every test of the cluster
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
 }
+# nothing that tests import is garbage; see `pytest_collection_finish`
+gc.disable()
 if not torch.cuda.is_available():
     # read by Triton when it is imported and when a kernel is defined, by whichever test comes first
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+# modules that take from ten seconds to minutes: begun last, one of them would run when all others
+# are done
+LONGEST = (
+    "tests/mutation/test_faults.py",
+    "tests/mutation/core/test_mutants.py",
+    "tests/engine/core/test_properties.py",
+    "tests/engine/whole/test_deterministic.py",
+    "tests/load_tests/paper/runners/test_live.py",
+    "tests/engine/core/test_preempted_groups.py",
+    "tests/engine/model/test_models.py",
+    "tests/load_tests/paper/runners/test_simulated.py",
+)
 
 
 class ModuleScheduling(LoadScopeScheduling):  # type: ignore[misc]
     """Spreads tests over processes by modules, whose tests share fixtures and have an order.
 
     All modules that start Ray go to one process: one cluster is started instead of one in each,
-    and two servers never compete for two cores.
+    and two servers never compete for two cores. They mostly wait for processes of theirs, so that
+    there are more processes of tests than cores.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -47,9 +65,32 @@ def _starts_ray(path: str) -> bool:
     return "mark.ray" in (ROOT / path).read_text(encoding="utf-8")
 
 
+def _place(path: str) -> int:
+    """Where a module stands among those that processes share."""
+    if _starts_ray(path):
+        return -1
+    return LONGEST.index(path) if path in LONGEST else len(LONGEST)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: _place(item.nodeid.partition("::")[0]))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ModuleScheduling:
+    # not by the number of tests, which says little about the time
+    config.option.loadscopereorder = False
     return ModuleScheduling(config, log)
+
+
+def pytest_collection_finish() -> None:
+    # what tests import stays until the end: the search for garbage need not look at it each time.
+    # A session inside another one (tests/mutation) is too short for it
+    if not gc.get_freeze_count():
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -244,7 +244,6 @@ FEATURES = (
     "tests/test_docs.py",
     "tests/test_mirror.py",
     "tests/test_names.py",
-    "tests/test_served_ranks.py",
     "tests/test_words.py",
 )
 

@@ -184,11 +184,13 @@ def _draw(args: argparse.Namespace, model: Path) -> list[MixedRequest]:
 
 async def _expect(url: str, cases: list[MixedRequest]) -> list[tuple[MixedRequest, Received]]:
     """Ask for all undisturbed answers; those of stop strings first without, to choose one."""
-    answers = await answer_undisturbed(url, cases, _CONCURRENCY)
-    cases = [
-        with_stop(case, answer.choices[0].text) if case.kind == "stop string" else case
-        for case, answer in zip(cases, answers, strict=True)
-    ]
+    unstopped = [case for case in cases if case.kind == "stop string"]
+    answers = await answer_undisturbed(url, unstopped, _CONCURRENCY)
+    stopped = iter(
+        with_stop(case, answer.choices[0].text)
+        for case, answer in zip(unstopped, answers, strict=True)
+    )
+    cases = [next(stopped) if case.kind == "stop string" else case for case in cases]
     expected = await answer_undisturbed(url, cases, _CONCURRENCY)
     return list(zip(cases, expected, strict=True))
 

@@ -3,38 +3,39 @@
 import json
 from pathlib import Path
 
+import torch
 from tokenizers import AddedToken, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import ByteFallback, Fuse, Replace, Sequence
 from tokenizers.pre_tokenizers import Metaspace
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.app.text.tokenizers import CHATML
+from tests.engine.model.tiny import TinyModel, save_model
 
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "</s>"]
-_SHAPE = {
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-}
+MAX_MODEL_LEN = 512
 
 
-def write_odd_folder(folder: Path) -> None:
-    """Write the folder; its weights are for `load_format: dummy`.
+def write_odd_folder(folder: Path) -> TinyModel:
+    """Write the folder.
 
     The end in config.json is not the tokenizer's, generation_config.json makes every draw greedy,
     and text at the beginning of a piece gains a space (Metaspace, "first").
     """
     backend = _backend()
+    differences = {
+        "vocab_size": backend.get_vocab_size(),
+        "max_position_embeddings": MAX_MODEL_LEN,
+        "eos_token_id": 0,
+    }
+    torch.manual_seed(0)
+    model = save_model(LlamaConfig, LlamaForCausalLM, differences, folder)
     backend.save(str(folder / "tokenizer.json"))
     names = {"eos_token": "<|im_end|>", "chat_template": CHATML}
     (folder / "tokenizer_config.json").write_text(json.dumps(names))
-    config = {**_SHAPE, "vocab_size": backend.get_vocab_size(), "eos_token_id": 0}
-    (folder / "config.json").write_text(json.dumps(config))
     (folder / "generation_config.json").write_text('{"top_k": 1}')
+    return model
 
 
 def _backend() -> Backend:

@@ -18,13 +18,14 @@ from load_tests.bench.startup.process_tree import wait_gone
 from load_tests.bench.startup.server_process import ServerProcess
 from tests import ROOT
 from tests.deployed.odd_folder import write_odd_folder
+from tests.engine.model.tiny import TinyModel
 from tests.load_tests.free_port import free_port
 
 MODEL = "SmolLM2-135M-Instruct"
 # a pool of exactly one context: a request that long runs only when every block is free again
 NUM_BLOCKS, BLOCK_SIZE = 64, 16
 PAGE = "https://chat.example.com"
-# where the second application is, which serves `write_odd_folder` to who has the key
+# where the second application is, which serves `write_odd_folder` on two ranks to who has the key
 ODD, KEY = "/odd", "sk-deployed-2f7c"
 START_LIMIT_S = 240.0
 # marks what clients wrote, which no log may repeat
@@ -38,11 +39,13 @@ class Deployed:
     Attributes:
         url: of the first application.
         folder: with the traces of requests in `traces`, and Ray's own files in `ray`.
+        odd: the model of the second application.
         health_before: first answers of /health while no engine was ready, one of each status.
     """
 
     url: str
     folder: Path
+    odd: TinyModel
     health_before: dict[int, httpx.Response] = field(default_factory=dict)
 
     def log_lines(self, process: str = "") -> list[str]:
@@ -74,6 +77,7 @@ def serve_run(env: dict[str, str] | None = None) -> Iterator[Deployed]:
     with tempfile.TemporaryDirectory(prefix="pagoda_") as name:
         folder = Path(name)
         port = free_port()
+        odd = write_odd_folder(folder / "odd")
         config = folder / "serve_config.yaml"
         config.write_text(yaml.safe_dump(_config(folder, port)))
         command = [sys.executable, "-m", "ray.serve.scripts", "run", "--address", "local"]
@@ -82,7 +86,7 @@ def serve_run(env: dict[str, str] | None = None) -> Iterator[Deployed]:
         running = ServerProcess([*command, str(config)], url, folder / "log", environment)
         try:
             running.seconds_until_open(START_LIMIT_S)
-            deployed = Deployed(url=url, folder=folder)
+            deployed = Deployed(url=url, folder=folder, odd=odd)
             _wait_ready(deployed, running)
             yield deployed
             processes = running.processes()
@@ -108,14 +112,13 @@ def _config(folder: Path, port: int) -> dict[str, Any]:
         "cors_origins": [PAGE],
         "flight_recorder": {"folder": str(folder / "traces")},
     }
-    odd, keys = folder / "odd", folder / "keys"
-    odd.mkdir()
-    write_odd_folder(odd)
+    keys = folder / "keys"
     keys.write_text(KEY)
     second |= {"name": "odd", "route_prefix": ODD}
     second["args"] |= {
-        "model": str(odd),
-        "load_format": "dummy",
+        "model": str(folder / "odd"),
+        "dtype": "float32",
+        "tensor_parallel_size": 2,
         "num_blocks": NUM_BLOCKS,
         "api_keys_file": str(keys),
     }

@@ -161,7 +161,6 @@ def _by_itself() -> Iterator[None]:
     logging.root.handlers = []
     # a thread that fails because of the fault must not fail the test around this one
     threading.excepthook = lambda args: None
-    gc.freeze()
     try:
         yield
     finally:
@@ -170,5 +169,4 @@ def _by_itself() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             gc.collect()
-        gc.unfreeze()
         logging.root.handlers, threading.excepthook = handlers, thread_hook

@@ -55,6 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument("--requests", type=at_least(1), default=256, help="that come at once")
     parser.add_argument(
+        "--max-len",
+        type=at_least(2),
+        default=MAX_TOTAL_LEN,
+        help="tokens of a request; longer ones are left out",
+    )
+    parser.add_argument(
         "--block-sizes",
         type=several(at_least(1)),
         default=[1, 4, 16, 64, 256],
@@ -112,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
 def _with_blocks_of(block_size: int, folder: Path, args: argparse.Namespace) -> list[PreemptingRun]:
     """Run every way back on one worker."""
     schedule = at_once(
-        read_joint_lengths(DATA_SETS["sharegpt"], MAX_TOTAL_LEN), args.requests, seed=0
+        read_joint_lengths(DATA_SETS["sharegpt"], args.max_len), args.requests, seed=0
     )
     works = [
         Work(prompt=prompt(0, index, r.input_len, 200), output_len=r.output_len)
@@ -129,7 +135,7 @@ def _with_blocks_of(block_size: int, folder: Path, args: argparse.Namespace) -> 
         num_blocks=max(num_blocks, longest + 2),
         max_num_seqs=min(256, args.requests),
         max_num_batched_tokens=2048,
-        max_model_len=2048,
+        max_model_len=args.max_len,
         growth_blocks=args.room,
     )
     num_slots = max(1, round(args.swap_share * config.num_blocks))

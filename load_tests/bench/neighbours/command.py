@@ -145,9 +145,10 @@ async def _bare_live_p99_s(request: LargeRequest) -> float:
         async with _session(url) as session:
             prober = Prober(url)
             try:
-                await _post(session, replace(request, body=b"{}"))
+                await _post(session, request.path, b"{}")
+                body = request.make_body()
                 await prober.take()
-                await _answers(session, request)
+                await _answers(session, request.path, body, request.copies)
                 return Window(live_s=await prober.take()).live_p99_s
             finally:
                 prober.end()
@@ -161,9 +162,11 @@ async def _send(
     server: Server,
     window_s: float,
 ) -> Row:
+    path, body = request.path, request.make_body()
+    # what was seen while the body was made is nobody's
     await _seen(streams, prober)
     before, begin_s = server.spent(), time.perf_counter()
-    answers = await _answers(session, request)
+    answers = await _answers(session, path, body, request.copies)
     answer_s = time.perf_counter() - begin_s
     await asyncio.sleep(max(0.2, window_s - answer_s))
     seen = await _seen(streams, prober)
@@ -180,15 +183,17 @@ async def _send(
     )
 
 
-async def _answers(session: aiohttp.ClientSession, request: LargeRequest) -> list[tuple[str, int]]:
-    return await asyncio.gather(*(_post(session, request) for _ in range(request.copies)))
+async def _answers(
+    session: aiohttp.ClientSession, path: str, body: bytes, copies: int
+) -> list[tuple[str, int]]:
+    return await asyncio.gather(*(_post(session, path, body) for _ in range(copies)))
 
 
-async def _post(session: aiohttp.ClientSession, request: LargeRequest) -> tuple[str, int]:
+async def _post(session: aiohttp.ClientSession, path: str, body: bytes) -> tuple[str, int]:
     """Return the status, and the bytes of the answer."""
     headers, size = {"content-type": "application/json"}, 0
     try:
-        async with session.post(request.path, data=request.body, headers=headers) as response:
+        async with session.post(path, data=body, headers=headers) as response:
             async for part in response.content.iter_any():
                 size += len(part)
             return str(response.status), size

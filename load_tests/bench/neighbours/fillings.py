@@ -1,11 +1,14 @@
 """Bodies with one field filled to the limit, for every field that a schema has."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 Schema = Mapping[str, Any]
+# made when its body is
+Value = Callable[[], Any]
 # what a list or an object is filled with, and how often it fits a byte of JSON
 ITEMS: Mapping[str, Any] = {"numbers": 1, "texts": "a", "lists": [], "objects": {}}
 MAX_DEPTH = 4
@@ -21,13 +24,13 @@ class LargeRequest:
     Attributes:
         name: for the table.
         path: of the URL.
-        body: JSON.
+        make_body: makes the JSON; all bodies together are gigabytes, of which few may be wanted.
         copies: how often it is sent at once.
     """
 
     name: str
     path: str
-    body: bytes
+    make_body: Callable[[], bytes]
     copies: int = 1
 
 
@@ -45,13 +48,26 @@ def filled(
     room = num_bytes - len(json.dumps(base)) - 200
     for field, part in schema["properties"].items():
         for name, value in _values(part, schema, room, 0):
-            body = json.dumps({**base, field: value}, separators=(",", ":")).encode()
-            yield LargeRequest(name=f"{path} {field}{name}", path=path, body=body)
-    body = json.dumps({**base, **_keys(room)}, separators=(",", ":")).encode()
-    yield LargeRequest(name=f"{path} unknown fields", path=path, body=body)
+            body = partial(_with_field, base, field, value)
+            yield LargeRequest(name=f"{path} {field}{name}", path=path, make_body=body)
+    body = partial(_with_unknown_fields, base, room)
+    yield LargeRequest(name=f"{path} unknown fields", path=path, make_body=body)
 
 
-def _values(part: Schema, root: Schema, room: int, depth: int) -> Iterator[tuple[str, Any]]:
+def _with_field(base: Mapping[str, Any], field: str, value: Value) -> bytes:
+    return as_json({**base, field: value()})
+
+
+def _with_unknown_fields(base: Mapping[str, Any], room: int) -> bytes:
+    return as_json({**base, **_keys(room)})
+
+
+def as_json(body: object) -> bytes:
+    """Return a body as short as it can be."""
+    return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _values(part: Schema, root: Schema, room: int, depth: int) -> Iterator[tuple[str, Value]]:
     if depth > MAX_DEPTH:
         return
     seen: set[str] = set()
@@ -62,21 +78,35 @@ def _values(part: Schema, root: Schema, room: int, depth: int) -> Iterator[tuple
                 yield name, value
 
 
-def _values_of_kind(kind: Schema, root: Schema, room: int, depth: int) -> Iterator[tuple[str, Any]]:
+def _values_of_kind(
+    kind: Schema, root: Schema, room: int, depth: int
+) -> Iterator[tuple[str, Value]]:
     match kind.get("type"):
         case "string":
-            yield " text", "a" * room
+            yield " text", lambda: "a" * room
         case "array":
             for what, item in ITEMS.items():
-                most = MAX_CONTAINERS if item in ([], {}) else MAX_ITEMS
-                yield f" of {what}", [item] * min(most, room // (len(json.dumps(item)) + 1))
+                yield f" of {what}", partial(_list_of, item, room)
             for name, inner in _values(kind.get("items", {}), root, room, depth + 1):
-                yield f"[]{name}", [inner]
+                yield f"[]{name}", partial(_with_item, inner)
         case "object":
-            yield " of keys", _keys(room)
-            for field, inner in kind.get("properties", {}).items():
-                for name, value in _values(inner, root, room, depth + 1):
-                    yield f".{field}{name}", {**_example(kind, root), field: value}
+            yield " of keys", partial(_keys, room)
+            for field, part in kind.get("properties", {}).items():
+                for name, inner in _values(part, root, room, depth + 1):
+                    yield f".{field}{name}", partial(_with_key, _example(kind, root), field, inner)
+
+
+def _list_of(item: Any, room: int) -> list[Any]:
+    most = MAX_CONTAINERS if item in ([], {}) else MAX_ITEMS
+    return [item] * min(most, room // (len(json.dumps(item)) + 1))
+
+
+def _with_item(inner: Value) -> list[Any]:
+    return [inner()]
+
+
+def _with_key(example: Mapping[str, Any], field: str, inner: Value) -> dict[str, Any]:
+    return {**example, field: inner()}
 
 
 def _keys(room: int) -> dict[str, int]:

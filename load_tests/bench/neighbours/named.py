@@ -1,10 +1,10 @@
 """Requests that once held up a whole server, each with the size that did it."""
 
-import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
-from load_tests.bench.neighbours.fillings import LargeRequest
+from load_tests.bench.neighbours.fillings import LargeRequest, as_json
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 TOKENIZE, DETOKENIZE, PREFIXES = "/tokenize", "/detokenize", "/v1/prefixes"
@@ -23,10 +23,9 @@ def named(num_tokens: int, num_copies: int) -> Iterator[LargeRequest]:
     yield from _refused_bodies()
     yield from _large_answers(num_tokens)
     yield from _costly_texts()
-    text = "word " * (NUM_BYTES // 5)
-    many = _body(prompt=text)
     name = f"{num_copies} prompts of 4 MB at once"
-    yield LargeRequest(name=name, path=COMPLETIONS, body=many, copies=num_copies)
+    many = partial(as_json, {"prompt": "word " * (NUM_BYTES // 5)})
+    yield LargeRequest(name=name, path=COMPLETIONS, make_body=many, copies=num_copies)
 
 
 def _refused_bodies() -> Iterator[LargeRequest]:
@@ -87,12 +86,8 @@ def _chat(title: str, messages: list[Any], /, **fields: Any) -> LargeRequest:
 
 
 def _request(title: str, path: str, /, *, raw: str | None = None, **fields: Any) -> LargeRequest:
-    body = _body(**fields) if raw is None else raw.encode()
-    return LargeRequest(name=title, path=path, body=body)
-
-
-def _body(**fields: Any) -> bytes:
-    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+    body: Callable[[], bytes] = partial(as_json, fields) if raw is None else raw.encode
+    return LargeRequest(name=title, path=path, make_body=body)
 
 
 def _parts(count: int) -> list[dict[str, str]]:

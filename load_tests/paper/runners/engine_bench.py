@@ -114,7 +114,8 @@ class EngineUnderTest:
             # few sequences are longer
             plain = replace(DEFAULT_POINTS["cuda"], contexts=(32, 128, 512, MAX_MODEL_LEN))
         # a search waits for the host in every step
-        samples, beams = several, replace(several, beam_width=several.n, rounds=2)
+        rounds = 1 if self.is_coarse else 2
+        samples, beams = several, replace(several, beam_width=several.n, rounds=rounds)
         if self.device == "cuda":
             limits = max(plain.batches), plain.budget
             samples = replace(_like_graphs(samples, mixed_shapes(*limits)), sizes=plain.sizes)

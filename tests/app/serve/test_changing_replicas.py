@@ -1,7 +1,7 @@
 """Engine replicas come and go under load, with real Serve: no answer is refused, cut or wrong."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from engine.runtime.replica.client_session import LEASE_S
 from engine.runtime.replica.gang import GangOptions
 from tests.fakes import scripted_worker as scripted
 from tests.fakes.scripted_app import make_app
-from tests.load_tests.free_port import free_port
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -62,18 +61,11 @@ def application(worker: str, *, start_wait_s: float = 0.0, **options: Any) -> se
 
 
 @pytest.fixture
-def url(ray_cluster: None) -> Iterator[str]:
-    port = free_port()
-    serve.start(http_options={"host": "127.0.0.1", "port": port})
-    yield f"http://127.0.0.1:{port}"
-    serve.shutdown()  # type: ignore[no-untyped-call]
-
-
-@pytest.fixture
-async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
+async def http(serve_url: str) -> AsyncIterator[httpx.AsyncClient]:
     limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as client:
+    async with httpx.AsyncClient(base_url=serve_url, timeout=120, limits=limits) as client:
         yield client
+    await asyncio.to_thread(serve.delete, NAME)
 
 
 async def run(app: serve.Application) -> None:

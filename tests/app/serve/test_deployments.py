@@ -1,6 +1,5 @@
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -31,13 +30,6 @@ CONFIG = replace(
     scripted.engine_config(ranks=1, pinned_prefix_share=0.2),
     pinned_prefixes=(PrefixConfig(name="configured", token_ids=(1,) * 8),),
 )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def make_application(
@@ -72,12 +64,10 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def url(ray_cluster: None, traces: Path) -> Iterator[str]:
-    port = free_port()
-    serve.start(http_options={"host": "127.0.0.1", "port": port})
+def url(serve_url: str, traces: Path) -> Iterator[str]:
     serve.run(make_application(WORKERS, traces, num_replicas=2), name=NAME, route_prefix="/")
-    yield f"http://127.0.0.1:{port}"
-    serve.shutdown()  # type: ignore[no-untyped-call]
+    yield serve_url
+    serve.delete(NAME)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from engine.config import ResumeConfig
 from engine.runtime.protocol import EngineClient
 from engine.runtime.replica.gang import GangOptions
 from engine.types import SamplingParams, int32
-from tests.app.serve.test_deployments import CONFIG, WORKERS, free_port
+from tests.app.serve.test_deployments import CONFIG, WORKERS
 from tests.app.telemetry.test_exposition import samples
 
 pytestmark = pytest.mark.ray
@@ -78,12 +78,10 @@ def observed_application() -> serve.Application:
 
 
 @pytest.fixture(scope="module")
-def observed(ray_cluster: None) -> Iterator[str]:
-    port = free_port()
-    serve.start(http_options={"host": "127.0.0.1", "port": port})
+def observed(serve_url: str) -> Iterator[str]:
     serve.run(observed_application(), name=NAME, route_prefix="/")
-    yield f"http://127.0.0.1:{port}"
-    serve.shutdown()  # type: ignore[no-untyped-call]
+    yield serve_url
+    serve.delete(NAME)
 
 
 async def scrape(http: httpx.AsyncClient) -> dict[tuple[str, ...], float]:

@@ -17,7 +17,7 @@ from ray.serve import scripts
 from ray.serve.schema import ApplicationStatus
 
 from app.serve import run
-from tests.app.serve.test_deployments import free_port
+from tests.load_tests.free_port import free_port
 
 FAILED, RUNNING = ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.RUNNING
 DEPLOYING = ApplicationStatus.DEPLOYING

@@ -86,6 +86,8 @@ def test_what_is_no_packet_counts_as_the_end(
 ) -> None:
     peer, channel = foreign
     peer.sendall(sent)
+    # no more follows, which nobody needs to find out
+    peer.shutdown(socket.SHUT_WR)
     with pytest.raises(ChannelClosed, match="the peer sent what is no"):
         channel.recv()
 

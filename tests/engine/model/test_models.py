@@ -29,6 +29,12 @@ def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return save_tiny(request.param, tmp_path_factory.mktemp(request.param))
 
 
+@pytest.fixture(scope="module", params=["opt", "opt_norms_last", "gpt2"])
+def learned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
+    """With positions that it has learned."""
+    return save_tiny(request.param, tmp_path_factory.mktemp(request.param))
+
+
 @pytest.fixture(scope="module")
 def gqa(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
     return save_tiny("tied_llama3", tmp_path_factory.mktemp("gqa"))
@@ -75,26 +81,22 @@ def test_greedy_ids_do_not_depend_on_chunks_and_blocks(
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64])
-@pytest.mark.parametrize("name", ["opt", "opt_norms_last", "gpt2"])
-def test_learned_positions_do_not_depend_on_chunks(name: str, chunk: int, tmp_path: Path) -> None:
-    model = save_tiny(name, tmp_path)
-    driver = Driver(_load(model, block_size=4))
+def test_learned_positions_do_not_depend_on_chunks(learned: TinyModel, chunk: int) -> None:
+    driver = Driver(_load(learned, block_size=4))
     row = driver.admit(_prompt(70))
     driver.prefill(row, chunk)
-    assert driver.generate(row, _NUM_TOKENS) == model.greedy(_prompt(70), _NUM_TOKENS)
+    assert driver.generate(row, _NUM_TOKENS) == learned.greedy(_prompt(70), _NUM_TOKENS)
 
 
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
 @pytest.mark.parametrize("budget", [4, 7, 64])
-@pytest.mark.parametrize("name", ["opt", "opt_norms_last", "gpt2"])
 def test_preempted_requests_generate_what_transformers_does(
-    name: str, budget: int, mode: str, tmp_path: Path
+    learned: TinyModel, budget: int, mode: str
 ) -> None:
-    model = save_tiny(name, tmp_path)
     prompts = [_prompt(length, length) for length in (3, 16, 29)]
     # the three grow to 240 tokens in all, the pool holds 136
     engine = run(
-        model,
+        learned,
         prompts,
         replace(GREEDY, max_tokens=_NUM_TOKENS),
         block_size=4,
@@ -107,7 +109,7 @@ def test_preempted_requests_generate_what_transformers_does(
     num_recomputed, num_swapped = engine.num_preempted
     assert (num_swapped if mode == "swap" else num_recomputed) > 0
     for index, prompt in enumerate(prompts):
-        assert engine.reported[index, 0].tokens == model.greedy(prompt, _NUM_TOKENS)
+        assert engine.reported[index, 0].tokens == learned.greedy(prompt, _NUM_TOKENS)
 
 
 @pytest.mark.parametrize("name", ["opt", "gpt2"])

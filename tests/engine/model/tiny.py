@@ -1,6 +1,7 @@
 """Tiny models of every family, saved by transformers, and what transformers makes of them."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -103,18 +104,24 @@ class TinyModel:
         logprobs = self.logprobs([*prompt, *output[:-1]])[len(prompt) - 1 :]
         return logprobs.argmax(dim=1).tolist()
 
-    @torch.inference_mode()
     def greedy(self, prompt: list[int], num_tokens: int) -> list[int]:
         """The most likely continuation, one token at a time."""
-        output = self.reference.generate(
-            torch.tensor([prompt]),
-            attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
-            max_new_tokens=num_tokens,
-            min_new_tokens=num_tokens,
-            do_sample=False,
-            pad_token_id=0,
-        )
-        return [int(token) for token in output[0, len(prompt) :]]
+        return list(_greedy(self.reference, tuple(prompt), num_tokens))
+
+
+# many tests ask for the same
+@lru_cache(maxsize=64)
+@torch.inference_mode()
+def _greedy(reference: Any, prompt: tuple[int, ...], num_tokens: int) -> tuple[int, ...]:
+    output = reference.generate(
+        torch.tensor([prompt]),
+        attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+        max_new_tokens=num_tokens,
+        min_new_tokens=num_tokens,
+        do_sample=False,
+        pad_token_id=0,
+    )
+    return tuple(int(token) for token in output[0, len(prompt) :])
 
 
 def save_tiny(name: str, folder: Path) -> TinyModel:
@@ -123,7 +130,18 @@ def save_tiny(name: str, folder: Path) -> TinyModel:
     Args:
         name: one of NAMES, or of `tests.engine.model.members.MEMBERS`.
     """
-    config_class, model_class, differences = (FAMILIES | MEMBERS)[name]
+    torch.manual_seed(sum(name.encode()))
+    return save_model(*(FAMILIES | MEMBERS)[name], folder)
+
+
+def save_model(
+    config_class: Any, model_class: Any, differences: dict[str, Any], folder: Path
+) -> TinyModel:
+    """Make a tiny model with random weights.
+
+    Args:
+        differences: fields of its config.json that others have not, or (...) that it has not.
+    """
     settings = {
         "vocab_size": VOCAB_SIZE,
         "hidden_size": 64,
@@ -136,7 +154,6 @@ def save_tiny(name: str, folder: Path) -> TinyModel:
         "eos_token_id": None,
         "bos_token_id": None,
     }
-    torch.manual_seed(sum(name.encode()))
     settings = {k: v for k, v in (settings | differences).items() if v is not ...}
     reference = model_class(config_class(**settings)).eval()
     with torch.no_grad():

@@ -30,6 +30,12 @@ async def clock(monkeypatch: pytest.MonkeyPatch) -> LoopClock:
 
 
 @pytest.fixture
+def quick_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a gang that is lost again and again replaced without the growing pauses."""
+    monkeypatch.setattr("engine.runtime.replica.watch.gang_keeper.BACK_OFF_S", 0.01)
+
+
+@pytest.fixture
 async def replica() -> AsyncIterator[Replica]:
     replica = await Replica.started()
     yield replica

@@ -22,7 +22,7 @@ from engine.types import SamplingParams, int32
 from tests.engine.model.tiny import TinyModel
 from tests.engine.runtime.serving import gang_of, generate, pids_of, until_lost
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster", "quick_restarts")]
 
 _GREEDY = SamplingParams(max_tokens=6, temperature=0.0)
 
@@ -60,8 +60,8 @@ async def test_a_rebuilt_gang_finds_what_a_killed_one_has_saved(
 async def test_a_request_that_goes_on_in_a_rebuilt_gang_restores_its_blocks(
     tiny: TinyModel,
 ) -> None:
-    config = _config(tiny, 200, num_blocks=60, max_model_len=240, tensor_parallel_size=2)
-    long = SamplingParams(max_tokens=200, temperature=0.0, ignore_eos=True)
+    config = _config(tiny, 200, num_blocks=36, max_model_len=136, tensor_parallel_size=2)
+    long = SamplingParams(max_tokens=100, temperature=0.0, ignore_eos=True)
     supervisor = await start_replica(config, _OPTIONS, replica="a")
     async with _client_of(supervisor) as client:
         expected = await generate(client, _PROMPTS[0], long)

@@ -77,12 +77,13 @@ class Dummy:
 
 
 @pytest.fixture(
+    scope="module",
     params=[
         "bfloat16",
         "float32",
         "float32 without kernels",
         pytest.param("bfloat16 without kernels", marks=pytest.mark.slow),
-    ]
+    ],
 )
 def setting(request: pytest.FixtureRequest, tiny: TinyModel) -> tuple[Model, dict[str, Any]]:
     dtype, _, fallback = request.param.partition(" ")
@@ -118,10 +119,15 @@ def _single(setting: tuple[Model, dict[str, Any]]) -> list[tuple[Any, ...]]:
     return [_bits(_run(setting, [prompt], [_SAMPLING]).reported[0, 0]) for prompt in _PROMPTS]
 
 
+@pytest.fixture(scope="module")
+def single(setting: tuple[Model, dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """What each prompt gets where nothing else runs."""
+    return _single(setting)
+
+
 def test_bits_are_the_same_alone_and_in_a_batch_of_16(
-    setting: tuple[Model, dict[str, Any]],
+    setting: tuple[Model, dict[str, Any]], single: list[tuple[Any, ...]]
 ) -> None:
-    single = _single(setting)
     others = [list(range(index, 5 * index + 4)) for index in range(12)]
     plain = replace(_SAMPLING, deterministic=False)
     kinds = [_SAMPLING] * 4 + [plain] * 12
@@ -137,15 +143,17 @@ def test_bits_are_the_same_alone_and_in_a_batch_of_16(
 
 @pytest.mark.parametrize("chunk", [1, 5, 16, 33])
 def test_bits_are_the_same_for_any_chunks(
-    setting: tuple[Model, dict[str, Any]], chunk: int
+    setting: tuple[Model, dict[str, Any]], single: list[tuple[Any, ...]], chunk: int
 ) -> None:
     chunked = _run(setting, _PROMPTS, [_SAMPLING] * 4, max_num_batched_tokens=chunk)
-    assert [_bits(chunked.reported[index, 0]) for index in range(4)] == _single(setting)
+    assert [_bits(chunked.reported[index, 0]) for index in range(4)] == single
 
 
 @pytest.mark.parametrize("preemption", [RECOMPUTE, SWAP, Alternating()])
 def test_bits_are_the_same_after_preemptions(
-    setting: tuple[Model, dict[str, Any]], preemption: Preemption
+    setting: tuple[Model, dict[str, Any]],
+    single: list[tuple[Any, ...]],
+    preemption: Preemption,
 ) -> None:
     tight = _run(
         setting,
@@ -157,7 +165,7 @@ def test_bits_are_the_same_after_preemptions(
         swap_bytes=SWAP_BYTES,
     )
     assert sum(tight.num_preempted) > 0
-    assert [_bits(tight.reported[index, 0]) for index in range(4)] == _single(setting)
+    assert [_bits(tight.reported[index, 0]) for index in range(4)] == single
 
 
 def test_bits_are_the_same_through_thirty_layers() -> None:
@@ -177,14 +185,14 @@ def test_bits_are_the_same_through_thirty_layers() -> None:
 
 
 def test_bits_do_not_come_from_a_cache_that_others_filled(
-    setting: tuple[Model, dict[str, Any]],
+    setting: tuple[Model, dict[str, Any]], single: list[tuple[Any, ...]]
 ) -> None:
     model, settings = setting
     engine = Run(model, **settings)
     for request_id, is_deterministic in enumerate((False, True)):
         engine.add(request_id, _PROMPTS[1], replace(_SAMPLING, deterministic=is_deterministic))
         engine.drain()
-    assert _bits(engine.reported[1, 0]) == _single(setting)[1]
+    assert _bits(engine.reported[1, 0]) == single[1]
 
 
 def test_choices_and_rules_keep_their_bits(setting: tuple[Model, dict[str, Any]]) -> None:

@@ -34,7 +34,7 @@ from tests.engine.runtime.serving import (
 )
 from tests.fakes import scripted_worker as scripted
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster", "quick_restarts")]
 
 CRASHED, LOST = FinishReason.CRASHED, FinishReason.LOST
 HEALTH = {"ping_period_s": 0.1, "ping_timeout_s": 2.0, "start_attempts": 20}
@@ -135,9 +135,8 @@ async def test_a_gang_is_rebuilt_whichever_process_dies_or_freezes(
 
 
 async def test_of_a_batch_only_the_request_that_ends_gangs_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("engine.runtime.replica.watch.gang_keeper.BACK_OFF_S", 0.01)
     prompts = [[start, start + 1] for start in range(5)]
     async with serving("load_slow_worker", health=HEALTH) as supervisor:
         client = RemoteEngineClient(LocalEngineHandle(supervisor), resume=ResumeConfig())
@@ -205,7 +204,6 @@ async def test_a_death_while_loading_is_tried_again_then_ends_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr("engine.runtime.replica.watch.gang_keeper.BACK_OFF_S", 0.01)
     before = asyncio.all_tasks()
     with pytest.raises(EngineError, match=r"rank 1 died while it loaded: Worker unexp.*2 in a row"):
         async with serving("load_and_die", health={"start_attempts": 2}):

@@ -61,7 +61,8 @@ async def test_a_stopped_process_is_killed_at_once(sleeper: "subprocess.Popen[by
     process = await found(sleeper.pid)
     os.kill(sleeper.pid, signal.SIGSTOP)
     process.kill()
-    await asyncio.wait_for(process.end, 10)
+    # the signal is delivered at once, whatever the machine does
+    await asyncio.wait_for(process.end, 4)
     assert sleeper.wait(10) == -signal.SIGKILL
 
 
