@@ -1,0 +1,152 @@
+"""Sums of more rows: data is sent as it is, and a flag for each row follows it.
+
+In one shot every rank gets the row of every other one. In two, one rank gets and adds a row and
+sends the sum to all, which moves 2 (n - 1) / n of the bytes instead of n - 1, in two ways over
+NVLink instead of one. A flag is the number of its row's sum, which only rises.
+"""
+
+import triton
+import triton.language as tl
+
+from kernels.triton.launch import let_next_start, wait_for_inputs
+from kernels.triton.peers.finishing import finish_row, load_gains, load_residual, load_table, place_in
+
+
+@triton.jit
+def _raise_flags(table, start, to, rank, row, epoch, SIZE: tl.constexpr,
+                 MAX_ROWS: tl.constexpr):  # fmt: skip
+    """Show what all threads have written to the rank `to`, or to all others if it is -1."""
+    tl.debug_barrier()
+    lanes = tl.arange(0, table.shape[0])
+    is_peer = (lanes < SIZE) & (lanes != rank) & ((lanes == to) | (to < 0))
+    flags = (table + start).to(tl.pointer_type(tl.int32))
+    tl.atomic_xchg(flags + rank * MAX_ROWS + row, epoch, is_peer, sem="release", scope="sys")
+
+
+@triton.jit
+def _await_flags(flags, of, rank, row, epoch, SIZE: tl.constexpr, LANES: tl.constexpr,
+                 MAX_ROWS: tl.constexpr):  # fmt: skip
+    """Wait until the rank `of` has written a row, or all others have if it is -1."""
+    lanes = tl.arange(0, LANES)
+    is_peer = (lanes < SIZE) & (lanes != rank) & ((lanes == of) | (of < 0))
+    place = flags + lanes * MAX_ROWS + row
+    found = tl.atomic_add(place, 0, is_peer, sem="acquire", scope="sys")
+    # one that has gone on may have raised its flag again
+    while tl.min(tl.where(is_peer, found - epoch, 0), axis=0) < 0:
+        found = tl.atomic_add(place, 0, is_peer, sem="acquire", scope="sys")
+    tl.debug_barrier()
+
+
+@triton.jit
+def _add_ranks(x, inbox, rank, row, epoch, columns, is_column, num_columns, SIZE: tl.constexpr,
+               MAX_ROWS: tl.constexpr):  # fmt: skip
+    """Sum of a row over the ranks in their order -> float32."""
+    own = tl.load(x + row.to(tl.int64) * num_columns + columns, is_column, other=0.0)
+    total = tl.zeros(columns.shape, tl.float32)
+    for source in tl.static_range(SIZE):
+        place = (((epoch & 1) * SIZE + source) * MAX_ROWS + row).to(tl.int64) * num_columns
+        # written by another device, so not to be read through this multiprocessor's cache
+        part = tl.load(inbox + place + columns, is_column & (source != rank), other=0.0,
+                       cache_modifier=".cg")  # fmt: skip
+        total += tl.where(source == rank, own, part).to(tl.float32)
+    return total
+
+
+@triton.jit
+def flagged_kernel(
+    out,
+    x,
+    residual,
+    weight,
+    bias,
+    addresses,
+    counts,
+    inbox_start,
+    sums_start,
+    part_flags_start,
+    sum_flags_start,
+    rank,
+    num_rows,
+    num_columns,
+    eps,
+    SIZE: tl.constexpr,
+    LANES: tl.constexpr,
+    MAX_ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    NORM: tl.constexpr,
+    IN_TWO: tl.constexpr,
+    SENDS: tl.constexpr,
+    ADDS: tl.constexpr,
+    RECEIVES: tl.constexpr,
+    OVERLAPPED: tl.constexpr,
+):
+    """Sum rows over all ranks, with or without a norm behind.
+
+    Args:
+        x: [num_rows, num_columns].
+        counts: [MAX_ROWS] int32, how often each row has been summed.
+        inbox_start, sums_start: in each rank's buffer: [2, SIZE, MAX_ROWS, num_columns] and
+            [2, MAX_ROWS, num_columns], the type of x.
+        part_flags_start, sum_flags_start: [SIZE, MAX_ROWS] int32 in each rank's buffer.
+        IN_TWO: whether one rank adds a row for all.
+        SENDS, ADDS, RECEIVES: all, but where ranks take turns.
+    """
+    TYPE: tl.constexpr = x.dtype.element_ty
+    columns = tl.arange(0, BLOCK)
+    is_column = columns < num_columns
+    table = load_table(addresses, SIZE, LANES)
+    scale, shift = load_gains(weight, bias, columns, is_column, NORM)
+    inbox = place_in(table, rank, inbox_start, TYPE)
+    sums = place_in(table, rank, sums_start, TYPE)
+    part_flags = place_in(table, rank, part_flags_start, tl.int32)
+    sum_flags = place_in(table, rank, sum_flags_start, tl.int32)
+    wait_for_inputs(OVERLAPPED)
+    let_next_start(OVERLAPPED, False)
+    first, num_programs = tl.program_id(0), tl.num_programs(0)
+    if SENDS:
+        for row in range(first, num_rows, num_programs):
+            epoch = tl.load(counts + row) + 1
+            values = tl.load(x + row.to(tl.int64) * num_columns + columns, is_column, other=0.0)
+            place = (((epoch & 1) * SIZE + rank) * MAX_ROWS + row).to(tl.int64) * num_columns
+            adder = row % SIZE
+            if IN_TWO:
+                if adder != rank:
+                    peer = place_in(table, adder, inbox_start, TYPE)
+                    tl.store(peer + place + columns, values, is_column)
+                    _raise_flags(table, part_flags_start, adder, rank, row, epoch, SIZE,
+                                 MAX_ROWS)  # fmt: skip
+            else:
+                for step in tl.static_range(1, SIZE):
+                    peer = place_in(table, (rank + step) % SIZE, inbox_start, TYPE)
+                    tl.store(peer + place + columns, values, is_column)
+                _raise_flags(table, part_flags_start, -1, rank, row, epoch, SIZE, MAX_ROWS)
+    if ADDS:
+        for row in range(first, num_rows, num_programs):
+            if not IN_TWO or row % SIZE == rank:
+                epoch = tl.load(counts + row) + 1
+                before = load_residual(residual, row, columns, is_column, num_columns, HAS_RESIDUAL)
+                _await_flags(part_flags, -1, rank, row, epoch, SIZE, LANES, MAX_ROWS)
+                total = _add_ranks(x, inbox, rank, row, epoch, columns, is_column, num_columns,
+                                   SIZE, MAX_ROWS)  # fmt: skip
+                if IN_TWO:
+                    place = ((epoch & 1) * MAX_ROWS + row).to(tl.int64) * num_columns
+                    for step in tl.static_range(1, SIZE):
+                        peer = place_in(table, (rank + step) % SIZE, sums_start, TYPE)
+                        tl.store(peer + place + columns, total.to(TYPE), is_column)
+                    _raise_flags(table, sum_flags_start, -1, rank, row, epoch, SIZE, MAX_ROWS)
+                finish_row(out, residual, before, total, scale, shift, row, columns, is_column,
+                           num_columns, eps, HAS_RESIDUAL, NORM)  # fmt: skip
+                tl.store(counts + row, epoch)
+    if RECEIVES and IN_TWO:
+        for row in range(first, num_rows, num_programs):
+            adder = row % SIZE
+            if adder != rank:
+                epoch = tl.load(counts + row) + 1
+                before = load_residual(residual, row, columns, is_column, num_columns, HAS_RESIDUAL)
+                _await_flags(sum_flags, adder, rank, row, epoch, SIZE, LANES, MAX_ROWS)
+                place = ((epoch & 1) * MAX_ROWS + row).to(tl.int64) * num_columns
+                total = tl.load(sums + place + columns, is_column, other=0.0, cache_modifier=".cg")
+                finish_row(out, residual, before, total.to(tl.float32), scale, shift, row, columns,
+                           is_column, num_columns, eps, HAS_RESIDUAL, NORM)  # fmt: skip
+                tl.store(counts + row, epoch)
