@@ -123,7 +123,8 @@ def flagged_kernel(
                 _raise_flags(table, part_flags_start, -1, rank, row, epoch, SIZE, MAX_ROWS)
     if ADDS:
         for row in range(first, num_rows, num_programs):
-            if not IN_TWO or row % SIZE == rank:
+            adder = row % SIZE if IN_TWO else rank
+            if adder == rank:
                 epoch = tl.load(counts + row) + 1
                 before = load_residual(residual, row, columns, is_column, num_columns, HAS_RESIDUAL)
                 _await_flags(part_flags, -1, rank, row, epoch, SIZE, LANES, MAX_ROWS)

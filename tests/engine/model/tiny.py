@@ -112,11 +112,12 @@ class TinyModel:
         return [int(token) for token in output[0, len(prompt) :]]
 
 
-def save_tiny(name: str, folder: Path) -> TinyModel:
+def save_tiny(name: str, folder: Path, **changes: int) -> TinyModel:
     """Make a tiny model with random weights, the same in every run.
 
     Args:
         name: one of NAMES, or of `tests.engine.model.members.MEMBERS`.
+        changes: fields of its config.json.
     """
     config_class, model_class, differences = (FAMILIES | MEMBERS)[name]
     settings = {
@@ -132,7 +133,7 @@ def save_tiny(name: str, folder: Path) -> TinyModel:
         "bos_token_id": None,
     }
     torch.manual_seed(sum(name.encode()))
-    settings = {k: v for k, v in (settings | differences).items() if v is not ...}
+    settings = {k: v for k, v in (settings | differences | changes).items() if v is not ...}
     reference = model_class(config_class(**settings)).eval()
     with torch.no_grad():
         for parameter in reference.parameters():
