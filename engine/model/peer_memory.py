@@ -35,14 +35,18 @@ def with_peer_memory(
     row_sums: RowSums | None = None
     if not reason:
         dtype: torch.dtype = getattr(torch, config.dtype)
-        row_sums, reason = _tried(lambda: share_memory(parallel, config.model.hidden_size, dtype, device))
+        row_sums, reason = _tried(
+            lambda: share_memory(parallel, config.model.hidden_size, dtype, device)
+        )
         # a rank that failed takes the others along
         is_shared = torch.tensor([row_sums is not None], dtype=torch.int32, device=device)
         dist.all_reduce(is_shared, dist.ReduceOp.MIN)
         if not is_shared.item():
             row_sums, reason = None, reason or "another rank cannot"
     if parallel.rank == 0 or reason.startswith("RuntimeError"):
-        logger.info("row_sums by=%s reason=%s", "peer_memory" if row_sums else "nccl", reason or "-")
+        logger.info(
+            "row_sums by=%s reason=%s", "peer_memory" if row_sums else "nccl", reason or "-"
+        )
     return replace(parallel, row_sums=row_sums)
 
 

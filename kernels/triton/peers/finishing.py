@@ -5,6 +5,12 @@ import triton.language as tl
 
 
 @triton.jit
+def widened(number):
+    """A number of 64 bits; in the interpreter loops count in Python's."""
+    return tl.zeros([], tl.int64) + number
+
+
+@triton.jit
 def load_table(addresses, SIZE: tl.constexpr, LANES: tl.constexpr):
     """The addresses of all ranks' buffers, kept in registers -> [LANES] int64."""
     lanes = tl.arange(0, LANES)
@@ -36,7 +42,7 @@ def load_residual(residual, row, columns, is_column, num_columns, HAS_RESIDUAL: 
     """A row of the residual as float32, which arrives while others are waited for."""
     values = tl.zeros(columns.shape, tl.float32)
     if HAS_RESIDUAL:
-        place = residual + row.to(tl.int64) * num_columns + columns
+        place = residual + widened(row) * num_columns + columns
         values = tl.load(place, is_column, other=0.0).to(tl.float32)
     return values
 
@@ -62,7 +68,7 @@ def finish_row(
     Args:
         before: the residual row, see `load_residual`.
     """
-    place = row.to(tl.int64) * num_columns + columns
+    place = widened(row) * num_columns + columns
     values = total.to(out.dtype.element_ty)
     if HAS_RESIDUAL:
         values = (values.to(tl.float32) + before).to(out.dtype.element_ty)

@@ -9,7 +9,14 @@ import triton
 import triton.language as tl
 
 from kernels.triton.launch import let_next_start, wait_for_inputs
-from kernels.triton.peers.finishing import finish_row, load_gains, load_residual, load_table, place_in
+from kernels.triton.peers.finishing import (
+    finish_row,
+    load_gains,
+    load_residual,
+    load_table,
+    place_in,
+    widened,
+)
 
 
 @triton.jit
@@ -41,7 +48,7 @@ def _await_flags(flags, of, rank, row, epoch, SIZE: tl.constexpr, LANES: tl.cons
 def _add_ranks(x, inbox, rank, row, epoch, columns, is_column, num_columns, SIZE: tl.constexpr,
                MAX_ROWS: tl.constexpr):  # fmt: skip
     """Sum of a row over the ranks in their order -> float32."""
-    own = tl.load(x + row.to(tl.int64) * num_columns + columns, is_column, other=0.0)
+    own = tl.load(x + widened(row) * num_columns + columns, is_column, other=0.0)
     total = tl.zeros(columns.shape, tl.float32)
     for source in tl.static_range(SIZE):
         place = (((epoch & 1) * SIZE + source) * MAX_ROWS + row).to(tl.int64) * num_columns
@@ -50,6 +57,38 @@ def _add_ranks(x, inbox, rank, row, epoch, columns, is_column, num_columns, SIZE
                        cache_modifier=".cg")  # fmt: skip
         total += tl.where(source == rank, own, part).to(tl.float32)
     return total
+
+
+@triton.jit
+def _send_row(x, table, inbox_start, flags_start, rank, row, adder, epoch, columns, is_column,
+              num_columns, SIZE: tl.constexpr, MAX_ROWS: tl.constexpr,
+              IN_TWO: tl.constexpr):  # fmt: skip
+    """Write a row of this rank into the buffer of the rank that adds it, or of all others."""
+    TYPE: tl.constexpr = x.dtype.element_ty
+    values = tl.load(x + widened(row) * num_columns + columns, is_column, other=0.0)
+    place = (((epoch & 1) * SIZE + rank) * MAX_ROWS + row).to(tl.int64) * num_columns + columns
+    if IN_TWO:
+        if adder != rank:
+            peer = place_in(table, adder, inbox_start, TYPE)
+            tl.store(peer + place, values, is_column)
+            _raise_flags(table, flags_start, adder, rank, row, epoch, SIZE, MAX_ROWS)
+    else:
+        for step in tl.static_range(1, SIZE):
+            peer = place_in(table, (rank + step) % SIZE, inbox_start, TYPE)
+            tl.store(peer + place, values, is_column)
+        _raise_flags(table, flags_start, -1, rank, row, epoch, SIZE, MAX_ROWS)
+
+
+@triton.jit
+def _send_sum(total, table, sums_start, flags_start, rank, row, epoch, columns, is_column,
+              num_columns, TYPE: tl.constexpr, SIZE: tl.constexpr,
+              MAX_ROWS: tl.constexpr):  # fmt: skip
+    """Write the sum of a row into the buffers of all others."""
+    place = ((epoch & 1) * MAX_ROWS + row).to(tl.int64) * num_columns + columns
+    for step in tl.static_range(1, SIZE):
+        peer = place_in(table, (rank + step) % SIZE, sums_start, TYPE)
+        tl.store(peer + place, total.to(TYPE), is_column)
+    _raise_flags(table, flags_start, -1, rank, row, epoch, SIZE, MAX_ROWS)
 
 
 @triton.jit
@@ -107,20 +146,8 @@ def flagged_kernel(
     if SENDS:
         for row in range(first, num_rows, num_programs):
             epoch = tl.load(counts + row) + 1
-            values = tl.load(x + row.to(tl.int64) * num_columns + columns, is_column, other=0.0)
-            place = (((epoch & 1) * SIZE + rank) * MAX_ROWS + row).to(tl.int64) * num_columns
-            adder = row % SIZE
-            if IN_TWO:
-                if adder != rank:
-                    peer = place_in(table, adder, inbox_start, TYPE)
-                    tl.store(peer + place + columns, values, is_column)
-                    _raise_flags(table, part_flags_start, adder, rank, row, epoch, SIZE,
-                                 MAX_ROWS)  # fmt: skip
-            else:
-                for step in tl.static_range(1, SIZE):
-                    peer = place_in(table, (rank + step) % SIZE, inbox_start, TYPE)
-                    tl.store(peer + place + columns, values, is_column)
-                _raise_flags(table, part_flags_start, -1, rank, row, epoch, SIZE, MAX_ROWS)
+            _send_row(x, table, inbox_start, part_flags_start, rank, row, row % SIZE, epoch,
+                      columns, is_column, num_columns, SIZE, MAX_ROWS, IN_TWO)  # fmt: skip
     if ADDS:
         for row in range(first, num_rows, num_programs):
             adder = row % SIZE if IN_TWO else rank
@@ -131,11 +158,8 @@ def flagged_kernel(
                 total = _add_ranks(x, inbox, rank, row, epoch, columns, is_column, num_columns,
                                    SIZE, MAX_ROWS)  # fmt: skip
                 if IN_TWO:
-                    place = ((epoch & 1) * MAX_ROWS + row).to(tl.int64) * num_columns
-                    for step in tl.static_range(1, SIZE):
-                        peer = place_in(table, (rank + step) % SIZE, sums_start, TYPE)
-                        tl.store(peer + place + columns, total.to(TYPE), is_column)
-                    _raise_flags(table, sum_flags_start, -1, rank, row, epoch, SIZE, MAX_ROWS)
+                    _send_sum(total, table, sums_start, sum_flags_start, rank, row, epoch, columns,
+                              is_column, num_columns, TYPE, SIZE, MAX_ROWS)  # fmt: skip
                 finish_row(out, residual, before, total, scale, shift, row, columns, is_column,
                            num_columns, eps, HAS_RESIDUAL, NORM)  # fmt: skip
                 tl.store(counts + row, epoch)

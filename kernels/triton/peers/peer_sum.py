@@ -196,6 +196,7 @@ class PeerSum:
                 eps,
                 MAX_ROWS=_TAGGED_ROWS,
                 WORDS=triton.next_power_of_2(self._layout.num_words),
+                HAS_PAIRS=x.dtype.itemsize == 2,
                 HAS_FEW_ROWS=are_few(num_rows),
                 **common,
             )

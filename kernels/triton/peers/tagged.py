@@ -9,7 +9,13 @@ import triton
 import triton.language as tl
 
 from kernels.triton.launch import let_next_start, wait_for_inputs
-from kernels.triton.peers.finishing import finish_row, load_gains, load_residual, load_table, place_in
+from kernels.triton.peers.finishing import (
+    finish_row,
+    load_gains,
+    load_residual,
+    load_table,
+    place_in,
+)
 
 
 @triton.jit
@@ -26,19 +32,19 @@ def _send_row(x, table, start, rank, row, tag, words, num_words, SIZE: tl.conste
 
 
 @triton.jit
-def _add_words(low, high, values, TYPE: tl.constexpr):
+def _add_words(low, high, values, TYPE: tl.constexpr, HAS_PAIRS: tl.constexpr):
     """Add the two numbers of each word, or its only one, to float32 sums."""
-    if TYPE == tl.float32:
-        low += values.to(tl.float32, bitcast=True)
-    else:
+    if HAS_PAIRS:
         low += values.to(tl.int16).to(TYPE, bitcast=True).to(tl.float32)
         high += (values >> 16).to(tl.int16).to(TYPE, bitcast=True).to(tl.float32)
+    else:
+        low += values.to(tl.float32, bitcast=True)
     return low, high
 
 
 @triton.jit
 def _receive_row(x, table, start, rank, row, tag, words, num_words, TYPE: tl.constexpr,
-                 SIZE: tl.constexpr, MAX_ROWS: tl.constexpr):  # fmt: skip
+                 HAS_PAIRS: tl.constexpr, SIZE: tl.constexpr, MAX_ROWS: tl.constexpr):  # fmt: skip
     """Wait for a row of all ranks and add them in their order."""
     is_word = words < num_words
     own = tl.load(x + row * num_words + words, is_word, other=0)
@@ -52,7 +58,7 @@ def _receive_row(x, table, start, rank, row, tag, words, num_words, TYPE: tl.con
         while tl.max(((tagged >> 32).to(tl.int32) != tag).to(tl.int32), axis=0) != 0:
             tagged = tl.load(inbox + place, is_awaited, other=nothing, volatile=True)
         values = tl.where(source == rank, own, tagged.to(tl.int32))
-        low, high = _add_words(low, high, values, TYPE)
+        low, high = _add_words(low, high, values, TYPE, HAS_PAIRS)
     return low, high
 
 
@@ -76,6 +82,7 @@ def tagged_kernel(
     MAX_ROWS: tl.constexpr,
     WORDS: tl.constexpr,
     BLOCK: tl.constexpr,
+    HAS_PAIRS: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
     NORM: tl.constexpr,
     SENDS: tl.constexpr,
@@ -87,10 +94,12 @@ def tagged_kernel(
 
     Args:
         x: [num_rows, num_words] int32, the words of this rank's rows.
+        HAS_PAIRS: whether a word holds two numbers.
         counts: [MAX_ROWS] int32, how often each row has been summed.
         start: of the inbox in each rank's buffer: [2, SIZE, MAX_ROWS, num_words] int64.
         SENDS, RECEIVES: both, but where ranks take turns.
     """
+    TYPE: tl.constexpr = out.dtype.element_ty
     words, columns = tl.arange(0, WORDS), tl.arange(0, BLOCK)
     is_column = columns < num_columns
     table = load_table(addresses, SIZE, LANES)
@@ -107,8 +116,8 @@ def tagged_kernel(
             tag = tl.load(counts + row) + 1
             before = load_residual(residual, row, columns, is_column, num_columns, HAS_RESIDUAL)
             low, high = _receive_row(x, table, start, rank, row, tag, words, num_words,
-                                     out.dtype.element_ty, SIZE, MAX_ROWS)  # fmt: skip
-            total = low if WORDS == BLOCK else tl.interleave(low, high)
+                                     TYPE, HAS_PAIRS, SIZE, MAX_ROWS)  # fmt: skip
+            total = tl.interleave(low, high) if HAS_PAIRS else low
             finish_row(out, residual, before, total, scale, shift, row, columns, is_column,
                        num_columns, eps, HAS_RESIDUAL, NORM)  # fmt: skip
             tl.store(counts + row, tag)

@@ -94,9 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_sizes(parser)
     add_ranks(parser)
-    parser.add_argument(
-        "--no-peer-memory", action="store_true", help="let NCCL sum everything"
-    )
+    parser.add_argument("--no-peer-memory", action="store_true", help="let NCCL sum everything")
     parser.add_argument("--rows", choices=KINDS, default="plain", help="what all rows ask for")
     parser.add_argument("--no-graphs", action="store_true", help="launch every kernel by itself")
     report.add_arguments(parser)
