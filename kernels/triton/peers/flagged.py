@@ -37,10 +37,12 @@ def _await_flags(flags, of, rank, row, epoch, SIZE: tl.constexpr, LANES: tl.cons
     lanes = tl.arange(0, LANES)
     is_peer = (lanes < SIZE) & (lanes != rank) & ((lanes == of) | (of < 0))
     place = flags + lanes * MAX_ROWS + row
-    found = tl.atomic_add(place, 0, is_peer, sem="acquire", scope="sys")
+    found = tl.load(place, is_peer, other=0, volatile=True)
     # one that has gone on may have raised its flag again
     while tl.min(tl.where(is_peer, found - epoch, 0), axis=0) < 0:
-        found = tl.atomic_add(place, 0, is_peer, sem="acquire", scope="sys")
+        found = tl.load(place, is_peer, other=0, volatile=True)
+    # a loop of atomic operations is more than Triton 3.7 can compile, and polls more slowly
+    tl.atomic_add(place, 0, is_peer, sem="acquire", scope="sys")
     tl.debug_barrier()
 
 

@@ -45,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--width", type=at_least(8), default=4096, help="numbers in a row")
     parser.add_argument("--dtype", choices=("bfloat16", "float16"), default="bfloat16")
+    parser.add_argument(
+        "--ways", type=several(str), default=list(WAYS), metavar="NAME,...", help="of our kernels"
+    )
     report.add_arguments(parser)
 
 
@@ -101,8 +104,8 @@ def _measure(args: argparse.Namespace, rank: int, rendezvous: str, answer: Conne
     sums = share_memory(parallel, args.width, dtype, device)
     norm = NormWeights(torch.ones(args.width, dtype=dtype, device=device), None, _EPS)
     inputs = {rows: _parts(rows, args.width, dtype, rank, device) for rows in args.rows}
-    times: dict[str, dict[int, float]] = {way: {} for way in (*WAYS, _NCCL)}
-    for way in WAYS:
+    times: dict[str, dict[int, float]] = {way: {} for way in (*args.ways, _NCCL)}
+    for way in args.ways:
         for rows, x in inputs.items():
             if rows <= sums.most_rows(way):
                 _check(sums, parallel, way, x)
