@@ -114,7 +114,7 @@ class PeerSum:
 
     def is_fastest(self, x: Tensor) -> bool:
         """Whether no other way of summing x is faster."""
-        return self.fits(x) and 0 < len(x) <= _TAGGED_ROWS and x.nbytes <= _MOST_BYTES
+        return self.fits(x) and 0 < len(x) <= _MAX_ROWS and x.nbytes <= _MOST_BYTES
 
     def sum_rows(
         self,
@@ -139,7 +139,7 @@ class PeerSum:
         assert self.fits(x)
         assert residual is None or (residual.shape == x.shape and residual.is_contiguous())
         out = x if norm is None else torch.empty_like(x)
-        limit = self.most_rows(way or "tagged")
+        limit = self.most_rows(way or "one_shot")
         for start in range(0, len(x), limit):
             part = slice(start, start + limit)
             rows = None if residual is None else residual[part]
@@ -149,7 +149,6 @@ class PeerSum:
 
     def _way(self, x: Tensor) -> Way:
         size = self._layout.size
-        return "tagged"
         if len(x) <= _TAGGED_ROWS and x.nbytes <= _limit(_TAGGED_BYTES, size):
             return "tagged"
         return "one_shot" if x.nbytes <= _limit(_ONE_SHOT_BYTES, size) else "two_shot"
