@@ -17,7 +17,7 @@ from engine.executor.rank_actor import serve_plans
 from engine.worker.graphs.graph_batch import GraphShape
 from engine.worker.worker import Worker, load_worker
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 
 
 class RankProcesses:
