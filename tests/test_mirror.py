@@ -122,6 +122,7 @@ TESTED_ELSEWHERE = {
     "engine/types/progress.py": ("engine/runtime/test_messages.py",),
     "engine/types/request.py": ("engine/runtime/test_messages.py",),
     "engine/types/step.py": ("engine/executor/test_codec.py",),
+    "engine/executor/rank_loop.py": ("engine/executor/test_rank_actor.py",),
     # kernels
     "kernels/backend.py": ("kernels/test_reference.py", "kernels/cpu/test_backend.py"),
     "kernels/batch.py": ("kernels/test_reference.py", "kernels/triton/test_batch.py"),
@@ -153,6 +154,10 @@ TESTED_ELSEWHERE = {
     "kernels/triton/attention/hopper/schedule.py": (
         "kernels/triton/attention/hopper/test_prefill.py",
     ),
+    "kernels/row_sums.py": ("kernels/triton/peers/test_peer_sum.py",),
+    "kernels/triton/peers/finishing.py": ("kernels/triton/peers/test_peer_sum.py",),
+    "kernels/triton/peers/flagged.py": ("kernels/triton/peers/test_peer_sum.py",),
+    "kernels/triton/peers/tagged.py": ("kernels/triton/peers/test_peer_sum.py",),
     "kernels/triton/launch.py": ("kernels/triton/test_norm.py",),
     "kernels/triton/linear/tiles.py": ("kernels/triton/linear/test_streamed_product.py",),
     "kernels/triton/paging.py": ("kernels/triton/attention/test_attention_work.py",),

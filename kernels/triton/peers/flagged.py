@@ -47,9 +47,10 @@ def _await_flags(flags, of, rank, row, epoch, SIZE: tl.constexpr, LANES: tl.cons
 
 
 @triton.jit
-def _add_ranks(x, inbox, rank, row, epoch, columns, is_column, num_columns, SIZE: tl.constexpr,
-               MAX_ROWS: tl.constexpr):  # fmt: skip
-    """Sum of a row over the ranks in their order -> float32."""
+def _add_ranks(x, inbox, flags, rank, row, epoch, columns, is_column, num_columns,
+               SIZE: tl.constexpr, LANES: tl.constexpr, MAX_ROWS: tl.constexpr):  # fmt: skip
+    """Wait for a row of all ranks and add them in their order -> float32."""
+    _await_flags(flags, -1, rank, row, epoch, SIZE, LANES, MAX_ROWS)
     own = tl.load(x + widened(row) * num_columns + columns, is_column, other=0.0)
     total = tl.zeros(columns.shape, tl.float32)
     for source in tl.static_range(SIZE):
@@ -62,11 +63,29 @@ def _add_ranks(x, inbox, rank, row, epoch, columns, is_column, num_columns, SIZE
 
 
 @triton.jit
-def _send_row(x, table, inbox_start, flags_start, rank, row, adder, epoch, columns, is_column,
+def _adder_of(row, rank, SIZE: tl.constexpr, IN_TWO: tl.constexpr):
+    """The rank whose sum of a row this one takes."""
+    return row % SIZE if IN_TWO else rank
+
+
+@triton.jit
+def _send_rows(x, table, counts, inbox_start, flags_start, rank, num_rows, columns, is_column,
+               num_columns, SIZE: tl.constexpr, MAX_ROWS: tl.constexpr,
+               IN_TWO: tl.constexpr):  # fmt: skip
+    """Write all rows of this program into the buffers of those that add them."""
+    for row in range(tl.program_id(0), num_rows, tl.num_programs(0)):
+        epoch = tl.load(counts + row) + 1
+        _send_row(x, table, inbox_start, flags_start, rank, row, epoch, columns, is_column,
+                  num_columns, SIZE, MAX_ROWS, IN_TWO)  # fmt: skip
+
+
+@triton.jit
+def _send_row(x, table, inbox_start, flags_start, rank, row, epoch, columns, is_column,
               num_columns, SIZE: tl.constexpr, MAX_ROWS: tl.constexpr,
               IN_TWO: tl.constexpr):  # fmt: skip
     """Write a row of this rank into the buffer of the rank that adds it, or of all others."""
     TYPE: tl.constexpr = x.dtype.element_ty
+    adder = row % SIZE
     values = tl.load(x + widened(row) * num_columns + columns, is_column, other=0.0)
     place = (((epoch & 1) * SIZE + rank) * MAX_ROWS + row).to(tl.int64) * num_columns + columns
     if IN_TWO:
@@ -83,14 +102,24 @@ def _send_row(x, table, inbox_start, flags_start, rank, row, adder, epoch, colum
 
 @triton.jit
 def _send_sum(total, table, sums_start, flags_start, rank, row, epoch, columns, is_column,
-              num_columns, TYPE: tl.constexpr, SIZE: tl.constexpr,
-              MAX_ROWS: tl.constexpr):  # fmt: skip
-    """Write the sum of a row into the buffers of all others."""
+              num_columns, TYPE: tl.constexpr, SIZE: tl.constexpr, MAX_ROWS: tl.constexpr,
+              IN_TWO: tl.constexpr):  # fmt: skip
+    """Write the sum of a row into the buffers of all others, if they do not add it themselves."""
+    if IN_TWO:
+        place = ((epoch & 1) * MAX_ROWS + row).to(tl.int64) * num_columns + columns
+        for step in tl.static_range(1, SIZE):
+            peer = place_in(table, (rank + step) % SIZE, sums_start, TYPE)
+            tl.store(peer + place, total.to(TYPE), is_column)
+        _raise_flags(table, flags_start, -1, rank, row, epoch, SIZE, MAX_ROWS)
+
+
+@triton.jit
+def _receive_sum(sums, flags, adder, rank, row, epoch, columns, is_column, num_columns,
+                 SIZE: tl.constexpr, LANES: tl.constexpr, MAX_ROWS: tl.constexpr):  # fmt: skip
+    """Wait for the sum of a row that another rank has added -> float32."""
+    _await_flags(flags, adder, rank, row, epoch, SIZE, LANES, MAX_ROWS)
     place = ((epoch & 1) * MAX_ROWS + row).to(tl.int64) * num_columns + columns
-    for step in tl.static_range(1, SIZE):
-        peer = place_in(table, (rank + step) % SIZE, sums_start, TYPE)
-        tl.store(peer + place, total.to(TYPE), is_column)
-    _raise_flags(table, flags_start, -1, rank, row, epoch, SIZE, MAX_ROWS)
+    return tl.load(sums + place, is_column, other=0.0, cache_modifier=".cg").to(tl.float32)
 
 
 @triton.jit
@@ -146,34 +175,29 @@ def flagged_kernel(
     let_next_start(OVERLAPPED, False)
     first, num_programs = tl.program_id(0), tl.num_programs(0)
     if SENDS:
-        for row in range(first, num_rows, num_programs):
-            epoch = tl.load(counts + row) + 1
-            _send_row(x, table, inbox_start, part_flags_start, rank, row, row % SIZE, epoch,
-                      columns, is_column, num_columns, SIZE, MAX_ROWS, IN_TWO)  # fmt: skip
+        _send_rows(x, table, counts, inbox_start, part_flags_start, rank, num_rows, columns,
+                   is_column, num_columns, SIZE, MAX_ROWS, IN_TWO)  # fmt: skip
     if ADDS:
         for row in range(first, num_rows, num_programs):
-            adder = row % SIZE if IN_TWO else rank
+            adder = _adder_of(row, rank, SIZE, IN_TWO)
             if adder == rank:
                 epoch = tl.load(counts + row) + 1
                 before = load_residual(residual, row, columns, is_column, num_columns, HAS_RESIDUAL)
-                _await_flags(part_flags, -1, rank, row, epoch, SIZE, LANES, MAX_ROWS)
-                total = _add_ranks(x, inbox, rank, row, epoch, columns, is_column, num_columns,
-                                   SIZE, MAX_ROWS)  # fmt: skip
-                if IN_TWO:
-                    _send_sum(total, table, sums_start, sum_flags_start, rank, row, epoch, columns,
-                              is_column, num_columns, TYPE, SIZE, MAX_ROWS)  # fmt: skip
+                total = _add_ranks(x, inbox, part_flags, rank, row, epoch, columns, is_column,
+                                   num_columns, SIZE, LANES, MAX_ROWS)  # fmt: skip
+                _send_sum(total, table, sums_start, sum_flags_start, rank, row, epoch, columns,
+                          is_column, num_columns, TYPE, SIZE, MAX_ROWS, IN_TWO)  # fmt: skip
                 finish_row(out, residual, before, total, scale, shift, row, columns, is_column,
                            num_columns, eps, HAS_RESIDUAL, NORM)  # fmt: skip
                 tl.store(counts + row, epoch)
-    if RECEIVES and IN_TWO:
+    if RECEIVES:
         for row in range(first, num_rows, num_programs):
-            adder = row % SIZE
+            adder = _adder_of(row, rank, SIZE, IN_TWO)
             if adder != rank:
                 epoch = tl.load(counts + row) + 1
                 before = load_residual(residual, row, columns, is_column, num_columns, HAS_RESIDUAL)
-                _await_flags(sum_flags, adder, rank, row, epoch, SIZE, LANES, MAX_ROWS)
-                place = ((epoch & 1) * MAX_ROWS + row).to(tl.int64) * num_columns
-                total = tl.load(sums + place + columns, is_column, other=0.0, cache_modifier=".cg")
-                finish_row(out, residual, before, total.to(tl.float32), scale, shift, row, columns,
-                           is_column, num_columns, eps, HAS_RESIDUAL, NORM)  # fmt: skip
+                total = _receive_sum(sums, sum_flags, adder, rank, row, epoch, columns, is_column,
+                                     num_columns, SIZE, LANES, MAX_ROWS)  # fmt: skip
+                finish_row(out, residual, before, total, scale, shift, row, columns, is_column,
+                           num_columns, eps, HAS_RESIDUAL, NORM)  # fmt: skip
                 tl.store(counts + row, epoch)

@@ -53,6 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print and write."""
+    if (num_gpus := torch.cuda.device_count()) < args.ranks:
+        raise ValueError(f"{args.ranks} ranks need as many GPUs; there are {num_gpus}")
     files = report.start(args, "sums")
     context = multiprocessing.get_context("spawn")
     near, far = context.Pipe()

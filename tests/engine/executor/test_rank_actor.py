@@ -16,7 +16,8 @@ import pytest
 from engine.errors import EngineError, WorkerDied
 from engine.executor.channel import Channel, ChannelClosed, connect
 from engine.executor.gang import PLANS, REPLIES, GangExecutor, RankReply, reply_to
-from engine.executor.rank_actor import RankActor, serve_plans
+from engine.executor.rank_actor import RankActor
+from engine.executor.rank_loop import serve_plans
 from engine.executor.tcp_channel import connect_to
 from engine.types import Capacity, StepPlan, StepResult, int32
 from tests.channels import channel_pair
