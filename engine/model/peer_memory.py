@@ -1,4 +1,4 @@
-"""Memory that all ranks of a node reach over NVLink, for sums of few rows."""
+"""Buffers that all ranks of a node reach over NVLink, for sums of few rows."""
 
 import logging
 from collections.abc import Callable

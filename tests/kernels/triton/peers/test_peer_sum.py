@@ -57,10 +57,11 @@ def norms(device: torch.device) -> dict[str, NormWeights | None]:
     }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("kind", ["none", "rms", "layer"])
+@pytest.mark.parametrize(
+    ("size", "kind", "dtype"),
+    [(3, "rms", torch.float16), (2, "layer", torch.float32), (3, "none", torch.float32)],
+)
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("size", [2, 3])
 def test_sums_equal_the_twin_in_the_order_of_the_ranks(
     size: int,
     way: Way,
@@ -71,7 +72,7 @@ def test_sums_equal_the_twin_in_the_order_of_the_ranks(
 ) -> None:
     ranks, norm = Ranks(size, 50, dtype, device), norms[kind]
     # more rows than programs of the interpreter; each call finds what the last ones left
-    for num_rows in (1, 5, 3):
+    for num_rows in (3, 1):
         parts = torch.randn(size, num_rows, 50, device=device).mul(3).to(dtype)
         residual = torch.randn(num_rows, 50, device=device).to(dtype)
         total = torch.zeros(num_rows, 50, device=device)
@@ -100,15 +101,15 @@ def _normed(
 def test_a_row_has_the_same_bits_in_every_batch_and_way(
     way: Way, norms: dict[str, NormWeights | None], device: torch.device
 ) -> None:
-    parts = list(torch.randn(3, 5, 50, device=device).half())
-    residual = torch.randn(5, 50, device=device).half()
+    parts = list(torch.randn(3, 3, 50, device=device).half())
+    residual = torch.randn(3, 50, device=device).half()
     everything = Ranks(3, 50, torch.float16, device)
     together, sums = everything.sum_rows(parts, residual, norms["rms"], "tagged")
     single, single_sum = Ranks(3, 50, torch.float16, device).sum_rows(
-        [part[4:] for part in parts], residual[4:], norms["rms"], way
+        [part[2:] for part in parts], residual[2:], norms["rms"], way
     )
-    assert torch.equal(single[1][0], together[0][4])
-    assert torch.equal(single_sum[2][0], sums[0][4])
+    assert torch.equal(single[1][0], together[0][2])
+    assert torch.equal(single_sum[2][0], sums[0][2])
 
 
 @pytest.mark.parametrize("way", WAYS)
