@@ -25,6 +25,24 @@ MAX_HELD_BYTES = 256 << 20
 MAX_CLIENT_HELD_BYTES = 64 << 20
 """The same for one API key, where keys are needed; option `limits.max_client_held_mib`."""
 
+QUEUE_S = 30.0
+"""Seconds that a request may wait for its place in the batch; option `deadlines.queue_s`."""
+
+UPLOAD_S = 30.0
+"""Seconds that a body may take to come; option `deadlines.upload_s`."""
+
+FIRST_TOKEN_S = 180.0
+"""Seconds until the first output, longer than a request waits for an engine."""
+
+GAP_S = 180.0
+"""Seconds between two outputs, longer than an engine takes to come back."""
+
+WHOLE_S = 600.0
+"""Seconds of a whole answer; option `deadlines.whole_s`."""
+
+WRITE_S = 30.0
+"""Seconds that a client may read nothing of what is sent; option `deadlines.write_s`."""
+
 MAX_DEPTH = 32
 """Lists and objects inside each other."""
 

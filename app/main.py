@@ -1,6 +1,5 @@
 """The application of serve_config.yaml: `import_path: app.main:build`."""
 
-import hashlib
 import logging
 import secrets
 import time
@@ -19,7 +18,7 @@ from app.generation.pinned_prefixes import encode_prefixes
 from app.http.routes import build_app
 from app.models.model_store import commit_of, resolve
 from app.preflight import check
-from app.protocol.api_settings import ApiSettings
+from app.protocol.api_settings import ApiSettings, Deadlines
 from app.recorder.flight_recorder import RecorderOptions
 from app.serve.deployments import (
     EngineDeployment,
@@ -29,6 +28,7 @@ from app.serve.deployments import (
     resources,
 )
 from app.serve.startup import config_errors_without_traceback
+from app.settings.api_keys import read_api_keys, read_operator_keys
 from app.settings.config import DEFAULT_STREAM_INTERVAL_MS, AppConfig, parse_config
 from app.settings.sampling_defaults import read_sampling_defaults
 from app.telemetry.telemetry import Telemetry, TelemetryOptions
@@ -200,6 +200,7 @@ def api_settings(config: AppConfig, engine: EngineConfig) -> ApiSettings:
     Raises:
         ConfigError: if the file of API keys, or the model's generation_config.json, cannot be used.
     """
+    keys = read_api_keys(config.api_keys_file)
     return ApiSettings(
         model_id=config.model_id,
         created_s=int(time.time()),
@@ -214,10 +215,13 @@ def api_settings(config: AppConfig, engine: EngineConfig) -> ApiSettings:
         max_answer_items=config.limits.max_answer_items,
         max_held_bytes=int(config.limits.max_held_mib * (1 << 20)),
         max_client_held_bytes=int(config.limits.max_client_held_mib * (1 << 20)),
+        deadlines=Deadlines(**config.deadlines.model_dump()),
+        has_priorities=config.queue_policy == "priority",
         sampling_defaults=_sampling_defaults(config, engine),
         cors_origins=config.cors_origins,
-        api_key_sha256=_read_keys("api_keys_file", config.api_keys_file),
-        operator_key_sha256=_read_keys("operator_keys_file", config.operator_keys_file),
+        api_key_sha256=tuple(keys),
+        key_limits=keys,
+        operator_key_sha256=read_operator_keys(config.operator_keys_file),
     )
 
 
@@ -225,17 +229,3 @@ def _sampling_defaults(config: AppConfig, engine: EngineConfig) -> Mapping[str, 
     if config.generation_config == "ignore":
         return {}
     return read_sampling_defaults(Path(engine.model_path))
-
-
-def _read_keys(option: str, path: Path | None) -> tuple[bytes, ...]:
-    """Return the digests of the keys; the keys themselves are not kept."""
-    if path is None:
-        return ()
-    try:
-        lines = path.expanduser().read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{option} {path} cannot be read: {error}") from error
-    keys = [line.strip() for line in lines if line.strip()]
-    if not keys:
-        raise ConfigError(f"{option} {path} has no key; write one a line, or set it to null")
-    return tuple(hashlib.sha256(key.encode()).digest() for key in keys)

@@ -60,6 +60,12 @@ class Overloaded(RequestError):
         self.retry_after_s = retry_after_s
 
 
+class ReaderTooSlow(RequestError):
+    """The client does not read its answer as fast as it comes, and too much of it waits."""
+
+    code = "slow_reader"
+
+
 class EngineError(ServeError):
     """The engine replica cannot go on and is replaced; its open requests fail or move."""
 

@@ -123,6 +123,7 @@ TESTED_ELSEWHERE = {
     "engine/types/request.py": ("engine/runtime/test_messages.py",),
     "engine/types/step.py": ("engine/executor/test_codec.py",),
     "engine/executor/rank_loop.py": ("engine/executor/test_rank_actor.py",),
+    "engine/types/terms.py": ("engine/core/scheduling/test_queue_order.py",),
     # kernels
     "kernels/backend.py": ("kernels/test_reference.py", "kernels/cpu/test_backend.py"),
     "kernels/batch.py": ("kernels/test_reference.py", "kernels/triton/test_batch.py"),
@@ -199,7 +200,6 @@ TESTED_ELSEWHERE = {
     "load_tests/whatif/live.py": ("load_tests/whatif/test_validate.py",),
     "load_tests/whatif/plots.py": ("load_tests/whatif/test_questions.py",),
     "load_tests/whatif/replays.py": ("load_tests/whatif/test_fleet.py",),
-    "load_tests/whatif/replica.py": ("load_tests/whatif/test_fleet.py",),
     "load_tests/whatif/report.py": ("load_tests/whatif/test_questions.py",),
     "load_tests/whatif/settings.py": ("load_tests/whatif/test_questions.py",),
     "load_tests/whatif/tornado.py": ("load_tests/whatif/test_questions.py",),

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 
+from app.generation.allowance import Allowance, AnswerClock
 from app.generation.cancellation import finish
 from app.generation.prepare import PreparedRequest, Prompt
 from app.generation.prompt_reader import PromptReader
@@ -17,10 +18,12 @@ from app.text.prompt_text import PromptText
 from app.text.vocabulary import Vocabulary
 from engine.errors import PromptTooLong
 from engine.runtime.protocol import EngineClient, TokenStream
-from engine.types import EventKind
+from engine.types import EventKind, Terms
 
 # index of a candidate, and what is new of it
 ChoiceUpdate = tuple[int, TextDelta | BeamProgress]
+
+_UNLIMITED = Allowance()
 
 
 # called for each candidate with its index, new tokens, and its reason to end or None
@@ -31,22 +34,21 @@ class Generation:
     """The answer to one request while it is generated. Close it, whatever happened.
 
     The candidates of all prompts are numbered through, prompt by prompt.
+
+    Attributes:
+        note: hears what is read of each candidate.
     """
 
     def __init__(
         self,
         request: PreparedRequest,
         readers: Sequence[PromptReader],
-        note: Note = lambda index, num_tokens, reason: None,
+        clock: AnswerClock,
     ) -> None:
-        """Begin to read.
-
-        Args:
-            readers: one per prompt, in order.
-            note: called with each candidate's index, new tokens, and reason to end if it has one.
-        """
-        self._note = note
+        """Args: readers: one per prompt, in order; clock: ends it when it is late."""
+        self.note: Note = lambda index, num_tokens, reason: None
         self._request = request
+        self._clock = clock
         self._readers = readers
         self._num_sampled = [0] * self.num_candidates
 
@@ -58,33 +60,37 @@ class Generation:
         vocabulary: Vocabulary,
         salt: bytes,
         offload: Offload,
-        note: Note = lambda index, num_tokens, reason: None,
+        allowance: Allowance = _UNLIMITED,
     ) -> "Generation":
         """Submit every prompt of a request; if one is refused, those before it are aborted.
 
         Args:
             salt: of the tenant, see `engine.types.Request`.
             offload: for what is read of long prompts.
-            note: see above.
+            allowance: what it may take of the engine and of time, from now on.
 
         Raises:
             PromptTooLong: naming the field of the request.
             InvalidRequest: if the engine cannot make so many sequences.
-            Overloaded: if the engine's queue is full.
+            Overloaded: if the engine's queue is full, or it would wait there for too long.
+            DeadlineExceeded: if no engine accepts it in time.
             EngineError: if no engine can be reached.
         """
         readers: list[PromptReader] = []
+        clock = allowance.clock()
         try:
             for prompt in request.prompts:
                 size = len(prompt.ids) if request.text.repeats_prompt else 0
                 make = partial(PromptText, vocabulary, request.text, prompt.ids, prompt.parts)
                 text = await offload.run(size, make)
-                stream = await _submit(client, request, prompt, salt)
+                submission = _submit(client, request, prompt, salt, allowance.terms)
+                stream = await clock.submitted(submission)
                 readers.append(PromptReader(request, prompt, stream, text, offload))
         except BaseException:
+            clock.close()
             await _abort(readers)
             raise
-        return cls(request, readers, note)
+        return cls(request, readers, clock)
 
     @property
     def num_candidates(self) -> int:
@@ -103,6 +109,7 @@ class Generation:
 
     async def close(self) -> None:
         """Abort the sequences that have not ended; completes even while being cancelled."""
+        self._clock.close()
         await _abort(self._readers)
 
     async def __aiter__(self) -> AsyncGenerator[ChoiceUpdate, None]:
@@ -112,9 +119,11 @@ class Generation:
 
         Raises:
             EngineError: if the engine fails before the end.
+            DeadlineExceeded: if the engine is late.
         """
         readers = [self._read(index) for index in range(len(self._readers))]
-        source = readers[0] if len(readers) == 1 else _merge(readers)
+        merged = readers[0] if len(readers) == 1 else _merge(readers)
+        source = self._clock.limited(merged, is_silent=self.is_silent)
         # a generator that is left half-way must be closed by hand
         async with aclosing(source):
             async for update in source:
@@ -168,19 +177,19 @@ class Generation:
                     continue
                 for index in range(start, start + num_copies):
                     self._num_sampled[index] += len(update.token_ids)
-                    self._note(index, len(update.token_ids), update.finish_reason)
+                    self.note(index, len(update.token_ids), update.finish_reason)
                     yield index, update
 
 
 async def _submit(
-    client: EngineClient, request: PreparedRequest, prompt: Prompt, salt: bytes
+    client: EngineClient, request: PreparedRequest, prompt: Prompt, salt: bytes, terms: Terms
 ) -> TokenStream | None:
     if prompt.sampling is None:
         return None
     ids = prompt.ids[:-1] if request.is_scoring else prompt.ids
     try:
         session = session_key(salt, request.session_id)
-        return await client.submit(ids, prompt.sampling, salt=salt, session=session)
+        return await client.submit(ids, prompt.sampling, salt=salt, session=session, terms=terms)
     except PromptTooLong as error:
         # the engine does not know what the request called its prompt
         error.param = prompt.name

@@ -7,7 +7,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.types import Send
 
-from app.protocol.errors import ModelNotFound
+from app.protocol.errors import DeadlineExceeded, ModelNotFound
 from engine.errors import (
     EngineError,
     EngineUnavailable,
@@ -125,6 +125,8 @@ def describe(error: Exception) -> ErrorAnswer:
                 code=error.code,
                 headers=_retry_after(error.retry_after_s),
             )
+        case DeadlineExceeded():
+            return ErrorAnswer(status=504, message=str(error), code=error.code)
         case RequestError():
             status = 404 if isinstance(error, ModelNotFound) else 400
             return ErrorAnswer(

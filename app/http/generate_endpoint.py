@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
+from app.generation.allowance import Allowance, allowance_of
 from app.generation.generation import ChoiceUpdate, Generation
 from app.generation.prepare import PreparedRequest
 from app.generation.prompt_encoder import PromptEncoder
@@ -18,6 +19,7 @@ from app.generation.tenancy import tenant_salt
 from app.http import sse
 from app.http.bodies.held_bytes import Account
 from app.http.errors import ClientDisconnected, describe_broken_stream
+from app.http.flow.key_limiter import KeyUse
 from app.http.services import Services
 from app.http.tasks import until_disconnect, with_pulse
 from app.protocol.answer import AnswerContext, GenerationAnswer
@@ -29,6 +31,9 @@ from app.text.beam_text import BeamProgress
 from app.text.choice_text import TextDelta, join
 from app.text.offload import MAX_INLINE
 from engine.errors import RequestError
+
+# of an answer; as much may wait to be read
+PART_BYTES = 256 << 10
 
 BodyT = TypeVar("BodyT", bound=ModelBody)
 RequestT = TypeVar("RequestT", bound=GenerationFields)
@@ -71,14 +76,23 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
         self._offload = services.offload
         self._reader = services.reader
         self._held = services.held
+        self._key_limiter = services.key_limiter
         self._trimmer = services.trimmer
         self._settings = services.settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        scope["state"]["record"].is_generation = True
-        with self._held.account(scope["state"]["key_sha256"]) as account, self._own_names():
-            asked = self._answer(await self._read(scope, receive, account), account, send)
+        state = scope["state"]
+        state["record"].is_generation = True
+        key = state["key_sha256"]
+        # a body that is sure to be refused is not read
+        self._client.check_room(key)
+        with (
+            self._key_limiter.passing(key) as use,
+            self._held.account(key) as account,
+            self._own_names(),
+        ):
+            asked = self._answer(await self._read(scope, receive, account), account, use, send)
             await until_disconnect(receive, asked)
 
     @contextmanager
@@ -113,19 +127,29 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
             request=with_defaults(request, self._settings.sampling_defaults),
             request_id=request_id,
             salt=tenant_salt(state["key_sha256"], request.cache_salt),
+            allowance=allowance_of(request, self._settings, state["key_sha256"]),
             headers=headers,
         )
 
-    async def _answer(self, asked: "_Asked[BodyT, RequestT]", account: Account, send: Send) -> None:
+    async def _answer(
+        self, asked: "_Asked[BodyT, RequestT]", account: Account, use: KeyUse, send: Send
+    ) -> None:
         salt, headers, record = asked.salt, asked.headers, asked.record
+        allowance = asked.allowance
         prepared, writer = await self._prepared(asked)
         _note_prompts(record, prepared)
         # from here on there are token ids: the texts of the request are let go of
         del asked
         account.close()
         generation = await Generation.start(
-            self._client, prepared, self._encoder.vocabulary, salt, self._offload, record.note
+            self._client,
+            prepared,
+            self._encoder.vocabulary,
+            salt,
+            self._offload,
+            allowance,
         )
+        generation.note = record.note
         record.submitted_s = time.perf_counter()
         try:
             if record.is_stream:
@@ -133,6 +157,7 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
             else:
                 await self._complete(generation, writer, headers, send)
         finally:
+            use.note(generation.total_usage())
             _note_end(record, generation)
             await generation.close()
 
@@ -190,7 +215,11 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
         length = (b"content-length", str(len(body)).encode())
         headers = [(b"content-type", b"application/json"), length, *headers]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        # in parts, since a slow client that goes on reading is not one that has stopped
+        for start in range(0, len(body), PART_BYTES):
+            end = start + PART_BYTES
+            part, is_more = body[start:end], end < len(body)
+            await send({"type": "http.response.body", "body": part, "more_body": is_more})
         self._trimmer.passed(len(body))
 
     async def _frames(
@@ -217,6 +246,7 @@ class _Asked(Generic[BodyT, RequestT]):
     request: RequestT
     request_id: str
     salt: bytes
+    allowance: Allowance
     headers: HeaderList
 
 

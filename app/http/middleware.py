@@ -1,17 +1,20 @@
 """The outermost layer of the HTTP application: request ids, keys, and an answer to every error."""
 
+import asyncio
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.generation.watchdog import Watchdog
 from app.http.errors import ClientDisconnected, ErrorAnswer, HttpError, describe
 from app.http.operator.access import OperatorAccess, key_digest
-from app.http.proxy import ID_HEADER, find_session, identify
+from app.http.proxy import ID_HEADER, cut, find_session, identify
+from app.limits import WRITE_S
 
 logger = logging.getLogger(__name__)
 
@@ -37,14 +40,17 @@ class RequestMiddleware:
         api_key_sha256: Sequence[bytes] = (),
         cors_origins: Sequence[str] = (),
         operators: OperatorAccess | None = None,
+        write_s: float = WRITE_S,
     ) -> None:
         """Make the layer.
 
         Args:
             cors_origins: origins whose pages may read answers, errors too; `*` for all.
             operators: guards their paths; None where there are none.
+            write_s: seconds that a client may read nothing of what is sent.
         """
         self._app = app
+        self._write_s = write_s
         self._digests = tuple(api_key_sha256)
         self._operators = operators
         # a browser's preflight has no key, and its answer has a request id
@@ -57,18 +63,24 @@ class RequestMiddleware:
             return
         request_id = identify(scope)
         scope["state"]["session_id"] = find_session(scope)
+        loop, watchdog = asyncio.get_running_loop(), Watchdog()
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message)[ID_HEADER] = request_id
             with _as_disconnect():
-                await send(message)
+                try:
+                    # until the connection has room, or its client has gone
+                    await watchdog.wait(send(message), loop.time() + self._write_s)
+                except TimeoutError:
+                    cut(send)
+                    raise
 
         async def receive_or_leave() -> Message:
             with _as_disconnect():
                 return await receive()
 
-        with suppress(ClientDisconnected):
+        with suppress(ClientDisconnected), closing(watchdog):
             await self._shared_answer(scope, receive_or_leave, send_with_id)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:

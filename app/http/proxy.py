@@ -7,18 +7,23 @@ serve_config.yaml names `middlewares` in its `controller_options`. Serve calls i
 and, behind HAProxy, in each ingress replica, before it looks at a request itself. It is imported
 there, so this module needs little but starlette.
 
+A client that does not read is cut off here: behind the proxy nobody knows what it has read.
+
 `x-session-id` means a conversation to us and a replica to Serve, so it goes on under another name.
 """
 
+import asyncio
 import re
 import secrets
+from contextlib import closing, suppress
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.generation.watchdog import Watchdog
 from app.http.bodies.turns import BodyTurns
-from app.limits import MAX_SESSION_ID_LEN
+from app.limits import MAX_SESSION_ID_LEN, WRITE_S
 
 ID_HEADER = "x-request-id"
 SESSION_HEADER = "x-session-id"
@@ -65,18 +70,35 @@ class ProxyMiddleware:
         if session is not None:
             kept.append((_OWN_SESSION_HEADER.encode(), session.encode()))
         scope["headers"] = kept
+        loop, watchdog = asyncio.get_running_loop(), Watchdog()
 
         async def send_one_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 # Serve appends one beside the application's
                 MutableHeaders(scope=message)[ID_HEADER] = request_id
-            await send(message)
+            try:
+                await watchdog.wait(send(message), loop.time() + WRITE_S)
+            except TimeoutError:
+                cut(send)
+                raise _NotReadError("the client does not read") from None
 
         body = self._turns.body(scope, receive)
-        try:
-            await self._app(scope, body, send_one_id)
-        finally:
-            body.end()
+        with suppress(_NotReadError), closing(watchdog):
+            try:
+                await self._app(scope, body, send_one_id)
+            finally:
+                body.end()
+
+
+class _NotReadError(OSError):
+    """What a server raises when its connection is gone."""
+
+
+def cut(send: Send) -> None:
+    """Close the connection now; uvicorn would wait for the client to read what is sent already."""
+    transport = getattr(getattr(send, "__self__", None), "transport", None)
+    if transport is not None:
+        transport.abort()
 
 
 def identify(scope: Scope) -> str:

@@ -55,6 +55,7 @@ def build_app(
                 api_key_sha256=settings.api_key_sha256,
                 cors_origins=settings.cors_origins,
                 operators=_operators(settings),
+                write_s=settings.deadlines.write_s,
             ),
             Middleware(ReadinessMiddleware, client=client),
         ],

@@ -1,9 +1,12 @@
 """What all endpoints of an ingress share."""
 
+import time
+
 from app.generation.prompt_encoder import PromptEncoder
 from app.http.bodies.held_bytes import HeldBytes
 from app.http.bodies.request_body import BodyReader
 from app.http.bodies.trim import Trimmer
+from app.http.flow.key_limiter import KeyLimiter
 from app.protocol.api_settings import ApiSettings
 from app.text.offload import Offload
 from app.text.tokenizer import Tokenizer
@@ -21,6 +24,7 @@ class Services:
         encoder: makes token ids of prompts.
         reader: reads bodies.
         trimmer: hears of large bodies and answers that are over.
+        key_limiter: counts what the requests of each API key take.
         held: counts the bytes of bodies that are no token ids yet.
     """
 
@@ -32,4 +36,5 @@ class Services:
         self.encoder = PromptEncoder(tokenizer, settings, self.offload)
         self.reader = BodyReader(settings, self.offload)
         self.trimmer = Trimmer()
+        self.key_limiter = KeyLimiter(settings, time.monotonic)
         self.held = HeldBytes(settings.max_held_bytes, settings.max_client_held_bytes, self.trimmer)

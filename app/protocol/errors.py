@@ -31,3 +31,9 @@ class ModelNotFound(RequestError):
     """The request names a model that is not served here."""
 
     code = "model_not_found"
+
+
+class DeadlineExceeded(RequestError):
+    """The answer did not come in the time that the server, or the request, allows."""
+
+    code = "deadline_exceeded"

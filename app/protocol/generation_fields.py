@@ -21,7 +21,6 @@ IGNORED = frozenset(
 # see `Strict.unsupported`
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "logprob_token_ids": (),
-    "priority": (0,),
     "prefix_id": (),
     "include_metrics": (False,),
     "watermarking": (False,),
@@ -87,6 +86,9 @@ class GenerationFields(StructuredFields, ModelBody):
     session_id: str | None = Field(None, min_length=1, max_length=MAX_SESSION_ID_LEN)
     truncate_prompt_tokens: int | None = Field(None, ge=-1, le=2**31 - 1)
     truncation_side: Literal["left", "right"] = "left"
+    priority: int = Field(0, ge=-(1 << 63), lt=1 << 63)
+    timeout_s: float | None = Field(None, gt=0)
+    queue_timeout_s: float | None = Field(None, gt=0)
 
     # accepted without effect, see `ignored`
     user: str | None = None

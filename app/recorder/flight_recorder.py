@@ -16,7 +16,7 @@ import msgspec
 from app.recorder.trace_file import TraceFile
 from engine.errors import RequestError, ServeError
 from engine.runtime.protocol import Delta, EngineClient, ForwardingClient, TokenStream
-from engine.types import FinishReason, IntColumn, SamplingParams
+from engine.types import ORDINARY_TERMS, FinishReason, IntColumn, SamplingParams, Terms
 
 # tokens of a hashed block: the usual block size of the pool, so that a simulation can try
 # other sizes
@@ -34,6 +34,7 @@ _REASONS = {
     FinishReason.LOST: "error",
     FinishReason.CRASHED: "error",
     FinishReason.CRASHED_SOLO: "error",
+    FinishReason.EXPIRED: "error",
 }
 
 
@@ -73,11 +74,12 @@ class FlightRecorder(ForwardingClient):
         *,
         salt: bytes = b"",
         session: bytes = b"",
+        terms: Terms = ORDINARY_TERMS,
     ) -> TokenStream:
         """See `EngineClient.submit`."""
         request = RecordedRequest(prompt=prompt, salt=salt, sampling=sampling)
         try:
-            stream = await super().submit(prompt, sampling, salt=salt, session=session)
+            stream = await super().submit(prompt, sampling, salt=salt, session=session, terms=terms)
         except BaseException as error:
             request.fail(_name_of(error))
             self.record(request)

@@ -2,7 +2,7 @@
 
 from engine.errors import EngineUnavailable
 from engine.runtime.protocol import EngineClient, ForwardingClient, TokenStream
-from engine.types import FinishReason, IntColumn, Pin, SamplingParams
+from engine.types import ORDINARY_TERMS, FinishReason, IntColumn, Pin, SamplingParams, Terms
 
 # that another server, or this one started anew, is likely to need
 RETRY_S = 10.0
@@ -26,6 +26,7 @@ class DrainableClient(ForwardingClient):
         *,
         salt: bytes = b"",
         session: bytes = b"",
+        terms: Terms = ORDINARY_TERMS,
     ) -> TokenStream:
         """See `EngineClient.submit`.
 
@@ -33,7 +34,7 @@ class DrainableClient(ForwardingClient):
             EngineUnavailable: if the server is about to stop.
         """
         self._check()
-        return await super().submit(prompt, sampling, salt=salt, session=session)
+        return await super().submit(prompt, sampling, salt=salt, session=session, terms=terms)
 
     async def pin_prefix(self, prompt: IntColumn, pin: Pin, *, salt: bytes = b"") -> FinishReason:
         """See `EngineClient.pin_prefix`.

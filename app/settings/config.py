@@ -27,6 +27,7 @@ from engine.config import (
     MemoryPolicy,
     PlacementStrategy,
     PreemptionPolicy,
+    QueuePolicy,
 )
 from engine.errors import ConfigError
 
@@ -72,6 +73,43 @@ class Limits(BaseModel):
         default=limits.MAX_CLIENT_HELD_BYTES / (1 << 20),
         ge=1,
         le=1 << 20,
+    )
+
+
+def _deadline(doc: str, default: float) -> Any:
+    return option(doc, default=default, gt=0, le=86_400, allow_inf_nan=False)
+
+
+class DeadlineOptions(BaseModel):
+    """How long the parts of one HTTP request may take; clients may ask for less."""
+
+    model_config = STRICT
+
+    queue_s: float = _deadline(
+        "longest time that a request may wait for a place in the batch; one that would probably "
+        "wait for longer is refused at once, and one that has is ended before anything of it is "
+        "computed, both with 429 and `Retry-After`",
+        limits.QUEUE_S,
+    )
+    upload_s: float = _deadline(
+        "longest time that the body of a request may take to come; then the answer is 408",
+        limits.UPLOAD_S,
+    )
+    first_token_s: float = _deadline(
+        "longest time until the first output of a request that was accepted; then the answer is "
+        "504. Beam searches and scores of prompts, which come at once, have `whole_s`",
+        limits.FIRST_TOKEN_S,
+    )
+    gap_s: float = _deadline(
+        "longest time between two outputs; above `resume_timeout_s`, so that an answer survives "
+        "the loss of its engine",
+        limits.GAP_S,
+    )
+    whole_s: float = _deadline("longest time of a whole answer", limits.WHOLE_S)
+    write_s: float = _deadline(
+        "longest time that a client may take to read on while a part of its answer waits to be "
+        "sent; then the answer is cut",
+        limits.WRITE_S,
     )
 
 
@@ -191,6 +229,7 @@ class AppConfig(BaseModel):
     )
     memory_policy: MemoryPolicy = engine_option("memory_policy")
     preemption: PreemptionPolicy = engine_option("preemption")
+    queue_policy: QueuePolicy = engine_option("queue_policy")
     watermark: float = engine_option("watermark")
     growth_blocks: float = engine_option("growth_blocks")
     max_overtakes: int = engine_option("max_overtakes")
@@ -222,6 +261,9 @@ class AppConfig(BaseModel):
         "max_model_len", default=None, shown="the model's, as far as the KV cache holds it"
     )
     max_num_waiting: int = engine_option("max_num_waiting")
+    max_waiting_tokens: int | None = engine_option(
+        "max_waiting_tokens", default=None, shown="twice as many as the KV cache holds"
+    )
     resume_timeout_s: float = engine_option("resume_timeout_s")
     max_resumes: int = engine_option("max_resumes")
     stream_interval_ms: float | None = option(
@@ -280,7 +322,10 @@ class AppConfig(BaseModel):
         default="auto",
     )
     api_keys_file: PathOption | None = option(
-        "file with one accepted API key per line", default=None, shown="none: everyone is served"
+        "file with one accepted API key per line, and behind it, if they are to be limited, what "
+        "its requests may take: see [serving a model](serving-a-model.md#api-keys)",
+        default=None,
+        shown="none: everyone is served",
     )
     operator_keys_file: PathOption | None = option(
         "file with one key per line for `/metrics` and `/admin/`, which tenants' keys never open",
@@ -304,6 +349,7 @@ class AppConfig(BaseModel):
     )
     flight_recorder: FlightRecorderOption = FlightRecorderOption()
     limits: Limits = Limits()
+    deadlines: DeadlineOptions = DeadlineOptions()
 
     @property
     def model_id(self) -> str:
@@ -323,6 +369,7 @@ class AppConfig(BaseModel):
 # options that are groups of options
 NESTED: Mapping[str, type[BaseModel]] = {
     "limits": Limits,
+    "deadlines": DeadlineOptions,
     "flight_recorder": FlightRecorderOption,
     "metrics": MetricsOption,
     "tracing": TracingOption,

@@ -42,6 +42,7 @@ def to_engine_config(config: AppConfig, folder: Path, model: ModelConfig) -> Eng
         "swap_bytes": _swap_bytes(config, device),
         "max_num_seqs": max_num_seqs,
         "max_num_batched_tokens": max_num_batched_tokens,
+        "max_waiting_tokens": config.max_waiting_tokens or 0,
         "max_model_len": _max_model_len(config, model, num_blocks),
         "clips_context": config.max_model_len is None,
         "inter_token_latency_s": (config.inter_token_latency_ms or 0.0) / 1e3,

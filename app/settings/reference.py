@@ -29,9 +29,14 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "max_pinned_prefixes",
     ),
     "Batching and scheduling": (
-        "max_num_seqs", "max_num_batched_tokens", "max_model_len", "max_num_waiting",
-        "prompt_share", "inter_token_latency_ms", "preemption", "watermark", "growth_blocks",
+        "max_num_seqs", "max_num_batched_tokens", "max_model_len", "prompt_share",
+        "inter_token_latency_ms", "preemption", "watermark", "growth_blocks",
         "max_overtakes",
+    ),
+    "Queue and deadlines": (
+        "queue_policy", "max_num_waiting", "max_waiting_tokens", "deadlines.queue_s",
+        "deadlines.upload_s", "deadlines.first_token_s", "deadlines.gap_s", "deadlines.whole_s",
+        "deadlines.write_s",
     ),
     "Health": (
         "step_deadline_s", "ping_period_s", "ping_timeout_s", "start_deadline_s", "start_attempts",

@@ -71,7 +71,7 @@ class TextDelta:
 
 
 _NOTHING_NEW = TextDelta(text="")
-_GIVEN_UP = frozenset((FinishReason.ABORT, FinishReason.ERROR, *LOST_REASONS))
+_GIVEN_UP = frozenset((FinishReason.ABORT, FinishReason.ERROR, FinishReason.EXPIRED, *LOST_REASONS))
 
 
 def join(deltas: Sequence[TextDelta]) -> TextDelta:

@@ -19,7 +19,12 @@ from engine.config.engine import (
 from engine.config.model import ModelConfig
 from engine.config.model_spec import LayerSpec, ModelSpec, RopeConfig
 from engine.config.resume import ResumeConfig
-from engine.config.scheduler import MemoryPolicy, PreemptionPolicy, SchedulerConfig
+from engine.config.scheduler import (
+    MemoryPolicy,
+    PreemptionPolicy,
+    QueuePolicy,
+    SchedulerConfig,
+)
 from engine.config.swap_layout import HEADER_BYTES, headers_start, swap_arena_bytes
 
 __all__ = [
@@ -37,6 +42,7 @@ __all__ = [
     "PlacementStrategy",
     "PreemptionPolicy",
     "PrefixConfig",
+    "QueuePolicy",
     "ResumeConfig",
     "RopeConfig",
     "SchedulerConfig",

@@ -44,7 +44,8 @@ class EngineConfig:
     Make it with `from_options`, and change it with `with_options`, which take the fields of
     `SchedulerConfig` as well. `num_blocks` 0 has the worker compute it from `kv_cache_bytes`;
     `kv_cache_bytes` 0 has it measure what a GPU has left, and is `CPU_KV_CACHE_BYTES` elsewhere.
-    `swap_bytes` None takes a share of the object store, where the replica has one.
+    `max_waiting_tokens` 0 is twice what the pool holds. `swap_bytes` None takes a share of the
+    object store, where the replica has one.
     """
 
     model_path: str = field(
@@ -104,6 +105,15 @@ class EngineConfig:
             "requests that may wait for a place in the batch; further ones are refused with 429",
             ge=1,
             le=1 << 20,
+        ),
+    )
+    max_waiting_tokens: int = field(
+        default=0,
+        metadata=documented(
+            "tokens of the prompts that may wait for a place in the batch; further ones are "
+            "refused with 429",
+            ge=1,
+            lt=1 << 31,
         ),
     )
     num_threads: int = field(

@@ -10,6 +10,7 @@ from engine.integers import div_ceil
 MemoryPolicy = Literal[
     "paged", "reserved_oracle", "reserved_pow2", "reserved_max", "faster_transformer"
 ]
+QueuePolicy = Literal["fcfs", "fair", "priority"]
 PreemptionPolicy = Literal["auto", "swap", "recompute"]
 
 
@@ -54,6 +55,15 @@ class SchedulerConfig:
             "how the KV cache of a preempted request comes back: `swap` copies its blocks to CPU "
             "memory and back (needs `swap_gib`), `recompute` frees them and prefills again, `auto` "
             "takes what costs less time for each request"
+        ),
+    )
+    queue_policy: QueuePolicy = field(
+        default="fair",
+        metadata=documented(
+            "which waiting request enters the batch next: `fair` shares the engine between API "
+            "keys by their weights, counted in tokens, and serves each key first come, first "
+            "served; `fcfs` serves all so; `priority` takes the lowest `priority` of the requests, "
+            "however long others wait"
         ),
     )
     watermark: float = field(

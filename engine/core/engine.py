@@ -3,12 +3,19 @@
 import time
 
 from engine.config import SchedulerConfig
+from engine.core.events import Events
 from engine.core.executor import Executor
 from engine.core.memory.block_manager import BlockManager
 from engine.core.scheduler import Scheduler
 from engine.core.scheduling.admission_gate import AdmissionGate
-from engine.core.scheduling.policies import make_block_manager, make_gate, make_preemption
+from engine.core.scheduling.policies import (
+    make_block_manager,
+    make_gate,
+    make_order,
+    make_preemption,
+)
 from engine.core.scheduling.preemption import Preemption
+from engine.core.scheduling.queues import Queues
 from engine.types import StepOutput
 
 
@@ -54,13 +61,14 @@ class Engine:
         capacity = executor.capacity
         config = config.fitted(capacity.num_blocks, capacity.block_size)
         self._executor = executor
+        epoch_s = clock.epoch_s if clock is not None else 0.0
         self.scheduler = Scheduler(
             config,
             capacity,
             block_manager or make_block_manager(config, capacity),
             preemption or make_preemption(config, capacity),
             gate or make_gate(config),
-            epoch_s=clock.epoch_s if clock is not None else 0.0,
+            Queues(make_order(config), Events(epoch_s)),
         )
         self._clock = clock
 
@@ -82,6 +90,8 @@ class Engine:
             WorkerDied: if a rank is gone; every open request is lost.
         """
         scheduler = self.scheduler
+        # before anything is planned of them
+        scheduler.expire(now_s)
         while scheduler.num_in_flight < self._executor.run_ahead:
             plan = scheduler.schedule(now_s)
             if plan is None:

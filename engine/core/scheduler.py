@@ -1,4 +1,4 @@
-"""Scheduling at the granularity of one step, first come, first served (paper, section 4.5).
+"""Scheduling at the granularity of one step (paper, section 4.5).
 
 Plans are made ahead of results, so rows and blocks are freed only when the last plan that touches
 them is complete.
@@ -9,7 +9,6 @@ from time import perf_counter
 
 from engine.config import SchedulerConfig
 from engine.core.decoding.decoding import NO_UPDATES, BeamFork, Decoding, SequenceUpdates
-from engine.core.events import Events
 from engine.core.memory.block_manager import BlockManager
 from engine.core.scheduling.admission_gate import AdmissionGate
 from engine.core.scheduling.deferred_release import DeferredRelease
@@ -20,10 +19,10 @@ from engine.core.scheduling.preemption import Preemption
 from engine.core.scheduling.queues import Queues
 from engine.core.scheduling.row_allocator import RowAllocator
 from engine.core.scheduling.spoiled import SpoiledBlocks
-from engine.core.scheduling.step_counts import StepCounts
 from engine.core.scheduling.token_budget import TokenBudget
 from engine.core.sequence import UNFINISHED
 from engine.core.sequence_group import SequenceGroup, Status, receive_results
+from engine.core.step_counts import StepCounts
 from engine.errors import InvalidRequest
 from engine.types import (
     ALL_CHOICES,
@@ -52,10 +51,9 @@ class Scheduler:
         block_manager: BlockManager,
         preemption: Preemption,
         gate: AdmissionGate,
-        *,
-        epoch_s: float = 0.0,
+        queues: Queues,
     ) -> None:
-        """Args: epoch_s: see `Events`."""
+        """Args: queues: empty ones."""
         self._config = config
         self._capacity = capacity
         self._block_manager = block_manager
@@ -63,8 +61,8 @@ class Scheduler:
         self._marks = block_manager.marks
         self._preemption = preemption
         self._groups: dict[int, SequenceGroup] = {}
-        self._events = Events(epoch_s)
-        self._queues = Queues(self._events)
+        self._queues = queues
+        self._events = queues.events
         self._rows = RowAllocator(capacity.num_rows)
         self._deferred_release = DeferredRelease(block_manager, self._rows)
         self._planner = Planner(
@@ -143,6 +141,11 @@ class Scheduler:
             # what is still being computed for it is of no use any more
             self.abort(request_id)
 
+    def expire(self, now_s: float) -> None:
+        """End the requests that have waited for longer than their terms allow."""
+        for group in self._queues.expired(now_s):
+            self._apply(group, self._decoding.end(group, FinishReason.EXPIRED))
+
     def schedule(self, now_s: float = 0.0) -> StepPlan | None:
         """Plan the next step; None if there is nothing to compute before the next result.
 
@@ -176,6 +179,7 @@ class Scheduler:
         self._decoding.begin(result)
         self._prefixes.expire(now_s)
         receive_results(done.sampled)
+        self._queues.sampled(done.sampled)
         if result.spoiled_slots:
             self._recompute_spoiled(done, result)
         self._report_prompt_logprobs(done, result)

@@ -46,7 +46,6 @@ class SequenceGroup:
         row_sampling: the parameters that the workers use for its rows.
         beam: state of its beam search; None for sampling.
         reserved_rows: rows kept for siblings that are not forked yet.
-        has_run: whether it has been in the batch.
         num_overtakes: later groups that have entered while it was swapped out.
         num_prompt_reported: prompt tokens whose log-probability has been reported, if asked for.
         num_cached_tokens: prompt tokens that the prefix cache had when blocks were first allocated;
@@ -54,6 +53,7 @@ class SequenceGroup:
         is_cache_reported: whether that has been reported.
         num_unreported_preemptions: times that it was preempted since its last output.
         deferred_aborts: choices that end in place of their next token.
+        place: number of its first entrance into the batch; -1 before.
     """
 
     request: Request
@@ -65,13 +65,13 @@ class SequenceGroup:
     beam: BeamSearch | None = None
     reserved_rows: list[int] = field(default_factory=list)
     status: Status = Status.WAITING
-    has_run: bool = False
     num_overtakes: int = 0
     num_prompt_reported: int = 0
     num_cached_tokens: int = -1
     is_cache_reported: bool = False
     num_unreported_preemptions: int = 0
     deferred_aborts: set[int] = field(default_factory=set)
+    place: int = -1
 
     @property
     def num_prompt_logprobs(self) -> int:
@@ -92,6 +92,11 @@ class SequenceGroup:
             return False
         begun = len(progress.search.counts) if progress.search else max(progress.counts, default=0)
         return max(len(s.output) for s in self.sequences) < begun + progress.solo_tokens
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has been in the batch, here or in an engine that is lost."""
+        return self.place >= 0 or self.request.progress is not None
 
     @property
     def live(self) -> list[Sequence]:
@@ -174,12 +179,17 @@ class SequenceGroup:
             for index in range(max(outputs) + 1)
         )
 
-    def start_running(self) -> None:
-        """Enter the batch, for the first time or after a preemption."""
+    def start_running(self, place: int = 0) -> None:
+        """Enter the batch, for the first time or after a preemption.
+
+        Args:
+            place: see `place`; it keeps the one of the first time.
+        """
         assert self.status in (Status.WAITING, Status.SWAPPED)
         assert self.is_settled
         self.status = RUNNING
-        self.has_run = True
+        if self.place < 0:
+            self.place = place
 
     def take_rows(self, rows: list[int]) -> None:
         """Take `num_rows` free rows: one for each sequence, the others for pending forks."""

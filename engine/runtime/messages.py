@@ -62,10 +62,12 @@ class Verdict:
     Attributes:
         replica: tag of the engine replica that gave it.
         refusal: None when the request was accepted.
+        room: further requests that the replica would accept now, at least; -1 if it does not say.
     """
 
     replica: str
     refusal: Refusal | None = None
+    room: int = -1
 
 
 REQUESTS = Codec(Request)

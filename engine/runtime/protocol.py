@@ -9,12 +9,14 @@ from typing import Protocol
 
 from engine.runtime.messages import PrefixInfo
 from engine.types import (
+    ORDINARY_TERMS,
     EventKind,
     FinishReason,
     FloatColumn,
     IntColumn,
     Pin,
     SamplingParams,
+    Terms,
     float32,
     int32,
 )
@@ -97,6 +99,17 @@ class TokenStream(Protocol):
 class EngineClient(Protocol):
     """How the app reaches the engine replicas."""
 
+    def check_room(self, account: bytes) -> None:
+        """Return unless it is known that no replica has room for a request of an account.
+
+        Args:
+            account: see `Terms`.
+
+        Raises:
+            Overloaded: without having asked anybody.
+        """
+        ...
+
     async def submit(
         self,
         prompt: IntColumn,
@@ -104,17 +117,18 @@ class EngineClient(Protocol):
         *,
         salt: bytes = b"",
         session: bytes = b"",
+        terms: Terms = ORDINARY_TERMS,
     ) -> TokenStream:
         """Send a request to an engine replica and wait until it is accepted or refused.
 
         Args:
             prompt: int32 token ids.
-            salt, session: see `Request`.
+            salt, session, terms: see `Request`.
 
         Raises:
             InvalidRequest: if it asks for more sequences than fit the batch.
             PromptTooLong: if it can never fit.
-            Overloaded: if the queue is full.
+            Overloaded: if the queue is full, or the request would wait for too long.
             EngineError: if no engine replica can be reached.
         """
         ...
@@ -165,6 +179,10 @@ class ForwardingClient:
     def __init__(self, client: EngineClient) -> None:
         self._client = client
 
+    def check_room(self, account: bytes) -> None:
+        """See `EngineClient.check_room`."""
+        self._client.check_room(account)
+
     async def submit(
         self,
         prompt: IntColumn,
@@ -172,9 +190,10 @@ class ForwardingClient:
         *,
         salt: bytes = b"",
         session: bytes = b"",
+        terms: Terms = ORDINARY_TERMS,
     ) -> TokenStream:
         """See `EngineClient.submit`."""
-        return await self._client.submit(prompt, sampling, salt=salt, session=session)
+        return await self._client.submit(prompt, sampling, salt=salt, session=session, terms=terms)
 
     async def pin_prefix(self, prompt: IntColumn, pin: Pin, *, salt: bytes = b"") -> FinishReason:
         """See `EngineClient.pin_prefix`."""

@@ -31,6 +31,7 @@ from engine.types.request import (
     StopPattern,
 )
 from engine.types.step import KEY_WORDS, NONE_ALLOWED, RowAdmission, StepPlan, StepResult
+from engine.types.terms import ORDINARY_TERMS, Terms
 
 __all__ = [
     "ALL_CHOICES",
@@ -41,6 +42,7 @@ __all__ = [
     "KEY_WORDS",
     "LOST_REASONS",
     "NONE_ALLOWED",
+    "ORDINARY_TERMS",
     "PATTERN_MET",
     "PROMPT_CHOICE",
     "Capacity",
@@ -63,6 +65,7 @@ __all__ = [
     "StepResult",
     "StepStats",
     "StopPattern",
+    "Terms",
     "WorkCounts",
     "float32",
     "int8",

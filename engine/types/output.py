@@ -23,7 +23,8 @@ class FinishReason(IntEnum):
     PATTERN: by a `StopPattern`. ERROR: its logits were no numbers. RULED_OUT: the rules of the
     request left no token to choose. LOST: the engine's processes died while the request waited; it
     can be sent again. CRASHED: they died while the request was in the batch. CRASHED_SOLO: they
-    died while it was on probation, with nothing beside it.
+    died while it was on probation, with nothing beside it. EXPIRED: it has waited for longer than
+    its terms allow, and nothing of it was computed.
     """
 
     NONE = 0
@@ -36,6 +37,7 @@ class FinishReason(IntEnum):
     LOST = 7
     CRASHED = 8
     CRASHED_SOLO = 9
+    EXPIRED = 10
 
 
 # ends of the engine, not of the request
@@ -177,7 +179,8 @@ class StepOutput:
         pinned: all pinned prefixes, where that has changed since the last output.
         prefix_marks: summary of the prefix cache, where that has changed since it was last
             reported; see `engine.core.memory.prefix_marks`.
-        refusals: request ids that were refused after all, and why; their choices end by ERROR.
+        refusals: request ids that were refused after all, and why; their choices end by ERROR or
+            EXPIRED.
         beam_requests: int64, one item per beam of the searches that report them, all beams of one
             step of a search together.
         beam_indices, beam_parents, beam_tokens: int32; the beam with an index, or `ENDED_BY_TOKEN`

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from engine.types.columns import IntColumn
 from engine.types.progress import Progress
+from engine.types.terms import ORDINARY_TERMS, Terms
 
 # what an abort of the whole request has in the place of a choice
 ALL_CHOICES = -2
@@ -150,6 +151,7 @@ class Request:
         pin: keep the full blocks of the prompt. Such a request has one sequence of one token, which
             is not reported: it ends without output once the prompt is computed.
         progress: what an engine that is lost has generated for it; None for a new request.
+        terms: on which it waits.
     """
 
     request_id: int
@@ -160,3 +162,4 @@ class Request:
     session: bytes = b""
     pin: Pin | None = None
     progress: Progress | None = None
+    terms: Terms = ORDINARY_TERMS

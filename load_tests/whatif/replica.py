@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from engine.config import EngineConfig
 from engine.core.engine import Engine
 from engine.errors import RequestError
+from engine.runtime.flow.waiting_line import WaitingLine
 from engine.runtime.outputs import idle_stats
 from engine.runtime.replica.admission import Admission
 from engine.runtime.routing.load_meter import LoadMeter
@@ -81,8 +82,11 @@ class Replica:
         self.stats = idle_stats(setup.capacity)
         self._log = ServedLog[ServedByReplica]()
         self._engine = Engine(setup.config.scheduler, setup.executor())
-        self._admission = Admission(setup.config, setup.capacity)
         self._now_s = 0.0
+        config = setup.config
+        policy = config.scheduler.queue_policy
+        self._line = WaitingLine(policy, config.max_num_seqs, lambda: self._now_s)
+        self._admission = Admission(config, setup.capacity, self._line)
         self._meter = LoadMeter(self.stats, setup.capacity.block_size, lambda: self._now_s)
 
     @property
@@ -108,13 +112,14 @@ class Replica:
         """Take a request at its arrival, or refuse it; time has advanced to it."""
         self._now_s = max(self._now_s, traced.due_s)
         try:
-            self._admission.check(request, num_waiting=self.num_waiting, now_s=self._now_s)
+            self._admission.check(request, num_waiting=self.num_waiting)
             self._engine.scheduler.add(request)
         except RequestError:
             self.served[index] = ServedByReplica(request=traced, is_refused=True)
         else:
             self._log.add(index, ServedByReplica(request=traced), request.sampling.n)
             self._meter.accepted(request)
+            self._line.joined(request)
 
     def advance(self, until_s: float) -> None:
         """Make the steps that begin before a time, as long as there is work."""
@@ -122,7 +127,9 @@ class Replica:
             output = self._engine.step(self._now_s)
             assert output is not None, "an open request is always in a queue"
             self._now_s += output.stats.elapsed_s
-            self._log.finish(self._log.take(output, self._now_s), self._now_s)
+            ended = self._log.take(output, self._now_s)
+            self._log.finish(ended, self._now_s)
+            self._line.observe(output, len(ended))
             self._meter.observe(output)
             self._observe(output)
 

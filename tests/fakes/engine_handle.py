@@ -74,6 +74,7 @@ class FakeEngineHandle:
         # replicas whose stream is being read
         self.read: set[str] = set()
         self.refusal: Refusal | None = None
+        self.room = -1
         # of the next submissions, one after the other: refused by one replica, or unreachable
         self.failures: list[Refusal | EngineError] = []
         self.is_up = True
@@ -110,7 +111,7 @@ class FakeEngineHandle:
         if isinstance(refusal, EngineError):
             raise refusal
         chosen = self.spare if avoid == self.replica and self.spare else self.replica
-        return VERDICTS.encode(Verdict(replica=replica or chosen, refusal=refusal))
+        return VERDICTS.encode(Verdict(replica=replica or chosen, refusal=refusal, room=self.room))
 
     async def abort(
         self, replica: str, request_ids: tuple[int, ...], choice: int = ALL_CHOICES

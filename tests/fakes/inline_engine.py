@@ -12,6 +12,7 @@ from engine.runtime.outputs import deltas, events_of
 from engine.runtime.protocol import Delta
 from engine.types import (
     ALL_CHOICES,
+    ORDINARY_TERMS,
     EventKind,
     FinishReason,
     IntColumn,
@@ -19,6 +20,7 @@ from engine.types import (
     PinnedPrefix,
     Request,
     SamplingParams,
+    Terms,
 )
 from engine.worker.worker import load_worker
 
@@ -32,6 +34,9 @@ class InlineEngineClient:
         self._request_ids = itertools.count()
         self._pinned: tuple[PinnedPrefix, ...] = ()
 
+    def check_room(self, account: bytes) -> None:
+        pass
+
     async def submit(
         self,
         prompt: IntColumn,
@@ -39,6 +44,7 @@ class InlineEngineClient:
         *,
         salt: bytes = b"",
         session: bytes = b"",
+        terms: Terms = ORDINARY_TERMS,
     ) -> "InlineStream":
         request_id = next(self._request_ids)
         self._engine.scheduler.add(

@@ -5,16 +5,19 @@ import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from engine.errors import Overloaded
 from engine.runtime.messages import PrefixInfo
 from engine.runtime.protocol import BeamStep, Delta, TokenStream
 from engine.types import (
     BEAM_CHOICE,
+    ORDINARY_TERMS,
     PROMPT_CHOICE,
     EventKind,
     FinishReason,
     IntColumn,
     Pin,
     SamplingParams,
+    Terms,
     float32,
     int32,
 )
@@ -72,12 +75,14 @@ class FakeEngineClient:
     scripts: list[Script]
     refusal: Exception | None = None
     num_accepted: int = 0
+    is_full: bool = False
     ready: bool = True
     served_len: int | None = None
     prompts: list[list[int]] = field(default_factory=list)
     samplings: list[SamplingParams] = field(default_factory=list)
     salts: list[bytes] = field(default_factory=list)
     sessions: list[bytes] = field(default_factory=list)
+    terms: list[Terms] = field(default_factory=list)
     pin_reason: FinishReason = FinishReason.LENGTH
     prefixes_of: dict[bytes, dict[str, PrefixInfo]] = field(default_factory=dict)
     aborted: list[int] = field(default_factory=list)
@@ -87,6 +92,10 @@ class FakeEngineClient:
     abort_seen: asyncio.Event = field(default_factory=asyncio.Event)
     abort_gate: asyncio.Event | None = None
 
+    def check_room(self, account: bytes) -> None:
+        if self.is_full:
+            raise Overloaded("full", retry_after_s=7.0)
+
     async def submit(
         self,
         prompt: IntColumn,
@@ -94,6 +103,7 @@ class FakeEngineClient:
         *,
         salt: bytes = b"",
         session: bytes = b"",
+        terms: Terms = ORDINARY_TERMS,
     ) -> TokenStream:
         if self.refusal is not None and len(self.prompts) >= self.num_accepted:
             raise self.refusal
@@ -102,6 +112,7 @@ class FakeEngineClient:
         self.samplings.append(sampling)
         self.salts.append(salt)
         self.sessions.append(session)
+        self.terms.append(terms)
         script = self.scripts[min(number, len(self.scripts) - 1)]
         return FakeStream(self, number, script, sampling)
 

@@ -17,7 +17,7 @@ from engine.runtime.messages import (
 from engine.runtime.replica.client_session import ClientLimits
 from engine.runtime.replica.gang import Gang
 from engine.runtime.replica.supervisor import Supervisor
-from engine.types import Capacity, Request, SamplingParams, int32
+from engine.types import ORDINARY_TERMS, Capacity, Request, SamplingParams, Terms, int32
 from tests.channels import channel_pair
 from tests.fakes.engine_handle import Row, tokens_output
 from tests.fakes.loop_clock import settle
@@ -33,7 +33,7 @@ HEALTH: dict[str, Any] = {
     "start_deadline_s": START_DEADLINE_S,
     "start_attempts": 3,
 }
-LIMITS = ClientLimits(lease_s=5.0, idle_s=3.0, max_undelivered_bytes=1 << 20, coalesce_s=0.0)
+LIMITS = ClientLimits(lease_s=5.0, idle_s=3.0, coalesce_s=0.0)
 
 
 class ScriptedGang(Gang):
@@ -143,12 +143,14 @@ class Replica:
         n: int = 1,
         prompt_len: int = 3,
         is_own: bool = False,
+        terms: Terms = ORDINARY_TERMS,
     ) -> Verdict:
         """Hand in a request that goes on until an output or an abort ends it."""
         request = Request(
             request_id=request_id,
             prompt=int32([1] * prompt_len),
             sampling=SamplingParams(max_tokens=50, n=n),
+            terms=terms,
         )
         data = REQUESTS.encode(request)
         return VERDICTS.decode(self.supervisor.submit(client, data, is_own=is_own))

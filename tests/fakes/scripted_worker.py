@@ -82,6 +82,8 @@ def engine_config(
         num_blocks=num_blocks,
         swap_bytes=num_swap_blocks * BLOCK_SIZE * model.kv_bytes_per_token(4, ranks),
         max_num_seqs=16,
+        # the pool is small, and many are to wait for it
+        max_waiting_tokens=1 << 20,
         max_num_batched_tokens=64,
         max_model_len=200,
         max_num_waiting=max_num_waiting,

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 from engine.errors import EngineError
 from engine.runtime.messages import decode_batch
-from engine.types import FinishReason, StepOutput
+from engine.types import FinishReason, Refusal, StepOutput
 
 
 class StreamReader:
@@ -14,6 +14,7 @@ class StreamReader:
     Attributes:
         batches: ids of the requests of each output of each batch.
         rows: (request id, choice, token, finish reason) of all that came.
+        refusals: (request id, refusal) of all that came.
         num_bytes: of all batches.
         error: what the stream ended with, if anything.
     """
@@ -21,6 +22,7 @@ class StreamReader:
     def __init__(self, stream: AsyncIterator[bytes]) -> None:
         self.batches: list[list[list[int]]] = []
         self.rows: list[tuple[int, int, int, FinishReason]] = []
+        self.refusals: list[tuple[int, Refusal]] = []
         self.num_bytes = 0
         self.error: EngineError | None = None
         self._task = asyncio.create_task(self._read(stream))
@@ -41,6 +43,7 @@ class StreamReader:
             self.error = error
 
     def _note(self, output: StepOutput) -> None:
+        self.refusals += output.refusals
         columns = output.request_ids, output.choices, output.tokens
         reasons = map(FinishReason, output.finish_reasons)
         self.rows += zip(*columns, reasons, strict=True)

@@ -1,6 +1,5 @@
 """Faults of what runs beside the scheduler in an engine replica: mailboxes and the rest."""
 
-from engine.runtime.replica.admission import Admission
 from engine.runtime.replica.async_channel import AsyncChannel
 from engine.runtime.replica.client_processes import _runs_here
 from engine.runtime.replica.client_session import ClientSession
@@ -12,18 +11,46 @@ from tests.mutation.mutant import Fault
 
 MAILBOX_FAULTS = [
     Fault(
-        what="a client is given up at the bound instead of beyond it",
-        function=ClientSession.put,
-        old="> self._limits.max_undelivered_bytes",
-        new=">= self._limits.max_undelivered_bytes",
-        noticed_by="test_a_client_that_never_attaches_is_kept_no_more_than_the_bound",
+        what="a request is ended at its bound instead of beyond it",
+        function=ClientSession._hold,
+        old="self._held_bytes[each] > limit",
+        new="self._held_bytes[each] >= limit",
+        noticed_by="test_of_a_client_without_a_stream_each_request_is_kept_up_to_its_bound",
     ),
     Fault(
-        what="bytes on their way do not count",
-        function=ClientSession.put,
-        old="if self.undelivered_bytes > self",
-        new="if self._queued_bytes > self",
-        noticed_by="test_what_the_stream_took_counts_until_the_client_says_that_it_came",
+        what="a message counts as a whole for each request in it",
+        function=ClientSession._hold,
+        old="num_bytes // len(own)",
+        new="num_bytes",
+        noticed_by="test_no_more_than_the_window_is_on_its_way",
+    ),
+    Fault(
+        what="more than the window may be on its way",
+        function=ClientSession._may_send,
+        old="on_their_way < self._limits.window_bytes",
+        new="True",
+        noticed_by="test_no_more_than_the_window_is_on_its_way",
+    ),
+    Fault(
+        what="a stream does not go on when its client has read",
+        function=ClientSession.renew,
+        old="self._wake_up.set()",
+        new="pass",
+        noticed_by="test_no_more_than_the_window_is_on_its_way",
+    ),
+    Fault(
+        what="what has gone counts as waiting",
+        function=ClientSession._take_batch,
+        old="self._held_bytes.clear()",
+        new="pass",
+        noticed_by="test_no_more_than_the_window_is_on_its_way",
+    ),
+    Fault(
+        what="a client that reads nothing is kept for ever",
+        function=ClientSession._check_lease,
+        old="self._on_lost(SLOW)",
+        new="pass",
+        noticed_by="test_a_client_that_reads_nothing_for_long_is_given_up",
     ),
     Fault(
         what="bytes that an earlier stream has sent still count",
@@ -147,20 +174,6 @@ MAILBOX_FAULTS = [
 ]
 
 OTHER_REPLICA_FAULTS = [
-    Fault(
-        what="one request more than allowed may wait",
-        function=Admission.check,
-        old="if num_waiting >= limit:",
-        new="if num_waiting > limit:",
-        noticed_by="test_a_full_queue_names_the_time_until_it_has_room",
-    ),
-    Fault(
-        what="the time of a retry is too short by one request",
-        function=Admission.check,
-        old="num_waiting - limit + 1",
-        new="num_waiting - limit",
-        noticed_by="test_a_full_queue_names_the_time_until_it_has_room",
-    ),
     Fault(
         what="a request stays open after its last choice",
         function=OpenChoices.close,

@@ -51,7 +51,7 @@ SUPERVISOR_FAULTS = [
         function=Supervisor.num_waiting,
         old="self.num_open - self._stats.num_running",
         new="self.num_open",
-        noticed_by="test_a_full_queue_is_refused_with_the_time_that_recent_requests_took",
+        noticed_by="test_a_full_queue_is_refused_with_the_time_until_what_waits_has_begun",
     ),
     Fault(
         what="the last rows of a request are given to no client",

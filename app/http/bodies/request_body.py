@@ -1,5 +1,6 @@
 """Reads and checks the JSON body of a request, and stops as soon as it is larger than the limit."""
 
+import asyncio
 from functools import partial
 
 from starlette.datastructures import Headers
@@ -34,11 +35,17 @@ class BodyReader:
             See `parse_request`.
 
         Raises:
-            HttpError: see `read_json_body` and `HeldBytes.take`.
+            HttpError: 408 if the body takes too long to come; see `read_json_body` and
+                `HeldBytes.take`, too.
             InvalidRequest: naming the first field at fault.
             ClientDisconnected: if the client goes away first.
         """
-        body = await read_json_body(scope, receive, self._settings.max_body_bytes, account)
+        upload_s = self._settings.deadlines.upload_s
+        try:
+            async with asyncio.timeout(upload_s):
+                body = await read_json_body(scope, receive, self._settings.max_body_bytes, account)
+        except TimeoutError:
+            raise _too_slow(upload_s) from None
         work = partial(self._parse, model, body)
         return await self._offload.run(len(body) // _BYTES_PER_SIZE, work)
 
@@ -86,6 +93,15 @@ def _check_media_type(headers: Headers) -> None:
         )
     if headers.get("content-encoding", "identity").lower() != "identity":
         raise HttpError(415, "unsupported_media_type", "the body must not be compressed")
+
+
+def _too_slow(upload_s: float) -> HttpError:
+    return HttpError(
+        408,
+        "upload_timeout",
+        f"the body has not come within {upload_s:g} s",
+        headers={"connection": "close"},
+    )
 
 
 def _too_large(max_bytes: int) -> HttpError:

@@ -150,9 +150,11 @@ class Planner:
             return first
         # as in the paper, no new request enters while others are swapped out, but the gate may
         # allow for some that are small enough
-        if first.status is not Status.SWAPPED or not waiting or not self._gate.may_overtake(first):
+        later = waiting.first
+        if first.status is not Status.SWAPPED or later is None:
             return None
-        return waiting[0] if self._can_enter(waiting[0]) else None
+        may_enter = self._gate.may_overtake(first) and self._can_enter(later)
+        return later if may_enter else None
 
     def _can_enter(self, group: SequenceGroup) -> bool:
         # a preempted group waits until its last plan is complete, so that all its tokens are known
@@ -318,7 +320,7 @@ def _count_tokens(
     planned: PlannedStep, group: SequenceGroup, allocations: list[Allocation]
 ) -> None:
     """Count what a waiting group has to compute: its prompt, or once more all that is known."""
-    if group.has_run or group.request.progress is not None:
+    if group.has_begun:
         planned.count_again(sum(each.sequence.num_known - each.num_cached for each in allocations))
     elif group.request.pin is None:
         planned.count_prompt(len(group.request.prompt), allocations[0].num_cached)

@@ -1,6 +1,6 @@
 """Makes the policies that a configuration names: the systems that the paper compares."""
 
-from engine.config import SchedulerConfig
+from engine.config import QueuePolicy, SchedulerConfig
 from engine.core.memory.block_manager import BlockManager
 from engine.core.memory.headroom import Headroom
 from engine.core.memory.paged_block_manager import PagedBlockManager
@@ -14,6 +14,7 @@ from engine.core.scheduling.preemption import (
     Preemption,
     SharedPreemption,
 )
+from engine.core.scheduling.queue_order import FairOrder, PriorityOrder, QueueOrder
 from engine.integers import div_ceil
 from engine.types import Capacity
 
@@ -57,6 +58,16 @@ def make_preemption(config: SchedulerConfig, capacity: Capacity) -> Preemption:
     if capacity.block_copy_s:
         return CheapestPreemption(block_copy_s=capacity.block_copy_s)
     return SharedPreemption()
+
+
+def make_order(config: SchedulerConfig) -> QueueOrder:
+    """Make the policy for the order in which new requests enter the batch."""
+    orders: dict[QueuePolicy, type[QueueOrder]] = {
+        "fcfs": QueueOrder,
+        "fair": FairOrder,
+        "priority": PriorityOrder,
+    }
+    return orders[config.queue_policy]()
 
 
 def make_gate(config: SchedulerConfig) -> AdmissionGate:

@@ -8,6 +8,7 @@ import asyncio
 import contextvars
 import secrets
 from collections.abc import Coroutine
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -21,8 +22,17 @@ from engine.runtime.client.open_requests import OpenRequests
 from engine.runtime.client.prefix_list import merge_prefixes
 from engine.runtime.client.retries import Retries
 from engine.runtime.client.token_stream import RemoteTokenStream
+from engine.runtime.flow.submission_gate import SubmissionGate
 from engine.runtime.messages import PREFIXES, PrefixInfo
-from engine.types import FinishReason, IntColumn, Pin, Request, SamplingParams
+from engine.types import (
+    ORDINARY_TERMS,
+    FinishReason,
+    IntColumn,
+    Pin,
+    Request,
+    SamplingParams,
+    Terms,
+)
 
 RENEW_PERIOD_S = 1.5
 READY_TIMEOUT_S = 5.0
@@ -58,15 +68,21 @@ class RemoteEngineClient:
         # random, so that neither two ingresses nor two requests share an id
         self._client = secrets.randbits(63)
         self._request_ids = count(secrets.randbits(62))
+        self._gate = SubmissionGate()
         self._requests = OpenRequests(
             handle,
             client=self._client,
             request_ids=self._request_ids,
             spawn=self._spawn,
             on_placed=self._ensure_followed,
+            gate=self._gate,
         )
         self._followed: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
+
+    def check_room(self, account: bytes) -> None:
+        """See `EngineClient.check_room`."""
+        self._gate.check(account)
 
     async def submit(
         self,
@@ -75,20 +91,30 @@ class RemoteEngineClient:
         *,
         salt: bytes = b"",
         session: bytes = b"",
+        terms: Terms = ORDINARY_TERMS,
     ) -> RemoteTokenStream:
         """See `EngineClient.submit`."""
-        request_id, now_s = next(self._request_ids), asyncio.get_running_loop().time()
-        request = Request(
-            request_id=request_id, prompt=prompt, sampling=sampling, salt=salt, session=session
-        )
-        stream = RemoteTokenStream(
-            request_id,
-            sampling.n,
-            self._requests.abort,
-            journal=Journal(request, now_s),
-            retries=Retries(self._resume, request_id, now_s),
-        )
-        await self._requests.place(stream)
+        loop = asyncio.get_running_loop()
+        start_s = loop.time()
+        async with self._gate.passing(terms):
+            request_id, now_s = next(self._request_ids), loop.time()
+            left_s = terms.max_wait_s - (now_s - start_s)
+            request = Request(
+                request_id=request_id,
+                prompt=prompt,
+                sampling=sampling,
+                salt=salt,
+                session=session,
+                terms=replace(terms, max_wait_s=left_s),
+            )
+            stream = RemoteTokenStream(
+                request_id,
+                sampling.n,
+                self._requests.abort,
+                journal=Journal(request, now_s),
+                retries=Retries(self._resume, request_id, now_s),
+            )
+            await self._requests.place(stream)
         return stream
 
     async def pin_prefix(self, prompt: IntColumn, pin: Pin, *, salt: bytes = b"") -> FinishReason:

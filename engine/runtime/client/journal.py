@@ -65,7 +65,7 @@ class Journal:
         self._outputs[choice] = int32()
 
     def new(self, request_id: int) -> Request:
-        """The request as if it came now."""
+        """The request as if it came now: what it has waited for a lost engine does not count."""
         return replace(self._request, request_id=request_id)
 
     def resumed(self, request_id: int, now_s: float, *, solo_tokens: int) -> Request:

@@ -7,7 +7,7 @@ from typing import Any
 
 from engine.errors import EngineError
 
-# bytes after which a report is sent at once; well below `MAX_UNDELIVERED_BYTES`
+# bytes after which a report is sent at once; well below `WINDOW_BYTES`
 ACKNOWLEDGED_BYTES = 1 << 20
 # renewals in a row without an answer that mean that a replica is dead or hangs: about 8 s of them.
 # Not seconds, because after a second that this loop was busy only one renewal has failed

@@ -17,9 +17,10 @@ from contextlib import suppress
 from itertools import chain, count
 from typing import Any
 
-from engine.errors import EngineError, ServeError
+from engine.errors import EngineError, ReaderTooSlow, ServeError
 from engine.runtime.client.engine_handle import EngineHandle
 from engine.runtime.client.token_stream import RemoteTokenStream
+from engine.runtime.flow.submission_gate import SubmissionGate
 from engine.runtime.messages import REQUESTS, VERDICTS, Verdict, decode_batch, error_of
 from engine.runtime.outputs import deltas, events_of
 from engine.types import ALL_CHOICES, LOST_REASONS, FinishReason, Request, StepOutput
@@ -38,6 +39,7 @@ class OpenRequests:
         request_ids: "count[int]",
         spawn: Callable[[Coroutine[Any, Any, Any]], "asyncio.Task[Any]"],
         on_placed: Callable[[str], None],
+        gate: SubmissionGate,
     ) -> None:
         """Start without any.
 
@@ -46,12 +48,14 @@ class OpenRequests:
             request_ids: ids that no other request has.
             spawn: runs a task that no request owns.
             on_placed: called with the replica that has accepted a request.
+            gate: hears every verdict.
         """
         self._handle = handle
         self._client = client
         self._request_ids = request_ids
         self._spawn = spawn
         self._on_placed = on_placed
+        self._gate = gate
         # by the id of the latest submission, until the replica has reported the end, also of those
         # that were aborted
         self._streams: dict[int, RemoteTokenStream] = {}
@@ -133,6 +137,7 @@ class OpenRequests:
             # (`deliver`), or at the end of the lease if this client has no stream there
             self._streams.pop(request_id, None)
             raise
+        self._gate.hear(request.terms, verdict)
         stream.replica = verdict.replica
         if verdict.refusal is not None:
             self._streams.pop(request_id, None)
@@ -168,10 +173,18 @@ class OpenRequests:
                 found.put_lost(delta)
             else:
                 found.put(delta)
+                if found.is_unread and not found.has_ended:
+                    self._end_unread(found)
                 if found.has_ended and delta.finish_reason is not FinishReason.NONE:
                     del self._streams[request_id]
         for stream, reason in lost.items():
             self._lose(stream, EngineError("the engine's processes have died"), reason)
+
+    def _end_unread(self, stream: RemoteTokenStream) -> None:
+        """End a request whose reader is too slow; only it is lost."""
+        logger.warning("request_unread request_id=%d", stream.request_id)
+        stream.fail(ReaderTooSlow("the answer is read too slowly; too much of it waited"))
+        self._spawn(self._send_abort(stream))
 
     def lose_all(self, replica: str, streams: list[RemoteTokenStream], cause: EngineError) -> None:
         """Go on elsewhere with those of some streams that a replica was to have and has not ended.

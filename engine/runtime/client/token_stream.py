@@ -12,10 +12,17 @@ from engine.types import (
     ALL_CHOICES,
     EventKind,
     FinishReason,
+    FloatColumn,
+    IntColumn,
     Request,
     float32,
     int32,
 )
+
+# output of one request that may wait for its reader; more is borne for a moment, since that of a
+# long prompt comes at once
+MAX_UNREAD_BYTES = 256 << 10
+UNREAD_S = 2.0
 
 
 class RemoteTokenStream:
@@ -57,12 +64,18 @@ class RemoteTokenStream:
         self._send_abort = send_abort
         self._open = set(range(num_choices))
         self._unread: asyncio.Queue[Delta | ServeError] = asyncio.Queue()
+        self._unread_bytes = 0
+        # since when there is too much of it
+        self._full_s: float | None = None
 
     async def __aiter__(self) -> AsyncGenerator[Delta, None]:
         while self._open or not self._unread.empty():
             item = await self._unread.get()
             if isinstance(item, ServeError):
                 raise item
+            self._unread_bytes -= _num_bytes(item)
+            if self._unread_bytes <= MAX_UNREAD_BYTES:
+                self._full_s = None
             yield item
 
     async def abort(self) -> None:
@@ -112,6 +125,9 @@ class RemoteTokenStream:
         if self._journal is not None:
             self._journal.note(delta)
         self._unread.put_nowait(delta)
+        self._unread_bytes += _num_bytes(delta)
+        if self._unread_bytes > MAX_UNREAD_BYTES:
+            self._note_full()
 
     def put_lost(self, delta: Delta) -> None:
         """Queue the tokens of a delta whose end is only that of its engine, if there are any."""
@@ -123,6 +139,15 @@ class RemoteTokenStream:
         if self._open:
             self._open.clear()
             self._unread.put_nowait(error)
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether its reader is too slow to be waited for; it is to be ended."""
+        return self._full_s is not None and _now_s() - self._full_s > UNREAD_S
+
+    def _note_full(self) -> None:
+        if self._full_s is None:
+            self._full_s = _now_s()
 
     def request_now(self, now_s: float) -> Request:
         """What an engine needs to go on with it, with `submission_id`; only with a journal.
@@ -138,3 +163,15 @@ class RemoteTokenStream:
         return self._journal.resumed(
             self.submission_id, now_s, solo_tokens=self.retries.solo_tokens
         )
+
+
+def _num_bytes(delta: Delta) -> int:
+    """About what the columns of a delta take."""
+    columns: list[IntColumn | FloatColumn] = [delta.tokens, delta.logprobs]
+    columns += delta.top_tokens
+    columns += delta.top_logprobs
+    return sum(len(column) * column.itemsize for column in columns)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,34 +1,32 @@
 """Decides whether a replica accepts a request, at once and without asking the scheduler."""
 
-from collections import deque
+import math
 
 from engine.config import EngineConfig
 from engine.core.scheduling.limits import clip_max_tokens
 from engine.errors import InvalidRequest, Overloaded
-from engine.types import Capacity, Progress, Request
-
-MIN_RETRY_S = 1.0
-MAX_RETRY_S = 60.0
-# finishes that the throughput is taken from
-WINDOW = 64
+from engine.runtime.flow.waiting_line import WaitingLine
+from engine.types import Capacity, Progress, Request, Terms
 
 
 class Admission:
-    """Limits of one engine replica, and the rate at which its requests have ended lately."""
+    """Limits of one engine replica: of its queue, and of the time that a request would wait."""
 
-    def __init__(self, config: EngineConfig, capacity: Capacity) -> None:
+    def __init__(self, config: EngineConfig, capacity: Capacity, line: WaitingLine) -> None:
+        """Args: line: what waits at the replica."""
         self._max_num_waiting = config.max_num_waiting
+        self._max_waiting_tokens = config.max_waiting_tokens or 2 * capacity.num_slots
         self._vocab_size = config.model.num_choices
         self._scheduler = config.scheduler.fitted(capacity.num_blocks, capacity.block_size)
         self._capacity = capacity
-        self._finished_s: deque[float] = deque(maxlen=WINDOW)
+        self._line = line
 
     @property
     def max_model_len(self) -> int:
         """Longest prompt plus output in tokens."""
         return self._scheduler.max_model_len
 
-    def check(self, request: Request, *, num_waiting: int, now_s: float) -> None:
+    def check(self, request: Request, *, num_waiting: int) -> None:
         """Return if the request is accepted.
 
         One with progress was accepted before, by an engine that is lost: the queue is never too
@@ -36,26 +34,76 @@ class Admission:
 
         Args:
             num_waiting: requests that are accepted but not in the batch.
-            now_s: seconds on the clock of `finished`.
 
         Raises:
             InvalidRequest, PromptTooLong: if it can never be served.
-            Overloaded: if the queue is full.
+            Overloaded: if the queue is full, or if the request would probably wait for longer than
+                its terms allow.
         """
         clip_max_tokens(len(request.prompt), request.sampling, self._scheduler, self._capacity)
         if request.progress is not None:
             self._check_ids(request.progress)
             return
-        limit = self._max_num_waiting
-        if num_waiting >= limit:
-            raise Overloaded(
-                f"{num_waiting} requests are waiting and at most {limit} may; retry later",
-                retry_after_s=self._retry_after_s(num_waiting - limit + 1, now_s),
+        terms = request.terms
+        self._check_length(request, num_waiting)
+        wait_s = self._line.wait_s(terms)
+        if wait_s > terms.max_wait_s:
+            raise self._overloaded(
+                f"the request would wait for about {wait_s:.0f} s and may for "
+                f"{terms.max_wait_s:g}; retry later",
+                terms,
             )
 
-    def finished(self, count: int, now_s: float) -> None:
-        """Note that requests have ended."""
-        self._finished_s.extend([now_s] * count)
+    def room(self, request: Request, *, num_waiting: int) -> int:
+        """Requests that would be accepted beside this one, at least; -1 if that is not known.
+
+        Args:
+            num_waiting: see `check`, without this request.
+        """
+        if self._scheduler.queue_policy == "priority":
+            # others may be more important
+            return -1
+        terms = request.terms
+        prompt_len = min(len(request.prompt), self._line.mean_prompt_len or math.inf)
+        room = min(
+            self._max_num_waiting - num_waiting,
+            self._room_of_account(terms),
+            (self._max_waiting_tokens - self._line.prompt_tokens) // prompt_len,
+            self._line.room(request, terms.max_wait_s),
+        )
+        return max(0, math.floor(room) - 1)
+
+    def _check_length(self, request: Request, num_waiting: int) -> None:
+        """Refuse what makes the queue too long, in requests or in tokens."""
+        terms, limit = request.terms, self._max_num_waiting
+        if num_waiting >= limit:
+            raise self._overloaded(
+                f"{num_waiting} requests are waiting and at most {limit} may; retry later", terms
+            )
+        if self._room_of_account(terms) <= 0:
+            raise self._overloaded(
+                f"{self._line.num_of(terms.account)} requests of this API key are waiting, which "
+                "is its share of the queue; retry later",
+                terms,
+            )
+        num_tokens = self._line.prompt_tokens
+        # the longest prompt may wait, too, if nothing else does
+        if num_tokens and num_tokens + len(request.prompt) > self._max_waiting_tokens:
+            raise self._overloaded(
+                f"prompts of {num_tokens} tokens are waiting and at most "
+                f"{self._max_waiting_tokens} may; retry later",
+                terms,
+            )
+
+    def _room_of_account(self, terms: Terms) -> float:
+        """Requests of an account that may wait beside those that do, in its share of the queue."""
+        if terms.queue_share >= 1:
+            return math.inf
+        most = max(1, int(self._max_num_waiting * terms.queue_share))
+        return most - self._line.num_of(terms.account)
+
+    def _overloaded(self, message: str, terms: Terms) -> Overloaded:
+        return Overloaded(message, retry_after_s=self._line.retry_after_s(terms))
 
     def _check_ids(self, progress: Progress) -> None:
         """Refuse ids beyond the vocabulary, which the scheduler does not know."""
@@ -65,10 +113,3 @@ class Admission:
             raise InvalidRequest(
                 f"the request cannot go on: {largest} is no token of the model", param="progress"
             )
-
-    def _retry_after_s(self, excess: int, now_s: float) -> float:
-        """Seconds until `excess` more requests will have ended, at the recent rate."""
-        if not self._finished_s:
-            return MIN_RETRY_S
-        seconds_per_request = (now_s - self._finished_s[0]) / len(self._finished_s)
-        return min(MAX_RETRY_S, max(MIN_RETRY_S, excess * seconds_per_request))

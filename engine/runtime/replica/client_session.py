@@ -8,13 +8,15 @@ that the client attached last.
 - Lease: a client whose process was killed says nothing, and its stream may look attached for ever.
   So the client renews its lease again and again; after `lease_s` without it, the client is lost,
   unless its process still lives: a busy one is forgiven for up to `forgiven_s`.
-- Acknowledgement: that a stream takes messages does not mean that the client reads them, and what
-  lies between is unbounded. So each renewal says how many bytes have arrived; with too many queued
-  or on their way, the client is lost, too.
+- Credit: that a stream takes messages does not mean that the client reads them, and what lies
+  between is unbounded. So each renewal says how many bytes have arrived, and no more than a window
+  of them is on its way. What waits meanwhile counts for each request: one that has too much waiting
+  is ended, and the others go on. Only a client that reads nothing for `forgiven_s` is lost.
 """
 
 import asyncio
 import contextvars
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
@@ -27,7 +29,8 @@ FORGIVEN_S = 30.0
 # between two questions whether a silent client's process lives
 ASK_PERIOD_S = 1.0
 IDLE_S = 3.0
-MAX_UNDELIVERED_BYTES = 8 << 20
+WINDOW_BYTES = 8 << 20
+MAX_REQUEST_BYTES = 256 << 10
 COALESCE_S = 0.02
 SILENT, SLOW = "silent", "slow"
 
@@ -38,16 +41,18 @@ class ClientLimits:
 
     Attributes:
         lease_s: seconds that the client may be silent, whatever its process does.
-        forgiven_s: seconds that it may be silent while its process lives.
+        forgiven_s: seconds that it may be silent while its process lives, or read nothing.
         idle_s: seconds without an open request after which its stream ends itself.
-        max_undelivered_bytes: bytes that may be queued or on their way.
+        window_bytes: bytes that may be on their way before more are sent.
+        max_request_bytes: bytes of one request that may wait until they can be sent.
         coalesce_s: least seconds between two batches without first output of a request.
     """
 
     lease_s: float = LEASE_S
     forgiven_s: float = FORGIVEN_S
     idle_s: float = IDLE_S
-    max_undelivered_bytes: int = MAX_UNDELIVERED_BYTES
+    window_bytes: int = WINDOW_BYTES
+    max_request_bytes: int = MAX_REQUEST_BYTES
     coalesce_s: float = COALESCE_S
 
 
@@ -66,22 +71,26 @@ class ClientSession:
         limits: ClientLimits,
         *,
         on_lost: Callable[[str], None],
+        on_full: Callable[[int], None],
         is_alive: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         """Begin a lease.
 
         Args:
             on_lost: called with SILENT or SLOW.
+            on_full: called with the id of a request that has too much waiting; it is to be ended.
             is_alive: finds out whether the client's process lives; None if nobody knows.
         """
         self.open = OpenChoices()
         self._limits = limits
         self._on_lost = on_lost
+        self._on_full = on_full
         self._is_alive = is_alive
         # requests that have had no output yet
         self._unanswered: set[int] = set()
         self._messages: list[bytes] = []
-        self._queued_bytes = 0
+        # bytes of each request that wait because none may be sent
+        self._held_bytes: Counter[int] = Counter()
         self._sent_bytes = 0
         self._received_bytes = 0
         self._wake_up = asyncio.Event()
@@ -89,7 +98,7 @@ class ClientSession:
         self._is_attached = False
         self._end: EngineError | None = None
         self._loop = asyncio.get_running_loop()
-        self._heard_s = self._loop.time()
+        self._heard_s = self._read_s = self._loop.time()
         self._taken_s = -limits.coalesce_s
         self._timer = self._loop.call_later(limits.lease_s, self._check_lease)
         self._flush: asyncio.TimerHandle | None = None
@@ -102,15 +111,15 @@ class ClientSession:
             request_ids: of the requests in it; those of other clients may be among them.
         """
         self._messages.append(message)
-        self._queued_bytes += len(message)
         self._schedule_batch(self._note_first_output(request_ids))
-        if self.undelivered_bytes > self._limits.max_undelivered_bytes:
-            self._on_lost(SLOW)
+        if not self._may_send:
+            self._hold(len(message), request_ids)
 
     @property
     def undelivered_bytes(self) -> int:
         """Bytes that are queued, or that the client has not said to have read."""
-        return self._queued_bytes + self._sent_bytes - self._received_bytes
+        num_queued = sum(map(len, self._messages))
+        return num_queued + self._sent_bytes - self._received_bytes
 
     def opened(self, request_id: int, num_choices: int) -> None:
         """Note an accepted request; its client has `lease_s` from now to attach."""
@@ -126,8 +135,13 @@ class ClientSession:
         """
         if self._is_attached:
             self._heard_s = self._loop.time()
+            before = self._received_bytes
             # a call that was made for an earlier stream may come late
             self._received_bytes = min(received_bytes, self._sent_bytes)
+            if self._received_bytes > before:
+                self._read_s = self._heard_s
+            if self._messages and self._may_send:
+                self._wake_up.set()
 
     async def stream(self) -> AsyncIterator[bytes]:
         """Yield everything that is queued, one batch at a time, until the client has been idle.
@@ -141,12 +155,12 @@ class ClientSession:
         mine = self._stream
         self._is_attached = True
         self._sent_bytes = self._received_bytes = 0
-        self._heard_s = self._loop.time()
+        self._heard_s = self._read_s = self._loop.time()
         # an earlier stream ends now
         self._wake_up.set()
         try:
             while await self._wait_for_output() and mine == self._stream:
-                if self._messages:
+                if self._messages and self._may_send:
                     yield self._take_batch()
         finally:
             if mine == self._stream:
@@ -165,12 +179,31 @@ class ClientSession:
     def _take_batch(self) -> bytes:
         batch = encode_batch(self._messages)
         self._messages.clear()
-        self._queued_bytes = 0
+        self._held_bytes.clear()
+        if self._sent_bytes == self._received_bytes:
+            # until now there was nothing to read
+            self._read_s = self._loop.time()
         self._sent_bytes += len(batch)
         self._taken_s = self._loop.time()
         self._stop_gathering()
         self._wake_up.clear()
         return batch
+
+    @property
+    def _may_send(self) -> bool:
+        """Whether a stream is there, and less than the window is on its way."""
+        on_their_way = self._sent_bytes - self._received_bytes
+        return self._is_attached and on_their_way < self._limits.window_bytes
+
+    def _hold(self, num_bytes: int, request_ids: Iterable[int]) -> None:
+        """Count a message that has to wait, in equal parts, for the requests in it."""
+        own = [request_id for request_id in request_ids if request_id in self.open]
+        for request_id in own:
+            self._held_bytes[request_id] += num_bytes // len(own)
+        limit = self._limits.max_request_bytes
+        for request_id in [each for each in own if self._held_bytes[each] > limit]:
+            del self._held_bytes[request_id]
+            self._on_full(request_id)
 
     def _note_first_output(self, request_ids: Iterable[int]) -> bool:
         """Whether one of this client's requests has its first output now."""
@@ -194,7 +227,7 @@ class ClientSession:
     async def _wait_for_output(self) -> bool:
         """Wait until there may be a message; False when the client has been idle for `idle_s`."""
         self._check_open()
-        if not self._messages:
+        if not self._messages or not self._may_send:
             self._wake_up.clear()
         try:
             async with asyncio.timeout(None if self.open else self._limits.idle_s):
@@ -209,7 +242,11 @@ class ClientSession:
             raise self._end
 
     def _check_lease(self) -> None:
-        silent_s = self._loop.time() - self._heard_s
+        silent_s, unread_s = (self._loop.time() - at for at in (self._heard_s, self._read_s))
+        is_full = self._is_attached and not self._may_send
+        if is_full and unread_s >= self._limits.forgiven_s:
+            self._on_lost(SLOW)
+            return
         left_s = self._limits.lease_s - silent_s
         if left_s > 0:
             self._timer = self._loop.call_later(left_s, self._check_lease)

@@ -19,6 +19,14 @@ class OpenChoices:
             for choice in sorted(choices):
                 yield request_id, choice
 
+    def __contains__(self, request_id: object) -> bool:
+        """Whether a request is open."""
+        return request_id in self._choices
+
+    def of(self, request_id: int) -> list[int]:
+        """The open choices of a request, in order."""
+        return sorted(self._choices.get(request_id, ()))
+
     @property
     def request_ids(self) -> list[int]:
         """Ids of the open requests, in order."""

@@ -17,8 +17,15 @@ from functools import partial
 from ray.exceptions import RayActorError
 
 from engine.config import EngineConfig, PrefixConfig
-from engine.errors import EngineError, EngineUnavailable, InvalidRequest, RequestError
+from engine.errors import (
+    EngineError,
+    EngineUnavailable,
+    InvalidRequest,
+    Overloaded,
+    RequestError,
+)
 from engine.runtime.client.prefix_list import list_pins, list_prefixes
+from engine.runtime.flow.waiting_line import WaitingLine
 from engine.runtime.messages import (
     COMMANDS,
     OUTPUTS,
@@ -41,7 +48,15 @@ from engine.runtime.replica.held_pins import HeldPins
 from engine.runtime.replica.preemption_log import PreemptionLog
 from engine.runtime.replica.watch.gang_keeper import GangKeeper, State
 from engine.runtime.routing.load_meter import LoadMeter
-from engine.types import ALL_CHOICES, Capacity, FinishReason, Request, StepStats, int32, int64
+from engine.types import (
+    ALL_CHOICES,
+    Capacity,
+    FinishReason,
+    Request,
+    StepStats,
+    int32,
+    int64,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +105,8 @@ class Supervisor:
         self._is_first_gang = True
         self._loop = asyncio.get_running_loop()
         self._meter = LoadMeter(self._stats, self._capacity.block_size, self._loop.time)
+        policy = config.scheduler.queue_policy
+        self._line = WaitingLine(policy, config.max_num_seqs, self._loop.time)
         self._keeper = GangKeeper(start, config, self, replica=replica)
 
     async def start(self) -> None:
@@ -171,12 +188,13 @@ class Supervisor:
             self._check_serving(is_own)
             self._check(request)
         except (RequestError, EngineUnavailable) as error:
-            verdict = Verdict(replica=self._replica, refusal=refusal_of(error))
+            room = self._room(request) if isinstance(error, Overloaded) else -1
+            verdict = Verdict(replica=self._replica, refusal=refusal_of(error), room=room)
         else:
+            verdict = Verdict(replica=self._replica, room=self._room(request))
             if is_own or request.pin is not None:
                 self._metrics.own_request(request)
             self._accept(client, request, data)
-            verdict = Verdict(replica=self._replica)
         return VERDICTS.encode(verdict)
 
     def abort(self, request_ids: Iterable[int], choice: int = ALL_CHOICES) -> None:
@@ -237,7 +255,7 @@ class Supervisor:
 
     def take_over(self, capacity: Capacity) -> None:
         """See `GangOwner.take_over`."""
-        self._admission = Admission(self._config, capacity)
+        self._admission = Admission(self._config, capacity, self._line)
         self._preemption_log = PreemptionLog()
         self._capacity = capacity
         self._stats = idle_stats(capacity)
@@ -260,10 +278,12 @@ class Supervisor:
         self._preemption_log.note(output.stats, now_s)
         self._meter.observe(output)
         self._metrics.observe(output, now_s)
+        if FinishReason.EXPIRED in output.finish_reasons:
+            output = self._line.explain_expired(output)
+            message = OUTPUTS.encode(output)
         parts = split_by_client(output, message, self._session_of)
         num_ended = sum(self._close(*choice) for choice in ended_choices(output))
-        if self._admission is not None:
-            self._admission.finished(num_ended, now_s)
+        self._line.observe(output, num_ended)
         for session, part in parts.items():
             session.put(part, output.request_ids)
         if output.failure and self._keeper.gang is not None:
@@ -274,6 +294,7 @@ class Supervisor:
         self._stats = idle_stats(self._capacity)
         self._meter.restart(self._stats, self._capacity.block_size)
         self._metrics.lost_gang(self._stats)
+        self._line.restart()
         self._pins.lose()
         self._session_of.clear()
         for session in list(self._sessions.values()):
@@ -298,7 +319,11 @@ class Supervisor:
         if request.request_id in self._session_of:
             raise InvalidRequest(f"request {request.request_id} is open already")
         assert self._admission is not None, "a gang is there"
-        self._admission.check(request, num_waiting=self.num_waiting, now_s=self._loop.time())
+        self._admission.check(request, num_waiting=self.num_waiting)
+
+    def _room(self, request: Request) -> int:
+        assert self._admission is not None, "a gang is there"
+        return self._admission.room(request, num_waiting=self.num_waiting)
 
     def _accept(self, client: int, request: Request, encoded: bytes) -> None:
         if not self._session_of and self._keeper.gang is not None:
@@ -307,6 +332,7 @@ class Supervisor:
         session = self._session_of[request.request_id] = self._session(client)
         session.opened(request.request_id, request.sampling.n)
         self._meter.accepted(request)
+        self._line.joined(request)
         self._send(encoded)
 
     def _send(self, message: bytes) -> None:
@@ -323,6 +349,7 @@ class Supervisor:
             self._sessions[client] = ClientSession(
                 self._limits,
                 on_lost=partial(self._drop, client),
+                on_full=partial(self._end_unread, client),
                 is_alive=self._is_alive and partial(self._is_alive, client),
             )
         return self._sessions[client]
@@ -340,8 +367,22 @@ class Supervisor:
         for request_id in request_ids:
             del self._session_of[request_id]
             self._meter.forget(request_id)
+            self._line.left(request_id)
         if request_ids:
             self.abort(request_ids)
+
+    def _end_unread(self, client: int, request_id: int) -> None:
+        """End a request whose client takes nothing; it goes on with it when it reads that."""
+        session = self._sessions[client]
+        logger.warning("request_unread client=%x request_id=%d", client, request_id)
+        choices = [(request_id, choice) for choice in session.open.of(request_id)]
+        for choice in choices:
+            self._close(*choice)
+        self._meter.forget(request_id)
+        self._line.left(request_id)
+        self.abort((request_id,))
+        ended = failure(choices, self._stats, reason=FinishReason.LOST)
+        session.put(OUTPUTS.encode(ended), (request_id,))
 
     def _close(self, request_id: int, choice: int) -> bool:
         """Note that a choice has ended; True if its request has ended with it."""

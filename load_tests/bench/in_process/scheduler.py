@@ -7,7 +7,13 @@ from statistics import median, quantiles
 
 from engine.config import SchedulerConfig
 from engine.core.scheduler import Scheduler
-from engine.core.scheduling.policies import make_block_manager, make_gate, make_preemption
+from engine.core.scheduling.policies import (
+    make_block_manager,
+    make_gate,
+    make_order,
+    make_preemption,
+)
+from engine.core.scheduling.queues import Queues
 from engine.integers import div_ceil
 from engine.types import Capacity, Request, SamplingParams, int32
 from load_tests import report
@@ -90,6 +96,7 @@ def _full_batch(num_sequences: int, output_len: int) -> tuple[Scheduler, Simulat
         make_block_manager(config, capacity),
         make_preemption(config, capacity),
         make_gate(config),
+        Queues(make_order(config)),
     )
     for index in range(num_sequences):
         # lengths that differ, so that blocks fill up at different steps

@@ -1,5 +1,6 @@
 """Paths, methods, headers, keys and bodies, before a body has a meaning."""
 
+import asyncio
 import hashlib
 import logging
 from collections.abc import AsyncIterator
@@ -9,7 +10,9 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
+from starlette.types import Scope
 
+from app.http.middleware import RequestMiddleware
 from tests.app.api.server import (
     COMPLETIONS,
     MODEL,
@@ -263,3 +266,30 @@ async def test_our_own_mistakes_are_logged_and_not_shown(
     assert "inner words" not in response.text
     assert "inner words" in caplog.text
     assert "my secret" not in caplog.text
+
+
+async def endless(scope: Scope, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    try:
+        while True:
+            await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
+    finally:
+        scope["state"]["has_ended"].set()
+
+
+async def test_a_client_that_reads_nothing_is_cut_off() -> None:
+    has_ended = asyncio.Event()
+
+    async def noted(scope: Scope, receive: Any, send: Any) -> None:
+        scope["state"] = {"has_ended": has_ended}
+        await RequestMiddleware(endless, write_s=0.2)(scope, receive, send)
+
+    async with serving(noted) as http:  # type: ignore[arg-type]
+        host, port = str(http.base_url.host), http.base_url.port
+        reader, writer = await asyncio.open_connection(host, port, limit=1024)
+        writer.write(b"GET / HTTP/1.1\r\nhost: test\r\n\r\n")
+        await has_ended.wait()
+        # what was on its way comes, and then the end
+        while await reader.read(1 << 20):
+            pass
+        writer.close()

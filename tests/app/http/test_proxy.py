@@ -1,3 +1,4 @@
+import asyncio
 import re
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.http.proxy import ID_HEADER, ProxyMiddleware, identify, middlewares
+from app.limits import WRITE_S
 from tests.app.api.server import COMPLETIONS, completion_body, in_process, make_app
+from tests.app.http.test_middleware import endless
+from tests.fakes.loop_clock import LoopClock
 from tests.fakes.scripted_engine import FakeEngineClient, Script
 
 RANDOM = re.compile("[0-9a-f]{24}")
@@ -157,3 +161,29 @@ async def test_other_scopes_pass_through() -> None:
     scope = {"type": "lifespan"}
     await ProxyMiddleware(app)(scope, None, None)  # type: ignore[arg-type]
     assert seen == [scope]
+
+
+async def never() -> Message:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def test_the_proxy_cuts_off_who_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = LoopClock(monkeypatch)
+    num_sent = 0
+
+    async def send(message: Message) -> None:
+        nonlocal num_sent
+        num_sent += 1
+        if num_sent == 3:
+            await asyncio.Event().wait()
+
+    has_ended = asyncio.Event()
+    scope = {"type": "http", "headers": [], "state": {"has_ended": has_ended}}
+    answering = asyncio.ensure_future(ProxyMiddleware(endless)(scope, never, send))
+    await clock.advance(WRITE_S - 0.1)
+    assert not has_ended.is_set()
+    await clock.advance(0.2)
+    await answering
+    assert has_ended.is_set()
+    assert num_sent == 3

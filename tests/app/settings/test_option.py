@@ -26,13 +26,14 @@ CONVERTED = {
 # options whose default is computed or that have the value `auto`
 FILLED_IN = {
     "device", "dtype", "num_blocks", "max_num_seqs", "max_num_batched_tokens", "max_model_len",
+    "max_waiting_tokens",
 }  # fmt: skip
 # same name, but the option names a model or holds texts
 OTHER_KIND = {"model", "pinned_prefixes"}
 ONLY_APPLICATION = {
     "revision", "served_model_name", "stream_interval_ms", "cache_folder", "unknown_parameters",
-    "api_keys_file", "cors_origins", "flight_recorder", "limits", "drain_s", "start_wait_s",
-    "generation_config",
+    "api_keys_file", "cors_origins", "flight_recorder", "limits", "deadlines",
+    "drain_s", "start_wait_s", "generation_config",
     "tool_call_format", "reasoning_format",
     "operator_keys_file", "access_log", "metrics", "tracing",
 }  # fmt: skip

@@ -5,7 +5,7 @@ import pytest
 from engine.config import SchedulerConfig
 from engine.core.engine import Engine
 from engine.runtime.routing.scoring import marks_of_prompt
-from engine.types import Capacity, FinishReason, Progress, Request, SamplingParams, int32
+from engine.types import Capacity, FinishReason, Progress, Request, SamplingParams, Terms, int32
 from tests.engine.core.harness.checked_engine import CheckedEngine, count_preemptions
 from tests.engine.core.harness.expectations import Setting
 from tests.fakes.symbolic_executor import SymbolicExecutor, SymbolicModel
@@ -51,6 +51,23 @@ def test_what_is_cached_is_reported_before_the_engine_idles() -> None:
             reports.append(output.prefix_marks)
     [marks] = [report for report in reports if report is not None]
     assert [marks] == list(marks_of_prompt(prompt, b"", 128))
+
+
+def test_what_has_waited_too_long_is_not_planned() -> None:
+    executor = SymbolicExecutor(Capacity(num_blocks=4, block_size=4, num_rows=4), SymbolicModel(50))
+    engine = Engine(SchedulerConfig(max_num_batched_tokens=16, max_model_len=16), executor)
+    request = Request(
+        request_id=0,
+        prompt=int32([1]),
+        sampling=SamplingParams(max_tokens=1),
+        arrival_s=5.0,
+        terms=Terms(max_wait_s=2.0),
+    )
+    engine.scheduler.add(request)
+    output = engine.step(7.1)
+    assert output is not None
+    assert (list(output.finish_reasons), output.step) == ([FinishReason.EXPIRED], -1)
+    assert not engine.has_work
 
 
 def test_an_abort_outside_of_a_step_is_reported_by_the_next() -> None:

@@ -1,11 +1,49 @@
 """Faults of what HTTP requests pass first: request ids, client headers, keys."""
 
+from app.generation.allowance import AnswerClock, allowance_of
+from app.generation.watchdog import Watchdog
+from app.http.bodies.request_body import BodyReader
 from app.http.middleware import RequestMiddleware
 from app.http.operator.access import OperatorAccess, _is_local
 from app.http.proxy import ProxyMiddleware, _harmless, _is_taken, identify
 from tests.mutation.mutant import Fault
 
 HTTP_FAULTS = [
+    Fault(
+        what="a body may take for ever to come",
+        function=BodyReader.read,
+        old="asyncio.timeout(upload_s)",
+        new="asyncio.timeout(None)",
+        noticed_by="test_a_body_that_does_not_come_is_408",
+    ),
+    Fault(
+        what="a client that reads nothing is waited for",
+        function=RequestMiddleware.__call__,
+        old="loop.time() + self._write_s",
+        new="loop.time() + 3600",
+        noticed_by="test_a_client_that_reads_nothing_is_cut_off",
+    ),
+    Fault(
+        what="a client may ask for more time than the server allows",
+        function=allowance_of,
+        old="min(deadlines.whole_s, request.timeout_s or math.inf)",
+        new="request.timeout_s or deadlines.whole_s",
+        noticed_by="test_a_request_may_only_ask_for_less",
+    ),
+    Fault(
+        what="a slow reader is taken for a slow engine",
+        function=AnswerClock.limited,
+        old="next_s = self._loop.time() + gap_s",
+        new="next_s += gap_s",
+        noticed_by="test_what_the_reader_takes_is_not_the_time_of_the_engine",
+    ),
+    Fault(
+        what="what somebody else has cancelled is a timeout",
+        function=Watchdog.wait,
+        old="if task.uncancel() > num_cancelled:",
+        new="if False:",
+        noticed_by="test_what_somebody_else_cancels_is_cancelled",
+    ),
     # proxy
     Fault(
         what="a client's header reaches Serve",

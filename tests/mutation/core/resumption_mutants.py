@@ -78,7 +78,7 @@ RESUMPTION_MUTANTS = [
     mutant(
         "who is on probation waits for its turn",
         queues,
-        queues._arrival,
+        queues._place,
         "not group.is_on_probation",
         "True",
     ),

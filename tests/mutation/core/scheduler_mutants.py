@@ -7,6 +7,7 @@ from engine.core.scheduler import Scheduler
 from engine.core.scheduling import grouping
 from engine.core.scheduling.deferred_release import DeferredRelease
 from engine.core.scheduling.plan import PlannedStep
+from engine.core.scheduling.queue_order import FairOrder
 from engine.core.scheduling.queues import Queues
 from engine.core.sequence import Sequence
 from engine.core.sequence_group import SequenceGroup
@@ -55,22 +56,60 @@ QUEUE_MUTANTS = [
         "a preempted group goes to the end of the queue",
         Queues,
         Queues.preempt,
-        "insort(self.swapped if swap else self.waiting, group, key=_arrival)",
-        "(self.swapped if swap else self.waiting).append(group)",
+        "insort(self.swapped, group, key=_place)",
+        "self.swapped.append(group)",
     ),
     mutant(
         "swapped groups come back before earlier ones that were recomputed",
         Queues,
         Queues.next_in_line,
-        "return min(heads, key=_arrival, default=None)",
-        "return heads[0] if heads else None",
+        "min(self.swapped[0], waiting, key=_place) if waiting.has_begun else self.swapped[0]",
+        "self.swapped[0]",
     ),
     mutant(
         "an overtaken group that runs again is preempted before those that overtook it",
         Queues,
         Queues.enter,
-        "insort(self.running, group, key=_arrival)",
+        "insort(self.running, group, key=_place)",
         "self.running.append(group)",
+    ),
+]
+
+ORDER_MUTANTS = [
+    mutant(
+        "an account saves up while nothing of it is queued",
+        FairOrder,
+        FairOrder.entered,
+        "self._last_served = max(self._last_served, self._served[terms.account])",
+        "pass",
+    ),
+    mutant(
+        "weights of accounts are ignored",
+        FairOrder,
+        FairOrder.entered,
+        "len(group.request.prompt) / terms.weight",
+        "len(group.request.prompt)",
+    ),
+    mutant(
+        "a preempted group waits among new ones",
+        SequenceGroup,
+        SequenceGroup.has_begun,
+        "self.place >= 0 or self.request.progress is not None",
+        "self.request.progress is not None",
+    ),
+    mutant(
+        "a preempted group expires",
+        Queues,
+        Queues.expired,
+        "and not group.has_begun",
+        "",
+    ),
+    mutant(
+        "nothing expires",
+        Scheduler,
+        Scheduler.expire,
+        "self._queues.expired(now_s)",
+        "()",
     ),
 ]
 

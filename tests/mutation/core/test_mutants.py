@@ -22,6 +22,7 @@ from tests.engine.core.memory import test_paged_block_manager as paged_memory
 from tests.engine.core.memory import test_pinned_prefixes as pinned_prefixes
 from tests.engine.core.memory import test_swap_space as swap_space
 from tests.engine.core.scheduling import test_limits as limits
+from tests.engine.core.scheduling import test_queue_order as queue_order
 from tests.engine.core.scheduling import test_queues as queues
 from tests.engine.core.scheduling import test_resumption as resumption
 from tests.mutation.core import (
@@ -48,6 +49,7 @@ CORE_MUTANTS: list[Mutant] = [
     *planner_mutants.PLANNER_MUTANTS,
     *sequence_mutants.SEQUENCE_MUTANTS,
     *scheduler_mutants.QUEUE_MUTANTS,
+    *scheduler_mutants.ORDER_MUTANTS,
     *scheduler_mutants.RELEASE_MUTANTS,
     *scheduler_mutants.SCHEDULER_MUTANTS,
     *scheduler_mutants.DECODING_MUTANTS,
@@ -78,6 +80,11 @@ RULES: list[Callable[[], None]] = [
     preempted_groups.test_a_choice_aborted_while_it_is_recomputed_ends_once_its_sibling_can_do_without,
     preempted_groups.test_as_many_as_configured_overtake_a_swapped_group,
     queues.test_an_overtaken_group_is_preempted_after_those_that_overtook_it,
+    queue_order.test_who_has_had_least_for_its_weight_goes_next,
+    queue_order.test_nobody_saves_up_while_nothing_of_it_is_queued,
+    queue_order.test_a_request_that_has_begun_keeps_its_place_before_all_new_ones,
+    queue_order.test_what_has_waited_too_long_ends_without_being_computed,
+    queue_order.test_what_has_begun_does_not_expire,
     limits.test_a_group_with_more_sequences_than_rows_is_refused,
     limits.test_a_prompt_as_long_as_the_context_is_refused,
 ]

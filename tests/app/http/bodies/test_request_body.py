@@ -1,15 +1,17 @@
 """A body is read up to its limit, and only if it says that it is JSON."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from app.http.bodies.request_body import BodyReader, read_json_body
 from app.http.errors import ClientDisconnected, HttpError
-from app.protocol.api_settings import ApiSettings
+from app.protocol.api_settings import ApiSettings, Deadlines
 from app.protocol.tokenize_request import TokenizeRequest
 from app.text.offload import Offload
 from tests.app.http.account import account
+from tests.fakes.loop_clock import LoopClock
 
 JSON = "application/json"
 
@@ -103,3 +105,31 @@ async def test_the_bytes_of_a_body_are_let_go_of_once_they_are_parsed() -> None:
     request, _ = reader._parse(TokenizeRequest, body)
     assert request.prompt == "a" * 100
     assert not body
+
+
+async def test_a_body_that_does_not_come_is_408(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = LoopClock(monkeypatch)
+    settings = ApiSettings(
+        model_id="m",
+        created_s=0,
+        max_model_len=8,
+        vocab_size=8,
+        deadlines=Deadlines(upload_s=3.0),
+    )
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(2.0)
+        return {"type": "http.request", "body": b"{", "more_body": True}
+
+    scope = {"type": "http", "headers": [(b"content-type", JSON.encode())]}
+    reader = BodyReader(settings, Offload())
+    reading = asyncio.ensure_future(reader.read(TokenizeRequest, scope, receive, account()))
+    # a part that comes makes no difference
+    await clock.advance(2.0)
+    await clock.advance(0.9)
+    assert not reading.done()
+    await clock.advance(0.2)
+    with pytest.raises(HttpError) as late:
+        await reading
+    assert (late.value.status, late.value.code) == (408, "upload_timeout")
+    assert late.value.headers == {"connection": "close"}

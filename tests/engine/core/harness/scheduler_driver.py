@@ -6,9 +6,11 @@ from typing import Any
 from engine.config import SchedulerConfig
 from engine.core.memory.paged_block_manager import PagedBlockManager
 from engine.core.scheduler import Scheduler
-from engine.core.scheduling.policies import make_gate
+from engine.core.scheduling.policies import make_gate, make_order
 from engine.core.scheduling.preemption import FixedPreemption
+from engine.core.scheduling.queues import Queues
 from engine.types import (
+    ORDINARY_TERMS,
     Capacity,
     FinishReason,
     Request,
@@ -16,6 +18,7 @@ from engine.types import (
     StepOutput,
     StepPlan,
     StepResult,
+    Terms,
     int32,
 )
 
@@ -49,8 +52,8 @@ class SchedulerDriver:
             num_blocks, block_size, num_swap_blocks=num_swap_blocks, prefix_cache=prefix_cache
         )
         preemption = FixedPreemption(swap=num_swap_blocks > 0)
-        gate = make_gate(config)
-        self.scheduler = Scheduler(config, capacity, manager, preemption, gate)
+        gate, queues = make_gate(config), Queues(make_order(config))
+        self.scheduler = Scheduler(config, capacity, manager, preemption, gate, queues)
         self._in_flight: deque[StepPlan] = deque()
 
     def add(
@@ -59,16 +62,15 @@ class SchedulerDriver:
         prompt_len: int,
         max_tokens: int = 10,
         *,
-        stop_token_ids: tuple[int, ...] = (),
-        ignore_eos: bool = False,
-        n: int = 1,
+        terms: Terms = ORDINARY_TERMS,
+        **options: Any,
     ) -> None:
-        """Queue a request whose prompt is 100, 101, ..."""
-        sampling = SamplingParams(
-            max_tokens=max_tokens, stop_token_ids=stop_token_ids, ignore_eos=ignore_eos, n=n
-        )
+        """Queue a request whose prompt is 100, 101, ...; options are those of its sampling."""
+        sampling = SamplingParams(max_tokens=max_tokens, **options)
         prompt = int32(list(range(100, 100 + prompt_len)))
-        self.scheduler.add(Request(request_id=request_id, prompt=prompt, sampling=sampling))
+        self.scheduler.add(
+            Request(request_id=request_id, prompt=prompt, sampling=sampling, terms=terms)
+        )
 
     def schedule(self) -> StepPlan:
         """The next plan, which must exist."""

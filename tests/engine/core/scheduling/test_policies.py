@@ -3,17 +3,23 @@ from typing import get_args
 
 import pytest
 
-from engine.config import MemoryPolicy, PreemptionPolicy, SchedulerConfig
+from engine.config import MemoryPolicy, PreemptionPolicy, QueuePolicy, SchedulerConfig
 from engine.core.memory.paged_block_manager import PagedBlockManager
 from engine.core.memory.reserved_block_manager import ReservedBlockManager
 from engine.core.scheduling.admission_gate import BatchGate, IterationGate
-from engine.core.scheduling.policies import make_block_manager, make_gate, make_preemption
+from engine.core.scheduling.policies import (
+    make_block_manager,
+    make_gate,
+    make_order,
+    make_preemption,
+)
 from engine.core.scheduling.preemption import (
     CheapestPreemption,
     FixedPreemption,
     Preemption,
     SharedPreemption,
 )
+from engine.core.scheduling.queue_order import FairOrder, PriorityOrder, QueueOrder
 from engine.types import Capacity
 
 CAPACITY = Capacity(num_blocks=64, block_size=4, num_rows=4)
@@ -36,6 +42,14 @@ def _config(
 def test_only_paged_memory_is_paged(policy: MemoryPolicy) -> None:
     expected = PagedBlockManager if policy == "paged" else ReservedBlockManager
     assert isinstance(make_block_manager(_config(policy), CAPACITY), expected)
+
+
+def test_each_order_of_the_queue_has_its_policy() -> None:
+    orders: dict[str, type[QueueOrder]] = {
+        policy: type(make_order(replace(_config(), queue_policy=policy)))
+        for policy in get_args(QueuePolicy)
+    }
+    assert orders == {"fcfs": QueueOrder, "fair": FairOrder, "priority": PriorityOrder}
 
 
 @pytest.mark.parametrize("policy", get_args(MemoryPolicy))

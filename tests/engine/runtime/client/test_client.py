@@ -2,7 +2,8 @@ import asyncio
 
 import pytest
 
-from engine.errors import EngineError, InvalidRequest, Overloaded
+from engine.errors import EngineError, InvalidRequest, Overloaded, ReaderTooSlow
+from engine.runtime.client import token_stream
 from engine.runtime.client.client import RENEW_PERIOD_S, RemoteEngineClient
 from engine.runtime.client.lease import MAX_FAILURES
 from engine.runtime.client.token_stream import RemoteTokenStream
@@ -45,6 +46,67 @@ async def test_the_engine_gets_the_tenant(
     await client.submit(int32([1]), SamplingParams(max_tokens=5), salt=b"tenant")
     await submit(client)
     assert [request.salt for request in handle.requests] == [b"tenant", b""]
+
+
+async def test_a_reader_that_is_too_slow_loses_only_its_own_request(
+    client: RemoteEngineClient,
+    handle: FakeEngineHandle,
+    clock: LoopClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # a token and its log-probability take 8 bytes
+    monkeypatch.setattr(token_stream, "MAX_UNREAD_BYTES", 40)
+    slow, good = await submit(client), await submit(client)
+
+    async def read_all() -> list[int]:
+        return [token async for delta in good for token in delta.tokens]
+
+    reading = asyncio.create_task(read_all())
+    for number in range(9):
+        # more than that may wait for a moment
+        handle.send_rows((slow.request_id, number, NONE), (good.request_id, number, NONE))
+        await clock.advance(token_stream.UNREAD_S / 3)
+    handle.send_rows((slow.request_id, 9, NONE), (good.request_id, 9, LENGTH))
+    assert await reading == list(range(10))
+    assert handle.aborted == [("a", slow.request_id)]
+    assert slow.has_ended
+    with pytest.raises(ReaderTooSlow):
+        await read(slow)
+
+
+async def test_a_reader_that_catches_up_keeps_its_request(
+    client: RemoteEngineClient,
+    handle: FakeEngineHandle,
+    clock: LoopClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(token_stream, "MAX_UNREAD_BYTES", 40)
+    stream = await submit(client)
+    items = aiter(stream)
+    for number in range(20):
+        handle.send_rows((stream.request_id, number, NONE))
+        await clock.advance(token_stream.UNREAD_S)
+        if number > 4:
+            await anext(items)
+    assert handle.aborted == []
+    handle.send_rows((stream.request_id, 20, LENGTH))
+    assert [delta.tokens[0] async for delta in items] == [15, 16, 17, 18, 19, 20]
+
+
+async def test_a_full_replica_is_not_asked_by_the_next_request(
+    client: RemoteEngineClient, handle: FakeEngineHandle
+) -> None:
+    handle.refusal = Refusal(code="queue_full", message="full", retry_after_s=3.0)
+    handle.room = 0
+    client.check_room(b"")
+    with pytest.raises(Overloaded):
+        await submit(client)
+    with pytest.raises(Overloaded) as refused:
+        client.check_room(b"")
+    assert refused.value.retry_after_s == 3.0
+    with pytest.raises(Overloaded):
+        await submit(client)
+    assert len(handle.requests) == 1
 
 
 async def test_a_stream_that_has_ended_stays_ended(

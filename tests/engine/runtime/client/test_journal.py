@@ -13,6 +13,7 @@ from engine.types import (
     Request,
     SamplingParams,
     SearchSteps,
+    Terms,
     float32,
     int32,
 )
@@ -22,7 +23,13 @@ NONE, STOP, ABORT = FinishReason.NONE, FinishReason.STOP, FinishReason.ABORT
 
 def journal(**options: object) -> Journal:
     sampling = SamplingParams(max_tokens=9, **options)  # type: ignore[arg-type]
-    request = Request(request_id=1, prompt=int32([4, 5]), sampling=sampling, salt=b"tenant")
+    request = Request(
+        request_id=1,
+        prompt=int32([4, 5]),
+        sampling=sampling,
+        salt=b"tenant",
+        terms=Terms(account=b"key", max_wait_s=10.0),
+    )
     request = replace(request, session=b"talk")
     return Journal(request, now_s=100.0)
 
@@ -50,6 +57,7 @@ def test_a_request_of_which_nothing_has_come_is_as_it_was_but_for_its_id() -> No
     assert (new.request_id, new.prompt, new.salt) == (2, int32([4, 5]), b"tenant")
     assert new.session == b"talk"
     assert new.progress is None
+    assert new.terms == Terms(account=b"key", max_wait_s=10.0)
     resumed = kept.resumed(3, 103.0, solo_tokens=16)
     assert (resumed.request_id, resumed.prompt, resumed.salt) == (3, int32([4, 5]), b"tenant")
     assert resumed.session == b"talk"

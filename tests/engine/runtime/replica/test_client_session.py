@@ -27,7 +27,8 @@ class Watched:
     def __init__(
         self,
         *,
-        max_bytes: int = 1 << 20,
+        window_bytes: int = 1 << 20,
+        max_request_bytes: int = 1 << 20,
         coalesce_s: float = 0.0,
         is_alive: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
@@ -36,13 +37,21 @@ class Watched:
             lease_s=LEASE_S,
             forgiven_s=FORGIVEN_S,
             idle_s=IDLE_S,
-            max_undelivered_bytes=max_bytes,
+            window_bytes=window_bytes,
+            max_request_bytes=max_request_bytes,
             coalesce_s=coalesce_s,
         )
-        self.session = ClientSession(limits, on_lost=self.lost.append, is_alive=is_alive)
+        self.full: list[int] = []
+        self.session = ClientSession(
+            limits, on_lost=self.lost.append, on_full=self._end, is_alive=is_alive
+        )
 
     def read(self) -> StreamReader:
         return StreamReader(self.session.stream())
+
+    def _end(self, request_id: int) -> None:
+        self.full.append(request_id)
+        self.session.open.close(request_id, 0)
 
     async def put(self, *request_ids: int) -> None:
         self.session.put(message(*request_ids), request_ids)
@@ -279,36 +288,98 @@ async def test_a_session_that_is_closed_asks_for_nothing(
     assert (known.lost, process.num_asked) == ([], 1)
 
 
-async def test_a_client_that_never_attaches_is_kept_no_more_than_the_bound() -> None:
-    watched = Watched(max_bytes=3 * len(message(1)))
+ONE, TWO = len(message(1)), len(message(1, 2))
+
+
+async def test_of_a_client_without_a_stream_each_request_is_kept_up_to_its_bound() -> None:
+    watched = Watched(max_request_bytes=3 * ONE)
+    for request_id in (1, 2):
+        watched.session.opened(request_id, 1)
     for _ in range(3):
         await watched.put(1)
-    assert watched.lost == []
+    assert watched.full == []
+    # the rows of another client's request count for nobody here
+    await watched.put(9)
+    await watched.put(2)
+    assert watched.full == []
     await watched.put(1)
-    assert watched.lost == [SLOW]
+    assert (watched.full, watched.lost) == ([1], [])
+    # what had come of it is there, and the other request goes on
+    reader = watched.read()
+    await settle()
+    await watched.put(2)
+    assert reader.batches == [[[1]] * 3 + [[9], [2], [1]], [[2]]]
     watched.session.close("given up")
 
 
-async def test_what_the_stream_took_counts_until_the_client_says_that_it_came() -> None:
-    watched = Watched(max_bytes=4 * len(message(1)))
+async def test_no_more_than_the_window_is_on_its_way() -> None:
+    watched = Watched(window_bytes=2 * ONE, max_request_bytes=4 * TWO)
+    for request_id in (1, 2):
+        watched.session.opened(request_id, 1)
     reader = watched.read()
     await settle()
     for _ in range(20):
         await watched.put(1)
         watched.session.renew(reader.num_bytes)
-    assert watched.lost == []
+    assert len(reader.batches) == 20
     received = reader.num_bytes
+    for _ in range(8):
+        await watched.put(1, 2)
+        watched.session.renew(received)
+    # two messages filled the window
+    assert len(reader.batches) == 22
+    assert (watched.full, watched.lost) == ([], [])
+    watched.session.renew(reader.num_bytes)
+    await settle()
+    assert [len(batch) for batch in reader.batches[22:]] == [6]
+    # and what has gone counts no more
+    for _ in range(3):
+        await watched.put(1, 2)
+    assert watched.full == []
+    watched.session.close("given up")
+
+
+async def test_who_has_too_much_waiting_is_ended_and_no_other() -> None:
+    watched = Watched(window_bytes=1, max_request_bytes=3 * ONE)
+    for request_id in (1, 2):
+        watched.session.opened(request_id, 1)
+    watched.read()
+    await settle()
+    await watched.put(1)
     for _ in range(3):
         await watched.put(1)
-        watched.session.renew(received)
-    assert watched.lost == []
+        await watched.put(2)
+    assert watched.full == []
     await watched.put(1)
+    assert (watched.full, watched.lost) == ([1], [])
+    watched.session.close("given up")
+
+
+async def test_a_client_that_reads_nothing_for_long_is_given_up(clock: LoopClock) -> None:
+    watched = Watched(window_bytes=1)
+    watched.session.opened(1, 1)
+    reader = watched.read()
+    await settle()
+    for _ in range(4):
+        # it renews and reads
+        await watched.put(1)
+        watched.session.renew(reader.num_bytes)
+        await clock.advance(0.9 * LEASE_S)
+    received = reader.num_bytes
+    await watched.put(1)
+    for _ in range(3):
+        watched.session.renew(received)
+        assert watched.lost == []
+        await clock.advance(0.9 * LEASE_S)
+    watched.session.renew(received)
+    await clock.advance(LEASE_S)
     assert watched.lost == [SLOW]
     watched.session.close("given up")
 
 
 async def test_a_new_stream_does_not_answer_for_what_an_earlier_one_lost() -> None:
-    watched = Watched(max_bytes=3 * len(message(1)))
+    watched = Watched(window_bytes=3 * ONE, max_request_bytes=2 * ONE)
+    watched.session.opened(1, 1)
     for late_bytes in (0, 1 << 30):
         for _ in range(10):
             reader = watched.read()
@@ -316,12 +387,13 @@ async def test_a_new_stream_does_not_answer_for_what_an_earlier_one_lost() -> No
             await watched.put(1)
             # a call that was made for the earlier stream, which had more
             watched.session.renew(late_bytes)
-    assert watched.lost == []
+            assert len(reader.batches) == 1
     # nor does it make this one's credit larger
-    for _ in range(3):
+    for _ in range(5):
         await watched.put(1)
-    assert reader.num_bytes > 0
-    assert watched.lost == [SLOW]
+    assert watched.full == []
+    await watched.put(1)
+    assert watched.full == [1]
     watched.session.close("given up")
 
 

@@ -3,11 +3,13 @@ from dataclasses import replace
 import pytest
 
 from engine.runtime.messages import PINS, PREFIXES, Withdrawal
-from engine.types import ALL_CHOICES, FinishReason, PinnedPrefix, Request, int32, int64
+from engine.types import ALL_CHOICES, FinishReason, PinnedPrefix, Request, Terms, int32, int64
 from tests.fakes.engine_handle import STATS
 from tests.fakes.loop_clock import LoopClock
 from tests.fakes.scripted_gang import LIMITS, Replica
+from tests.fakes.scripted_worker import engine_config
 
+MAX_NUM_SEQS = engine_config().max_num_seqs
 NONE, LENGTH, ERROR = FinishReason.NONE, FinishReason.LENGTH, FinishReason.ERROR
 
 
@@ -40,24 +42,63 @@ async def test_an_id_that_is_open_is_refused(replica: Replica) -> None:
     assert replica.submit(2, 7).refusal is None
 
 
-async def test_a_full_queue_is_refused_with_the_time_that_recent_requests_took(
+async def pace(replica: Replica, clock: LoopClock) -> None:
+    """Let 200 requests begin, one in each second, while another one waits; all end at once."""
+    busy = replace(STATS, num_running=MAX_NUM_SEQS, num_waiting=1)
+    await replica.step(stats=busy)
+    for request_id in range(1000, 1200):
+        replica.submit(1, request_id)
+        await clock.advance(1.0)
+        await replica.step((request_id, 5, LENGTH), stats=busy)
+    await replica.step(stats=STATS)
+
+
+async def test_a_full_queue_is_refused_with_the_time_until_what_waits_has_begun(
     clock: LoopClock,
 ) -> None:
-    replica = await Replica.started(max_num_waiting=2)
-    replica.submit(1, 1, n=2)
-    # one request has ended, though two choices have
-    await replica.step((1, 5, LENGTH, 0), (1, 5, LENGTH, 1))
+    replica = await Replica.started(max_num_waiting=5)
     replica.read(1)
-    await clock.advance(4.0)
-    for request_id in (2, 3, 4):
+    await pace(replica, clock)
+    # one of them is in the batch
+    await replica.step(stats=replace(STATS, num_running=1))
+    for request_id in range(6):
         assert replica.submit(1, request_id).refusal is None
-        # one of them is in the batch
-        await replica.step(stats=replace(STATS, num_running=1))
-    assert replica.supervisor.num_waiting == 2
-    refusal = replica.submit(1, 5).refusal
-    assert refusal is not None
-    assert (refusal.code, refusal.retry_after_s) == ("queue_full", 4.0)
+    assert replica.supervisor.num_waiting == 5
+    verdict = replica.submit(1, 6)
+    assert verdict.refusal is not None
+    assert verdict.refusal.code == "queue_full"
+    assert verdict.refusal.retry_after_s == pytest.approx(6.0, rel=0.1)
+    assert verdict.room == 0
     await replica.close()
+
+
+async def test_who_would_wait_too_long_is_refused_and_others_know_the_room(
+    clock: LoopClock,
+) -> None:
+    replica = await Replica.started()
+    replica.read(1)
+    await pace(replica, clock)
+    terms = Terms(account=b"key", max_wait_s=10.0)
+    verdicts = [replica.submit(1, request_id, terms=terms) for request_id in range(12)]
+    assert [verdict.refusal is None for verdict in verdicts] == [True] * 11 + [False]
+    assert 7 <= verdicts[1].room <= 9
+    assert verdicts[9].room == 0
+    # another account has a queue of its own
+    assert replica.submit(1, 20, terms=replace(terms, account=b"other")).refusal is None
+    # and a client that goes away leaves room
+    await clock.advance(LIMITS.lease_s + 1.0)
+    assert replica.supervisor.num_open == 0
+    assert replica.submit(2, 21, terms=terms).refusal is None
+    await replica.close()
+
+
+async def test_a_request_that_has_waited_too_long_is_refused_after_all(replica: Replica) -> None:
+    replica.submit(1, 7)
+    reader = replica.read(1)
+    await replica.step((7, -1, FinishReason.EXPIRED))
+    [(request_id, refusal)] = reader.refusals
+    assert (request_id, refusal.code, refusal.retry_after_s) == (7, "queue_full", 1.0)
+    assert replica.supervisor.num_open == 0
 
 
 async def test_each_client_gets_its_own_rows(replica: Replica) -> None:
@@ -139,35 +180,32 @@ async def test_a_client_that_leaves_with_nothing_open_is_forgotten_in_silence(
     replica.supervisor.renew(1, 0)
 
 
-async def test_a_client_that_does_not_read_is_given_up(
+async def test_a_request_whose_client_does_not_read_ends_and_may_go_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    replica = await Replica.started(limits=replace(LIMITS, max_undelivered_bytes=2000))
-    replica.submit(1, 7)
+    limits = replace(LIMITS, window_bytes=1000, max_request_bytes=2000)
+    replica = await Replica.started(limits=limits)
+    replica.submit(1, 7, n=2)
+    replica.submit(1, 9)
     replica.submit(2, 8)
     replica.commands()
     # what takes the messages here is no proof that the client has read them
     taken, reading = replica.read(1), replica.read(2)
-    while not taken.has_ended and taken.num_bytes <= 2000:
+    while not (commands := replica.commands()):
         await replica.step((7, 5, NONE), (8, 5, NONE))
         replica.supervisor.renew(1, 0)
         replica.supervisor.renew(2, reading.num_bytes)
-    assert replica.commands() == [Withdrawal(int64([7]), int32([ALL_CHOICES]))]
-    assert "slow" in str(taken.error)
-    assert caplog.text.count("client_lost client=1 reason=slow open=1") == 1
+    assert commands == [Withdrawal(int64([7]), int32([ALL_CHOICES]))]
+    assert taken.num_bytes < 2000
+    assert replica.supervisor.num_open == 2
+    assert caplog.text.count("request_unread client=1 request_id=7") == 1
+    # when it reads on, it learns that the request is to go on elsewhere
+    replica.supervisor.renew(1, taken.num_bytes)
+    await replica.step((9, 5, NONE))
+    ends = [(row[0], row[1]) for row in taken.rows if row[3] is FinishReason.LOST]
+    assert ends == [(7, 0), (7, 1)]
+    assert not taken.has_ended
     assert not reading.has_ended
-    await replica.close()
-
-
-async def test_a_client_that_does_not_read_the_last_output_is_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    replica = await Replica.started(limits=replace(LIMITS, max_undelivered_bytes=1))
-    replica.submit(1, 7)
-    replica.commands()
-    await replica.step((7, 5, LENGTH))
-    assert caplog.text.count("client_lost client=1 reason=slow open=0") == 1
-    assert replica.commands() == []
     await replica.close()
 
 

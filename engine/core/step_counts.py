@@ -1,12 +1,10 @@
 """Counts what plans and results do, for `StepStats`."""
 
-from collections import deque
 from dataclasses import replace
 from time import perf_counter
 
 from engine.core.scheduling.plan import PlannedStep
 from engine.core.scheduling.queues import Queues
-from engine.core.sequence_group import SequenceGroup
 from engine.types import MemoryUsage, StepPlan, StepStats, WorkCounts
 
 
@@ -69,8 +67,10 @@ class StepCounts:
             num_running=len(queues.running),
             num_waiting=len(queues.waiting),
             num_swapped=len(queues.swapped),
-            oldest_waiting_s=_age_s(queues.waiting, now_s),
-            oldest_swapped_s=_age_s(queues.swapped, now_s),
+            oldest_waiting_s=_age_s(queues.waiting.oldest_arrival_s, now_s),
+            oldest_swapped_s=_age_s(
+                queues.swapped[0].request.arrival_s if queues.swapped else None, now_s
+            ),
             num_recomputed=self._num_recomputed,
             num_swapped_out=self._num_swapped_out,
             num_cached_tokens=self._num_cached_tokens,
@@ -104,5 +104,5 @@ def _moves_blocks(plan: StepPlan) -> bool:
     )
 
 
-def _age_s(queue: deque[SequenceGroup], now_s: float) -> float:
-    return now_s - queue[0].request.arrival_s if queue else 0.0
+def _age_s(arrival_s: float | None, now_s: float) -> float:
+    return 0.0 if arrival_s is None else now_s - arrival_s

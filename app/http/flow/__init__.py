@@ -1,0 +1,1 @@
+"""How much at once, and in a time, callers may ask for."""

@@ -1,0 +1,121 @@
+"""Sends completions of one API key, and notes when what came of each."""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import aiohttp
+
+REFUSED = 429
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked, again and again.
+
+    Attributes:
+        url: of the server, without /v1.
+        key: API key.
+        vocab_size: token ids of prompts are below it.
+        prompt_len, output_len: tokens.
+    """
+
+    url: str
+    key: str
+    vocab_size: int
+    prompt_len: int
+    output_len: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What came of one request; times in seconds on `time.perf_counter`.
+
+    Attributes:
+        status: of HTTP; 0 if the connection failed.
+        first_s: when the first token came; None if none did.
+        num_tokens: tokens that came.
+        is_whole: whether the answer came to its end.
+    """
+
+    key: str
+    sent_s: float
+    status: int = 0
+    first_s: float | None = None
+    end_s: float = 0.0
+    num_tokens: int = 0
+    is_whole: bool = False
+
+
+async def ask(session: aiohttp.ClientSession, question: Question, seed: int) -> Outcome:
+    """Send one request and read its answer to the end."""
+    rng = random.Random(seed)
+    prompt = [rng.randrange(3, question.vocab_size) for _ in range(question.prompt_len)]
+    body = {
+        "prompt": prompt, "max_tokens": question.output_len, "ignore_eos": True, "stream": True,
+        "temperature": 0, "return_token_ids": True,
+    }  # fmt: skip
+    headers = {"Authorization": f"Bearer {question.key}"}
+    outcome = Outcome(key=question.key, sent_s=time.perf_counter())
+    try:
+        url = f"{question.url}/v1/completions"
+        async with session.post(url, json=body, headers=headers) as response:
+            outcome.status = response.status
+            if response.status == 200:
+                await _read(response.content, outcome)
+            else:
+                await response.read()
+    except (TimeoutError, aiohttp.ClientError, OSError):
+        pass
+    outcome.end_s = time.perf_counter()
+    return outcome
+
+
+async def _read(content: aiohttp.StreamReader, outcome: Outcome) -> None:
+    async for line in content:
+        data = line.removeprefix(b"data: ").strip()
+        if data == b"[DONE]":
+            outcome.is_whole = True
+        elif data and not data.startswith(b":"):
+            count = sum(len(each.get("token_ids") or ()) for each in json.loads(data)["choices"])
+            if count and outcome.first_s is None:
+                outcome.first_s = time.perf_counter()
+            outcome.num_tokens += count
+
+
+async def closed_loop(
+    session: aiohttp.ClientSession, question: Question, concurrency: int, duration_s: float
+) -> list[Outcome]:
+    """Keep so many requests open for a time."""
+    end_s = time.perf_counter() + duration_s
+    outcomes: list[Outcome] = []
+    seeds = iter(range(1_000_000, 2_000_000))
+
+    async def one_after_the_other() -> None:
+        while time.perf_counter() < end_s:
+            outcomes.append(await ask(session, question, next(seeds)))
+
+    await asyncio.gather(*(one_after_the_other() for _ in range(concurrency)))
+    return outcomes
+
+
+async def open_loop(
+    session: aiohttp.ClientSession, questions: list[Question], rate_per_s: float, duration_s: float
+) -> list[Outcome]:
+    """Send requests at random times, whatever becomes of them, as many for each question."""
+    start_s = time.perf_counter()
+    tasks = []
+    for number, due_s in enumerate(_arrivals(rate_per_s, duration_s)):
+        await asyncio.sleep(max(0.0, start_s + due_s - time.perf_counter()))
+        question = questions[number % len(questions)]
+        tasks.append(asyncio.create_task(ask(session, question, number)))
+    return await asyncio.gather(*tasks)
+
+
+def _arrivals(rate_per_s: float, duration_s: float) -> Iterator[float]:
+    rng, due_s = random.Random(0), 0.0
+    while (due_s := due_s + rng.expovariate(rate_per_s)) < duration_s:
+        yield due_s
