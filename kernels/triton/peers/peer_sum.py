@@ -33,6 +33,8 @@ _MAX_ROWS = 512
 _TAGGED_BYTES = {2: 1 << 19, 4: 1 << 16, 8: 1 << 15}
 _ONE_SHOT_BYTES = {2: 1 << 30, 4: 1 << 18, 8: 1 << 17}
 _MOST_BYTES = 8 << 20
+# of a multiprocessor
+_REGISTERS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +170,7 @@ class PeerSum:
     ) -> None:
         num_rows, num_columns = x.shape
         block = triton.next_power_of_2(num_columns)
+        num_warps = min(max(block // 512, 1), 16)
         kind = "none" if norm is None else "rms" if norm.bias is None else "layer"
         vectors = (None, None) if norm is None else (norm.weight, norm.bias)
         eps = 0.0 if norm is None else norm.eps
@@ -179,11 +182,15 @@ class PeerSum:
             "NORM": kind,
             "SENDS": "send" in stages,
             "RECEIVES": "receive" in stages,
-            "num_warps": min(max(block // 512, 1), 16),
+            "num_warps": num_warps,
             **overlap(x.device),
         }
         # all programs run at once, so that none waits for one that has no place
-        grid = (min(num_rows, num_sms(x.device)),)
+        num_places = num_sms(x.device)
+        if num_rows > num_places:
+            num_places *= 2
+            common["maxnreg"] = _REGISTERS // (2 * 32 * num_warps)
+        grid = (min(num_rows, num_places),)
         if way == "tagged":
             tagged_kernel[grid](
                 out,
