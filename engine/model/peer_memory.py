@@ -87,7 +87,9 @@ def share_memory(
 
     layout = BufferLayout(parallel.size, width, dtype)
     buffer: Tensor = symmetric.empty(layout.num_bytes, dtype=torch.uint8, device=device)
-    handle: Any = symmetric.rendezvous(buffer, dist.group.WORLD)
+    everybody = dist.group.WORLD
+    assert everybody is not None
+    handle: Any = symmetric.rendezvous(buffer, everybody)
     buffer.zero_()
     torch.cuda.synchronize(device)
     # nobody writes into a buffer that is not zeroed yet

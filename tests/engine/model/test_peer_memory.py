@@ -3,7 +3,6 @@
 import logging
 import multiprocessing
 from collections.abc import Callable
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from engine.config import EngineConfig
 from engine.model import peer_memory
 from engine.model.parallel import TensorParallel, connect, local_device
 from engine.model.peer_memory import share_memory, with_peer_memory
-from kernels.row_sums import NormWeights
+from kernels.row_sums import NormWeights, RowSums
 from tests.engine.model.thread_ranks import thread_ranks
 from tests.engine.model.tiny import TinyModel
 
@@ -45,7 +44,7 @@ def test_the_log_says_why_nccl_sums_everything(
 ) -> None:
     caplog.set_level(logging.INFO)
     parallel = with_peer_memory(
-        TensorParallel(0, 2), replace(config, **changes), CUDA, is_one_node=is_one_node
+        TensorParallel(0, 2), config.with_options(**changes), CUDA, is_one_node=is_one_node
     )
     assert parallel.row_sums is None
     (line,) = caplog.messages
@@ -62,8 +61,8 @@ def test_nothing_is_shared_by_one_rank_or_on_a_cpu(
     assert not caplog.messages
 
 
-def test_a_refusal_is_a_reason(config: EngineConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> None:
+def test_a_refusal_is_a_reason() -> None:
+    def refuse() -> RowSums:
         raise RuntimeError("no peer access\nmore")
 
     assert peer_memory._tried(refuse) == (None, "RuntimeError: no peer access")
@@ -148,7 +147,7 @@ def _replay(parallel: TensorParallel) -> str:
     sums = share_memory(parallel, 64, torch.float32, device)
     for num_rows in (1, 100, 500):
         source, x = (torch.zeros(num_rows, 64, device=device) for _ in range(2))
-        stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):
             sums.sum_rows(x)
             graph.capture_begin(capture_error_mode="thread_local")
