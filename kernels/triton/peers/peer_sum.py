@@ -187,7 +187,8 @@ class PeerSum:
         }
         # all programs run at once, so that none waits for one that has no place
         num_places = num_sms(x.device)
-        if num_rows > num_places:
+        # of wider rows two would not find enough registers
+        if num_rows > num_places and block <= 8192:
             num_places *= 2
             common["maxnreg"] = _REGISTERS // (2 * 32 * num_warps)
         grid = (min(num_rows, num_places),)
