@@ -122,7 +122,6 @@ TESTED_ELSEWHERE = {
     "engine/types/progress.py": ("engine/runtime/test_messages.py",),
     "engine/types/request.py": ("engine/runtime/test_messages.py",),
     "engine/types/step.py": ("engine/executor/test_codec.py",),
-    "engine/executor/rank_loop.py": ("engine/executor/test_rank_actor.py",),
     "engine/types/terms.py": ("engine/core/scheduling/test_queue_order.py",),
     # kernels
     "kernels/backend.py": ("kernels/test_reference.py", "kernels/cpu/test_backend.py"),
