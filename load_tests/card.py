@@ -35,6 +35,10 @@ class Ceilings:
     bytes_per_s: float
     flops: float
 
+    def of_cards(self, count: int) -> "Ceilings":
+        """Rates of several cards that share the work evenly and send each other nothing."""
+        return Ceilings(bytes_per_s=count * self.bytes_per_s, flops=count * self.flops)
+
     def floor_s(self, num_bytes: float, num_flops: float) -> float:
         """The least time for work that can overlap its bytes and its arithmetic."""
         return max(num_bytes / self.bytes_per_s, num_flops / self.flops)

@@ -13,6 +13,7 @@ from engine.executor.inline import InlineExecutor
 from engine.model_config import read_model_config
 from engine.types import Request, SamplingParams, StepOutput, int32
 from engine.worker.worker import load_worker
+from load_tests.local_gang import LocalGang
 from load_tests.model_folders import dtype_of, load_format_of
 from load_tests.work import Work
 
@@ -39,6 +40,13 @@ def greedy(output_len: int) -> SamplingParams:
     return SamplingParams(max_tokens=output_len, temperature=0.0, ignore_eos=True)
 
 
+def local_executor(config: EngineConfig) -> Executor:
+    """An executor in this process, or of processes that are its ranks."""
+    if config.tensor_parallel_size > 1:
+        return LocalGang(config)
+    return InlineExecutor(load_worker(config), config.run_ahead)
+
+
 @dataclass(frozen=True, slots=True)
 class LocalStep:
     """The output of a step, and when the call for it began and returned, after the start."""
@@ -61,7 +69,7 @@ class LocalEngine:
 
     def __init__(self, config: EngineConfig, executor: Executor | None = None) -> None:
         """Args: executor: instead of one in this process with the model of the configuration."""
-        self.executor = executor or InlineExecutor(load_worker(config), config.run_ahead)
+        self.executor = executor or local_executor(config)
         self.next_id = 0
         self._engine = Engine(config.scheduler, self.executor)
 

@@ -16,6 +16,12 @@ _LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "rms_norm_eps": 1e-5,
     "hidden_act": "silu", "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
+_OPT: dict[str, Any] = {
+    "architectures": ["OPTForCausalLM"], "model_type": "opt", "vocab_size": 50272,
+    "max_position_embeddings": 2048, "activation_function": "relu", "do_layer_norm_before": True,
+    "tie_word_embeddings": True, "bos_token_id": 2, "eos_token_id": 2, "pad_token_id": 1,
+    "torch_dtype": "float16",
+}  # fmt: skip
 SHAPES: dict[str, dict[str, Any]] = {
     "llama3-8b": _LLAMA | {
         "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
@@ -23,12 +29,17 @@ SHAPES: dict[str, dict[str, Any]] = {
         "vocab_size": 128256, "max_position_embeddings": 8192, "rope_theta": 500000.0,
         "torch_dtype": "bfloat16",
     },
-    "opt-13b": {
-        "architectures": ["OPTForCausalLM"], "model_type": "opt", "hidden_size": 5120,
-        "ffn_dim": 20480, "num_hidden_layers": 40, "num_attention_heads": 40, "vocab_size": 50272,
-        "max_position_embeddings": 2048, "word_embed_proj_dim": 5120,
-        "activation_function": "relu", "do_layer_norm_before": True, "tie_word_embeddings": True,
-        "bos_token_id": 2, "eos_token_id": 2, "pad_token_id": 1, "torch_dtype": "float16",
+    "opt-13b": _OPT | {
+        "hidden_size": 5120, "ffn_dim": 20480, "num_hidden_layers": 40, "num_attention_heads": 40,
+        "word_embed_proj_dim": 5120,
+    },
+    "opt-66b": _OPT | {
+        "hidden_size": 9216, "ffn_dim": 36864, "num_hidden_layers": 64, "num_attention_heads": 72,
+        "word_embed_proj_dim": 9216,
+    },
+    "opt-175b": _OPT | {
+        "hidden_size": 12288, "ffn_dim": 49152, "num_hidden_layers": 96, "num_attention_heads": 96,
+        "word_embed_proj_dim": 12288,
     },
     "tiny": _LLAMA | {
         "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,

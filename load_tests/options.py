@@ -70,6 +70,13 @@ def add_sizes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-model-len", type=at_least(64), default=2048, help="tokens")
 
 
+def add_ranks(parser: argparse.ArgumentParser) -> None:
+    """Declare how many GPUs share the model."""
+    parser.add_argument(
+        "--tensor-parallel", type=at_least(1), default=1, metavar="N", help="GPUs that share it"
+    )
+
+
 def add_config(parser: "argparse._ActionsContainer") -> None:
     """Declare the configuration that is simulated, and changes of its options."""
     parser.add_argument(

@@ -164,6 +164,10 @@ TESTED_ELSEWHERE = {
     "kernels/triton/attention/hopper/schedule.py": (
         "kernels/triton/attention/hopper/test_prefill.py",
     ),
+    "kernels/row_sums.py": ("kernels/triton/peers/test_peer_sum.py",),
+    "kernels/triton/peers/finishing.py": ("kernels/triton/peers/test_peer_sum.py",),
+    "kernels/triton/peers/flagged.py": ("kernels/triton/peers/test_peer_sum.py",),
+    "kernels/triton/peers/tagged.py": ("kernels/triton/peers/test_peer_sum.py",),
     "kernels/triton/launch.py": ("kernels/triton/test_norm.py",),
     "kernels/triton/linear/tiles.py": ("kernels/triton/linear/test_streamed_product.py",),
     "kernels/triton/paging.py": ("kernels/triton/attention/test_attention_work.py",),

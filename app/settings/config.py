@@ -295,6 +295,7 @@ class AppConfig(BaseModel):
     )
     num_threads: int = engine_option("num_threads")
     compiled_kernels: bool = engine_option("compiled_kernels")
+    peer_memory: bool = engine_option("peer_memory")
     cache_folder: PathOption = option(
         "where the embedded model, those of buckets and converted ones are kept",
         default_factory=default_cache,

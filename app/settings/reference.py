@@ -21,7 +21,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
     "Model": (
         "model", "revision", "served_model_name", "load_format", "dtype", "device",
         "tensor_parallel_size", "placement_strategy", "num_threads", "compiled_kernels",
-        "cache_folder", "generation_config",
+        "peer_memory", "cache_folder", "generation_config",
     ),
     "KV cache": (
         "block_size", "kv_cache_gib", "num_blocks", "gpu_memory_fraction", "swap_gib",

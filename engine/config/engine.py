@@ -133,6 +133,13 @@ class EngineConfig:
         default=True,
         metadata=documented("capture small steps as CUDA graphs and replay them, on a GPU"),
     )
+    peer_memory: bool = field(
+        default=True,
+        metadata=documented(
+            "let the GPUs that share a model on one node write into each other's memory to sum "
+            "few rows; otherwise NCCL sums them"
+        ),
+    )
     step_deadline_s: float = field(
         default=30.0,
         metadata=documented(

@@ -10,11 +10,9 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import ray
@@ -23,14 +21,13 @@ from ray import ObjectRef
 from ray.exceptions import RayError
 
 from engine.config import EngineConfig
-from engine.errors import InvariantViolated
-from engine.executor.channel import Channel, ChannelClosed, Listener
-from engine.executor.gang import PLANS, REPLIES, RankReply, reply_to
+from engine.executor.channel import Listener
 from engine.executor.process_id import ProcessId, own_process_id
 from engine.executor.process_log import log_from_actor
+from engine.executor.rank_loop import serve_plans
 from engine.executor.rank_worker import RankWorker
 from engine.executor.tcp_channel import TcpListener
-from engine.types import Capacity, StepPlan, StepResult
+from engine.types import Capacity
 
 logger = logging.getLogger(__name__)
 
@@ -183,59 +180,3 @@ def _view_of(arena: Sequence[ObjectRef[Any]]) -> NDArray[np.uint8] | None:
         logger.warning("no_swap_space reason=%s: preempted requests are recomputed", error)
         return None
     return view
-
-
-def serve_plans(worker: RankWorker, channel: Channel, *, is_first: bool) -> None:
-    """Execute plans in the order of arrival until the channel ends, then close both.
-
-    A second thread waits for the results and sends them, so that the next plan reaches the device
-    while it still works on the one before. A failure is reported through the channel and ends it:
-    after it, rows and blocks of this rank may no longer match those of the scheduler.
-
-    Args:
-        is_first: whether the results are sent; other ranks answer with checksums only.
-    """
-    try:
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="answers") as answers:
-            while True:
-                message = channel.recv()
-                plan = PLANS.decode(message)
-                wait = _enqueue(worker, plan)
-                # in order: a plan that failed at once is answered after those before it, too
-                answers.submit(_answer, channel, message, plan.step, wait, is_first)
-    except ChannelClosed as closed:
-        logger.info("channel_closed reason=%s", closed)
-    except InvariantViolated as error:
-        # the peer is no scheduler: it would not understand an answer
-        logger.error("bad_plan reason=%s", error)
-    finally:
-        channel.close()
-        worker.close()
-
-
-def _enqueue(worker: RankWorker, plan: StepPlan) -> Callable[[], StepResult]:
-    """Hand a plan to the device; returns what waits for its result or raises its error."""
-    try:
-        return worker.enqueue(plan).result
-    except Exception as error:  # process border: the scheduler must get any failure as an answer
-        return partial(_raise, error)
-
-
-def _raise(error: Exception) -> NoReturn:
-    raise error
-
-
-def _answer(
-    channel: Channel, message: bytes, step: int, wait: Callable[[], StepResult], is_first: bool
-) -> None:
-    """Wait for the result of the plan in `message`; after a failure the channel is closed."""
-    try:
-        reply = reply_to(message, wait(), with_result=is_first)
-    except Exception as error:  # process border: the scheduler must get any failure as an answer
-        logger.exception("step_failed step=%d", step)
-        reply = RankReply(step=step, error=f"{type(error).__name__}: {error}")
-    # if the scheduler is gone, no one needs the answer
-    with suppress(ChannelClosed):
-        channel.send(REPLIES.encode(reply))
-    if reply.error:
-        channel.close()

@@ -41,14 +41,13 @@ class Attention:
         self._output = backend.make_linear(parameters.columns("output", layer), bias)
 
     def __call__(self, x: Tensor, kv_layer: Tensor, layout: BatchLayout) -> Tensor:
-        """Normed x [T, hidden] -> what to add to the residual stream, the same on every rank."""
+        """Normed x [T, hidden] -> this rank's part of what to add to the residual stream."""
         fixed = layout.is_deterministic
         q = self._write(self._qkv(x, is_deterministic=fixed), kv_layer, layout)
         if self._query_factors is not None:
             q *= self._backend.embed(layout.positions, self._query_factors)[:, :, None]
         attended = self._backend.attention(q, kv_layer, layout, self._scale, **self._softcap)
-        x = self._output(attended, is_deterministic=fixed)
-        return self._parallel.all_reduce(x, is_deterministic=fixed)
+        return self._output(attended, is_deterministic=fixed)
 
     def _write(self, qkv: Tensor, kv_layer: Tensor, layout: BatchLayout) -> Tensor:
         """Put keys and values into the cache; return queries [T, heads, head_dim]."""

@@ -13,7 +13,7 @@ from engine.config import ModelConfig
 from engine.errors import ConfigError
 from engine.model.attention import Attention
 from engine.model.feed_forward import FeedForward
-from engine.model.norms import Norm, read_norm
+from engine.model.norms import Norm, add_sum, read_norm
 from engine.model.parameters import Parameters
 from engine.model.rope import RopeTable
 from engine.model.vocab import TokenInput, TokenOutput
@@ -61,6 +61,7 @@ class Decoder:
             )
         self.num_kv_heads = config.kv_heads_per_rank(parameters.parallel.size)
         self._is_normed_last = spec.norms == "last"
+        self._parallel = parameters.parallel
         self._input = TokenInput(config, parameters, backend, num_positions)
         ropes = [
             RopeTable.of(rope, config.head_dim, num_positions, self._input.weight)
@@ -90,9 +91,9 @@ class Decoder:
         x = residual if first is None else first(residual)
         for index, layer in enumerate(self._layers):
             x = layer.attention(x, kv[:, index], layout)
-            x = _pass_on(x, residual, layer.attention_post_norm, layer.feed_norm)
+            x = self._pass_on(x, residual, layer.attention_post_norm, layer.feed_norm, layout)
             x = layer.feed(x, layout)
-            x = _pass_on(x, residual, layer.feed_post_norm, self._norms[index + 1])
+            x = self._pass_on(x, residual, layer.feed_post_norm, self._norms[index + 1], layout)
         return x
 
     def _norms_last(self, x: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
@@ -101,16 +102,31 @@ class Decoder:
             attention_norm, feed_norm = layer.attention_post_norm, layer.feed_post_norm
             assert attention_norm is not None
             assert feed_norm is not None
-            x = attention_norm.add(layer.attention(x, kv[:, index], layout), x)
-            x = feed_norm.add(layer.feed(x, layout), x)
+            attended = layer.attention(x, kv[:, index], layout)
+            x = self._pass_on(attended, x, None, attention_norm, layout)
+            x = self._pass_on(layer.feed(x, layout), x, None, feed_norm, layout)
         return x
 
+    def _pass_on(
+        self,
+        x: Tensor,
+        residual: Tensor,
+        after: Norm | None,
+        before: Norm | None,
+        layout: BatchLayout,
+    ) -> Tensor:
+        """Add the ranks' parts x to the stream IN PLACE, their sum normed or not.
 
-def _pass_on(x: Tensor, residual: Tensor, after: Norm | None, before: Norm | None) -> Tensor:
-    """Add x to the stream IN PLACE, normed or not; return what the next part of a layer gets."""
-    if after is not None:
-        x = after(x)
-    return residual.add_(x) if before is None else before.add(x, residual)
+        Returns:
+            What the next part of a layer gets.
+        """
+        fixed = layout.is_deterministic
+        if after is None and before is not None:
+            return add_sum(before, x, residual, self._parallel, is_deterministic=fixed)
+        x = self._parallel.all_reduce(x, is_deterministic=fixed)
+        if after is not None:
+            x = after(x)
+        return residual.add_(x) if before is None else before.add(x, residual)
 
 
 def _read_layer(

@@ -18,7 +18,6 @@ class FeedForward:
     ) -> None:
         spec = config.spec
         is_gated = spec.layer(layer).mlp == "gated"
-        self._parallel = parameters.parallel
         roles = ("gate", "up") if is_gated else ("up",)
         weight = parameters.rows(roles, "weight", layer)
         bias = parameters.rows(roles, "bias", layer) if spec.feed_bias else None
@@ -32,10 +31,9 @@ class FeedForward:
         self._second = backend.make_linear(parameters.columns("down", layer), summed)
 
     def __call__(self, x: Tensor, layout: BatchLayout) -> Tensor:
-        """Normed x [T, hidden] -> what to add to the residual stream, the same on every rank."""
+        """Normed x [T, hidden] -> this rank's part of what to add to the residual stream."""
         fixed = layout.is_deterministic
         x = self._first(x, is_deterministic=fixed)
         if self._activate is not None:
             x = self._activate(x)
-        x = self._second(x, is_deterministic=fixed)
-        return self._parallel.all_reduce(x, is_deterministic=fixed)
+        return self._second(x, is_deterministic=fixed)

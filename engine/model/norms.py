@@ -5,12 +5,19 @@ from typing import Protocol
 from torch import Tensor
 
 from engine.config import ModelConfig
+from engine.model.parallel import TensorParallel
 from engine.model.parameters import Parameters
 from kernels.backend import KernelBackend
+from kernels.row_sums import NormWeights
 
 
 class Norm(Protocol):
     """A norm with its parameters."""
+
+    @property
+    def weights(self) -> NormWeights:
+        """The parameters."""
+        ...
 
     def __call__(self, x: Tensor) -> Tensor:
         """Norm of x [T, hidden]."""
@@ -25,6 +32,7 @@ class RmsNorm:
     """By the root of the mean square (arXiv:1910.07467)."""
 
     def __init__(self, weight: Tensor, eps: float, backend: KernelBackend) -> None:
+        self.weights = NormWeights(weight, None, eps)
         self._weight, self._eps, self._backend = weight, eps, backend
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -40,6 +48,7 @@ class LayerNorm:
     """By mean and variance (arXiv:1607.06450)."""
 
     def __init__(self, weight: Tensor, bias: Tensor, eps: float, backend: KernelBackend) -> None:
+        self.weights = NormWeights(weight, bias, eps)
         self._weight, self._bias, self._eps, self._backend = weight, bias, eps, backend
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -49,6 +58,21 @@ class LayerNorm:
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
         """See `Norm`."""
         return self._backend.add_layer_norm(x, residual, self._weight, self._bias, self._eps)
+
+
+def add_sum(
+    norm: Norm, x: Tensor, residual: Tensor, parallel: TensorParallel, *, is_deterministic: bool
+) -> Tensor:
+    """Add the sum of x over all ranks to `residual` IN PLACE and return the norm of that.
+
+    Args:
+        x: [T, hidden], overwritten.
+        is_deterministic: see `TensorParallel.all_reduce`.
+    """
+    row_sums = parallel.row_sums_of(x, is_deterministic=is_deterministic)
+    if row_sums is not None:
+        return row_sums.sum_rows(x, residual, norm.weights)
+    return norm.add(parallel.all_reduce(x, is_deterministic=is_deterministic), residual)
 
 
 # a residual multiplier m is not applied to what layers add: the stream is kept divided by m, which

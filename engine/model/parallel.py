@@ -16,6 +16,7 @@ from torch.distributed import distributed_c10d
 
 from engine.config import Device
 from engine.errors import ConfigError
+from kernels.row_sums import RowSums
 
 _TRANSPORTS = {"cpu": "gloo", "cuda": "nccl"}
 # until all have loaded, a rank may have to wait as long as the slowest reads its weights
@@ -32,10 +33,14 @@ class TensorParallel:
     """One of `size` ranks that run the same steps on shares of the model (arXiv:1909.08053).
 
     With one rank, nothing is sent.
+
+    Attributes:
+        row_sums: how few rows are summed; None has the transport sum all.
     """
 
     rank: int = 0
     size: int = 1
+    row_sums: RowSums | None = None
 
     def share(self, count: int, what: str) -> int:
         """Part of `count` that one rank holds.
@@ -72,6 +77,9 @@ class TensorParallel:
         Args:
             is_deterministic: whether the bits of a row may not depend on the other rows.
         """
+        row_sums = self.row_sums_of(x, is_deterministic=is_deterministic)
+        if row_sums is not None:
+            return row_sums.sum_rows(x)
         if self.size > 2 and is_deterministic:
             # a ring sums the parts of x in an order that depends on the place in x; two parts have
             # one sum only
@@ -82,6 +90,14 @@ class TensorParallel:
         elif self.size > 1:
             dist.all_reduce(x)
         return x
+
+    def row_sums_of(self, x: Tensor, *, is_deterministic: bool = False) -> RowSums | None:
+        """What sums x, if it is not the transport; see `all_reduce`."""
+        sums = self.row_sums
+        # in any number of rows the same way, as another may round elsewhere
+        if sums is None or not (sums.fits(x) if is_deterministic else sums.is_fastest(x)):
+            return None
+        return sums
 
     def all_gather(self, x: Tensor) -> Tensor:
         """Join x [S, n] of all ranks along the last dimension -> [S, size * n]."""

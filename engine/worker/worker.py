@@ -7,6 +7,7 @@ fits, or by launching kernel after kernel.
 
 import logging
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from engine.config import EngineConfig
 from engine.model.loader import load_model
 from engine.model.model import Model
 from engine.model.parallel import TensorParallel, connect, local_device
+from engine.model.peer_memory import with_peer_memory
 from engine.model.safetensors_folder import Progress
 from engine.types import Capacity, StepPlan, StepResult
 from engine.worker.batch import HostBatch, lay_out, stage_batch
@@ -292,6 +294,8 @@ def load_worker(
     runtime = select_runtime(str(device), compiled=config.compiled_kernels)
     parallel = connect(rank, config.tensor_parallel_size, rendezvous, device)
     try:
+        is_one_node = urlsplit(rendezvous or "").scheme == "file"
+        parallel = with_peer_memory(parallel, config, device, is_one_node=is_one_node)
         before = runtime.memory()
         model = load_model(config, backend, parallel, on_progress)
         loaded = runtime.memory()

@@ -4,7 +4,8 @@ from engine.executor.channel import Channel, Listener
 from engine.executor.codec import _bytes_to_column, _check_column, _column_to_bytes
 from engine.executor.gang import GangExecutor, _compare, _spoiled_anywhere, reply_to
 from engine.executor.inline import InlineExecutor
-from engine.executor.rank_actor import RankActor, _answer, _enqueue, serve_plans
+from engine.executor.rank_actor import RankActor
+from engine.executor.rank_loop import _answer, _enqueue, serve_plans
 from tests.mutation.mutant import Fault
 
 EXECUTOR_FAULTS = [

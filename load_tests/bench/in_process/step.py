@@ -25,7 +25,7 @@ from load_tests.bench.in_process.row_kinds import KINDS, sampling_of, write_toke
 from load_tests.card import Ceilings, find_ceilings
 from load_tests.local_engine import LocalEngine, local_config
 from load_tests.model_folders import model_folder
-from load_tests.options import add_model, add_sizes, at_least, several
+from load_tests.options import add_model, add_ranks, add_sizes, at_least, several
 from load_tests.plots import panels, save
 from load_tests.simulator.roofline import roofline_of
 from load_tests.simulator.step_time import StepWork
@@ -97,6 +97,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--every", type=at_least(1), default=1, metavar="N", help="row asks for it, the rest plain"
     )
+    add_ranks(parser)
+    parser.add_argument("--no-peer-memory", action="store_true", help="let NCCL sum everything")
     parser.add_argument("--no-graphs", action="store_true", help="launch every kernel by itself")
     report.add_arguments(parser)
 
@@ -107,7 +109,8 @@ def run(args: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     files = report.start(args, "step")
-    ceilings = {} if args.device == "cpu" else find_ceilings()
+    one_card = {} if args.device == "cpu" else find_ceilings()
+    ceilings = {name: card.of_cards(args.tensor_parallel) for name, card in one_card.items()}
     with tempfile.TemporaryDirectory() as name:
         folder = model_folder(args.model, Path(name))
         config = engine_config(args, folder)
@@ -126,6 +129,7 @@ def run(args: argparse.Namespace) -> int:
         "model": args.model,
         "rows": args.rows,
         "every": args.every,
+        "tensor_parallel": args.tensor_parallel,
         "config": {"num_blocks": timer.num_blocks, "graphs": config.graphs},
         "ceilings": {name: asdict(limits) for name, limits in ceilings.items()},
         "steps": [asdict(step) for step in (*timed, *mixed)],
@@ -145,6 +149,8 @@ def engine_config(args: argparse.Namespace, folder: Path) -> EngineConfig:
         max_num_batched_tokens=max(args.max_num_batched_tokens, max(args.batches)),
         max_model_len=args.max_model_len,
         graphs=not args.no_graphs,
+        tensor_parallel_size=args.tensor_parallel,
+        peer_memory=not args.no_peer_memory,
     )
 
 

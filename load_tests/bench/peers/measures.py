@@ -17,6 +17,7 @@ class Knobs:
         model: folder with config.json; weights are random.
         num_blocks: of the KV pool.
         max_num_batched_tokens: token budget of one step.
+        tensor_parallel_size: cards that share the model.
         inter_token_latency_s: what a step should take at most beside prompts; 0 for no target, and
             for systems that know none.
     """
@@ -29,6 +30,7 @@ class Knobs:
     max_num_seqs: int
     max_num_batched_tokens: int
     max_model_len: int
+    tensor_parallel_size: int = 1
     inter_token_latency_s: float = 0.0
 
 

@@ -20,7 +20,7 @@ from load_tests.bench.peers.roofline import least_seconds
 from load_tests.bench.peers.system import MeasuredFigures
 from load_tests.card import Ceilings, find_ceilings
 from load_tests.model_folders import dtype_of, model_folder
-from load_tests.options import add_model, add_sizes, at_least, not_negative
+from load_tests.options import add_model, add_ranks, add_sizes, at_least, not_negative
 from load_tests.plots import panels, save
 
 OURS = "pagoda"
@@ -118,6 +118,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--order", help="systems in the order they run, NAME,... (default: ours, peer, ours)"
     )
     add_sizes(parser)
+    add_ranks(parser)
     parser.add_argument("--block-size", type=at_least(1), default=16, help="tokens")
     parser.add_argument("--max-num-seqs", type=at_least(1), default=256, help="in the batch")
     parser.add_argument(
@@ -150,7 +151,10 @@ def run(
             knobs=_knobs(args, folder, model),
             measures=measures,
             turns=(),
-            limits={} if args.device == "cpu" else find_ceilings(),
+            limits={
+                name: card.of_cards(args.tensor_parallel)
+                for name, card in ({} if args.device == "cpu" else find_ceilings()).items()
+            },
             columns=columns,
         )
         for system in _order(args):
@@ -199,6 +203,7 @@ def _knobs(args: argparse.Namespace, folder: Path, model: ModelConfig) -> Knobs:
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
         max_model_len=args.max_model_len,
+        tensor_parallel_size=args.tensor_parallel,
         inter_token_latency_s=args.inter_token_latency_ms / 1e3,
     )
 
@@ -209,9 +214,10 @@ def _blocks_that_fit(args: argparse.Namespace, model: ModelConfig) -> int:
     if args.device == "cpu" or memory_bytes is None:
         return _CPU_TOKENS // int(args.block_size)
     tensors = ARCHITECTURES[model.architecture].tensors(model)
-    weights = 2 * sum(math.prod(shape) for shape in tensors.values())
+    num_ranks = args.tensor_parallel
+    weights = 2 * sum(math.prod(shape) for shape in tensors.values()) / num_ranks
     free_bytes = memory_bytes * _MEMORY_SHARE - weights - _RESERVE_BYTES
-    return int(free_bytes // (args.block_size * model.kv_bytes_per_token(2)))
+    return int(free_bytes // (args.block_size * model.kv_bytes_per_token(2, num_ranks)))
 
 
 def _show(race: Race, places: Sequence[int]) -> None:

@@ -100,6 +100,7 @@ def _arguments(knobs: Knobs, *, has_prefix_cache: bool) -> dict[str, Any]:
         "load_format": "dummy",
         "block_size": knobs.block_size,
         "max_model_len": knobs.max_model_len,
+        "tensor_parallel_size": knobs.tensor_parallel_size,
         "gpu_memory_utilization": 0.92,
         "enable_prefix_caching": has_prefix_cache,
         "disable_log_stats": True,

@@ -15,7 +15,7 @@ from engine.errors import EngineError
 from engine.executor import tcp_channel as tcp_channel_module
 from engine.executor.channel import PACKET_BYTES, ChannelClosed, Listener
 from engine.executor.gang import PLANS, GangExecutor
-from engine.executor.rank_actor import serve_plans
+from engine.executor.rank_loop import serve_plans
 from engine.executor.tcp_channel import TcpChannel, TcpListener, connect_to, prove
 from tests.channels import tcp_channel_pair, tcp_sockets
 from tests.engine.executor.ranks import CAPACITY, FIRST_TOKEN, prefill

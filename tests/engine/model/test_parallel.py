@@ -1,13 +1,18 @@
-"""Which part of a model each rank holds, and how ranks find each other."""
+"""Which part of a model each rank holds, how ranks find each other, and who sums what."""
 
 import socket
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 
 from engine.errors import ConfigError
+from engine.model.norms import RmsNorm, add_sum
 from engine.model.parallel import TensorParallel, store_at
+from kernels.reference import ReferenceBackend
+from kernels.row_sums import NormWeights
 
 
 def spans(count: int, size: int, **settings: int) -> list[tuple[int, int]]:
@@ -59,3 +64,44 @@ def test_ranks_of_one_node_find_each_other_in_a_file(tmp_path: Path) -> None:
     first, second = (store_at(url, 2, timedelta(seconds=10)) for _ in range(2))
     first.set("rank-0", "here")
     assert second.get("rank-0") == b"here"
+
+
+class Sums:
+    """Sums rows of the right kind; another way is faster."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Tensor | None, NormWeights | None]] = []
+
+    def fits(self, x: Tensor) -> bool:
+        return True
+
+    def is_fastest(self, x: Tensor) -> bool:
+        return False
+
+    def sum_rows(
+        self, x: Tensor, residual: Tensor | None = None, norm: NormWeights | None = None
+    ) -> Tensor:
+        self.calls.append((residual, norm))
+        return x
+
+
+def test_deterministic_rows_are_summed_in_one_way_however_many_there_are() -> None:
+    sums = Sums()
+    parallel = TensorParallel(row_sums=sums)
+    parallel.all_reduce(torch.zeros(9, 4))
+    assert not sums.calls
+    parallel.all_reduce(torch.zeros(9, 4), is_deterministic=True)
+    assert sums.calls == [(None, None)]
+
+
+def test_a_norm_is_part_of_the_sum_before_it() -> None:
+    sums = Sums()
+    norm = RmsNorm(torch.ones(4), 1e-5, ReferenceBackend(torch.device("cpu"), torch.float32))
+    x, residual = torch.rand(9, 4), torch.zeros(9, 4)
+    one_rank = TensorParallel(row_sums=sums)
+    assert add_sum(norm, x, residual, one_rank, is_deterministic=True) is x
+    assert sums.calls == [(residual, norm.weights)]
+    # without it one follows the other
+    normed = add_sum(norm, x, residual, one_rank, is_deterministic=False)
+    assert torch.equal(residual, x)
+    assert torch.equal(normed, norm(x))

@@ -124,14 +124,16 @@ def _greedy(reference: Any, prompt: tuple[int, ...], num_tokens: int) -> tuple[i
     return tuple(int(token) for token in output[0, len(prompt) :])
 
 
-def save_tiny(name: str, folder: Path) -> TinyModel:
+def save_tiny(name: str, folder: Path, **changes: int) -> TinyModel:
     """Make a tiny model with random weights, the same in every run.
 
     Args:
         name: one of NAMES, or of `tests.engine.model.members.MEMBERS`.
+        changes: fields of its config.json.
     """
     torch.manual_seed(sum(name.encode()))
-    return save_model(*(FAMILIES | MEMBERS)[name], folder)
+    config_class, model_class, differences = (FAMILIES | MEMBERS)[name]
+    return save_model(config_class, model_class, differences | changes, folder)
 
 
 def save_model(

@@ -9,7 +9,7 @@ import pytest
 from engine.errors import EngineError
 from engine.executor.channel import Channel, ChannelClosed, Listener
 from engine.executor.gang import GangExecutor
-from engine.executor.rank_actor import serve_plans
+from engine.executor.rank_loop import serve_plans
 from engine.runtime.messages import COMMANDS, OUTPUTS
 from engine.runtime.scheduler_actor import SchedulerActor, _run
 from engine.types import Capacity, Request, SamplingParams, int32

@@ -13,11 +13,11 @@ from engine.config import EngineConfig
 from engine.executor.channel import Listener, connect
 from engine.executor.common_capacity import common_capacity
 from engine.executor.gang import GangExecutor
-from engine.executor.rank_actor import serve_plans
+from engine.executor.rank_loop import serve_plans
 from engine.worker.graphs.graph_batch import GraphShape
 from engine.worker.worker import Worker, load_worker
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 
 
 class RankProcesses:

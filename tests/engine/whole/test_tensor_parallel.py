@@ -24,6 +24,16 @@ def test_two_ranks_generate_what_one_does(name: str, tmp_path: Path) -> None:
     assert single[0] == tiny.greedy(list(range(3)), 32)
 
 
+# two key-value heads, each of which four ranks hold, and one for each rank
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tied_llama3", "opt"])
+def test_eight_ranks_generate_what_one_does(name: str, tmp_path: Path) -> None:
+    tiny = save_tiny(name, tmp_path, num_attention_heads=8)
+    single = mixed_batch(load_worker(tiny.config(block_size=4)))
+    everybody = run_ranks(tiny.config(block_size=4, tensor_parallel_size=8), mixed_batch, tmp_path)
+    assert everybody == [single] * 8
+
+
 @pytest.mark.slow
 def test_dummy_weights_are_the_same_on_two_ranks(tiny: TinyModel, tmp_path: Path) -> None:
     config = tiny.config(load_format="dummy")

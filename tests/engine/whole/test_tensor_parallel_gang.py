@@ -1,4 +1,4 @@
-"""Gangs of several ranks in processes of their own, over gloo, against one rank in this process."""
+"""Gangs of several ranks in processes of their own, over gloo or on GPUs, against one rank here."""
 
 import asyncio
 from collections.abc import Iterator
@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from engine.errors import EngineError
 from engine.runtime.replica.gang import GangOptions
@@ -16,6 +17,7 @@ from tests.engine.model.tiny import TinyModel, save_tiny
 from tests.engine.runtime.serving import client_of, generate
 from tests.engine.whole.engine_run import Run, run, tokens_of
 from tests.engine.whole.rank_processes import RankProcesses
+from tests.engine.whole.ranks import deterministic_bits, run_ranks
 from tests.fakes.worker_loader import load_replaying_worker
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0, num_logprobs=3, ignore_eos=True)
@@ -100,3 +102,51 @@ async def test_a_gang_of_two_ranks_generates_what_one_rank_does(
     finally:
         await supervisor.close()
     assert of_two_ranks == list(of_one_rank.values())
+
+
+@pytest.fixture
+def gpus(size: int) -> None:
+    if torch.cuda.device_count() < size:
+        pytest.skip(f"needs {size} GPUs")
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize("has_peer_memory", [True, False])
+@pytest.mark.parametrize("name", ["tied_llama3", "opt"])
+@pytest.mark.parametrize("size", [2, 4])
+def test_gpus_generate_what_one_cpu_does(
+    size: int, name: str, has_peer_memory: bool, processes: RankProcesses, tmp_path: Path
+) -> None:
+    tiny = save_tiny(name, tmp_path)
+    single = run(tiny, PROMPTS, SAMPLINGS, max_num_seqs=16)
+    config = tiny.config(
+        max_num_seqs=16,
+        tensor_parallel_size=size,
+        device="cuda",
+        peer_memory=has_peer_memory,
+    )
+    with processes.gang(config, tmp_path) as executor:
+        several = run(tiny, PROMPTS, SAMPLINGS, max_num_seqs=16, connect=lambda _: executor)
+    assert tokens_of(several) == tokens_of(single)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize("has_peer_memory", [True, False])
+@pytest.mark.parametrize("size", [2, 4])
+def test_bits_do_not_depend_on_what_the_gpus_do_beside(
+    size: int, has_peer_memory: bool, tmp_path: Path
+) -> None:
+    config = save_tiny("mha", tmp_path).config(
+        block_size=4,
+        num_blocks=20,
+        max_model_len=80,
+        swap_bytes=1 << 20,
+        tensor_parallel_size=size,
+        device="cuda",
+        dtype="bfloat16",
+        peer_memory=has_peer_memory,
+    )
+    for bits in run_ranks(config, deterministic_bits, tmp_path):
+        assert [bits[4:8], bits[8:]] == [bits[:4], bits[:4]]

@@ -1,7 +1,7 @@
 """Faults of what a model computes, and of what of a config.json is taken as known."""
 
 from engine.architectures.fields import Fields
-from engine.model.decoder import Decoder, _pass_on
+from engine.model.decoder import Decoder
 from engine.model.rope import head_order, query_factors
 from tests.mutation.mutant import Fault
 
@@ -29,7 +29,7 @@ MODEL_FAULTS = [
     ),
     Fault(
         what="a norm behind a layer is left out",
-        function=_pass_on,
+        function=Decoder._pass_on,
         old="x = after(x)",
         new="pass",
         noticed_by="test_every_logit_equals_transformers",

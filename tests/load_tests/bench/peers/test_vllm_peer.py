@@ -4,6 +4,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -113,3 +114,9 @@ def test_prompts_of_today_may_be_found_in_its_cache(made: list[Engine], model: P
     (engine,) = made
     assert engine.arguments["enable_prefix_caching"]
     assert engine.arguments["num_gpu_blocks_override"] == 256
+
+
+def test_it_shares_the_model_between_as_many_cards(made: list[Engine], model: Path) -> None:
+    several = replace(knobs(model), tensor_parallel_size=4)
+    VllmSystem(several, MEASURES[0])
+    assert made[0].arguments["tensor_parallel_size"] == several.tensor_parallel_size

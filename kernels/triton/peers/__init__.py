@@ -1,0 +1,1 @@
+"""Sums over the GPUs of one node that write into each other's memory."""
