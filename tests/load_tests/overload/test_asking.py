@@ -60,7 +60,7 @@ async def test_each_answer_is_noted_as_it_came(url: str) -> None:
 
 async def test_loads_are_closed_or_open(url: str) -> None:
     async with aiohttp.ClientSession() as session:
-        closed = await closed_loop(session, question(url), 2, 0.05)
+        closed = await closed_loop(session, [question(url)], 2, 0.05)
         both = [question(url), question(url, "refused")]
         opened = await open_loop(session, both, rate_per_s=400.0, duration_s=0.05)
     assert len(closed) >= 2
