@@ -68,3 +68,11 @@ async def test_loads_are_closed_or_open(url: str) -> None:
     # they take turns
     assert [each.status for each in opened] == [(200, 429)[i % 2] for i in range(len(opened))]
     assert len(opened) > 2
+
+
+async def test_what_is_refused_is_sent_again_a_few_times(url: str) -> None:
+    async with aiohttp.ClientSession() as session:
+        asked = [question(url, "refused")]
+        once = await open_loop(session, asked, rate_per_s=200.0, duration_s=0.05)
+        thrice = await open_loop(session, asked, rate_per_s=200.0, duration_s=0.05, num_retries=2)
+    assert len(thrice) == 3 * len(once)
