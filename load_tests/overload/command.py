@@ -7,14 +7,9 @@ refusals cost the server and the client, which share a machine, is taken from th
 
 import argparse
 import asyncio
-import os
-import re
 import secrets
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -24,7 +19,7 @@ import psutil
 from load_tests import report
 from load_tests.bench.startup.process_tree import cpu_seconds
 from load_tests.bench.startup.server_process import ServerProcess
-from load_tests.faults.server import serving_options, small_model, vocab_size, write_config
+from load_tests.faults.server import small_model, vocab_size
 from load_tests.options import at_least, positive
 from load_tests.overload.asking import REFUSED, Question, ask, closed_loop, open_loop
 from load_tests.overload.figures import (
@@ -35,6 +30,7 @@ from load_tests.overload.figures import (
     full_time,
     tokens_between,
 )
+from load_tests.overload.server import add_server_arguments, pagoda_serve, scrape, write_files
 
 EXAMPLE = "python -m load_tests overload --factor 3 --duration-s 60"
 
@@ -45,30 +41,13 @@ PROBE_AFTER_S = 5.0
 # share of the queue's deadline that requests wait for while the capacity is measured
 QUEUED = 0.5
 CLIENT = "load generator"
-_COMPUTED = re.compile(r'^pagoda_prompt_tokens_total\{[^}]*source="[^}]*\} (\S+)$', re.MULTILINE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `overload`."""
-    server = parser.add_argument_group("server")
-    server.add_argument("--config", type=Path, default=Path("serve_config.yaml"), help="to start")
-    server.add_argument("--port", type=at_least(1), default=8000, help="where it is to serve")
-    server.add_argument(
-        "--proxy",
-        choices=("haproxy", "python"),
-        help="what streams (default: as `pagoda serve` chooses)",
-    )
-    server.add_argument(
-        "--model",
-        type=Path,
-        metavar="DIR",
-        help="with a tokenizer; without weights they are random (default: two small layers)",
-    )
-    server.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="to run on")
-    server.add_argument("--max-num-seqs", type=at_least(1), default=16, help="in a batch")
-    server.add_argument("--queue-s", type=positive, default=30.0, help="deadlines.queue_s")
-    server.add_argument("--start-limit-s", type=positive, default=240.0, help="give up after this")
+    add_server_arguments(parser)
     load = parser.add_argument_group("load")
+    load.add_argument("--queue-s", type=positive, default=30.0, help="deadlines.queue_s")
     load.add_argument("--factor", type=positive, default=3.0, help="of the measured capacity")
     load.add_argument("--capacity-s", type=positive, default=20.0, help="to measure it in")
     load.add_argument("--duration-s", type=positive, default=60.0, help="of the arrivals")
@@ -88,7 +67,10 @@ def run(args: argparse.Namespace) -> int:
         model = args.model or small_model(folder / "model")
         keys = [secrets.token_hex(16) for _ in (*WEIGHTS, PROBE_WEIGHT)]
         operator = secrets.token_hex(16)
-        config = _write(args, folder, model, keys, operator)
+        weights = (*WEIGHTS, PROBE_WEIGHT)
+        lines = [f"{key} weight={weight}" for key, weight in zip(keys, weights, strict=True)]
+        options = {"deadlines": {"queue_s": args.queue_s}}
+        config = write_files(args, folder, model, lines, operator, options)
         questions = [
             Question(
                 url=f"http://127.0.0.1:{args.port}",
@@ -99,44 +81,11 @@ def run(args: argparse.Namespace) -> int:
             )
             for key in keys
         ]
-        with _serving(args, config, files.path(".log")) as server:
-            server.seconds_until_healthy(args.start_limit_s)
+        with pagoda_serve(args, config, files.path(".log")) as server:
             figures = asyncio.run(_Loading(args, server, questions, operator).run())
     _show(figures, args.queue_s)
     files.finish({"figures": asdict(figures)}, _headline(figures))
     return int(figures.num_other > 0)
-
-
-def _write(
-    args: argparse.Namespace, folder: Path, model: Path, keys: list[str], operator: str
-) -> Path:
-    """Write the files of a server with three keys; returns its configuration."""
-    weights = (*WEIGHTS, PROBE_WEIGHT)
-    lines = [f"{key} weight={weight}" for key, weight in zip(keys, weights, strict=True)]
-    (folder / "keys").write_text("\n".join(lines))
-    (folder / "operators").write_text(operator)
-    options = serving_options(model, args.device) | {
-        "api_keys_file": str(folder / "keys"),
-        "operator_keys_file": str(folder / "operators"),
-        "max_num_seqs": args.max_num_seqs,
-        "deadlines": {"queue_s": args.queue_s},
-        "drain_s": 0.0,
-    }
-    config = folder / "serve_config.yaml"
-    write_config(args.config, config, port=args.port, replicas=1, options=options)
-    return config
-
-
-@contextmanager
-def _serving(args: argparse.Namespace, config: Path, log: Path) -> Iterator[ServerProcess]:
-    """Run `pagoda serve`; whatever is left of it afterwards is ended."""
-    proxy = ["--proxy", args.proxy] if args.proxy else []
-    command = [sys.executable, "-m", "app.command", "serve", str(config), *proxy]
-    server = ServerProcess(command, f"http://127.0.0.1:{args.port}", log, dict(os.environ))
-    try:
-        yield server
-    finally:
-        server.close()
 
 
 class _Loading:
@@ -224,10 +173,9 @@ class _Loading:
 
     async def _num_computed(self, session: aiohttp.ClientSession) -> float:
         """Prompts that engines have computed so far."""
-        headers = {"Authorization": f"Bearer {self._operator}"}
-        async with session.get(f"{self._questions[0].url}/metrics", headers=headers) as response:
-            text = await response.text()
-        return sum(map(float, _COMPUTED.findall(text))) / self._args.prompt_len
+        url = self._questions[0].url
+        found = await scrape(session, url, self._operator, "pagoda_prompt_tokens_total")
+        return sum(found.values()) / self._args.prompt_len
 
 
 def _show(figures: OverloadFigures, queue_s: float) -> None:

@@ -1,12 +1,7 @@
-"""What `overload` asks of a server, and what it shows."""
-
-import argparse
-from pathlib import Path
+"""What `overload` shows."""
 
 import pytest
-import yaml
 
-from app.settings.api_keys import read_api_keys
 from load_tests.overload import command
 from load_tests.overload.figures import OverloadFigures
 
@@ -34,25 +29,3 @@ def test_all_that_is_promised_is_shown(capsys: pytest.CaptureFixture[str]) -> No
     assert "worker" in shown
     assert "idle" not in shown
     assert "goodput 0.96 of capacity" in command._headline(FIGURES)
-
-
-def test_a_server_has_keys_of_the_weights_and_one_for_the_probe(tmp_path: Path) -> None:
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    args = parser.parse_args(["--port", "18123", "--queue-s", "7"])
-    config = command._write(args, tmp_path, tmp_path, ["one", "two", "three"], "operator")
-    weights = [limits.weight for limits in read_api_keys(tmp_path / "keys").values()]
-    assert weights == [1.0, 3.0, 1.0]
-    [application] = yaml.safe_load(config.read_text())["applications"]
-    assert application["args"]["deadlines"] == {"queue_s": 7.0}
-    assert application["args"]["max_num_seqs"] == 16
-
-
-def test_prompts_are_counted_once_whether_computed_or_cached() -> None:
-    text = (
-        "# TYPE pagoda_prompt_tokens_total counter\n"
-        'pagoda_prompt_tokens_total{model_name="m",replica="a",source="computed"} 640.0\n'
-        'pagoda_prompt_tokens_total{model_name="m",replica="a",source="cached"} 64.0\n'
-        'pagoda_generated_tokens_total{model_name="m"} 7.0\n'
-    )
-    assert sum(map(float, command._COMPUTED.findall(text))) == 704
