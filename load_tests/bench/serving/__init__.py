@@ -1,0 +1,1 @@
+"""Servers beside each other on one machine, loaded by turns over HTTP."""

@@ -1,0 +1,112 @@
+"""The servers of a race: how each is started with the same model, limits and share of the card."""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from engine.config import Device
+from load_tests import ROOT
+from load_tests.model_folders import load_format_of
+
+OURS, VLLM = "pagoda", "vllm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """What all servers are given alike.
+
+    Attributes:
+        model: its folder; weights are random where it has none.
+        max_num_seqs: sequences in a batch.
+        max_num_batched_tokens: of one step.
+        max_model_len: tokens of prompt and answer.
+        gpu_memory_fraction: of the card, for each server: they run beside each other.
+    """
+
+    model: Path
+    device: Device
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    gpu_memory_fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """A server that can be started.
+
+    Attributes:
+        name: in tables; no two of a race have the same.
+        command: the words that start it.
+        environment: variables that it needs beside those of this process.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    url: str
+    environment: Mapping[str, str]
+
+    def full_environment(self) -> dict[str, str]:
+        """All variables of its process."""
+        return {**os.environ, **self.environment}
+
+
+def pagoda(name: str, limits: ServerLimits, port: int, scratch: Path) -> Contender:
+    """Return `pagoda serve` of the file that users start with, with another model and limits."""
+    options: dict[str, Any] = {
+        "model": str(limits.model),
+        "served_model_name": "served",
+        "load_format": load_format_of(limits.model),
+        "device": limits.device,
+        "max_num_seqs": limits.max_num_seqs,
+        "max_num_batched_tokens": limits.max_num_batched_tokens,
+        "max_model_len": limits.max_model_len,
+        "prefix_cache": False,
+    }
+    if limits.device == "cuda":
+        options["gpu_memory_fraction"] = limits.gpu_memory_fraction
+    config = yaml.safe_load((ROOT / "serve_config.yaml").read_text(encoding="utf-8"))
+    config["http_options"]["port"] = port
+    [application] = config["applications"]
+    application["args"] |= options
+    path = scratch / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    return Contender(
+        name=name,
+        command=(sys.executable, "-m", "app.command", "serve", str(path)),
+        url=f"http://127.0.0.1:{port}",
+        environment={},
+    )
+
+
+def vllm(limits: ServerLimits, port: int, packages: Path | None, words: list[str]) -> Contender:
+    """Return `vllm serve`.
+
+    Args:
+        packages: folder that has them, where they are not this Python's.
+        words: further options of its command.
+    """
+    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(limits.model)]
+    options = {
+        "--host": "127.0.0.1",
+        "--port": port,
+        "--served-model-name": "served",
+        "--max-num-seqs": limits.max_num_seqs,
+        "--max-num-batched-tokens": limits.max_num_batched_tokens,
+        "--max-model-len": limits.max_model_len,
+        "--gpu-memory-utilization": limits.gpu_memory_fraction,
+    }
+    if load_format_of(limits.model) == "dummy":
+        options["--load-format"] = "dummy"
+    pairs = [str(word) for pair in options.items() for word in pair]
+    return Contender(
+        name=VLLM,
+        command=(*command, *pairs, "--no-enable-prefix-caching", *words),
+        url=f"http://127.0.0.1:{port}",
+        environment={"PYTHONPATH": str(packages)} if packages else {},
+    )
