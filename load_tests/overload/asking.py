@@ -37,6 +37,7 @@ class Outcome:
     """What came of one request; times in seconds on `time.perf_counter`.
 
     Attributes:
+        is_again: whether it was refused before.
         status: of HTTP; 0 if the connection failed.
         first_s: when the first token came; None if none did.
         num_tokens: tokens that came.
@@ -45,6 +46,7 @@ class Outcome:
 
     key: str
     sent_s: float
+    is_again: bool = False
     status: int = 0
     first_s: float | None = None
     end_s: float = 0.0
@@ -138,7 +140,9 @@ async def _insist(
     """Ask, and again while it is refused."""
     outcomes = [await ask(session, question, seed)]
     while outcomes[-1].status == REFUSED and len(outcomes) <= num_retries:
-        outcomes.append(await ask(session, question, seed))
+        again = await ask(session, question, seed)
+        again.is_again = True
+        outcomes.append(again)
     return outcomes
 
 

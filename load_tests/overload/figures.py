@@ -68,7 +68,9 @@ def figures_of(
 
 def full_time(outcomes: Sequence[Outcome]) -> tuple[float, float]:
     """From when on the queue is full until the last arrival."""
-    first_s, last_s = (pick(each.sent_s for each in outcomes) for pick in (min, max))
+    # what has expired may be sent again long after
+    arrivals = [each.sent_s for each in outcomes if not each.is_again]
+    first_s, last_s = min(arrivals), max(arrivals)
     return first_s + FULL_AFTER * (last_s - first_s), max(last_s, first_s + 1e-3)
 
 

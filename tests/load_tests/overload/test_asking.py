@@ -76,3 +76,4 @@ async def test_what_is_refused_is_sent_again_a_few_times(url: str) -> None:
         once = await open_loop(session, asked, rate_per_s=200.0, duration_s=0.05)
         thrice = await open_loop(session, asked, rate_per_s=200.0, duration_s=0.05, num_retries=2)
     assert len(thrice) == 3 * len(once)
+    assert sum(each.is_again for each in thrice) == 2 * len(once)

@@ -49,10 +49,17 @@ def test_answers_are_counted_by_kind() -> None:
 
 def test_goodput_is_that_of_whole_answers_while_the_queue_is_full() -> None:
     # from 10 s, a third of the arrivals, to 30 s; of the second answer half comes before
+    again = Outcome(key="a", sent_s=60.0, is_again=True, status=REFUSED, end_s=60.1)
     cut = Outcome(key="a", sent_s=11.0, status=200, first_s=12.0, num_tokens=50, end_s=13.0)
     early, late = whole("a", 0.0, 2.0, 500), whole("a", 28.0, 9.0, 500)
     found = figures(
-        early, whole("a", 1.0, 8.5, 80), whole("b", 20.0, 2.0, 40), cut, late, refused(30.0, 0.1)
+        early,
+        whole("a", 1.0, 8.5, 80),
+        whole("b", 20.0, 2.0, 40),
+        cut,
+        late,
+        again,
+        refused(30.0, 0.1),
     )
     assert found.goodput == pytest.approx((40 + 40) / 20)
 
