@@ -51,13 +51,15 @@ class Overloaded(RequestError):
 
     Attributes:
         retry_after_s: seconds after which a retry is likely to be accepted.
+        reason: what there is too much of, in a word for metrics; it stays in the process.
     """
 
     code = "queue_full"
 
-    def __init__(self, message: str, *, retry_after_s: float) -> None:
+    def __init__(self, message: str, *, retry_after_s: float, reason: str = "requests") -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.reason = reason
 
 
 class ReaderTooSlow(RequestError):

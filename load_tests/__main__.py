@@ -36,6 +36,7 @@ COMMANDS = {
     "grammars": "compile JSON schemas of a public suite and follow its texts, by two libraries",
     "startup": "time the start and the end of `serve run`, and weigh its processes",
     "overload": "send more than a server can do, by two API keys, and see what it promises then",
+    "readers": "leave answers unread or go away, beside good streams: what a server holds then",
     "faults": "kill and freeze processes of a server under load, and look at every answer",
     "cost": "serve a load from two checkouts by turns: throughput, latency, CPU time",
 }
@@ -67,6 +68,7 @@ MODULES = {
     "grammars": "load_tests.bench.grammars.command",
     "startup": "load_tests.bench.startup.lives",
     "overload": "load_tests.overload.command",
+    "readers": "load_tests.overload.readers",
     "faults": "load_tests.faults.command",
     "cost": "load_tests.faults.cost",
 }

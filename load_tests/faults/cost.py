@@ -15,23 +15,20 @@ import random
 import statistics
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
 import aiohttp
-import psutil
 
 from load_tests import ROOT, report
-from load_tests.bench.startup.process_tree import role_of
+from load_tests.bench.startup.process_tree import cpu_seconds
 from load_tests.bench.startup.server_process import ServerProcess, serve_command
 from load_tests.faults.answers import Received, ask
 from load_tests.faults.mix import MixedRequest, draw_cases
 from load_tests.faults.server import serving_options, small_model, vocab_size, write_config
-from load_tests.faults.victims import command_line
 from load_tests.options import at_least, positive
 
 EXAMPLE = "python -m load_tests cost --other ../before --lives 2 --rounds 16"
@@ -213,13 +210,13 @@ async def _measure(
         fields={},
     )
     processes = server.processes()
-    cpu_s, begin_s = _cpu_seconds(processes), time.perf_counter()
+    cpu_s, begin_s = cpu_seconds(processes), time.perf_counter()
     answers = await _ask_all(url, [_stream(case) for case in cases], args.concurrency)
     seconds = time.perf_counter() - begin_s
     num_tokens = sum(answer.completion_tokens for answer in answers)
     cpu_us = {
         role: 1e6 * (seconds - cpu_s[role]) / num_tokens
-        for role, seconds in _cpu_seconds(processes).items()
+        for role, seconds in cpu_seconds(processes).items()
     }
     gaps = sorted(b - a for answer in answers for a, b in pairwise(answer.arrivals_s))
     return CheckoutTurn(
@@ -251,13 +248,3 @@ async def _ask_all(url: str, cases: Sequence[MixedRequest], concurrency: int) ->
 
     async with aiohttp.ClientSession(trust_env=False) as session:
         return await asyncio.gather(*map(one, cases))
-
-
-def _cpu_seconds(processes: Sequence[psutil.Process]) -> "dict[str, float]":
-    """CPU seconds so far, by role."""
-    seconds: dict[str, float] = defaultdict(float)
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            times = process.cpu_times()
-            seconds[role_of(command_line(process))] += times.user + times.system
-    return seconds

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import aiohttp
 
 REFUSED = 429
+# a connection of a closed loop comes back after so long when it was refused
+PAUSE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,7 @@ class Outcome:
     """What came of one request; times in seconds on `time.perf_counter`.
 
     Attributes:
+        is_again: whether it was refused before.
         status: of HTTP; 0 if the connection failed.
         first_s: when the first token came; None if none did.
         num_tokens: tokens that came.
@@ -43,6 +46,7 @@ class Outcome:
 
     key: str
     sent_s: float
+    is_again: bool = False
     status: int = 0
     first_s: float | None = None
     end_s: float = 0.0
@@ -87,32 +91,59 @@ async def _read(content: aiohttp.StreamReader, outcome: Outcome) -> None:
 
 
 async def closed_loop(
-    session: aiohttp.ClientSession, question: Question, concurrency: int, duration_s: float
+    session: aiohttp.ClientSession, questions: list[Question], concurrency: int, duration_s: float
 ) -> list[Outcome]:
-    """Keep so many requests open for a time."""
+    """Keep so many requests open for a time, each connection those of one question."""
     end_s = time.perf_counter() + duration_s
     outcomes: list[Outcome] = []
     seeds = iter(range(1_000_000, 2_000_000))
 
-    async def one_after_the_other() -> None:
+    async def one_after_the_other(question: Question) -> None:
         while time.perf_counter() < end_s:
             outcomes.append(await ask(session, question, next(seeds)))
+            if not outcomes[-1].is_whole:
+                await asyncio.sleep(PAUSE_S)
 
-    await asyncio.gather(*(one_after_the_other() for _ in range(concurrency)))
+    asked = (questions[number % len(questions)] for number in range(concurrency))
+    await asyncio.gather(*map(one_after_the_other, asked))
     return outcomes
 
 
 async def open_loop(
-    session: aiohttp.ClientSession, questions: list[Question], rate_per_s: float, duration_s: float
+    session: aiohttp.ClientSession,
+    questions: list[Question],
+    rate_per_s: float,
+    duration_s: float,
+    *,
+    num_retries: int = 0,
 ) -> list[Outcome]:
-    """Send requests at random times, whatever becomes of them, as many for each question."""
+    """Send requests at random times, whatever becomes of them, as many for each question.
+
+    Args:
+        num_retries: times that one which is refused is sent again, at once.
+
+    Returns:
+        One outcome for each time that a request was sent.
+    """
     start_s = time.perf_counter()
     tasks = []
     for number, due_s in enumerate(_arrivals(rate_per_s, duration_s)):
         await asyncio.sleep(max(0.0, start_s + due_s - time.perf_counter()))
         question = questions[number % len(questions)]
-        tasks.append(asyncio.create_task(ask(session, question, number)))
-    return await asyncio.gather(*tasks)
+        tasks.append(asyncio.create_task(_insist(session, question, number, num_retries)))
+    return [outcome for sent in await asyncio.gather(*tasks) for outcome in sent]
+
+
+async def _insist(
+    session: aiohttp.ClientSession, question: Question, seed: int, num_retries: int
+) -> list[Outcome]:
+    """Ask, and again while it is refused."""
+    outcomes = [await ask(session, question, seed)]
+    while outcomes[-1].status == REFUSED and len(outcomes) <= num_retries:
+        again = await ask(session, question, seed)
+        again.is_again = True
+        outcomes.append(again)
+    return outcomes
 
 
 def _arrivals(rate_per_s: float, duration_s: float) -> Iterator[float]:

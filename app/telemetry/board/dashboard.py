@@ -120,6 +120,8 @@ ROWS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                                           "{{replica}}"),)),
     )),
     ("Scheduler", (
+        Chart(title="Refused", todo="Replicas have too much to do: add some, or mind Retry-After.",
+              lines=((rate("refusals_total", "reason"), "{{reason}}"),)),
         Chart(title="Requests by state", todo="waiting grows: see the queue.", is_stacked=True,
               lines=((now("requests", "state"), "{{state}}"),)),
         Chart(title="Steps by kind", todo="Few mixed steps with a queue: the token budget is full.",

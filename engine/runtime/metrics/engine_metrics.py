@@ -19,6 +19,7 @@ from engine.runtime.metrics.engine_table import (
     PREEMPTIONS,
     PROMPT_TOKENS,
     RECOMPUTED_TOKENS,
+    REFUSALS,
     REQUESTS,
     SPOILED_BLOCKS,
     STEP_S,
@@ -116,6 +117,10 @@ class EngineMetrics:
         """Count an ingress that was given up."""
         self.store.add(CLIENT_LOST, 1, reason)
 
+    def refused(self, reason: str) -> None:
+        """Count a request that was refused because the replica has too much to do."""
+        self.store.add(REFUSALS, 1, reason)
+
     def seconds_since_step(self, now_s: float) -> float:
         """Seconds since the last step."""
         return max(0.0, now_s - self._last_step_s)
@@ -191,5 +196,6 @@ _KNOWN_LABELS = {
     SWAP_BLOCKS: ("out", "in"),
     STEPS: ("prefill", "decode", "mixed"),
     CLIENT_LOST: ("silent", "slow"),
-    CHOICES_ENDED: ("stop", "length", "abort", "error"),
+    CHOICES_ENDED: ("stop", "length", "abort", "error", "expired"),
+    REFUSALS: ("requests", "tokens", "share", "wait"),
 }

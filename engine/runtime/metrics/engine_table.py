@@ -12,9 +12,18 @@ from engine.runtime.metrics.metric import (
 )
 
 CHOICES_ENDED = counter(
-    "choices", "choices that have ended, by the engine's reason; a stop string is an `abort`",
+    "choices",
+    "choices that have ended, by the engine's reason; a stop string is an `abort`, and what waited "
+    "for too long and was not computed `expired`",
     "reason",
-)  # fmt: skip
+)
+REFUSALS = counter(
+    "refusals",
+    "requests that a replica has refused for what waits there: too many `requests` or prompt "
+    "`tokens`, more than the `share` of a key, or a `wait` beyond the deadline. Ingresses believe "
+    "that for a moment and refuse more by themselves: `pagoda_requests_total` has all",
+    "reason",
+)
 PROMPT_TOKENS = counter(
     "prompt_tokens",
     "prompt tokens of requests that have entered the batch, once a request: `computed`, or found "
@@ -71,8 +80,9 @@ STEP_AGE_S = gauge("step_age_seconds", "since the last step, while requests are 
 STARTUP_S = gauge("startup_seconds", "time of the last start of the engine's processes")
 
 ENGINE_METRICS: tuple[Metric, ...] = (
-    CHOICES_ENDED, PROMPT_TOKENS, RECOMPUTED_TOKENS, GENERATED_TOKENS, REQUESTS, OLDEST_S, KV_SLOTS,
-    KV_CAPACITY, KV_SAVING, KV_SWAPPED, KV_USAGE, PREEMPTIONS, BLOCK_COPIES, FORKS, EVICTED_BLOCKS,
+    CHOICES_ENDED, REFUSALS, PROMPT_TOKENS, RECOMPUTED_TOKENS, GENERATED_TOKENS, REQUESTS,
+    OLDEST_S, KV_SLOTS, KV_CAPACITY, KV_SAVING, KV_SWAPPED, KV_USAGE, PREEMPTIONS, BLOCK_COPIES,
+    FORKS, EVICTED_BLOCKS,
     WASTED_ROWS, SWAP_BLOCKS, SPOILED_BLOCKS, STEPS, STEP_S, STEP_TOKENS, HOST_WORK_S,
     INTER_TOKEN_S, QUEUE_S, PREFILL_S, DECODE_S, PREEMPTED_S, CLIENT_LOST, UNDELIVERED, GANG_LOST,
     READY, STEP_AGE_S, STARTUP_S,

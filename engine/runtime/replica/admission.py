@@ -52,6 +52,7 @@ class Admission:
                 f"the request would wait for about {wait_s:.0f} s and may for "
                 f"{terms.max_wait_s:g}; retry later",
                 terms,
+                "wait",
             )
 
     def room(self, request: Request, *, num_waiting: int) -> int:
@@ -78,13 +79,16 @@ class Admission:
         terms, limit = request.terms, self._max_num_waiting
         if num_waiting >= limit:
             raise self._overloaded(
-                f"{num_waiting} requests are waiting and at most {limit} may; retry later", terms
+                f"{num_waiting} requests are waiting and at most {limit} may; retry later",
+                terms,
+                "requests",
             )
         if self._room_of_account(terms) <= 0:
             raise self._overloaded(
                 f"{self._line.num_of(terms.account)} requests of this API key are waiting, which "
                 "is its share of the queue; retry later",
                 terms,
+                "share",
             )
         num_tokens = self._line.prompt_tokens
         # the longest prompt may wait, too, if nothing else does
@@ -93,6 +97,7 @@ class Admission:
                 f"prompts of {num_tokens} tokens are waiting and at most "
                 f"{self._max_waiting_tokens} may; retry later",
                 terms,
+                "tokens",
             )
 
     def _room_of_account(self, terms: Terms) -> float:
@@ -102,8 +107,8 @@ class Admission:
         most = max(1, int(self._max_num_waiting * terms.queue_share))
         return most - self._line.num_of(terms.account)
 
-    def _overloaded(self, message: str, terms: Terms) -> Overloaded:
-        return Overloaded(message, retry_after_s=self._line.retry_after_s(terms))
+    def _overloaded(self, message: str, terms: Terms, reason: str) -> Overloaded:
+        return Overloaded(message, retry_after_s=self._line.retry_after_s(terms), reason=reason)
 
     def _check_ids(self, progress: Progress) -> None:
         """Refuse ids beyond the vocabulary, which the scheduler does not know."""

@@ -188,7 +188,10 @@ class Supervisor:
             self._check_serving(is_own)
             self._check(request)
         except (RequestError, EngineUnavailable) as error:
-            room = self._room(request) if isinstance(error, Overloaded) else -1
+            room = -1
+            if isinstance(error, Overloaded):
+                room = self._room(request)
+                self._metrics.refused(error.reason)
             verdict = Verdict(replica=self._replica, refusal=refusal_of(error), room=room)
         else:
             verdict = Verdict(replica=self._replica, room=self._room(request))

@@ -1,6 +1,7 @@
 """The processes of one `serve run`: finding them, what they are for, what they weigh."""
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -107,6 +108,16 @@ def weigh(processes: Sequence[psutil.Process]) -> list[Weight]:
         sizes = {f"{name}_bytes": getattr(memory, name) for name in ("pss", "rss", "uss")}
         weights.append(Weight(pid=process.pid, role=role_of(command), **sizes))
     return sorted(weights, key=lambda weight: -weight.pss_bytes)
+
+
+def cpu_seconds(processes: Sequence[psutil.Process]) -> dict[str, float]:
+    """CPU seconds so far, by role."""
+    seconds: dict[str, float] = defaultdict(float)
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            seconds[role_of(_command(process))] += times.user + times.system
+    return seconds
 
 
 def wait_gone(processes: Sequence[psutil.Process], timeout_s: float) -> list[psutil.Process]:

@@ -60,7 +60,7 @@ async def test_each_answer_is_noted_as_it_came(url: str) -> None:
 
 async def test_loads_are_closed_or_open(url: str) -> None:
     async with aiohttp.ClientSession() as session:
-        closed = await closed_loop(session, question(url), 2, 0.05)
+        closed = await closed_loop(session, [question(url)], 2, 0.05)
         both = [question(url), question(url, "refused")]
         opened = await open_loop(session, both, rate_per_s=400.0, duration_s=0.05)
     assert len(closed) >= 2
@@ -68,3 +68,12 @@ async def test_loads_are_closed_or_open(url: str) -> None:
     # they take turns
     assert [each.status for each in opened] == [(200, 429)[i % 2] for i in range(len(opened))]
     assert len(opened) > 2
+
+
+async def test_what_is_refused_is_sent_again_a_few_times(url: str) -> None:
+    async with aiohttp.ClientSession() as session:
+        asked = [question(url, "refused")]
+        once = await open_loop(session, asked, rate_per_s=200.0, duration_s=0.05)
+        thrice = await open_loop(session, asked, rate_per_s=200.0, duration_s=0.05, num_retries=2)
+    assert len(thrice) == 3 * len(once)
+    assert sum(each.is_again for each in thrice) == 2 * len(once)

@@ -90,7 +90,7 @@ def test_a_full_queue_names_the_time_until_it_has_room(admission: Admission) -> 
     admission.check(request(), num_waiting=3)
     with pytest.raises(Overloaded, match="4 requests are waiting") as full:
         admission.check(request(), num_waiting=4)
-    assert full.value.retry_after_s == 5.0
+    assert (full.value.retry_after_s, full.value.reason) == (5.0, "requests")
 
 
 def test_the_queue_may_be_full_of_tokens() -> None:
@@ -102,16 +102,18 @@ def test_the_queue_may_be_full_of_tokens() -> None:
         admission.check(request(11), num_waiting=3)
     few = replace(engine_config(), max_waiting_tokens=20)
     Admission(few, CAPACITY, waiting()).check(request(30), num_waiting=0)
-    with pytest.raises(Overloaded, match="at most 20"):
+    with pytest.raises(Overloaded, match="at most 20") as full:
         Admission(few, CAPACITY, line).check(request(1), num_waiting=3)
+    assert full.value.reason == "tokens"
 
 
 def test_an_account_may_take_its_share_of_the_queue() -> None:
     line = waiting(1, 1, account=b"key")
     admission = Admission(engine_config(max_num_waiting=4), CAPACITY, line)
     half = replace(request(), terms=Terms(account=b"key", queue_share=0.5))
-    with pytest.raises(Overloaded, match="2 requests of this API key are waiting"):
+    with pytest.raises(Overloaded, match="2 requests of this API key are waiting") as full:
         admission.check(half, num_waiting=2)
+    assert full.value.reason == "share"
     admission.check(replace(half, terms=Terms(account=b"other", queue_share=0.5)), num_waiting=2)
     # the least that a share can be is one request
     small = replace(half, terms=Terms(account=b"other", queue_share=0.01))
@@ -136,7 +138,7 @@ def test_who_would_wait_for_too_long_is_refused_at_once(admission: Admission) ->
     hasty = replace(request(), terms=Terms(max_wait_s=4.5))
     with pytest.raises(Overloaded, match=r"would wait for about 5 s and may for 4\.5") as refused:
         admission.check(hasty, num_waiting=0)
-    assert refused.value.retry_after_s == 5.0
+    assert (refused.value.retry_after_s, refused.value.reason) == (5.0, "wait")
 
 
 @pytest.mark.parametrize(

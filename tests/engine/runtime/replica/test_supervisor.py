@@ -68,6 +68,12 @@ async def test_a_full_queue_is_refused_with_the_time_until_what_waits_has_begun(
     assert verdict.refusal is not None
     assert verdict.refusal.code == "queue_full"
     assert verdict.refusal.retry_after_s == pytest.approx(6.0, rel=0.1)
+    refusals = {
+        series.labels: series.value
+        for series in replica.supervisor.series()
+        if series.name.endswith("refusals_total")
+    }
+    assert (refusals[("requests",)], refusals[("wait",)]) == (1, 0)
     assert verdict.room == 0
     await replica.close()
 

@@ -1,0 +1,254 @@
+"""Command `readers`: clients that do not read their answers, or go away, beside some that do both.
+
+Row 18 and the client's part of row 17 of a server's faults: unread answers are ended after the
+write deadline and hold little until then, those of clients that have gone are aborted at once, and
+nobody else notices.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import secrets
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import aiohttp
+
+from load_tests import report
+from load_tests.bench.startup.process_tree import weigh
+from load_tests.bench.startup.server_process import ServerProcess
+from load_tests.faults.server import small_model
+from load_tests.options import at_least, positive
+from load_tests.overload.server import add_server_arguments, pagoda_serve, scrape, write_files
+from load_tests.overload.slow_client import SlowClient, open_ports
+
+EXAMPLE = "python -m load_tests readers --slow 100 --leave 200"
+
+# an answer of more than a megabyte: each token with five alternatives
+_LONG = {"max_tokens": 1500, "logprobs": 5}
+_GOOD = {"max_tokens": 64, "temperature": 0, "seed": 1}
+_POLL_S = 0.5
+# beyond the write deadline, until somebody gives up waiting for the ends
+_PATIENCE_S = 60.0
+
+
+@dataclass(slots=True, kw_only=True)
+class ReaderFigures:
+    """What came of a server's readers; times in seconds, sizes in bytes.
+
+    Attributes:
+        num_slow, num_ended: answers that were not read, and those of them that the server has cut.
+        ended_s: from the request to the end of its connection, median and longest.
+        held: what was still to be read of a cut answer, median and most.
+        grown_mib: memory of all processes of the server, at its most, beyond that before.
+        num_gone: clients that have left.
+        idle_s: after the last has left or was cut, until no request and no block is in use.
+        num_good, num_wrong: answers beside them, and those that were not as before.
+        gap_ms: between two pieces of these, 99 of 100, before and beside them.
+    """
+
+    num_slow: int = 0
+    num_ended: int = 0
+    ended_s: tuple[float, float] = (0.0, 0.0)
+    held: tuple[float, float] = (0.0, 0.0)
+    grown_mib: float = 0.0
+    num_gone: int = 0
+    idle_s: float = 0.0
+    num_good: int = 0
+    num_wrong: int = 0
+    gap_ms: tuple[float, float] = (0.0, 0.0)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `readers`."""
+    add_server_arguments(parser)
+    load = parser.add_argument_group("load")
+    load.add_argument("--slow", type=at_least(1), default=100, help="clients, half read nothing")
+    load.add_argument("--leave", type=at_least(1), default=200, help="clients that go away")
+    load.add_argument("--good", type=at_least(1), default=4, help="streams at once beside them")
+    load.add_argument("--write-s", type=positive, default=30.0, help="deadlines.write_s")
+    report.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Start a server, let clients be slow and leave, print the table; 1 if others noticed."""
+    files = report.start(args, "readers")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        keys = secrets.token_hex(16), secrets.token_hex(16)
+        options = {"deadlines": {"write_s": args.write_s, "queue_s": 600.0}}
+        model = small_model(folder / "model")
+        config = write_files(args, folder, model, keys[:1], keys[1], options)
+        with pagoda_serve(args, config, files.path(".log")) as server:
+            figures = asyncio.run(_Readers(args, server, *keys).run())
+    _show(figures, args.write_s)
+    files.finish({"figures": asdict(figures)}, _headline(figures))
+    return int(figures.num_wrong > 0 or figures.num_ended < figures.num_slow)
+
+
+class _Readers:
+    """One server with its readers."""
+
+    def __init__(
+        self, args: argparse.Namespace, server: ServerProcess, key: str, operator: str
+    ) -> None:
+        self._args = args
+        self._url = f"http://127.0.0.1:{args.port}"
+        self._processes = server.processes()
+        self._key = key
+        self._operator = operator
+        self._gaps: list[float] = []
+        self._texts: list[str] = []
+        self._is_over = False
+
+    async def run(self) -> ReaderFigures:
+        """Measure good streams by themselves and beside the others, and how all comes to rest."""
+        args, figures = self._args, ReaderFigures(num_slow=self._args.slow)
+        timeout = aiohttp.ClientTimeout(total=None)
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            await self._good_for(session, 10.0)
+            right, gap_before = self._texts[0], _p99(self._gaps)
+            self._texts, self._gaps = [], []
+            before = self._memory()
+            good = [asyncio.create_task(self._stay(session)) for _ in range(args.good)]
+            clients = [await self._open(reads=number % 2 == 1) for number in range(args.slow)]
+            reading = [asyncio.create_task(each.read_on()) for each in clients]
+            await asyncio.gather(*(self._leave(number) for number in range(args.leave)))
+            figures.num_gone = args.leave
+            most = await self._until_cut(clients)
+            self._is_over = True
+            await asyncio.gather(*good, *reading)
+            begin_s = time.perf_counter()
+            await self._until_idle(session)
+            figures.idle_s = time.perf_counter() - begin_s
+        ended = [each.ended_s for each in clients if each.ended_s is not None]
+        held = [await each.rest() for each in clients]
+        figures.num_ended = len(ended)
+        figures.ended_s = _two(ended)
+        figures.held = _two(held)
+        figures.grown_mib = (most - before) / (1 << 20)
+        figures.num_good = len(self._texts)
+        figures.num_wrong = sum(text != right for text in self._texts)
+        figures.gap_ms = 1e3 * gap_before, 1e3 * _p99(self._gaps)
+        return figures
+
+    async def _good_for(self, session: aiohttp.ClientSession, seconds: float) -> None:
+        tasks = [asyncio.create_task(self._stay(session)) for _ in range(self._args.good)]
+        await asyncio.sleep(seconds)
+        self._is_over = True
+        await asyncio.gather(*tasks)
+        self._is_over = False
+
+    async def _stay(self, session: aiohttp.ClientSession) -> None:
+        """Ask and read, one after the other, until it is over."""
+        body = _GOOD | {"prompt": "The good reader", "stream": True, "ignore_eos": True}
+        headers = {"Authorization": f"Bearer {self._key}"}
+        url = f"{self._url}/v1/completions"
+        while not self._is_over:
+            text, times = "", []
+            async with session.post(url, json=body, headers=headers) as response:
+                async for line in response.content:
+                    data = line.removeprefix(b"data: ").strip()
+                    if data.startswith(b"{"):
+                        times.append(time.perf_counter())
+                        text += "".join(each["text"] for each in json.loads(data)["choices"])
+            self._texts.append(text)
+            self._gaps += [b - a for a, b in pairwise(times)]
+
+    async def _open(self, *, reads: bool) -> SlowClient:
+        """Ask for a long answer by a socket that takes little of it."""
+        return await SlowClient.connected(self._args.port, self._request(_LONG), reads=reads)
+
+    async def _leave(self, number: int) -> None:
+        """Ask, and go away within a second: with the request half sent, waiting, or answered."""
+        rng = random.Random(number)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._args.port)
+        request = self._request({"max_tokens": 512})
+        writer.write(request[: len(request) // 2] if number % 10 == 0 else request)
+        await writer.drain()
+        await asyncio.sleep(rng.random())
+        # with what has come unread, so that the server is sent a reset
+        writer.transport.abort()
+        del reader
+
+    def _request(self, fields: dict[str, int]) -> bytes:
+        body = {"prompt": "A slow reader", "stream": True, "ignore_eos": True} | fields
+        data = json.dumps(body).encode()
+        head = (
+            "POST /v1/completions HTTP/1.1\r\nhost: server\r\ncontent-type: application/json\r\n"
+            f"authorization: Bearer {self._key}\r\ncontent-length: {len(data)}\r\n\r\n"
+        )
+        return head.encode() + data
+
+    async def _until_cut(self, clients: Sequence[SlowClient]) -> int:
+        """Wait until the server has cut all, or for long; the most memory that it had."""
+        most, end_s = 0, time.perf_counter() + self._args.write_s + _PATIENCE_S
+        while any(each.ended_s is None for each in clients) and time.perf_counter() < end_s:
+            await asyncio.sleep(_POLL_S)
+            still_open = open_ports(self._args.port)
+            for each in clients:
+                if each.ended_s is None and each.port not in still_open:
+                    each.ended_s = time.perf_counter() - each.sent_s
+            most = max(most, self._memory())
+        return most
+
+    async def _until_idle(self, session: aiohttp.ClientSession) -> None:
+        """Wait until no request is open and no block in use.
+
+        Raises:
+            ValueError: if that does not happen.
+        """
+        end_s = time.perf_counter() + _PATIENCE_S
+        while time.perf_counter() < end_s:
+            states = await scrape(session, self._url, self._operator, "pagoda_requests")
+            usage = await scrape(session, self._url, self._operator, "pagoda_kv_usage_ratio")
+            if not any(states.values()) and not any(usage.values()):
+                return
+            await asyncio.sleep(0.1)
+        raise ValueError(f"requests are still open: {states}; share of blocks in use: {usage}")
+
+    def _memory(self) -> int:
+        return sum(weight.uss_bytes for weight in weigh(self._processes))
+
+
+def _p99(values: Sequence[float]) -> float:
+    return sorted(values)[int(0.99 * len(values))] if values else 0.0
+
+
+def _two(values: Sequence[float]) -> tuple[float, float]:
+    """The median and the most."""
+    return (median(values), max(values)) if values else (0.0, 0.0)
+
+
+def _show(figures: ReaderFigures, write_s: float) -> None:
+    held_kib = figures.held[0] / 1024, figures.held[1] / 1024
+    rows = [
+        ("unread answers, cut by the server", f"{figures.num_slow}, {figures.num_ended}", "all"),
+        ("cut after, median / longest s", _pair(figures.ended_s), f"{write_s:g} + generation"),
+        ("unread of each in sockets, median / most KiB", _pair(held_kib), ""),
+        ("memory of the server, MiB", f"{figures.grown_mib:+.0f}", "+64"),
+        ("clients that left", f"{figures.num_gone}", ""),
+        ("then nothing is open or held after, s", f"{figures.idle_s:.1f}", "5"),
+        ("good answers, wrong", f"{figures.num_good}, {figures.num_wrong}", "0 wrong"),
+        ("between their pieces, p99 before / beside ms", _pair(figures.gap_ms), ""),
+    ]
+    report.print_table("Readers that do not read", ("measure", "figure", "promised"), rows)
+
+
+def _pair(values: tuple[float, float]) -> str:
+    return f"{values[0]:.1f} / {values[1]:.1f}"
+
+
+def _headline(figures: ReaderFigures) -> str:
+    return (
+        f"{figures.num_ended} of {figures.num_slow} unread answers cut after up to "
+        f"{figures.ended_s[1]:.0f} s, memory {figures.grown_mib:+.0f} MiB, {figures.num_gone} "
+        f"left, idle after {figures.idle_s:.1f} s, "
+        f"{figures.num_wrong} of {figures.num_good} good wrong"
+    )

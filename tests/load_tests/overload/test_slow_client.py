@@ -1,0 +1,45 @@
+"""Clients that read nothing or little, against a server that writes as much as it can."""
+
+import asyncio
+
+from load_tests.overload.slow_client import SLOW_BYTES, SlowClient, open_ports
+
+NUM_BYTES = 64 << 20
+
+
+async def test_a_client_that_reads_nothing_holds_its_server_up_until_it_is_cut() -> None:
+    is_open, is_cut = asyncio.Event(), asyncio.Event()
+    ports = []
+
+    async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.readexactly(2) == b"go"
+        ports.append(writer.get_extra_info("peername")[1])
+        writer.write(b"x" * NUM_BYTES)
+        is_open.set()
+        await is_cut.wait()
+        writer.transport.abort()
+
+    async with await asyncio.start_server(pour, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        client = await SlowClient.connected(port, b"go", reads=False)
+        await is_open.wait()
+        assert ports == [client.port]
+        assert client.port in open_ports(port)
+        is_cut.set()
+        # a reset may throw away what is unread
+        assert await client.rest() < NUM_BYTES
+        assert client.port not in open_ports(port)
+
+
+async def test_a_slow_client_reads_a_little_until_the_end() -> None:
+    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(2)
+        writer.write(b"x" * (SLOW_BYTES // 2))
+        writer.close()
+
+    async with await asyncio.start_server(say, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        client = await SlowClient.connected(port, b"go", reads=True)
+        await client.read_on(period_s=0.0)
+        assert client.num_read == SLOW_BYTES // 2
+        assert await client.rest() == 0
