@@ -168,14 +168,13 @@ class _Readers:
     async def _leave(self, number: int) -> None:
         """Ask, and go away within a second: with the request half sent, waiting, or answered."""
         rng = random.Random(number)
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._args.port)
+        _, writer = await asyncio.open_connection("127.0.0.1", self._args.port)
         request = self._request({"max_tokens": 512})
         writer.write(request[: len(request) // 2] if number % 10 == 0 else request)
         await writer.drain()
         await asyncio.sleep(rng.random())
         # with what has come unread, so that the server is sent a reset
         writer.transport.abort()
-        del reader
 
     def _request(self, fields: dict[str, int]) -> bytes:
         body = {"prompt": "A slow reader", "stream": True, "ignore_eos": True} | fields

@@ -9,7 +9,7 @@ NUM_BYTES = 64 << 20
 
 async def test_a_client_that_reads_nothing_holds_its_server_up_until_it_is_cut() -> None:
     is_open, is_cut = asyncio.Event(), asyncio.Event()
-    ports = []
+    ports: list[int] = []
 
     async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert await reader.readexactly(2) == b"go"
