@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# a row lives in registers
+_MAX_WIDTH = 16384
 # what torch's symmetric memory raises where devices or containers do not allow it
 _REFUSALS = (RuntimeError, OSError, ImportError)
 
@@ -58,8 +60,9 @@ def _reason_against(config: EngineConfig, *, is_one_node: bool) -> str:
         return "the ranks may run on several nodes"
     if torch.version.hip is not None or not config.compiled_kernels:
         return "no kernels for it"
-    row_bytes = config.model.hidden_size * getattr(torch, config.dtype).itemsize
-    return "" if row_bytes % 16 == 0 else f"rows of {row_bytes} bytes"
+    width = config.model.hidden_size
+    is_aligned = width * getattr(torch, config.dtype).itemsize % 16 == 0
+    return "" if is_aligned and width <= _MAX_WIDTH else f"rows of {width} numbers"
 
 
 def _tried(share: Callable[[], RowSums]) -> tuple[RowSums | None, str]:

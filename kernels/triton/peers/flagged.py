@@ -8,7 +8,7 @@ NVLink instead of one. A flag is the number of its row's sum, which only rises.
 import triton
 import triton.language as tl
 
-from kernels.triton.launch import let_next_start, wait_for_inputs
+from kernels.triton.launch import wait_for_inputs
 from kernels.triton.peers.finishing import (
     finish_row,
     load_gains,
@@ -172,7 +172,6 @@ def flagged_kernel(
     part_flags = place_in(table, rank, part_flags_start, tl.int32)
     sum_flags = place_in(table, rank, sum_flags_start, tl.int32)
     wait_for_inputs(OVERLAPPED)
-    let_next_start(OVERLAPPED, False)
     first, num_programs = tl.program_id(0), tl.num_programs(0)
     if SENDS:
         _send_rows(x, table, counts, inbox_start, part_flags_start, rank, num_rows, columns,

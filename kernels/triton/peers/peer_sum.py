@@ -33,8 +33,9 @@ _MAX_ROWS = 512
 _TAGGED_BYTES = {2: 1 << 19, 4: 1 << 16, 8: 1 << 15}
 _ONE_SHOT_BYTES = {2: 1 << 30, 4: 1 << 18, 8: 1 << 17}
 _MOST_BYTES = 8 << 20
-# of a multiprocessor
+# of a multiprocessor, and of a thread
 _REGISTERS = 1 << 16
+_MOST_REGISTERS = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +191,7 @@ class PeerSum:
         # of wider rows two would not find enough registers
         if num_rows > num_places and block <= 8192:
             num_places *= 2
-            common["maxnreg"] = _REGISTERS // (2 * 32 * num_warps)
+            common["maxnreg"] = min(_REGISTERS // (2 * 32 * num_warps), _MOST_REGISTERS)
         grid = (min(num_rows, num_places),)
         if way == "tagged":
             tagged_kernel[grid](

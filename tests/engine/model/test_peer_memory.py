@@ -3,8 +3,10 @@
 import logging
 import multiprocessing
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -33,19 +35,22 @@ def config(tiny: TinyModel) -> EngineConfig:
         ({"peer_memory": False}, True, "peer_memory is off"),
         ({}, False, "several nodes"),
         ({"compiled_kernels": False}, True, "no kernels"),
+        ({"hidden_size": 16400}, True, "rows of 16400 numbers"),
+        ({"hidden_size": 3}, True, "rows of 3 numbers"),
     ],
 )
 def test_the_log_says_why_nccl_sums_everything(
     config: EngineConfig,
-    changes: dict[str, bool],
+    changes: dict[str, Any],
     is_one_node: bool,
     reason: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    parallel = with_peer_memory(
-        TensorParallel(0, 2), config.with_options(**changes), CUDA, is_one_node=is_one_node
-    )
+    if "hidden_size" in changes:
+        changes = {"model": replace(config.model, **changes)}
+    config = config.with_options(**changes)
+    parallel = with_peer_memory(TensorParallel(0, 2), config, CUDA, is_one_node=is_one_node)
     assert parallel.row_sums is None
     (line,) = caplog.messages
     assert line.startswith("row_sums by=nccl")
