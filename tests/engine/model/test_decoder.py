@@ -102,13 +102,7 @@ def test_preempted_requests_with_shared_prefixes_choose_as_transformers(
     assert engine.num_preempted[mode == "swap"] > 0
     for index, prompt in enumerate(prompts):
         output = engine.reported[index, 0].tokens
-        assert output == _most_likely(tiny, prompt, output)
-
-
-def _most_likely(tiny: TinyModel, prompt: list[int], output: list[int]) -> list[int]:
-    """What transformers holds for most likely at each place of an output."""
-    logprobs = tiny.logprobs([*prompt, *output[:-1]])[len(prompt) - 1 :]
-    return logprobs.argmax(dim=1).tolist()
+        assert output == tiny.most_likely(prompt, output)
 
 
 @pytest.mark.parametrize("name", _others_slow((*NAMES, *MEMBERS), _QUICK_RANKS))

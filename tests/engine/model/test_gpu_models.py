@@ -25,11 +25,13 @@ def _one_gpu() -> None:
 @pytest.mark.parametrize("name", [*NAMES, *MEMBERS])
 def test_greedy_ids_equal_transformers(name: str, tmp_path: Path) -> None:
     tiny = save_tiny(name, tmp_path)
-    driver = Driver(load_worker(tiny.config(device="cuda", block_size=16)))
+    # longrope takes the short factors, as transformers does for sequences as short as these
+    config = tiny.config(device="cuda", block_size=16, max_model_len=64)
+    driver = Driver(load_worker(config))
     rows = [driver.admit(range(10 * length, 11 * length)) for length in (1, 9, 25)]
-    driver.run(rows, num_tokens=64)
+    driver.run(rows, num_tokens=38)
     for row in rows:
-        assert row.output == tiny.greedy(row.tokens[: row.prompt_len], 64)
+        assert row.output == tiny.most_likely(row.tokens[: row.prompt_len], row.output)
 
 
 @pytest.mark.parametrize("name", ["mha", "opt", "opt_norms_last", "gpt2", "qwen3", "gemma2"])

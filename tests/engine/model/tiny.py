@@ -98,6 +98,11 @@ class TinyModel:
         logits: Tensor = self.reference(torch.tensor([tokens])).logits[0]
         return logits.log_softmax(-1)
 
+    def most_likely(self, prompt: list[int], output: list[int]) -> list[int]:
+        """The most likely token at each place of an output, ends included."""
+        logprobs = self.logprobs([*prompt, *output[:-1]])[len(prompt) - 1 :]
+        return logprobs.argmax(dim=1).tolist()
+
     @torch.inference_mode()
     def greedy(self, prompt: list[int], num_tokens: int) -> list[int]:
         """The most likely continuation, one token at a time."""
