@@ -128,7 +128,7 @@ async def test_a_client_that_sends_slowly_loses_its_turn(monkeypatch: pytest.Mon
         assert (await receive())["body"] == b"a"
         await late.has_begun.wait()
         # its next part waits for the turn of another to end, and takes none itself
-        coming = asyncio.create_task(receive())  # type: ignore[arg-type]
+        coming = asyncio.ensure_future(receive())
         client.may_send.release()
         for _ in range(5):
             await asyncio.sleep(0)
@@ -149,7 +149,7 @@ async def test_a_part_that_waits_takes_no_turn_once_the_answer_has_begun() -> No
     async with bodies.turn(LARGE) as turn:
         turn.pause()
         [other] = await full(bodies)
-        coming = asyncio.create_task(turn.received(Client([b"a", b"b"]))())  # type: ignore[arg-type]
+        coming = asyncio.ensure_future(turn.received(Client([b"a", b"b"]))())
         await asyncio.sleep(0)
         turn.end()
         other.answers.set()
