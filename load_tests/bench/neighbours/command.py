@@ -20,7 +20,7 @@ import psutil
 import yaml
 
 from load_tests import report
-from load_tests.bench.neighbours.fillings import LargeRequest, filled
+from load_tests.bench.neighbours.fillings import LargeRequest, UnmadeRequest, filled
 from load_tests.bench.neighbours.named import NUM_BYTES, named
 from load_tests.bench.neighbours.watch import GoodStreams, Prober, Window
 from load_tests.bench.startup.process_tree import weigh
@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
     return int(bool(broken))
 
 
-def _requests(args: argparse.Namespace) -> Iterator[LargeRequest]:
+def _requests(args: argparse.Namespace) -> Iterator[UnmadeRequest]:
     yield from named(args.tokens, args.copies)
     command = [sys.executable, "-m", "app.http.schemas"]
     printed = subprocess.run(command, capture_output=True, check=True, text=True)
@@ -153,7 +153,7 @@ def _server(
 
 
 async def _measure(
-    url: str, ingress: psutil.Process, requests: Sequence[LargeRequest], num_streams: int
+    url: str, ingress: psutil.Process, requests: Sequence[UnmadeRequest], num_streams: int
 ) -> tuple[Window, list[Row]]:
     timeout = aiohttp.ClientTimeout(total=600)
     connector = aiohttp.TCPConnector(limit=0)
@@ -166,7 +166,8 @@ async def _measure(
             quiet = await _seen(streams, prober)
             first_bytes = last_bytes = _own_bytes(ingress)
             rows: list[Row] = []
-            for request in requests:
+            for unmade in requests:
+                request = unmade.made()
                 row = await _send(session, request, streams, prober)
                 now_bytes = await _settled(ingress, last_bytes)
                 seen, grown_bytes = await _seen(streams, prober), now_bytes - last_bytes
@@ -186,11 +187,9 @@ async def _send(
     streams: GoodStreams,
     prober: Prober,
 ) -> Row:
-    path, body = request.path, request.make_body()
-    # what was seen while the body was made is nobody's
     await _seen(streams, prober)
     begin_s = time.perf_counter()
-    answers = await asyncio.gather(*(_post(session, path, body) for _ in range(request.copies)))
+    answers = await asyncio.gather(*(_post(session, request) for _ in range(request.copies)))
     answer_s = time.perf_counter() - begin_s
     await asyncio.sleep(max(0.2, MIN_WINDOW_S - answer_s))
     seen = await _seen(streams, prober)
@@ -208,11 +207,11 @@ async def _send(
     )
 
 
-async def _post(session: aiohttp.ClientSession, path: str, body: bytes) -> tuple[str, int]:
+async def _post(session: aiohttp.ClientSession, request: LargeRequest) -> tuple[str, int]:
     """Return the status, and the bytes of the answer."""
     headers, size = {"content-type": "application/json"}, 0
     try:
-        async with session.post(path, data=body, headers=headers) as response:
+        async with session.post(request.path, data=request.body, headers=headers) as response:
             async for part in response.content.iter_any():
                 size += len(part)
             return str(response.status), size
