@@ -175,7 +175,7 @@ class _Loading:
         """Prompts that engines have computed so far."""
         url = self._questions[0].url
         found = await scrape(session, url, self._operator, "pagoda_prompt_tokens_total")
-        return sum(found.values()) / self._args.prompt_len
+        return float(sum(found.values()) / self._args.prompt_len)
 
 
 def _show(figures: OverloadFigures, queue_s: float) -> None:

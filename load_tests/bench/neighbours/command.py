@@ -18,7 +18,7 @@ import psutil
 
 from load_tests import report
 from load_tests.bench.neighbours.bare_server import bare_server
-from load_tests.bench.neighbours.fillings import LargeRequest, filled
+from load_tests.bench.neighbours.fillings import LargeRequest, UnmadeRequest, filled
 from load_tests.bench.neighbours.named import NUM_BYTES, named
 from load_tests.bench.neighbours.rows import Row, breaks, line, show
 from load_tests.bench.neighbours.server import Proxy, Server, started
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     return int(bool(broken))
 
 
-def _requests(args: argparse.Namespace) -> Iterator[LargeRequest]:
+def _requests(args: argparse.Namespace) -> Iterator[UnmadeRequest]:
     yield from named(args.tokens, args.copies)
     command = [sys.executable, "-m", "app.http.schemas"]
     printed = subprocess.run(command, capture_output=True, check=True, text=True)
@@ -106,7 +106,7 @@ def _server(args: argparse.Namespace, files: report.Report) -> AbstractContextMa
 
 
 async def _measure(
-    server: Server, requests: Sequence[LargeRequest], args: argparse.Namespace
+    server: Server, requests: Sequence[UnmadeRequest], args: argparse.Namespace
 ) -> tuple[Window, list[Row]]:
     async with _session(server.url) as session:
         streams, prober = GoodStreams(session, args.streams), Prober(server.url)
@@ -117,7 +117,8 @@ async def _measure(
             quiet = await _seen(streams, prober)
             first_bytes = last_bytes = server.ingress_bytes
             rows: list[Row] = []
-            for request in requests:
+            for unmade in requests:
+                request = unmade.made()
                 row = await _send(session, request, streams, prober, server, args.window_s)
                 now_bytes = await _settled(server, last_bytes)
                 seen, grown_bytes = await _seen(streams, prober), now_bytes - last_bytes
@@ -145,10 +146,9 @@ async def _bare_live_p99_s(request: LargeRequest) -> float:
         async with _session(url) as session:
             prober = Prober(url)
             try:
-                await _post(session, request.path, b"{}")
-                body = request.make_body()
+                await _post(session, replace(request, body=b"{}"))
                 await prober.take()
-                await _answers(session, request.path, body, request.copies)
+                await _answers(session, request)
                 return Window(live_s=await prober.take()).live_p99_s
             finally:
                 prober.end()
@@ -162,11 +162,9 @@ async def _send(
     server: Server,
     window_s: float,
 ) -> Row:
-    path, body = request.path, request.make_body()
-    # what was seen while the body was made is nobody's
     await _seen(streams, prober)
     before, begin_s = server.spent(), time.perf_counter()
-    answers = await _answers(session, path, body, request.copies)
+    answers = await _answers(session, request)
     answer_s = time.perf_counter() - begin_s
     await asyncio.sleep(max(0.2, window_s - answer_s))
     seen = await _seen(streams, prober)
@@ -183,17 +181,15 @@ async def _send(
     )
 
 
-async def _answers(
-    session: aiohttp.ClientSession, path: str, body: bytes, copies: int
-) -> list[tuple[str, int]]:
-    return await asyncio.gather(*(_post(session, path, body) for _ in range(copies)))
+async def _answers(session: aiohttp.ClientSession, request: LargeRequest) -> list[tuple[str, int]]:
+    return await asyncio.gather(*(_post(session, request) for _ in range(request.copies)))
 
 
-async def _post(session: aiohttp.ClientSession, path: str, body: bytes) -> tuple[str, int]:
+async def _post(session: aiohttp.ClientSession, request: LargeRequest) -> tuple[str, int]:
     """Return the status, and the bytes of the answer."""
     headers, size = {"content-type": "application/json"}, 0
     try:
-        async with session.post(path, data=body, headers=headers) as response:
+        async with session.post(request.path, data=request.body, headers=headers) as response:
             async for part in response.content.iter_any():
                 size += len(part)
             return str(response.status), size

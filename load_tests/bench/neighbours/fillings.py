@@ -24,19 +24,35 @@ class LargeRequest:
     Attributes:
         name: for the table.
         path: of the URL.
-        make_body: makes the JSON; all bodies together are gigabytes, of which few may be wanted.
+        body: JSON.
         copies: how often it is sent at once.
     """
+
+    name: str
+    path: str
+    body: bytes
+    copies: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnmadeRequest:
+    """A large request without its body: all bodies together are gigabytes, and few are wanted."""
 
     name: str
     path: str
     make_body: Callable[[], bytes]
     copies: int = 1
 
+    def made(self) -> LargeRequest:
+        """Make the body."""
+        return LargeRequest(
+            name=self.name, path=self.path, body=self.make_body(), copies=self.copies
+        )
+
 
 def filled(
     path: str, schema: Schema, base: Mapping[str, Any], num_bytes: int
-) -> Iterator[LargeRequest]:
+) -> Iterator[UnmadeRequest]:
     """Yield a request for each way to fill each list, object and text of a route's body.
 
     Args:
@@ -49,9 +65,9 @@ def filled(
     for field, part in schema["properties"].items():
         for name, value in _values(part, schema, room, 0):
             body = partial(_with_field, base, field, value)
-            yield LargeRequest(name=f"{path} {field}{name}", path=path, make_body=body)
+            yield UnmadeRequest(name=f"{path} {field}{name}", path=path, make_body=body)
     body = partial(_with_unknown_fields, base, room)
-    yield LargeRequest(name=f"{path} unknown fields", path=path, make_body=body)
+    yield UnmadeRequest(name=f"{path} unknown fields", path=path, make_body=body)
 
 
 def _with_field(base: Mapping[str, Any], field: str, value: Value) -> bytes:

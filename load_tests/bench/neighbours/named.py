@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from load_tests.bench.neighbours.fillings import LargeRequest, as_json
+from load_tests.bench.neighbours.fillings import UnmadeRequest, as_json
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 TOKENIZE, DETOKENIZE, PREFIXES = "/tokenize", "/detokenize", "/v1/prefixes"
@@ -13,7 +13,7 @@ NUM_BYTES = 4_000_000
 WORD = " a"
 
 
-def named(num_tokens: int, num_copies: int) -> Iterator[LargeRequest]:
+def named(num_tokens: int, num_copies: int) -> Iterator[UnmadeRequest]:
     """Yield the requests.
 
     Args:
@@ -25,10 +25,10 @@ def named(num_tokens: int, num_copies: int) -> Iterator[LargeRequest]:
     yield from _costly_texts()
     name = f"{num_copies} prompts of 4 MB at once"
     many = partial(as_json, {"prompt": "word " * (NUM_BYTES // 5)})
-    yield LargeRequest(name=name, path=COMPLETIONS, make_body=many, copies=num_copies)
+    yield UnmadeRequest(name=name, path=COMPLETIONS, make_body=many, copies=num_copies)
 
 
-def _refused_bodies() -> Iterator[LargeRequest]:
+def _refused_bodies() -> Iterator[UnmadeRequest]:
     many = NUM_BYTES // 2
     keys = {f"k{number:07}": 1 for number in range(NUM_BYTES // 13)}
     hello = {"role": "user", "content": "Hello"}
@@ -50,7 +50,7 @@ def _refused_bodies() -> Iterator[LargeRequest]:
     yield _request("objects inside each other", COMPLETIONS, raw='{"a":' * 500_000)
 
 
-def _large_answers(num_tokens: int) -> Iterator[LargeRequest]:
+def _large_answers(num_tokens: int) -> Iterator[UnmadeRequest]:
     long, half = WORD * num_tokens, WORD * (num_tokens // 2)
     score: dict[str, Any] = {"max_tokens": 0, "echo": True}
     few: dict[str, Any] = {"max_tokens": 1, "temperature": 1.0}
@@ -67,7 +67,7 @@ def _large_answers(num_tokens: int) -> Iterator[LargeRequest]:
                 top_logprobs=20, n=128, max_tokens=64)  # fmt: skip
 
 
-def _costly_texts() -> Iterator[LargeRequest]:
+def _costly_texts() -> Iterator[UnmadeRequest]:
     stops = [letter * 256 for letter in ("a", " ", "e", "\u20ac")]
     beams: dict[str, Any] = {"use_beam_search": True, "n": 2, "max_tokens": 2}
     yield _request("a beam's long stop strings", COMPLETIONS, prompt="Hi", stop=stops, **beams)
@@ -81,13 +81,13 @@ def _costly_texts() -> Iterator[LargeRequest]:
     yield _request("128 bad words", COMPLETIONS, prompt="Hi", bad_words=["x y " * 64] * 128)
 
 
-def _chat(title: str, messages: list[Any], /, **fields: Any) -> LargeRequest:
+def _chat(title: str, messages: list[Any], /, **fields: Any) -> UnmadeRequest:
     return _request(title, CHAT, messages=messages, **fields)
 
 
-def _request(title: str, path: str, /, *, raw: str | None = None, **fields: Any) -> LargeRequest:
+def _request(title: str, path: str, /, *, raw: str | None = None, **fields: Any) -> UnmadeRequest:
     body: Callable[[], bytes] = partial(as_json, fields) if raw is None else raw.encode
-    return LargeRequest(name=title, path=path, make_body=body)
+    return UnmadeRequest(name=title, path=path, make_body=body)
 
 
 def _parts(count: int) -> list[dict[str, str]]:

@@ -30,8 +30,8 @@ def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="module", params=["opt", "opt_norms_last", "gpt2"])
-def learned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
-    """With positions that it has learned."""
+def tabled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
+    """Its positions are rows of a table."""
     return save_tiny(request.param, tmp_path_factory.mktemp(request.param))
 
 
@@ -81,22 +81,22 @@ def test_greedy_ids_do_not_depend_on_chunks_and_blocks(
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64])
-def test_learned_positions_do_not_depend_on_chunks(learned: TinyModel, chunk: int) -> None:
-    driver = Driver(_load(learned, block_size=4))
+def test_learned_positions_do_not_depend_on_chunks(tabled: TinyModel, chunk: int) -> None:
+    driver = Driver(_load(tabled, block_size=4))
     row = driver.admit(_prompt(70))
     driver.prefill(row, chunk)
-    assert driver.generate(row, _NUM_TOKENS) == learned.greedy(_prompt(70), _NUM_TOKENS)
+    assert driver.generate(row, _NUM_TOKENS) == tabled.greedy(_prompt(70), _NUM_TOKENS)
 
 
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
 @pytest.mark.parametrize("budget", [4, 7, 64])
 def test_preempted_requests_generate_what_transformers_does(
-    learned: TinyModel, budget: int, mode: str
+    tabled: TinyModel, budget: int, mode: str
 ) -> None:
     prompts = [_prompt(length, length) for length in (3, 16, 29)]
     # the three grow to 240 tokens in all, the pool holds 136
     engine = run(
-        learned,
+        tabled,
         prompts,
         replace(GREEDY, max_tokens=_NUM_TOKENS),
         block_size=4,
@@ -109,7 +109,7 @@ def test_preempted_requests_generate_what_transformers_does(
     num_recomputed, num_swapped = engine.num_preempted
     assert (num_swapped if mode == "swap" else num_recomputed) > 0
     for index, prompt in enumerate(prompts):
-        assert engine.reported[index, 0].tokens == learned.greedy(prompt, _NUM_TOKENS)
+        assert engine.reported[index, 0].tokens == tabled.greedy(prompt, _NUM_TOKENS)
 
 
 @pytest.mark.parametrize("name", ["opt", "gpt2"])

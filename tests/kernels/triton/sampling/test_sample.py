@@ -156,10 +156,10 @@ def test_log_probabilities_by_themselves_have_the_same_bits(
     for count in (0, 5):
         again = sampling.report_logprobs(sampled.tokens, logits, count)
         assert torch.equal(again.tokens, sampled.tokens)
-        assert torch.equal(again.logprobs, sampled.logprobs)
+        torch.testing.assert_close(again.logprobs, sampled.logprobs, rtol=0, atol=0)
         if count:
-            assert torch.equal(again.top_tokens, sampled.top_tokens)
-            assert torch.equal(again.top_logprobs, sampled.top_logprobs)
+            torch.testing.assert_close(again.top_tokens, sampled.top_tokens, rtol=0, atol=0)
+            torch.testing.assert_close(again.top_logprobs, sampled.top_logprobs, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("spread", [1.0, 5.0])

@@ -28,7 +28,7 @@ NUM_BYTES = 10_000
 def bodies() -> dict[str, dict[str, Any]]:
     requests = filled("/a", SCHEMA, {"n": 1}, NUM_BYTES)
     return {
-        request.name.removeprefix("/a "): json.loads(request.make_body()) for request in requests
+        request.name.removeprefix("/a "): json.loads(request.made().body) for request in requests
     }
 
 
@@ -48,12 +48,12 @@ def test_every_list_object_and_text_is_filled_in_each_way() -> None:
 
 def test_each_body_is_as_large_as_it_may_be() -> None:
     for request in filled("/a", SCHEMA, {"n": 1}, NUM_BYTES):
-        assert 0.7 * NUM_BYTES < len(request.make_body()) < NUM_BYTES
+        assert 0.7 * NUM_BYTES < len(request.made().body) < NUM_BYTES
         assert request.path == "/a"
 
 
 def test_what_a_parser_looks_at_is_bounded() -> None:
-    large = {r.name: json.loads(r.make_body()) for r in filled("/a", SCHEMA, {"n": 1}, 4_000_000)}
+    large = {r.name: json.loads(r.made().body) for r in filled("/a", SCHEMA, {"n": 1}, 4_000_000)}
     assert len(large["/a prompt of numbers"]["prompt"]) == MAX_ITEMS
     for kind in ("lists", "objects"):
         assert len(large[f"/a prompt of {kind}"]["prompt"]) == MAX_CONTAINERS
