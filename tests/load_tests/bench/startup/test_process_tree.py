@@ -103,7 +103,7 @@ def test_roles_follow_from_the_command_line(command: str, role: str) -> None:
     assert role_of(command) == role
 
 
-class Foreign(psutil.Process):  # type: ignore[misc]  # type: ignore[misc]
+class Foreign(psutil.Process):  # type: ignore[misc]
     """A process of somebody else."""
 
     def memory_full_info(self) -> Any:
