@@ -1,6 +1,5 @@
 """Faults of the choice of tokens."""
 
-from engine.worker.graphs.masked_choices import MaskedChoices
 from engine.worker.sampling.grammars import Grammars, _Grammar, _Row
 from engine.worker.sampling.logit_rules import LogitRules, _penalise, _Rules
 from engine.worker.sampling.sampler import (
@@ -9,7 +8,6 @@ from engine.worker.sampling.sampler import (
     _masks,
     choose,
     choose_masked,
-    do_masks_suffice,
     look_up,
     sample_batch,
 )
@@ -254,20 +252,6 @@ SAMPLING_FAULTS = [
         old="tokens.masked_fill(is_broken, BROKEN)",
         new="tokens",
         noticed_by="test_a_broken_row_behind_masks_ends_by_itself",
-    ),
-    Fault(
-        what="rows that have penalties are chosen by masks",
-        function=do_masks_suffice,
-        old="table.rules.are_masks(rows)",
-        new="True",
-        noticed_by="test_rows_with_rules_are_replayed_beside_plain_rows",
-    ),
-    Fault(
-        what="masks of chunks are those of padding",
-        function=MaskedChoices.choose,
-        old="packed[shape.num_decodes :]",
-        new="packed[num_decodes :]",
-        noticed_by="test_masks_are_chosen_by_in_a_graph",
     ),
     Fault(
         what="a grammar reads the token of the first row of its step",

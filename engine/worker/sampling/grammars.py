@@ -38,6 +38,8 @@ _MIN_PARALLEL = 4
 _MAX_COMPILED = 256
 # how the library says that all rows together have filled a lexer
 _FULL = "too many states"
+# how often a row may read its tokens again since a lexer was full: one row may fill it by itself
+_MAX_BEGUN = 3
 
 
 class StepTokens(Protocol):
@@ -80,6 +82,7 @@ class _Row:
         num_read: that the matcher has read.
         last: what has sampled the row's last token, and the place of the token in it; or the token.
         stop_ids: ids that end the row, but where the grammar is incomplete.
+        num_begun: how often it has begun again.
         turn: which matcher of the grammar it copies, see `_Grammar`.
     """
 
@@ -88,6 +91,7 @@ class _Row:
     stop_ids: tuple[int, ...]
     turn: int
     num_read: int = 0
+    num_begun: int = 0
     matcher: LLMatcher | None = None
     last: tuple[StepTokens, int] | int | None = None
 
@@ -122,6 +126,7 @@ class _Row:
     def begin_again(self, grammar: _Grammar) -> LLMatcher:
         """Read all tokens by a matcher that was compiled anew."""
         self.grammar, self.matcher, self.num_read = grammar, None, 0
+        self.num_begun += 1
         self.turn = grammar.take_turn()
         return self.read(len(self.tokens))
 
@@ -215,7 +220,9 @@ class Grammars:
         masks = np.zeros((len(rows), self._num_words), np.int32)
         bits = self._compute(states, matchers)
         for index, state in enumerate(states):
-            if matchers[index].is_error() and _FULL in matchers[index].get_error():
+            if state.num_begun == _MAX_BEGUN or not matchers[index].is_error():
+                continue
+            if _FULL in matchers[index].get_error():
                 matchers[index] = state.begin_again(self._renew(state.grammar))
                 bits[index] = self._compute([state], [matchers[index]])
         num_words = min(self._num_words, bits.shape[1])

@@ -130,7 +130,7 @@ def choose_masked(
     scores = logits.float()
     backend.mask_tokens(scores, masks, places)
     tokens = backend.sample(scores, columns).tokens
-    # numbers alone: where nothing is left, no number is
+    # where nothing is left, the largest is no number either
     tokens = tokens.masked_fill(tokens == BROKEN, NONE_ALLOWED)
     return Sampled(tokens=tokens.masked_fill(is_broken, BROKEN))
 
