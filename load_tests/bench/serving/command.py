@@ -157,7 +157,8 @@ def compare(passes: Sequence[Pass], names: Sequence[str]) -> Iterator[tuple[str,
 
 def _median(passes: Sequence[Pass], case: str, server: str, measure: str) -> float:
     chosen = [one for one in passes if (one.case, one.server) == (case, server)]
-    return statistics.median(getattr(one, measure) for one in chosen)
+    values: list[float] = [getattr(one, measure) for one in chosen]
+    return statistics.median(values)
 
 
 def cases_of(args: argparse.Namespace) -> list[Case]:
