@@ -12,6 +12,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from app.serve.deployments import EngineDeployment, IngressDeployment
+from engine.config import ResumeConfig
 from engine.errors import EngineError
 from engine.runtime.protocol import EngineClient
 from engine.runtime.replica.gang import GangOptions
@@ -65,5 +66,5 @@ def build(args: dict[str, Any]) -> serve.Application:
     ingress = IngressDeployment.options(  # type: ignore[attr-defined]
         ray_actor_options={"num_cpus": 0.1}
     )
-    application: serve.Application = ingress.bind(engine, make_app)
+    application: serve.Application = ingress.bind(engine, make_app, ResumeConfig())
     return application
