@@ -123,7 +123,8 @@ def compare(turns: Sequence[CheckoutTurn]) -> tuple[list[tuple[str, ...]], list[
         For each measure its name, the medians of the other checkout and of this one, and the
         ratios; and in words whether at most 2 % is lost.
     """
-    rows, verdicts = [], []
+    rows: list[tuple[str, ...]] = []
+    verdicts = []
     for attribute, name, is_more_better in _MEASURES:
         values = {server: _by_round(turns, server, attribute) for server in _SERVERS}
         medians = {server: statistics.median(values[server].values()) for server in _SERVERS}

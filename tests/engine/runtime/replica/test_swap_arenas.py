@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 import ray
+import ray._private.internal_api
 from ray import ObjectRef
-from ray._private.internal_api import get_memory_info_reply, get_state_from_address
 
 from engine.config import EngineConfig, swap_arena_bytes
 from engine.core.engine import Engine
@@ -101,8 +101,9 @@ class _Objects:
 
     @classmethod
     def now(cls) -> "_Objects":
-        state = get_state_from_address(ray.get_runtime_context().gcs_address)
-        store = get_memory_info_reply(state).store_stats
+        internal: Any = ray._private.internal_api
+        state = internal.get_state_from_address(ray.get_runtime_context().gcs_address)
+        store = internal.get_memory_info_reply(state).store_stats
         worker: Any = ray._private.worker.global_worker
         maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
         return cls(
