@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 import ray
+import ray._private.internal_api
 from ray import ObjectRef
-from ray._private.internal_api import get_memory_info_reply, get_state_from_address
 
 from engine.config import EngineConfig, swap_arena_bytes
 from engine.core.engine import Engine
