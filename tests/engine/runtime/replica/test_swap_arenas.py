@@ -101,8 +101,9 @@ class _Objects:
 
     @classmethod
     def now(cls) -> "_Objects":
-        state = get_state_from_address(ray.get_runtime_context().gcs_address)  # type: ignore[no-untyped-call]
-        store = get_memory_info_reply(state).store_stats  # type: ignore[no-untyped-call]
+        internal: Any = ray._private.internal_api
+        state = internal.get_state_from_address(ray.get_runtime_context().gcs_address)
+        store = internal.get_memory_info_reply(state).store_stats
         worker: Any = ray._private.worker.global_worker
         maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
         return cls(
