@@ -52,7 +52,13 @@ class WarmUp:
         for first, is_deterministic in ((1, False), (1 + len(_NUM_TOKENS), True)):
             for done, num_tokens in enumerate(_NUM_TOKENS, start=first):
                 counts = [1, *self._chunks(num_tokens - 1)]
-                logits = self._step(counts, num_decodes=1, is_deterministic=is_deterministic)
+                # prompts that are scored want the logits of all of their tokens
+                logits = self._step(
+                    counts,
+                    num_decodes=1,
+                    num_logits=num_tokens,
+                    is_deterministic=is_deterministic,
+                )
                 self._choose_in_every_way(logits[:1])
                 logger.info(
                     "kernels_compiled done=%d of=%d tokens=%d deterministic=%s s=%.1f",
@@ -71,19 +77,27 @@ class WarmUp:
 
     @torch.inference_mode()
     def _step(
-        self, counts: list[int], *, num_decodes: int = 0, is_deterministic: bool = False
+        self,
+        counts: list[int],
+        *,
+        num_decodes: int = 0,
+        num_logits: int | None = None,
+        is_deterministic: bool = False,
     ) -> Tensor:
         """Run one step.
 
         Args:
             counts: tokens of each sequence, all of them new.
             num_decodes: leading sequences that are laid out as decodes.
+            num_logits: first tokens whose logits are wanted; None for as many as there are rows.
 
         Returns:
-            Logits of the first tokens, at most one for each row.
+            Logits of the first tokens.
         """
         config, device = self._config, self._device
-        num_tokens, num_logits = sum(counts), min(config.max_num_seqs, sum(counts))
+        num_tokens = sum(counts)
+        if num_logits is None:
+            num_logits = min(config.max_num_seqs, num_tokens)
         max_blocks = div_ceil(config.scheduler.max_model_len, config.block_size)
         context_lens = torch.tensor(counts, dtype=torch.int32, device=device)
         starts = torch.tensor([0, *counts], dtype=torch.int32, device=device).cumsum(0).int()

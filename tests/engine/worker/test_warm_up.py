@@ -17,11 +17,12 @@ from tests.engine.model.tiny import TinyModel
 
 @dataclass
 class _WatchedModel:
-    """Keeps the layouts of its batches, and the pool that they read."""
+    """Keeps the layouts of its batches, the pool that they read, and how many logits it gave."""
 
     model: Model
     layouts: list[BatchLayout] = field(default_factory=list)
     pools: list[Tensor] = field(default_factory=list)
+    num_logits: list[int] = field(default_factory=list)
 
     @property
     def num_kv_heads(self) -> int:
@@ -33,6 +34,7 @@ class _WatchedModel:
         return self.model.hidden(tokens, kv, layout)
 
     def logits(self, hidden: Tensor, *, is_deterministic: bool = False) -> Tensor:
+        self.num_logits.append(len(hidden))
         return self.model.logits(hidden, is_deterministic=is_deterministic)
 
 
@@ -88,6 +90,8 @@ def test_kernels_are_compiled_for_all_sizes_and_ways_to_choose(tiny: TinyModel) 
     warm_up.compile_kernels()
     sizes = [8, 24, 48, 96, 192]
     assert [sum(_counts(layout)) for layout in model.layouts] == sizes * 2
+    # those of all tokens, as prompts that are scored want them
+    assert model.num_logits == sizes * 2
     assert [layout.is_deterministic for layout in model.layouts] == [False] * 5 + [True] * 5
     assert [layout.num_decodes for layout in model.layouts] == [1] * 5 + [0] * 5
     ways = {
