@@ -145,7 +145,6 @@ def test_no_logprobs_unless_a_row_wants_them(device: torch.device) -> None:
     assert len(sampling.sample(logits[:0], to_device(make_columns(0), device)).tokens) == 0
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("columns", [{"temperature": 0.0}, {"top_p": 0.9}, {}], ids=str)
 def test_log_probabilities_by_themselves_have_the_same_bits(
     columns: dict[str, float], device: torch.device
@@ -162,6 +161,7 @@ def test_log_probabilities_by_themselves_have_the_same_bits(
             torch.testing.assert_close(again.top_logprobs, sampled.top_logprobs, rtol=0, atol=0)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("spread", [1.0, 5.0])
 @pytest.mark.parametrize(
     "filters",
