@@ -67,7 +67,7 @@ def most_likely(scores: Tensor, count: int) -> Tensor:
     """Tokens [S, count] with the largest of scores [S, vocab] float32, best first.
 
     Of equal ones the lower token comes first; `torch.topk` leaves that open. All are in the
-    `count` chunks with the largest maxima.
+    `count` chunks with the largest maxima. A row that is no numbers gets any tokens.
     """
     padding = -scores.shape[1] % _CHUNK
     padded = functional.pad(scores, (0, padding), value=-torch.inf) if padding else scores
@@ -78,7 +78,8 @@ def most_likely(scores: Tensor, count: int) -> Tensor:
         chunks = _first(chunked.amax(dim=-1), chunks, count)
     values = chunked.gather(1, chunks[:, :, None].expand(-1, -1, _CHUNK))
     tokens = chunks[:, :, None] * _CHUNK + torch.arange(_CHUNK, device=scores.device)
-    return _first(values.flatten(1), tokens.flatten(1), count)
+    # not a number may rank behind what pads the vocabulary
+    return _first(values.flatten(1), tokens.flatten(1), count).clamp(max=scores.shape[1] - 1)
 
 
 def _first(values: Tensor, numbers: Tensor, count: int) -> Tensor:

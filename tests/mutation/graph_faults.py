@@ -1,6 +1,6 @@
 """Faults of graphs: which one replays a step, how it is padded, and what runs at the start."""
 
-from engine.worker.graphs.cuda_graphs import CudaGraphs
+from engine.worker.graphs.cuda_graphs import CudaGraphs, _parts
 from engine.worker.graphs.graph_batch import Packer, mixed_shapes, special_shape, unpack
 from engine.worker.warm_up import WarmUp
 from tests.mutation.mutant import Fault
@@ -30,8 +30,8 @@ GRAPH_FAULTS = [
     Fault(
         what="kernels of deterministic steps are compiled when a request comes",
         function=WarmUp.compile_kernels,
-        old="in (False, True)",
-        new="in (False,)",
+        old=", (1 + len(_NUM_TOKENS), True))",
+        new=",)",
         noticed_by="test_kernels_are_compiled_for_all_sizes_and_ways_to_choose",
     ),
     Fault(
@@ -183,9 +183,9 @@ GRAPH_FAULTS = [
     ),
     Fault(
         what="a replay returns no tokens of siblings",
-        function=CudaGraphs.replay,
+        function=_parts,
         old="len(batch.sampled.rows) - batch.num_decodes",
-        new="sum(plan.prefill_samples)",
+        new="len(batch.sampled.rows) - batch.num_decodes - 1",
         noticed_by="test_a_replay_returns_decodes_apart_from_chunks_and_their_siblings",
     ),
     Fault(

@@ -251,7 +251,7 @@ SAMPLING_FAULTS = [
         function=choose_masked,
         old="tokens.masked_fill(is_broken, BROKEN)",
         new="tokens",
-        noticed_by="test_a_broken_row_behind_masks_ends_by_itself",
+        noticed_by="test_masks_hide_no_broken_row",
     ),
     Fault(
         what="a grammar reads the token of the first row of its step",

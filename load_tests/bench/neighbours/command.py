@@ -21,7 +21,7 @@ from load_tests.bench.neighbours.bare_server import bare_server
 from load_tests.bench.neighbours.fillings import LargeRequest, UnmadeRequest, filled
 from load_tests.bench.neighbours.named import NUM_BYTES, named
 from load_tests.bench.neighbours.rows import Row, breaks, line, show
-from load_tests.bench.neighbours.server import Proxy, Server, started
+from load_tests.bench.neighbours.server import LoadedServer, Proxy, started
 from load_tests.bench.neighbours.watch import GoodStreams, Prober, Window
 from load_tests.options import at_least, positive
 
@@ -99,14 +99,14 @@ def _requests(args: argparse.Namespace) -> Iterator[UnmadeRequest]:
         yield from filled(path, schema, BASES[path], NUM_BYTES)
 
 
-def _server(args: argparse.Namespace, files: report.Report) -> AbstractContextManager[Server]:
+def _server(args: argparse.Namespace, files: report.Report) -> AbstractContextManager[LoadedServer]:
     if args.url:
-        return nullcontext(Server(args.url.rstrip("/"), psutil.process_iter()))
+        return nullcontext(LoadedServer(args.url.rstrip("/"), psutil.process_iter()))
     return started(args.config, args.proxy, files.path(".log"), args.start_limit_s)
 
 
 async def _measure(
-    server: Server, requests: Sequence[UnmadeRequest], args: argparse.Namespace
+    server: LoadedServer, requests: Sequence[UnmadeRequest], args: argparse.Namespace
 ) -> tuple[Window, list[Row]]:
     async with _session(server.url) as session:
         streams, prober = GoodStreams(session, args.streams), Prober(server.url)
@@ -159,7 +159,7 @@ async def _send(
     request: LargeRequest,
     streams: GoodStreams,
     prober: Prober,
-    server: Server,
+    server: LoadedServer,
     window_s: float,
 ) -> Row:
     await _seen(streams, prober)
@@ -197,7 +197,7 @@ async def _post(session: aiohttp.ClientSession, request: LargeRequest) -> tuple[
         return type(error).__name__, size
 
 
-async def _settled(server: Server, before_bytes: int) -> int:
+async def _settled(server: LoadedServer, before_bytes: int) -> int:
     """Return how large the ingress is, at its smallest within the time to settle."""
     least, begin_s = 1 << 60, time.perf_counter()
     while least > before_bytes + SETTLED_BYTES and time.perf_counter() - begin_s < SETTLE_S:

@@ -40,7 +40,7 @@ class Spent:
         return Spent(cpu_s=max(cpu_s, 0.0), queue_s=max(queue_s, 0.0))
 
 
-class Server:
+class LoadedServer:
     """A running server: its ingress, and the proxies in front of that.
 
     Attributes:
@@ -87,7 +87,7 @@ class Server:
 
 
 @contextmanager
-def started(config: Path, proxy: Proxy, log: Path, start_limit_s: float) -> Iterator[Server]:
+def started(config: Path, proxy: Proxy, log: Path, start_limit_s: float) -> Iterator[LoadedServer]:
     """Serve a configuration with one replica of each deployment on a free port."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -104,7 +104,7 @@ def started(config: Path, proxy: Proxy, log: Path, start_limit_s: float) -> Iter
         server = ServerProcess([*command, "--proxy", proxy], url, log, dict(os.environ))
         try:
             server.seconds_until_healthy(start_limit_s)
-            yield Server(url, server.processes())
+            yield LoadedServer(url, server.processes())
         finally:
             _end(server)
 

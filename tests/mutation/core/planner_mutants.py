@@ -61,8 +61,8 @@ PLANNER_MUTANTS = [
         "new groups enter while others are swapped out",
         Planner,
         Planner._next_to_enter,
-        "not self._gate.may_overtake(first)",
-        "False",
+        "self._gate.may_overtake(first) and ",
+        "",
     ),
     mutant(
         "a swapped group is overtaken for ever",

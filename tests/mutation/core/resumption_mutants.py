@@ -7,6 +7,7 @@ from engine.core.decoding.output import add_beams
 from engine.core.scheduler import Scheduler
 from engine.core.scheduling import grouping, queues, resumption
 from engine.core.scheduling.planner import Planner
+from engine.core.scheduling.queue_order import Waiting
 from engine.core.scheduling.queues import Queues
 from engine.core.sequence_group import SequenceGroup
 from tests.mutation.core.mutants import mutant
@@ -21,10 +22,10 @@ RESUMPTION_MUTANTS = [
     ),
     mutant(
         "what another engine has begun waits behind new groups",
-        Queues,
-        Queues.add,
-        "if group.request.progress is None:",
-        "if True:",
+        Waiting,
+        Waiting.add,
+        "if group.has_begun:",
+        "if group.has_begun and group.request.progress is None:",
     ),
     mutant(
         "others join a group on probation",

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 import psutil
 import pytest
 
-from load_tests.bench.neighbours.server import Server, Spent
+from load_tests.bench.neighbours.server import LoadedServer, Spent
 
 INGRESS, PYTHON_PROXY = "ray::ServeReplica:pagoda:Ingress", "ray::ProxyActor"
 # computes until its input says that it has been seen to
@@ -42,21 +42,21 @@ def running(*titles: str) -> Iterator[list[psutil.Process]]:
 )
 def test_a_server_knows_its_proxy(front: tuple[str, ...], proxy: str) -> None:
     with running(INGRESS, *front) as processes:
-        server = Server("http://a", [psutil.Process(), *processes])
+        server = LoadedServer("http://a", [psutil.Process(), *processes])
         assert server.proxy == proxy
         assert server.ingress_bytes > 1 << 20
 
 
 def test_one_ingress_is_needed() -> None:
     with pytest.raises(ValueError, match="0 ingress processes"):
-        Server("http://a", [psutil.Process()])
+        LoadedServer("http://a", [psutil.Process()])
     with running(INGRESS, INGRESS) as processes, pytest.raises(ValueError, match="2 ingress"):
-        Server("http://a", processes)
+        LoadedServer("http://a", processes)
 
 
 def test_ingress_and_proxies_are_counted_and_nobody_else() -> None:
     with running(INGRESS, PYTHON_PROXY, "another") as processes:
-        spent = Server("http://a", processes).spent()
+        spent = LoadedServer("http://a", processes).spent()
         assert 0.2 <= spent.cpu_s < 0.3
         assert spent.queue_s >= 0
 
