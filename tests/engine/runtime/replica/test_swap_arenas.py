@@ -45,6 +45,14 @@ def _is_owned(number: str) -> bool:
     return number.encode() in worker.core_worker.get_all_reference_counts()
 
 
+async def _until_nobody_refers_to(numbers: set[str]) -> None:
+    gc.collect()
+    # Ray notes it a little later
+    async with asyncio.timeout(10):
+        while any(map(_is_owned, numbers)):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
 async def test_each_rank_has_an_object_of_the_replica_that_goes_with_it() -> None:
     config = _config(num_slots=10)
     arenas = SwapArenas(config, num_gpus_per_rank=0.0)
@@ -55,11 +63,7 @@ async def test_each_rank_has_an_object_of_the_replica_that_goes_with_it() -> Non
     assert len(numbers) == 2
     assert all(map(_is_owned, numbers))
     await arenas.close()
-    gc.collect()
-    # Ray notes a little later that nobody refers to them
-    async with asyncio.timeout(10):
-        while any(map(_is_owned, numbers)):  # noqa: ASYNC110
-            await asyncio.sleep(0)
+    await _until_nobody_refers_to(numbers)
 
 
 async def test_a_thousand_swapped_groups_leave_no_object(tiny: TinyModel) -> None:
@@ -72,16 +76,16 @@ async def test_a_thousand_swapped_groups_leave_no_object(tiny: TinyModel) -> Non
     arenas = SwapArenas(config, num_gpus_per_rank=0.0)
     [ref] = await arenas.refs()
     before = _Objects.now()
-    assert before.num_stored == begin.num_stored + 1
+    assert before.num_created == begin.num_created + 1
     _swap_groups(config, ray.get(ref), 1000)
-    assert _Objects.now() == before
+    after = _Objects.now()
+    # what other tests have left may go in the meantime
+    assert after.num_stored <= before.num_stored
+    assert replace(after, num_stored=before.num_stored) == before
+    number = ref.hex()
     del ref
     await arenas.close()
-    gc.collect()
-    # Ray frees a little later what nobody refers to
-    async with asyncio.timeout(10):
-        while _Objects.now().num_stored != begin.num_stored:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+    await _until_nobody_refers_to({number})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
