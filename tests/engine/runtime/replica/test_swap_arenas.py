@@ -8,7 +8,7 @@ import asyncio
 import gc
 import logging
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -81,7 +81,8 @@ async def test_a_thousand_swapped_groups_leave_no_object(tiny: TinyModel) -> Non
     after = _Objects.now()
     # what other tests have left may go in the meantime
     assert after.num_stored <= before.num_stored
-    assert replace(after, num_stored=before.num_stored) == before
+    assert after.num_references <= before.num_references
+    assert (after.num_created, after.files) == (before.num_created, before.files)
     number = ref.hex()
     del ref
     await arenas.close()
