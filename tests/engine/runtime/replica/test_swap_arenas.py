@@ -8,7 +8,7 @@ import asyncio
 import gc
 import logging
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
