@@ -14,16 +14,18 @@ _NAME_WIDTH = 9
 
 
 class Display(Protocol):
-    """Where a start is shown; may be used from several threads."""
+    """Where a start is shown; may be used from several threads. When it is left, nothing moves."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
-    ) -> None: ...
+    ) -> None:
+        self.still()
 
     def say(self, text: str) -> None:
         """Show a line, or several."""
@@ -54,22 +56,11 @@ def is_plain(stream: TextIO) -> bool:
     )
 
 
-class PlainDisplay:
+class PlainDisplay(Display):
     """A line for each part of the start that is over, and no control characters."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.still()
 
     def say(self, text: str) -> None:
         """See `Display`."""
@@ -86,7 +77,7 @@ class PlainDisplay:
         """See `Display`: nothing moves."""
 
 
-class LiveDisplay:
+class LiveDisplay(Display):
     """Ended parts as lines, and below them one that moves for the part that goes on."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -106,17 +97,6 @@ class LiveDisplay:
         )
         self._tasks: dict[str, TaskID] = {}
         self._moves, self._is_still = False, False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.still()
 
     def say(self, text: str) -> None:
         """See `Display`."""
