@@ -60,6 +60,7 @@ class WarmUp:
                     is_deterministic=is_deterministic,
                 )
                 self._choose_in_every_way(logits[:1])
+                self._look_up(logits)
                 logger.info(
                     "kernels_compiled done=%d of=%d tokens=%d deterministic=%s s=%.1f",
                     done,
@@ -128,16 +129,26 @@ class WarmUp:
             self._backend.sample(logits, wanted)
             self._backend.sample(logits, replace(wanted, any_filter=False))
             self._backend.sample(logits, replace(wanted, any_filter=False, all_greedy=True))
-        # as rows with rules are chosen, whose log-probabilities come from the raw logits
+        # as rows with rules are chosen
         scores = logits.float()
         masks = torch.full((len(scores), div_ceil(scores.shape[1], 32)), -1, dtype=torch.int32)
         self._backend.mask_tokens(scores, masks.to(self._device))
-        for num_logprobs in (0, 20):
-            self._backend.report_logprobs(columns.seeds, logits, num_logprobs)
         ruled = replace(columns, num_logprobs=-1)
         self._backend.sample(scores, ruled)
         self._backend.sample(scores, replace(ruled, any_filter=False))
         self._backend.sample(scores, replace(ruled, any_filter=False, all_greedy=True))
+
+    @torch.inference_mode()
+    def _look_up(self, logits: Tensor) -> None:
+        """Look up log-probabilities of known tokens, as rows with rules and scored prompts do.
+
+        The logits of a prompt follow those of rows that choose, so they may begin at any byte
+        where those begin at a border of 16, for which other kernels are compiled.
+        """
+        for row in logits[:2].split(1):
+            for num_logprobs in (0, 20):
+                known = torch.zeros(1, dtype=torch.int64, device=self._device)
+                self._backend.report_logprobs(known, row, num_logprobs)
 
 
 def _columns(num_rows: int, device: torch.device) -> SamplingColumns:

@@ -45,11 +45,17 @@ class _WatchedBackend(ReferenceBackend):
         super().__init__(torch.device("cpu"), torch.float32)
         self.columns: list[SamplingColumns] = []
         self.masked: list[torch.dtype] = []
+        # (is at a border of 16 bytes, num_logprobs)
+        self.looked_up: set[tuple[bool, int]] = set()
 
     def mask_tokens(self, scores: Tensor, masks: Tensor, places: Tensor | None = None) -> None:
         assert (masks == -1).all()
         self.masked.append(scores.dtype)
         super().mask_tokens(scores, masks, places)
+
+    def report_logprobs(self, tokens: Tensor, logits: Tensor, num_logprobs: int) -> Sampled:
+        self.looked_up.add((logits.data_ptr() % 16 == 0, num_logprobs))
+        return super().report_logprobs(tokens, logits, num_logprobs)
 
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Sampled:
         self.columns.append(columns)
@@ -101,6 +107,8 @@ def test_kernels_are_compiled_for_all_sizes_and_ways_to_choose(tiny: TinyModel) 
     flags = ((True, False), (False, False), (False, True))
     assert ways >= {(count, *flag) for count in (-1, 0, 20) for flag in flags}
     assert backend.masked == [torch.float32] * 10
+    # as many bytes as a row of logits here are no multiple of 16
+    assert backend.looked_up == {(True, 0), (True, 20), (False, 0), (False, 20)}
 
 
 def test_the_pool_is_only_read(tiny: TinyModel) -> None:
