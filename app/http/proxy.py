@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.generation.watchdog import Watchdog
 from app.http.bodies.turns import BodyTurns
+from app.http.flow.guarded_protocol import guard_uvicorn
 from app.limits import MAX_SESSION_ID_LEN, WRITE_S
 
 ID_HEADER = "x-request-id"
@@ -43,7 +44,8 @@ _OWN_HEADERS = (ID_HEADER.encode(), _OWN_SESSION_HEADER.encode())
 
 
 def middlewares() -> list[Middleware]:
-    """Called by Serve; the first is the innermost."""
+    """Called by Serve before it starts its server; the first is the innermost."""
+    guard_uvicorn()
     return [Middleware(ProxyMiddleware)]
 
 
