@@ -36,6 +36,7 @@ from tests.load_tests.free_port import free_port
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the package is for Linux")
 
 OK = b"HTTP/1.1 200"
+LATE = b"HTTP/1.1 408 Late\r\nx-request-id: the-replicas\r\ncontent-length: 2\r\n\r\n{}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +160,16 @@ async def test_what_never_ends_is_refused_early(name: str, port: int) -> None:
 
 async def test_what_is_no_http_is_refused(port: int) -> None:
     assert status_of(await answer_to(port, b"\x16\x03\x01\x02\x00\x01\r\n\r\n")) == 400
+
+
+async def test_a_body_that_comes_too_slowly_ends_the_connection(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(START.replace(b"POST", b"PUT") + b"content-length: 99\r\n\r\n{")
+    # all until HAProxy closes
+    answer = await reader.read()
+    writer.close()
+    assert (status_of(answer), code_of(answer)) == (408, "upload_timeout")
+    assert b"x-request-id: the-replicas" in answer
 
 
 async def test_without_a_replica_the_answer_has_the_api_s_shape() -> None:
