@@ -138,3 +138,24 @@ def test_who_carries_messages_does_not_look_inside() -> None:
     for mark, name, module in ROW.findall(path_of_token_ids()):
         if not mark.isdigit():
             assert not re.search(r"\.(de|en)code\(", source_of(name, module)), name
+
+
+def named_tests(page: Path) -> list[tuple[str, str]]:
+    """Modules and tests that a page names."""
+    return re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if named_tests(page)], ids=name)
+def test_tests_that_a_page_names_are_there(page: Path) -> None:
+    missing = [
+        f"{module}::{test}"
+        for module, test in named_tests(page)
+        if not (ROOT / module).exists() or f"def {test}(" not in (ROOT / module).read_text()
+    ]
+    assert not missing
+
+
+def test_every_report_was_tried() -> None:
+    row = r"^\| (\d+) \| \[.*`tests/.*` \|$"
+    rows = re.findall(row, (ROOT / "docs/reports.md").read_text(), re.MULTILINE)
+    assert [int(number) for number in rows] == list(range(1, 86))

@@ -124,13 +124,6 @@ def _rules() -> Iterator[str]:
     ):
         answer = _answer(status, code, message)
         yield f"    http-request return status {status} {answer} if {condition}"
-    # passed on, these answers would leave the connection open for the rest of the body
-    for status, code, message in (
-        (408, "upload_timeout", "the body has not come in time"),
-        (413, "body_too_large", "the body is too large"),
-    ):
-        answer = _answer(status, code, message, request_id="res.hdr(x-request-id)")
-        yield f"    http-response return status {status} {answer} if {{ status {status} }}"
 
 
 def _nobody(text: str) -> str:
@@ -143,12 +136,12 @@ def _nobody(text: str) -> str:
     )
 
 
-def _answer(status: int, code: str, message: str, *, request_id: str = "uuid") -> str:
+def _answer(status: int, code: str, message: str) -> str:
     kind = "invalid_request_error" if status < 500 else "server_error"
     error = {"message": message, "type": kind, "param": None, "code": code}
     # HAProxy's quotes have no other way to hold one
     body = json.dumps({"error": error}).replace("'", "\\u0027")
-    headers = f"hdr x-request-id %[{request_id}]"
+    headers = "hdr x-request-id %[uuid]"
     if status == 503:
         headers += f" hdr retry-after {_RETRY_AFTER_S}"
     return f"content-type application/json string '{body}' {headers}"

@@ -117,7 +117,7 @@ def _has_rest(send: Send) -> bool:
 
 def _is_private(scope: Scope) -> bool:
     """Whether a request asks for the names of applications, and not from this machine."""
-    if scope["path"].lower() != _ROUTES_PATH:
+    if scope.get("path", "").lower() != _ROUTES_PATH:
         return False
     host, _ = scope.get("client") or ("", 0)
     return not (host.startswith("127.") or host == "::1")

@@ -39,7 +39,8 @@ def test_nodes_without_an_engine_fetch_no_weights(tmp_path: Path) -> None:
     application: Any = build(args | {"cache_folder": str(tmp_path / "build")})
     engine, make_app, *_ = application._bound_deployment.init_args
     locate = {
-        "engine": engine._bound_deployment.init_args[2],
+        # which is compared with its manifest
+        "engine": engine._bound_deployment.init_args[2].args[0],
         "ingress": make_app.keywords["locate"],
     }
     assert not list(tmp_path.glob("build/models/*/*.safetensors"))

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from contextlib import suppress
 
 START = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
 END = b"content-length: 2\r\n\r\n{}"
@@ -54,7 +55,7 @@ async def answer_to(port: int, raw: bytes) -> bytes:
         writer.write(raw)
         return await _read(reader)
     finally:
-        writer.transport.abort()
+        await _leave(writer)
 
 
 async def send_endless(port: int, beginning: bytes) -> tuple[bytes, int]:
@@ -78,7 +79,13 @@ async def send_endless(port: int, beginning: bytes) -> tuple[bytes, int]:
     except ConnectionError:
         return await answer, sent
     finally:
-        writer.transport.abort()
+        await _leave(writer)
+
+
+async def _leave(writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
+    with suppress(ConnectionError):
+        await writer.wait_closed()
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes:
