@@ -26,6 +26,7 @@ from app.generation.watchdog import Watchdog
 from app.http.bodies.turns import BodyTurns
 from app.http.errors import describe
 from app.http.flow.guarded_protocol import guard_uvicorn
+from app.http.operator.access import is_local
 from app.limits import MAX_SESSION_ID_LEN, WRITE_S
 
 ID_HEADER = "x-request-id"
@@ -117,10 +118,7 @@ def _has_rest(send: Send) -> bool:
 
 def _is_private(scope: Scope) -> bool:
     """Whether a request asks for the names of applications, and not from this machine."""
-    if scope.get("path", "").lower() != _ROUTES_PATH:
-        return False
-    host, _ = scope.get("client") or ("", 0)
-    return not (host.startswith("127.") or host == "::1")
+    return scope.get("path", "").lower() == _ROUTES_PATH and not is_local(scope)
 
 
 async def _nothing_here(_scope: Scope, _receive: Receive, send: Send) -> None:

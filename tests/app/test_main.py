@@ -13,8 +13,10 @@ from app.main import (
     make_http_app,
     stream_interval_s,
     tracing_options,
+    whole_folder,
     with_tokenizer,
 )
+from app.models.manifest import write_manifest
 from app.preflight import check
 from app.serve.deployments import draining, gang_options, resources
 from app.settings.config import parse_config
@@ -49,6 +51,18 @@ def test_nodes_without_an_engine_fetch_no_weights(tmp_path: Path) -> None:
         found = locate[node].func(f"file://{store}", tmp_path / node, **locate[node].keywords)
         assert (found / "tokenizer.json").exists()
         assert (found / "model.safetensors").exists() == has_weights
+
+
+def test_weights_that_have_changed_are_not_loaded(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "m")
+    write_manifest(folder, source="test")
+    assert whole_folder(lambda: folder) == folder
+    weights = folder / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"model\.safetensors changed"):
+        whole_folder(lambda: folder)
 
 
 def test_every_end_that_a_folder_names_is_an_end(
