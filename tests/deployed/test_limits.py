@@ -74,7 +74,8 @@ async def test_no_answer_repeats_what_clients_wrote(
             assert KEY not in answer.text
 
 
-def test_every_port_is_on_loopback(deployed: Deployed) -> None:
+def check_loopback(deployed: Deployed) -> None:
+    """Check that no process of a server listens anywhere else."""
     pids = {process.pid for process in deployed.running.processes()}
     listening = [
         connection.laddr
@@ -84,6 +85,10 @@ def test_every_port_is_on_loopback(deployed: Deployed) -> None:
     assert port_of(deployed) in {port for _, port in listening}
     hosts = {ipaddress.ip_address(host.removeprefix("::ffff:")) for host, _ in listening}
     assert all(host.is_loopback for host in hosts), listening
+
+
+def test_every_port_is_on_loopback(deployed: Deployed) -> None:
+    check_loopback(deployed)
 
 
 def test_the_key_of_the_other_application_opens_nothing_without_it(deployed: Deployed) -> None:

@@ -219,6 +219,19 @@ def test_a_configuration_that_looks_different_is_not_run(tmp_path: Path) -> None
             guarded(text.replace(part, "x"))
 
 
+def test_limits_are_added_once(tmp_path: Path) -> None:
+    written(tmp_path, free_port(), "127.0.0.1", free_port(), CLIENT_TIME)
+    once = guarded((tmp_path / "haproxy.cfg").read_text())
+    assert guarded(once) == once
+
+
+def test_what_is_no_start_is_passed_on() -> None:
+    with own_haproxy(dict(os.environ)) as environment:
+        program = environment["RAY_SERVE_HAPROXY_BINARY_PATH"]
+        done = subprocess.run([program, "-v"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("HAProxy version")
+
+
 def test_its_limit_on_time_is_the_operator_s_if_there_is_one(tmp_path: Path) -> None:
     written(
         tmp_path, free_port(), "127.0.0.1", free_port(), {"RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "9"}
