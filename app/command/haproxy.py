@@ -85,7 +85,7 @@ def own_haproxy(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
         given = dict(environment)
         binary = given.pop(_BINARY, "") or _packaged_binary()
         program = {_BINARY: str(_guarded(binary, Path(folder)))} if binary else {}
-        yield files | ports | _TIMES | given | program
+        yield {**files, **ports, **_TIMES, **given, **program}
 
 
 def _guarded(binary: str, folder: Path) -> Path:

@@ -187,9 +187,10 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def _parse(self, source: str, name: str | None, filename: str | None) -> jinja2.nodes.Template:
         tree = super()._parse(source, name, filename)
         for node in tree.find_all((jinja2.nodes.For, jinja2.nodes.Macro)):
+            body: list[jinja2.nodes.Node] = node.body  # type: ignore[attr-defined]
             look = jinja2.nodes.Name(_LOOK, "load")
             call = jinja2.nodes.Call(look, [], [], None, None)
-            node.body.insert(0, jinja2.nodes.ExprStmt(call).set_lineno(node.lineno))
+            body.insert(0, jinja2.nodes.ExprStmt(call).set_lineno(node.lineno))
         return tree
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from ray._private import ray_constants
 
-from app.command import own_ray as module
 from app.command.own_ray import hide_token, own_ray
 from engine.errors import ConfigError
 
@@ -53,7 +52,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_others_lose_their_rights_to_the_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module.Path, "home", lambda: tmp_path)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
     hide_token({})
     token = tmp_path / ".ray" / "auth_token"
     token.parent.mkdir()
