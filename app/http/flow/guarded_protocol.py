@@ -24,7 +24,7 @@ def guard_uvicorn() -> None:
     auto.AutoHTTPProtocol = GuardedProtocol
 
 
-class _Refused(Exception):
+class _HeadRefused(Exception):
     """Ends the parser's work; what the client is to get is noted already."""
 
 
@@ -74,7 +74,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._unparsed_bytes = 0
         if len(self.url) > MAX_URL_BYTES:
             self._refuse(414, "url_too_long", f"the URL is longer than {MAX_URL_BYTES} bytes")
-            raise _Refused
+            raise _HeadRefused
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header, or one that follows the body."""
@@ -94,7 +94,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._refuse(431, "headers_too_large", message)
         else:
             return
-        raise _Refused
+        raise _HeadRefused
 
     def on_headers_complete(self) -> None:
         """Begin the request."""
