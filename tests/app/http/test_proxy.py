@@ -256,6 +256,6 @@ class Cycle:
 @pytest.mark.parametrize("more_body", [False, True])
 async def test_an_answer_before_the_end_of_a_body_closes_the_connection(more_body: bool) -> None:
     cycle = Cycle(more_body)
-    scope = {"type": "http", "path": "/", "headers": []}
+    scope: Scope = {"type": "http", "path": "/", "headers": []}
     await ProxyMiddleware(JSONResponse({}))(scope, never, cycle.send)
     assert ((b"connection", b"close") in cycle.sent[0]["headers"]) == more_body

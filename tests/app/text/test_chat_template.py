@@ -52,9 +52,8 @@ def test_a_template_that_fails_refuses_the_messages(source: str) -> None:
         "{{ 'a' * 10000000000 }}",
         "{{ 10000000000 * messages }}",
         "{{ 9 ** 999999999 }}",
-        "{% for a in messages %}{{ 'a' * 30000000 }}{% endfor %}",
     ],
-    ids=range(6),
+    ids=range(5),
 )
 def test_a_template_without_an_end_refuses_the_messages(
     source: str, monkeypatch: pytest.MonkeyPatch
@@ -62,6 +61,16 @@ def test_a_template_without_an_end_refuses_the_messages(
     monkeypatch.setattr(chat_template, "_MAX_RENDER_S", 0.05)
     with pytest.raises(InvalidRequest):
         ChatTemplate(source, {}).render(USER * 200)
+
+
+def test_a_template_that_writes_too_much_refuses_the_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(chat_template, "_MAX_CHARACTERS", 200)
+    template = ChatTemplate("{% for message in messages %}{{ message.content }}{% endfor %}", {})
+    assert template.render(USER * 100) == "hi" * 100
+    with pytest.raises(InvalidRequest):
+        template.render(USER * 101)
 
 
 def test_ordinary_computations_are_no_bombs() -> None:

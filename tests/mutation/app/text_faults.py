@@ -57,7 +57,7 @@ TEXT_FAULTS = [
         function=_joined,
         old="length > _MAX_CHARACTERS",
         new="False",
-        noticed_by="test_a_template_without_an_end_refuses_the_messages",
+        noticed_by="test_a_template_that_writes_too_much_refuses_the_messages",
     ),
     Fault(
         what="the beginning of an answer is always rendered",
