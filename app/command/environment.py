@@ -48,6 +48,8 @@ PROXIES: Mapping[Proxy, Mapping[str, str]] = {
         # which would keep what replicas log for their files, and lines back until there are many
         "RAY_SERVE_LOG_TO_STDERR": "1",
         "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1",
+        # that a client may send or read nothing; longer than the application waits for either
+        "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "60",
     },
 }
 

@@ -30,12 +30,8 @@ _FILES: Mapping[str, str] = {
     "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": "state",
     "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": "metrics.sock",
 }
-_TIMES: Mapping[str, str] = {
-    # for HAProxy to notice that a replica goes; Serve's 30 s are for balancers of a cloud
-    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
-    # that a client may send or read nothing; longer than the application waits for either
-    "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "60",
-}
+# the time for HAProxy to notice that a replica goes; Serve's 30 s are for balancers of a cloud
+_DRAINING = {"RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1"}
 _BINARY = "RAY_SERVE_HAPROXY_BINARY_PATH"
 _VERSION_LIMIT_S = 20.0
 _ROOT = Path(guarded_haproxy.__file__).parents[2]
@@ -85,7 +81,7 @@ def own_haproxy(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
         given = dict(environment)
         binary = given.pop(_BINARY, "") or _packaged_binary()
         program = {_BINARY: str(_guarded(binary, Path(folder)))} if binary else {}
-        yield {**files, **ports, **_TIMES, **given, **program}
+        yield {**files, **ports, **_DRAINING, **given, **program}
 
 
 def _guarded(binary: str, folder: Path) -> Path:

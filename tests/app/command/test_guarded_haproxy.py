@@ -18,6 +18,7 @@ import pytest
 from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig, ServerConfig
 from ray.serve.config import HTTPOptions
 
+from app.command.environment import PROXIES
 from app.command.guarded_haproxy import guarded
 from app.command.haproxy import own_haproxy
 from tests.app.http.flow.heads import (
@@ -75,7 +76,7 @@ def written(
 def haproxy(replica: int | None, host: str = "127.0.0.1") -> Iterator[Running]:
     """Run the program that Serve is given, with what Serve gives it."""
     port = free_port()
-    with own_haproxy(dict(os.environ)) as environment:
+    with own_haproxy({**os.environ, **PROXIES["haproxy"]}) as environment:
         folder = Path(environment["RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"]).parent
         config = written(folder, replica, host, port, environment)
         program = environment["RAY_SERVE_HAPROXY_BINARY_PATH"]
