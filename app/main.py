@@ -58,7 +58,7 @@ def build(args: dict[str, Any]) -> Application:
         settings = api_settings(config, engine_config)
         engine_config = with_prefixes(config, engine_config, settings)
     # every node finds its own copy of the model, of the same commit
-    revision = commit_of(config.model, Path(engine_config.model_path)) or config.revision
+    revision = revision_of(config, Path(engine_config.model_path))
     locate = partial(resolve, config.model, config.cache_folder, revision=revision)
     locate_texts = partial(locate, with_weights=False)
     with_weights = config.load_format == "safetensors"
@@ -78,6 +78,14 @@ def build(args: dict[str, Any]) -> Application:
         config.start_wait_s,
         telemetry_options(config, engine_config),
     )
+
+
+def revision_of(config: AppConfig, folder: Path) -> str | None:
+    """Return what every node is to load, and warn if a later start may load something else."""
+    commit = commit_of(config.model, folder)
+    if commit is not None and config.revision is None:
+        logger.warning("model_not_pinned model=%s revision=%s", config.model, commit)
+    return commit or config.revision
 
 
 def whole_folder(locate: Callable[[], Path]) -> Path:

@@ -11,6 +11,7 @@ from app.main import (
     api_settings,
     build,
     make_http_app,
+    revision_of,
     stream_interval_s,
     tracing_options,
     whole_folder,
@@ -51,6 +52,22 @@ def test_nodes_without_an_engine_fetch_no_weights(tmp_path: Path) -> None:
         found = locate[node].func(f"file://{store}", tmp_path / node, **locate[node].keywords)
         assert (found / "tokenizer.json").exists()
         assert (found / "model.safetensors").exists() == has_weights
+
+
+def test_a_hub_model_without_a_revision_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    commit = "0123456789abcdef" * 2 + "01234567"
+    folder = tmp_path / commit
+    for options, expected, num_warnings in (
+        ({"model": "org/name"}, commit, 1),
+        ({"model": "org/name", "revision": "v1"}, commit, 0),
+        ({"model": str(tmp_path)}, None, 0),
+    ):
+        caplog.clear()
+        assert revision_of(parse_config(options), folder) == expected
+        assert len(caplog.records) == num_warnings
+        assert all(commit in record.getMessage() for record in caplog.records)
 
 
 def test_weights_that_have_changed_are_not_loaded(tmp_path: Path) -> None:
