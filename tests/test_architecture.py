@@ -55,7 +55,7 @@ APP_MAY_IMPORT = {
     "http": {"generation", "limits", "protocol", "telemetry", "text"},
     "serve": {"recorder", "telemetry"},
     "preflight": {"models", "recorder", "serve", "settings"},
-    "command": {"models", "preflight", "settings", "text"},
+    "command": {"limits", "models", "preflight", "settings", "text"},
     "main": {
         "generation", "http", "models", "preflight", "protocol", "recorder", "serve", "settings",
         "telemetry", "text",

@@ -50,7 +50,7 @@ def test_the_rule_sees_what_guards() -> None:
 
 def test_bad_input_is_refused_without_assertions() -> None:
     done = subprocess.run(
-        [sys.executable, "-O", "-m", "tests.app.api.refusals"],
+        [sys.executable, "-O", "-m", "tests.app.api.reports.refusals"],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         cwd=ROOT,
         capture_output=True,
