@@ -235,7 +235,7 @@ async def test_names_of_applications_are_for_this_machine(
     async def send(message: Message) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "path": path, "headers": [], "client": client and (client, 7)}
+    scope: Scope = {"type": "http", "path": path, "headers": [], "client": client and (client, 7)}
     await ProxyMiddleware(JSONResponse({"/": "name"}))(scope, never, send)
     assert sent[0]["status"] == status
     assert (b"name" in sent[1]["body"]) == (status == 200)

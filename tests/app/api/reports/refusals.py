@@ -1,4 +1,4 @@
-"""Sends all that must be refused and prints what was not: `python -O -m tests.app.api.reports.refusals`.
+"""Prints what is served of all that must be refused: `python -O -m tests.app.api.reports.refusals`.
 
 It has no assertion itself, so that it works where Python leaves them out.
 """
