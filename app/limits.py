@@ -49,6 +49,21 @@ WHOLE_S = 600.0
 WRITE_S = 30.0
 """Seconds that a client may read nothing of what is sent; option `deadlines.write_s`."""
 
+HEAD_S = 10.0
+"""Seconds that the head of a request may take to come."""
+
+MAX_HEADERS = 100
+"""Headers of a request."""
+
+MAX_HEADER_BYTES = 8 << 10
+"""Bytes of one header."""
+
+MAX_HEAD_BYTES = 32 << 10
+"""Bytes of all headers."""
+
+MAX_URL_BYTES = 8 << 10
+"""Bytes of a URL."""
+
 MAX_DEPTH = 32
 """Lists and objects inside each other."""
 

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from app.generation.pinned_prefixes import encode_prefixes
 from app.http.routes import build_app
-from app.models.model_store import commit_of, resolve
+from app.models.model_store import commit_of, resolve, verify
 from app.preflight import check
 from app.protocol.api_settings import ApiSettings, Deadlines
 from app.recorder.flight_recorder import RecorderOptions
@@ -58,10 +58,11 @@ def build(args: dict[str, Any]) -> Application:
         settings = api_settings(config, engine_config)
         engine_config = with_prefixes(config, engine_config, settings)
     # every node finds its own copy of the model, of the same commit
-    revision = commit_of(config.model, Path(engine_config.model_path)) or config.revision
+    revision = revision_of(config, Path(engine_config.model_path))
     locate = partial(resolve, config.model, config.cache_folder, revision=revision)
     locate_texts = partial(locate, with_weights=False)
-    locate_all = partial(locate, with_weights=config.load_format == "safetensors")
+    with_weights = config.load_format == "safetensors"
+    locate_all = partial(whole_folder, partial(locate, with_weights=with_weights))
     limits = ClientLimits(coalesce_s=stream_interval_s(config, engine_config))
     engine = EngineDeployment.options(  # type: ignore[attr-defined]
         **resources(engine_config), **draining(config.drain_s)
@@ -77,6 +78,25 @@ def build(args: dict[str, Any]) -> Application:
         config.start_wait_s,
         telemetry_options(config, engine_config),
     )
+
+
+def revision_of(config: AppConfig, folder: Path) -> str | None:
+    """Return what every node is to load, and warn if a later start may load something else."""
+    commit = commit_of(config.model, folder)
+    if commit is not None and config.revision is None:
+        logger.warning("model_not_pinned model=%s revision=%s", config.model, commit)
+    return commit or config.revision
+
+
+def whole_folder(locate: Callable[[], Path]) -> Path:
+    """Find a model's folder on the node that loads it, and compare it with its manifest.
+
+    Raises:
+        ConfigError: naming the files that have changed since they were converted.
+    """
+    folder = locate()
+    verify(folder)
+    return folder
 
 
 def with_tokenizer(config: EngineConfig) -> EngineConfig:

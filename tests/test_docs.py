@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from app import limits
 from tests import ROOT
 
 PAGES = [
@@ -138,3 +139,38 @@ def test_who_carries_messages_does_not_look_inside() -> None:
     for mark, name, module in ROW.findall(path_of_token_ids()):
         if not mark.isdigit():
             assert not re.search(r"\.(de|en)code\(", source_of(name, module)), name
+
+
+def named_tests(page: Path) -> list[tuple[str, str]]:
+    """Modules and tests that a page names."""
+    return re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if named_tests(page)], ids=name)
+def test_tests_that_a_page_names_are_there(page: Path) -> None:
+    missing = [
+        f"{module}::{test}"
+        for module, test in named_tests(page)
+        if not (ROOT / module).exists() or f"def {test}(" not in (ROOT / module).read_text()
+    ]
+    assert not missing
+
+
+def test_every_report_was_tried() -> None:
+    row = r"^\| (\d+) \| \[.*`tests/.*` \|$"
+    rows = re.findall(row, (ROOT / "docs/reports.md").read_text(), re.MULTILINE)
+    assert [int(number) for number in rows] == list(range(1, 86))
+
+
+def test_limits_of_heads_are_those_of_the_code() -> None:
+    page = (ROOT / "docs/security.md").read_text()
+    for row in (
+        f"| header of {limits.MAX_HEADER_BYTES >> 10} KiB | 431",
+        f"| {limits.MAX_HEADERS} headers | 431",
+        f"| {limits.MAX_HEAD_BYTES >> 10} KiB of headers | 431",
+        f"| URL of {limits.MAX_URL_BYTES >> 10} KiB | 414",
+        f"| head within {limits.HEAD_S:g} s | 408",
+        f"| body within `deadlines.upload_s` ({limits.UPLOAD_S:g} s) | 408",
+        f"| client that reads nothing for {limits.WRITE_S:g} s | cut off",
+    ):
+        assert row in page

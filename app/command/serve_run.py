@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.command.descendants import adopt_orphans, end_descendants, end_with_parent
+from app.command.own_ray import UMASK
 from app.command.ray_node import RayNode
 from app.command.signals import EndingSignals
 
@@ -88,6 +89,7 @@ class ServeRun:
             stdout=self._output,
             stderr=self._output,
             start_new_session=True,
+            umask=UMASK,
             preexec_fn=end_with_parent,
         )
 

@@ -18,11 +18,15 @@ import secrets
 from contextlib import closing, suppress
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.generation.watchdog import Watchdog
 from app.http.bodies.turns import BodyTurns
+from app.http.errors import describe
+from app.http.flow.guarded_protocol import guard_uvicorn
+from app.http.operator.access import is_local
 from app.limits import MAX_SESSION_ID_LEN, WRITE_S
 
 ID_HEADER = "x-request-id"
@@ -39,11 +43,14 @@ _SERVE_HEADERS = (
     b"serve-multiplexed-model-id",
 )
 _SERVE_PREFIX = b"x-serve-"
+# of Serve
+_ROUTES_PATH = "/-/routes"
 _OWN_HEADERS = (ID_HEADER.encode(), _OWN_SESSION_HEADER.encode())
 
 
 def middlewares() -> list[Middleware]:
-    """Called by Serve; the first is the innermost."""
+    """Called by Serve before it starts its server; the first is the innermost."""
+    guard_uvicorn()
     return [Middleware(ProxyMiddleware)]
 
 
@@ -70,13 +77,18 @@ class ProxyMiddleware:
         if session is not None:
             kept.append((_OWN_SESSION_HEADER.encode(), session.encode()))
         scope["headers"] = kept
+        app = _nothing_here if _is_private(scope) else self._app
         loop, watchdog = asyncio.get_running_loop(), Watchdog()
 
         async def send_one_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 turn.end()
+                headers = MutableHeaders(scope=message)
                 # Serve appends one beside the application's
-                MutableHeaders(scope=message)[ID_HEADER] = request_id
+                headers[ID_HEADER] = request_id
+                if _has_rest(send):
+                    # nobody waits for the rest of a body that has its answer
+                    headers["connection"] = "close"
             try:
                 await watchdog.wait(send(message), loop.time() + WRITE_S)
             except TimeoutError:
@@ -85,7 +97,7 @@ class ProxyMiddleware:
 
         with suppress(_NotReadError), closing(watchdog):
             async with self._turns.turn(scope) as turn:
-                await self._app(scope, turn.received(receive), send_one_id)
+                await app(scope, turn.received(receive), send_one_id)
 
 
 class _NotReadError(OSError):
@@ -97,6 +109,20 @@ def cut(send: Send) -> None:
     transport = getattr(getattr(send, "__self__", None), "transport", None)
     if transport is not None:
         transport.abort()
+
+
+def _has_rest(send: Send) -> bool:
+    """Whether a part of the request's body has not come yet, as far as the server knows."""
+    return bool(getattr(getattr(send, "__self__", None), "more_body", False))
+
+
+def _is_private(scope: Scope) -> bool:
+    """Whether a request asks for the names of applications, and not from this machine."""
+    return scope.get("path", "").lower() == _ROUTES_PATH and not is_local(scope)
+
+
+async def _nothing_here(_scope: Scope, _receive: Receive, send: Send) -> None:
+    await describe(HTTPException(404)).send(send)
 
 
 def identify(scope: Scope) -> str:

@@ -112,10 +112,15 @@ class TraceFile:
             self._parts.popleft().unlink(missing_ok=True)
         path = self._stem.with_name(f"{self._stem.name}_{self._num_parts + 1:04}.jsonl")
         # unbuffered: what has been written outlives the process
-        file = path.open("xb", buffering=0)
+        file = FileIO(path, "xb", opener=_open_private)
         self._num_parts += 1
         self._parts.append(path)
         return file
+
+
+def _open_private(path: str, flags: int) -> int:
+    """Lengths and outcomes of requests are not for other users of the machine."""
+    return os.open(path, flags, 0o600)
 
 
 def check_folder(folder: Path) -> None:

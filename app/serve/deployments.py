@@ -19,6 +19,7 @@ from app.serve.drainable_client import DrainableClient
 from app.serve.handle import ServeEngineHandle
 from app.serve.observed_ingress import ObservedIngress
 from app.serve.peers import pins_of_peers
+from app.serve.private_port import keep_private_port
 from app.serve.ray_mirror import RayMirror
 from app.serve.scaling import EngineReport
 from app.telemetry.log_level import LogLevel
@@ -73,6 +74,7 @@ class IngressDeployment:
             telemetry: None for an application without.
         """
         _log_like_serve()
+        keep_private_port()
         handle = ServeEngineHandle(engine, this_process(), start_wait_s=start_wait_s)
         self._client = RemoteEngineClient(handle, resume=resume)
         self._recorder = FlightRecorder(self._client, recorder) if recorder else None
@@ -150,6 +152,7 @@ class EngineDeployment:
             has_ray_metrics: whether Ray's exporter gets a copy of the metrics.
         """
         _log_like_serve()
+        keep_private_port()
         config = replace(config, model_path=str(locate()))
         self._replica = serve.get_replica_context().replica_tag
         self._max_num_seqs = config.max_num_seqs

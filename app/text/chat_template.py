@@ -2,6 +2,7 @@
 
 import json
 import secrets
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -17,10 +18,25 @@ from engine.errors import ConfigError, InvalidRequest
 
 # rounds of `range` loops in one rendering; templates loop over messages, not over numbers
 _MAX_ROUNDS = 100_000
+# CPU time of a rendering: thousands of messages take some milliseconds
+_MAX_RENDER_S = 1.0
+# of a prompt, and of a text that is put together by multiplication; bodies are much smaller
+_MAX_CHARACTERS = 32 << 20
+_MAX_EXPONENT = 64
+# in a compiled template, what is called in every round and macro
+_LOOK = "look_at_the_time"
 _MAX_REASON_LEN = 300
 # what a request's own variables may not replace
 RESERVED = frozenset(
-    ("messages", "tools", "add_generation_prompt", "range", "raise_exception", "strftime_now")
+    (
+        "messages",
+        "tools",
+        "add_generation_prompt",
+        "range",
+        "raise_exception",
+        "strftime_now",
+        _LOOK,
+    )
 )
 _PLAIN = TemplateOptions()
 # one turn, as short as templates take it
@@ -87,12 +103,15 @@ class ChatTemplate:
 
     def _rendered(self, messages: Sequence[Mapping[str, Any]], options: TemplateOptions) -> str:
         try:
-            return self._template.render(
-                {**self._variables, **options.variables},
-                messages=messages,
-                tools=list(options.tools) or None,
-                add_generation_prompt=options.add_generation_prompt,
-                range=_RoundBudget(_MAX_ROUNDS).range,
+            return _joined(
+                self._template.generate(
+                    {**self._variables, **options.variables},
+                    messages=messages,
+                    tools=list(options.tools) or None,
+                    add_generation_prompt=options.add_generation_prompt,
+                    range=_RoundBudget(_MAX_ROUNDS).range,
+                    **{_LOOK: _TimeBudget(_MAX_RENDER_S).look},
+                )
             )
         except _Refused as error:
             reason = str(error)[:_MAX_REASON_LEN]
@@ -138,6 +157,52 @@ class _RoundBudget:
         return iter(values)
 
 
+class _TimeBudget:
+    """Limits the CPU time of one rendering, which happens in one thread."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end_s = time.thread_time() + seconds
+
+    def look(self) -> None:
+        if time.thread_time() > self._end_s:
+            raise OverflowError("the chat template takes too long")
+
+
+def _joined(pieces: Iterator[str]) -> str:
+    """Join what a template writes, unless it writes without end."""
+    kept, length = [], 0
+    for piece in pieces:
+        length += len(piece)
+        if length > _MAX_CHARACTERS:
+            raise OverflowError("the chat template writes too much")
+        kept.append(piece)
+    return "".join(kept)
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Has templates look at the time, and multiply nothing that would take much memory."""
+
+    intercepted_binops = frozenset(("*", "**"))
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> jinja2.nodes.Template:
+        tree = super()._parse(source, name, filename)
+        for node in tree.find_all((jinja2.nodes.For, jinja2.nodes.Macro)):
+            body: list[jinja2.nodes.Node] = node.body  # type: ignore[attr-defined]
+            look = jinja2.nodes.Name(_LOOK, "load")
+            call = jinja2.nodes.Call(look, [], [], None, None)
+            body.insert(0, jinja2.nodes.ExprStmt(call).set_lineno(node.lineno))
+        return tree
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        if operator == "**" and abs(right) > _MAX_EXPONENT:
+            raise OverflowError("the chat template computes too large a number")
+        for sequence, number in ((left, right), (right, left)):
+            is_repeated = operator == "*" and isinstance(sequence, (str, list, tuple))
+            if is_repeated and len(sequence) * number > _MAX_CHARACTERS:
+                raise OverflowError("the chat template writes too much")
+        return super().call_binop(context, operator, left, right)
+
+
 class _GenerationBlock(jinja2.ext.Extension):
     """`{% generation %}` marks the model's own words for training; its body is kept."""
 
@@ -148,8 +213,8 @@ class _GenerationBlock(jinja2.ext.Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
+def _environment() -> _Sandbox:
+    environment = _Sandbox(
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[_GenerationBlock, jinja2.ext.loopcontrols],

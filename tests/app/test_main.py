@@ -11,10 +11,13 @@ from app.main import (
     api_settings,
     build,
     make_http_app,
+    revision_of,
     stream_interval_s,
     tracing_options,
+    whole_folder,
     with_tokenizer,
 )
+from app.models.manifest import write_manifest
 from app.preflight import check
 from app.serve.deployments import draining, gang_options, resources
 from app.settings.config import parse_config
@@ -39,7 +42,8 @@ def test_nodes_without_an_engine_fetch_no_weights(tmp_path: Path) -> None:
     application: Any = build(args | {"cache_folder": str(tmp_path / "build")})
     engine, make_app, *_ = application._bound_deployment.init_args
     locate = {
-        "engine": engine._bound_deployment.init_args[2],
+        # which is compared with its manifest
+        "engine": engine._bound_deployment.init_args[2].args[0],
         "ingress": make_app.keywords["locate"],
     }
     assert not list(tmp_path.glob("build/models/*/*.safetensors"))
@@ -48,6 +52,34 @@ def test_nodes_without_an_engine_fetch_no_weights(tmp_path: Path) -> None:
         found = locate[node].func(f"file://{store}", tmp_path / node, **locate[node].keywords)
         assert (found / "tokenizer.json").exists()
         assert (found / "model.safetensors").exists() == has_weights
+
+
+def test_a_hub_model_without_a_revision_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    commit = "0123456789abcdef" * 2 + "01234567"
+    folder = tmp_path / commit
+    for options, expected, num_warnings in (
+        ({"model": "org/name"}, commit, 1),
+        ({"model": "org/name", "revision": "v1"}, commit, 0),
+        ({"model": str(tmp_path)}, None, 0),
+    ):
+        caplog.clear()
+        assert revision_of(parse_config(options), folder) == expected
+        assert len(caplog.records) == num_warnings
+        assert all(commit in record.getMessage() for record in caplog.records)
+
+
+def test_weights_that_have_changed_are_not_loaded(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "m")
+    write_manifest(folder, source="test")
+    assert whole_folder(lambda: folder) == folder
+    weights = folder / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"model\.safetensors changed"):
+        whole_folder(lambda: folder)
 
 
 def test_every_end_that_a_folder_names_is_an_end(

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import yaml
 
+from app.command.own_ray import own_ray
 from load_tests.bench.startup.process_tree import wait_gone
 from load_tests.bench.startup.server_process import ServerProcess
 from tests import ROOT
@@ -40,12 +41,14 @@ class Deployed:
         url: of the first application.
         folder: with the traces of requests in `traces`, and Ray's own files in `ray`.
         odd: the model of the second application.
+        running: its processes.
         health_before: first answers of /health while no engine was ready, one of each status.
     """
 
     url: str
     folder: Path
     odd: TinyModel
+    running: ServerProcess
     health_before: dict[int, httpx.Response] = field(default_factory=dict)
 
     def log_lines(self, process: str = "") -> list[str]:
@@ -81,12 +84,12 @@ def serve_run(env: dict[str, str] | None = None) -> Iterator[Deployed]:
         config = folder / "serve_config.yaml"
         config.write_text(yaml.safe_dump(_config(folder, port)))
         command = [sys.executable, "-m", "ray.serve.scripts", "run", "--address", "local"]
-        environment = os.environ | {"RAY_TMPDIR": name} | (env or {})
+        environment = own_ray(os.environ | {"RAY_TMPDIR": name} | (env or {}))
         url = f"http://127.0.0.1:{port}"
         running = ServerProcess([*command, str(config)], url, folder / "log", environment)
         try:
             running.seconds_until_open(START_LIMIT_S)
-            deployed = Deployed(url=url, folder=folder, odd=odd)
+            deployed = Deployed(url=url, folder=folder, odd=odd, running=running)
             _wait_ready(deployed, running)
             yield deployed
             processes = running.processes()

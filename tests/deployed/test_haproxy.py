@@ -1,50 +1,31 @@
 """Headers where HAProxy takes the place of Serve's own proxy, as in production."""
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 
+from app.command.environment import PROXIES
+from app.command.haproxy import own_haproxy
 from tests.app.api.server import COMPLETIONS
+from tests.app.http.flow.heads import LARGE, TOO_LARGE, answer_to, code_of, status_of
 from tests.deployed.serve_run import Deployed, serve_run
 from tests.deployed.test_headers import ID
+from tests.deployed.test_limits import check_loopback, port_of
 from tests.load_tests.free_port import free_port
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
-def _environment(folder: Path) -> dict[str, str]:
-    """Switch HAProxy on, with files and ports of its own: it would take the whole machine's."""
-    first = free_port()
-    ports = {"METRICS_PORT": free_port(), "STATS_PORT": free_port()}
-    files = {
-        "CONFIG_FILE_LOC": "haproxy.cfg",
-        "SOCKET_PATH": "admin.sock",
-        "SERVER_STATE_BASE": "",
-        "SERVER_STATE_FILE": "state",
-        "METRICS_SOCKET_PATH": "metrics.sock",
-    }
-    return {
-        "RAY_SERVE_ENABLE_HA_PROXY": "1",
-        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
-        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(free_port()),
-        "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(free_port()),
-        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0.1",
-        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(first),
-        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(first + 50),
-        **{f"RAY_SERVE_HAPROXY_{name}": str(port) for name, port in ports.items()},
-        **{f"RAY_SERVE_HAPROXY_{name}": str(folder / file) for name, file in files.items()},
-    }
-
-
 @pytest.fixture(scope="module")
 def behind_haproxy() -> Iterator[Deployed]:
-    with (
-        tempfile.TemporaryDirectory(prefix="haproxy_") as folder,
-        serve_run(_environment(Path(folder))) as running,
-    ):
+    first = free_port()
+    variables = {
+        **PROXIES["haproxy"],
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(first),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(first + 50),
+    }
+    with own_haproxy(variables) as environment, serve_run(environment) as running:
         yield running
 
 
@@ -66,3 +47,29 @@ def test_headers_meant_for_serve_have_no_effect(behind_haproxy: Deployed) -> Non
     headers = {"x-request-timeout-seconds": "0.0001", "x-session-id": "a"}
     response = httpx.post(url, json=body, headers=headers, trust_env=False, timeout=60)
     assert response.status_code == 200, response.text
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+async def test_a_head_that_is_too_large_is_refused(name: str, behind_haproxy: Deployed) -> None:
+    raw, status, code = TOO_LARGE[name]
+    answer = await answer_to(port_of(behind_haproxy), raw)
+    assert (status_of(answer), code_of(answer)) == (status, code)
+
+
+@pytest.mark.parametrize("name", LARGE)
+async def test_a_large_head_reaches_the_application(name: str, behind_haproxy: Deployed) -> None:
+    answer = await answer_to(port_of(behind_haproxy), LARGE[name])
+    assert code_of(answer) in ("missing_required_parameter", "unknown_url")
+
+
+@pytest.mark.parametrize("method", ["HEAD", "GET", "DELETE"])
+def test_other_methods_have_an_answer_in_the_api_s_shape(
+    method: str, behind_haproxy: Deployed
+) -> None:
+    answer = httpx.request(method, behind_haproxy.url + COMPLETIONS, trust_env=False)
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+    assert method == "HEAD" or answer.json()["error"]["code"] == "method_not_allowed"
+
+
+def test_every_port_is_on_loopback(behind_haproxy: Deployed) -> None:
+    check_loopback(behind_haproxy)

@@ -39,3 +39,14 @@ def test_keys_are_in_no_log(deployed: Deployed) -> None:
     output = (deployed.folder / "log").read_text()
     assert KEY not in output
     assert not [line for line in deployed.log_lines() if KEY in line]
+
+
+def test_no_file_has_kept_what_clients_wrote(deployed: Deployed) -> None:
+    """What the test above has sent, and its key: in no log, trace or file of Ray's."""
+    given = {deployed.folder / "keys"}
+    files = [path for path in deployed.folder.rglob("*") if path.is_file() and path not in given]
+    assert len(files) > 10
+    for path in files:
+        content = path.read_bytes()
+        assert SECRET.encode() not in content, path
+        assert KEY.encode() not in content, path

@@ -56,7 +56,7 @@ class OperatorAccess:
                     "a valid operator key is needed: Authorization: Bearer KEY",
                     headers={"www-authenticate": "Bearer"},
                 )
-        elif not (self._is_open_here and _is_local(scope)):
+        elif not (self._is_open_here and is_local(scope)):
             raise HttpError(404, "unknown_url", "there is nothing at this path")
 
 
@@ -77,7 +77,7 @@ def key_digest(scope: Scope, known: Sequence[bytes], *, own_header: str = "") ->
     return digest if scheme.lower() == "bearer" and any(matches) else b""
 
 
-def _is_local(scope: Scope) -> bool:
+def is_local(scope: Scope) -> bool:
     """Whether a request comes from this machine, and not through something in between."""
     headers = Headers(scope=scope)
     if any(name in headers for name in _FORWARDED):

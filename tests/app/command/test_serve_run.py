@@ -1,4 +1,5 @@
 import signal
+from pathlib import Path
 
 import psutil
 import pytest
@@ -25,6 +26,12 @@ def test_a_signal_ends_the_server_well(number: signal.Signals) -> None:
         launcher.send_signal(number)
         assert launcher.wait(30) == 0
         assert_gone(processes)
+
+
+def test_what_a_server_writes_is_for_its_user() -> None:
+    with watched("when interrupted") as (_, processes):
+        status = Path(f"/proc/{processes['serve run'].pid}/status").read_text()
+        assert "Umask:\t0077\n" in status
 
 
 def test_a_second_signal_ends_it_at_once() -> None:

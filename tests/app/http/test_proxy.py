@@ -221,3 +221,41 @@ async def test_a_large_body_has_its_turn_until_its_answer_begins(
     for request in requests:
         request.cancel()
     await asyncio.wait(requests)
+
+
+@pytest.mark.parametrize(
+    ("client", "status"), [("127.0.0.1", 200), ("::1", 200), ("192.0.2.7", 404), (None, 404)]
+)
+@pytest.mark.parametrize("path", ["/-/routes", "/-/Routes"])
+async def test_names_of_applications_are_for_this_machine(
+    path: str, client: str | None, status: int
+) -> None:
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope: Scope = {"type": "http", "path": path, "headers": [], "client": client and (client, 7)}
+    await ProxyMiddleware(JSONResponse({"/": "name"}))(scope, never, send)
+    assert sent[0]["status"] == status
+    assert (b"name" in sent[1]["body"]) == (status == 200)
+    assert [name for name, _ in sent[0]["headers"]].count(ID_HEADER.encode()) == 1
+
+
+class Cycle:
+    """As uvicorn keeps a request."""
+
+    def __init__(self, more_body: bool) -> None:
+        self.more_body = more_body
+        self.sent: list[Message] = []
+
+    async def send(self, message: Message) -> None:
+        self.sent.append(message)
+
+
+@pytest.mark.parametrize("more_body", [False, True])
+async def test_an_answer_before_the_end_of_a_body_closes_the_connection(more_body: bool) -> None:
+    cycle = Cycle(more_body)
+    scope: Scope = {"type": "http", "path": "/", "headers": []}
+    await ProxyMiddleware(JSONResponse({}))(scope, never, cycle.send)
+    assert ((b"connection", b"close") in cycle.sent[0]["headers"]) == more_body

@@ -33,6 +33,14 @@ def test_lines_come_in_order(tmp_path: Path) -> None:
     assert file.num_lost == 0
 
 
+def test_no_other_user_reads_a_file(tmp_path: Path) -> None:
+    file = TraceFile(tmp_path, 1 << 20)
+    file.put(make_line(0))
+    file.close()
+    [path] = tmp_path.glob("*.jsonl")
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_files_never_take_more_than_they_may_and_the_oldest_goes_first(tmp_path: Path) -> None:
     file = TraceFile(tmp_path, 400)
     for number in range(10, 99):

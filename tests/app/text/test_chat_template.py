@@ -1,5 +1,6 @@
 import pytest
 
+from app.text import chat_template
 from app.text.chat_template import ChatTemplate
 from app.text.template_options import TemplateOptions
 from engine.errors import ConfigError, InvalidRequest
@@ -40,6 +41,43 @@ def test_a_template_that_fails_refuses_the_messages(source: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         ChatTemplate(source, {}).render(USER)
     assert caught.value.param == "messages"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for a in messages %}{% for b in messages %}{% for c in messages %}{% for d in messages"
+        " %}{% endfor %}{% endfor %}{% endfor %}{% endfor %}",
+        "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(70) }}",
+        "{{ 'a' * 10000000000 }}",
+        "{{ 10000000000 * messages }}",
+        "{{ 9 ** 999999999 }}",
+    ],
+    ids=range(5),
+)
+def test_a_template_without_an_end_refuses_the_messages(
+    source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat_template, "_MAX_RENDER_S", 0.05)
+    with pytest.raises(InvalidRequest):
+        ChatTemplate(source, {}).render(USER * 200)
+
+
+def test_a_template_that_writes_too_much_refuses_the_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(chat_template, "_MAX_CHARACTERS", 200)
+    template = ChatTemplate("{% for message in messages %}{{ message.content }}{% endfor %}", {})
+    assert template.render(USER * 100) == "hi" * 100
+    with pytest.raises(InvalidRequest):
+        template.render(USER * 101)
+
+
+def test_ordinary_computations_are_no_bombs() -> None:
+    source = (
+        "{{ '-' * 3 }}{{ 2 ** 10 }}{{ 6 * 7 }}{% macro f(x) %}<{{ x }}>{% endmacro %}{{ f(1) }}"
+    )
+    assert ChatTemplate(source, {}).render(USER) == "---102442<1>"
 
 
 def test_templates_cannot_change_messages() -> None:

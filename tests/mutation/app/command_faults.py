@@ -1,6 +1,7 @@
 """Faults of starting and ending a server, and of fetching its model."""
 
 from app.command.environment import serving_environment
+from app.command.own_ray import _private_folder, hide_token
 from app.command.ports import _holder, _is_free, _needed
 from app.command.ray_node import RayNode, joined_node
 from app.command.signals import EndingSignals
@@ -8,12 +9,14 @@ from app.command.start.display import PlainDisplay
 from app.command.start.plan import ServePlan
 from app.command.start.server_folder import RunningServer, ServerFolder
 from app.command.start.watcher import Watcher
+from app.main import whole_folder
 from app.models.bucket import _update, fetch
 from app.models.built_folder import _build, _is_current
 from app.models.conversion.gguf_model import GgufWeights
 from app.models.conversion.pickled_weights import _load, convert_pickled
 from app.models.model_store import _with_weights, commit_of
 from app.preflight import check
+from app.serve.private_port import keep_private_port
 from tests.mutation.mutant import Fault
 
 COMMAND_FAULTS = [
@@ -221,5 +224,40 @@ COMMAND_FAULTS = [
         old=" or is_local(config.model)",
         new="",
         noticed_by="test_where_no_engine_runs_weights_to_fetch_are_not_missed",
+    ),
+    Fault(
+        what="others keep their rights to the token",
+        function=hide_token,
+        old="mode & UMASK:",
+        new="False:",
+        noticed_by="test_others_lose_their_rights_to_the_token",
+    ),
+    Fault(
+        what="Ray's folder may be anybody's",
+        function=_private_folder,
+        old="not stat.S_ISDIR(found.st_mode) or",
+        new="False and",
+        noticed_by="test_what_is_no_folder_of_this_user_is_named",
+    ),
+    Fault(
+        what="Ray's folder stays open to others",
+        function=_private_folder,
+        old="path.chmod(0o700)",
+        new="pass",
+        noticed_by="test_its_files_are_in_a_folder_of_this_user",
+    ),
+    Fault(
+        what="weights are loaded whatever became of them",
+        function=whole_folder,
+        old="verify(folder)",
+        new="pass",
+        noticed_by="test_weights_that_have_changed_are_not_loaded",
+    ),
+    Fault(
+        what="calls of replicas come in from everywhere",
+        function=keep_private_port,
+        old='given.replace(_EVERY_INTERFACE, f"{host}:")',
+        new="given",
+        noticed_by="test_calls_of_other_replicas_come_in_at_the_node_s_own_address",
     ),
 ]

@@ -3,9 +3,17 @@
 from app.generation.allowance import AnswerClock, allowance_of
 from app.generation.watchdog import Watchdog
 from app.http.bodies.request_body import BodyReader
+from app.http.flow.guarded_protocol import GuardedProtocol
 from app.http.middleware import RequestMiddleware
-from app.http.operator.access import OperatorAccess, _is_local
-from app.http.proxy import ProxyMiddleware, _harmless, _is_taken, identify
+from app.http.operator.access import OperatorAccess, is_local
+from app.http.proxy import (
+    ProxyMiddleware,
+    _harmless,
+    _has_rest,
+    _is_private,
+    _is_taken,
+    identify,
+)
 from tests.mutation.mutant import Fault
 
 HTTP_FAULTS = [
@@ -44,7 +52,35 @@ HTTP_FAULTS = [
         new="if False:",
         noticed_by="test_what_somebody_else_cancels_is_cancelled",
     ),
+    Fault(
+        what="a connection that sends nothing stays",
+        function=GuardedProtocol._is_too_late,
+        old="self.transport.close()",
+        new="pass",
+        noticed_by="test_a_head_that_comes_too_slowly_ends_the_connection",
+    ),
     # proxy
+    Fault(
+        what="the rest of a body is waited for behind its answer",
+        function=_has_rest,
+        old='"more_body", False)',
+        new='"less_body", False)',
+        noticed_by="test_an_answer_before_the_end_of_a_body_closes_the_connection",
+    ),
+    Fault(
+        what="everybody sees the names of applications",
+        function=_is_private,
+        old=" and not is_local(scope)",
+        new=" and False",
+        noticed_by="test_names_of_applications_are_for_this_machine",
+    ),
+    Fault(
+        what="a path has two spellings",
+        function=_is_private,
+        old=".lower()",
+        new="",
+        noticed_by="test_names_of_applications_are_for_this_machine",
+    ),
     Fault(
         what="a client's header reaches Serve",
         function=_is_taken,
@@ -98,7 +134,7 @@ HTTP_FAULTS = [
     ),
     Fault(
         what="who comes through something in between counts as of this machine",
-        function=_is_local,
+        function=is_local,
         old="any(name in headers for name in _FORWARDED)",
         new="False",
         noticed_by="test_what_came_through_something_in_between_is_not_of_this_machine",
@@ -106,8 +142,8 @@ HTTP_FAULTS = [
     Fault(
         what="behind HAProxy everybody is of this machine",
         function=OperatorAccess.check,
-        old="self._is_open_here and _is_local(scope)",
-        new="_is_local(scope)",
+        old="self._is_open_here and is_local(scope)",
+        new="is_local(scope)",
         noticed_by="test_where_clients_cannot_be_seen_nobody_is_of_this_machine",
     ),
     Fault(

@@ -1,7 +1,7 @@
 """Faults of the way from tokens to text and back."""
 
 from app.text.beam_text import BeamTexts, _Node
-from app.text.chat_template import ChatTemplate, _to_json
+from app.text.chat_template import ChatTemplate, _joined, _TimeBudget, _to_json
 from app.text.chat_templates import ChatTemplates
 from app.text.choice_text import ChoiceText
 from app.text.control_tokens import ControlTokens, Disguise
@@ -45,6 +45,20 @@ TEXT_FAULTS = [
         noticed_by="test_the_tokens_of_a_finished_hypothesis_count_in_its_score",
     ),
     # chat_template
+    Fault(
+        what="a template runs for ever",
+        function=_TimeBudget.look,
+        old="time.thread_time() > self._end_s",
+        new="False",
+        noticed_by="test_a_template_without_an_end_refuses_the_messages",
+    ),
+    Fault(
+        what="a template writes without an end",
+        function=_joined,
+        old="length > _MAX_CHARACTERS",
+        new="False",
+        noticed_by="test_a_template_that_writes_too_much_refuses_the_messages",
+    ),
     Fault(
         what="the beginning of an answer is always rendered",
         function=ChatTemplate._rendered,
