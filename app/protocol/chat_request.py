@@ -69,7 +69,7 @@ class ChatRequest(GenerationFields, ToolFields):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     service_tier: str | None = None
-    verbosity: str | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
 
     @property
     def num_logprobs(self) -> int | None:

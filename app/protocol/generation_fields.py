@@ -94,7 +94,7 @@ class GenerationFields(StructuredFields, ModelBody):
     user: str | None = None
     spaces_between_special_tokens: bool | None = None
     return_token_offsets: bool | None = None
-    mm_payload: str | None = None
+    mm_payload: Literal["tensors", "none"] | None = None
     return_mm_kwargs: bool | None = None
 
     @property
