@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
-.PHONY: serve test test-all test-clients check fmt docs bench help
+.PHONY: serve test test-all test-clients fuzz check fmt docs bench help
 
 # by modules, and all that start Ray in one process: see tests/conftest.py
 spread = -n $(WORKERS) --dist loadscope
@@ -37,6 +37,9 @@ test-all: $(VENV)/.installed-dev  ## run all tests that need no GPU, the slow on
 test-clients: export RAY_AUTH_MODE = disabled
 test-clients: $(VENV)/.installed-clients  ## run clients that others have written against one server (ARGS=... for pytest)
 	$(call timed,testing clients,$(BIN)/python -m pytest -q -m clients tests/clients $(ARGS))
+
+fuzz: $(VENV)/.installed-dev  ## try a million damaged bodies (ARGS="--seed 2", or "--show NUMBER" for one again)
+	$(call timed,fuzzing,$(BIN)/python -m tests.app.fuzz $(ARGS))
 
 check: $(VENV)/.installed-dev  ## check format, lint and types
 	$(call timed,checking the format,$(BIN)/ruff format --check .)

@@ -113,7 +113,7 @@ def _faults_of_error(content: Any, *, is_anthropic: bool) -> list[str]:
 
 
 def _faults_of_content(answer: Answer) -> list[str]:
-    """An answer is JSON, or a stream of JSON that ends, by an error of the request's own at most."""
+    """An answer is JSON, or a stream of it that ends, at worst by an error of the request's own."""
     if answer.headers["content-type"] == "application/json":
         answer.json()
         return []

@@ -1,7 +1,16 @@
 """Fields of /v1/completions."""
 
-from tests.app.api.fields.rows import TOO_LONG, UNKNOWN, VOCAB, Row, Wrong
-from tests.app.api.fields.rows import flag, other, unsupported, whole
+from tests.app.api.fields.rows import (
+    TOO_LONG,
+    UNKNOWN,
+    VOCAB,
+    Row,
+    Wrong,
+    flag,
+    other,
+    unsupported,
+    whole,
+)
 from tests.app.api.fields.shared_rows import GENERATION
 from tests.app.api.fields.structured_rows import STRUCTURED
 

@@ -57,6 +57,7 @@ class Row:
         beside: fields without which it means nothing.
         plain_only: good values that are refused in a stream.
         is_required: whether null, like its lack, is refused as missing.
+        is_one_of_two: whether either it or another field must be given.
         is_idle: whether it is accepted without effect, and says so.
         is_unsupported: whether its bad values are refused as unsupported.
         reaches: attribute of the engine's sampling parameters that a good value becomes.
@@ -69,6 +70,7 @@ class Row:
     beside: Mapping[str, Any] = field(default_factory=dict)
     plain_only: Sequence[Any] = ()
     is_required: bool = False
+    is_one_of_two: bool = False
     is_idle: bool = False
     is_unsupported: bool = False
     reaches: str | None = None
