@@ -18,7 +18,7 @@ from tests.app.api.server import make_app
 from tests.app.fuzz.mutator import Mutator
 
 # one of so many bodies is sent to the whole application
-APP_PERIOD = 7
+APP_PERIOD = 10
 _LIMIT_S = 60.0
 # of the validation library and of Python
 _INNER_WORDS = (b"pydantic", b"Traceback", b"Input should", b"instance of")
