@@ -10,7 +10,8 @@ from typing import Generic, TypeVar
 from starlette.types import Receive, Scope, Send
 
 from app.generation.allowance import Allowance, allowance_of
-from app.generation.generation import ChoiceUpdate, Generation
+from app.generation.generation import Generation
+from app.generation.intervals import ChoiceUpdate
 from app.generation.prepare import GenerationOptions, Prompt
 from app.generation.prompt_encoder import PromptEncoder
 from app.generation.sampling import with_defaults
@@ -154,6 +155,7 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
             request_id=asked.request_id,
             created_s=int(time.time()),
             reply=options.reply,
+            prompt_text=options.prompt_text,
         )
         return self._route.answer(asked.body, asked.request, context)
 

@@ -27,7 +27,7 @@ def test_what_the_description_allows_is_answered_as_it_says(method: str, path: s
     description = schemathesis.openapi.from_asgi("/openapi.json", app)
     operation = description[path][method]
 
-    for mode in GenerationMode.all():
+    for mode in GenerationMode:
 
         @settings(
             max_examples=60,

@@ -49,8 +49,8 @@ def own_names(names: Mapping[str, str]) -> Iterator[None]:
     """Let errors of a chat name the fields of the body that it was made of.
 
     Args:
-        names: a field of the chat -> that of the body. What is inside a field keeps its place there,
-            but for members of lists, which may have been put together in another way.
+        names: a field of the chat -> that of the body. What is inside a field keeps its place
+            there, but for members of lists, which may have been put together in another way.
     """
     try:
         yield
