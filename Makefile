@@ -54,6 +54,7 @@ docs: $(VENV)/.installed-dev  ## write what is made from the code: pages of docs
 	$(call timed,writing docs/configuration.md,$(BIN)/python -m app.settings.reference >docs/configuration.md)
 	$(call timed,writing docs/command.md,$(BIN)/python -m app.command.reference >docs/command.md)
 	$(call timed,writing docs/published-models.md,$(BIN)/python -m tests.app.models.published.outcomes >docs/published-models.md)
+	$(call timed,writing docs/bad-input.md,$(BIN)/python -m tests.app.api.bad_input.rows >docs/bad-input.md)
 	$(call timed,writing docs/models.md,$(BIN)/python -m engine.architectures.reference >docs/models.md)
 	$(call timed,writing docs/metrics.md and deploy/,$(BIN)/python -m app.telemetry.board.reference)
 

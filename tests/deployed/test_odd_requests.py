@@ -91,6 +91,16 @@ async def test_a_client_that_only_closes_its_way_to_the_server_costs_no_error(
     assert good.status_code == 200
 
 
+async def test_streams_are_neither_compressed_nor_held_back(http: httpx.AsyncClient) -> None:
+    body = {"prompt": "x", "max_tokens": 60, "ignore_eos": True, "stream": True}
+    headers = {"accept-encoding": "gzip, br, zstd"}
+    async with http.stream("POST", COMPLETIONS, json=body, headers=headers) as response:
+        assert "content-encoding" not in response.headers
+        parts = [part async for part in response.aiter_raw()]
+    assert parts[0].startswith(b"data: {")
+    assert len(parts) > 2
+
+
 async def test_equal_requests_at_once_are_answered_alike(http: httpx.AsyncClient) -> None:
     body = {"prompt": "The capital of France is", "max_tokens": 4, "temperature": 0}
     answers = await asyncio.gather(*(http.post(COMPLETIONS, json=body) for _ in range(50)))
