@@ -30,7 +30,7 @@ def test_what_the_description_allows_is_answered_as_it_says(method: str, path: s
     for mode in GenerationMode:
 
         @settings(
-            max_examples=60,
+            max_examples=40,
             deadline=None,
             derandomize=True,
             database=None,

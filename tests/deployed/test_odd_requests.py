@@ -40,7 +40,7 @@ async def answer_to(deployed: Deployed, sent: bytes, *, ends: bool = False) -> b
 async def _first(reader: asyncio.StreamReader) -> bytes:
     """Read the head of an answer and what its length says, or until the end."""
     head = b""
-    while not head.endswith(b"\r\n\r\n"):
+    while not head.endswith(b"\r\n\r\n") or head.endswith(b" 100 Continue\r\n\r\n"):
         line = await reader.readline()
         if not line:
             return head
@@ -59,6 +59,8 @@ async def test_odd_requests_are_refused_or_answered(
 ) -> None:
     # a connection may wait for more of what never comes: the end says that there is none
     answer = await answer_to(deployed, odd.sent, ends=odd.number != 80)
+    # what Serve's own proxy says to the announcement of a body, before it knows the route
+    answer = answer.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n")
     status = int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/") else 0
     assert status in odd.right, answer[:300]
     assert b"Traceback" not in answer
