@@ -218,6 +218,7 @@ TESTED_ELSEWHERE = {
 # tests of what several modules do together: folders, and single test modules
 FEATURES = (
     "tests/app/api/",
+    "tests/app/fuzz/",
     "tests/app/models/published/",
     "tests/app/serve/test_changing_replicas.py",
     "tests/app/settings/test_config_files.py",

@@ -14,7 +14,7 @@ from app.limits import (
 )
 from app.protocol.strict import Strict, fault
 from app.protocol.structured.structured_fields import StructuredFields
-from app.text.repetition import RepetitionLimit
+from app.text.reply.repetition import RepetitionLimit
 
 IGNORED = frozenset(
     {
@@ -135,7 +135,7 @@ class GenerationFields(StructuredFields, ModelBody):
     @property
     def repetition_limit(self) -> RepetitionLimit | None:
         """What ends a choice for saying the same again."""
-        return self.repetition_detection and self.repetition_detection.limit()
+        return None if self.repetition_detection is None else self.repetition_detection.limit()
 
     @property
     def num_logprobs(self) -> int | None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.text.detokenizer import Detokenizer
-from app.text.repetition import RepetitionFinder
+from app.text.reply.repetition import RepetitionFinder
 from app.text.stop_matcher import StopMatcher
 from app.text.text_options import TextOptions
 from app.text.vocabulary import Vocabulary

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from app.text.repetition import RepetitionLimit
+from app.text.reply.repetition import RepetitionLimit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from tests.app.api.answers import events, summed
-from tests.app.api.bad_input.bodies import bad_bodies
+from tests.app.api.bad_input.bodies import TOO_LARGE, bad_bodies
 from tests.app.api.bad_input.test_bodies import deviations
 from tests.app.api.direct import Answer
 from tests.app.api.server import COMPLETIONS
@@ -40,7 +40,9 @@ async def test_streams_beside_bad_bodies_are_as_without(
     odd: httpx.AsyncClient, deployed: Deployed
 ) -> None:
     quiet = await streams(odd)
-    bad = bad_bodies(deployed.odd.reference.config.vocab_size, MAX_MODEL_LEN)
+    vocab_size = deployed.odd.reference.config.vocab_size
+    # a client that still sends what is too large may not see why its connection ends
+    bad = [one for one in bad_bodies(vocab_size, MAX_MODEL_LEN) if one.right != TOO_LARGE]
     good = asyncio.ensure_future(streams(odd))
     for start in range(0, len(bad), NUM_AT_ONCE):
         part = bad[start : start + NUM_AT_ONCE]

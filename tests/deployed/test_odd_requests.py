@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from tests.app.api.bad_input.odd_requests import HALF_CLOSED, ODD_REQUESTS, PIPELINED, OddRequest
 from tests.app.api.server import COMPLETIONS
-from tests.deployed.odd_requests import HALF_CLOSED, ODD_REQUESTS, PIPELINED, OddRequest
 from tests.deployed.serve_run import Deployed, bad_lines
 
 pytestmark = pytest.mark.ray
@@ -72,7 +72,7 @@ async def test_odd_requests_are_refused_or_answered(
 async def test_pipelined_requests_are_answered_in_order_or_not_at_all(deployed: Deployed) -> None:
     address = urlsplit(deployed.url)
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
-    statuses = []
+    statuses: list[int] = []
     try:
         writer.write(b"".join(PIPELINED))
         with suppress(asyncio.IncompleteReadError, ConnectionError):

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.http.schemas import BODIES
+from app.protocol.anthropic.request import CountTokensRequest
 from app.protocol.chat.translated import as_chat_request
 from app.protocol.parsing import parse_object, parse_request
+from app.protocol.responses.request import ResponsesRequest
 from engine.errors import RequestError
 from tests.app.api.chat.replies import EOS, saying, tokenizer
 from tests.app.api.direct import Answer, send
@@ -77,7 +79,7 @@ def _parse(outcome: Outcome, number: int, path: str, body: bytes) -> None:
     """Read a body as its endpoint does."""
     try:
         request, _ = parse_request(BODIES[path], parse_object(body), "reject")
-        if hasattr(request, "as_chat"):
+        if isinstance(request, ResponsesRequest | CountTokensRequest):
             as_chat_request(request)
     except RequestError:
         outcome.statuses["refused"] += 1

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.text.choice_text import ChoiceText, TextDelta, join
-from app.text.repetition import RepetitionLimit
+from app.text.reply.repetition import RepetitionLimit
 from app.text.text_options import TextOptions
 from app.text.vocabulary import Vocabulary
 from engine.errors import EngineError

@@ -2,10 +2,10 @@
 
 from tests import ROOT
 from tests.app.api.bad_input.bodies import bad_bodies
+from tests.app.api.bad_input.odd_requests import ODD_REQUESTS
 from tests.app.api.bad_input.rows import ROWS, page
 from tests.app.api.fields.rows import VOCAB
 from tests.app.api.server import MAX_MODEL_LEN
-from tests.deployed.odd_requests import ODD_REQUESTS
 
 
 def test_every_number_is_there_with_its_tests() -> None:

@@ -13,6 +13,7 @@ from tests.app.api.fields.rows import (
     idle,
     other,
     text,
+    unknown,
     unsupported,
     whole,
 )
@@ -160,10 +161,10 @@ CHAT_ROWS: list[Row] = [
     unsupported("prompt_cache_options", {"mode": "explicit"}),
     unsupported("prompt_cache_retention", "24h"),
     unsupported("web_search_options", {"a": 1}),
-    other("prompt", (), (Wrong("x", code=UNKNOWN),)),
-    other("not_a_field", (), tuple(Wrong(v, code=UNKNOWN) for v in (1, "", [], {}, False))),
+    unknown("prompt", "x"),
+    unknown("not_a_field", 1, "", [], {}, False),
 ]  # fmt: skip
-TOGETHER = [
+TOGETHER: list[tuple[dict[str, Any], str]] = [
     ({"max_completion_tokens": 3, "max_tokens": 9, "min_tokens": 4}, "min_tokens"),
     ({"continue_final_message": True, "add_generation_prompt": True}, "add_generation_prompt"),
     ({"tools": [TOOL], "tool_choice": "required", "ignore_eos": True}, "ignore_eos"),

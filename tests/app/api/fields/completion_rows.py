@@ -1,13 +1,15 @@
 """Fields of /v1/completions."""
 
+from typing import Any
+
 from tests.app.api.fields.rows import (
     TOO_LONG,
-    UNKNOWN,
     VOCAB,
     Row,
     Wrong,
     flag,
     other,
+    unknown,
     unsupported,
     whole,
 )
@@ -42,14 +44,13 @@ COMPLETION: list[Row] = [
     whole("min_tokens", (), (17, 512)),
     unsupported("suffix", "x", 5, True),
     unsupported("prompt_embeds", "x", ["x"], 5),
-    other("messages", (), (Wrong([], code=UNKNOWN),
-                           Wrong([{"role": "user", "content": "x"}], code=UNKNOWN))),
-    other("max_completion_tokens", (), tuple(Wrong(v, code=UNKNOWN) for v in (5, 0))),
-    other("not_a_field", (), tuple(Wrong(v, code=UNKNOWN) for v in (1, "", [], {}, False))),
+    unknown("messages", [], [{"role": "user", "content": "x"}]),
+    unknown("max_completion_tokens", 5, 0),
+    unknown("not_a_field", 1, "", [], {}, False),
 ]  # fmt: skip
 
 # fields that are valid by themselves but not together: fields, name of the one at fault, code
-TOGETHER = [
+TOGETHER: list[tuple[dict[str, Any], str]] = [
     ({"n": 2, "best_of": 1}, "best_of"),
     ({"n": 2, "best_of": 3, "stream": True}, "best_of"),
     ({"prompt": ["a"] * 64, "n": 64}, "n"),

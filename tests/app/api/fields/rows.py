@@ -83,6 +83,11 @@ class Row:
         return own + others
 
 
+def unknown(name: str, *values: Any) -> Row:
+    """A field that there is not."""
+    return Row(name=name, bad=[Wrong(value, code=UNKNOWN) for value in values])
+
+
 def flag(name: str, **more: Any) -> Row:
     """A field that is true or false."""
     return Row(name=name, kind="flag", good=(True, False), **more)

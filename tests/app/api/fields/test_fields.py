@@ -96,7 +96,7 @@ def _named(value: Any) -> str:
 
 @pytest.mark.parametrize(("path", "row"), CASES, ids=_named)
 async def test_good_values_are_served(path: str, row: Row) -> None:
-    deviations = []
+    deviations: list[Any] = []
     for stream in _modes(path, row):
         for value in (*row.good, *row.plain_only):
             tried = await _try(path, {**_body(path, row, stream), row.name: value})
@@ -123,7 +123,7 @@ def _outcome(row: Row, tried: _Tried) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize(("path", "row"), CASES, ids=_named)
 async def test_bad_values_are_refused_by_name(path: str, row: Row) -> None:
-    deviations = []
+    deviations: list[Any] = []
     for stream in _modes(path, row):
         for wrong in row.wrong():
             tried = await _try(path, {**_body(path, row, stream), row.name: wrong.value})
@@ -159,8 +159,8 @@ async def test_what_is_no_json_is_refused(path: str, row: Row) -> None:
 
 
 TOGETHER: list[tuple[str, dict[str, Any], str]] = [
-    *((COMPLETIONS, *case) for case in completion_rows.TOGETHER),
-    *((CHAT, *case) for case in chat_rows.TOGETHER),
+    *((COMPLETIONS, fields, param) for fields, param in completion_rows.TOGETHER),
+    *((CHAT, fields, param) for fields, param in chat_rows.TOGETHER),
 ]
 
 

@@ -10,6 +10,7 @@ from tests.app.api.fields.rows import (
     number,
     other,
     text,
+    unknown,
     unsupported,
 )
 from tests.app.api.fields.shared_rows import MODEL
@@ -37,7 +38,7 @@ TOKENIZE: list[Row] = [
     _beside(TOOLS, **_CHAT),
     flag("return_token_strs"),
     unsupported("chat_template", "x", 5),
-    other("not_a_field", (), (Wrong(1, code="unknown_parameter"),)),
+    unknown("not_a_field", 1),
 ]  # fmt: skip
 DETOKENIZE: list[Row] = [
     MODEL,
@@ -46,7 +47,7 @@ DETOKENIZE: list[Row] = [
            Wrong([2**63], "[0]"), Wrong([10**400], "[0]"), Wrong(["5"], "[0]"),
            Wrong([5.0], "[0]"), Wrong([True], "[0]"), Wrong([None], "[0]"), Wrong([[5]], "[0]")),
           is_required=True),
-    other("not_a_field", (), (Wrong(1, code="unknown_parameter"),)),
+    unknown("not_a_field", 1),
 ]  # fmt: skip
 PREFIX: list[Row] = [
     MODEL,
@@ -63,5 +64,5 @@ PREFIX: list[Row] = [
     unsupported("chat_template", "x"),
     unsupported("chat_template_kwargs", {"a": 1}),
     unsupported("tools", [{"type": "function", "function": {"name": "f"}}]),
-    other("not_a_field", (), (Wrong(1, code="unknown_parameter"),)),
+    unknown("not_a_field", 1),
 ]  # fmt: skip

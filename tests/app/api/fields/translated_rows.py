@@ -15,6 +15,7 @@ from tests.app.api.fields.rows import (
     number,
     other,
     text,
+    unknown,
     unsupported,
     whole,
 )
@@ -123,8 +124,8 @@ RESPONSES: list[Row] = [
     unsupported("prompt_cache_retention", "24h"),
     unsupported("prompt_cache_options", {"mode": "explicit"}),
     unsupported("use_beam_search", True, 1),
-    other("messages", (), (Wrong([USER], code=UNKNOWN),)),
-    other("max_tokens", (), (Wrong(5, code=UNKNOWN),)),
+    unknown("messages", [USER]),
+    unknown("max_tokens", 5),
 ]  # fmt: skip
 
 
@@ -202,7 +203,7 @@ COUNT: list[Row] = [
     unsupported("inference_geo", "eu"),
     unsupported("mcp_servers", [{"url": "http://x"}], good=([],)),
     unsupported("speed", "fast", good=("standard",)),
-    other("not_a_field", (), (Wrong(1, code=UNKNOWN),)),
+    unknown("not_a_field", 1),
 ]  # fmt: skip
 ANTHROPIC: list[Row] = [
     *COUNT,
@@ -222,5 +223,5 @@ ANTHROPIC: list[Row] = [
         Wrong({"format": {"type": "json_schema", "schema": {"not": {}}}}, ".format.schema"),
         Wrong({"format": {"type": "xml"}}, ".format.type"),
         Wrong({"format": {"type": "json_schema"}}, ".format.schema", MISSING))),
-    other("stop", (), (Wrong("x", code=UNKNOWN),)),
+    unknown("stop", "x"),
 ]  # fmt: skip

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.text.repetition import RepetitionFinder, RepetitionLimit
+from app.text.reply.repetition import RepetitionFinder, RepetitionLimit
 
 
 def naive(tokens: list[int], limit: RepetitionLimit) -> bool:
