@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
-.PHONY: serve test test-all test-clients check fmt docs bench help
+.PHONY: serve test test-all test-clients fuzz check fmt docs bench help
 
 # by modules, and all that start Ray in one process: see tests/conftest.py
 spread = -n $(WORKERS) --dist loadscope
@@ -38,6 +38,9 @@ test-clients: export RAY_AUTH_MODE = disabled
 test-clients: $(VENV)/.installed-clients  ## run clients that others have written against one server (ARGS=... for pytest)
 	$(call timed,testing clients,$(BIN)/python -m pytest -q -m clients tests/clients $(ARGS))
 
+fuzz: $(VENV)/.installed-dev  ## try a million damaged bodies (ARGS="--seed 2", or "--show NUMBER" for one again)
+	$(call timed,fuzzing,$(BIN)/python -m tests.app.fuzz $(ARGS))
+
 check: $(VENV)/.installed-dev  ## check format, lint and types
 	$(call timed,checking the format,$(BIN)/ruff format --check .)
 	$(call timed,linting,$(BIN)/ruff check .)
@@ -51,6 +54,7 @@ docs: $(VENV)/.installed-dev  ## write what is made from the code: pages of docs
 	$(call timed,writing docs/configuration.md,$(BIN)/python -m app.settings.reference >docs/configuration.md)
 	$(call timed,writing docs/command.md,$(BIN)/python -m app.command.reference >docs/command.md)
 	$(call timed,writing docs/published-models.md,$(BIN)/python -m tests.app.models.published.outcomes >docs/published-models.md)
+	$(call timed,writing docs/bad-input.md,$(BIN)/python -m tests.app.api.bad_input.rows >docs/bad-input.md)
 	$(call timed,writing docs/models.md,$(BIN)/python -m engine.architectures.reference >docs/models.md)
 	$(call timed,writing docs/metrics.md and deploy/,$(BIN)/python -m app.telemetry.board.reference)
 

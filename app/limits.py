@@ -150,3 +150,6 @@ MAX_GRAMMAR_S = 2.0
 
 MAX_GRAMMAR_CHOICES = 1024
 """Texts of which an answer must be one."""
+
+MAX_PATTERN_LEN = 128
+"""Tokens of a pattern whose repetitions end a choice; each token is compared with so many."""

@@ -46,7 +46,7 @@ TESTED_ELSEWHERE = {
     "app/protocol/completion_answer.py": ("app/protocol/test_answer.py",),
     "app/protocol/errors.py": ("app/http/test_errors.py", "app/protocol/test_parsing.py"),
     "app/protocol/generation_fields.py": (
-        "app/api/test_bad_input.py",
+        "app/api/fields/test_fields.py",
         "app/protocol/test_chat_request.py",
     ),
     "app/protocol/responses/answer.py": ("app/api/chat/test_responses.py",),
@@ -218,6 +218,7 @@ TESTED_ELSEWHERE = {
 # tests of what several modules do together: folders, and single test modules
 FEATURES = (
     "tests/app/api/",
+    "tests/app/fuzz/",
     "tests/app/models/published/",
     "tests/app/serve/test_changing_replicas.py",
     "tests/app/settings/test_config_files.py",

@@ -7,6 +7,7 @@ from functools import partial
 
 from app.generation.allowance import Allowance, AnswerClock
 from app.generation.cancellation import finish
+from app.generation.intervals import ChoiceUpdate, in_intervals
 from app.generation.prepare import GenerationOptions, Prompt
 from app.generation.prompt_encoder import PromptEncoder
 from app.generation.prompt_reader import PromptReader
@@ -18,9 +19,6 @@ from app.text.prompt_text import PromptText
 from engine.errors import PromptTooLong
 from engine.runtime.protocol import EngineClient, TokenStream
 from engine.types import EventKind, Terms
-
-# index of a candidate, and what is new of it
-ChoiceUpdate = tuple[int, TextDelta | BeamProgress]
 
 _UNLIMITED = Allowance()
 
@@ -125,8 +123,8 @@ class Generation:
         merged = readers[0] if len(readers) == 1 else _merge(readers)
         source = self._clock.limited(merged, is_silent=self.is_silent)
         # a generator that is left half-way must be closed by hand
-        async with aclosing(source):
-            async for update in source:
+        async with aclosing(source), aclosing(self._collected(source)) as collected:
+            async for update in collected:
                 yield update
 
     def best(self, texts: Sequence[TextDelta]) -> list[TextDelta]:
@@ -163,6 +161,12 @@ class Generation:
             completion_tokens=sum(self._num_sampled),
             cached_tokens=sum(reader.num_cached for reader in self._readers),
         )
+
+    def _collected(
+        self, source: AsyncGenerator[ChoiceUpdate, None]
+    ) -> AsyncGenerator[ChoiceUpdate, None]:
+        interval = self._options.stream_interval
+        return source if interval == 1 else in_intervals(source, interval)
 
     async def _read(self, number: int) -> AsyncGenerator[ChoiceUpdate, None]:
         """Yield the updates of one prompt, with the indices of its candidates."""

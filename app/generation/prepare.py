@@ -52,7 +52,9 @@ class GenerationOptions:
         is_scoring: no token is to be generated. The engine gets each prompt without its last token
             and is made to sample that one, so that it reports the log-probabilities of all.
         is_search: a beam search, whose texts are known only at its end.
+        stream_interval: tokens that a chunk of a stream has at least, but for the first and last.
         session_id: of the conversation, as the client calls it.
+        prompt_text: what the model sees of a chat, where it is to be shown.
         reply: how each choice is to be taken apart; None where it is text and nothing else.
     """
 
@@ -61,7 +63,9 @@ class GenerationOptions:
     num_candidates: int = 1
     is_scoring: bool = False
     is_search: bool = False
+    stream_interval: int = 1
     session_id: str | None = None
+    prompt_text: str | None = None
     reply: ReplyFormat | None = None
 
 
@@ -128,7 +132,10 @@ async def prepare_chat(
     size = AnswerSize(request, encoder.max_answer_items)
     max_tokens = size.add(len(ids), _max_tokens(encoder, request, name, ids))
     prompt = Prompt(name=name, ids=ids, sampling=make_sampling(ids, max_tokens))
-    return [prompt], replace(_options(request, text), reply=reply)
+    shown = None
+    if request.return_prompt_text:
+        shown = await encoder.offload.run(len(ids), lambda: encoder.decode(ids))
+    return [prompt], replace(_options(request, text), reply=reply, prompt_text=shown)
 
 
 def _cut(encoder: PromptEncoder, request: GenerationFields) -> Cut:
@@ -160,6 +167,7 @@ def _text_options(
         echo=echo,
         num_prompt_logprobs=request.prompt_logprobs,
         late_rule=late_rule(request),
+        repetition=request.repetition_limit,
     )
 
 
@@ -251,6 +259,7 @@ def _options(request: GenerationFields, text: TextOptions) -> GenerationOptions:
         num_candidates=request.num_candidates if is_ranked(request) else request.n,
         is_scoring=_is_scoring(request),
         is_search=request.use_beam_search,
+        stream_interval=request.stream_interval if request.stream else 1,
         session_id=request.session_id,
     )
 

@@ -1,17 +1,17 @@
 """All routes that generate: answered whole or as a stream."""
 
-import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
-from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
 from app.generation.allowance import Allowance, allowance_of
-from app.generation.generation import ChoiceUpdate, Generation
+from app.generation.generation import Generation
+from app.generation.intervals import ChoiceUpdate
 from app.generation.prepare import GenerationOptions, Prompt
 from app.generation.prompt_encoder import PromptEncoder
 from app.generation.sampling import with_defaults
@@ -24,13 +24,13 @@ from app.http.services import Services
 from app.http.tasks import until_disconnect, with_pulse
 from app.protocol.answer import AnswerContext, GenerationAnswer
 from app.protocol.api_settings import ApiSettings
+from app.protocol.chat.translated import own_names
 from app.protocol.errors import ModelNotFound
 from app.protocol.generation_fields import GenerationFields, ModelBody
 from app.telemetry.request_record import RequestRecord
 from app.text.beam_text import BeamProgress
 from app.text.choice_text import TextDelta, join
 from app.text.offload import MAX_INLINE
-from engine.errors import RequestError
 
 # of an answer; as much may wait to be read
 PART_BYTES = 256 << 10
@@ -50,7 +50,7 @@ class GenerateRoute(Generic[BodyT, RequestT]):
         prepare: prepares that.
         answer: makes the writer of the answer.
         events: how a stream is sent.
-        names: a field of the request -> that of the body, for errors.
+        names: a field of the request -> that of the body, for errors; see `own_names`.
     """
 
     body: type[BodyT]
@@ -58,7 +58,7 @@ class GenerateRoute(Generic[BodyT, RequestT]):
     prepare: Callable[[PromptEncoder, RequestT], Awaitable[tuple[list[Prompt], GenerationOptions]]]
     answer: Callable[[BodyT, RequestT, AnswerContext], GenerationAnswer]
     events: sse.EventStyle = sse.CHUNKS
-    names: Mapping[str, str] = field(default_factory=dict)
+    names: Callable[[BodyT], Mapping[str, str]] = lambda body: {}
 
 
 class GenerateEndpoint(Generic[BodyT, RequestT]):
@@ -87,28 +87,16 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
         key = state["key_sha256"]
         # a body that is sure to be refused is not read
         self._client.check_room(key)
-        with (
-            self._key_limiter.passing(key) as use,
-            self._held.account(key) as account,
-            self._own_names(),
-        ):
-            asked = self._answer(await self._read(scope, receive, account), account, use, send)
-            await until_disconnect(receive, asked)
+        with self._key_limiter.passing(key) as use, self._held.account(key) as account:
+            body, ignored = await self._reader.read(self._route.body, scope, receive, account)
+            check_model(body.model, self._settings)
+            with own_names(self._route.names(body)):
+                answer = self._answer(self._asked(body, ignored, scope), account, use, send)
+                # what answers lets go of it when there are token ids
+                del body
+                await until_disconnect(receive, answer)
 
-    @contextmanager
-    def _own_names(self) -> Iterator[None]:
-        """Let errors name the fields that the client knows."""
-        try:
-            yield
-        except RequestError as error:
-            rename(error, self._route.names)
-            raise
-
-    async def _read(
-        self, scope: Scope, receive: Receive, account: Account
-    ) -> "_Asked[BodyT, RequestT]":
-        body, ignored = await self._reader.read(self._route.body, scope, receive, account)
-        check_model(body.model, self._settings)
+    def _asked(self, body: BodyT, ignored: list[str], scope: Scope) -> "_Asked[BodyT, RequestT]":
         request = self._route.as_request(body)
         headers: HeaderList = []
         if ignored := ignored + request.fields_without_effect():
@@ -167,6 +155,7 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
             request_id=asked.request_id,
             created_s=int(time.time()),
             reply=options.reply,
+            prompt_text=options.prompt_text,
         )
         return self._route.answer(asked.body, asked.request, context)
 
@@ -254,15 +243,6 @@ def check_model(name: str | None, settings: ApiSettings) -> None:
     if name is not None and name != settings.model_id:
         shown = f"the model {name!r}" if len(name) <= 100 and name.isprintable() else "this model"
         raise ModelNotFound(f"{shown} is not served here; see /v1/models", param="model")
-
-
-def rename(error: RequestError, names: Mapping[str, str]) -> None:
-    """Let an error name the field that the client knows, IN PLACE."""
-    for name, own in names.items():
-        if error.param is not None and re.match(rf"{name}\b", error.param):
-            error.param = error.param.replace(name, own, 1)
-            error.args = (str(error).replace(name, own, 1),)
-            return
 
 
 def _note_prompts(record: RequestRecord, prompts: list[Prompt], options: GenerationOptions) -> None:

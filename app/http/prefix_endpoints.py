@@ -53,7 +53,9 @@ class PrefixEndpoints:
         """Return token ids, name and tenant; nothing else of the body is kept."""
         scope, receive, key = request.scope, request.receive, request.state.key_sha256
         with self._held.account(key) as account:
-            body, _ = await self._reader.read(PrefixRequest, scope, receive, account)
+            body, request.state.ignored = await self._reader.read(
+                PrefixRequest, scope, receive, account
+            )
             check_model(body.model, self._settings)
             salt = tenant_salt(key, body.cache_salt)
             return await self._encode(body), Pin(name=body.name, ttl_s=body.ttl_s), salt

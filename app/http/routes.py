@@ -121,7 +121,11 @@ def _get(path: str, endpoint: Endpoint) -> Route:
 
 def _as_json(answer: Callable[[Request], Awaitable[dict[str, Any]]]) -> Endpoint:
     async def endpoint(request: Request) -> Response:
-        return _json(await answer(request))
+        request.state.ignored = []
+        response = _json(await answer(request))
+        if request.state.ignored:
+            response.headers["x-ignored-parameters"] = ", ".join(request.state.ignored)
+        return response
 
     return endpoint
 

@@ -9,7 +9,7 @@ from app.http.bodies.held_bytes import Account
 from app.http.generate_endpoint import check_model
 from app.http.services import Services
 from app.protocol.anthropic.request import CountTokensRequest
-from app.protocol.chat.translated import as_chat_request
+from app.protocol.chat.translated import as_chat_request, own_names
 from app.protocol.tokenize_request import DetokenizeRequest, TokenizeRequest
 from engine.errors import InvalidRequest
 from engine.types import IntColumn
@@ -46,8 +46,9 @@ class TokenizeEndpoints:
         """Return the number of tokens of a conversation in Anthropic's shape."""
         with self._held.account(request.state.key_sha256) as account:
             body = await self._parse(CountTokensRequest, request, account)
-            chat = as_chat_request(body)
-            ids = await self._encoder.encode_chat(chat.messages, chat.template_options())
+            with own_names(body.names()):
+                chat = as_chat_request(body)
+                ids = await self._encoder.encode_chat(chat.messages, chat.template_options())
         return {"input_tokens": len(ids)}
 
     async def detokenize(self, request: Request) -> dict[str, Any]:
@@ -82,6 +83,8 @@ class TokenizeEndpoints:
     async def _parse(
         self, model: type[TextsRequestT], request: Request, account: Account
     ) -> TextsRequestT:
-        parsed, _ = await self._reader.read(model, request.scope, request.receive, account)
+        parsed, request.state.ignored = await self._reader.read(
+            model, request.scope, request.receive, account
+        )
         check_model(parsed.model, self._settings)
         return parsed

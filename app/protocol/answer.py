@@ -52,6 +52,7 @@ class AnswerContext:
         request_id: becomes the answer's id, behind the prefix of the route.
         created_s: Unix seconds.
         reply: how choices are to be taken apart; None where they are text and nothing else.
+        prompt_text: what the model sees, where it is to be shown.
     """
 
     prompts: Sequence[IntColumn]
@@ -60,6 +61,7 @@ class AnswerContext:
     request_id: str
     created_s: int
     reply: ReplyFormat | None = None
+    prompt_text: str | None = None
 
 
 class GenerationAnswer(Protocol):

@@ -20,11 +20,14 @@ class ChatAnswer(AnswerWriter):
     def __init__(self, request: ChatRequest, context: AnswerContext) -> None:
         super().__init__(request, context)
         self._reply = context.reply
+        self._echoed = request.echoed
+        shown = context.prompt_text
+        self._prompt_text = {} if shown is None else {"prompt_text": shown}
         self._readers: dict[int, ReplyReader] = {}
 
     def _opening(self, first: TextDelta, usage: Usage) -> list[bytes]:
         """Return the chunks that name the role; the first also has what is wanted of the prompt."""
-        extras: dict[str, Any] = {}
+        extras: dict[str, Any] = {**self._prompt_text}
         if self._wants_ids:
             extras["prompt_token_ids"] = self._prompt_ids(0)
         if self._wants_prompt_logprobs:
@@ -35,6 +38,9 @@ class ChatAnswer(AnswerWriter):
             choice = self._delta_choice(index, {"role": "assistant", "content": ""})
             chunks.append(self._chunk([choice], usage, **extras))
             extras = {}
+            if self._echoed:
+                echoed = self._delta_choice(index, {"content": self._echoed})
+                chunks.append(self._chunk([echoed], usage))
         return chunks
 
     def _whole(self, index: int, text: TextDelta) -> dict[str, Any]:
@@ -42,7 +48,7 @@ class ChatAnswer(AnswerWriter):
             "index": index,
             "message": {
                 "role": "assistant",
-                "content": text.text,
+                "content": self._echoed + text.text,
                 "refusal": None,
                 "annotations": None,
                 "audio": None,
@@ -60,6 +66,7 @@ class ChatAnswer(AnswerWriter):
         return {
             "prompt_logprobs": self._prompt_logprobs(0, first),
             "prompt_token_ids": self._prompt_ids(0) if self._wants_ids else None,
+            **self._prompt_text,
         }
 
     def _whole_parts(self, index: int, text: TextDelta) -> dict[str, Any]:
@@ -72,7 +79,7 @@ class ChatAnswer(AnswerWriter):
         content = "".join(part.text for part in parts if part.kind == "text")
         reasoning = "".join(part.text for part in parts if part.kind == "reasoning")
         return {
-            "content": content or (None if calls else ""),
+            "content": self._echoed + content or (None if calls else ""),
             "reasoning": reasoning or None,
             **({"tool_calls": calls} if calls else {}),
         }

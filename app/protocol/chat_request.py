@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from app.limits import MAX_DOCUMENTS, MAX_MESSAGES, MAX_METADATA, MAX_TOP_LOGPROBS
-from app.protocol.chat.messages import Message
+from app.protocol.chat.messages import Message, text_of
 from app.protocol.chat.tools import NamedTool, Tool, ToolFields
 from app.protocol.generation_fields import IGNORED, UNSUPPORTED, GenerationFields
 from app.protocol.strict import JsonObject, fault
@@ -31,13 +31,11 @@ class ChatRequest(GenerationFields, ToolFields):
     }
     unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = UNSUPPORTED | {
         "best_of": (1,),
-        "echo": (False,),
         "functions": ([],),
         "function_call": ("none", "auto"),
         "chat_template": (),
         "media_io_kwargs": (),
         "mm_processor_kwargs": (),
-        "return_prompt_text": (False,),
         "audio": (),
         "modalities": (["text"],),
         "moderation": (),
@@ -59,6 +57,8 @@ class ChatRequest(GenerationFields, ToolFields):
         None
     )
     include_reasoning: bool = True
+    echo: bool = False
+    return_prompt_text: bool = False
 
     # accepted without effect, see `ignored`
     documents: Annotated[list[_Labels], Field(max_length=MAX_DOCUMENTS, fail_fast=True)] | None = (
@@ -69,7 +69,7 @@ class ChatRequest(GenerationFields, ToolFields):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     service_tier: str | None = None
-    verbosity: str | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
 
     @property
     def num_logprobs(self) -> int | None:
@@ -82,6 +82,21 @@ class ChatRequest(GenerationFields, ToolFields):
     @property
     def output_limit_name(self) -> str:
         return "max_completion_tokens" if self.max_completion_tokens else "max_tokens"
+
+    @property
+    def prompt_items(self) -> int:
+        return super().prompt_items + self.return_prompt_text
+
+    @property
+    def prompt_items_field(self) -> str:
+        only_text = self.prompt_items == self.return_prompt_text == 1
+        return "return_prompt_text" if only_text else super().prompt_items_field
+
+    @property
+    def echoed(self) -> str:
+        """What each choice begins with: the last message, if it is the model's own."""
+        last = self.messages[-1]
+        return text_of(last.content) if self.echo and last.role == "assistant" else ""
 
     @property
     def offered_tools(self) -> list[Tool]:

@@ -5,9 +5,16 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from app.limits import MAX_SESSION_ID_LEN, MAX_STOP_LEN, MAX_STOPS, MAX_TOP_LOGPROBS
+from app.limits import (
+    MAX_PATTERN_LEN,
+    MAX_SESSION_ID_LEN,
+    MAX_STOP_LEN,
+    MAX_STOPS,
+    MAX_TOP_LOGPROBS,
+)
 from app.protocol.strict import Strict, fault
 from app.protocol.structured.structured_fields import StructuredFields
+from app.text.reply.repetition import RepetitionLimit
 
 IGNORED = frozenset(
     {
@@ -29,9 +36,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "kv_transfer_params": (),
     "ec_transfer_params": (),
     "vllm_xargs": (),
-    "repetition_detection": (),
     "thinking_token_budget": (-1,),
-    "stream_interval": (1,),
 }
 
 _Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LEN)]
@@ -51,6 +56,34 @@ class StreamOptions(Strict):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
     include_obfuscation: bool | None = None
+
+
+class RepetitionDetection(Strict):
+    """Ends a choice that says the same again and again; a size of 0 finds nothing."""
+
+    place: ClassVar[str] = "repetition_detection."
+
+    max_pattern_size: int = Field(0, ge=0, le=MAX_PATTERN_LEN)
+    min_pattern_size: int = Field(0, ge=0, le=MAX_PATTERN_LEN)
+    min_count: int = Field(0, ge=0, le=2**31 - 1)
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> Self:
+        if self.min_pattern_size > self.max_pattern_size:
+            raise fault("min_pattern_size", "it is above max_pattern_size")
+        if self.max_pattern_size and self.min_count < 2:
+            raise fault("min_count", "it must be at least 2")
+        return self
+
+    def limit(self) -> RepetitionLimit | None:
+        """What is found, if anything."""
+        if not self.max_pattern_size:
+            return None
+        return RepetitionLimit(
+            min_size=max(1, self.min_pattern_size),
+            max_size=self.max_pattern_size,
+            count=self.min_count,
+        )
 
 
 class ModelBody(Strict):
@@ -79,6 +112,8 @@ class GenerationFields(StructuredFields, ModelBody):
     prompt_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     stream: bool = False
     stream_options: StreamOptions | None = None
+    stream_interval: int = Field(1, ge=1, le=2**31 - 1)
+    repetition_detection: RepetitionDetection | None = None
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False
     cache_salt: str | None = Field(None, min_length=1, max_length=128)
@@ -94,8 +129,13 @@ class GenerationFields(StructuredFields, ModelBody):
     user: str | None = None
     spaces_between_special_tokens: bool | None = None
     return_token_offsets: bool | None = None
-    mm_payload: str | None = None
+    mm_payload: Literal["tensors", "none"] | None = None
     return_mm_kwargs: bool | None = None
+
+    @property
+    def repetition_limit(self) -> RepetitionLimit | None:
+        """What ends a choice for saying the same again."""
+        return None if self.repetition_detection is None else self.repetition_detection.limit()
 
     @property
     def num_logprobs(self) -> int | None:
@@ -143,6 +183,12 @@ class GenerationFields(StructuredFields, ModelBody):
         wishes = self.stream_options and self.stream_options.model_dump(exclude_defaults=True)
         if wishes and any(wishes.values()) and not self.stream:
             raise fault("stream_options", "it needs stream to be true")
+        return self
+
+    @model_validator(mode="after")
+    def _check_repetition(self) -> Self:
+        if self.repetition_limit is not None and self.use_beam_search:
+            raise fault("repetition_detection", "it cannot be used with use_beam_search")
         return self
 
     @model_validator(mode="after")

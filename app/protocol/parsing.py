@@ -143,7 +143,7 @@ def _invalid(error: ValidationError) -> InvalidRequest:
     context = first.get("ctx", {})
     path, code = _field_path(first["loc"]), first["type"]
     if code == FAULT:
-        path = _field_path((*first["loc"], context.get("field", "")))
+        path = _field_path((*first["loc"], *context.get("field", "").split(".")))
         code, reason = context.get("code", ""), first["msg"]
     else:
         reason = _REASONS.get(code, "its value is not valid").format_map(context)

@@ -1,13 +1,13 @@
 """The bodies of POST /tokenize and POST /detokenize."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from app.limits import MAX_IDS, MAX_MESSAGES, MAX_TOOLS
+from app.limits import MAX_IDS, MAX_MESSAGES
 from app.protocol.chat.messages import Message
-from app.protocol.chat.tools import Tool
+from app.protocol.chat.tools import Tools
 from app.protocol.strict import JsonObject, Strict, fault
 from app.text.chat_template import RESERVED
 from app.text.template_options import TemplateOptions
@@ -30,7 +30,7 @@ class TokenizeRequest(Strict):
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template_kwargs: JsonObject = Field(default={})
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field([])
+    tools: Tools = Field([])
     return_token_strs: bool = False
 
     def template_options(self) -> TemplateOptions:

@@ -109,7 +109,8 @@ class RequestRecord:
             return "error"
         if self.code >= 400:
             return "refused"
-        reasons = {each.reason for each in self.choices.values()}
+        ends = {each.reason for each in self.choices.values()}
+        reasons = {"stop" if end == "repetition" else end for end in ends}
         if reasons <= {"stop", "length"} and len(reasons) == 1:
             return reasons.pop() or "abort"
         return "mixed" if reasons else "stop"

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.text.detokenizer import Detokenizer
+from app.text.reply.repetition import RepetitionFinder
 from app.text.stop_matcher import StopMatcher
 from app.text.text_options import TextOptions
 from app.text.vocabulary import Vocabulary
@@ -114,6 +115,8 @@ class ChoiceText:
             kept=options.kept_special,
         )
         self._matcher = StopMatcher(options.stops, include_stop=options.include_stop)
+        self._finder = None if options.repetition is None else RepetitionFinder(options.repetition)
+        self._repeats = False
         self._num_tokens = 0
         self._num_decoded = start
         # stop strings begin at this character or later
@@ -124,14 +127,14 @@ class ChoiceText:
         self._unreported_logprob = 0.0
 
     def push(self, delta: Delta) -> TextDelta:
-        """Add tokens; tokens after the first complete stop string are ignored.
+        """Add tokens; those after the first complete stop string, or a repetition, are ignored.
 
         Raises:
             EngineError: see `check_alive`.
         """
         check_alive(delta)
-        ends = delta.finish_reason is not FinishReason.NONE
         text, used = self._decode(delta)
+        ends = self._repeats or delta.finish_reason is not FinishReason.NONE
         if ends and self._matcher.matched is None:
             text += self._push_tail() + self._matcher.flush()
         self._num_released += len(text)
@@ -167,6 +170,9 @@ class ChoiceText:
                 self._hold(delta, index, text)
             parts.append(self._match(text))
             if self._matcher.matched is not None:
+                return "".join(parts), index + 1
+            if self._finder is not None and self._finder.push(token):
+                self._repeats = True
                 return "".join(parts), index + 1
         return "".join(parts), last + 1
 
@@ -236,6 +242,8 @@ class ChoiceText:
     def _end(self, delta: Delta) -> tuple[str | None, str | int | None]:
         if self._matcher.matched is not None:
             return "stop", self._matcher.matched
+        if self._repeats:
+            return "repetition", None
         if delta.finish_reason is FinishReason.STOP:
             # a beam search may end with fewer hypotheses than choices; the others have no token
             last = delta.tokens[-1] if delta.tokens else None

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from app.text.reply.repetition import RepetitionLimit
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextOptions:
@@ -19,6 +21,7 @@ class TextOptions:
         echo: begin each choice with the prompt.
         num_prompt_logprobs: alternatives per token of the separate list `prompt_logprobs`; None
             for no such list.
+        repetition: what ends a choice for saying the same again; None for nothing.
         late_rule: the field at fault where the rules leave no token half-way.
     """
 
@@ -33,6 +36,7 @@ class TextOptions:
     echo: bool = False
     num_prompt_logprobs: int | None = None
     late_rule: str | None = None
+    repetition: RepetitionLimit | None = None
 
     @property
     def repeats_prompt(self) -> bool:

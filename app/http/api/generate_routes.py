@@ -35,7 +35,7 @@ GENERATING: Mapping[str, GenerateRoute[Any, Any]] = {
         prepare=prepare_chat,
         answer=ResponsesAnswer,
         events=sse.RESPONSES,
-        names=responses.NAMES,
+        names=responses.ResponsesRequest.names,
     ),
     "/v1/messages": GenerateRoute(
         body=anthropic.MessagesRequest,
@@ -43,6 +43,6 @@ GENERATING: Mapping[str, GenerateRoute[Any, Any]] = {
         prepare=prepare_chat,
         answer=lambda body, request, context: MessagesAnswer(context),
         events=sse.MESSAGES,
-        names=anthropic.NAMES,
+        names=anthropic.MessagesRequest.names,
     ),
 }

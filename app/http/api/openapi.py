@@ -26,7 +26,16 @@ _ERROR = {
         }
     },
 }
-_STREAMED = {"text/event-stream": {"schema": {"type": "string"}}}
+# of one event
+_STREAMED = {
+    "text/event-stream": {
+        "schema": {
+            "type": "object",
+            "required": ["data"],
+            "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+        }
+    }
+}
 # of paths that take no body: method, path -> what it does
 _OTHERS = {
     ("get", "/v1/models"): "The model that is served.",

@@ -116,16 +116,20 @@ class AnthropicMessage(Strict):
     ]
 
 
-def to_chat_messages(messages: Sequence[AnthropicMessage]) -> list[dict[str, Any]]:
-    """Return the messages of a chat; results of tools become messages of their own."""
-    chat: list[dict[str, Any]] = []
-    for message in messages:
+def to_chat_messages(messages: Sequence[AnthropicMessage]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the messages of a chat, each with the place of its content in the body.
+
+    Results of tools become messages of their own.
+    """
+    chat: list[tuple[str, dict[str, Any]]] = []
+    for index, message in enumerate(messages):
         if isinstance(message.content, str):
-            chat.append({"role": message.role, "content": message.content})
+            said = [{"role": message.role, "content": message.content}]
         elif message.role == "assistant":
-            chat.append(_answer(message.content))
+            said = [_answer(message.content)]
         else:
-            chat += _question(message.role, message.content)
+            said = _question(message.role, message.content)
+        chat += [(f"messages[{index}].content", one) for one in said]
     return chat
 
 

@@ -1,9 +1,9 @@
 """The bodies of POST /v1/messages and POST /v1/messages/count_tokens."""
 
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from app.limits import MAX_MESSAGES, MAX_STOP_LEN, MAX_STOPS, MAX_TOOLS
 from app.protocol.anthropic.blocks import (
@@ -13,10 +13,20 @@ from app.protocol.anthropic.blocks import (
     to_chat_messages,
 )
 from app.protocol.chat.tools import ToolName
+from app.protocol.chat.translated import names_of_members
 from app.protocol.generation_fields import ModelBody
-from app.protocol.strict import JsonObject, Strict
+from app.protocol.strict import JsonObject, Strict, fault
 
 _Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LEN)]
+
+
+# a chat's name of a field -> that of a message
+_NAMES = {
+    "stop": "stop_sequences",
+    "reasoning_effort": "output_config.effort",
+    "response_format.json_schema": "output_config.format",
+    "tool_choice.function": "tool_choice",
+}
 
 
 class AnthropicTool(Strict):
@@ -58,10 +68,16 @@ class AnthropicToolChoice(Strict):
     name: ToolName | None = None
     disable_parallel_tool_use: bool = False
 
+    @model_validator(mode="after")
+    def _check_name(self) -> Self:
+        if self.type == "tool" and self.name is None:
+            raise fault("name", "it must be given", "missing_required_parameter")
+        return self
+
     def as_chat(self) -> Any:
         """Return it as a chat has it."""
         if self.type == "tool":
-            return {"type": "function", "function": {"name": self.name or ""}}
+            return {"type": "function", "function": {"name": self.name}}
         return {"any": "required"}.get(self.type, self.type)
 
 
@@ -75,13 +91,22 @@ class ThinkingSettings(Strict):
     display: Literal["summarized", "omitted"] | None = None
 
 
+class OutputFormat(Strict):
+    """The JSON schema that the text must match."""
+
+    place: ClassVar[str] = "output_config.format."
+
+    type: Literal["json_schema"]
+    json_schema: JsonObject = Field(alias="schema")
+
+
 class OutputSettings(Strict):
     """How much effort, and what the text must look like."""
 
     place: ClassVar[str] = "output_config."
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
-    format: JsonObject | None = None
+    format: OutputFormat | None = None
 
 
 class CountTokensRequest(ModelBody):
@@ -122,11 +147,20 @@ class CountTokensRequest(ModelBody):
             chat["chat_template_kwargs"] = {"enable_thinking": wanted}
         return chat
 
+    def names(self) -> dict[str, str]:
+        """Return a field of the chat -> that of this body."""
+        places = [place for place, _ in self._said()]
+        return _NAMES | names_of_members(places, len(self.tools))
+
     def _messages(self) -> list[dict[str, Any]]:
+        return [message for _, message in self._said()]
+
+    def _said(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return the messages of the chat, each with where its content stands."""
         said = to_chat_messages(self.messages)
         if not self.system:
             return said
-        return [{"role": "system", "content": text_of_blocks(self.system)}, *said]
+        return [("system", {"role": "system", "content": text_of_blocks(self.system)}), *said]
 
 
 class MessagesRequest(CountTokensRequest):
@@ -149,10 +183,6 @@ class MessagesRequest(CountTokensRequest):
                 chat[name] = value
         chat["stop"] = self.stop_sequences
         if self.output_config.format is not None:
-            schema = {"name": "answer", "schema": self.output_config.format.get("schema")}
+            schema = {"name": "answer", "schema": self.output_config.format.json_schema}
             chat["response_format"] = {"type": "json_schema", "json_schema": schema}
         return chat
-
-
-# a chat's name of a field -> that of a message
-NAMES = {"stop": "stop_sequences", "reasoning_effort": "output_config.effort"}

@@ -45,6 +45,11 @@ def _distinct(tools: list[Tool]) -> list[Tool]:
     return tools
 
 
+Tools = Annotated[
+    list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True), AfterValidator(_distinct)
+]
+
+
 class FunctionName(Strict):
     """Names a function."""
 
@@ -76,8 +81,6 @@ ToolChoice = Annotated[
 class ToolFields(Strict):
     """The fields of a chat that say what may be called."""
 
-    tools: Annotated[
-        list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True), AfterValidator(_distinct)
-    ] = Field([])
+    tools: Tools = Field([])
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool = True

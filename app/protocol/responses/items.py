@@ -111,27 +111,33 @@ AnyItem = Annotated[
 ]
 
 
-def to_messages(items: Sequence[ResponseItem]) -> list[dict[str, Any]]:
-    """Return the messages of a chat; what one answer was made of becomes one message."""
-    messages: list[dict[str, Any]] = []
-    for item in items:
+def to_messages(items: Sequence[ResponseItem]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the messages of a chat, each with the place of its content in the body.
+
+    What one answer was made of becomes one message, whose place is that of its first item.
+    """
+    messages: list[tuple[str, dict[str, Any]]] = []
+    for index, item in enumerate(items):
+        place = f"input[{index}]"
         if isinstance(item, FunctionOutputItem):
-            content = _text(item.output)
-            messages.append({"role": "tool", "tool_call_id": item.call_id, "content": content})
+            message = {"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)}
+            messages.append((f"{place}.output", message))
         elif isinstance(item, MessageItem) and item.role != "assistant":
-            messages.append({"role": item.role, "content": _text(item.content)})
+            message = {"role": item.role, "content": _text(item.content)}
+            messages.append((f"{place}.content", message))
         else:
-            if not _takes(messages, item):
-                messages.append({"role": "assistant", "content": ""})
-            _add(messages[-1], item)
+            last = messages[-1][1] if messages else None
+            if last is None or not _takes(last, item):
+                last = {"role": "assistant", "content": ""}
+                messages.append((place, last))
+            _add(last, item)
     return messages
 
 
-def _takes(messages: Sequence[dict[str, Any]], item: ResponseItem) -> bool:
+def _takes(last: dict[str, Any], item: ResponseItem) -> bool:
     """Whether an item goes on with the last message: reasoning, then text, then calls."""
-    if not messages or messages[-1]["role"] != "assistant":
+    if last["role"] != "assistant":
         return False
-    last = messages[-1]
     if isinstance(item, ReasoningItem):
         return not last["content"] and "tool_calls" not in last
     return isinstance(item, FunctionCallItem) or "tool_calls" not in last

@@ -7,6 +7,7 @@ from pydantic import Field, Tag, model_validator
 
 from app.limits import MAX_MESSAGES, MAX_METADATA, MAX_TOOLS, MAX_TOP_LOGPROBS
 from app.protocol.chat.tools import ToolName
+from app.protocol.chat.translated import names_of_members
 from app.protocol.generation_fields import ModelBody, Stops
 from app.protocol.responses.items import AnyItem, to_messages
 from app.protocol.sampling_fields import SamplingFields
@@ -86,11 +87,13 @@ def _kind_of_choice(choice: Any) -> str | None:
 
 
 # a chat's name of a field -> that of a response
-NAMES = {
+_NAMES = {
     "messages": "input",
     "max_completion_tokens": "max_output_tokens",
     "response_format": "text.format",
+    "response_format.json_schema": "text.format",
     "reasoning_effort": "reasoning.effort",
+    "tool_choice.function": "tool_choice",
 }
 
 
@@ -193,10 +196,20 @@ class ResponsesRequest(SamplingFields, ModelBody):
             chat |= {"logprobs": True, "top_logprobs": self.top_logprobs}
         return chat
 
+    def names(self) -> dict[str, str]:
+        """Return a field of the chat -> that of this body."""
+        places = [place for place, _ in self._said()]
+        return _NAMES | names_of_members(places, len(self.tools))
+
     def _messages(self) -> list[dict[str, Any]]:
-        system = [] if self.instructions is None else [_message("system", self.instructions)]
+        return [message for _, message in self._said()]
+
+    def _said(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return the messages of the chat, each with where its content stands."""
+        system = [("instructions", _message("system", self.instructions or ""))]
         said = self.input
-        return system + ([_message("user", said)] if isinstance(said, str) else to_messages(said))
+        found = [("input", _message("user", said))] if isinstance(said, str) else to_messages(said)
+        return found if self.instructions is None else system + found
 
     def _choice(self) -> Any:
         choice = self.tool_choice

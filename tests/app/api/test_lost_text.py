@@ -32,6 +32,34 @@ def bodies(text: str) -> list[tuple[str, dict[str, Any], str]]:
     ]
 
 
+def translated_bodies(text: str) -> list[tuple[str, dict[str, Any], str]]:
+    """Bodies of which chats are made whose messages have other numbers."""
+    said, tool = {"role": "user", "content": text}, {"name": "f", "description": text}
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": f'{{"a": "{text}"}}'}
+    output = {"type": "function_call_output", "call_id": "c", "output": text}
+    responses: list[tuple[Any, str]] = [
+        ({"input": text}, "input"),
+        ({"input": "x", "instructions": text}, "instructions"),
+        ({"input": [HI, said], "instructions": "x"}, "input[1].content"),
+        ({"input": [HI, call]}, "input[1]"),
+        ({"input": [HI, call | {"arguments": "{}"}, output]}, "input[2].output"),
+        ({"input": "x", "tools": [{"type": "function", **tool}]}, "tools[0]"),
+    ]
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "x"}
+    messages: list[tuple[Any, str]] = [
+        ({"messages": [said]}, "messages[0].content"),
+        ({"messages": [HI], "system": text}, "system"),
+        ({"messages": [HI, said], "system": "x"}, "messages[1].content"),
+        ({"messages": [{"role": "user", "content": [result] * 3}, said]}, "messages[1].content"),
+        ({"messages": [HI], "tools": [{**tool, "input_schema": {}}]}, "tools[0]"),
+    ]
+    return [
+        *(("/v1/responses", body, field) for body, field in responses),
+        *(("/v1/messages", {**body, "max_tokens": 2}, field) for body, field in messages),
+        *(("/v1/messages/count_tokens", body, field) for body, field in messages),
+    ]
+
+
 @pytest.mark.parametrize("kind", ["bytes", "dropped", "unknown"])
 @pytest.mark.parametrize("options", [{}, {"stream": True}, {"n": 3}, {"use_beam_search": True}])
 @pytest.mark.parametrize("name", LOST)
@@ -48,6 +76,17 @@ async def test_lost_text_is_refused_with_its_character(
             assert (response.status_code, error["param"]) == (400, field)
             assert name in error["message"]
     assert client.prompts == []
+
+
+@pytest.mark.parametrize("name", LOST)
+async def test_lost_text_is_named_as_the_client_calls_it(name: str) -> None:
+    tokenizer = Tokenizer(lossy_backend("bytes"), {}, CHATML)
+    app = make_app(FakeEngineClient([Script([5])]), tokenizer=tokenizer)
+    async with in_process(app) as http:
+        for path, body, field in translated_bodies(LOST[name]):
+            error = (await http.post(path, json=body)).json()["error"]
+            assert error["param"] == field
+            assert error["message"].startswith(f"{field} has the character {name}")
 
 
 async def test_a_bad_word_without_tokens_is_refused() -> None:

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.text.choice_text import ChoiceText, TextDelta, join
+from app.text.reply.repetition import RepetitionLimit
 from app.text.text_options import TextOptions
 from app.text.vocabulary import Vocabulary
 from engine.errors import EngineError
@@ -52,6 +53,16 @@ def test_a_stop_string_inside_a_token_ends_the_text_there() -> None:
     result = join(run([0, 1, 2], TextOptions(stops=(" tw",))))
     assert (result.text, result.finish_reason, result.stop_reason) == ("one", "stop", " tw")
     assert result.token_ids == (0, 1)
+
+
+@pytest.mark.parametrize("groups", [[1] * 6, [6], [2, 4]])
+def test_a_choice_that_says_the_same_again_ends_there(groups: list[int]) -> None:
+    limit = RepetitionLimit(min_size=1, max_size=2, count=2)
+    options = TextOptions(repetition=limit, num_logprobs=0, stops=("three three",))
+    result = join(run([0, 1, 2, 1, 2, 0], options, groups=groups))
+    assert (result.text, result.token_ids) == ("one twenty three twenty three", (0, 1, 2, 1, 2))
+    assert (result.finish_reason, result.stop_reason) == ("repetition", None)
+    assert [token.token for token in result.logprobs] == [0, 1, 2, 1, 2]
 
 
 def test_tokens_after_a_stop_string_do_not_count() -> None:
