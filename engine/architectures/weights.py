@@ -11,10 +11,12 @@ from engine.config import ModelConfig
 
 # names and shapes of the tensors of a checkpoint
 Tensors = dict[str, tuple[int, ...]]
-# role -> name of the tensor without its suffix; {} stands for the layer
+# role -> name of the tensor without its suffix; {} stands for the layer, the second for the expert
 Names = Mapping[str, str]
 # role that names a tensor -> roles whose rows lie in it, in order
 FUSED = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
+# roles that each expert of a layer has a tensor for
+EXPERT_ROLES = ("expert_gate", "expert_up", "expert_down")
 _TENSOR_OF = {role: tensor for tensor, roles in FUSED.items() for role in roles}
 
 
@@ -46,13 +48,16 @@ class StoredWeights:
         self._names = names
         self._is_transposed = is_transposed
 
-    def place(self, role: str, suffix: str = "weight", layer: int | None = None) -> WeightPlace:
+    def place(
+        self, role: str, suffix: str = "weight", layer: int | None = None, expert: int = 0
+    ) -> WeightPlace:
         """Find a weight or bias.
 
         Args:
             role: see `outer_shapes` and `layer_shapes`.
-            suffix: `weight` or `bias`.
+            suffix: `weight`, or the name of a bias.
             layer: None for a role outside of layers.
+            expert: of `EXPERT_ROLES` only.
         """
         shapes = outer_shapes(self._model) if layer is None else layer_shapes(self._model, layer)
         tensor = role if role in self._names else _TENSOR_OF.get(role, role)
@@ -62,7 +67,7 @@ class StoredWeights:
         shape = (sum(counts.values()), *tail)
         is_transposed = self._is_transposed and layer is not None and len(shape) == 2
         return WeightPlace(
-            name=f"{self._names[tensor].format(layer)}.{suffix}",
+            name=f"{self._names[tensor].format(layer, expert)}.{suffix}",
             shape=shape[::-1] if is_transposed else shape,
             start=sum(counts[part] for part in parts[: parts.index(role)]),
             count=counts[role],
@@ -74,16 +79,20 @@ class StoredWeights:
         places = [self.place(*where) for where in self._all()]
         return {place.name: place.shape for place in places}
 
-    def _all(self) -> Iterator[tuple[str, str, int | None]]:
+    def _all(self) -> Iterator[tuple[str, str, int | None, int]]:
         layers: list[int | None] = [None, *range(self._model.num_layers)]
         for layer in layers:
             shapes = (
                 outer_shapes(self._model) if layer is None else layer_shapes(self._model, layer)
             )
             for role in shapes:
-                yield role, "weight", layer
-                if has_bias(self._model, role):
-                    yield role, "bias", layer
+                for expert in range(num_tensors(self._model, role)):
+                    yield role, "weight", layer, expert
+                    if has_bias(self._model, role):
+                        yield role, "bias", layer, expert
+            experts = self._model.spec.experts
+            if "router" in shapes and experts is not None and experts.has_choice_bias:
+                yield "router", CHOICE_BIAS, layer, 0
 
 
 def outer_shapes(model: ModelConfig) -> Tensors:
@@ -111,15 +120,47 @@ def layer_shapes(model: ModelConfig, layer: int) -> Tensors:
         "v": (kv_size, hidden),
         "output": (hidden, q_size),
     }
-    if spec.layer(layer).mlp == "gated":
-        shapes["gate"] = (inner, hidden)
-    shapes |= {"up": (inner, hidden), "down": (hidden, inner)}
+    kind = spec.layer(layer).mlp
+    if kind == "experts":
+        shapes |= _expert_shapes(model)
+    else:
+        if kind == "gated":
+            shapes["gate"] = (inner, hidden)
+        shapes |= {"up": (inner, hidden), "down": (hidden, inner)}
     shapes |= dict.fromkeys(NORM_ROLES[spec.norms], (hidden,))
     if spec.qk_norm == "head":
         shapes |= {"q_norm": (model.head_dim,), "k_norm": (model.head_dim,)}
     elif spec.qk_norm == "all":
         shapes |= {"q_norm": (q_size,), "k_norm": (kv_size,)}
     return shapes
+
+
+def _expert_shapes(model: ModelConfig) -> Tensors:
+    """Of one expert each, and of what there is one of in a layer."""
+    hidden, experts = model.hidden_size, model.spec.experts
+    assert experts is not None
+    inner, shared = experts.intermediate_size, experts.shared_size
+    shapes: Tensors = {
+        "router": (experts.num_experts, hidden),
+        "expert_gate": (inner, hidden),
+        "expert_up": (inner, hidden),
+        "expert_down": (hidden, inner),
+    }
+    if shared:
+        shapes |= {
+            "shared_gate": (shared, hidden),
+            "shared_up": (shared, hidden),
+            "shared_down": (hidden, shared),
+        }
+    if experts.gates_shared:
+        shapes["shared_switch"] = (1, hidden)
+    return shapes
+
+
+def num_tensors(model: ModelConfig, role: str) -> int:
+    """How many tensors of a layer have a role."""
+    experts = model.spec.experts
+    return experts.num_experts if experts is not None and role in EXPERT_ROLES else 1
 
 
 def has_bias(model: ModelConfig, role: str) -> bool:
@@ -131,9 +172,13 @@ def has_bias(model: ModelConfig, role: str) -> bool:
         return spec.output_bias
     if role in ("gate", "up", "down"):
         return spec.feed_bias
+    if role == "router" or role in EXPERT_ROLES:
+        return spec.experts is not None and spec.experts.has_biases
     return spec.norm == "layer" and role in _HIDDEN_NORMS
 
 
+# suffix of the tensor that experts are chosen by, beside the router's weight
+CHOICE_BIAS = "e_score_correction_bias"
 _BEFORE, _AFTER = ("attention_norm", "feed_norm"), ("attention_post_norm", "feed_post_norm")
 NORM_ROLES = {"pre": _BEFORE, "last": _AFTER, "post": _AFTER, "sandwich": (*_BEFORE, *_AFTER)}
 _HIDDEN_NORMS = ("final_norm", *_BEFORE, *_AFTER)
