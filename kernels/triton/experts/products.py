@@ -132,7 +132,7 @@ def _gate_up_kernel(
         if HAS_LIMIT:
             gates = tl.minimum(gates, limit)
             ups = tl.minimum(tl.maximum(ups, -limit), limit)
-            products = gates * tl.sigmoid(_SLOPE * gates) * (ups + 1)
+            products = gates * tl.sigmoid(gates * _SLOPE) * (ups + 1)
         else:
             products = gates * tl.sigmoid(gates) * ups
         inner = first_output // 2 + tl.arange(0, OUTPUTS // 2)

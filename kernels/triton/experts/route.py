@@ -70,7 +70,9 @@ def _choose(
     """Store the best of logits [EXPERTS, ROWS], ids and weights."""
     worst = float("-inf")
     # what is not finite must not lead to an id that no expert has
-    logits = tl.where((logits == logits) & (experts < num_experts)[:, None], logits, worst)
+    logits = tl.where(tl.abs(logits) < -worst, logits, 0.0)
+    is_expert = (experts < num_experts)[:, None]
+    logits = tl.where(is_expert, logits, worst)
     if IS_SIGMOID:
         scores = tl.sigmoid(logits)
     else:
@@ -80,7 +82,7 @@ def _choose(
     if HAS_CHOICE_BIAS:
         bias = tl.load(choice_bias + experts, experts < num_experts, other=0.0)
         ranks = ranks + bias[:, None]
-    ranks = tl.where((ranks == ranks) & (experts < num_experts)[:, None], ranks, worst)
+    ranks = tl.where(is_expert, ranks, worst)
     slots = tl.arange(0, SLOTS)[:, None]
     chosen = tl.zeros([SLOTS, ROWS], tl.int32)
     shares = tl.zeros([SLOTS, ROWS], tl.float32)

@@ -30,14 +30,18 @@ _TILES = (
     ExpertTiles(0, Tile(128, 128, 64, 4, 8), Tile(128, 128, 64, 4, 8)),
 )
 # pairs up to which each is a block of its own: few share an expert, and sorting takes a launch
-_UNSORTED_PAIRS = 16
+UNSORTED_PAIRS = 16
 
 
 class TritonExperts:
-    """See `kernels.backend.KernelBackend.make_experts`."""
+    """See `kernels.backend.KernelBackend.make_experts`.
+
+    Attributes:
+        weights: not to be changed.
+    """
 
     def __init__(self, weights: ExpertWeights, routing: Routing) -> None:
-        self._weights = weights
+        self.weights = weights
         self._routing = routing
         self._router: TritonRouter | None = None
         self._logits: TritonLinear | None = None
@@ -50,8 +54,17 @@ class TritonExperts:
 
     def __call__(self, x: Tensor, *, is_deterministic: bool = False) -> Tensor:
         """Send tokens [T, hidden] through their experts; see `kernels.backend.Linear`."""
-        ids, pair_weights = self._route(x, is_deterministic=is_deterministic)
+        ids, pair_weights = self.route(x, is_deterministic=is_deterministic)
         return self.run(x, ids, pair_weights)
+
+    def route(self, x: Tensor, *, is_deterministic: bool = False) -> tuple[Tensor, Tensor]:
+        """Choose experts for tokens -> ids [T, top_k] int32, weights [T, top_k] float32."""
+        if self._router is not None:
+            return self._router(x)
+        assert self._logits is not None
+        logits = self._logits(x, is_deterministic=is_deterministic)
+        ids, pair_weights = choose_experts(logits, self.weights.choice_bias, self._routing)
+        return ids.int(), pair_weights.contiguous()
 
     def run(
         self, x: Tensor, ids: Tensor, pair_weights: Tensor, tiles: ExpertTiles | None = None
@@ -65,11 +78,11 @@ class TritonExperts:
         """
         if not len(x):
             return torch.empty_like(x)
-        weights, first = self._weights, self._routing.first_expert
+        weights, first = self.weights, self._routing.first_expert
         num_experts, top_k = len(weights.gate_up), self._routing.top_k
         tiles = tiles or tiles_for(ids.numel(), num_experts)
         pairs: SortedPairs | Tensor = ids
-        if ids.numel() > _UNSORTED_PAIRS:
+        if ids.numel() > UNSORTED_PAIRS:
             pairs = sort_pairs(ids, first, num_experts, tiles.gate_up.rows)
         hidden = gate_up_product(
             x,
@@ -85,14 +98,6 @@ class TritonExperts:
             hidden, weights.down, weights.down_bias, pairs, pair_weights, first, tiles.down
         )
         return combine(parts, ids, first, num_experts, len(weights.router))
-
-    def _route(self, x: Tensor, *, is_deterministic: bool) -> tuple[Tensor, Tensor]:
-        if self._router is not None:
-            return self._router(x)
-        assert self._logits is not None
-        logits = self._logits(x, is_deterministic=is_deterministic)
-        ids, pair_weights = choose_experts(logits, self._weights.choice_bias, self._routing)
-        return ids.int(), pair_weights.contiguous()
 
 
 def tiles_for(num_pairs: int, num_experts: int) -> ExpertTiles:

@@ -23,7 +23,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("shape", "num_rows", "top_k"),
-    [((5, 40, 24), 1, 2), ((5, 72, 40), 23, 3), ((6, 64, 32), 50, 2)],
+    [((5, 40, 24), 1, 2), ((3, 72, 40), 23, 2)],
 )
 def test_sums_equal_the_reference(
     shape: tuple[int, int, int],
@@ -44,11 +44,10 @@ def test_sums_equal_the_reference(
 @pytest.mark.parametrize("limit", [0.0, 0.5])
 def test_biases_and_a_limit_count(limit: float, device: torch.device, small_tiles: None) -> None:
     torch.manual_seed(0)
-    weights = make_weights(6, 40, 24, torch.float16, device, has_biases=True, limit=limit)
+    weights = make_weights(4, 40, 24, torch.float16, device, has_biases=True, limit=limit)
     routing = Routing(top_k=2)
-    for num_rows in (2, 19):
-        x = torch.randn(num_rows, 40, device=device).half()
-        assert_near(TritonExperts(weights, routing)(x), expected(x, weights, routing))
+    x = torch.randn(11, 40, device=device).half()
+    assert_near(TritonExperts(weights, routing)(x), expected(x, weights, routing))
 
 
 def test_groups_are_chosen_as_in_the_reference(device: torch.device, small_tiles: None) -> None:
@@ -59,7 +58,7 @@ def test_groups_are_chosen_as_in_the_reference(device: torch.device, small_tiles
     assert_near(TritonExperts(weights, routing)(x), expected(x, weights, routing))
 
 
-@pytest.mark.parametrize("num_rows", [2, 30])
+@pytest.mark.parametrize("num_rows", [2, 12])
 def test_a_rank_with_some_experts_computes_their_part(
     num_rows: int, device: torch.device, small_tiles: None, poisoned_outputs: None
 ) -> None:
@@ -72,26 +71,26 @@ def test_a_rank_with_some_experts_computes_their_part(
         assert_near(layer(x), expected(x, weights, routing, held))
 
 
-def test_a_row_has_the_same_bits_in_every_batch(device: torch.device) -> None:
+def test_a_row_has_the_same_bits_in_every_batch(device: torch.device, small_tiles: None) -> None:
     torch.manual_seed(0)
-    layer = TritonExperts(make_weights(6, 96, 40, torch.float16, device), Routing(top_k=2))
-    x = torch.randn(80, 96, device=device).half()
+    layer = TritonExperts(make_weights(4, 96, 40, torch.float16, device), Routing(top_k=2))
+    x = torch.randn(30, 96, device=device).half()
     whole = layer(x)
-    assert torch.equal(torch.cat([layer(part) for part in x.split((1, 4, 30, 45))]), whole)
+    assert torch.equal(torch.cat([layer(part) for part in x.split((1, 4, 25))]), whole)
 
 
 def test_rows_that_are_not_finite_do_not_touch_others(
     device: torch.device, small_tiles: None
 ) -> None:
     torch.manual_seed(0)
-    layer = TritonExperts(make_weights(6, 96, 40, torch.float16, device), Routing(top_k=2))
-    x = torch.randn(20, 96, device=device).half()
+    layer = TritonExperts(make_weights(4, 40, 24, torch.float16, device), Routing(top_k=2))
+    x = torch.randn(12, 40, device=device).half()
     good = layer(x)
-    x[3], x[7, 2] = float("nan"), float("inf")
+    x[3, 2] = float("nan")
     spoiled = layer(x)
-    kept = torch.tensor([row for row in range(20) if row not in (3, 7)], device=device)
+    kept = torch.tensor([row for row in range(12) if row != 3], device=device)
     assert torch.equal(spoiled[kept], good[kept])
-    assert not spoiled[[3, 7]].isfinite().all(dim=1).any()
+    assert spoiled[3].isnan().all()
 
 
 def test_a_batch_may_be_empty(device: torch.device) -> None:
@@ -129,7 +128,7 @@ def test_tiles_are_no_part_of_the_bits(device: torch.device) -> None:
     weights = make_weights(8, 512, 384, torch.bfloat16, device)
     layer = TritonExperts(weights, Routing(top_k=2))
     x = torch.randn(300, 512, device=device).bfloat16()
-    ids, shares = layer._route(x, is_deterministic=True)
+    ids, shares = layer.route(x)
     first = layer.run(x, ids, shares)
     for tiles in triton_experts._TILES:
         assert torch.equal(layer.run(x, ids, shares, replace(tiles, most_pairs=0)), first)
