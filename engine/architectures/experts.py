@@ -34,9 +34,7 @@ def _mixtral(fields: Fields, spec: ModelSpec) -> ModelSpec:
 def _olmoe(fields: Fields, spec: ModelSpec) -> ModelSpec:
     experts = _softmax(fields, fields.size("intermediate_size"))
     bias = fields.flag("attention_bias")
-    return replace(
-        _mixed(fields, spec, experts, lambda _: True), qkv_bias=bias, output_bias=bias
-    )
+    return replace(_mixed(fields, spec, experts, lambda _: True), qkv_bias=bias, output_bias=bias)
 
 
 def _qwen2_moe(fields: Fields, spec: ModelSpec) -> ModelSpec:
@@ -63,9 +61,7 @@ def _qwen3_moe(fields: Fields, spec: ModelSpec) -> ModelSpec:
 
 def _glm4_moe(fields: Fields, spec: ModelSpec) -> ModelSpec:
     norms = "head" if fields.flag("use_qk_norm") else "none"
-    return replace(
-        _deepseek(fields, spec), qk_norm=norms, qkv_bias=fields.flag("attention_bias")
-    )
+    return replace(_deepseek(fields, spec), qk_norm=norms, qkv_bias=fields.flag("attention_bias"))
 
 
 def _dots1(fields: Fields, spec: ModelSpec) -> ModelSpec:
@@ -147,6 +143,7 @@ MIXTRAL = Architecture(
     },
     pattern=LayerPattern(full_every=0),
     refine=_mixtral,
+    listed="experts, with weights that add up to 1",
 )  # fmt: skip
 QWEN2_MOE = Architecture(
     name="Qwen2MoeForCausalLM",
@@ -161,6 +158,8 @@ QWEN2_MOE = Architecture(
     spellings=_SPELLINGS,
     pattern=_QWEN_WINDOWS,
     refine=_qwen2_moe,
+    listed="experts in all or some layers, and a gated one for all tokens; biases of queries, keys "
+    "and values",
 )  # fmt: skip
 QWEN3_MOE = Architecture(
     name="Qwen3MoeForCausalLM",
@@ -175,6 +174,7 @@ QWEN3_MOE = Architecture(
     spellings=_SPELLINGS,
     pattern=_QWEN_WINDOWS,
     refine=_qwen3_moe,
+    listed="experts in all or some layers",
 )  # fmt: skip
 OLMOE = Architecture(
     name="OlmoeForCausalLM",
@@ -188,6 +188,7 @@ OLMOE = Architecture(
     spec=ModelSpec(qk_norm="all"),
     spellings=_SPELLINGS,
     refine=_olmoe,
+    listed="experts",
 )  # fmt: skip
 GLM4_MOE = Architecture(
     name="Glm4MoeForCausalLM",
@@ -200,6 +201,8 @@ GLM4_MOE = Architecture(
         "norm_topk_prob": True,
     },
     refine=_glm4_moe,
+    listed="DeepSeek's router without latent attention: experts by sigmoid, bias and groups, and "
+    "some for all tokens; norms of each head where the file has them",
     predicts_ahead=True,
 )  # fmt: skip
 DOTS1 = Architecture(
@@ -213,4 +216,5 @@ DOTS1 = Architecture(
     spec=ModelSpec(qk_norm="head"),
     pattern=LayerPattern(full_every=0),
     refine=_dots1,
+    listed="DeepSeek's router without latent attention, see `glm4_moe`",
 )  # fmt: skip

@@ -16,7 +16,14 @@ from kernels.experts import ExpertWeights, Routing
 from kernels.triton.experts.products import combine, down_product, gate_up_product
 from kernels.triton.experts.sort import SortedPairs, sort_pairs
 from kernels.triton.experts.triton_experts import UNSORTED_PAIRS, TritonExperts, tiles_for
-from load_tests.bench.kernels.race import Call, KernelCase, KernelFigure, normal, num_rotations, race
+from load_tests.bench.kernels.race import (
+    Call,
+    KernelCase,
+    KernelFigure,
+    normal,
+    num_rotations,
+    race,
+)
 
 _VALUE_BYTES = 2
 
@@ -134,9 +141,7 @@ class _Stages:
 
     def gate_up(self) -> Tensor:
         weight, top_k = self._layer.weights.gate_up, self._ids.shape[1]
-        return gate_up_product(
-            self._x, weight, None, self._pairs, top_k, 0, self._tiles.gate_up
-        )
+        return gate_up_product(self._x, weight, None, self._pairs, top_k, 0, self._tiles.gate_up)
 
     def down(self) -> Tensor:
         weight = self._layer.weights.down
