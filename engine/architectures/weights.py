@@ -47,6 +47,7 @@ class StoredWeights:
         self._model = model
         self._names = names
         self._is_transposed = is_transposed
+        self._shapes: dict[int | None, Tensors] = {}
 
     def place(
         self, role: str, suffix: str = "weight", layer: int | None = None, expert: int = 0
@@ -59,7 +60,7 @@ class StoredWeights:
             layer: None for a role outside of layers.
             expert: of `EXPERT_ROLES` only.
         """
-        shapes = outer_shapes(self._model) if layer is None else layer_shapes(self._model, layer)
+        shapes = self._shapes_of(layer)
         tensor = role if role in self._names else _TENSOR_OF.get(role, role)
         parts = FUSED.get(tensor, (role,))
         counts = {part: shapes[part][0] for part in parts}
@@ -82,9 +83,7 @@ class StoredWeights:
     def _all(self) -> Iterator[tuple[str, str, int | None, int]]:
         layers: list[int | None] = [None, *range(self._model.num_layers)]
         for layer in layers:
-            shapes = (
-                outer_shapes(self._model) if layer is None else layer_shapes(self._model, layer)
-            )
+            shapes = self._shapes_of(layer)
             for role in shapes:
                 for expert in range(num_tensors(self._model, role)):
                     yield role, "weight", layer, expert
@@ -93,6 +92,13 @@ class StoredWeights:
             experts = self._model.spec.experts
             if "router" in shapes and experts is not None and experts.has_choice_bias:
                 yield "router", CHOICE_BIAS, layer, 0
+
+    def _shapes_of(self, layer: int | None) -> Tensors:
+        if layer not in self._shapes:
+            model = self._model
+            shapes = outer_shapes(model) if layer is None else layer_shapes(model, layer)
+            self._shapes[layer] = shapes
+        return self._shapes[layer]
 
 
 def outer_shapes(model: ModelConfig) -> Tensors:

@@ -9,15 +9,16 @@ from kernels.experts import ExpertWeights, Routing, choose_experts
 
 
 def make_weights(
-    num_experts: int,
-    hidden: int,
-    inner: int,
+    shape: tuple[int, int, int],
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     *,
     has_biases: bool = False,
     limit: float = 0.0,
 ) -> ExpertWeights:
+    """Make random ones of so many experts, hidden and inner values."""
+    num_experts, hidden, inner = shape
+
     def random(*shape: int) -> Tensor:
         return (torch.randn(shape) * shape[-1] ** -0.5).to(device, dtype)
 

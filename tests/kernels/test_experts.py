@@ -49,7 +49,7 @@ def test_a_loop_over_experts_adds_up_what_each_computes() -> None:
     torch.manual_seed(0)
     routing = Routing(top_k=3, renormalises=True)
     for limit in (0.0, 0.5):
-        weights = make_weights(7, 24, 20, has_biases=True, limit=limit)
+        weights = make_weights((7, 24, 20), has_biases=True, limit=limit)
         x = torch.randn(9, 24)
         layer = LoopedExperts(_BACKEND, weights, routing)
         torch.testing.assert_close(layer(x), expected(x, weights, routing))
@@ -57,7 +57,7 @@ def test_a_loop_over_experts_adds_up_what_each_computes() -> None:
 
 def test_ranks_that_hold_some_experts_add_up_to_all() -> None:
     torch.manual_seed(0)
-    weights, x = make_weights(6, 24, 20, has_biases=True), torch.randn(9, 24)
+    weights, x = make_weights((6, 24, 20), has_biases=True), torch.randn(9, 24)
     total = torch.zeros_like(x)
     for start in (0, 3):
         routing = Routing(top_k=2, first_expert=start)

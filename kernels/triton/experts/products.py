@@ -14,6 +14,8 @@ from kernels.triton.launch import are_few, let_next_start, overlap, shared_bytes
 from kernels.triton.linear.tiles import Tile, described
 
 _COMBINED_COLUMNS = 512
+LETS_NEXT = False
+PREFETCHES = False
 # gpt-oss's slope of the gate
 _SLOPE = tl.constexpr(1.702)
 
@@ -27,10 +29,11 @@ def _block_of(blocks, first_expert, num_experts, IS_SORTED: tl.constexpr, WORDS:
     block = tl.program_id(1)
     if IS_SORTED:
         row = blocks + block * WORDS
-        expert = tl.load(row)
-        start, end = tl.load(row + 1), tl.load(row + 2)
+        expert = tl.load(row, cache_modifier=".cg")
+        start = tl.load(row + 1, cache_modifier=".cg")
+        end = tl.load(row + 2, cache_modifier=".cg")
     else:
-        expert = tl.load(blocks + block) - first_expert
+        expert = tl.load(blocks + block, cache_modifier=".cg") - first_expert
         expert = tl.where(expert < num_experts, expert, -1)
         start, end = block, block + 1
     return expert, start, end
@@ -66,15 +69,28 @@ def _multiply(
             weights = tl.load(weight_places)
         else:
             weights = tl.load(weight_places, is_column, other=0.0)
-        if IS_EVEN:
-            inputs = tl.load(x_places)
-        else:
-            inputs = tl.load(x_places, is_column, other=0.0)
+        inputs = tl.load(x_places) if IS_EVEN else tl.load(x_places, is_column, other=0.0)
         sums = tl.dot(weights, inputs.T, sums, input_precision="ieee")
         if not HAS_DESCRIPTORS:
             weight_places += COLUMNS
         x_places += COLUMNS
     return sums
+
+
+@triton.jit
+def _prefetch(matrix, first_row, last_row, num_columns, OUTPUTS: tl.constexpr):
+    """Have the first 512 bytes of some rows brought into the L2 cache, without waiting."""
+    places = tl.arange(0, 2 * OUTPUTS)
+    rows = tl.minimum(first_row + places // 2, last_row).to(tl.int64)
+    addresses = (matrix + rows * num_columns + (places % 2) * 128).to(tl.int64)
+    tl.inline_asm_elementwise(
+        "cp.async.bulk.prefetch.L2.global [$1], 256; mov.u32 $0, 0;",
+        "=r,l",
+        [addresses],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
 
 
 @triton.jit
@@ -100,9 +116,11 @@ def _gate_up_kernel(
     OUTPUTS: tl.constexpr,
     COLUMNS: tl.constexpr,
     WORDS: tl.constexpr,
+    LETS_NEXT: tl.constexpr,
     OVERLAPPED: tl.constexpr,
 ):
     wait_for_inputs(OVERLAPPED)
+    let_next_start(OVERLAPPED, LETS_NEXT)
     expert, start, end = _block_of(blocks, first_expert, num_experts, IS_SORTED, WORDS)
     if expert >= 0:
         first_output = tl.program_id(0) * OUTPUTS
@@ -146,6 +164,7 @@ def _down_kernel(
     parts,
     hidden,
     weight,
+    matrix,
     bias,
     pair_weights,
     order,
@@ -162,10 +181,17 @@ def _down_kernel(
     OUTPUTS: tl.constexpr,
     COLUMNS: tl.constexpr,
     WORDS: tl.constexpr,
+    PREFETCHES: tl.constexpr,
+    LETS_NEXT: tl.constexpr,
     OVERLAPPED: tl.constexpr,
 ):
-    wait_for_inputs(OVERLAPPED)
+    # the product before has waited for what wrote the blocks
     expert, start, end = _block_of(blocks, first_expert, num_experts, IS_SORTED, WORDS)
+    if PREFETCHES and expert >= 0:
+        first_row = expert * num_outputs + tl.program_id(0) * OUTPUTS
+        _prefetch(matrix, first_row, expert * num_outputs + num_outputs - 1, num_columns, OUTPUTS)
+    wait_for_inputs(OVERLAPPED)
+    let_next_start(OVERLAPPED, LETS_NEXT)
     if expert >= 0:
         first_output = tl.program_id(0) * OUTPUTS
         places = start + tl.arange(0, ROWS)
@@ -302,6 +328,7 @@ def down_product(
         parts,
         hidden,
         _weight(weight, tile, has_descriptors=options["HAS_DESCRIPTORS"]),
+        weight,
         bias,
         pair_weights,
         order,
@@ -312,6 +339,7 @@ def down_product(
         num_columns,
         IS_SORTED=isinstance(pairs, SortedPairs),
         HAS_BIAS=bias is not None,
+        PREFETCHES=PREFETCHES and bool(options["HAS_DESCRIPTORS"]) and num_columns >= 256,
         **options,
     )
     return parts
@@ -365,6 +393,7 @@ def _fitted(tile: Tile, weight: Tensor) -> tuple[Tile, dict[str, object]]:
         "OUTPUTS": tile.outputs,
         "COLUMNS": tile.columns,
         "WORDS": BLOCK_WORDS,
+        "LETS_NEXT": LETS_NEXT,
         "num_stages": tile.num_stages,
         "num_warps": tile.num_warps,
     }

@@ -21,7 +21,6 @@ from load_tests.bench.kernels.race import (
     KernelCase,
     KernelFigure,
     normal,
-    num_rotations,
     race,
 )
 

@@ -14,19 +14,15 @@ _ROUTINGS = {
 }
 
 
+@pytest.mark.usefixtures("poisoned_outputs")
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("name", _ROUTINGS)
-@pytest.mark.parametrize(("num_experts", "num_columns", "num_rows"), [(5, 40, 3), (24, 600, 19)])
+@pytest.mark.parametrize("shape", [(5, 40, 3), (24, 300, 19)])
 def test_choices_and_weights_equal_the_twin(
-    num_experts: int,
-    num_columns: int,
-    num_rows: int,
-    name: str,
-    has_bias: bool,
-    device: torch.device,
-    poisoned_outputs: None,
+    shape: tuple[int, int, int], name: str, has_bias: bool, device: torch.device
 ) -> None:
     torch.manual_seed(0)
+    num_experts, num_columns, num_rows = shape
     routing = _ROUTINGS[name]
     weight = torch.randn(num_experts, num_columns, device=device).half() * num_columns**-0.5
     x = torch.randn(num_rows, num_columns, device=device).half()

@@ -7,10 +7,15 @@ from kernels.triton.experts import sort
 from kernels.triton.experts.sort import most_blocks, sort_pairs
 
 
-@pytest.mark.parametrize("chunk", [64, 2048])
+@pytest.mark.usefixtures("poisoned_outputs")
 @pytest.mark.parametrize(
-    ("num_rows", "num_all", "held"),
-    [(1, 4, range(4)), (37, 5, range(5)), (30, 18, range(18)), (37, 9, range(3, 6))],
+    ("num_rows", "num_all", "held", "chunk"),
+    [
+        (1, 4, range(4), 64),
+        (37, 5, range(5), 64),
+        (30, 18, range(18), 2048),
+        (37, 9, range(3, 6), 64),
+    ],
 )
 def test_blocks_hold_the_pairs_of_one_expert_in_order(
     num_rows: int,
@@ -18,7 +23,6 @@ def test_blocks_hold_the_pairs_of_one_expert_in_order(
     held: range,
     chunk: int,
     device: torch.device,
-    poisoned_outputs: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch.manual_seed(0)
