@@ -17,6 +17,13 @@ Names = Mapping[str, str]
 FUSED = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
 # roles that each expert of a layer has a tensor for
 EXPERT_ROLES = ("expert_gate", "expert_up", "expert_down")
+# role of a tensor of all experts of a layer -> suffixes of its name: values, or blocks and scales
+STACK_ROLES = ("gate_up_stack", "down_stack")
+_PACKED_SUFFIXES = {"none": ("", "_bias"), "mxfp4": ("_blocks", "_scales", "_bias")}
+# of tensors of bytes
+PACKED_SUFFIXES = ("_blocks", "_scales")
+# numbers that share a scale, and bytes that hold them (OCP Microscaling Formats, version 1.0)
+MXFP4_NUMBERS, MXFP4_BYTES = 32, 16
 _TENSOR_OF = {role: tensor for tensor, roles in FUSED.items() for role in roles}
 
 
@@ -75,16 +82,57 @@ class StoredWeights:
             is_transposed=is_transposed,
         )
 
+    @property
+    def has_stacks(self) -> bool:
+        """Whether one tensor has the matrices of all experts of a layer."""
+        return STACK_ROLES[0] in self._names
+
+    def stack(self, role: str, suffix: str, layer: int) -> WeightPlace:
+        """Find a tensor of all experts of a layer, whose outputs are the experts.
+
+        Args:
+            role: of `STACK_ROLES`.
+            suffix: empty for values [experts, inputs, outputs]; `_bias`, [experts, outputs];
+                `_blocks`, [experts, outputs, inputs / 32, 16]; `_scales`, [experts, outputs,
+                inputs / 32].
+        """
+        experts, hidden = self._model.spec.experts, self._model.hidden_size
+        assert experts is not None
+        inner = experts.intermediate_size
+        inputs, outputs = (hidden, 2 * inner) if role == "gate_up_stack" else (inner, hidden)
+        groups = inputs // MXFP4_NUMBERS
+        shape: tuple[int, ...] = {
+            "": (inputs, outputs),
+            "_bias": (outputs,),
+            "_blocks": (outputs, groups, MXFP4_BYTES),
+            "_scales": (outputs, groups),
+        }[suffix]
+        count = experts.num_experts
+        name = self._names[role].format(layer) + suffix
+        return WeightPlace(name=name, shape=(count, *shape), start=0, count=count)
+
     def tensors(self) -> Tensors:
         """Names and shapes of all stored tensors."""
         places = [self.place(*where) for where in self._all()]
+        places += self._stacks()
         return {place.name: place.shape for place in places}
+
+    def _stacks(self) -> Iterator[WeightPlace]:
+        experts = self._model.spec.experts
+        for layer in range(self._model.num_layers):
+            if self.has_stacks and self._model.spec.layer(layer).mlp == "experts":
+                assert experts is not None
+                for role in STACK_ROLES:
+                    for suffix in _PACKED_SUFFIXES[experts.packing]:
+                        yield self.stack(role, suffix, layer)
 
     def _all(self) -> Iterator[tuple[str, str, int | None, int]]:
         layers: list[int | None] = [None, *range(self._model.num_layers)]
         for layer in layers:
             shapes = self._shapes_of(layer)
             for role in shapes:
+                if self.has_stacks and role in EXPERT_ROLES:
+                    continue
                 for expert in range(num_tensors(self._model, role)):
                     yield role, "weight", layer, expert
                     if has_bias(self._model, role):
@@ -178,7 +226,7 @@ def has_bias(model: ModelConfig, role: str) -> bool:
         return spec.output_bias
     if role in ("gate", "up", "down"):
         return spec.feed_bias
-    if role == "router" or role in EXPERT_ROLES:
+    if role == "router":
         return spec.experts is not None and spec.experts.has_biases
     return spec.norm == "layer" and role in _HIDDEN_NORMS
 

@@ -61,6 +61,7 @@ class ExpertsSpec:
         has_choice_bias: whether experts are chosen by scores plus a bias.
         has_biases: whether router and experts have biases.
         limit: see `kernels.experts.ExpertWeights`.
+        packing: how their matrices are published; `mxfp4` is unpacked when it is read.
         shared_size: intermediate size of a network beside them that every token goes to; 0 for
             none.
         gates_shared: whether a sigmoid of the token gates that network.
@@ -77,6 +78,7 @@ class ExpertsSpec:
     has_choice_bias: bool = False
     has_biases: bool = False
     limit: float = 0.0
+    packing: Literal["none", "mxfp4"] = "none"
     shared_size: int = 0
     gates_shared: bool = False
 

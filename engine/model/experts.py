@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.architectures.weights import CHOICE_BIAS, EXPERT_ROLES
+from engine.architectures.weights import CHOICE_BIAS, EXPERT_ROLES, STACK_ROLES
 from engine.config import ExpertsSpec, ModelConfig
+from engine.model.mxfp4 import unpack_mxfp4
 from engine.model.parallel import TensorParallel
 from engine.model.parameters import Parameters
 from kernels.backend import KernelBackend, Linear
@@ -92,7 +93,12 @@ def _read_experts(
     layer: int,
 ) -> Linear:
     share = ExpertShare.of(spec, parameters.parallel)
-    gate_up, down = _read_matrices(config, parameters, share, layer)
+    biases: dict[str, Tensor | None] = {}
+    if parameters.has_stacks:
+        gate_up, down = _read_stacks(spec, parameters, share, layer)
+        biases = _read_biases(parameters, share, layer)
+    else:
+        gate_up, down = _read_matrices(config, parameters, share, layer)
     bias = parameters.whole("router", CHOICE_BIAS, layer) if spec.has_choice_bias else None
     weights = ExpertWeights(
         router=parameters.whole("router", layer=layer),
@@ -100,6 +106,7 @@ def _read_experts(
         gate_up=gate_up,
         down=down,
         limit=spec.limit,
+        **biases,
     )
     routing = Routing(
         top_k=spec.top_k,
@@ -132,3 +139,35 @@ def _read_matrices(
         parameters.expert(gate_up[place, 1::2], "expert_up", layer, expert, start=start)
         parameters.expert(down[place], "expert_down", layer, expert, dim=1, start=start)
     return gate_up, down
+
+
+def _read_stacks(
+    spec: ExpertsSpec, parameters: Parameters, share: ExpertShare, layer: int
+) -> tuple[Tensor, Tensor]:
+    """The same as `_read_matrices`, of tensors of all experts; gate and up come by turns there."""
+    rows = share.rows
+    stacks = []
+    for role in STACK_ROLES:
+        if spec.packing == "mxfp4":
+            packed = [
+                parameters.stack(role, suffix, layer, share.experts, torch.uint8)
+                for suffix in ("_blocks", "_scales")
+            ]
+            stacks.append(unpack_mxfp4(packed[0], packed[1], parameters.dtype))
+        else:
+            stacks.append(parameters.stack(role, "", layer, share.experts).transpose(1, 2))
+    gate_up = stacks[0][:, 2 * rows.start : 2 * rows.stop]
+    return gate_up.contiguous(), stacks[1][:, :, rows.start : rows.stop].contiguous()
+
+
+def _read_biases(
+    parameters: Parameters, share: ExpertShare, layer: int
+) -> dict[str, Tensor | None]:
+    """Biases of router and experts; of an expert whose rows are split one rank adds the second."""
+    gate_up, down = (parameters.stack(role, "_bias", layer, share.experts) for role in STACK_ROLES)
+    rows, adds_down = share.rows, share.rows.start == 0
+    return {
+        "router_bias": parameters.whole("router", "bias", layer),
+        "gate_up_bias": gate_up[:, 2 * rows.start : 2 * rows.stop].contiguous(),
+        "down_bias": down if adds_down else None,
+    }

@@ -143,9 +143,28 @@ class Parameters:
         """Note that another rank reads one expert's weight or bias."""
         self._source.skip(self._stored.place(role, suffix, layer, expert).name)
 
-    def empty(self, *shape: int) -> Tensor:
-        """Make a tensor for parameters of this rank."""
-        return torch.empty(shape, dtype=self._dtype, device=self._device)
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the model."""
+        return self._dtype
+
+    @property
+    def has_stacks(self) -> bool:
+        """See `StoredWeights`."""
+        return self._stored.has_stacks
+
+    def stack(
+        self, role: str, suffix: str, layer: int, experts: range, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """Read some experts' part of a tensor of all; see `StoredWeights.stack`."""
+        place = self._stored.stack(role, suffix, layer)
+        target = self.empty(len(experts), *place.shape[1:], dtype=dtype)
+        self._fill(target, place, dim=0, start=experts.start)
+        return target
+
+    def empty(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Make a tensor for parameters of this rank, of the model's dtype or another."""
+        return torch.empty(shape, dtype=dtype or self._dtype, device=self._device)
 
     def _fill(self, target: Tensor, place: WeightPlace, *, dim: int, start: int) -> None:
         """Fill outputs (dim 0) or inputs (dim 1) from `start` on, however they are stored."""
