@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from kernels.batch import BatchColumns, BatchLayout, GatheredBatch, Sampled, SamplingColumns
+from kernels.experts import ExpertWeights, Routing
 
 Activation = Literal["silu", "gelu", "relu"]
 
@@ -65,6 +66,15 @@ class KernelBackend(Protocol):
                 matrix; the layer takes ownership and returns [T, intermediate].
             bias: [2 * intermediate], added to both products.
             activation: of the gate, `silu` or the tanh form of `gelu`.
+        """
+        ...
+
+    def make_experts(self, weights: ExpertWeights, routing: Routing) -> Linear:
+        """Make a layer that sends tokens [T, hidden] to experts and adds up what these compute.
+
+        Args:
+            weights: the layer takes ownership of them. Of a rank that holds a part of the experts,
+                or of each, it returns this rank's part of the sum.
         """
         ...
 

@@ -13,6 +13,7 @@ from torch.nn import functional
 from kernels import sampling
 from kernels.backend import Activation, Linear
 from kernels.batch import BatchColumns, BatchLayout, GatheredBatch, Sampled, SamplingColumns
+from kernels.experts import ExpertWeights, LoopedExperts, Routing
 from kernels.integers import div_ceil
 
 # keys gathered at once for decoding rows: bounds the scratch memory of long contexts
@@ -91,6 +92,10 @@ class ReferenceBackend:
         """Multiply, then gate, both by operations of this backend."""
         gate = {"silu": self.silu_mul, "gelu": self.gelu_mul}[activation]
         return GatedLinear(self.make_linear(weight, bias), gate)
+
+    def make_experts(self, weights: ExpertWeights, routing: Routing) -> Linear:
+        """Run the experts of a step one after the other."""
+        return LoopedExperts(self, weights, routing)
 
     def append_blocks(self, block_tables: Tensor, places: Tensor, blocks: Tensor) -> None:
         """Write through a flat view."""

@@ -22,6 +22,11 @@ _OPT: dict[str, Any] = {
     "tie_word_embeddings": True, "bos_token_id": 2, "eos_token_id": 2, "pad_token_id": 1,
     "torch_dtype": "float16",
 }  # fmt: skip
+_QWEN3_MOE: dict[str, Any] = {
+    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "rms_norm_eps": 1e-6,
+    "hidden_act": "silu", "tie_word_embeddings": False, "norm_topk_prob": True,
+    "decoder_sparse_step": 1, "mlp_only_layers": [], "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
 SHAPES: dict[str, dict[str, Any]] = {
     "llama3-8b": _LLAMA | {
         "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
@@ -40,6 +45,27 @@ SHAPES: dict[str, dict[str, Any]] = {
     "opt-175b": _OPT | {
         "hidden_size": 12288, "ffn_dim": 49152, "num_hidden_layers": 96, "num_attention_heads": 96,
         "word_embed_proj_dim": 12288,
+    },
+    "qwen3-30b-a3b": _QWEN3_MOE | {
+        "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 48,
+        "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
+        "vocab_size": 151936, "max_position_embeddings": 40960, "rope_theta": 1000000.0,
+        "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
+        "torch_dtype": "bfloat16",
+    },
+    "mixtral-8x7b": {
+        "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "rms_norm_eps": 1e-5,
+        "hidden_act": "silu", "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2,
+        "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000,
+        "max_position_embeddings": 32768, "rope_theta": 1000000.0, "sliding_window": None,
+        "num_local_experts": 8, "num_experts_per_tok": 2, "torch_dtype": "bfloat16",
+    },
+    "tiny-moe": _QWEN3_MOE | {
+        "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 32000,
+        "max_position_embeddings": 2048, "num_experts": 8, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32, "torch_dtype": "float32",
     },
     "tiny": _LLAMA | {
         "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,

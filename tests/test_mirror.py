@@ -88,8 +88,9 @@ TESTED_ELSEWHERE = {
     },
     **{
         f"engine/architectures/{name}.py": ("engine/model/test_decoder.py",)
-        for name in ("gemma", "llama")
+        for name in ("experts", "gemma", "llama")
     },
+    "kernels/triton/experts/products.py": ("kernels/triton/experts/test_triton_experts.py",),
     "engine/architectures/weights.py": ("app/models/test_checkpoint.py",),
     "engine/config/resume.py": ("app/settings/test_option.py",),
     "engine/config/model.py": ("engine/test_model_config.py",),
@@ -182,6 +183,7 @@ TESTED_ELSEWHERE = {
     ),
     "load_tests/bench/kernels/attention.py": ("load_tests/bench/kernels/test_parts.py",),
     "load_tests/bench/kernels/elementwise.py": ("load_tests/bench/kernels/test_parts.py",),
+    "load_tests/bench/kernels/experts.py": ("load_tests/bench/kernels/test_parts.py",),
     "load_tests/bench/kernels/fa3.py": ("load_tests/bench/kernels/test_parts.py",),
     "load_tests/bench/kernels/inputs.py": ("load_tests/bench/kernels/test_cpu.py",),
     "load_tests/bench/kernels/linears.py": ("load_tests/bench/kernels/test_parts.py",),

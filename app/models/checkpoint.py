@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from engine.architectures.registry import ARCHITECTURES
-from engine.architectures.weights import Tensors
+from engine.architectures.weights import PACKED_SUFFIXES, Tensors
 from engine.config import ModelConfig
 from engine.errors import ConfigError
 from engine.model_files import TensorInfo, find_weights
@@ -26,9 +26,12 @@ def check_weights(folder: Path, model: ModelConfig) -> None:
             f"{folder} lacks tensor {missing[0]!r} ({len(missing)} of {len(expected)} missing); "
             "config.json and weights are not from the same model, or it was not fetched completely"
         )
+    experts = model.spec.experts
+    packed = ("U8",) if experts is not None and experts.packing == "mxfp4" else ()
     for name, (path, info) in found.items():
         if name in expected:
-            _check_tensor(f"{path}: tensor {name!r}", info, expected[name])
+            dtypes = packed if packed and name.endswith(PACKED_SUFFIXES) else _FLOAT_DTYPES
+            _check_tensor(f"{path}: tensor {name!r}", info, expected[name], dtypes)
         elif not architecture.is_redundant(model, name):
             raise ConfigError(
                 f"{path}: tensor {name!r} has no place in a {model.architecture} as config.json "
@@ -46,14 +49,16 @@ def expected_tensors(model: ModelConfig) -> Tensors:
     return ARCHITECTURES[model.architecture].tensors(model)
 
 
-def _check_tensor(what: str, info: TensorInfo, shape: tuple[int, ...]) -> None:
+def _check_tensor(
+    what: str, info: TensorInfo, shape: tuple[int, ...], dtypes: tuple[str, ...]
+) -> None:
     if info.shape != shape:
         raise ConfigError(
             f"{what} has shape {list(info.shape)}, config.json makes it {list(shape)}; "
             "config.json and weights are not from the same model"
         )
-    if info.dtype not in _FLOAT_DTYPES:
+    if info.dtype not in dtypes:
         raise ConfigError(
-            f"{what} has dtype {info.dtype}, supported are {', '.join(_FLOAT_DTYPES)}; choose a "
+            f"{what} has dtype {info.dtype}, supported are {', '.join(dtypes)}; choose a "
             "model that is not quantised"
         )

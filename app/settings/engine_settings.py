@@ -82,7 +82,14 @@ def _check_split(model: ModelConfig, size: int) -> None:
 
     Key-value heads may be fewer than ranks, which then share them.
     """
-    parts = {"attention heads": model.num_heads, "intermediate rows": model.intermediate_size}
+    parts = {"attention heads": model.num_heads}
+    experts = model.spec.experts
+    if any(model.spec.layer(layer).mlp != "experts" for layer in range(model.num_layers)):
+        parts["intermediate rows"] = model.intermediate_size
+    if experts is not None and experts.intermediate_size % size:
+        parts["experts"] = experts.num_experts
+    if experts is not None and experts.shared_size:
+        parts["rows of the shared expert"] = experts.shared_size
     for name, count in parts.items():
         if count % size:
             raise ConfigError(

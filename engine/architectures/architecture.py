@@ -1,6 +1,7 @@
 """What the engine has to know of a kind of model: a row of data for each."""
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -22,6 +23,7 @@ _NOT_TEXT = (
 )  # fmt: skip
 # spellings of the text part of a model with images
 _TEXT_PREFIXES = {"model.language_model.": "model.", "language_model.": ""}
+_LAYER = re.compile(r"model\.layers\.(\d+)\.")
 _BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
 
 
@@ -47,6 +49,8 @@ class Architecture:
         spec: what every member of the family computes.
         pattern: how its layers alternate; None for models without rope.
         refine: reads the family's own fields.
+        predicts_ahead: whether checkpoints have layers behind the last one, which predict further
+            tokens and are not served.
         ships_code: whether folders of the publisher name code that is older than transformers' own
             and computes the same; it is never run.
         listed: what `refine` reads, in words for docs/models.md.
@@ -64,6 +68,7 @@ class Architecture:
     spec: ModelSpec = field(default_factory=ModelSpec)
     pattern: LayerPattern | None = field(default_factory=LayerPattern)
     refine: Callable[[Fields, ModelSpec], ModelSpec] = unchanged
+    predicts_ahead: bool = False
     ships_code: bool = False
     listed: str = ""
 
@@ -119,6 +124,8 @@ class Architecture:
         """Whether a stored tensor, by its canonical name, repeats what is known or is not text."""
         is_copy = model.tie_embeddings and name == f"{self.names['head']}.weight"
         is_other_part = name.removeprefix("model.").startswith(_NOT_TEXT)
+        if self.predicts_ahead and (layer := _LAYER.match(name)):
+            is_other_part = int(layer[1]) >= model.num_layers
         return is_copy or is_other_part or name.endswith(_BUFFERS)
 
 

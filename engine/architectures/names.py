@@ -23,6 +23,29 @@ FEED: Names = {
     "up": _LAYER + "mlp.up_proj",
     "down": _LAYER + "mlp.down_proj",
 }
+EXPERTS: Names = {
+    "router": _LAYER + "mlp.gate",
+    "expert_gate": _LAYER + "mlp.experts.{}.gate_proj",
+    "expert_up": _LAYER + "mlp.experts.{}.up_proj",
+    "expert_down": _LAYER + "mlp.experts.{}.down_proj",
+}
+MIXTRAL_EXPERTS: Names = {
+    "router": _LAYER + "block_sparse_moe.gate",
+    "expert_gate": _LAYER + "block_sparse_moe.experts.{}.w1",
+    "expert_up": _LAYER + "block_sparse_moe.experts.{}.w3",
+    "expert_down": _LAYER + "block_sparse_moe.experts.{}.w2",
+}
+QWEN2_SHARED: Names = {
+    "shared_gate": _LAYER + "mlp.shared_expert.gate_proj",
+    "shared_up": _LAYER + "mlp.shared_expert.up_proj",
+    "shared_down": _LAYER + "mlp.shared_expert.down_proj",
+    "shared_switch": _LAYER + "mlp.shared_expert_gate",
+}
+DEEPSEEK_SHARED: Names = {
+    "shared_gate": _LAYER + "mlp.shared_experts.gate_proj",
+    "shared_up": _LAYER + "mlp.shared_experts.up_proj",
+    "shared_down": _LAYER + "mlp.shared_experts.down_proj",
+}
 FUSED_FEED: Names = {
     "gate_up": _LAYER + "mlp.gate_up_proj",
     "down": _LAYER + "mlp.down_proj",

@@ -1,13 +1,14 @@
 """All architectures by the name in config.json."""
 
-from engine.architectures import gemma, glm, gpt, llama
+from engine.architectures import experts, gemma, glm, gpt, llama
 from engine.architectures.architecture import Architecture
 
 _ROWS = (
     llama.LLAMA, llama.MISTRAL, llama.MINISTRAL3, llama.QWEN2, llama.QWEN3, llama.PHI3,
     llama.SMOLLM3, llama.GRANITE, llama.OLMO2, llama.OLMO3, llama.STABLELM, llama.STARCODER2,
     llama.SEED_OSS, llama.ERNIE, gemma.GEMMA, gemma.GEMMA2, gemma.GEMMA3, glm.GLM, glm.GLM4,
-    gpt.OPT, gpt.GPT2,
+    experts.MIXTRAL, experts.QWEN2_MOE, experts.QWEN3_MOE, experts.OLMOE, experts.GLM4_MOE,
+    experts.DOTS1, gpt.OPT, gpt.GPT2,
 )  # fmt: skip
 ARCHITECTURES: dict[str, Architecture] = {row.name: row for row in _ROWS}
 # models with images: architecture -> model type, and that of its text part where it names none

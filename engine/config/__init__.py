@@ -17,7 +17,7 @@ from engine.config.engine import (
     PrefixConfig,
 )
 from engine.config.model import ModelConfig
-from engine.config.model_spec import LayerSpec, ModelSpec, RopeConfig
+from engine.config.model_spec import ExpertsSpec, LayerSpec, ModelSpec, RopeConfig
 from engine.config.resume import ResumeConfig
 from engine.config.scheduler import (
     MemoryPolicy,
@@ -34,6 +34,7 @@ __all__ = [
     "DType",
     "Device",
     "EngineConfig",
+    "ExpertsSpec",
     "LayerSpec",
     "LoadFormat",
     "MemoryPolicy",

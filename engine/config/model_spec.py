@@ -51,18 +51,51 @@ class RopeConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsSpec:
+    """A mixture of experts: a router sends each token to a few of many feed-forward networks.
+
+    Attributes:
+        num_experts, top_k: how many there are, and how many a token goes to.
+        intermediate_size: of each.
+        score, renormalises, scale, num_groups, num_top_groups: see `kernels.experts.Routing`.
+        has_choice_bias: whether experts are chosen by scores plus a bias.
+        has_biases: whether router and experts have biases.
+        limit: see `kernels.experts.ExpertWeights`.
+        packing: how their matrices are published; `mxfp4` is unpacked when it is read.
+        shared_size: intermediate size of a network beside them that every token goes to; 0 for
+            none.
+        gates_shared: whether a sigmoid of the token gates that network.
+    """
+
+    num_experts: int
+    top_k: int
+    intermediate_size: int
+    score: Literal["softmax", "sigmoid"] = "softmax"
+    renormalises: bool = False
+    scale: float = 1.0
+    num_groups: int = 1
+    num_top_groups: int = 1
+    has_choice_bias: bool = False
+    has_biases: bool = False
+    limit: float = 0.0
+    packing: Literal["none", "mxfp4"] = "none"
+    shared_size: int = 0
+    gates_shared: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
     """What may differ from layer to layer.
 
     Attributes:
         window: tokens up to itself that a token attends to; 0 for all.
         rope: which of `ModelSpec.ropes` turns queries and keys; None for no rotation.
-        mlp: whether a third matrix gates the feed-forward network.
+        mlp: whether a third matrix gates the feed-forward network, or it is a mixture of experts.
     """
 
     window: int = 0
     rope: int | None = 0
-    mlp: Literal["gated", "plain"] = "gated"
+    mlp: Literal["gated", "plain", "experts"] = "gated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +123,7 @@ class ModelSpec:
         rounds_multiplier: whether that is rounded to the model's dtype first.
         residual_multiplier: factor of what each layer adds.
         logit_multiplier: factor of logits.
+        experts: of the layers that have such; None where no layer has.
     """
 
     layers: tuple[LayerSpec, ...] = (LayerSpec(),)
@@ -110,6 +144,7 @@ class ModelSpec:
     rounds_multiplier: bool = False
     residual_multiplier: float = 1.0
     logit_multiplier: float = 1.0
+    experts: ExpertsSpec | None = None
 
     @property
     def window(self) -> int:

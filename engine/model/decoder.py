@@ -12,6 +12,7 @@ from engine.architectures.weights import NORM_ROLES
 from engine.config import ModelConfig
 from engine.errors import ConfigError
 from engine.model.attention import Attention
+from engine.model.experts import MixedFeedForward
 from engine.model.feed_forward import FeedForward
 from engine.model.norms import Norm, add_sum, read_norm
 from engine.model.parameters import Parameters
@@ -26,7 +27,7 @@ class DecoderLayer:
     """One rank's share of a layer, with the norms that it has."""
 
     attention: Attention
-    feed: FeedForward
+    feed: FeedForward | MixedFeedForward
     attention_norm: Norm | None
     attention_post_norm: Norm | None
     feed_norm: Norm | None
@@ -141,12 +142,13 @@ def _read_layer(
     def norm(role: str) -> Norm | None:
         return read_norm(config, parameters, backend, role, index) if role in roles else None
 
-    rope = config.spec.layer(index).rope
+    spec = config.spec.layer(index)
+    rope, feed = spec.rope, MixedFeedForward if spec.mlp == "experts" else FeedForward
     return DecoderLayer(
         attention=Attention(
             config, parameters, backend, None if rope is None else ropes[rope], index
         ),
-        feed=FeedForward(config, parameters, backend, index),
+        feed=feed(config, parameters, backend, index),
         attention_norm=norm("attention_norm"),
         attention_post_norm=norm("attention_post_norm"),
         feed_norm=norm("feed_norm"),

@@ -24,3 +24,6 @@ class DummySource:
         if _NORM.search(name):
             whole.add_(1.0)
         target.copy_(whole.narrow(dim, start, target.shape[dim]))
+
+    def skip(self, name: str) -> None:
+        """See `ParameterSource`; no rank takes from another's."""

@@ -32,6 +32,14 @@ class ParameterSource(Protocol):
         """
         ...
 
+    def skip(self, name: str) -> None:
+        """Note that parameter `name` is there, and that another rank reads it.
+
+        Raises:
+            ConfigError: if there is no such parameter.
+        """
+        ...
+
 
 class Parameters:
     """One rank's view of a source: weights by their roles, shared out between the ranks."""
@@ -53,7 +61,7 @@ class Parameters:
     def whole(self, role: str, suffix: str = "weight", layer: int | None = None) -> Tensor:
         """Read a parameter that every rank holds."""
         place = self._stored.place(role, suffix, layer)
-        target = self._empty(*place.shape)
+        target = self.empty(*place.shape)
         self._source.fill(target, place.name, place.shape, dim=0, start=0)
         return target
 
@@ -78,7 +86,7 @@ class Parameters:
             self.parallel.span(place.count, f"rows of {place.name}", num_heads=kv_heads.get(role))
             for role, place in zip(roles, places, strict=True)
         ]
-        fused = self._empty(sum(map(len, spans)), *_inputs(places[0]))
+        fused = self.empty(sum(map(len, spans)), *_inputs(places[0]))
         targets = torch.split(fused, [len(span) for span in spans])
         for role, target, span, place in zip(roles, targets, spans, places, strict=True):
             self._fill(target, place, dim=0, start=place.start + span.start)
@@ -91,7 +99,7 @@ class Parameters:
         place = self._stored.place(role, "weight", layer)
         (num_inputs,) = _inputs(place)
         share = self.parallel.share(num_inputs, f"columns of {place.name}")
-        target = self._empty(place.count, share)
+        target = self.empty(place.count, share)
         self._fill(target, place, dim=1, start=self.parallel.rank * share)
         return target
 
@@ -106,19 +114,63 @@ class Parameters:
         vocab_size, width = place.shape
         share = div_ceil(vocab_size, self.parallel.size)
         start = min(self.parallel.rank * share, vocab_size)
-        target = self._empty(share, width).zero_()
+        target = self.empty(share, width).zero_()
         held = target[: vocab_size - start]
         self._source.fill(held, place.name, place.shape, dim=0, start=start)
         return target
+
+    def expert(
+        self,
+        target: Tensor,
+        role: str,
+        layer: int,
+        expert: int,
+        *,
+        suffix: str = "weight",
+        dim: int = 0,
+        start: int = 0,
+    ) -> None:
+        """Read a part of one expert's weight or bias into `target`, IN PLACE.
+
+        Args:
+            target: need not be contiguous.
+            dim: 0 for outputs from `start` on, 1 for inputs.
+        """
+        place = self._stored.place(role, suffix, layer, expert)
+        self._fill(target, place, dim=dim, start=place.start + start if dim == 0 else start)
+
+    def skip_expert(self, role: str, layer: int, expert: int, suffix: str = "weight") -> None:
+        """Note that another rank reads one expert's weight or bias."""
+        self._source.skip(self._stored.place(role, suffix, layer, expert).name)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the model."""
+        return self._dtype
+
+    @property
+    def has_stacks(self) -> bool:
+        """See `StoredWeights`."""
+        return self._stored.has_stacks
+
+    def stack(
+        self, role: str, suffix: str, layer: int, experts: range, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """Read some experts' part of a tensor of all; see `StoredWeights.stack`."""
+        place = self._stored.stack(role, suffix, layer)
+        target = self.empty(len(experts), *place.shape[1:], dtype=dtype)
+        self._fill(target, place, dim=0, start=experts.start)
+        return target
+
+    def empty(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Make a tensor for parameters of this rank, of the model's dtype or another."""
+        return torch.empty(shape, dtype=dtype or self._dtype, device=self._device)
 
     def _fill(self, target: Tensor, place: WeightPlace, *, dim: int, start: int) -> None:
         """Fill outputs (dim 0) or inputs (dim 1) from `start` on, however they are stored."""
         if place.is_transposed:
             target, dim = target.T, 1 - dim
         self._source.fill(target, place.name, place.shape, dim=dim, start=start)
-
-    def _empty(self, *shape: int) -> Tensor:
-        return torch.empty(shape, dtype=self._dtype, device=self._device)
 
 
 def in_order(rows: Tensor, order: Sequence[int]) -> Tensor:

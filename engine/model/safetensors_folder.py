@@ -52,9 +52,7 @@ class SafetensorsFolder:
         self, target: Tensor, name: str, shape: tuple[int, ...], *, dim: int, start: int
     ) -> None:
         """See `ParameterSource`."""
-        if name not in self._homes:
-            raise ConfigError(f"{self._folder / '*.safetensors'}: tensor {name!r} is missing")
-        path, stored_name = self._homes[name]
+        path, stored_name = self._home(name)
         stored = self._files[path].get_slice(stored_name)  # type: ignore[no-untyped-call]
         if (found := tuple(stored.get_shape())) != shape:
             raise ConfigError(
@@ -67,6 +65,16 @@ class SafetensorsFolder:
             self._unread.remove(name)
             self._done_bytes += math.prod(shape) * part.element_size()
             self._on_progress(self._done_bytes, self._total_bytes)
+
+    def skip(self, name: str) -> None:
+        """See `ParameterSource`."""
+        self._home(name)
+        self._unread.discard(name)
+
+    def _home(self, name: str) -> tuple[Path, str]:
+        if name not in self._homes:
+            raise ConfigError(f"{self._folder / '*.safetensors'}: tensor {name!r} is missing")
+        return self._homes[name]
 
     def check_all_read(self, ignored: Callable[[str], bool]) -> None:
         """Make sure that the model used every tensor but the ignored ones.

@@ -6,6 +6,7 @@ kernels compiled that requests would otherwise wait for.
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -21,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 # numbers of tokens for which matrix products take different kernels
 _NUM_TOKENS = (8, 24, 48, 96, 192)
+# the same for experts, where they depend on the tokens of each
+_NUM_MIXED_TOKENS = (1, *_NUM_TOKENS, 384, 768, 1536, 3072)
 
 
 class WarmUp:
@@ -48,9 +51,10 @@ class WarmUp:
     def compile_kernels(self) -> None:
         """Run each kernel that a request may need, so that no request waits for the compiler."""
         started_s = time.perf_counter()
-        total = 2 * len(_NUM_TOKENS)
-        for first, is_deterministic in ((1, False), (1 + len(_NUM_TOKENS), True)):
-            for done, num_tokens in enumerate(_NUM_TOKENS, start=first):
+        sizes = self._sizes()
+        total = 2 * len(sizes)
+        for first, is_deterministic in ((1, False), (1 + len(sizes), True)):
+            for done, num_tokens in enumerate(sizes, start=first):
                 counts = [1, *self._chunks(num_tokens - 1)]
                 # prompts that are scored want the logits of all of their tokens
                 logits = self._step(
@@ -69,6 +73,13 @@ class WarmUp:
                     is_deterministic,
                     time.perf_counter() - started_s,
                 )
+
+    def _sizes(self) -> Sequence[int]:
+        """Numbers of tokens to run, each of which takes kernels that others do not."""
+        if self._config.model.spec.experts is None:
+            return _NUM_TOKENS
+        budget = self._config.scheduler.max_num_batched_tokens
+        return [size for size in _NUM_MIXED_TOKENS if size <= max(budget, _NUM_TOKENS[-1])]
 
     def _chunks(self, num_tokens: int) -> list[int]:
         """Split tokens into prompts of the longest length, and a shorter one for the rest."""

@@ -6,9 +6,11 @@ from torch import Tensor
 
 from kernels.backend import Activation, Linear
 from kernels.batch import BatchColumns, BatchLayout, GatheredBatch, Sampled, SamplingColumns
+from kernels.experts import ExpertWeights, Routing
 from kernels.reference import ReferenceBackend
 from kernels.triton import activation, batch, copy, norm, rope
 from kernels.triton.attention import dispatch
+from kernels.triton.experts.triton_experts import TritonExperts
 from kernels.triton.linear.gated_linear import TritonGatedLinear
 from kernels.triton.linear.triton_linear import TritonLinear
 from kernels.triton.sampling import masking, sample
@@ -36,6 +38,10 @@ class TritonBackend(ReferenceBackend):
     ) -> Linear:
         """Keep the weight as it is."""
         return TritonGatedLinear(weight, bias, activation)
+
+    def make_experts(self, weights: ExpertWeights, routing: Routing) -> Linear:
+        """Keep the weights as they are."""
+        return TritonExperts(weights, routing)
 
     def append_blocks(self, block_tables: Tensor, places: Tensor, blocks: Tensor) -> None:
         """One launch."""

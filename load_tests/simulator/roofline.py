@@ -1,6 +1,7 @@
 """The least time of a step: every phase of it at a limit of the card."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from engine.config import ModelConfig
 from load_tests.card import Ceilings
@@ -15,6 +16,8 @@ class RooflineStepTime:
 
     Attributes:
         linear_params, head_params: weights of the layers and of the output layer, 2 bytes each.
+        expert_params: weights of one expert in all layers that have experts.
+        num_experts, top_k: experts of such a layer, and of a token; tokens choose evenly.
         kv_bytes: of the keys and values of one position in all layers.
         attention_flop: of one query with one position in all layers.
         bandwidth: bytes per second.
@@ -27,6 +30,9 @@ class RooflineStepTime:
     attention_flop: float
     bandwidth: float
     compute: float
+    expert_params: float = 0.0
+    num_experts: int = 1
+    top_k: int = 1
 
     def seconds(self, work: StepWork) -> float:
         """See `StepTime.seconds`; only sequences' last tokens pass the output layer."""
@@ -36,9 +42,16 @@ class RooflineStepTime:
         attention_s = max(kv_bytes / self.bandwidth, attention_flop / self.compute)
         return (
             self._matrix(self.linear_params, num_tokens)
+            + self._experts(num_tokens)
             + self._matrix(self.head_params, len(work.contexts))
             + attention_s
         )
+
+    def _experts(self, num_tokens: int) -> float:
+        missed = (1 - self.top_k / self.num_experts) ** num_tokens
+        num_bytes = 2 * self.expert_params * self.num_experts * (1 - missed)
+        flop = 2 * self.expert_params * self.top_k * num_tokens
+        return max(num_bytes / self.bandwidth, flop / self.compute)
 
     def _matrix(self, params: float, num_tokens: int) -> float:
         return 2 * params * max(1 / self.bandwidth, num_tokens / self.compute)
@@ -47,11 +60,23 @@ class RooflineStepTime:
 def roofline_of(model: ModelConfig, ceilings: Ceilings) -> RooflineStepTime:
     """The least time of any step of a model whose values have 16 bits."""
     q_size, kv_size = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
+    kinds = [model.spec.layer(layer).mlp for layer in range(model.num_layers)]
+    rows = model.num_layers * (2 * q_size + 2 * kv_size)
     # a gated network has three matrices
-    num_feed = 3 if "OPT" not in model.architecture and "GPT2" not in model.architecture else 2
-    layer = model.hidden_size * (2 * q_size + 2 * kv_size + num_feed * model.intermediate_size)
+    rows += model.intermediate_size * (3 * kinds.count("gated") + 2 * kinds.count("plain"))
+    experts, num_mixed = model.spec.experts, kinds.count("experts")
+    mixed: dict[str, Any] = {}
+    if experts is not None:
+        rows += num_mixed * (experts.num_experts + 3 * experts.shared_size)
+        params = 3 * num_mixed * model.hidden_size * experts.intermediate_size
+        mixed = {
+            "expert_params": params,
+            "num_experts": experts.num_experts,
+            "top_k": experts.top_k,
+        }
     return RooflineStepTime(
-        linear_params=model.num_layers * layer,
+        **mixed,
+        linear_params=model.hidden_size * rows,
         head_params=model.vocab_size * model.embedding_width,
         kv_bytes=model.kv_bytes_per_token(_VALUE_BYTES),
         attention_flop=4 * model.num_layers * q_size,

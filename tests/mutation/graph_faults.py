@@ -30,7 +30,7 @@ GRAPH_FAULTS = [
     Fault(
         what="kernels of deterministic steps are compiled when a request comes",
         function=WarmUp.compile_kernels,
-        old=", (1 + len(_NUM_TOKENS), True))",
+        old=", (1 + len(sizes), True))",
         new=",)",
         noticed_by="test_kernels_are_compiled_for_all_sizes_and_ways_to_choose",
     ),

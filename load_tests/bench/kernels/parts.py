@@ -26,6 +26,7 @@ EXAMPLE = "python -m load_tests kernels --parts attention --fa3 _vllm_fa3_C.abi3
 PARTS = {
     "attention": "load_tests.bench.kernels.attention",
     "linears": "load_tests.bench.kernels.linears",
+    "experts": "load_tests.bench.kernels.experts",
     "elementwise": "load_tests.bench.kernels.elementwise",
     "sampling": "load_tests.bench.kernels.sampling",
 }

@@ -23,6 +23,11 @@ _LONGROPE = {
 _GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "head_dim": 32, "tie_word_embeddings": True}
 _GEMMA |= {"query_pre_attn_scalar": 24, "sliding_window": 256}
 _GLM = {"head_dim": 16, "pad_token_id": None, "eos_token_id": [5]}
+_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_DEEPSEEK = {
+    "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1, "norm_topk_prob": True, "routed_scaling_factor": 1.5,
+}  # fmt: skip
 _ROPES = {
     kind: {"rope_type": "default", "rope_theta": theta}
     for kind, theta in (("full_attention", 1e6), ("sliding_attention", 1e4))
@@ -122,5 +127,31 @@ MEMBERS: dict[str, Member] = {
     "stablelm": (hf.StableLmConfig, hf.StableLmForCausalLM, {"use_qkv_bias": True}),
     "seed_oss": (hf.SeedOssConfig, hf.SeedOssForCausalLM, {"head_dim": 32}),
     "ernie": (hf.Ernie4_5Config, hf.Ernie4_5ForCausalLM, {"head_dim": 16, "use_bias": True}),
+    "mixtral": (hf.MixtralConfig, hf.MixtralForCausalLM, {"num_local_experts": 4}),
+    "qwen2_moe": (
+        hf.Qwen2MoeConfig,
+        hf.Qwen2MoeForCausalLM,
+        _EXPERTS | {"shared_expert_intermediate_size": 48, "decoder_sparse_step": 2},
+    ),
+    "qwen3_moe": (
+        hf.Qwen3MoeConfig,
+        hf.Qwen3MoeForCausalLM,
+        _EXPERTS | {"norm_topk_prob": True, "num_hidden_layers": 3, "mlp_only_layers": [1]},
+    ),
+    "olmoe": (
+        hf.OlmoeConfig,
+        hf.OlmoeForCausalLM,
+        {"num_experts": 6, "num_experts_per_tok": 3, "pad_token_id": None},
+    ),
+    "glm4_moe": (
+        hf.Glm4MoeConfig,
+        hf.Glm4MoeForCausalLM,
+        _DEEPSEEK | {"use_qk_norm": True, "n_shared_experts": 2, "attention_bias": True},
+    ),
+    "dots1": (
+        hf.Dots1Config,
+        hf.Dots1ForCausalLM,
+        _DEEPSEEK | {"n_group": 4, "topk_group": 2, "sliding_window": 256, "n_shared_experts": 1},
+    ),
     "starcoder2": (hf.Starcoder2Config, hf.Starcoder2ForCausalLM, {"sliding_window": None}),
 }  # fmt: skip

@@ -68,8 +68,10 @@ def test_every_logit_equals_transformers(name: str, tmp_path: Path) -> None:
 
 # what differs most from LLaMA, in layers or in how weights lie; the others take too long for every
 # run of the tests
-_QUICK = ("qwen3", "olmo2")
-_QUICK_RANKS = ("tied_llama3", "opt", "gpt2", "phi3", "glm4", "gemma3_images", "starcoder2")
+_QUICK = ("qwen3", "olmo2", "qwen3_moe")
+_QUICK_RANKS = (
+    "tied_llama3", "opt", "gpt2", "phi3", "glm4", "gemma3_images", "starcoder2", "qwen2_moe",
+)  # fmt: skip
 
 
 def _others_slow(names: Iterable[str], quick: Collection[str]) -> list[Any]:
@@ -107,16 +109,16 @@ def test_preempted_requests_with_shared_prefixes_choose_as_transformers(
 
 @pytest.mark.parametrize("name", _others_slow((*NAMES, *MEMBERS), _QUICK_RANKS))
 def test_two_ranks_compute_what_one_does(name: str, tmp_path: Path) -> None:
-    _check_ranks(name, 2, tmp_path)
+    check_ranks(name, 2, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["qwen3", "olmo2"])
 def test_ranks_that_share_a_key_value_head_compute_what_one_does(name: str, tmp_path: Path) -> None:
-    _check_ranks(name, 4, tmp_path)
+    check_ranks(name, 4, tmp_path)
 
 
-def _check_ranks(name: str, num_ranks: int, folder: Path) -> None:
-    tiny = save_tiny(name, folder)
+def check_ranks(name: str, num_ranks: int, folder: Path, **changes: int) -> None:
+    tiny = save_tiny(name, folder, **changes)
     backend = ReferenceBackend(torch.device("cpu"), torch.float32)
 
     def logits(parallel: TensorParallel) -> Tensor:

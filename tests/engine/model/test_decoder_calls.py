@@ -19,7 +19,10 @@ from kernels.reference import ReferenceBackend
 from tests.engine.model.tiny import save_tiny
 from tests.kernels.batches import make_layout
 
-_LINEAR = {"make_linear": "linear", "make_head": "head", "make_gated_linear": "gated_linear"}
+_LINEAR = {
+    "make_linear": "linear", "make_head": "head", "make_gated_linear": "gated_linear",
+    "make_experts": "experts",
+}  # fmt: skip
 # per layer, then around all layers
 _LLAMA_LAYER = [
     "linear", "rope_write", "attention", "linear", "add_rms_norm", "gated_linear", "linear",
@@ -30,6 +33,10 @@ _GPT_LAYER = [
     "add_layer_norm",
 ]  # fmt: skip
 
+_DENSE_QWEN_LAYER = [name.replace("rope_write", "norm_rope_write") for name in _LLAMA_LAYER]
+# all experts of a layer are one call
+_QWEN_LAYER = [*_DENSE_QWEN_LAYER[:5], "experts", "add_rms_norm"]
+
 
 def _gpt_layers(activation: str) -> list[str]:
     return [name.replace("ACTIVATION", activation) for name in _GPT_LAYER] * 2
@@ -38,6 +45,14 @@ def _gpt_layers(activation: str) -> list[str]:
 EXPECTED = {
     "tied_llama3": ["embed", "rms_norm", *_LLAMA_LAYER * 3, "head"],
     "qwen2": ["embed", "rms_norm", *_LLAMA_LAYER * 2, "head"],
+    "qwen3_moe": [
+        "embed",
+        "rms_norm",
+        *_QWEN_LAYER,
+        *_DENSE_QWEN_LAYER,
+        *_QWEN_LAYER,
+        "head",
+    ],
     "opt": ["embed", "embed", "layer_norm", *_gpt_layers("relu"), "head"],
     "opt_norms_last": ["embed", "linear", "embed", *_gpt_layers("relu"), "linear", "head"],
     "gpt2": ["embed", "embed", "layer_norm", *_gpt_layers("gelu"), "head"],

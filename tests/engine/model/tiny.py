@@ -162,5 +162,8 @@ def save_model(
         for parameter in reference.parameters():
             # far from the initial zeros and ones, so that every parameter shows in the output
             parameter.add_(torch.randn_like(parameter) * 0.15)
+        for name, buffer in reference.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.add_(torch.randn_like(buffer) * 0.15)
     reference.save_pretrained(folder)
     return TinyModel(folder, reference)

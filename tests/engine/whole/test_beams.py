@@ -92,7 +92,7 @@ def test_hypotheses_equal_those_of_transformers(
     assert engine.num_preempted == (0, 0)
 
 
-@pytest.mark.parametrize("name", ["opt", "opt_norms_last", "gpt2", "qwen3", "gemma2"])
+@pytest.mark.parametrize("name", ["opt", "opt_norms_last", "gpt2", "qwen3", "gemma2", "qwen3_moe"])
 def test_other_families_search_alike(name: str, tmp_path: Path) -> None:
     model = save_tiny(name, tmp_path)
     engine = run(model, _PROMPTS, _search(4), **_settings(model, 4, 256))

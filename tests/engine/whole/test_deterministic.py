@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from engine.config import EngineConfig, ModelConfig
+from engine.config import EngineConfig, ExpertsSpec, LayerSpec, ModelConfig, ModelSpec
 from engine.core.scheduling.preemption import Preemption
 from engine.types import SamplingParams
 from tests.engine.model.tiny import TinyModel
@@ -41,6 +41,21 @@ _SMOL = ModelConfig(
     max_position=2048,
     norm_eps=1e-5,
     tie_embeddings=True,
+)
+_MIXED = replace(
+    _SMOL,
+    architecture="Qwen3MoeForCausalLM",
+    vocab_size=307,
+    hidden_size=64,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    spec=ModelSpec(
+        layers=(LayerSpec(mlp="experts"),),
+        qk_norm="head",
+        experts=ExpertsSpec(num_experts=8, top_k=2, intermediate_size=64, renormalises=True),
+    ),
 )
 # as many layers as SmolLM2-135M has, so that a difference of one bit has room to grow
 _DEEP = replace(
@@ -182,6 +197,21 @@ def test_bits_are_the_same_through_thirty_layers() -> None:
         together = _run(deep, _PROMPTS * 2, kinds, **settings)
         assert [_bits(together.reported[index, 0]) for index in range(4)] == single
         assert sum(together.num_preempted) > 0 or "num_blocks" not in settings
+
+
+@pytest.mark.parametrize("compiled_kernels", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_bits_of_experts_are_the_same_in_batches_of_any_size(compiled_kernels: bool) -> None:
+    mixed = Dummy(_MIXED), {"max_num_seqs": 16, "compiled_kernels": compiled_kernels}
+    single = _single(mixed)
+    plain = replace(_SAMPLING, deterministic=False)
+    for max_num_batched_tokens in (16, 256):
+        together = _run(
+            mixed,
+            _PROMPTS * 2,
+            [_SAMPLING] * 4 + [plain] * 4,
+            max_num_batched_tokens=max_num_batched_tokens,
+        )
+        assert [_bits(together.reported[index, 0]) for index in range(4)] == single
 
 
 def test_bits_do_not_come_from_a_cache_that_others_filled(

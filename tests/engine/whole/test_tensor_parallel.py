@@ -14,7 +14,18 @@ from tests.engine.whole.ranks import deterministic_bits, mixed_batch, run_ranks
 # an odd vocabulary, biases before and behind attention, tied and untied heads
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["all_bias", "qwen2", "opt", "opt_norms_last", "gpt2", "qwen3", "olmo2"]
+    "name",
+    [
+        "all_bias",
+        "qwen2",
+        "opt",
+        "opt_norms_last",
+        "gpt2",
+        "qwen3",
+        "olmo2",
+        "mixtral",
+        "qwen2_moe",
+    ],
 )
 def test_two_ranks_generate_what_one_does(name: str, tmp_path: Path) -> None:
     tiny = save_tiny(name, tmp_path)

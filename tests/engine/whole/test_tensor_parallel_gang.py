@@ -43,7 +43,9 @@ def logprobs_of(engine: Run) -> list[float]:
 
 
 # of tied_llama3, which has two key-value heads, four ranks hold copies
-@pytest.mark.parametrize("name", ["tied_llama3", "opt", "gpt2"])
+@pytest.mark.parametrize(
+    "name", ["tied_llama3", "opt", "gpt2", pytest.param("qwen3_moe", marks=pytest.mark.slow)]
+)
 def test_two_and_four_ranks_generate_what_one_does(
     name: str, processes: RankProcesses, tmp_path: Path
 ) -> None:

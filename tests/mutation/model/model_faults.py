@@ -2,10 +2,40 @@
 
 from engine.architectures.fields import Fields
 from engine.model.decoder import Decoder
+from engine.model.experts import _read_matrices
 from engine.model.rope import head_order, query_factors
+from kernels.experts import LoopedExperts, choose_experts
 from tests.mutation.mutant import Fault
 
 MODEL_FAULTS = [
+    Fault(
+        what="the bias that experts are chosen by counts in their weights",
+        function=choose_experts,
+        old="scores.gather(1, ids)",
+        new="ranks.gather(1, ids)",
+        noticed_by="test_a_bias_changes_the_choice_and_no_weight",
+    ),
+    Fault(
+        what="experts outside the best groups are chosen",
+        function=choose_experts,
+        old="ranks = _within_groups(ranks, routing)",
+        new="pass",
+        noticed_by="test_experts_are_chosen_within_the_groups_whose_two_best_are_best",
+    ),
+    Fault(
+        what="each rank runs the experts of the first one",
+        function=LoopedExperts.__call__,
+        old="ids - routing.first_expert",
+        new="ids - 0",
+        noticed_by="test_ranks_that_hold_some_experts_add_up_to_all",
+    ),
+    Fault(
+        what="all ranks hold the first rows of each expert",
+        function=_read_matrices,
+        old="start = share.rows.start",
+        new="start = 0",
+        noticed_by="test_ranks_with_rows_of_each_expert_compute_what_one_does",
+    ),
     Fault(
         what="a field that nobody knows is ignored",
         function=Fields.refuse_unread,

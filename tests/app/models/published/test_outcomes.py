@@ -36,7 +36,7 @@ def test_there_are_enough_of_them_and_each_says_where_it_was_found() -> None:
     sources = [entry["source"] for entry in json.loads(path.read_bytes()).values()]
     assert len(sources) >= 40
     assert all(source.startswith("github.com/") and "@" in source for source in sources)
-    assert len(SERVED) >= 9
+    assert len(SERVED) >= 21
 
 
 def test_the_page_is_what_the_code_says() -> None:
@@ -80,7 +80,8 @@ def shrunken(config: dict[str, Any]) -> dict[str, Any]:
         "vocab_size": 64, "num_hidden_layers": 2, "num_attention_heads": few,
         "num_key_value_heads": 2, "hidden_size": few * head_dim, "intermediate_size": 64,
         "ffn_dim": 64, "word_embed_proj_dim": few * head_dim, "num_experts": 8,
-        "num_local_experts": 8, "moe_intermediate_size": 64, "bos_token_id": 0,
+        "num_local_experts": 8, "moe_intermediate_size": 64, "n_routed_experts": 8,
+        "shared_expert_intermediate_size": 64, "bos_token_id": 0,
         "eos_token_id": 1, "pad_token_id": 1,
         "layer_types": (config.get("layer_types") or [])[-2:],
     }  # fmt: skip

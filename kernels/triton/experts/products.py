@@ -1,0 +1,405 @@
+"""The two products of experts, and the sum of what the experts of a token make of it.
+
+Weights are multiplied by inputs, not inputs by weights, so that the rows of the weight fill the 64
+rows of Hopper's matrix instruction (wgmma) where an expert has few tokens. A sum over columns is
+never split: a row has the same bits in every batch, whatever the tile.
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.triton.experts.sort import BLOCK_WORDS, SortedPairs
+from kernels.triton.launch import are_few, let_next_start, overlap, shared_bytes, wait_for_inputs
+from kernels.triton.linear.tiles import Tile, described
+
+_COMBINED_COLUMNS = 512
+LETS_NEXT = False
+PREFETCHES = False
+# gpt-oss's slope of the gate
+_SLOPE = tl.constexpr(1.702)
+
+
+@triton.jit
+def _block_of(blocks, first_expert, num_experts, IS_SORTED: tl.constexpr, WORDS: tl.constexpr):
+    """Expert or -1, first place and end of the places of this program's block.
+
+    Unsorted, each pair is a block, and `blocks` are the ids of all pairs.
+    """
+    block = tl.program_id(1)
+    if IS_SORTED:
+        row = blocks + block * WORDS
+        expert = tl.load(row, cache_modifier=".cg")
+        start = tl.load(row + 1, cache_modifier=".cg")
+        end = tl.load(row + 2, cache_modifier=".cg")
+    else:
+        expert = tl.load(blocks + block, cache_modifier=".cg") - first_expert
+        expert = tl.where(expert < num_experts, expert, -1)
+        start, end = block, block + 1
+    return expert, start, end
+
+
+@triton.jit
+def _multiply(
+    x,
+    rows,
+    weight,
+    first_output,
+    last_output,
+    num_columns,
+    HAS_DESCRIPTORS: tl.constexpr,
+    IS_EVEN: tl.constexpr,
+    ROWS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Outputs from one on of some rows of x: [OUTPUTS, ROWS] float32."""
+    sums = tl.zeros([OUTPUTS, ROWS], tl.float32)
+    columns = tl.arange(0, COLUMNS)
+    x_places = x + rows.to(tl.int64)[:, None] * num_columns + columns[None, :]
+    if not HAS_DESCRIPTORS:
+        # what lies beyond the end repeats the last one; its results are not stored
+        outputs = tl.minimum(first_output + tl.arange(0, OUTPUTS), last_output).to(tl.int64)
+        weight_places = weight + outputs[:, None] * num_columns + columns[None, :]
+    for column in range(0, num_columns, COLUMNS):
+        is_column = (column + columns)[None, :] < num_columns
+        if HAS_DESCRIPTORS:
+            weights = weight.load([first_output, column])
+        elif IS_EVEN:
+            weights = tl.load(weight_places)
+        else:
+            weights = tl.load(weight_places, is_column, other=0.0)
+        inputs = tl.load(x_places) if IS_EVEN else tl.load(x_places, is_column, other=0.0)
+        sums = tl.dot(weights, inputs.T, sums, input_precision="ieee")
+        if not HAS_DESCRIPTORS:
+            weight_places += COLUMNS
+        x_places += COLUMNS
+    return sums
+
+
+@triton.jit
+def _prefetch(matrix, first_row, last_row, num_columns, OUTPUTS: tl.constexpr):
+    """Have the first 512 bytes of some rows brought into the L2 cache, without waiting."""
+    places = tl.arange(0, 2 * OUTPUTS)
+    rows = tl.minimum(first_row + places // 2, last_row).to(tl.int64)
+    addresses = (matrix + rows * num_columns + (places % 2) * 128).to(tl.int64)
+    tl.inline_asm_elementwise(
+        "cp.async.bulk.prefetch.L2.global [$1], 256; mov.u32 $0, 0;",
+        "=r,l",
+        [addresses],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def _gate_up_kernel(
+    hidden,
+    x,
+    weight,
+    bias,
+    order,
+    blocks,
+    first_expert,
+    num_experts,
+    num_outputs,
+    num_columns,
+    limit,
+    TOP_K: tl.constexpr,
+    IS_SORTED: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_LIMIT: tl.constexpr,
+    HAS_DESCRIPTORS: tl.constexpr,
+    IS_EVEN: tl.constexpr,
+    ROWS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    WORDS: tl.constexpr,
+    LETS_NEXT: tl.constexpr,
+    OVERLAPPED: tl.constexpr,
+):
+    wait_for_inputs(OVERLAPPED)
+    let_next_start(OVERLAPPED, LETS_NEXT)
+    expert, start, end = _block_of(blocks, first_expert, num_experts, IS_SORTED, WORDS)
+    if expert >= 0:
+        first_output = tl.program_id(0) * OUTPUTS
+        places = start + tl.arange(0, ROWS)
+        held = tl.minimum(places, end - 1)
+        pairs = tl.load(order + held) if IS_SORTED else held
+        sums = _multiply(
+            x,
+            pairs // TOP_K,
+            weight,
+            expert * num_outputs + first_output,
+            expert * num_outputs + num_outputs - 1,
+            num_columns,
+            HAS_DESCRIPTORS,
+            IS_EVEN,
+            ROWS,
+            OUTPUTS,
+            COLUMNS,
+        )
+        sums = tl.trans(sums)
+        outputs = first_output + tl.arange(0, OUTPUTS)
+        if HAS_BIAS:
+            shift = tl.load(bias + expert * num_outputs + outputs, outputs < num_outputs, other=0.0)
+            sums += shift.to(tl.float32)[None, :]
+        # rows of the gate and of the other matrix come by turns
+        gates, ups = tl.split(tl.reshape(sums, [ROWS, OUTPUTS // 2, 2]))
+        if HAS_LIMIT:
+            gates = tl.minimum(gates, limit)
+            ups = tl.minimum(tl.maximum(ups, -limit), limit)
+            products = gates * tl.sigmoid(gates * _SLOPE) * (ups + 1)
+        else:
+            products = gates * tl.sigmoid(gates) * ups
+        inner = first_output // 2 + tl.arange(0, OUTPUTS // 2)
+        is_inside = (places < end)[:, None] & (inner < num_outputs // 2)[None, :]
+        targets = places.to(tl.int64)[:, None] * (num_outputs // 2) + inner[None, :]
+        tl.store(hidden + targets, products.to(hidden.dtype.element_ty), is_inside)
+
+
+@triton.jit
+def _down_kernel(
+    parts,
+    hidden,
+    weight,
+    matrix,
+    bias,
+    pair_weights,
+    order,
+    blocks,
+    first_expert,
+    num_experts,
+    num_outputs,
+    num_columns,
+    IS_SORTED: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_DESCRIPTORS: tl.constexpr,
+    IS_EVEN: tl.constexpr,
+    ROWS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    WORDS: tl.constexpr,
+    PREFETCHES: tl.constexpr,
+    LETS_NEXT: tl.constexpr,
+    OVERLAPPED: tl.constexpr,
+):
+    # the product before has waited for what wrote the blocks
+    expert, start, end = _block_of(blocks, first_expert, num_experts, IS_SORTED, WORDS)
+    if PREFETCHES and expert >= 0:
+        first_row = expert * num_outputs + tl.program_id(0) * OUTPUTS
+        _prefetch(matrix, first_row, expert * num_outputs + num_outputs - 1, num_columns, OUTPUTS)
+    wait_for_inputs(OVERLAPPED)
+    let_next_start(OVERLAPPED, LETS_NEXT)
+    if expert >= 0:
+        first_output = tl.program_id(0) * OUTPUTS
+        places = start + tl.arange(0, ROWS)
+        held = tl.minimum(places, end - 1)
+        sums = _multiply(
+            hidden,
+            held,
+            weight,
+            expert * num_outputs + first_output,
+            expert * num_outputs + num_outputs - 1,
+            num_columns,
+            HAS_DESCRIPTORS,
+            IS_EVEN,
+            ROWS,
+            OUTPUTS,
+            COLUMNS,
+        )
+        sums = tl.trans(sums)
+        outputs = first_output + tl.arange(0, OUTPUTS)
+        if HAS_BIAS:
+            shift = tl.load(bias + expert * num_outputs + outputs, outputs < num_outputs, other=0.0)
+            sums += shift.to(tl.float32)[None, :]
+        pairs = tl.load(order + held) if IS_SORTED else held
+        sums *= tl.load(pair_weights + pairs)[:, None]
+        is_inside = (places < end)[:, None] & (outputs < num_outputs)[None, :]
+        targets = pairs.to(tl.int64)[:, None] * num_outputs + outputs[None, :]
+        tl.store(parts + targets, sums.to(parts.dtype.element_ty), is_inside)
+
+
+@triton.jit
+def _combine_kernel(
+    out,
+    parts,
+    ids,
+    first_expert,
+    num_experts,
+    num_columns,
+    TOP_K: tl.constexpr,
+    HAS_ALL: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    HAS_FEW_ROWS: tl.constexpr,
+    OVERLAPPED: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    is_column = columns < num_columns
+    total = tl.zeros([COLUMNS], tl.float32)
+    wait_for_inputs(OVERLAPPED)
+    let_next_start(OVERLAPPED, HAS_FEW_ROWS)
+    for slot in tl.static_range(TOP_K):
+        pair = row * TOP_K + slot
+        is_held = is_column
+        if not HAS_ALL:
+            held = tl.load(ids + pair) - first_expert
+            is_held = is_column & (held >= 0) & (held < num_experts)
+        part = tl.load(parts + pair * num_columns + columns, is_held, other=0.0)
+        total += part.to(tl.float32)
+    tl.store(out + row * num_columns + columns, total.to(out.dtype.element_ty), is_column)
+
+
+def gate_up_product(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    pairs: SortedPairs | Tensor,
+    top_k: int,
+    first_expert: int,
+    tile: Tile,
+    *,
+    limit: float = 0.0,
+) -> Tensor:
+    """Compute silu(x @ gate.T) * (x @ up.T) for pairs of a token and an expert.
+
+    Args:
+        x: [T, hidden], contiguous.
+        weight: [held, 2 * intermediate, hidden], contiguous, gate and up by turns; `bias`, `limit`:
+            see `kernels.experts.ExpertWeights`.
+        pairs: sorted, or the ids [T, top_k] of few tokens.
+        tile: outputs of both matrices together; rows as those of the blocks.
+
+    Returns:
+        [T * top_k, intermediate], by place; rows of experts elsewhere are not written.
+    """
+    num_experts, num_outputs, num_columns = weight.shape
+    hidden = x.new_empty(len(x) * top_k, num_outputs // 2)
+    order, blocks, num_blocks = _blocks(pairs)
+    tile, options = _fitted(tile, weight)
+    grid = (triton.cdiv(num_outputs, tile.outputs), num_blocks)
+    _gate_up_kernel[grid](
+        hidden,
+        x,
+        _weight(weight, tile, has_descriptors=options["HAS_DESCRIPTORS"]),
+        bias,
+        order,
+        blocks,
+        first_expert,
+        num_experts,
+        num_outputs,
+        num_columns,
+        limit,
+        TOP_K=top_k,
+        IS_SORTED=isinstance(pairs, SortedPairs),
+        HAS_BIAS=bias is not None,
+        HAS_LIMIT=limit > 0,
+        **options,
+    )
+    return hidden
+
+
+def down_product(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    pairs: SortedPairs | Tensor,
+    pair_weights: Tensor,
+    first_expert: int,
+    tile: Tile,
+) -> Tensor:
+    """Multiply what `gate_up_product` returns by the second matrix of experts, and weight it.
+
+    Args:
+        weight: [held, hidden, intermediate], contiguous.
+        pair_weights: [T, top_k] float32.
+
+    Returns:
+        [T * top_k, hidden], by pair; rows of experts elsewhere are not written.
+    """
+    num_experts, num_outputs, num_columns = weight.shape
+    parts = hidden.new_empty(len(hidden), num_outputs)
+    order, blocks, num_blocks = _blocks(pairs)
+    tile, options = _fitted(tile, weight)
+    grid = (triton.cdiv(num_outputs, tile.outputs), num_blocks)
+    _down_kernel[grid](
+        parts,
+        hidden,
+        _weight(weight, tile, has_descriptors=options["HAS_DESCRIPTORS"]),
+        weight,
+        bias,
+        pair_weights,
+        order,
+        blocks,
+        first_expert,
+        num_experts,
+        num_outputs,
+        num_columns,
+        IS_SORTED=isinstance(pairs, SortedPairs),
+        HAS_BIAS=bias is not None,
+        PREFETCHES=PREFETCHES and bool(options["HAS_DESCRIPTORS"]) and num_columns >= 256,
+        **options,
+    )
+    return parts
+
+
+def combine(parts: Tensor, ids: Tensor, first_expert: int, num_experts: int, total: int) -> Tensor:
+    """Add up the parts of each token in the order of its experts -> [T, hidden].
+
+    Args:
+        parts: [T * top_k, hidden], contiguous.
+        ids: [T, top_k] int32.
+        num_experts: that this rank holds, of `total`.
+    """
+    num_rows, top_k = ids.shape
+    num_columns = parts.shape[1]
+    out = parts.new_empty(num_rows, num_columns)
+    _combine_kernel[num_rows, triton.cdiv(num_columns, _COMBINED_COLUMNS)](
+        out,
+        parts,
+        ids,
+        first_expert,
+        num_experts,
+        num_columns,
+        TOP_K=top_k,
+        HAS_ALL=num_experts == total,
+        COLUMNS=_COMBINED_COLUMNS,
+        HAS_FEW_ROWS=are_few(num_rows),
+        **overlap(parts.device),
+    )
+    return out
+
+
+def _blocks(pairs: SortedPairs | Tensor) -> tuple[Tensor, Tensor, int]:
+    """Order, blocks and their number; unsorted pairs are blocks themselves."""
+    if isinstance(pairs, SortedPairs):
+        return pairs.order, pairs.blocks, len(pairs.blocks)
+    return pairs, pairs, pairs.numel()
+
+
+def _fitted(tile: Tile, weight: Tensor) -> tuple[Tile, dict[str, object]]:
+    """The tile that fits into shared memory, and constants of a launch with it."""
+    options: dict[str, object] = dict(overlap(weight.device))
+    num_columns = weight.shape[2]
+    # the copy engine of Hopper wants rows that begin at multiples of 16 bytes
+    has_descriptors = bool(options["OVERLAPPED"]) and num_columns % 8 == 0
+    tile = tile.fitted(shared_bytes(weight.device), has_descriptors=False)
+    options |= {
+        "HAS_DESCRIPTORS": has_descriptors,
+        "IS_EVEN": num_columns % tile.columns == 0,
+        "ROWS": tile.rows,
+        "OUTPUTS": tile.outputs,
+        "COLUMNS": tile.columns,
+        "WORDS": BLOCK_WORDS,
+        "LETS_NEXT": LETS_NEXT,
+        "num_stages": tile.num_stages,
+        "num_warps": tile.num_warps,
+    }
+    return tile, options
+
+
+def _weight(weight: Tensor, tile: Tile, *, has_descriptors: object) -> object:
+    flat = weight.flatten(0, 1)
+    return described(flat, tile.outputs, tile.columns) if has_descriptors else flat

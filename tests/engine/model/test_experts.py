@@ -1,0 +1,55 @@
+"""Ranks share out the rows of each expert, or whole experts where the rows are few."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.config import ExpertsSpec
+from engine.errors import ConfigError
+from engine.model.experts import ExpertShare
+from engine.model.loader import load_model
+from engine.model.parallel import TensorParallel
+from kernels.reference import ReferenceBackend
+from tests.engine.model.test_decoder import check_ranks
+from tests.engine.model.tiny import save_tiny
+
+
+@pytest.mark.parametrize(
+    ("num_experts", "inner", "experts", "rows"),
+    [
+        (8, 1024, range(8), range(512, 1024)),
+        (128, 384, range(64, 128), range(384)),
+        # what does not divide is split the other way
+        (7, 384, range(7), range(192, 384)),
+        (8, 1025, range(4, 8), range(1025)),
+    ],
+)
+def test_a_rank_holds_rows_or_experts(
+    num_experts: int, inner: int, experts: range, rows: range
+) -> None:
+    spec = ExpertsSpec(num_experts=num_experts, top_k=2, intermediate_size=inner)
+    assert ExpertShare.of(spec, TensorParallel(1, 2)) == ExpertShare(experts, rows)
+
+
+def test_what_divides_neither_way_is_refused() -> None:
+    spec = ExpertsSpec(num_experts=7, top_k=2, intermediate_size=1025)
+    with pytest.raises(ConfigError, match=r"experts \(7\) cannot be split"):
+        ExpertShare.of(spec, TensorParallel(1, 2))
+
+
+def test_ranks_with_rows_of_each_expert_compute_what_one_does(tmp_path: Path) -> None:
+    check_ranks("qwen3_moe", 2, tmp_path, moe_intermediate_size=512)
+
+
+def test_an_expert_that_another_rank_reads_must_be_there(tmp_path: Path) -> None:
+    tiny = save_tiny("qwen3_moe", tmp_path)
+    config = tiny.config(
+        model=save_tiny("qwen3_moe", tmp_path / "more", num_experts=10).config().model
+    )
+    with pytest.raises(ConfigError, match=r"experts\.[0-9]+\.\w+\.weight' is missing|shape"):
+        load_model(
+            config,
+            ReferenceBackend(torch.device("cpu"), torch.float32),
+            TensorParallel(0, 2),
+        )

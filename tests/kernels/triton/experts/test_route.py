@@ -1,0 +1,65 @@
+"""The router chooses what the twin in torch chooses, and a row the same in every batch."""
+
+import pytest
+import torch
+
+from kernels.experts import Routing, choose_experts
+from kernels.triton.experts import route
+from kernels.triton.experts.route import TritonRouter
+
+_ROUTINGS = {
+    "softmax": Routing(top_k=3),
+    "renormalised": Routing(top_k=2, renormalises=True, scale=2.0),
+    "sigmoid": Routing(top_k=4, score="sigmoid", renormalises=True, scale=0.5),
+}
+
+
+@pytest.mark.usefixtures("poisoned_outputs")
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("name", _ROUTINGS)
+@pytest.mark.parametrize("shape", [(5, 40, 3), (24, 300, 19)])
+def test_choices_and_weights_equal_the_twin(
+    shape: tuple[int, int, int], name: str, has_bias: bool, device: torch.device
+) -> None:
+    torch.manual_seed(0)
+    num_experts, num_columns, num_rows = shape
+    routing = _ROUTINGS[name]
+    weight = torch.randn(num_experts, num_columns, device=device).half() * num_columns**-0.5
+    x = torch.randn(num_rows, num_columns, device=device).half()
+    bias = torch.randn(num_experts, device=device).half() if has_bias else None
+    choice_bias = torch.randn(num_experts, device=device) if has_bias else None
+    router = TritonRouter(weight, bias, choice_bias, routing)
+    logits = x.float() @ weight.float().T
+    if bias is not None:
+        logits += bias.float()
+    expected_ids, expected_weights = choose_experts(logits, choice_bias, routing)
+    for _ in range(2):  # counters are zero again
+        ids, weights = router(x)
+        assert torch.equal(ids.long(), expected_ids)
+        torch.testing.assert_close(weights, expected_weights, rtol=1e-4, atol=1e-5)
+
+
+def test_rows_that_are_not_finite_get_experts_that_exist(device: torch.device) -> None:
+    weight = torch.randn(20, 40, device=device).half()
+    x = torch.randn(5, 40, device=device).half()
+    x[1], x[3, 7] = float("nan"), float("inf")
+    for routing in _ROUTINGS.values():
+        for bias in (None, torch.randn(20, device=device)):
+            ids, _ = TritonRouter(weight, None, bias, routing)(x)
+            assert ids.min() >= 0
+            assert ids.max() < 20
+
+
+def test_a_row_has_the_same_bits_in_tiles_and_slabs_of_any_size(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(8, 300, device=device).half()
+    router = TritonRouter(weight, None, None, Routing(top_k=2))
+    x = torch.randn(70, 300, device=device).half()
+    ids, weights = router(x)
+    monkeypatch.setattr(route, "_LARGE_BATCH", 16)
+    monkeypatch.setattr(route, "_SLAB_ROWS", 64)
+    for again in (router(x), tuple(map(torch.cat, zip(router(x[:3]), router(x[3:]), strict=True)))):
+        assert torch.equal(again[0], ids)
+        assert torch.equal(again[1], weights)
