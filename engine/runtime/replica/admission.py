@@ -25,10 +25,10 @@ class _Most:
 class Admission:
     """Limits of one engine replica: of its queue, and of the time that a request would wait.
 
-    By the queue policy `fair` each account may have the share of the queue that its weight has among
-    the accounts which wait: one by itself may have all of it. Who comes later has its share at once,
-    beyond the limit if need be, and the others are refused until they have no more than theirs: so
-    nobody that was accepted is sent away, and all together have at most twice the limit.
+    By the queue policy `fair` each account may have the share of the queue that its weight has
+    among the accounts which wait: one by itself may have all of it. Who comes later has its share
+    at once, beyond the limit if need be, and the others are refused until they have no more than
+    theirs: nobody that was accepted is sent away, and together they have at most twice the limit.
     """
 
     def __init__(self, config: EngineConfig, capacity: Capacity, line: WaitingLine) -> None:

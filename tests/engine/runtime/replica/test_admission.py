@@ -159,7 +159,7 @@ def test_accounts_that_wait_share_the_tokens_of_the_queue_by_their_weights() -> 
         assert admission.room(later, num_waiting=2) == 2 - number
         admission.check(later, num_waiting=2)
         line.joined(replace(later, request_id=100 + number))
-    with pytest.raises(Overloaded, match="30 tokens of this API key are .* at most 30") as full:
+    with pytest.raises(Overloaded, match=r"30 tokens of this API key are .* at most 30") as full:
         admission.check(later, num_waiting=5)
     assert full.value.reason == "share"
     # one prompt may wait however long it is, but all together have at most twice the limit
