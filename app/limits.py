@@ -49,6 +49,12 @@ WHOLE_S = 600.0
 WRITE_S = 30.0
 """Seconds that a client may read nothing of what is sent; option `deadlines.write_s`."""
 
+SENT_BYTES = 64 << 10
+"""Bytes that the system takes of an answer before its client reads; Linux takes twice as many.
+
+It sends so many for each round trip, which is a megabyte a second at 100 ms.
+"""
+
 MAX_DEPTH = 32
 """Lists and objects inside each other."""
 

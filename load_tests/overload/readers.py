@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import aiohttp
 
@@ -26,15 +27,16 @@ from load_tests.bench.startup.server_process import ServerProcess
 from load_tests.faults.server import small_model
 from load_tests.options import at_least, positive
 from load_tests.overload.server import add_server_arguments, pagoda_serve, scrape, write_files
-from load_tests.overload.slow_client import SlowClient, open_ports
+from load_tests.overload.slow_client import SlowClient, until_cut
 
 EXAMPLE = "python -m load_tests readers --slow 100 --leave 200"
 
-# an answer of more than a megabyte: each token with five alternatives
-_LONG = {"max_tokens": 1500, "logprobs": 5}
+# an answer of more than a megabyte, more than sockets and buffers on its way take: each token,
+# those of the prompt too, with twenty alternatives
+_LONG = {"prompt": [100 + number for number in range(1000)], "echo": True, "logprobs": 20}
+_LONG_TOKENS = 256
 _GOOD = {"max_tokens": 64, "temperature": 0, "seed": 1}
-_POLL_S = 0.5
-# beyond the write deadline, until somebody gives up waiting for the ends
+# beyond the write deadline and what answers take, until this program gives up waiting
 _PATIENCE_S = 60.0
 
 
@@ -44,6 +46,7 @@ class ReaderFigures:
 
     Attributes:
         num_slow, num_ended: answers that were not read, and those of them that the server has cut.
+        num_whole: those that it could send whole, since less was on its way than sockets take.
         ended_s: from the request to the end of its connection, median and longest.
         held: what was still to be read of a cut answer, median and most.
         grown_mib: memory of all processes of the server, at its most, beyond that before.
@@ -55,6 +58,7 @@ class ReaderFigures:
 
     num_slow: int = 0
     num_ended: int = 0
+    num_whole: int = 0
     ended_s: tuple[float, float] = (0.0, 0.0)
     held: tuple[float, float] = (0.0, 0.0)
     grown_mib: float = 0.0
@@ -110,7 +114,8 @@ class _Readers:
     async def run(self) -> ReaderFigures:
         """Measure good streams by themselves and beside the others, and how all comes to rest."""
         args, figures = self._args, ReaderFigures(num_slow=self._args.slow)
-        timeout = aiohttp.ClientTimeout(total=None)
+        # a server that says nothing for so long fails the run
+        timeout = aiohttp.ClientTimeout(total=None, sock_read=_PATIENCE_S)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             await self._good_for(session, 10.0)
             right, gap_before = self._texts[0], _p99(self._gaps)
@@ -118,17 +123,18 @@ class _Readers:
             before = self._memory()
             good = [asyncio.create_task(self._stay(session)) for _ in range(args.good)]
             clients = [await self._open(reads=number % 2 == 1) for number in range(args.slow)]
-            reading = [asyncio.create_task(each.read_on()) for each in clients]
             await asyncio.gather(*(self._leave(number) for number in range(args.leave)))
             figures.num_gone = args.leave
             most = await self._until_cut(clients)
             self._is_over = True
-            await asyncio.gather(*good, *reading)
+            await asyncio.gather(*good)
             begin_s = time.perf_counter()
             await self._until_idle(session)
             figures.idle_s = time.perf_counter() - begin_s
-        ended = [each.ended_s for each in clients if each.ended_s is not None]
-        held = [await each.rest() for each in clients]
+        held = await asyncio.gather(*(each.rest() for each in clients))
+        cut = [each for each in clients if not each.is_whole]
+        ended = [each.ended_s for each in cut if each.ended_s is not None]
+        figures.num_whole = len(clients) - len(cut)
         figures.num_ended = len(ended)
         figures.ended_s = _two(ended)
         figures.held = _two(held)
@@ -163,7 +169,8 @@ class _Readers:
 
     async def _open(self, *, reads: bool) -> SlowClient:
         """Ask for a long answer by a socket that takes little of it."""
-        return await SlowClient.connected(self._args.port, self._request(_LONG), reads=reads)
+        request = self._request(_LONG | {"max_tokens": _LONG_TOKENS})
+        return await SlowClient.connected(self._args.port, request, reads=reads)
 
     async def _leave(self, number: int) -> None:
         """Ask, and go away within a second: with the request half sent, waiting, or answered."""
@@ -176,7 +183,7 @@ class _Readers:
         # with what has come unread, so that the server is sent a reset
         writer.transport.abort()
 
-    def _request(self, fields: dict[str, int]) -> bytes:
+    def _request(self, fields: dict[str, Any]) -> bytes:
         body = {"prompt": "A slow reader", "stream": True, "ignore_eos": True} | fields
         data = json.dumps(body).encode()
         head = (
@@ -187,15 +194,10 @@ class _Readers:
 
     async def _until_cut(self, clients: Sequence[SlowClient]) -> int:
         """Wait until the server has cut all, or for long; the most memory that it had."""
-        most, end_s = 0, time.perf_counter() + self._args.write_s + _PATIENCE_S
-        while any(each.ended_s is None for each in clients) and time.perf_counter() < end_s:
-            await asyncio.sleep(_POLL_S)
-            still_open = open_ports(self._args.port)
-            for each in clients:
-                if each.ended_s is None and each.port not in still_open:
-                    each.ended_s = time.perf_counter() - each.sent_s
-            most = max(most, self._memory())
-        return most
+        most = [0]
+        limit_s = self._args.write_s + _PATIENCE_S
+        await until_cut(clients, self._args.port, limit_s, lambda: most.append(self._memory()))
+        return max(most)
 
     async def _until_idle(self, session: aiohttp.ClientSession) -> None:
         """Wait until no request is open and no block in use.
@@ -229,6 +231,7 @@ def _show(figures: ReaderFigures, write_s: float) -> None:
     held_kib = figures.held[0] / 1024, figures.held[1] / 1024
     rows = [
         ("unread answers, cut by the server", f"{figures.num_slow}, {figures.num_ended}", "all"),
+        ("sent whole, since sockets took them", f"{figures.num_whole}", "0"),
         ("cut after, median / longest s", _pair(figures.ended_s), f"{write_s:g} + generation"),
         ("unread of each in sockets, median / most KiB", _pair(held_kib), ""),
         ("memory of the server, MiB", f"{figures.grown_mib:+.0f}", "+64"),
