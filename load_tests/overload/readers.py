@@ -31,9 +31,9 @@ from load_tests.overload.slow_client import SlowClient, until_cut
 
 EXAMPLE = "python -m load_tests readers --slow 100 --leave 200"
 
-# an answer of more than a megabyte, more than sockets and buffers on its way take: each token,
-# those of the prompt too, with twenty alternatives
-_LONG = {"prompt": [100 + number for number in range(1000)], "echo": True, "logprobs": 20}
+# an answer of more than a megabyte, more than sockets and buffers on its way take: each token of
+# the prompt with twenty alternatives
+_LONG = {"prompt": [100 + number for number in range(1000)], "prompt_logprobs": 20, "logprobs": 5}
 _LONG_TOKENS = 256
 _GOOD = {"max_tokens": 64, "temperature": 0, "seed": 1}
 # beyond the write deadline and what answers take, until this program gives up waiting
