@@ -28,8 +28,8 @@ class SlowClient:
     Attributes:
         port: of its end.
         num_read: bytes so far.
-        is_whole: whether the answer came to its end, so that there was nothing to be cut.
-        ended_s: when its server had cut it, from the request on; None if it has not.
+        is_cut: whether the answer came to an end without its own; known after `rest`.
+        ended_s: when its server had ended the connection, from the request on; None if it has not.
     """
 
     reader: socket.socket
@@ -37,7 +37,7 @@ class SlowClient:
     port: int
     sent_s: float = field(default_factory=time.perf_counter)
     num_read: int = 0
-    is_whole: bool = False
+    is_cut: bool = False
     ended_s: float | None = None
     _tail: bytes = b""
 
@@ -71,22 +71,28 @@ class SlowClient:
                 return
 
     async def rest(self) -> int:
-        """Read what has come and close; its bytes, as far as the system has not lost them."""
-        loop, total = asyncio.get_running_loop(), 0
+        """Read what is there and close; its bytes, as far as the system has not lost them.
+
+        Of an answer that goes on now, for it was not cut, no more is read than ends it.
+        """
+        loop, total, has_ended = asyncio.get_running_loop(), 0, False
         self.reader.setblocking(False)
         try:
             while data := await asyncio.wait_for(loop.sock_recv(self.reader, 1 << 16), _REST_S):
                 self._take(data)
                 total += len(data)
-        except (OSError, TimeoutError):
+            has_ended = True
+        except TimeoutError:
             pass
+        except OSError:
+            has_ended = True
+        self.is_cut = has_ended and _WHOLE not in self._tail
         self.reader.close()
         return total
 
     def _take(self, data: bytes) -> None:
         self.num_read += len(data)
         self._tail = (self._tail + data)[-64:]
-        self.is_whole |= _WHOLE in self._tail
 
 
 async def until_cut(
@@ -95,18 +101,21 @@ async def until_cut(
     limit_s: float,
     on_poll: Callable[[], None] = lambda: None,
 ) -> None:
-    """Let clients be slow until their server has cut all, and no longer than a limit.
+    """Let clients be slow until those that read nothing are cut, and no longer than a limit.
+
+    One that reads a little goes on with what sockets hold of it, long after it was cut.
 
     Args:
         on_poll: called now and then in the meantime.
     """
     end_s = time.perf_counter() + limit_s
     reading = [asyncio.create_task(each.read_on()) for each in clients]
+    silent = [each for each in clients if not each.reads]
     try:
-        while any(each.ended_s is None for each in clients) and time.perf_counter() < end_s:
+        while any(each.ended_s is None for each in silent) and time.perf_counter() < end_s:
             await asyncio.sleep(min(_POLL_S, limit_s))
             still_open = open_ports(server_port)
-            for each in clients:
+            for each in silent:
                 if each.ended_s is None and each.port not in still_open:
                     each.ended_s = time.perf_counter() - each.sent_s
             on_poll()

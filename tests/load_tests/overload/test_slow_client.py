@@ -61,10 +61,13 @@ async def test_a_server_that_cuts_nobody_is_not_waited_for_longer_than_the_limit
         await until_cut(clients, port, 0.05, lambda: polls.append(1))
         assert polls
         assert [each.ended_s for each in clients] == [None, None]
-        # nobody reads on
+        # nobody reads on, nor is there an end
         assert len(asyncio.all_tasks()) == 1 + len(clients)
+        assert await clients[0].rest() > 0
+        assert not clients[0].is_cut
         is_over.set()
-        await asyncio.gather(*(each.rest() for each in clients))
+        await clients[1].rest()
+        assert clients[1].is_cut
 
 
 async def test_who_is_cut_is_told_from_who_could_be_sent_all() -> None:
@@ -80,4 +83,4 @@ async def test_who_is_cut_is_told_from_who_could_be_sent_all() -> None:
         await until_cut(clients, port, 10.0)
         assert all(each.ended_s is not None for each in clients)
         assert [await each.rest() for each in clients] == [24, 10]
-        assert [each.is_whole for each in clients] == [True, False]
+        assert [each.is_cut for each in clients] == [False, True]
