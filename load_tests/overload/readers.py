@@ -26,6 +26,7 @@ from load_tests.bench.startup.process_tree import weigh
 from load_tests.bench.startup.server_process import ServerProcess
 from load_tests.faults.server import small_model
 from load_tests.options import at_least, positive
+from load_tests.overload.asking import open_session
 from load_tests.overload.server import add_server_arguments, pagoda_serve, scrape, write_files
 from load_tests.overload.slow_client import SlowClient, until_cut
 
@@ -120,9 +121,7 @@ class _Readers:
     async def run(self) -> ReaderFigures:
         """Measure good streams by themselves and beside the others, and how all comes to rest."""
         args, figures = self._args, ReaderFigures(num_slow=self._args.slow)
-        # a server that says nothing for so long fails the run
-        timeout = aiohttp.ClientTimeout(total=None, sock_read=_PATIENCE_S)
-        async with aiohttp.ClientSession(timeout=timeout) as session:
+        async with open_session(_PATIENCE_S) as session:
             await self._good_for(session, 10.0)
             right, gap_before = self._texts[0], _p99(self._gaps)
             self._texts, self._gaps = [], []
