@@ -39,11 +39,10 @@ def run_apart(command: Sequence[str], folder: Path, limit_s: float) -> str:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Nothing of the user's: no keys, no caches, and no look at the hub for the embedded model."""
+    """Nothing of the user's: no keys and no settings."""
     return {
         "HOME": str(folder),
         "PATH": f"{PROGRAMS}:/usr/bin:/bin",
-        "HF_HUB_OFFLINE": "1",
         "OPENAI_API_KEY": "none",
         "NO_PROXY": "*",
     }

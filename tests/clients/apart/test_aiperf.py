@@ -27,7 +27,7 @@ def test_no_request_fails_and_lengths_are_as_asked(deployed: Deployed, tmp_path:
             "--benchmark-duration", str(SECONDS),
             "--isl", str(PROMPT_LEN), "--isl-stddev", "0",
             "--osl", str(OUTPUT_LEN), "--osl-stddev", "0",
-            "--extra-inputs", "ignore_eos:true",
+            "--extra-inputs", "ignore_eos:true", "--use-server-token-count",
             "--artifact-dir", str(artifacts), "--ui", "none",
         ],
         tmp_path,

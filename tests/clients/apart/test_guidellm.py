@@ -35,7 +35,7 @@ def test_no_request_fails_and_lengths_are_as_asked(deployed: Deployed, tmp_path:
     )  # fmt: skip
     [benchmark] = json.loads(written.read_text())["benchmarks"]
     totals = benchmark["metrics"]["request_totals"]
-    assert totals["errored"] == 0
+    assert totals["errored"] == 0, benchmark["requests"]["errored"][0]
     # the last ones are cut off by the end of the minute
     assert totals["successful"] + totals["incomplete"] >= 0.95 * RATE_PER_S * SECONDS
     whole = benchmark["requests"]["successful"]
