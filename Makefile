@@ -35,7 +35,7 @@ test-all: $(VENV)/.installed-dev  ## run all tests that need no GPU, the slow on
 	$(call timed,testing,$(BIN)/python -m pytest -q $(spread) -m "not gpu and not clients" $(ARGS))
 
 test-clients: export RAY_AUTH_MODE = disabled
-test-clients: $(VENV)/.installed-clients  ## run clients that others have written against one server (ARGS=... for pytest)
+test-clients: $(VENV)/.installed-clients $(VENV)/clients/.installed  ## run clients that others have written against one server (ARGS=... for pytest)
 	$(call timed,testing clients,$(BIN)/python -m pytest -q -m clients tests/clients $(ARGS))
 
 fuzz: $(VENV)/.installed-dev  ## try a million damaged bodies (ARGS="--seed 2", or "--show NUMBER" for one again)
@@ -74,6 +74,15 @@ $(VENV)/.installed $(VENV)/.installed-dev $(VENV)/.installed-clients: pyproject.
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(MAKE) -s environment
 	@$(BIN)/python -m app.command.start.install '$(EXTRAS)'
 	@test -z "$(BARE)" || $(BIN)/python -m pip install -q --disable-pip-version-check --no-deps $(BARE)
+	@touch $@
+
+# clients whose packages disagree with ours: their own environment, which finds ours behind its own
+APART := tests/clients/apart/requirements.txt
+$(VENV)/clients/.installed: $(APART) | $(VENV)/.installed-clients
+	@rm -rf $(VENV)/clients && $(BIN)/python -m venv $(VENV)/clients
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  >"$$($(VENV)/clients/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/ours.pth"
+	@$(VENV)/clients/bin/python -m pip install -q --disable-pip-version-check -r $(APART)
 	@touch $@
 
 .PHONY: environment

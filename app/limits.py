@@ -64,6 +64,12 @@ MAX_HEAD_BYTES = 32 << 10
 MAX_URL_BYTES = 8 << 10
 """Bytes of a URL."""
 
+SENT_BYTES = 64 << 10
+"""Bytes that the system takes of an answer before its client reads; Linux takes twice as many.
+
+It sends so many for each round trip, which is a megabyte a second at 100 ms.
+"""
+
 MAX_DEPTH = 32
 """Lists and objects inside each other."""
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
@@ -16,13 +16,14 @@ from app.generation.prepare import GenerationOptions, Prompt
 from app.generation.prompt_encoder import PromptEncoder
 from app.generation.sampling import with_defaults
 from app.generation.tenancy import tenant_salt
+from app.generation.timeline import timeline
 from app.http import sse
 from app.http.bodies.held_bytes import Account
 from app.http.errors import ClientDisconnected, describe_broken_stream
 from app.http.flow.key_limiter import KeyUse
 from app.http.services import Services
 from app.http.tasks import until_disconnect, with_pulse
-from app.protocol.answer import AnswerContext, GenerationAnswer
+from app.protocol.answer import AnswerContext, GenerationAnswer, Usage
 from app.protocol.api_settings import ApiSettings
 from app.protocol.chat.translated import own_names
 from app.protocol.errors import ModelNotFound
@@ -134,6 +135,8 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
             self._client, prompts, options, self._encoder, salt, allowance
         )
         generation.note = record.note
+        # it grows while engines report
+        record.events = generation.events
         record.submitted_s = time.perf_counter()
         try:
             if record.is_stream:
@@ -156,6 +159,7 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
             created_s=int(time.time()),
             reply=options.reply,
             prompt_text=options.prompt_text,
+            metrics=partial(_metrics, asked.record) if asked.request.include_metrics else None,
         )
         return self._route.answer(asked.body, asked.request, context)
 
@@ -256,7 +260,13 @@ def _note_end(record: RequestRecord, generation: Generation) -> None:
     usage = generation.total_usage()
     record.num_cached_tokens = usage.cached_tokens
     record.num_output_tokens = usage.completion_tokens
-    record.events = generation.events
+
+
+def _metrics(record: RequestRecord, usage: Usage) -> dict[str, Any]:
+    """What happened to a request from its arrival until now."""
+    elapsed_us = round(1e6 * (time.perf_counter() - record.arrived_s))
+    start_us = record.arrived_us
+    return timeline(record.events, start_us, start_us + elapsed_us, num_cached=usage.cached_tokens)
 
 
 def _whole(generation: Generation, writer: GenerationAnswer, parts: list[list[TextDelta]]) -> bytes:

@@ -15,6 +15,8 @@ A client that does not read is cut off here: behind the proxy nobody knows what 
 import asyncio
 import re
 import secrets
+import socket
+from asyncio import WriteTransport
 from contextlib import closing, suppress
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -27,7 +29,7 @@ from app.http.bodies.turns import BodyTurns
 from app.http.errors import describe
 from app.http.flow.guarded_protocol import guard_uvicorn
 from app.http.operator.access import is_local
-from app.limits import MAX_SESSION_ID_LEN, WRITE_S
+from app.limits import MAX_SESSION_ID_LEN, SENT_BYTES, WRITE_S
 
 ID_HEADER = "x-request-id"
 SESSION_HEADER = "x-session-id"
@@ -78,6 +80,7 @@ class ProxyMiddleware:
             kept.append((_OWN_SESSION_HEADER.encode(), session.encode()))
         scope["headers"] = kept
         app = _nothing_here if _is_private(scope) else self._app
+        bound(send)
         loop, watchdog = asyncio.get_running_loop(), Watchdog()
 
         async def send_one_id(message: Message) -> None:
@@ -106,7 +109,7 @@ class _NotReadError(OSError):
 
 def cut(send: Send) -> None:
     """Close the connection now; uvicorn would wait for the client to read what is sent already."""
-    transport = getattr(getattr(send, "__self__", None), "transport", None)
+    transport = _transport(send)
     if transport is not None:
         transport.abort()
 
@@ -123,6 +126,23 @@ def _is_private(scope: Scope) -> bool:
 
 async def _nothing_here(_scope: Scope, _receive: Receive, send: Send) -> None:
     await describe(HTTPException(404)).send(send)
+
+
+def bound(send: Send) -> None:
+    """Let the system take little of an answer that its client does not read.
+
+    On one machine it would take megabytes, for each client, before anybody could notice.
+    """
+    transport = _transport(send)
+    own = None if transport is None else transport.get_extra_info("socket")
+    if own is not None and own.family in (socket.AF_INET, socket.AF_INET6):
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SENT_BYTES)
+
+
+def _transport(send: Send) -> WriteTransport | None:
+    """The connection that uvicorn sends to; None where something else does."""
+    transport: WriteTransport | None = getattr(getattr(send, "__self__", None), "transport", None)
+    return transport
 
 
 def identify(scope: Scope) -> str:

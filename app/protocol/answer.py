@@ -53,6 +53,7 @@ class AnswerContext:
         created_s: Unix seconds.
         reply: how choices are to be taken apart; None where they are text and nothing else.
         prompt_text: what the model sees, where it is to be shown.
+        metrics: what happened to the request until now, for its usage; None where nobody asks.
     """
 
     prompts: Sequence[IntColumn]
@@ -62,6 +63,7 @@ class AnswerContext:
     created_s: int
     reply: ReplyFormat | None = None
     prompt_text: str | None = None
+    metrics: Callable[[Usage], dict[str, Any]] | None = None
 
 
 class GenerationAnswer(Protocol):
@@ -109,6 +111,7 @@ class AnswerWriter(ABC):
         self._id = self.id_prefix + context.request_id
         self._created_s = context.created_s
         self._settings = context.settings
+        self._metrics = context.metrics
         self._prompts = context.prompts
         self._wants_ids = request.return_token_ids
         self._wants_logprobs = request.num_logprobs is not None
@@ -134,6 +137,7 @@ class AnswerWriter(ABC):
                 "service_tier": None,
                 "system_fingerprint": self._settings.system_fingerprint,
                 "usage": self._usage(usage),
+                **self._metrics_of(usage),
                 **self._whole_extras(choices[0]),
             }
         )
@@ -171,10 +175,12 @@ class AnswerWriter(ABC):
 
     def closing_chunks(self, usage: Usage) -> list[bytes]:
         """Return the chunks after the end of every choice."""
-        if not self._include_usage:
+        extras = self._metrics_of(usage)
+        if self._include_usage:
+            extras["usage"] = self._usage(usage)
+        if not extras:
             return []
-        fingerprint = {"system_fingerprint": self._settings.system_fingerprint}
-        return [self._join([], {"usage": self._usage(usage), **fingerprint})]
+        return [self._join([], extras | {"system_fingerprint": self._settings.system_fingerprint})]
 
     def _new_choices(self, index: int, delta: TextDelta) -> list[dict[str, Any]]:
         """Return what is new of a choice, but for its end: one choice for each chunk."""
@@ -199,6 +205,9 @@ class AnswerWriter(ABC):
 
     def _usage(self, usage: Usage) -> dict[str, Any]:
         return usage.as_json()
+
+    def _metrics_of(self, usage: Usage) -> dict[str, Any]:
+        return {} if self._metrics is None else {"metrics": self._metrics(usage)}
 
     def _whole_extras(self, first: TextDelta) -> dict[str, Any]:
         return {}

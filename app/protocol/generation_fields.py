@@ -29,7 +29,6 @@ IGNORED = frozenset(
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "logprob_token_ids": (),
     "prefix_id": (),
-    "include_metrics": (False,),
     "watermarking": (False,),
     "return_weight_versions": (False,),
     "routed_experts_prompt_start": (0,),
@@ -124,6 +123,7 @@ class GenerationFields(StructuredFields, ModelBody):
     priority: int = Field(0, ge=-(1 << 63), lt=1 << 63)
     timeout_s: float | None = Field(None, gt=0)
     queue_timeout_s: float | None = Field(None, gt=0)
+    include_metrics: bool = False
 
     # accepted without effect, see `ignored`
     user: str | None = None

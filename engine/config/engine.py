@@ -102,7 +102,8 @@ class EngineConfig:
     max_num_waiting: int = field(
         default=1024,
         metadata=documented(
-            "requests that may wait for a place in the batch; further ones are refused with 429",
+            "requests that may wait for a place in the batch; further ones are refused with 429; "
+            "API keys that wait beside each other share this by their weights",
             ge=1,
             le=1 << 20,
         ),
@@ -111,7 +112,7 @@ class EngineConfig:
         default=0,
         metadata=documented(
             "tokens of the prompts that may wait for a place in the batch; further ones are "
-            "refused with 429",
+            "refused with 429; shared by weights as well",
             ge=1,
             lt=1 << 31,
         ),

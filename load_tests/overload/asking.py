@@ -54,6 +54,19 @@ class Outcome:
     is_whole: bool = False
 
 
+def open_session(silence_s: float) -> aiohttp.ClientSession:
+    """Make a session without a limit on connections.
+
+    Args:
+        silence_s: after which a request whose server says nothing has failed: nothing here waits
+            for a server that has forgotten it.
+    """
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        timeout=aiohttp.ClientTimeout(total=None, sock_read=silence_s),
+    )
+
+
 async def ask(session: aiohttp.ClientSession, question: Question, seed: int) -> Outcome:
     """Send one request and read its answer to the end."""
     rng = random.Random(seed)

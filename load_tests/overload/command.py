@@ -21,7 +21,14 @@ from load_tests.bench.startup.process_tree import cpu_seconds
 from load_tests.bench.startup.server_process import ServerProcess
 from load_tests.faults.server import small_model, vocab_size
 from load_tests.options import at_least, positive
-from load_tests.overload.asking import REFUSED, Question, ask, closed_loop, open_loop
+from load_tests.overload.asking import (
+    REFUSED,
+    Question,
+    ask,
+    closed_loop,
+    open_loop,
+    open_session,
+)
 from load_tests.overload.figures import (
     FULL_AFTER,
     OverloadFigures,
@@ -40,6 +47,8 @@ PROBE_WEIGHT = 1
 PROBE_AFTER_S = 5.0
 # share of the queue's deadline that requests wait for while the capacity is measured
 QUEUED = 0.5
+# beyond the queue's deadline, for a server that is busy with what is refused
+PATIENCE_S = 60.0
 CLIENT = "load generator"
 
 
@@ -107,9 +116,7 @@ class _Loading:
     async def run(self) -> OverloadFigures:
         """Measure the capacity, go beyond it, and probe."""
         args, questions = self._args, self._questions
-        timeout = aiohttp.ClientTimeout(total=None)
-        connector = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+        async with open_session(args.queue_s + PATIENCE_S) as session:
             await closed_loop(session, questions, 2 * args.max_num_seqs, 5.0)
             start_s = time.perf_counter()
             first = await closed_loop(session, questions, 2 * args.max_num_seqs, 5.0)

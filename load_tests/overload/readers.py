@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import aiohttp
 
@@ -25,16 +26,21 @@ from load_tests.bench.startup.process_tree import weigh
 from load_tests.bench.startup.server_process import ServerProcess
 from load_tests.faults.server import small_model
 from load_tests.options import at_least, positive
+from load_tests.overload.asking import open_session
 from load_tests.overload.server import add_server_arguments, pagoda_serve, scrape, write_files
-from load_tests.overload.slow_client import SlowClient, open_ports
+from load_tests.overload.slow_client import SlowClient, until_cut
 
 EXAMPLE = "python -m load_tests readers --slow 100 --leave 200"
 
-# an answer of more than a megabyte: each token with five alternatives
-_LONG = {"max_tokens": 1500, "logprobs": 5}
+# an answer of most of a megabyte, more than sockets and buffers on its way take: each token with
+# twenty alternatives
+_LONG = {
+    "messages": [{"role": "user", "content": "A slow reader"}], "max_tokens": 800,
+    "ignore_eos": True, "stream": True, "logprobs": True, "top_logprobs": 20,
+}  # fmt: skip
+_SHORT = {"prompt": "One that leaves", "max_tokens": 512, "ignore_eos": True, "stream": True}
 _GOOD = {"max_tokens": 64, "temperature": 0, "seed": 1}
-_POLL_S = 0.5
-# beyond the write deadline, until somebody gives up waiting for the ends
+# that a server may say nothing, or be busy, after the last client has gone
 _PATIENCE_S = 60.0
 
 
@@ -43,9 +49,11 @@ class ReaderFigures:
     """What came of a server's readers; times in seconds, sizes in bytes.
 
     Attributes:
-        num_slow, num_ended: answers that were not read, and those of them that the server has cut.
-        ended_s: from the request to the end of its connection, median and longest.
-        held: what was still to be read of a cut answer, median and most.
+        num_slow, num_cut: answers that were not read or hardly, and those of them that were cut;
+            the others went on when they were read after all.
+        ended_s: from the request to the end of its connection, of answers that were not read at
+            all; median and longest.
+        held: what sockets held of a cut answer when it was read after all, median and most.
         grown_mib: memory of all processes of the server, at its most, beyond that before.
         num_gone: clients that have left.
         idle_s: after the last has left or was cut, until no request and no block is in use.
@@ -54,7 +62,7 @@ class ReaderFigures:
     """
 
     num_slow: int = 0
-    num_ended: int = 0
+    num_cut: int = 0
     ended_s: tuple[float, float] = (0.0, 0.0)
     held: tuple[float, float] = (0.0, 0.0)
     grown_mib: float = 0.0
@@ -72,6 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--slow", type=at_least(1), default=100, help="clients, half read nothing")
     load.add_argument("--leave", type=at_least(1), default=200, help="clients that go away")
     load.add_argument("--good", type=at_least(1), default=4, help="streams at once beside them")
+    load.add_argument(
+        "--limit-s", type=positive, default=300.0, help="for generation, and until all are cut"
+    )
     load.add_argument("--write-s", type=positive, default=30.0, help="deadlines.write_s")
     report.add_arguments(parser)
 
@@ -89,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
             figures = asyncio.run(_Readers(args, server, *keys).run())
     _show(figures, args.write_s)
     files.finish({"figures": asdict(figures)}, _headline(figures))
-    return int(figures.num_wrong > 0 or figures.num_ended < figures.num_slow)
+    return int(figures.num_wrong > 0 or figures.num_cut < figures.num_slow)
 
 
 class _Readers:
@@ -110,27 +121,24 @@ class _Readers:
     async def run(self) -> ReaderFigures:
         """Measure good streams by themselves and beside the others, and how all comes to rest."""
         args, figures = self._args, ReaderFigures(num_slow=self._args.slow)
-        timeout = aiohttp.ClientTimeout(total=None)
-        async with aiohttp.ClientSession(timeout=timeout) as session:
+        async with open_session(_PATIENCE_S) as session:
             await self._good_for(session, 10.0)
             right, gap_before = self._texts[0], _p99(self._gaps)
             self._texts, self._gaps = [], []
             before = self._memory()
             good = [asyncio.create_task(self._stay(session)) for _ in range(args.good)]
             clients = [await self._open(reads=number % 2 == 1) for number in range(args.slow)]
-            reading = [asyncio.create_task(each.read_on()) for each in clients]
             await asyncio.gather(*(self._leave(number) for number in range(args.leave)))
             figures.num_gone = args.leave
             most = await self._until_cut(clients)
             self._is_over = True
-            await asyncio.gather(*good, *reading)
+            await asyncio.gather(*good)
             begin_s = time.perf_counter()
             await self._until_idle(session)
             figures.idle_s = time.perf_counter() - begin_s
-        ended = [each.ended_s for each in clients if each.ended_s is not None]
-        held = [await each.rest() for each in clients]
-        figures.num_ended = len(ended)
-        figures.ended_s = _two(ended)
+        held = await asyncio.gather(*(each.rest() for each in clients))
+        figures.num_cut = sum(each.is_cut for each in clients)
+        figures.ended_s = _two([each.ended_s for each in clients if each.ended_s is not None])
         figures.held = _two(held)
         figures.grown_mib = (most - before) / (1 << 20)
         figures.num_good = len(self._texts)
@@ -163,39 +171,34 @@ class _Readers:
 
     async def _open(self, *, reads: bool) -> SlowClient:
         """Ask for a long answer by a socket that takes little of it."""
-        return await SlowClient.connected(self._args.port, self._request(_LONG), reads=reads)
+        request = self._request("/v1/chat/completions", _LONG)
+        return await SlowClient.connected(self._args.port, request, reads=reads)
 
     async def _leave(self, number: int) -> None:
         """Ask, and go away within a second: with the request half sent, waiting, or answered."""
         rng = random.Random(number)
         _, writer = await asyncio.open_connection("127.0.0.1", self._args.port)
-        request = self._request({"max_tokens": 512})
+        request = self._request("/v1/completions", _SHORT)
         writer.write(request[: len(request) // 2] if number % 10 == 0 else request)
         await writer.drain()
         await asyncio.sleep(rng.random())
         # with what has come unread, so that the server is sent a reset
         writer.transport.abort()
 
-    def _request(self, fields: dict[str, int]) -> bytes:
-        body = {"prompt": "A slow reader", "stream": True, "ignore_eos": True} | fields
+    def _request(self, path: str, body: dict[str, Any]) -> bytes:
         data = json.dumps(body).encode()
         head = (
-            "POST /v1/completions HTTP/1.1\r\nhost: server\r\ncontent-type: application/json\r\n"
+            f"POST {path} HTTP/1.1\r\nhost: server\r\ncontent-type: application/json\r\n"
             f"authorization: Bearer {self._key}\r\ncontent-length: {len(data)}\r\n\r\n"
         )
         return head.encode() + data
 
     async def _until_cut(self, clients: Sequence[SlowClient]) -> int:
         """Wait until the server has cut all, or for long; the most memory that it had."""
-        most, end_s = 0, time.perf_counter() + self._args.write_s + _PATIENCE_S
-        while any(each.ended_s is None for each in clients) and time.perf_counter() < end_s:
-            await asyncio.sleep(_POLL_S)
-            still_open = open_ports(self._args.port)
-            for each in clients:
-                if each.ended_s is None and each.port not in still_open:
-                    each.ended_s = time.perf_counter() - each.sent_s
-            most = max(most, self._memory())
-        return most
+        most = [0]
+        limit_s = self._args.limit_s
+        await until_cut(clients, self._args.port, limit_s, lambda: most.append(self._memory()))
+        return max(most)
 
     async def _until_idle(self, session: aiohttp.ClientSession) -> None:
         """Wait until no request is open and no block in use.
@@ -228,8 +231,12 @@ def _two(values: Sequence[float]) -> tuple[float, float]:
 def _show(figures: ReaderFigures, write_s: float) -> None:
     held_kib = figures.held[0] / 1024, figures.held[1] / 1024
     rows = [
-        ("unread answers, cut by the server", f"{figures.num_slow}, {figures.num_ended}", "all"),
-        ("cut after, median / longest s", _pair(figures.ended_s), f"{write_s:g} + generation"),
+        ("slow answers, cut by the server", f"{figures.num_slow}, {figures.num_cut}", "all"),
+        (
+            "unread ones after, median / longest s",
+            _pair(figures.ended_s),
+            f"{write_s:g} + generation",
+        ),
         ("unread of each in sockets, median / most KiB", _pair(held_kib), ""),
         ("memory of the server, MiB", f"{figures.grown_mib:+.0f}", "+64"),
         ("clients that left", f"{figures.num_gone}", ""),
@@ -246,7 +253,7 @@ def _pair(values: tuple[float, float]) -> str:
 
 def _headline(figures: ReaderFigures) -> str:
     return (
-        f"{figures.num_ended} of {figures.num_slow} unread answers cut after up to "
+        f"{figures.num_cut} of {figures.num_slow} slow answers cut, unread ones within "
         f"{figures.ended_s[1]:.0f} s, memory {figures.grown_mib:+.0f} MiB, {figures.num_gone} "
         f"left, idle after {figures.idle_s:.1f} s, "
         f"{figures.num_wrong} of {figures.num_good} good wrong"

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import psutil
@@ -10,6 +11,14 @@ import psutil
 # of a client that reads slowly: bytes a second, and what its socket takes by itself
 SLOW_BYTES = 1024
 _SOCKET_BYTES = 4096
+# of a segment, as between machines: one of 64 KiB on this machine lets the sender's system take
+# megabytes before its program notices that nobody reads
+_SEGMENT_BYTES = 1448
+# how often connections are listed, and how long what is left may take to come
+_POLL_S = 0.5
+_REST_S = 2.0
+# the end of a stream of the API that was not cut
+_WHOLE = b"data: [DONE]"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -19,7 +28,8 @@ class SlowClient:
     Attributes:
         port: of its end.
         num_read: bytes so far.
-        ended_s: when its server had cut it, from the request on; None if it has not.
+        is_cut: whether the answer came to an end without its own; known after `rest`.
+        ended_s: when its server had ended the connection, from the request on; None if it has not.
     """
 
     reader: socket.socket
@@ -27,7 +37,9 @@ class SlowClient:
     port: int
     sent_s: float = field(default_factory=time.perf_counter)
     num_read: int = 0
+    is_cut: bool = False
     ended_s: float | None = None
+    _tail: bytes = b""
 
     @classmethod
     async def connected(cls, port: int, request: bytes, *, reads: bool) -> "SlowClient":
@@ -38,6 +50,7 @@ class SlowClient:
         """
         client = socket.socket()
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BYTES)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, _SEGMENT_BYTES)
         client.setblocking(False)
         loop = asyncio.get_running_loop()
         await loop.sock_connect(client, ("127.0.0.1", port))
@@ -53,21 +66,64 @@ class SlowClient:
                 data = await loop.sock_recv(self.reader, SLOW_BYTES)
             except OSError:
                 return
-            self.num_read += len(data)
+            self._take(data)
             if not data:
                 return
 
     async def rest(self) -> int:
-        """Read what is left; its bytes, as far as the system has not thrown them away."""
-        loop, total = asyncio.get_running_loop(), 0
+        """Read what is there and close; its bytes, as far as the system has not lost them.
+
+        Of an answer that goes on now, for it was not cut, no more is read than ends it.
+        """
+        loop, total, has_ended = asyncio.get_running_loop(), 0, False
         self.reader.setblocking(False)
         try:
-            while data := await asyncio.wait_for(loop.sock_recv(self.reader, 1 << 16), 2.0):
+            while data := await asyncio.wait_for(loop.sock_recv(self.reader, 1 << 16), _REST_S):
+                self._take(data)
                 total += len(data)
-        except (OSError, TimeoutError):
+            has_ended = True
+        except TimeoutError:
             pass
+        except OSError:
+            has_ended = True
+        self.is_cut = has_ended and _WHOLE not in self._tail
         self.reader.close()
         return total
+
+    def _take(self, data: bytes) -> None:
+        self.num_read += len(data)
+        self._tail = (self._tail + data)[-64:]
+
+
+async def until_cut(
+    clients: Sequence[SlowClient],
+    server_port: int,
+    limit_s: float,
+    on_poll: Callable[[], None] = lambda: None,
+) -> None:
+    """Let clients be slow until those that read nothing are cut, and no longer than a limit.
+
+    One that reads a little goes on with what sockets hold of it, long after it was cut.
+
+    Args:
+        on_poll: called now and then in the meantime.
+    """
+    end_s = time.perf_counter() + limit_s
+    reading = [asyncio.create_task(each.read_on()) for each in clients]
+    silent = [each for each in clients if not each.reads]
+    try:
+        while any(each.ended_s is None for each in silent) and time.perf_counter() < end_s:
+            await asyncio.sleep(min(_POLL_S, limit_s))
+            still_open = open_ports(server_port)
+            for each in silent:
+                if each.ended_s is None and each.port not in still_open:
+                    each.ended_s = time.perf_counter() - each.sent_s
+            on_poll()
+    finally:
+        # those that were not cut would read for as long as there is something
+        for task in reading:
+            task.cancel()
+        await asyncio.gather(*reading, return_exceptions=True)
 
 
 def open_ports(server_port: int) -> set[int]:

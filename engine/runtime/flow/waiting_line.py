@@ -53,6 +53,7 @@ class WaitingLine:
         self._requests: dict[int, tuple[Request, float]] = {}
         self._lanes: dict[bytes | int, _Lane] = {}
         self._num_of: Counter[bytes] = Counter()
+        self._tokens_of: Counter[bytes] = Counter()
         self._prompt_tokens = 0
         # decaying sums: the cost of what began while requests waited, and the seconds of it
         self._begun_cost = self._waiting_s = 0.0
@@ -81,6 +82,7 @@ class WaitingLine:
         lane.cost += cost
         lane.weight = terms.weight
         self._num_of[terms.account] += 1
+        self._tokens_of[terms.account] += len(request.prompt)
         self._prompt_tokens += len(request.prompt)
 
     def left(self, request_id: int) -> float:
@@ -94,8 +96,12 @@ class WaitingLine:
         lane.cost -= cost
         if not lane.count:
             del self._lanes[key]
-        self._num_of[request.terms.account] -= 1
-        self._prompt_tokens -= len(request.prompt)
+        account, prompt_len = request.terms.account, len(request.prompt)
+        self._num_of[account] -= 1
+        self._tokens_of[account] -= prompt_len
+        self._prompt_tokens -= prompt_len
+        if not self._num_of[account]:
+            del self._num_of[account], self._tokens_of[account]
         return cost
 
     @property
@@ -106,6 +112,21 @@ class WaitingLine:
     def num_of(self, account: bytes) -> int:
         """Requests of an account that wait."""
         return self._num_of[account]
+
+    def tokens_of(self, account: bytes) -> int:
+        """Tokens of the prompts of an account that wait."""
+        return self._tokens_of[account]
+
+    def share_of(self, terms: Terms) -> float:
+        """Share of the pace, and of the queue, that an account has beside those that wait.
+
+        By the policy `fair` that follows the weights; by others each account may have all.
+        """
+        if self._policy != "fair":
+            return 1.0
+        lanes = self._lanes.items()
+        others = sum(lane.weight for key, lane in lanes if key != terms.account)
+        return terms.weight / (terms.weight + others)
 
     def observe(self, output: StepOutput, num_ended: int) -> None:
         """Take in what the scheduler sends.
@@ -168,9 +189,7 @@ class WaitingLine:
         room = max_wait_s * rate - sum(lane.cost for lane in self._lanes.values())
         if self._policy == "fair":
             own = self._lanes.get(terms.account, _Lane())
-            others = sum(lane.weight for lane in self._lanes.values() if lane is not own)
-            share = terms.weight / (terms.weight + others)
-            room = max(room, max_wait_s * rate * share - own.cost)
+            room = max(room, max_wait_s * rate * self.share_of(terms) - own.cost)
         return max(0.0, room / min(self._cost(request), self._mean_cost()))
 
     def _cost(self, request: Request) -> float:

@@ -1,6 +1,7 @@
 """Decides whether a replica accepts a request, at once and without asking the scheduler."""
 
 import math
+from dataclasses import dataclass, replace
 
 from engine.config import EngineConfig
 from engine.core.scheduling.limits import clip_max_tokens
@@ -8,9 +9,27 @@ from engine.errors import InvalidRequest, Overloaded
 from engine.runtime.flow.waiting_line import WaitingLine
 from engine.types import Capacity, Progress, Request, Terms
 
+# of a limit of the queue: what several accounts have together where the first ones have it all when
+# others come
+LATECOMERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Most:
+    """Most requests, or tokens, that may wait: of one account, and of all together."""
+
+    own: int
+    together: int
+
 
 class Admission:
-    """Limits of one engine replica: of its queue, and of the time that a request would wait."""
+    """Limits of one engine replica: of its queue, and of the time that a request would wait.
+
+    By the queue policy `fair` each account may have the share of the queue that its weight has
+    among the accounts which wait: one by itself may have all of it. Who comes later has its share
+    at once, beyond the limit if need be, and the others are refused until they have no more than
+    theirs: nobody that was accepted is sent away, and together they have at most twice the limit.
+    """
 
     def __init__(self, config: EngineConfig, capacity: Capacity, line: WaitingLine) -> None:
         """Args: line: what waits at the replica."""
@@ -45,7 +64,8 @@ class Admission:
             self._check_ids(request.progress)
             return
         terms = request.terms
-        self._check_length(request, num_waiting)
+        self._check_requests(terms, num_waiting)
+        self._check_tokens(terms, len(request.prompt))
         wait_s = self._line.wait_s(terms)
         if wait_s > terms.max_wait_s:
             raise self._overloaded(
@@ -64,48 +84,63 @@ class Admission:
         if self._scheduler.queue_policy == "priority":
             # others may be more important
             return -1
-        terms = request.terms
         prompt_len = min(len(request.prompt), self._line.mean_prompt_len or math.inf)
+        requests, tokens = self._requests(request.terms), self._tokens(request.terms)
         room = min(
-            self._max_num_waiting - num_waiting,
-            self._room_of_account(terms),
-            (self._max_waiting_tokens - self._line.prompt_tokens) // prompt_len,
-            self._line.room(request, terms.max_wait_s),
+            requests.together - num_waiting,
+            requests.own - self._line.num_of(request.terms.account),
+            (tokens.together - self._line.prompt_tokens) // prompt_len,
+            (tokens.own - self._line.tokens_of(request.terms.account)) // prompt_len,
+            self._line.room(request, request.terms.max_wait_s),
         )
         return max(0, math.floor(room) - 1)
 
-    def _check_length(self, request: Request, num_waiting: int) -> None:
-        """Refuse what makes the queue too long, in requests or in tokens."""
-        terms, limit = request.terms, self._max_num_waiting
-        if num_waiting >= limit:
+    def _check_requests(self, terms: Terms, num_waiting: int) -> None:
+        """Refuse one request too many, of all or of its account."""
+        most, own = self._requests(terms), self._line.num_of(terms.account)
+        if num_waiting >= most.together:
             raise self._overloaded(
-                f"{num_waiting} requests are waiting and at most {limit} may; retry later",
+                f"{num_waiting} requests are waiting and at most {most.together} may; retry later",
                 terms,
                 "requests",
             )
-        if self._room_of_account(terms) <= 0:
+        if own >= most.own:
             raise self._overloaded(
-                f"{self._line.num_of(terms.account)} requests of this API key are waiting, which "
-                "is its share of the queue; retry later",
+                f"{own} requests of this API key are waiting, which is its share of the queue; "
+                "retry later",
                 terms,
                 "share",
             )
-        num_tokens = self._line.prompt_tokens
+
+    def _check_tokens(self, terms: Terms, prompt_len: int) -> None:
+        """Refuse a prompt that is too much, for all or for its account."""
+        most, together = self._tokens(terms), self._line.prompt_tokens
         # the longest prompt may wait, too, if nothing else does
-        if num_tokens and num_tokens + len(request.prompt) > self._max_waiting_tokens:
+        if together and together + prompt_len > most.together:
             raise self._overloaded(
-                f"prompts of {num_tokens} tokens are waiting and at most "
-                f"{self._max_waiting_tokens} may; retry later",
+                f"prompts of {together} tokens are waiting and at most {most.together} may; "
+                "retry later",
                 terms,
                 "tokens",
             )
+        own = self._line.tokens_of(terms.account)
+        if own and own + prompt_len > most.own:
+            raise self._overloaded(
+                f"prompts of {own} tokens of this API key are waiting and at most {most.own} may, "
+                "its share of the queue; retry later",
+                terms,
+                "share",
+            )
 
-    def _room_of_account(self, terms: Terms) -> float:
-        """Requests of an account that may wait beside those that do, in its share of the queue."""
-        if terms.queue_share >= 1:
-            return math.inf
-        most = max(1, int(self._max_num_waiting * terms.queue_share))
-        return most - self._line.num_of(terms.account)
+    def _requests(self, terms: Terms) -> _Most:
+        most = _most(self._max_num_waiting, self._line.share_of(terms))
+        if terms.queue_share < 1:
+            own = int(self._max_num_waiting * terms.queue_share)
+            most = replace(most, own=max(1, min(own, most.own)))
+        return most
+
+    def _tokens(self, terms: Terms) -> _Most:
+        return _most(self._max_waiting_tokens, self._line.share_of(terms))
 
     def _overloaded(self, message: str, terms: Terms, reason: str) -> Overloaded:
         return Overloaded(message, retry_after_s=self._line.retry_after_s(terms), reason=reason)
@@ -118,3 +153,9 @@ class Admission:
             raise InvalidRequest(
                 f"the request cannot go on: {largest} is no token of the model", param="progress"
             )
+
+
+def _most(limit: int, share: float) -> _Most:
+    """What may wait of an account that has a share of a limit: at least one, as all may."""
+    together = limit if share == 1.0 else LATECOMERS * limit
+    return _Most(own=max(1, int(limit * share)), together=together)

@@ -1,5 +1,6 @@
 import asyncio
 import re
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -8,14 +9,14 @@ import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.http.bodies import turns
 from app.http.proxy import ID_HEADER, ProxyMiddleware, identify, middlewares
-from app.limits import WRITE_S
-from tests.app.api.server import COMPLETIONS, completion_body, in_process, make_app
+from app.limits import SENT_BYTES, WRITE_S
+from tests.app.api.server import COMPLETIONS, completion_body, in_process, make_app, serving
 from tests.app.http.test_middleware import endless
 from tests.fakes.loop_clock import LoopClock
 from tests.fakes.scripted_engine import FakeEngineClient, Script
@@ -188,6 +189,20 @@ async def test_the_proxy_cuts_off_who_reads_nothing(monkeypatch: pytest.MonkeyPa
     await answering
     assert has_ended.is_set()
     assert num_sent == 3
+
+
+async def test_the_system_takes_little_of_what_nobody_reads() -> None:
+    sizes: list[int] = []
+
+    async def noted(scope: Scope, receive: Receive, send: Send) -> None:
+        await ProxyMiddleware(Response(b"x"))(scope, receive, send)
+        own = send.__self__.transport.get_extra_info("socket")  # type: ignore[attr-defined]
+        sizes.append(own.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF))
+
+    async with serving(noted) as http:  # type: ignore[arg-type]
+        assert (await http.get("/")).content == b"x"
+    # Linux counts its own needs, too, as much again
+    assert sizes[0] in (SENT_BYTES, 2 * SENT_BYTES)
 
 
 async def test_a_large_body_has_its_turn_until_its_answer_begins(

@@ -2,11 +2,15 @@
 
 from typing import Any
 
+import pytest
+
 from app.http.routes import build_app
 from app.protocol.api_settings import ApiSettings
 from app.telemetry.request_record import RequestRecord
 from app.telemetry.telemetry import Gathered, Telemetry, TelemetryOptions
 from engine.types import EventKind
+from tests.app.api.answers import BODIES as ASKED
+from tests.app.api.answers import post
 from tests.app.api.server import CHAT, COMPLETIONS, MAX_MODEL_LEN, in_process
 from tests.app.telemetry.test_exposition import samples
 from tests.app.text.tokenizers import chatml_tokenizer
@@ -83,3 +87,27 @@ async def test_metrics_agree_with_the_answers(client: InlineEngineClient) -> Non
             assert kinds[:3] == [EventKind.QUEUED, EventKind.ADMITTED, EventKind.PREFILLED]
     assert SECRET.encode() not in text
     assert not [record for record in records if SECRET in repr(record)]
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+@pytest.mark.parametrize("options", [{}, {"stream": True}, "usage"], ids=str)
+async def test_an_answer_says_what_happened_to_it_if_it_is_asked(
+    client: InlineEngineClient, path: str, options: Any
+) -> None:
+    if options == "usage":
+        options = {"stream": True, "stream_options": {"include_usage": True}}
+    answer = await post(client, path, ASKED[path](include_metrics=True, max_tokens=4, **options))
+    *before, last = answer if isinstance(answer, list) else [answer]
+    assert not any("metrics" in chunk for chunk in before)
+    assert bool(last["choices"]) == (not options)
+    assert bool(last.get("usage")) == (options != {"stream": True})
+    found = last["metrics"]
+    happened = [each["event"] for each in found["events"]]
+    assert happened[:3] == ["queued", "admitted", "prefilled"]
+    phases = (found[f"{name}_s"] for name in ("queue", "prefill", "decode", "preempted"))
+    # the clock of this engine is another one
+    assert 0 <= found["time_to_first_token_s"] <= found["total_s"]
+    assert sum(phases) <= found["total_s"] + 1e-5
+    assert found["preemptions"] == {"swap": 0, "recompute": 0}
+    silent = await post(client, path, ASKED[path](max_tokens=4, **options))
+    assert not any("metrics" in each for each in (silent if before else [silent]))

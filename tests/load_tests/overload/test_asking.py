@@ -1,12 +1,13 @@
 """Requests that are sent whatever becomes of them, and what is noted of each."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
 from aiohttp import web
 
-from load_tests.overload.asking import Question, ask, closed_loop, open_loop
+from load_tests.overload.asking import Question, ask, closed_loop, open_loop, open_session
 from tests.load_tests.free_port import free_port
 
 CHUNKS = (
@@ -56,6 +57,21 @@ async def test_each_answer_is_noted_as_it_came(url: str) -> None:
     assert (cut.num_tokens, cut.is_whole) == (3, False)
     assert (refused.status, refused.first_s, refused.is_whole) == (429, None, False)
     assert (lost.status, lost.is_whole) == (0, False)
+
+
+async def test_a_server_that_has_forgotten_a_request_is_not_waited_for() -> None:
+    is_over = asyncio.Event()
+
+    async def forget(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await is_over.wait()
+        writer.close()
+
+    async with await asyncio.start_server(forget, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        async with asyncio.timeout(30), open_session(0.05) as session:
+            forgotten = await ask(session, question(f"http://{host}:{port}"), 1)
+        is_over.set()
+    assert (forgotten.status, forgotten.is_whole) == (0, False)
 
 
 async def test_loads_are_closed_or_open(url: str) -> None:

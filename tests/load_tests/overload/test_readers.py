@@ -9,7 +9,7 @@ from load_tests.overload.readers import ReaderFigures
 def test_all_that_is_promised_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     figures = ReaderFigures(
         num_slow=100,
-        num_ended=99,
+        num_cut=99,
         ended_s=(31.0, 44.0),
         held=(2048.0, 4096.0),
         grown_mib=12.0,
@@ -23,4 +23,4 @@ def test_all_that_is_promised_is_shown(capsys: pytest.CaptureFixture[str]) -> No
     shown = capsys.readouterr().out
     for text in ("100, 99", "31.0 / 44.0", "2.0 / 4.0", "+12", "200", "30, 1", "20.0 / 25.0"):
         assert text in shown
-    assert "99 of 100 unread answers cut after up to 44 s" in readers._headline(figures)
+    assert "99 of 100 slow answers cut, unread ones within 44 s" in readers._headline(figures)

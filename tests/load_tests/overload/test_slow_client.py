@@ -2,7 +2,7 @@
 
 import asyncio
 
-from load_tests.overload.slow_client import SLOW_BYTES, SlowClient, open_ports
+from load_tests.overload.slow_client import SLOW_BYTES, SlowClient, open_ports, until_cut
 
 NUM_BYTES = 64 << 20
 
@@ -43,3 +43,44 @@ async def test_a_slow_client_reads_a_little_until_the_end() -> None:
         await client.read_on(period_s=0.0)
         assert client.num_read == SLOW_BYTES // 2
         assert await client.rest() == 0
+
+
+async def test_a_server_that_cuts_nobody_is_not_waited_for_longer_than_the_limit() -> None:
+    is_over = asyncio.Event()
+
+    async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(2)
+        writer.write(b"x" * NUM_BYTES)
+        await is_over.wait()
+        writer.transport.abort()
+
+    async with await asyncio.start_server(pour, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        clients = [await SlowClient.connected(port, b"go", reads=reads) for reads in (False, True)]
+        polls: list[int] = []
+        await until_cut(clients, port, 0.05, lambda: polls.append(1))
+        assert polls
+        assert [each.ended_s for each in clients] == [None, None]
+        # nobody reads on, nor is there an end
+        assert len(asyncio.all_tasks()) == 1 + len(clients)
+        assert await clients[0].rest() > 0
+        assert not clients[0].is_cut
+        is_over.set()
+        await clients[1].rest()
+        assert clients[1].is_cut
+
+
+async def test_who_is_cut_is_told_from_who_could_be_sent_all() -> None:
+    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        word = await reader.readexactly(5)
+        writer.write(b"data: {}\n\n" + (b"data: [DONE]\n\n" if word == b"whole" else b""))
+        writer.close()
+
+    async with await asyncio.start_server(say, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        words = (b"whole", b"parts")
+        clients = [await SlowClient.connected(port, word, reads=False) for word in words]
+        await until_cut(clients, port, 10.0)
+        assert all(each.ended_s is not None for each in clients)
+        assert [await each.rest() for each in clients] == [24, 10]
+        assert [each.is_cut for each in clients] == [False, True]

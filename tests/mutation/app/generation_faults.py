@@ -2,9 +2,25 @@
 
 from app.generation.generation import Generation, _rank, _submit
 from app.generation.prompt_reader import PromptReader
+from app.generation.timeline import _next_phase, _phases
 from tests.mutation.mutant import Fault
 
 GENERATION_FAULTS = [
+    # timeline
+    Fault(
+        what="a request that has left the batch is decoded",
+        function=_next_phase,
+        old="if kind is EventKind.PREFILLED and phase == _PREEMPTED:",
+        new="if False:",
+        noticed_by="test_time_out_of_the_batch_counts_for_itself",
+    ),
+    Fault(
+        what="another engine need not prefill",
+        function=_phases,
+        old="kind is not EventKind.QUEUED and (",
+        new="(",
+        noticed_by="test_another_engine_begins_again",
+    ),
     # generation
     Fault(
         what="the worst of the candidates are returned",

@@ -9,16 +9,16 @@ from tests.mutation.mutant import Fault
 FLOW_FAULTS = [
     Fault(
         what="one request more than allowed may wait",
-        function=Admission._check_length,
-        old="if num_waiting >= limit:",
-        new="if num_waiting > limit:",
+        function=Admission._check_requests,
+        old="if num_waiting >= most.together:",
+        new="if num_waiting > most.together:",
         noticed_by="test_a_full_queue_names_the_time_until_it_has_room",
     ),
     Fault(
         what="a queue is full of tokens one token too early",
-        function=Admission._check_length,
-        old="> self._max_waiting_tokens",
-        new=">= self._max_waiting_tokens",
+        function=Admission._check_tokens,
+        old="> most.together",
+        new=">= most.together",
         noticed_by="test_the_queue_may_be_full_of_tokens",
     ),
     Fault(
@@ -40,6 +40,27 @@ FLOW_FAULTS = [
         function=WaitingLine._cost_before,
         old="min(lane.cost, own * lane.weight)",
         new="lane.cost",
+        noticed_by="test_an_account_waits_for_its_own_work_and_others_share",
+    ),
+    Fault(
+        what="who came first keeps the queue from others",
+        function=Admission._requests,
+        old="self._line.share_of(terms)",
+        new="1.0",
+        noticed_by="test_accounts_that_wait_share_the_queue_by_their_weights",
+    ),
+    Fault(
+        what="long prompts of one account keep the queue from others",
+        function=Admission._tokens,
+        old="self._line.share_of(terms)",
+        new="1.0",
+        noticed_by="test_accounts_that_wait_share_the_tokens_of_the_queue_by_their_weights",
+    ),
+    Fault(
+        what="an account beside which nobody waits may not have the whole queue",
+        function=WaitingLine.share_of,
+        old="if key != terms.account",
+        new="",
         noticed_by="test_an_account_waits_for_its_own_work_and_others_share",
     ),
     Fault(

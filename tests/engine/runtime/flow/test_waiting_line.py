@@ -133,6 +133,8 @@ def test_an_account_waits_for_its_own_work_and_others_share() -> None:
     for number in range(12):
         line.joined(request(number, account=A, weight=1.0))
     assert line.wait_s(Terms(account=B, weight=3.0)) == 0.0
+    assert line.share_of(Terms(account=A, weight=1.0)) == 1.0
+    assert line.share_of(Terms(account=B, weight=3.0)) == 0.75
     for number in range(12, 18):
         line.joined(request(number, account=B, weight=3.0))
     # B's 6 are served with 2 of A, and A's 12 with all 6 of B
@@ -140,7 +142,7 @@ def test_an_account_waits_for_its_own_work_and_others_share() -> None:
     assert line.wait_s(Terms(account=A, weight=1.0)) == pytest.approx(18.0, rel=0.05)
     # at least a share of three quarters
     assert line.room(request(99, account=B, weight=3.0), 20.0) == pytest.approx(9.0, rel=0.1)
-    assert line.num_of(B) == 6
+    assert (line.num_of(B), line.tokens_of(B)) == (6, 6 * 18)
 
 
 def test_by_priority_a_request_waits_for_what_is_as_important() -> None:
@@ -168,7 +170,8 @@ def test_what_left_and_what_a_lost_scheduler_had_is_waited_for_no_more() -> None
     assert line.left(0) == line.left(9) == 0.0
     assert line.num_of(A) == 3
     line.restart()
-    assert (line.num_of(A), line.prompt_tokens, line.wait_s(NOW)) == (0, 0, 0.0)
+    assert (line.num_of(A), line.tokens_of(A), line.prompt_tokens) == (0, 0, 0)
+    assert line.wait_s(NOW) == 0.0
 
 
 def test_a_retry_is_worth_it_when_all_that_waits_has_begun() -> None:

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from engine.config import QueuePolicy
 from engine.errors import InvalidRequest, Overloaded, PromptTooLong
 from engine.runtime.flow.waiting_line import WaitingLine
 from engine.runtime.replica.admission import Admission
@@ -79,8 +80,8 @@ def test_an_empty_prompt_is_refused(admission: Admission) -> None:
         admission.check(replace(request(), prompt=int32()), num_waiting=0)
 
 
-def waiting(*lens: int, account: bytes = b"") -> FixedLine:
-    line = FixedLine("fair", 4, lambda: 0.0)
+def waiting(*lens: int, account: bytes = b"", policy: QueuePolicy = "fair") -> FixedLine:
+    line = FixedLine(policy, 4, lambda: 0.0)
     for number, length in enumerate(lens):
         line.joined(replace(request(length), request_id=number, terms=Terms(account=account)))
     return line
@@ -120,6 +121,66 @@ def test_an_account_may_take_its_share_of_the_queue() -> None:
     admission.check(small, num_waiting=2)
 
 
+def test_accounts_that_wait_share_the_queue_by_their_weights() -> None:
+    line = waiting(*[1] * 8, account=b"first")
+    admission = Admission(engine_config(max_num_waiting=8), CAPACITY, line)
+    first = replace(request(), terms=Terms(account=b"first"))
+    later = replace(request(), terms=Terms(account=b"later", weight=3.0))
+    # nobody else waited: it has all
+    with pytest.raises(Overloaded, match="8 requests are waiting and at most 8"):
+        admission.check(first, num_waiting=8)
+    for number in range(6):
+        assert admission.room(later, num_waiting=8 + number) == 5 - number
+        admission.check(later, num_waiting=8 + number)
+        line.joined(replace(later, request_id=100 + number))
+    for each, num in ((later, 6), (first, 8)):
+        assert admission.room(each, num_waiting=14) == 0
+        with pytest.raises(Overloaded, match=f"{num} requests of this API key") as full:
+            admission.check(each, num_waiting=14)
+        assert full.value.reason == "share"
+    # as long as another one waits, the first has its share: a quarter
+    for number in range(7):
+        line.left(number)
+    assert admission.room(first, num_waiting=7) == 0
+    admission.check(first, num_waiting=7)
+    # a third one has its share as well, but all together at most twice the limit
+    third = replace(request(), terms=Terms(account=b"third", weight=4.0))
+    admission.check(third, num_waiting=15)
+    with pytest.raises(Overloaded, match="16 requests are waiting and at most 16"):
+        admission.check(third, num_waiting=16)
+
+
+def test_accounts_that_wait_share_the_tokens_of_the_queue_by_their_weights() -> None:
+    config = replace(engine_config(), max_waiting_tokens=40)
+    line = waiting(20, 20, account=b"first")
+    admission = Admission(config, CAPACITY, line)
+    later = replace(request(10), terms=Terms(account=b"later", weight=3.0))
+    for number in range(3):
+        assert admission.room(later, num_waiting=2) == 2 - number
+        admission.check(later, num_waiting=2)
+        line.joined(replace(later, request_id=100 + number))
+    with pytest.raises(Overloaded, match=r"30 tokens of this API key are .* at most 30") as full:
+        admission.check(later, num_waiting=5)
+    assert full.value.reason == "share"
+    # one prompt may wait however long it is, but all together have at most twice the limit
+    line.left(0)
+    third = replace(request(30), terms=Terms(account=b"third"))
+    admission.check(third, num_waiting=4)
+    with pytest.raises(Overloaded, match="50 tokens are waiting and at most 80"):
+        admission.check(replace(third, prompt=request(31).prompt), num_waiting=4)
+
+
+def test_by_another_policy_the_queue_has_no_shares() -> None:
+    line = waiting(*[1] * 3, account=b"first", policy="fcfs")
+    config = engine_config(max_num_waiting=4).with_options(queue_policy="fcfs")
+    later = replace(request(), terms=Terms(account=b"later", weight=3.0))
+    line.joined(replace(later, request_id=100))
+    with pytest.raises(Overloaded, match="4 requests are waiting and at most 4"):
+        Admission(config, CAPACITY, line).check(later, num_waiting=4)
+    first = replace(request(), terms=Terms(account=b"first"))
+    Admission(config, CAPACITY, line).check(first, num_waiting=3)
+
+
 def test_a_long_prompt_says_nothing_of_the_room_for_others() -> None:
     config = replace(engine_config(), max_waiting_tokens=0)
     admission = Admission(config, CAPACITY, waiting(30, 10, 10, 10))
@@ -147,14 +208,14 @@ def test_who_would_wait_for_too_long_is_refused_at_once(admission: Admission) ->
         ({"max_num_waiting": 9}, 5, 3),
         ({"max_num_waiting": 9}, 9, 0),
         ({"max_waiting_tokens": 40}, 2, 4),
-        ({"max_num_waiting": 20}, 2, 6),
+        ({"max_num_waiting": 20}, 2, 4),
     ],
 )
 def test_a_replica_knows_how_many_more_it_would_accept(
     changes: dict[str, int], num_waiting: int, room: int
 ) -> None:
     config = engine_config().with_options(**changes)
-    admission = Admission(config, CAPACITY, waiting(10, 10))
+    admission = Admission(config, CAPACITY, waiting(10, 10, account=b"key"))
     terms = Terms(account=b"key", queue_share=0.35 if config.max_num_waiting == 20 else 1.0)
     assert admission.room(replace(request(4), terms=terms), num_waiting=num_waiting) == room
 

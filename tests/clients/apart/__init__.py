@@ -1,0 +1,1 @@
+"""Clients whose packages disagree with ours: in an environment of their own."""
