@@ -21,6 +21,7 @@ from engine.model.parallel import TensorParallel, connect, local_device
 from engine.model.peer_memory import with_peer_memory
 from engine.model.safetensors_folder import Progress
 from engine.types import Capacity, StepPlan, StepResult
+from engine.worker.arriving_blocks import ArrivingBlocks
 from engine.worker.batch import HostBatch, lay_out, stage_batch
 from engine.worker.block_copy_time import measure_block_copy_s
 from engine.worker.graphs.cuda_graphs import Computation, CudaGraphs
@@ -46,6 +47,9 @@ from kernels.runtime import Runtime
 from kernels.select import select_backend, select_runtime
 
 logger = logging.getLogger(__name__)
+
+# with fewer prompt tokens, launching kernel by kernel takes longer than computing
+_FEWEST_FED_IN_PARTS = 256
 
 
 class Worker:
@@ -123,11 +127,12 @@ class Worker:
         """
         pending = PendingStep(plan.step, self._runtime)
         check_plan(plan, self._limits)
+        # first of all, since what comes back takes longest
+        arriving = self.pool.move(plan)
         self._change_rows(plan)
-        is_spoiled = self.pool.move(plan)
-        if is_spoiled is not None:
-            pending.swapped_in(plan.swap_in_sources, is_spoiled)
-        self._run(plan, pending)
+        self._run(plan, pending, arriving)
+        if arriving is not None:
+            pending.swapped_in(plan.swap_in_sources, arriving.is_spoiled())
         pending.fetch()
         self.pool.save(plan)
         self._table.grammars.note(np.asarray(plan.sampled_rows), pending)
@@ -153,10 +158,19 @@ class Worker:
             table.last_tokens[rows] = tokens
             table.grammars.override(plan.token_rows, plan.token_values)
 
-    def _run(self, plan: StepPlan, pending: PendingStep) -> None:
-        """Write the block tables and feed the batch, by a graph where one fits."""
+    def _run(self, plan: StepPlan, pending: PendingStep, arriving: ArrivingBlocks | None) -> None:
+        """Write the block tables and feed the batch, by a graph where one fits.
+
+        A graph waits for all blocks that come back, a long prompt fed kernel by kernel for those
+        of a layer only.
+        """
         graphs = self._graphs
-        shape = graphs.find(plan) if graphs else None
+        in_parts = arriving is not None and arriving.num_parts > 1
+        in_parts &= len(plan.prefill_tokens) >= _FEWEST_FED_IN_PARTS
+        shape = graphs.find(plan) if graphs and not in_parts else None
+        if arriving is not None and not in_parts:
+            arriving.wait()
+            arriving = None
         if graphs is None or shape is None or not graphs.holds_appends(shape, plan):
             self._append(plan)
         if not plan.num_tokens:
@@ -171,7 +185,7 @@ class Worker:
         if graphs is not None and shape is not None:
             self._replay(graphs, shape, plan, batch, pending)
         else:
-            self._launch(plan, batch, pending)
+            self._launch(plan, batch, pending, arriving)
         table.lengths[batch.spans.rows] = batch.spans.ends
         # siblings get the length of their parents
         table.lengths[batch.sampled.rows] = batch.sampled.positions
@@ -206,9 +220,17 @@ class Worker:
             if len(part):
                 pending.add(sampled, part, num_logprobs[part])
 
-    def _launch(self, plan: StepPlan, batch: HostBatch, pending: PendingStep) -> None:
+    def _launch(
+        self,
+        plan: StepPlan,
+        batch: HostBatch,
+        pending: PendingStep,
+        arriving: ArrivingBlocks | None,
+    ) -> None:
         """Feed the batch kernel by kernel."""
         tokens, layout = stage_batch(plan, batch, self._table, self.pool.block_size)
+        if arriving is not None:
+            layout = replace(layout, before_layer=arriving.before_layer)
         hidden = self._feed(tokens, layout)
         self._choose_ruled(batch, tokens, hidden, np.arange(len(batch.token_rows)), pending)
 
