@@ -1,6 +1,8 @@
 """Blocks on their way from the swap space back to the pool."""
 
+import itertools
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -13,6 +15,20 @@ from kernels.runtime import Runtime
 # than the bus
 _MOST_PARTS = 4
 _FEWEST_PART_BYTES = 512 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class BlockMoves:
+    """What comes back.
+
+    Attributes:
+        slots, blocks: of the swap space, and where each goes.
+        keys: [N, 4] int64 on the host, what the slots should hold.
+    """
+
+    slots: list[int]
+    blocks: list[int]
+    keys: Tensor
 
 
 class ArrivingBlocks:
@@ -29,17 +45,14 @@ class ArrivingBlocks:
         self,
         runtime: Runtime,
         arena: SwapArena,
-        slots: list[int],
         kv: Tensor,
-        blocks: list[int],
-        keys: Tensor,
         checksum: BlockChecksum,
+        moves: BlockMoves,
     ) -> None:
         """Copy nothing yet.
 
         Args:
             kv: the pool [num_blocks, num_layers, ...].
-            keys: [N, 4] int64 on the host, what the slots should hold.
             checksum: of blocks of the pool.
         """
         num_layers = kv.shape[1]
@@ -47,14 +60,12 @@ class ArrivingBlocks:
         if runtime.moves_in_parts:
             self.num_parts = min(_MOST_PARTS, num_layers, kv[0].nbytes // _FEWEST_PART_BYTES) or 1
         bounds = [num_layers * part // self.num_parts for part in range(self.num_parts + 1)]
-        self._parts = list(zip(bounds, bounds[1:], strict=False))
+        self._parts = list(itertools.pairwise(bounds))
         self._runtime = runtime
         self._arena = arena
-        self._slots = slots
         self._kv = kv
-        self._blocks = blocks
-        self._keys = keys
         self._checksum = checksum
+        self._moves = moves
         # of the part that was enqueued last
         self._marks: list[object] = []
         self._num_awaited = 0
@@ -77,7 +88,9 @@ class ArrivingBlocks:
         self.before_layer(self._kv.shape[1] - 1)
 
     def is_spoiled(self) -> Tensor:
-        """Let later work wait for the whole blocks and for a check of them, made beside it.
+        """Let later work wait for the whole blocks and for a check of them.
+
+        The blocks must not have been written to since.
 
         Returns:
             [N] bool on the device, whether a slot held something else, or was changed since.
@@ -88,10 +101,12 @@ class ArrivingBlocks:
     def _enqueue(self, layers: tuple[int, int], after: Iterable[object] = ()) -> None:
         part = slice(*layers)
         host, kv = self._arena.blocks[:, part], self._kv[:, part]
-        self._marks = self._runtime.move_in(host, self._slots, kv, self._blocks, after=after)
+        self._marks = self._runtime.move_in(
+            host, self._moves.slots, kv, self._moves.blocks, after=after
+        )
 
     def _compare(self) -> Tensor:
-        headers = self._runtime.bring(self._arena.headers, self._slots)
-        checksums = self._checksum(*stage(self._runtime, self._blocks))
-        expected = make_headers(self._runtime.to_device(self._keys), checksums)
+        headers = self._runtime.bring(self._arena.headers, self._moves.slots)
+        checksums = self._checksum(*stage(self._runtime, self._moves.blocks))
+        expected = make_headers(self._runtime.to_device(self._moves.keys), checksums)
         return (headers != expected).any(1)

@@ -11,7 +11,7 @@ from engine.errors import ConfigError
 from engine.integers import div_ceil
 from engine.model.parallel import TensorParallel
 from engine.types import IntColumn, StepPlan
-from engine.worker.arriving_blocks import ArrivingBlocks
+from engine.worker.arriving_blocks import ArrivingBlocks, BlockMoves
 from engine.worker.staging import stage
 from engine.worker.swap_arena import (
     PrivateMemory,
@@ -146,9 +146,8 @@ class KVPool:
         """
         sources, targets = slots.tolist(), blocks.tolist()
         moving = _taken(self._leaving, targets) + _taken(self._arriving, sources)
-        arriving = ArrivingBlocks(
-            self._runtime, self.arena, sources, self.kv, targets, key_tensor(keys), self._checksum
-        )
+        moves = BlockMoves(sources, targets, key_tensor(keys))
+        arriving = ArrivingBlocks(self._runtime, self.arena, self.kv, self._checksum, moves)
         arriving.begin(after=moving)
         return arriving
 

@@ -130,9 +130,13 @@ class Worker:
         # first of all, since what comes back takes longest
         arriving = self.pool.move(plan)
         self._change_rows(plan)
-        self._run(plan, pending, arriving)
-        if arriving is not None:
+        in_parts = arriving if arriving is not None and _can_wait(plan, arriving) else None
+        if arriving is not None and in_parts is None:
+            # what they hold is checked before the batch writes to them
             pending.swapped_in(plan.swap_in_sources, arriving.is_spoiled())
+        self._run(plan, pending, in_parts)
+        if in_parts is not None:
+            pending.swapped_in(plan.swap_in_sources, in_parts.is_spoiled())
         pending.fetch()
         self.pool.save(plan)
         self._table.grammars.note(np.asarray(plan.sampled_rows), pending)
@@ -161,16 +165,11 @@ class Worker:
     def _run(self, plan: StepPlan, pending: PendingStep, arriving: ArrivingBlocks | None) -> None:
         """Write the block tables and feed the batch, by a graph where one fits.
 
-        A graph waits for all blocks that come back, a long prompt fed kernel by kernel for those
-        of a layer only.
+        Args:
+            arriving: what layers have to wait for, which no graph can.
         """
         graphs = self._graphs
-        in_parts = arriving is not None and arriving.num_parts > 1
-        in_parts &= len(plan.prefill_tokens) >= _FEWEST_FED_IN_PARTS
-        shape = graphs.find(plan) if graphs and not in_parts else None
-        if arriving is not None and not in_parts:
-            arriving.wait()
-            arriving = None
+        shape = graphs.find(plan) if graphs is not None and arriving is None else None
         if graphs is None or shape is None or not graphs.holds_appends(shape, plan):
             self._append(plan)
         if not plan.num_tokens:
@@ -335,6 +334,16 @@ def load_worker(
         for line in budget.lines(token_bytes, config.scheduler.max_model_len):
             logger.info("memory %s", line)
     return Worker(config, runtime, backend, parallel, model, pool)
+
+
+def _can_wait(plan: StepPlan, arriving: ArrivingBlocks) -> bool:
+    """Whether the layers of a batch are to wait for their parts of what comes back, each by itself.
+
+    Not if a group was swapped out that goes on by a token: it may write to its last block.
+    """
+    is_long = len(plan.prefill_tokens) >= _FEWEST_FED_IN_PARTS
+    has_swapped = any(admission.length for admission in plan.admissions)
+    return arriving.num_parts > 1 and is_long and not has_swapped
 
 
 def _fitted(config: EngineConfig, num_blocks: int) -> EngineConfig:

@@ -5,15 +5,15 @@ from engine.worker.block_copy_time import measure_block_copy_s
 from engine.worker.kv_pool import KVPool, _check_room, _may_leave_later
 from engine.worker.memory_budget import MemoryBudget, share_out
 from engine.worker.swap_arena import SharedMemory
-from engine.worker.worker import Worker
+from engine.worker.worker import Worker, _can_wait
 from tests.mutation.mutant import Fault
 
 POOL_FAULTS = [
     Fault(
         what="blocks come back from the wrong slots",
         function=KVPool.swap_in,
-        old="self.arena, sources, self.kv, targets",
-        new="self.arena, sources[::-1], self.kv, targets",
+        old="BlockMoves(sources, ",
+        new="BlockMoves(sources[::-1], ",
         noticed_by="test_blocks_that_were_swapped_out_come_back_where_they_are_wanted",
     ),
     Fault(
@@ -61,9 +61,16 @@ POOL_FAULTS = [
     Fault(
         what="a graph reads what has not come back",
         function=Worker._run,
-        old="arriving.wait()",
-        new="pass",
+        old="and arriving is None",
+        new="",
         noticed_by="test_what_comes_back_is_there_when_a_layer_reads_it",
+    ),
+    Fault(
+        what="blocks are checked after a step has written to them",
+        function=_can_wait,
+        old=" and not has_swapped",
+        new="",
+        noticed_by="test_a_token_that_a_swapped_row_writes_at_once_is_no_change_of_its_block",
     ),
     Fault(
         what="layers read what has not come back",

@@ -9,7 +9,7 @@ from torch import Tensor
 from engine.config import swap_arena_bytes
 from engine.types import int64
 from engine.worker import arriving_blocks
-from engine.worker.arriving_blocks import ArrivingBlocks
+from engine.worker.arriving_blocks import ArrivingBlocks, BlockMoves
 from engine.worker.swap_arena import PrivateMemory, SwapArena, key_tensor, make_headers
 from kernels.checksum import Checksum
 from kernels.runtime import HostRuntime
@@ -55,7 +55,7 @@ def _arriving(runtime: HostRuntime, num_layers: int = 5) -> tuple[ArrivingBlocks
     arena.blocks[1] = torch.arange(num_layers)[:, None]
     kv = torch.zeros(3, *shape)
     arena.headers[1] = make_headers(_KEY, Checksum(arena.blocks)(torch.tensor([1])))[0]
-    arriving = ArrivingBlocks(runtime, arena, [1], kv, [2], _KEY, Checksum(kv))
+    arriving = ArrivingBlocks(runtime, arena, kv, Checksum(kv), BlockMoves([1], [2], _KEY))
     return arriving, kv
 
 

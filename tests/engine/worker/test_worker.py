@@ -196,6 +196,39 @@ def test_what_comes_back_is_there_when_a_layer_reads_it(
     assert not result.spoiled_slots
 
 
+@pytest.mark.parametrize("fewest_tokens", [0, 4])
+def test_a_token_that_a_swapped_row_writes_at_once_is_no_change_of_its_block(
+    tiny: TinyModel, fewest_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arriving_blocks, "_FEWEST_PART_BYTES", 1)
+    monkeypatch.setattr(engine.worker.worker, "_FEWEST_FED_IN_PARTS", fewest_tokens)
+    load = loader(_LateRuntime(captures=True))
+    driver = Driver(load(tiny.config(block_size=4, swap_bytes=SWAP_BYTES)))
+    row = driver.admit([7, 8, 9])
+    driver.prefill(row, 3)
+    [block] = row.blocks
+    columns = {"swap_out_sources": int32([block]), "swap_out_destinations": int32([2])}
+    keys = int64(list(range(4)))
+    driver.worker.execute(StepPlan(step=0, swap_out_keys=keys, **columns))
+    driver.worker.pool.kv.fill_(math.nan)
+    plan = replace(
+        driver.plan([row], []),
+        releases=int32([row.row]),
+        admissions=[RowAdmission(row=row.row, sampling=GREEDY, length=3)],
+        append_rows=int32([row.row]),
+        append_indices=int32([0]),
+        append_blocks=int32([block]),
+        token_rows=int32([row.row]),
+        token_values=int32(row.output),
+        swap_in_sources=int32([2]),
+        swap_in_destinations=int32([block]),
+        swap_in_keys=keys,
+    )
+    result = driver.worker.execute(plan)
+    assert not result.spoiled_slots
+    assert [*row.output, *result.tokens] == tiny.greedy([7, 8, 9], 2)
+
+
 @pytest.mark.parametrize("captures", [False, True])
 def test_a_row_goes_on_with_the_token_that_a_plan_gives_it(tiny: TinyModel, captures: bool) -> None:
     driver = Driver(loader(HostRuntime(captures=captures))(tiny.config()))
