@@ -185,7 +185,7 @@ class _Bench:
         config = config.with_options(swap_bytes=num_slots * config.block_bytes)
         with swap_arena(config, num_slots, is_private=args.private) as view:
             worker = load_worker(config, swap_view=view)
-            self.times.append(_preemption_times(worker))
+            self.times.append(_preemption_times(worker, min(_NUM_TOKENS, args.max_len)))
             if args.load and not self._rate_per_s:
                 self._find_rate(config, worker)
             for _ in range(args.repeats):
@@ -208,7 +208,7 @@ class _Bench:
             args.device,
             load_format="dummy",
             block_size=block_size,
-            num_blocks=max(num_blocks, div_ceil(max(lengths), block_size) + 2),
+            num_blocks=max(num_blocks, div_ceil(args.max_len, block_size) + 2),
             max_num_seqs=min(256, args.requests),
             max_num_batched_tokens=2048,
             max_model_len=args.max_len,
@@ -236,10 +236,9 @@ def _works(schedule: Schedule) -> list[Work]:
     ]
 
 
-def _preemption_times(worker: Worker) -> PreemptionTimes:
+def _preemption_times(worker: Worker, num_tokens: int) -> PreemptionTimes:
     """Time one preemption each way on an idle worker, see `PreemptionTimes`."""
     capacity, size = worker.capacity, worker.capacity.block_size
-    num_tokens = min(_NUM_TOKENS, capacity.num_blocks * size)
     num_blocks = div_ceil(num_tokens, size)
     blocks = int32(list(range(num_blocks)))
     plan = StepPlan(

