@@ -30,7 +30,7 @@ from app.telemetry.request_record import RequestRecord
 from app.text.beam_text import BeamProgress
 from app.text.choice_text import TextDelta, join
 from app.text.offload import MAX_INLINE
-from engine.errors import RequestError
+from engine.errors import InvalidRequest, RequestError
 
 # of an answer; as much may wait to be read
 PART_BYTES = 256 << 10
@@ -109,6 +109,7 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
     ) -> "_Asked[BodyT, RequestT]":
         body, ignored = await self._reader.read(self._route.body, scope, receive, account)
         check_model(body.model, self._settings)
+        _check_generates(self._settings)
         request = self._route.as_request(body)
         headers: HeaderList = []
         if ignored := ignored + request.fields_without_effect():
@@ -254,6 +255,14 @@ def check_model(name: str | None, settings: ApiSettings) -> None:
     if name is not None and name != settings.model_id:
         shown = f"the model {name!r}" if len(name) <= 100 and name.isprintable() else "this model"
         raise ModelNotFound(f"{shown} is not served here; see /v1/models", param="model")
+
+
+def _check_generates(settings: ApiSettings) -> None:
+    if settings.embedding.is_own:
+        raise InvalidRequest(
+            "this model computes vectors of texts and generates none; ask /v1/embeddings",
+            param="model",
+        )
 
 
 def rename(error: RequestError, names: Mapping[str, str]) -> None:

@@ -32,6 +32,7 @@ from engine.worker.plan_check import PlanLimits, check_plan
 from engine.worker.report import PendingStep
 from engine.worker.row_table import RowTable
 from engine.worker.sampling.grammars import make_grammars
+from engine.worker.sampling.pooling import Pooler
 from engine.worker.sampling.sampler import (
     choose_masked,
     do_masks_suffice,
@@ -91,6 +92,7 @@ class Worker:
             runtime=runtime,
             grammars=make_grammars(config),
         )
+        self._pooler = Pooler(self._table.parameters)
         self._limits = PlanLimits(
             num_rows=config.max_num_seqs,
             num_blocks=pool.num_blocks,
@@ -247,6 +249,7 @@ class Worker:
             tokens: [T] int64 that were fed, and [T, hidden_size] their hidden states.
             places: host [N] where the batch's own tokens are in both.
         """
+        self._pooler.pool(batch, hidden, places, pending)
         wanted = places[batch.columns["logit_indices"]]
         if not np.array_equal(wanted, np.arange(len(hidden))):
             hidden = hidden.index_select(0, *stage(self._runtime, wanted))

@@ -63,6 +63,7 @@ class Run:
 
     Attributes:
         reported: output by request and choice.
+        pooled: vectors by request.
         plans: what the worker has executed.
     """
 
@@ -82,6 +83,7 @@ class Run:
         executor = connect(config) if connect else Recorder(load(config), run_ahead)
         self.plans = executor.plans if isinstance(executor, Recorder) else []
         self.reported: dict[tuple[int, int], ChoiceReport] = defaultdict(ChoiceReport)
+        self.pooled: dict[int, list[float]] = {}
         self.stats: StepStats | None = None
         self._engine = Engine(config.scheduler, executor, preemption=preemption)
 
@@ -115,6 +117,9 @@ class Run:
         return self.stats.num_recomputed, self.stats.num_swapped_out
 
     def _take(self, output: StepOutput) -> None:
+        for index, request_id in enumerate(output.pooled_requests):
+            width = len(output.pooled) // len(output.pooled_requests)
+            self.pooled[request_id] = output.pooled[index * width : (index + 1) * width].tolist()
         top_end = 0
         keys = zip(output.request_ids, output.choices, strict=True)
         for index, key in enumerate(keys):
