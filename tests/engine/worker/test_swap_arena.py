@@ -148,7 +148,7 @@ def _check_round_trip(runtime: Runtime, arena: SwapArena) -> None:
         wanted = slots[some]
         found = runtime.behind_moves_in(lambda wanted=wanted: runtime.bring(arena.headers, wanted))
         assert torch.equal(found, rows[wanted])
-    # a part of each block alone
+    # only a part of each block
     kv.zero_()
     torch.cuda.synchronize() if kv.is_cuda else None
     part = slice(1, 3)
