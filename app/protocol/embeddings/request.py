@@ -23,6 +23,7 @@ class PooledFields(ModelBody):
 
     ignored: ClassVar[Collection[str]] = frozenset({"user"})
 
+    user: str | None = None
     add_special_tokens: bool = True
     truncate_prompt_tokens: int | None = Field(None, ge=-1, le=2**31 - 1)
     pooling: TextPooling | None = None

@@ -23,7 +23,7 @@ _IDS = [list(range(start, start + length)) for start, length in ((3, 45), (60, 1
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
-    return save_tiny("gqa", tmp_path_factory.mktemp("model"))
+    return save_tiny("mha", tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ async def test_scores_are_cosines_of_an_embedding_model(
         ("/v1/score", {"text_1": "a", "text_2": "b"}, {}, "model", "no embedding model"),
         ("/v1/score", {"text_1": ["a", "b"], "text_2": ["c"]}, {}, "text_1", "as many as text_2"),
         ("/v1/embeddings", {"input": ""}, {}, "input", ""),
-        ("/v1/embeddings", {"input": []}, {}, "input", "it must be"),
+        ("/v1/embeddings", {"input": []}, {}, "input", "at least 1"),
         ("/v1/embeddings", {"input": [[]]}, {}, "input[0]", ""),
         ("/v1/embeddings", {"input": [1 << 30]}, {}, "input[0]", "no token"),
         ("/v1/embeddings", {"input": [1] * 512}, {}, "input", "context is 512"),
