@@ -11,9 +11,9 @@ from engine.errors import ConfigError
 from engine.integers import div_ceil
 from engine.model.parallel import TensorParallel
 from engine.types import IntColumn, StepPlan
-from engine.worker.arriving_blocks import ArrivingBlocks, BlockMoves
 from engine.worker.staging import stage
-from engine.worker.swap_arena import (
+from engine.worker.swap.arriving_blocks import ArrivingBlocks, BlockMoves
+from engine.worker.swap.swap_arena import (
     PrivateMemory,
     SwapArena,
     SwapMemory,

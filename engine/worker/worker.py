@@ -21,7 +21,6 @@ from engine.model.parallel import TensorParallel, connect, local_device
 from engine.model.peer_memory import with_peer_memory
 from engine.model.safetensors_folder import Progress
 from engine.types import Capacity, StepPlan, StepResult
-from engine.worker.arriving_blocks import ArrivingBlocks
 from engine.worker.batch import HostBatch, lay_out, stage_batch
 from engine.worker.block_copy_time import measure_block_copy_s
 from engine.worker.graphs.cuda_graphs import Computation, CudaGraphs
@@ -40,7 +39,8 @@ from engine.worker.sampling.sampler import (
     sample_batch,
 )
 from engine.worker.staging import stage
-from engine.worker.swap_arena import SharedMemory
+from engine.worker.swap.arriving_blocks import ArrivingBlocks
+from engine.worker.swap.swap_arena import SharedMemory
 from engine.worker.warm_up import WarmUp
 from kernels.backend import KernelBackend
 from kernels.batch import BatchLayout, Sampled, SamplingColumns

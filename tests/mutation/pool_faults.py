@@ -1,10 +1,10 @@
 """Faults of the KV pool and of the memory that it gets."""
 
-from engine.worker.arriving_blocks import ArrivingBlocks
 from engine.worker.block_copy_time import measure_block_copy_s
 from engine.worker.kv_pool import KVPool, _check_room, _may_leave_later
 from engine.worker.memory_budget import MemoryBudget, share_out
-from engine.worker.swap_arena import SharedMemory
+from engine.worker.swap.arriving_blocks import ArrivingBlocks
+from engine.worker.swap.swap_arena import SharedMemory
 from engine.worker.worker import Worker, _can_wait
 from tests.mutation.mutant import Fault
 

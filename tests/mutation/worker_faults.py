@@ -6,7 +6,6 @@ from tests.mutation.graph_faults import GRAPH_FAULTS
 from tests.mutation.model.model_faults import MODEL_FAULTS
 from tests.mutation.plan_faults import PLAN_FAULTS
 from tests.mutation.pool_faults import POOL_FAULTS
-from tests.mutation.pooling_faults import POOLING_FAULTS
 from tests.mutation.ranks.node_faults import NODE_FAULTS
 from tests.mutation.ranks.parallel_faults import PARALLEL_FAULTS
 from tests.mutation.row_faults import ROW_FAULTS
@@ -17,7 +16,6 @@ WORKER_FAULTS = [
     *MODEL_FAULTS,
     *ROW_FAULTS,
     *POOL_FAULTS,
-    *POOLING_FAULTS,
     *PLAN_FAULTS,
     *BATCH_FAULTS,
     *GRAPH_FAULTS,

@@ -55,7 +55,7 @@ class EmbeddingRequest(PooledFields):
 
     def inputs(self) -> list[NamedInput]:
         if isinstance(self.input, str) or isinstance(self.input[0], int):
-            return [("input", cast("str | list[int]", self.input))]
+            return [("input", self.input)]
         inputs = cast("list[str | list[int]]", self.input)
         return [(f"input[{index}]", given) for index, given in enumerate(inputs)]
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from engine.errors import ConfigError
 from engine.model.parallel import TensorParallel
 from engine.types import IntColumn, StepPlan, int32, int64
-from engine.worker import arriving_blocks
 from engine.worker.kv_pool import KVPool
+from engine.worker.swap import arriving_blocks
 from kernels.reference import ReferenceBackend
 from kernels.runtime import HostRuntime
 from tests.engine.model.tiny import TinyModel

@@ -14,7 +14,7 @@ from torch import Tensor
 import engine.worker.worker
 from engine.errors import ConfigError, InvariantViolated
 from engine.types import RowAdmission, StepPlan, int32, int64
-from engine.worker import arriving_blocks
+from engine.worker.swap import arriving_blocks
 from engine.worker.worker import load_worker
 from kernels.runtime import HostRuntime
 from tests.engine.model.tiny import TinyModel, save_tiny

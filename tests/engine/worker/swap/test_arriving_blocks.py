@@ -8,9 +8,9 @@ from torch import Tensor
 
 from engine.config import swap_arena_bytes
 from engine.types import int64
-from engine.worker import arriving_blocks
-from engine.worker.arriving_blocks import ArrivingBlocks, BlockMoves
-from engine.worker.swap_arena import PrivateMemory, SwapArena, key_tensor, make_headers
+from engine.worker.swap import arriving_blocks
+from engine.worker.swap.arriving_blocks import ArrivingBlocks, BlockMoves
+from engine.worker.swap.swap_arena import PrivateMemory, SwapArena, key_tensor, make_headers
 from kernels.checksum import Checksum
 from kernels.runtime import HostRuntime
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from engine.worker.staging import stage
-from engine.worker.swap_arena import SwapArena, make_headers
+from engine.worker.swap.swap_arena import SwapArena, make_headers
 from kernels.backend import BlockChecksum
 from kernels.runtime import Runtime
 

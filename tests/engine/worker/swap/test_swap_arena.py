@@ -3,6 +3,7 @@
 import gc
 import mmap
 import weakref
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from engine.config import HEADER_BYTES, swap_arena_bytes
 from engine.types import int64
-from engine.worker.swap_arena import (
+from engine.worker.swap.swap_arena import (
     PrivateMemory,
     SharedMemory,
     SwapArena,
@@ -146,7 +147,7 @@ def _check_round_trip(runtime: Runtime, arena: SwapArena) -> None:
     runtime.move_in(arena.blocks, slots[:1], kv, blocks[:1], after=marks)
     for some in (slice(None, None, -1), slice(5, 9, 3)):
         wanted = slots[some]
-        found = runtime.behind_moves_in(lambda wanted=wanted: runtime.bring(arena.headers, wanted))
+        found = runtime.behind_moves_in(partial(runtime.bring, arena.headers, wanted))
         assert torch.equal(found, rows[wanted])
     # only a part of each block
     kv.zero_()
