@@ -13,6 +13,7 @@ from engine.core.sequence_group import SequenceGroup
 from engine.executor.inline import InlineExecutor
 from engine.types import (
     FinishReason,
+    Progress,
     Request,
     SamplingParams,
     StepOutput,
@@ -87,10 +88,17 @@ class Run:
         self.stats: StepStats | None = None
         self._engine = Engine(config.scheduler, executor, preemption=preemption)
 
-    def add(self, request_id: int, prompt: Sequence[int], sampling: SamplingParams) -> None:
-        self._engine.scheduler.add(
-            Request(request_id=request_id, prompt=int32(list(prompt)), sampling=sampling)
+    def add(
+        self,
+        request_id: int,
+        prompt: Sequence[int],
+        sampling: SamplingParams,
+        progress: Progress | None = None,
+    ) -> None:
+        request = Request(
+            request_id=request_id, prompt=int32(list(prompt)), sampling=sampling, progress=progress
         )
+        self._engine.scheduler.add(request)
 
     def abort(self, request_id: int) -> None:
         self._engine.scheduler.abort(request_id)

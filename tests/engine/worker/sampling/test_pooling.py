@@ -8,7 +8,7 @@ import transformers
 from torch import Tensor
 
 from engine.core.scheduling.preemption import Preemption
-from engine.types import FinishReason, Pooling, SamplingParams
+from engine.types import FinishReason, Pooling, Progress, SamplingParams, int8, int32
 from kernels.runtime import HostRuntime
 from tests.engine.model.tiny import TinyModel
 from tests.engine.whole.engine_run import RECOMPUTE, SWAP, SWAP_BYTES, Run, run
@@ -94,6 +94,15 @@ def test_a_prompt_that_is_aborted_leaves_nothing_in_the_mean_of_the_next(tiny: T
     engine.drain()
     expected = _expected(tiny, _PROMPTS[1], "mean")
     torch.testing.assert_close(torch.tensor(engine.pooled[1]), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_prompt_whose_engine_was_lost_is_pooled_again(tiny: TinyModel) -> None:
+    engine = Run(tiny, block_size=4, max_num_batched_tokens=7)
+    progress = Progress(age_s=1.0, finish_reasons=int8([0]), counts=int32([0]))
+    engine.add(0, _PROMPTS[0], _sampling("mean"), progress)
+    engine.drain()
+    expected = _expected(tiny, _PROMPTS[0], "mean")
+    torch.testing.assert_close(torch.tensor(engine.pooled[0]), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_a_mean_reads_no_cache_and_a_last_state_does() -> None:
