@@ -28,8 +28,8 @@ from load_tests.bench.in_process.arena import swap_arena
 from load_tests.local_engine import LocalEngine, greedy, local_config
 from load_tests.model_folders import model_folder
 from load_tests.options import add_model, at_least, not_negative, positive, several
-from load_tests.traffic.lengths import DATA_SETS, MAX_TOTAL_LEN, Lengths, read_joint_lengths
-from load_tests.traffic.schedule import Extent, Schedule, at_once, poisson, prompt
+from load_tests.traffic.lengths import DATA_SETS, MAX_TOTAL_LEN, read_joint_lengths
+from load_tests.traffic.schedule import Extent, at_once, poisson, prompt
 from load_tests.work import Work
 
 EXAMPLE = "python -m load_tests preemption --model opt-13b --device cuda"
@@ -81,11 +81,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument("--requests", type=at_least(1), default=256, help="of a run")
     parser.add_argument(
-        "--load",
-        type=not_negative,
-        default=0.0,
-        help="arrivals at random times at so many times the rate of requests that the first run "
-        "serves, which has all of them at once; 0: all runs have them at once",
+        "--rates",
+        type=several(positive),
+        default=[],
+        metavar="R,...",
+        help="requests per second that come at random times; without any, all come at once",
     )
     parser.add_argument(
         "--max-len",
@@ -169,14 +169,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Bench:
-    """All runs; the rate of arrivals follows from the first one."""
+    """All runs; every way back has the same arrivals."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.runs: list[PreemptingRun] = []
         self.times: list[PreemptionTimes] = []
         self._args = args
-        self._works = _works(at_once(_lengths(args), args.requests, seed=0))
-        self._rate_per_s = 0.0
+        self._works = {rate: _works(args, rate) for rate in args.rates or [0.0]}
 
     def run(self, block_size: int, folder: Path) -> None:
         """Run every way back on one worker."""
@@ -186,12 +185,12 @@ class _Bench:
         with swap_arena(config, num_slots, is_private=args.private) as view:
             worker = load_worker(config, swap_view=view)
             self.times.append(_preemption_times(worker, min(_NUM_TOKENS, args.max_len)))
-            if args.load and not self._rate_per_s:
-                self._find_rate(config, worker)
-            for _ in range(args.repeats):
-                for way in _WAYS:
-                    options = config.with_options(preemption=way)
-                    self.runs.append(_one_run(options, worker, self._works, self._rate_per_s))
+            for rate_per_s, works in self._works.items():
+                self.runs += [
+                    _one_run(config.with_options(preemption=way), worker, works, rate_per_s)
+                    for _ in range(args.repeats)
+                    for way in _WAYS
+                ]
             worker.close()
             # its memory, before the next one measures what there is, and the arena goes
             del worker
@@ -201,7 +200,8 @@ class _Bench:
 
     def _config(self, block_size: int, folder: Path) -> EngineConfig:
         args = self._args
-        lengths = [len(work.prompt) + work.output_len for work in self._works]
+        works = next(iter(self._works.values()))
+        lengths = [len(work.prompt) + work.output_len for work in works]
         num_blocks = round(args.pool_share * sum(lengths) / block_size)
         return local_config(
             folder,
@@ -215,21 +215,16 @@ class _Bench:
             growth_blocks=args.room,
         )
 
-    def _find_rate(self, config: EngineConfig, worker: Worker) -> None:
-        """Draw the arrivals, the same for all that follows."""
-        args, mean_len = self._args, fmean(work.output_len for work in self._works)
-        run = _one_run(config.with_options(preemption="recompute"), worker, self._works, 0.0)
-        self.runs.append(run)
-        self._rate_per_s = args.load * run.tokens_per_s / mean_len
-        extent = Extent(num_requests=args.requests)
-        self._works = _works(poisson(self._rate_per_s, _lengths(args), extent, seed=0))
 
-
-def _lengths(args: argparse.Namespace) -> Lengths:
-    return read_joint_lengths(DATA_SETS["sharegpt"], args.max_len)
-
-
-def _works(schedule: Schedule) -> list[Work]:
+def _works(args: argparse.Namespace, rate_per_s: float) -> list[Work]:
+    """Draw the requests, which differ between rates only in their times."""
+    lengths = read_joint_lengths(DATA_SETS["sharegpt"], args.max_len)
+    extent = Extent(num_requests=args.requests)
+    schedule = (
+        poisson(rate_per_s, lengths, extent, seed=0)
+        if rate_per_s
+        else at_once(lengths, args.requests, seed=0)
+    )
     return [
         Work(prompt=prompt(0, index, r.input_len, 200), output_len=r.output_len, due_s=r.due_s)
         for index, r in enumerate(schedule)
