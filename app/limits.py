@@ -85,6 +85,12 @@ MAX_PARTS = 1024
 MAX_PROMPTS = 128
 """Prompts of a request."""
 
+MAX_EMBEDDED = 2048
+"""Texts of a request for vectors."""
+
+MAX_EMBEDDED_NUMBERS = 1 << 21
+"""Numbers of all vectors of an answer, which as JSON take about 20 bytes each."""
+
 MAX_CHOICES = 128
 """Choices, and sequences, for each prompt."""
 

@@ -30,6 +30,7 @@ from app.serve.deployments import (
 from app.serve.startup import config_errors_without_traceback
 from app.settings.api_keys import read_api_keys, read_operator_keys
 from app.settings.config import DEFAULT_STREAM_INTERVAL_MS, AppConfig, parse_config
+from app.settings.embedding_settings import read_embedding_settings
 from app.settings.sampling_defaults import read_sampling_defaults
 from app.telemetry.telemetry import Telemetry, TelemetryOptions
 from app.telemetry.traces.tracing_options import TracingOptions, check_exporter
@@ -230,6 +231,7 @@ def api_settings(config: AppConfig, engine: EngineConfig) -> ApiSettings:
         unknown_parameters=config.unknown_parameters,
         tool_call_format=config.tool_call_format,
         reasoning_format=config.reasoning_format,
+        embedding=read_embedding_settings(Path(engine.model_path), engine.model),
         max_body_bytes=int(config.limits.max_body_mib * (1 << 20)),
         max_body_values=config.limits.max_body_values,
         max_answer_items=config.limits.max_answer_items,

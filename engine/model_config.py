@@ -13,9 +13,14 @@ from engine.architectures.registry import ARCHITECTURES, WRAPPERS
 from engine.config import ModelConfig
 from engine.errors import ConfigError
 
+# lists what follows the transformer in the folder of an embedding model
+EMBEDDING_MODULES = "modules.json"
+
 
 def read_model_config(folder: Path) -> ModelConfig:
     """Read config.json and, where there is one, generation_config.json.
+
+    An embedding model has no use for a head, so none of its own is read.
 
     Raises:
         ConfigError: if a file is missing or damaged, or the model's kind is not supported.
@@ -23,9 +28,11 @@ def read_model_config(folder: Path) -> ModelConfig:
     config = read_json(folder / "config.json")
     generation = folder / "generation_config.json"
     try:
-        return _parse(config, read_json(generation) if generation.exists() else {})
+        model = _parse(config, read_json(generation) if generation.exists() else {})
     except ConfigError as error:
         raise ConfigError(f"{folder / 'config.json'}: {error}") from None
+    is_embedding = (folder / EMBEDDING_MODULES).exists()
+    return replace(model, tie_embeddings=True) if is_embedding else model
 
 
 def read_json(path: Path) -> Json:

@@ -32,6 +32,14 @@ class Linear(Protocol):
         ...
 
 
+class BlockChecksum(Protocol):
+    """Checksums of the blocks of a pool; any changed word changes its block's."""
+
+    def __call__(self, blocks: Tensor) -> Tensor:
+        """Checksums [N] int64 of blocks [N] int64, on the pool's device; see `Checksum`."""
+        ...
+
+
 class KernelBackend(Protocol):
     """The operations of one device. Outputs are new tensors unless a docstring says otherwise.
 
@@ -239,6 +247,10 @@ class KernelBackend(Protocol):
 
     def copy_blocks(self, kv: Tensor, sources: Tensor, destinations: Tensor) -> None:
         """Copy whole blocks IN PLACE: kv[destinations] = kv[sources], both [N] int64."""
+        ...
+
+    def make_checksum(self, kv: Tensor) -> BlockChecksum:
+        """Make the checksums of a pool [num_blocks, ...], contiguous; the same on all backends."""
         ...
 
     def mask_tokens(self, scores: Tensor, masks: Tensor, places: Tensor | None = None) -> None:

@@ -1,5 +1,6 @@
 """What crosses the device border: batches on their way in, chosen tokens on their way out."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -33,6 +34,8 @@ class BatchLayout:
             bit; such sequences have one token each, and `num_decodes` is 0.
         attention_work: how the backend splits attention, private to it; None before
             `KernelBackend.prepare`, and for backends that need none.
+        before_layer: to be called with the index of each layer before its work is enqueued, where
+            its keys and values may still be on their way into the pool.
     """
 
     num_decodes: int
@@ -46,6 +49,7 @@ class BatchLayout:
     logit_indices: Tensor | None
     is_deterministic: bool = False
     attention_work: object = None
+    before_layer: Callable[[int], None] | None = None
 
     def logit_rows(self, x: Tensor) -> Tensor:
         """The rows [S, n] of x [T, n] whose logits are needed, x itself where they are all."""

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 # Fibonacci hashing: odd, and its multiples look random
-_MULTIPLIER = 0x9E3779B1
+MULTIPLIER = 0x9E3779B1
 # of blocks that are multiplied at once
 _MOST_BYTES = 16 << 20
 
@@ -19,15 +19,15 @@ class Checksum:
 
     def __init__(self, kv: Tensor) -> None:
         """Args: kv: the pool [num_blocks, ...], contiguous."""
-        self._words = kv.view(kv.shape[0], -1).view(torch.int32)
+        self._words = words_of(kv)
         num_words = self._words.shape[1]
         places = torch.arange(num_words, dtype=torch.int64, device=kv.device)
         # wraps around, like the products below
-        weights = (2 * places + 1) * _MULTIPLIER & 0xFFFF_FFFF
+        weights = (2 * places + 1) * MULTIPLIER & 0xFFFF_FFFF
         self._weights = (weights - (weights >> 31 << 32)).int()
         self._most_blocks = max(1, _MOST_BYTES // (4 * num_words))
 
-    def of(self, blocks: Tensor) -> Tensor:
+    def __call__(self, blocks: Tensor) -> Tensor:
         """Checksums [N] int64 of blocks [N] int64 of the pool, on its device."""
         return torch.cat(
             [
@@ -35,3 +35,8 @@ class Checksum:
                 for part in torch.split(blocks, self._most_blocks)
             ]
         )
+
+
+def words_of(kv: Tensor) -> Tensor:
+    """The 32-bit words [num_blocks, N] int32 of a pool [num_blocks, ...], contiguous."""
+    return kv.view(kv.shape[0], -1).view(torch.int32)

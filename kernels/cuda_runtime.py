@@ -7,7 +7,6 @@ the copies that used it are done: a ring of buffers without further bookkeeping.
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +42,11 @@ class CudaRuntime:
         self._graph_memory = torch.cuda.graph_pool_handle()
         # used where memory of others could not be registered
         self._buffers: PinnedBuffers | None = None
+
+    @property
+    def moves_in_parts(self) -> bool:
+        """The buffers hold whole blocks, and the host waits for them."""
+        return self._buffers is None
 
     def to_device(self, values: Tensor) -> Tensor:
         """Copy through pinned memory, without waiting."""
@@ -152,34 +156,37 @@ class CudaRuntime:
         kv: Tensor,
         blocks: list[int],
         after: Iterable[object] = (),
-    ) -> None:
-        """Copy with the copy engines; whatever is enqueued later waits."""
-        with self._moving_in():
+    ) -> list[object]:
+        """Copy with the copy engines, on a stream of their own."""
+        with torch.cuda.stream(self._in_stream):
             self.wait_for(after)
             if self._buffers is not None and kv[0].nbytes >= _SMALLEST_BUFFERED:
                 self._buffers.move_in(host, slots, kv, blocks)
-                return
-            for slot, block, count in _runs(slots, blocks):
-                target = kv[block : block + count]
-                target.copy_(host[slot : slot + count], non_blocking=True)
+            elif kv.is_contiguous():
+                for slot, block, count in _runs(slots, blocks):
+                    target = kv[block : block + count]
+                    target.copy_(host[slot : slot + count], non_blocking=True)
+            else:
+                for slot, block in zip(slots, blocks, strict=True):
+                    kv[block].copy_(host[slot], non_blocking=True)
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record()
+        return [event]
+
+    def behind_moves_in(self, work: Callable[[], Tensor]) -> Tensor:
+        """Work on the stream of moves in, which the current one waits for."""
+        current = torch.cuda.current_stream(self.device)
+        with torch.cuda.stream(self._in_stream):
+            made = work()
+        current.wait_stream(self._in_stream)
+        made.record_stream(current)
+        return made
 
     def bring(self, host: Tensor, slots: list[int]) -> Tensor:
-        """Copy all from the first to the last row at once; whatever is enqueued later waits."""
+        """Copy all from the first to the last row at once."""
         first = min(slots)
-        span = host[first : max(slots) + 1]
-        with self._moving_in():
-            # made here, since what an earlier step has just freed it may still be reading
-            rows = torch.empty_like(span, device=self.device)
-            rows.copy_(span, non_blocking=True)
-        rows.record_stream(torch.cuda.current_stream(self.device))
+        rows = host[first : max(slots) + 1].to(self.device, non_blocking=True)
         return rows.index_select(0, self.to_device(torch.tensor(slots) - first))
-
-    @contextmanager
-    def _moving_in(self) -> Iterator[None]:
-        """Work on the stream of moves in, which the current one waits for at the end."""
-        with torch.cuda.stream(self._in_stream):
-            yield
-        torch.cuda.current_stream(self.device).wait_stream(self._in_stream)
 
     def memory(self) -> DeviceMemory | None:
         """Ask the driver, after giving back what torch keeps for later."""

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels import sampling
-from kernels.backend import Activation, Linear
+from kernels.backend import Activation, BlockChecksum, Linear
 from kernels.batch import BatchColumns, BatchLayout, GatheredBatch, Sampled, SamplingColumns
+from kernels.checksum import Checksum
 from kernels.experts import ExpertWeights, LoopedExperts, Routing
 from kernels.integers import div_ceil
 
@@ -247,6 +248,10 @@ class ReferenceBackend:
     def copy_blocks(self, kv: Tensor, sources: Tensor, destinations: Tensor) -> None:
         """Copy through one gathered tensor, so a source is read before any block is written."""
         kv[destinations] = kv[sources]
+
+    def make_checksum(self, kv: Tensor) -> BlockChecksum:
+        """Multiply and add."""
+        return Checksum(kv)
 
     def mask_tokens(self, scores: Tensor, masks: Tensor, places: Tensor | None = None) -> None:
         """Unpack the bits; see `kernels.sampling`."""

@@ -62,6 +62,11 @@ class Runtime(Protocol):
     device: torch.device
     captures: bool
 
+    @property
+    def moves_in_parts(self) -> bool:
+        """Whether parts of blocks can be moved in beside work on other parts."""
+        ...
+
     def to_device(self, values: Tensor) -> Tensor:
         """Bring a host tensor to the device; the caller does not use it any more."""
         ...
@@ -122,7 +127,7 @@ class Runtime(Protocol):
         ...
 
     def wait_for(self, marks: Iterable[object]) -> None:
-        """Let later work wait until these moves out are done."""
+        """Let later work wait until these moves are done."""
         ...
 
     def move_in(
@@ -132,18 +137,26 @@ class Runtime(Protocol):
         kv: Tensor,
         blocks: list[int],
         after: Iterable[object] = (),
-    ) -> None:
-        """Copy host[slots] to kv[blocks], beside earlier work and before any later work.
+    ) -> list[object]:
+        """Copy host[slots] to kv[blocks], beside all other work but earlier moves in.
 
-        No earlier work may touch the blocks, but for the moves out that are named.
+        No work may touch the blocks meanwhile, but for the moves out that are named.
 
         Args:
+            host, kv: whole blocks, or the same part of each, contiguous.
             after: marks of those, and of moves out to the slots.
+
+        Returns:
+            A mark of when all are done; nothing if they are done already.
         """
         ...
 
+    def behind_moves_in(self, work: Callable[[], Tensor]) -> Tensor:
+        """Do some work behind all moves in so far, beside other work and before any later one."""
+        ...
+
     def bring(self, host: Tensor, slots: list[int]) -> Tensor:
-        """Make host[slots] on the device, after all moves in so far and before any later work."""
+        """Make host[slots] on the device, as part of the work that calls it."""
         ...
 
     def memory(self) -> DeviceMemory | None:
@@ -161,6 +174,11 @@ class HostRuntime:
     def __init__(self, *, captures: bool = False) -> None:
         self.device = torch.device("cpu")
         self.captures = captures
+
+    @property
+    def moves_in_parts(self) -> bool:
+        """Nothing goes on beside anything."""
+        return False
 
     def to_device(self, values: Tensor) -> Tensor:
         """Hand it out as it is."""
@@ -214,9 +232,14 @@ class HostRuntime:
         kv: Tensor,
         blocks: list[int],
         after: Iterable[object] = (),
-    ) -> None:
+    ) -> list[object]:
         """Copy."""
         kv[blocks] = host[slots]
+        return []
+
+    def behind_moves_in(self, work: Callable[[], Tensor]) -> Tensor:
+        """Do it."""
+        return work()
 
     def bring(self, host: Tensor, slots: list[int]) -> Tensor:
         """Copy."""

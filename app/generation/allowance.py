@@ -5,12 +5,11 @@ import math
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from app.generation.watchdog import Watchdog
 from app.protocol.api_settings import ApiSettings
 from app.protocol.errors import DeadlineExceeded, UnsupportedParameter
-from app.protocol.generation_fields import GenerationFields
 from engine.types import ORDINARY_TERMS, Terms
 
 ResultT = TypeVar("ResultT")
@@ -37,7 +36,20 @@ class Allowance:
         return AnswerClock(self)
 
 
-def allowance_of(request: GenerationFields, settings: ApiSettings, key_sha256: bytes) -> Allowance:
+class Limited(Protocol):
+    """A request that may ask for less than the server allows."""
+
+    @property
+    def priority(self) -> int: ...
+
+    @property
+    def timeout_s(self) -> float | None: ...
+
+    @property
+    def queue_timeout_s(self) -> float | None: ...
+
+
+def allowance_of(request: Limited, settings: ApiSettings, key_sha256: bytes) -> Allowance:
     """Return what a request may take.
 
     Args:

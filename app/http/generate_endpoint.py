@@ -32,6 +32,7 @@ from app.telemetry.request_record import RequestRecord
 from app.text.beam_text import BeamProgress
 from app.text.choice_text import TextDelta, join
 from app.text.offload import MAX_INLINE
+from engine.errors import InvalidRequest
 
 # of an answer; as much may wait to be read
 PART_BYTES = 256 << 10
@@ -98,6 +99,7 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
                 await until_disconnect(receive, answer)
 
     def _asked(self, body: BodyT, ignored: list[str], scope: Scope) -> "_Asked[BodyT, RequestT]":
+        _check_generates(self._settings)
         request = self._route.as_request(body)
         headers: HeaderList = []
         if ignored := ignored + request.fields_without_effect():
@@ -247,6 +249,14 @@ def check_model(name: str | None, settings: ApiSettings) -> None:
     if name is not None and name != settings.model_id:
         shown = f"the model {name!r}" if len(name) <= 100 and name.isprintable() else "this model"
         raise ModelNotFound(f"{shown} is not served here; see /v1/models", param="model")
+
+
+def _check_generates(settings: ApiSettings) -> None:
+    if settings.embedding.is_own:
+        raise InvalidRequest(
+            "this model computes vectors of texts and generates none; ask /v1/embeddings",
+            param="model",
+        )
 
 
 def _note_prompts(record: RequestRecord, prompts: list[Prompt], options: GenerationOptions) -> None:

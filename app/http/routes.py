@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.http.api.generate_routes import GENERATING
 from app.http.api.openapi import openapi, page
+from app.http.embedding_endpoints import embedding_endpoint, score_endpoint
 from app.http.generate_endpoint import GenerateEndpoint, check_model
 from app.http.middleware import RequestMiddleware
 from app.http.operator.access import OperatorAccess
@@ -72,6 +73,8 @@ def _routes(client: EngineClient, tokenizer: Tokenizer, settings: ApiSettings) -
     texts, prefixes = TokenizeEndpoints(services), PrefixEndpoints(services)
     return [
         *(_post(path, GenerateEndpoint(route, services)) for path, route in GENERATING.items()),
+        _post("/v1/embeddings", embedding_endpoint(services)),
+        _post("/v1/score", score_endpoint(services)),
         _post("/v1/messages/count_tokens", _as_json(texts.count_tokens)),
         _post("/tokenize", _as_json(texts.tokenize)),
         _post("/detokenize", _as_json(texts.detokenize)),

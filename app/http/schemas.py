@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from app.protocol.anthropic.request import CountTokensRequest, MessagesRequest
 from app.protocol.chat_request import ChatRequest
 from app.protocol.completion_request import CompletionRequest
+from app.protocol.embeddings.request import EmbeddingRequest, ScoreRequest
 from app.protocol.prefix_request import PrefixRequest
 from app.protocol.responses.request import ResponsesRequest
 from app.protocol.strict import Strict
@@ -20,6 +21,8 @@ BODIES: Mapping[str, type[Strict]] = {
     "/v1/chat/completions": ChatRequest,
     "/v1/responses": ResponsesRequest,
     "/v1/messages": MessagesRequest,
+    "/v1/embeddings": EmbeddingRequest,
+    "/v1/score": ScoreRequest,
     "/v1/messages/count_tokens": CountTokensRequest,
     "/tokenize": TokenizeRequest,
     "/detokenize": DetokenizeRequest,

@@ -23,6 +23,8 @@ ToolCallFormat = Literal[
     "auto", "harmony", "hermes", "llama3_json", "mistral", "pythonic", "smollm2"
 ]
 ReasoningFormat = Literal["auto", "none", "think"]
+# how the hidden states of a text become one vector
+TextPooling = Literal["last", "mean"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,23 @@ class KeyLimits:
     tokens_per_minute: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingSettings:
+    """How hidden states become vectors.
+
+    Attributes:
+        size: numbers of a vector.
+        pooling: of a request that names none.
+        is_normalized: whether vectors have the length 1.
+        is_own: whether the model is made for vectors, and generates nothing.
+    """
+
+    size: int = 0
+    pooling: TextPooling = "last"
+    is_normalized: bool = False
+    is_own: bool = False
+
+
 _NO_LIMITS = KeyLimits()
 
 
@@ -80,6 +99,7 @@ class ApiSettings:
             that of the schema.
         tool_call_format: how the model calls tools.
         reasoning_format: whether its replies may begin with reasoning between tags.
+        embedding: how hidden states become vectors.
         cors_origins: origins whose pages a browser lets call the API; `*` for all.
         api_key_sha256: digests of the accepted keys; empty accepts every caller.
         key_limits: by the digest of a key.
@@ -105,6 +125,7 @@ class ApiSettings:
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)
     tool_call_format: ToolCallFormat = "auto"
     reasoning_format: ReasoningFormat = "auto"
+    embedding: EmbeddingSettings = EmbeddingSettings()
     cors_origins: tuple[str, ...] = ()
     api_key_sha256: tuple[bytes, ...] = ()
     operator_key_sha256: tuple[bytes, ...] = ()

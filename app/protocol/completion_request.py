@@ -17,7 +17,8 @@ Ids = Annotated[Annotated[list[int], _IDS], Tag("<ids>")]
 _MANY = Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)
 
 
-def _kind(prompt: Any) -> str | None:
+def kind_of_prompt(prompt: Any) -> str | None:
+    """The tag of what a prompt is: text, token ids, or a list of either."""
     if not isinstance(prompt, list):
         return "<text>" if isinstance(prompt, str) else None
     first = prompt[0] if prompt else None
@@ -39,7 +40,7 @@ class CompletionRequest(GenerationFields):
         | Annotated[list[Text], _MANY, Tag("<texts>")]
         | Ids
         | Annotated[list[Ids], _MANY, Tag("<id lists>")],
-        either(_kind, "it must be text, a list of token ids, or a list of either"),
+        either(kind_of_prompt, "it must be text, a list of token ids, or a list of either"),
     ]
     max_tokens: int | None = Field(None, ge=0)
     best_of: int | None = Field(None, ge=1, le=MAX_CHOICES)

@@ -118,7 +118,11 @@ class Architecture:
                 name = instead + name.removeprefix(prefix)
         root = self.names["embedding"].partition(".")[0]
         is_bare = not name.startswith((f"{root}.", f"{self.names['head']}."))
-        return self.bare_prefix + name if is_bare else name
+        if not is_bare:
+            return name
+        inside = (stored.partition(".")[2] for stored in self.names.values())
+        is_inside = name.partition(".")[0] in {stored.partition(".")[0] for stored in inside}
+        return (self.bare_prefix or f"{root}." * is_inside) + name
 
     def is_redundant(self, model: ModelConfig, name: str) -> bool:
         """Whether a stored tensor, by its canonical name, repeats what is known or is not text."""

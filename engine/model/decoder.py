@@ -91,6 +91,8 @@ class Decoder:
         first = self._norms[0]
         x = residual if first is None else first(residual)
         for index, layer in enumerate(self._layers):
+            if layout.before_layer is not None:
+                layout.before_layer(index)
             x = layer.attention(x, kv[:, index], layout)
             x = self._pass_on(x, residual, layer.attention_post_norm, layer.feed_norm, layout)
             x = layer.feed(x, layout)
@@ -103,6 +105,8 @@ class Decoder:
             attention_norm, feed_norm = layer.attention_post_norm, layer.feed_post_norm
             assert attention_norm is not None
             assert feed_norm is not None
+            if layout.before_layer is not None:
+                layout.before_layer(index)
             attended = layer.attention(x, kv[:, index], layout)
             x = self._pass_on(attended, x, None, attention_norm, layout)
             x = self._pass_on(layer.feed(x, layout), x, None, feed_norm, layout)

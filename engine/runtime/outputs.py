@@ -70,6 +70,7 @@ def deltas(outputs: Iterable[StepOutput]) -> Iterator[tuple[int, Delta]]:
     gathered: dict[tuple[int, int], _Gathered] = {}
     for output in outputs:
         _gather_beams(output, gathered)
+        _gather_pooled(output, gathered)
         _gather(output, gathered)
     for (request_id, choice), found in gathered.items():
         yield (
@@ -84,6 +85,7 @@ def deltas(outputs: Iterable[StepOutput]) -> Iterator[tuple[int, Delta]]:
                 num_cached=found.num_cached,
                 num_preemptions=found.num_preemptions,
                 beam_steps=tuple(found.beam_steps),
+                pooled=found.pooled,
             ),
         )
 
@@ -142,6 +144,7 @@ class _Gathered:
     num_cached: int = 0
     num_preemptions: int = 0
     beam_steps: list[BeamStep] = field(default_factory=list)
+    pooled: FloatColumn = field(default_factory=float32)
 
 
 def _rows_of(requests: IntColumn, clients: Mapping[int, Client]) -> dict[Client, list[int]]:
@@ -170,6 +173,19 @@ def _gather_beams(output: StepOutput, gathered: dict[tuple[int, int], _Gathered]
         )
         gathered.setdefault((request_id, BEAM_CHOICE), _Gathered()).beam_steps.append(step)
         start = end
+
+
+def _gather_pooled(output: StepOutput, gathered: dict[tuple[int, int], _Gathered]) -> None:
+    for request_id, vector in _pooled(output):
+        gathered.setdefault((request_id, 0), _Gathered()).pooled = vector
+
+
+def _pooled(output: StepOutput) -> Iterator[tuple[int, FloatColumn]]:
+    """(request id, vector) of each request that has one."""
+    num_vectors = len(output.pooled_requests)
+    for index, request_id in enumerate(output.pooled_requests):
+        width = len(output.pooled) // num_vectors
+        yield request_id, output.pooled[index * width : (index + 1) * width]
 
 
 def _gather(output: StepOutput, gathered: dict[tuple[int, int], _Gathered]) -> None:
@@ -202,6 +218,7 @@ def _select(output: StepOutput, rows: Sequence[int], beams: Sequence[int]) -> St
     )
     request_ids = int64([output.request_ids[row] for row in rows])
     cached, preemptions = output.cached_tokens, output.preemptions
+    pooled = [(id_, vector) for id_, vector in _pooled(output) if id_ in request_ids]
     return StepOutput(
         step=output.step,
         request_ids=request_ids,
@@ -224,6 +241,8 @@ def _select(output: StepOutput, rows: Sequence[int], beams: Sequence[int]) -> St
         beam_top_counts=beam_tops[0],
         beam_top_tokens=beam_tops[1],
         beam_top_logprobs=beam_tops[2],
+        pooled_requests=int64([request_id for request_id, _ in pooled]),
+        pooled=sum((vector for _, vector in pooled), start=float32()),
     )
 
 

@@ -52,6 +52,7 @@ class Delta:
             of a request, 0 in the others.
         num_preemptions: times that the request was preempted since its last delta.
         beam_steps: in order; empty unless the choice is BEAM_CHOICE.
+        pooled: float32 vector of the prompt, with the end of a request that asks for one.
     """
 
     choice: int
@@ -63,6 +64,7 @@ class Delta:
     num_cached: int = 0
     num_preemptions: int = 0
     beam_steps: tuple[BeamStep, ...] = ()
+    pooled: FloatColumn = field(default_factory=float32)
 
 
 class TokenStream(Protocol):

@@ -190,6 +190,9 @@ class StepOutput:
         beam_top_counts, beam_top_tokens, beam_top_logprobs: int32, int32 and float32, the most
             likely tokens in the place of each, where the request asks for them; see `StepResult`.
         events: what has happened to requests since the last output; None if nothing has.
+        pooled_requests: int64 requests that get a vector, see `SamplingParams.pooling`; each has
+            an item, too, by which it ends.
+        pooled: float32 vector of each, one behind the other.
         failure: why the workers cannot go on; set in the last output of a scheduler only.
     """
 
@@ -217,4 +220,6 @@ class StepOutput:
     beam_top_tokens: IntColumn = field(default_factory=int32)
     beam_top_logprobs: FloatColumn = field(default_factory=float32)
     events: RequestEvents | None = None
+    pooled_requests: IntColumn = field(default_factory=int64)
+    pooled: FloatColumn = field(default_factory=float32)
     failure: str = ""

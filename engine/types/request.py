@@ -16,6 +16,8 @@ GRAMMAR_LIMITS: dict[str, Any] = {
     "max_lexer_states": 50_000,
     "verbose_errors": False,
 }
+# how the hidden states of a prompt become one vector
+Pooling = Literal["none", "last", "mean"]
 # where a stop pattern leads when it is met
 PATTERN_MET = -1
 
@@ -74,6 +76,9 @@ class SamplingParams:
             many most likely tokens at each place, reported under `PROMPT_CHOICE`.
         num_logprobs: None for none, else log-probabilities of the chosen token and of this many
             most likely tokens, from the raw distribution (before temperature and filters).
+        pooling: a vector is wanted instead of tokens: the hidden state of the prompt's last token,
+            or the mean of all. Such a request has one sequence and `max_tokens` 1, and ends without
+            a token once the prompt is computed.
     """
 
     max_tokens: int
@@ -101,6 +106,7 @@ class SamplingParams:
     deterministic: bool = False
     prompt_logprobs: int | None = None
     num_logprobs: int | None = None
+    pooling: Pooling = "none"
 
     @property
     def changes_logits(self) -> bool:
@@ -121,7 +127,8 @@ class SamplingParams:
     @property
     def may_read_cache(self) -> bool:
         """Whether keys and values that another request has computed will do."""
-        return self.prompt_logprobs is None and not self.deterministic
+        is_read = self.prompt_logprobs is not None or self.pooling == "mean"
+        return not is_read and not self.deterministic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

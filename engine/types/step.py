@@ -128,6 +128,8 @@ class StepResult:
         elapsed_s: seconds the workers spent on the step.
         spoiled_slots: int32 swap blocks that were swapped in and do not hold what they should: the
             blocks in the pool, and every token that comes from them, are worthless.
+        pooled_items: int32 items among the sampled rows whose rows pool, see `SamplingParams`.
+        pooled: float32 vector of each, one behind the other.
     """
 
     step: int
@@ -139,3 +141,5 @@ class StepResult:
     top_logprobs: FloatColumn = field(default_factory=float32)
     elapsed_s: float = 0.0
     spoiled_slots: IntColumn = field(default_factory=int32)
+    pooled_items: IntColumn = field(default_factory=int32)
+    pooled: FloatColumn = field(default_factory=float32)

@@ -12,7 +12,8 @@ from engine.integers import div_ceil
 from engine.model.parallel import TensorParallel
 from engine.types import IntColumn, StepPlan
 from engine.worker.staging import stage
-from engine.worker.swap_arena import (
+from engine.worker.swap.arriving_blocks import ArrivingBlocks, BlockMoves
+from engine.worker.swap.swap_arena import (
     PrivateMemory,
     SwapArena,
     SwapMemory,
@@ -20,7 +21,6 @@ from engine.worker.swap_arena import (
     make_headers,
 )
 from kernels.backend import KernelBackend
-from kernels.checksum import Checksum
 from kernels.runtime import Runtime
 
 
@@ -64,7 +64,7 @@ class KVPool:
             num_slots = (config.swap_bytes or 0) // block_bytes
             swap_memory = PrivateMemory(swap_arena_bytes(num_slots, block_bytes))
         self.arena = SwapArena(swap_memory.take(runtime), block_shape, backend.dtype)
-        self._checksum = Checksum(self.kv)
+        self._checksum = backend.make_checksum(self.kv)
         # blocks that may still be on their way to the swap space, and slots that they go to
         self._leaving: dict[int, object] = {}
         self._arriving: dict[int, object] = {}
@@ -84,23 +84,25 @@ class KVPool:
         """Tokens per block."""
         return self.kv.shape[4]
 
-    def move(self, plan: StepPlan) -> Tensor | None:
+    def move(self, plan: StepPlan) -> ArrivingBlocks | None:
         """Move what must be in its place before the batch of a plan is fed; then comes `save`.
 
         Returns:
-            See `swap_in`; None if nothing comes back.
+            What the batch has to wait for; None if nothing comes back.
         """
         if not _may_leave_later(plan):
             self._swap_out(plan)
         # what this plan hands out anew, an earlier one or this one may have saved
         self.protect([plan.append_blocks, plan.copy_destinations])
-        is_spoiled = None
+        arriving = None
         if plan.swap_in_destinations:
             columns = plan.swap_in_sources, plan.swap_in_destinations, plan.swap_in_keys
-            is_spoiled = self.swap_in(*columns)
+            arriving = self.swap_in(*columns)
         if plan.copy_sources:
+            if arriving is not None:
+                arriving.wait()
             self.copy(*stage(self._runtime, plan.copy_sources, plan.copy_destinations))
-        return is_spoiled
+        return arriving
 
     def save(self, plan: StepPlan) -> None:
         """Move out what `move` has left, beside later steps: nobody waits for it."""
@@ -123,7 +125,7 @@ class KVPool:
         Args:
             keys: int64, `KEY_WORDS` for each slot: what it holds from now on.
         """
-        checksums = self._checksum.of(*stage(self._runtime, blocks))
+        checksums = self._checksum(*stage(self._runtime, blocks))
         headers = make_headers(self._runtime.to_device(key_tensor(keys)), checksums)
         sources, targets = blocks.tolist(), slots.tolist()
         marks = self._runtime.move_out(self.kv, sources, self.arena.blocks, targets)
@@ -133,22 +135,21 @@ class KVPool:
         self._leaving.update(zip(sources, marks, strict=False))
         self._arriving.update(zip(targets, written, strict=False))
 
-    def swap_in(self, slots: IntColumn, blocks: IntColumn, keys: IntColumn) -> Tensor:
-        """Copy slots of the swap space back to blocks, beside earlier steps and before later ones.
+    def swap_in(self, slots: IntColumn, blocks: IntColumn, keys: IntColumn) -> ArrivingBlocks:
+        """Begin to copy slots of the swap space back to blocks, beside earlier steps.
 
         Args:
             keys: int64, `KEY_WORDS` for each slot: what it should hold.
 
         Returns:
-            [N] bool on the device, whether a slot held something else, or was changed since.
+            What waits for them; later work must.
         """
         sources, targets = slots.tolist(), blocks.tolist()
         moving = _taken(self._leaving, targets) + _taken(self._arriving, sources)
-        self._runtime.move_in(self.arena.blocks, sources, self.kv, targets, after=moving)
-        headers = self._runtime.bring(self.arena.headers, sources)
-        checksums = self._checksum.of(*stage(self._runtime, blocks))
-        expected = make_headers(self._runtime.to_device(key_tensor(keys)), checksums)
-        return (headers != expected).any(1)
+        moves = BlockMoves(sources, targets, key_tensor(keys))
+        arriving = ArrivingBlocks(self._runtime, self.arena, self.kv, self._checksum, moves)
+        arriving.begin(after=moving)
+        return arriving
 
     def protect(self, written: Iterable[IntColumn]) -> None:
         """Let later work wait for the copies of blocks that it may write."""

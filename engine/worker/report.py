@@ -30,6 +30,8 @@ class PendingStep:
         self._num_logprobs: list[Int32Array] = []
         self._swapped_in = int32()
         self._is_spoiled: Tensor | None = None
+        self._pooled_items = int32()
+        self._pooled: Tensor | None = None
         self._fetch: Fetch | None = None
         self._tokens: list[int] | None = None
 
@@ -53,9 +55,13 @@ class PendingStep:
         """
         self._swapped_in, self._is_spoiled = slots, is_spoiled
 
+    def add_pooled(self, items: Int32Array, vectors: Tensor) -> None:
+        """Add vectors [N, hidden_size] float32 of N of the sampled rows, by their places."""
+        self._pooled_items, self._pooled = int32(items.tobytes()), vectors
+
     def fetch(self) -> None:
         """Begin to copy what was sampled to the host; the step is complete."""
-        columns = [self._is_spoiled]
+        columns = [self._is_spoiled, self._pooled]
         for sampled in self._sampled:
             columns += sampled.tokens, sampled.logprobs, sampled.top_tokens, sampled.top_logprobs
         self._fetch = self._runtime.fetch(columns, self._mark)
@@ -64,8 +70,8 @@ class PendingStep:
         """Wait for the tokens of all parts; any thread may ask, before or after `result`."""
         if self._tokens is None:
             assert self._fetch is not None, "the step is complete"
-            # behind the spoiled slots each part has four columns, tokens first
-            columns = self._fetch.wait().tensors[1::4]
+            # behind what is not sampled each part has four columns, tokens first
+            columns = self._fetch.wait().tensors[2::4]
             self._tokens = [
                 token for column in columns if column is not None for token in column.tolist()
             ]
@@ -75,7 +81,7 @@ class PendingStep:
         """Wait until the device is done with the step; blocks may still be on their way out."""
         assert self._fetch is not None, "the step is complete"
         fetched = self._fetch.wait()
-        is_spoiled, *columns = fetched.tensors
+        is_spoiled, pooled, *columns = fetched.tensors
         tokens, logprobs, top_tokens, top_logprobs = (columns[start::4] for start in range(4))
         top_counts = list(map(_top_counts, self._num_logprobs, top_tokens))
         any_wanted = any(counts.any() for counts in top_counts)
@@ -89,6 +95,8 @@ class PendingStep:
             top_logprobs=float32(b"".join(map(_wanted, top_counts, top_logprobs))),
             elapsed_s=fetched.elapsed_s,
             spoiled_slots=self._spoiled_slots(is_spoiled),
+            pooled_items=self._pooled_items,
+            pooled=float32(b"" if pooled is None else pooled.numpy().tobytes()),
         )
 
     def _spoiled_slots(self, is_spoiled: Tensor | None) -> IntColumn:

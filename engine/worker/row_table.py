@@ -119,6 +119,8 @@ class RowParameters:
         is_search, is_deterministic: host [num_rows] bool, see `SamplingParams`.
         is_capturable: host [num_rows] bool, whether the row's next token follows from its logits
             and the columns above, so that a graph can choose it.
+        is_pooled, is_averaged: host [num_rows] bool, whether the row wants a vector, and whether
+            that is the mean of all hidden states.
     """
 
     def __init__(self, num_rows: int, runtime: Runtime) -> None:
@@ -137,6 +139,7 @@ class RowParameters:
         self.is_search = np.zeros(num_rows, np.bool_)
         self.is_deterministic = np.zeros(num_rows, np.bool_)
         self.is_capturable: NDArray[np.bool_] = np.zeros(num_rows, np.bool_)
+        self.is_pooled, self.is_averaged = np.zeros((2, num_rows), np.bool_)
 
     def set(self, rows: list[int], admissions: Sequence[RowAdmission]) -> None:
         """Overwrite the parameters of rows."""
@@ -162,7 +165,10 @@ class RowParameters:
         self.prompt_lens[rows] = [admission.prompt_len for admission in admissions]
         self.is_search[rows] = [v.beam_width > 0 for v in values]
         self.is_deterministic[rows] = [v.deterministic for v in values]
+        self.is_pooled[rows] = [v.pooling != "none" for v in values]
+        self.is_averaged[rows] = [v.pooling == "mean" for v in values]
         self.is_capturable[rows] = [not v.needs_known_tokens for v in values]
+        self.is_capturable[rows] &= ~self.is_pooled[rows]
 
     def columns(
         self,

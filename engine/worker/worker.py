@@ -31,6 +31,7 @@ from engine.worker.plan_check import PlanLimits, check_plan
 from engine.worker.report import PendingStep
 from engine.worker.row_table import RowTable
 from engine.worker.sampling.grammars import make_grammars
+from engine.worker.sampling.pooling import Pooler
 from engine.worker.sampling.sampler import (
     choose_masked,
     do_masks_suffice,
@@ -38,7 +39,8 @@ from engine.worker.sampling.sampler import (
     sample_batch,
 )
 from engine.worker.staging import stage
-from engine.worker.swap_arena import SharedMemory
+from engine.worker.swap.arriving_blocks import ArrivingBlocks
+from engine.worker.swap.swap_arena import SharedMemory
 from engine.worker.warm_up import WarmUp
 from kernels.backend import KernelBackend
 from kernels.batch import BatchLayout, Sampled, SamplingColumns
@@ -46,6 +48,9 @@ from kernels.runtime import Runtime
 from kernels.select import select_backend, select_runtime
 
 logger = logging.getLogger(__name__)
+
+# with fewer prompt tokens, launching kernel by kernel takes longer than computing
+_FEWEST_FED_IN_PARTS = 256
 
 
 class Worker:
@@ -87,6 +92,7 @@ class Worker:
             runtime=runtime,
             grammars=make_grammars(config),
         )
+        self._pooler = Pooler(self._table.parameters)
         self._limits = PlanLimits(
             num_rows=config.max_num_seqs,
             num_blocks=pool.num_blocks,
@@ -123,11 +129,16 @@ class Worker:
         """
         pending = PendingStep(plan.step, self._runtime)
         check_plan(plan, self._limits)
+        # first of all, since what comes back takes longest
+        arriving = self.pool.move(plan)
         self._change_rows(plan)
-        is_spoiled = self.pool.move(plan)
-        if is_spoiled is not None:
-            pending.swapped_in(plan.swap_in_sources, is_spoiled)
-        self._run(plan, pending)
+        in_parts = arriving if arriving is not None and _can_wait(plan, arriving) else None
+        if arriving is not None and in_parts is None:
+            # what they hold is checked before the batch writes to them
+            pending.swapped_in(plan.swap_in_sources, arriving.is_spoiled())
+        self._run(plan, pending, in_parts)
+        if in_parts is not None:
+            pending.swapped_in(plan.swap_in_sources, in_parts.is_spoiled())
         pending.fetch()
         self.pool.save(plan)
         self._table.grammars.note(np.asarray(plan.sampled_rows), pending)
@@ -153,10 +164,14 @@ class Worker:
             table.last_tokens[rows] = tokens
             table.grammars.override(plan.token_rows, plan.token_values)
 
-    def _run(self, plan: StepPlan, pending: PendingStep) -> None:
-        """Write the block tables and feed the batch, by a graph where one fits."""
+    def _run(self, plan: StepPlan, pending: PendingStep, arriving: ArrivingBlocks | None) -> None:
+        """Write the block tables and feed the batch, by a graph where one fits.
+
+        Args:
+            arriving: what layers have to wait for, which no graph can.
+        """
         graphs = self._graphs
-        shape = graphs.find(plan) if graphs else None
+        shape = graphs.find(plan) if graphs is not None and arriving is None else None
         if graphs is None or shape is None or not graphs.holds_appends(shape, plan):
             self._append(plan)
         if not plan.num_tokens:
@@ -171,7 +186,7 @@ class Worker:
         if graphs is not None and shape is not None:
             self._replay(graphs, shape, plan, batch, pending)
         else:
-            self._launch(plan, batch, pending)
+            self._launch(plan, batch, pending, arriving)
         table.lengths[batch.spans.rows] = batch.spans.ends
         # siblings get the length of their parents
         table.lengths[batch.sampled.rows] = batch.sampled.positions
@@ -206,9 +221,17 @@ class Worker:
             if len(part):
                 pending.add(sampled, part, num_logprobs[part])
 
-    def _launch(self, plan: StepPlan, batch: HostBatch, pending: PendingStep) -> None:
+    def _launch(
+        self,
+        plan: StepPlan,
+        batch: HostBatch,
+        pending: PendingStep,
+        arriving: ArrivingBlocks | None,
+    ) -> None:
         """Feed the batch kernel by kernel."""
         tokens, layout = stage_batch(plan, batch, self._table, self.pool.block_size)
+        if arriving is not None:
+            layout = replace(layout, before_layer=arriving.before_layer)
         hidden = self._feed(tokens, layout)
         self._choose_ruled(batch, tokens, hidden, np.arange(len(batch.token_rows)), pending)
 
@@ -226,6 +249,7 @@ class Worker:
             tokens: [T] int64 that were fed, and [T, hidden_size] their hidden states.
             places: host [N] where the batch's own tokens are in both.
         """
+        self._pooler.pool(batch, hidden, places, pending)
         wanted = places[batch.columns["logit_indices"]]
         if not np.array_equal(wanted, np.arange(len(hidden))):
             hidden = hidden.index_select(0, *stage(self._runtime, wanted))
@@ -313,6 +337,16 @@ def load_worker(
         for line in budget.lines(token_bytes, config.scheduler.max_model_len):
             logger.info("memory %s", line)
     return Worker(config, runtime, backend, parallel, model, pool)
+
+
+def _can_wait(plan: StepPlan, arriving: ArrivingBlocks) -> bool:
+    """Whether the layers of a batch are to wait for their parts of what comes back, each by itself.
+
+    Not if a group was swapped out that goes on by a token: it may write to its last block.
+    """
+    is_long = len(plan.prefill_tokens) >= _FEWEST_FED_IN_PARTS
+    has_swapped = any(admission.length for admission in plan.admissions)
+    return arriving.num_parts > 1 and is_long and not has_swapped
 
 
 def _fitted(config: EngineConfig, num_blocks: int) -> EngineConfig:

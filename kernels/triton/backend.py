@@ -4,12 +4,13 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from kernels.backend import Activation, Linear
+from kernels.backend import Activation, BlockChecksum, Linear
 from kernels.batch import BatchColumns, BatchLayout, GatheredBatch, Sampled, SamplingColumns
 from kernels.experts import ExpertWeights, Routing
 from kernels.reference import ReferenceBackend
 from kernels.triton import activation, batch, copy, norm, rope
 from kernels.triton.attention import dispatch
+from kernels.triton.checksum import TritonChecksum
 from kernels.triton.experts.triton_experts import TritonExperts
 from kernels.triton.linear.gated_linear import TritonGatedLinear
 from kernels.triton.linear.triton_linear import TritonLinear
@@ -138,6 +139,10 @@ class TritonBackend(ReferenceBackend):
     def copy_blocks(self, kv: Tensor, sources: Tensor, destinations: Tensor) -> None:
         """Copy all blocks at once; no destination may be a source too."""
         copy.copy_blocks(kv, sources, destinations)
+
+    def make_checksum(self, kv: Tensor) -> BlockChecksum:
+        """Read each block once."""
+        return TritonChecksum(kv)
 
     def mask_tokens(self, scores: Tensor, masks: Tensor, places: Tensor | None = None) -> None:
         """One launch."""

@@ -99,3 +99,11 @@ def test_errors(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         client.responses.create(model=MODEL, input="Hi", previous_response_id="resp_1")
     assert refused.value.param == "previous_response_id"
+
+
+def test_embeddings(client: openai.OpenAI) -> None:
+    found = client.embeddings.create(model=MODEL, input=["A pagoda.", "A tower."])
+    floats = client.embeddings.create(model=MODEL, input="A pagoda.", encoding_format="float")
+    assert [len(item.embedding) for item in found.data] == [576, 576]
+    # vectors of one text differ by what else was in the batch only
+    assert found.data[0].embedding == pytest.approx(floats.data[0].embedding, abs=0.05)

@@ -3,15 +3,17 @@
 from engine.worker.block_copy_time import measure_block_copy_s
 from engine.worker.kv_pool import KVPool, _check_room, _may_leave_later
 from engine.worker.memory_budget import MemoryBudget, share_out
-from engine.worker.swap_arena import SharedMemory
+from engine.worker.swap.arriving_blocks import ArrivingBlocks
+from engine.worker.swap.swap_arena import SharedMemory
+from engine.worker.worker import Worker, _can_wait
 from tests.mutation.mutant import Fault
 
 POOL_FAULTS = [
     Fault(
         what="blocks come back from the wrong slots",
         function=KVPool.swap_in,
-        old="self.arena.blocks, sources, self.kv, targets",
-        new="self.arena.blocks, sources[::-1], self.kv, targets",
+        old="BlockMoves(sources, ",
+        new="BlockMoves(sources[::-1], ",
         noticed_by="test_blocks_that_were_swapped_out_come_back_where_they_are_wanted",
     ),
     Fault(
@@ -23,17 +25,66 @@ POOL_FAULTS = [
     ),
     Fault(
         what="checksums are not compared",
-        function=KVPool.swap_in,
+        function=ArrivingBlocks._compare,
         old="(headers != expected).any(1)",
         new="(headers[:, :4] != expected[:, :4]).any(1)",
-        noticed_by="test_a_slot_that_holds_another_block_or_a_changed_one_is_noticed",
+        noticed_by="test_a_block_of_another_key_or_with_other_contents_is_noticed",
     ),
     Fault(
         what="keys are not compared",
-        function=KVPool.swap_in,
+        function=ArrivingBlocks._compare,
         old="(headers != expected).any(1)",
         new="(headers[:, 4:] != expected[:, 4:]).any(1)",
-        noticed_by="test_a_slot_that_holds_another_block_or_a_changed_one_is_noticed",
+        noticed_by="test_a_block_of_another_key_or_with_other_contents_is_noticed",
+    ),
+    Fault(
+        what="a layer is read while its part is on its way",
+        function=ArrivingBlocks.before_layer,
+        old="layer >= ",
+        new="layer > ",
+        noticed_by="test_a_layer_is_waited_for_and_the_next_part_is_on_its_way_meanwhile",
+    ),
+    Fault(
+        what="the part that has just begun is waited for instead of the one before",
+        function=ArrivingBlocks.before_layer,
+        old="self._runtime.wait_for(marks)",
+        new="self._runtime.wait_for(self._marks)",
+        noticed_by="test_a_layer_is_waited_for_and_the_next_part_is_on_its_way_meanwhile",
+    ),
+    Fault(
+        what="a step ends before all parts have come",
+        function=ArrivingBlocks.is_spoiled,
+        old="self.wait()",
+        new="pass",
+        noticed_by="test_a_layer_is_waited_for_and_the_next_part_is_on_its_way_meanwhile",
+    ),
+    Fault(
+        what="a graph reads what has not come back",
+        function=Worker._run,
+        old="and arriving is None",
+        new="",
+        noticed_by="test_what_comes_back_is_there_when_a_layer_reads_it",
+    ),
+    Fault(
+        what="blocks are checked after a step has written to them",
+        function=_can_wait,
+        old=" and not has_swapped",
+        new="",
+        noticed_by="test_a_token_that_a_swapped_row_writes_at_once_is_no_change_of_its_block",
+    ),
+    Fault(
+        what="layers read what has not come back",
+        function=Worker._launch,
+        old="layout = replace(layout, before_layer=arriving.before_layer)",
+        new="pass",
+        noticed_by="test_what_comes_back_is_there_when_a_layer_reads_it",
+    ),
+    Fault(
+        what="a block is copied before it has come back",
+        function=KVPool.move,
+        old="arriving.wait()",
+        new="pass",
+        noticed_by="test_what_comes_back_in_parts_is_whole_before_it_is_copied",
     ),
     Fault(
         what="a step writes a block that is still on its way out",

@@ -2,6 +2,7 @@
 
 from engine.worker.sampling.grammars import Grammars, _Grammar, _Row
 from engine.worker.sampling.logit_rules import LogitRules, _penalise, _Rules
+from engine.worker.sampling.pooling import Pooler
 from engine.worker.sampling.sampler import (
     _apply_logit_rules,
     _columns,
@@ -266,5 +267,26 @@ SAMPLING_FAULTS = [
         old=".clamp(min=0)",
         new="",
         noticed_by="test_the_engine_goes_on_after_broken_rows",
+    ),
+    Fault(
+        what="a mean forgets the chunks before the last",
+        function=Pooler._add_chunks,
+        old="total += self._sums[row]",
+        new="pass",
+        noticed_by="test_vectors_equal_transformers",
+    ),
+    Fault(
+        what="a mean goes on with the sum of a row's last prompt",
+        function=Pooler._add_chunks,
+        old="if spans.starts[index]:",
+        new="if row in self._sums:",
+        noticed_by="test_a_prompt_that_is_aborted_leaves_nothing_in_the_mean_of_the_next",
+    ),
+    Fault(
+        what="the vector is that of the first token that was fed",
+        function=Pooler.pool,
+        old="hidden[int(end)]",
+        new="hidden[0]",
+        noticed_by="test_vectors_equal_transformers",
     ),
 ]

@@ -14,8 +14,10 @@ from engine.core.decoding.output import (
     add_alternatives,
     add_beams,
     add_end,
+    add_pooled,
     add_token,
     fill_up,
+    pooled_vector,
 )
 from engine.core.memory.block_manager import BlockManager, BlockTableUpdate
 from engine.core.sequence import UNFINISHED, Sequence
@@ -102,6 +104,9 @@ class Decoding:
             return self._end_without_token(group, sequence, token)
         if group.request.pin is not None:
             # only the prompt was wanted, and it is computed
+            return self.end(group, FinishReason.LENGTH)
+        if group.request.sampling.pooling != "none":
+            add_pooled(self._output, group, pooled_vector(self._result, position))
             return self.end(group, FinishReason.LENGTH)
         sequence.append_token(token, group.stop_ids, group.max_tokens)
         reason = sequence.finish_reason

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from engine.core.decoding.beam_search import Candidates, Child
 from engine.core.sequence_group import SequenceGroup
-from engine.types import FinishReason, IntColumn, StepOutput
+from engine.types import FinishReason, FloatColumn, IntColumn, StepOutput, StepResult
 
 NO_LOGPROB = float("nan")
 
@@ -47,6 +47,18 @@ def add_alternatives(output: StepOutput, tokens: Iterable[int], logprobs: Iterab
 def add_end(output: StepOutput, group: SequenceGroup, choice: int, reason: FinishReason) -> None:
     """Add the end of a choice without a token."""
     add_token(output, group, choice, -1, NO_LOGPROB, reason)
+
+
+def pooled_vector(result: StepResult, item: int) -> FloatColumn:
+    """The vector of an item of a result, whose row pools."""
+    index, width = result.pooled_items.index(item), len(result.pooled) // len(result.pooled_items)
+    return result.pooled[index * width : (index + 1) * width]
+
+
+def add_pooled(output: StepOutput, group: SequenceGroup, vector: FloatColumn) -> None:
+    """Add the vector of a request."""
+    output.pooled_requests.append(group.request.request_id)
+    output.pooled.extend(vector)
 
 
 def add_beams(

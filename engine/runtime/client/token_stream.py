@@ -167,7 +167,7 @@ class RemoteTokenStream:
 
 def _num_bytes(delta: Delta) -> int:
     """About what the columns of a delta take."""
-    columns: list[IntColumn | FloatColumn] = [delta.tokens, delta.logprobs]
+    columns: list[IntColumn | FloatColumn] = [delta.tokens, delta.logprobs, delta.pooled]
     columns += delta.top_tokens
     columns += delta.top_logprobs
     return sum(len(column) * column.itemsize for column in columns)

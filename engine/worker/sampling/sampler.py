@@ -98,6 +98,7 @@ def do_masks_suffice(batch: HostBatch, table: RowTable) -> bool:
         and not batch.is_deterministic
         and (parameters.num_logprobs[rows] < 0).all()
         and not parameters.is_search[rows].any()
+        and not parameters.is_pooled[batch.spans.rows].any()
         and table.rules.are_masks(rows)
         # those that do not choose yet will want to know these tokens
         and table.rules.are_masks(batch.spans.rows)

@@ -65,7 +65,7 @@ def _swap_out(pool: KVPool, blocks: IntColumn, places: IntColumn) -> None:
 
 
 def _swap_in(pool: KVPool, places: IntColumn, blocks: IntColumn) -> None:
-    pool.swap_in(places, blocks, _keys(places))
+    pool.swap_in(places, blocks, _keys(places)).is_spoiled()
 
 
 def _keys(places: IntColumn) -> IntColumn:

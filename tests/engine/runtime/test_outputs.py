@@ -71,6 +71,21 @@ def by_choice(*outputs: StepOutput) -> dict[tuple[int, int], Delta]:
     return dict(reported)
 
 
+def test_vectors_go_to_the_clients_of_their_requests() -> None:
+    ended = int(FinishReason.LENGTH)
+    rows = [(request_id, 0, -1, ended, []) for request_id in (0, 3, 4, 5)]
+    pooled = float32([0, 0.5, 4, 4.5, 3, 3.5])
+    output = replace(output_of(rows), pooled_requests=int64([0, 4, 3]), pooled=pooled)
+    split = split_by_client(output, OUTPUTS.encode(output), CLIENTS)
+    vectors = {
+        client: {
+            key: delta.pooled.tolist() for key, delta in by_choice(OUTPUTS.decode(data)).items()
+        }
+        for client, data in split.items()
+    }
+    assert vectors == {"a": {(4, 0): [4, 4.5]}, "b": {(3, 0): [3, 3.5]}, "c": {(5, 0): []}}
+
+
 @given(ROWS)
 def test_splitting_gives_each_client_its_own_rows_in_order(rows: list[Row]) -> None:
     output = output_of(rows)

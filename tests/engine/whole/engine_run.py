@@ -13,6 +13,7 @@ from engine.core.sequence_group import SequenceGroup
 from engine.executor.inline import InlineExecutor
 from engine.types import (
     FinishReason,
+    Progress,
     Request,
     SamplingParams,
     StepOutput,
@@ -63,6 +64,7 @@ class Run:
 
     Attributes:
         reported: output by request and choice.
+        pooled: vectors by request.
         plans: what the worker has executed.
     """
 
@@ -82,13 +84,21 @@ class Run:
         executor = connect(config) if connect else Recorder(load(config), run_ahead)
         self.plans = executor.plans if isinstance(executor, Recorder) else []
         self.reported: dict[tuple[int, int], ChoiceReport] = defaultdict(ChoiceReport)
+        self.pooled: dict[int, list[float]] = {}
         self.stats: StepStats | None = None
         self._engine = Engine(config.scheduler, executor, preemption=preemption)
 
-    def add(self, request_id: int, prompt: Sequence[int], sampling: SamplingParams) -> None:
-        self._engine.scheduler.add(
-            Request(request_id=request_id, prompt=int32(list(prompt)), sampling=sampling)
+    def add(
+        self,
+        request_id: int,
+        prompt: Sequence[int],
+        sampling: SamplingParams,
+        progress: Progress | None = None,
+    ) -> None:
+        request = Request(
+            request_id=request_id, prompt=int32(list(prompt)), sampling=sampling, progress=progress
         )
+        self._engine.scheduler.add(request)
 
     def abort(self, request_id: int) -> None:
         self._engine.scheduler.abort(request_id)
@@ -115,6 +125,9 @@ class Run:
         return self.stats.num_recomputed, self.stats.num_swapped_out
 
     def _take(self, output: StepOutput) -> None:
+        for index, request_id in enumerate(output.pooled_requests):
+            width = len(output.pooled) // len(output.pooled_requests)
+            self.pooled[request_id] = output.pooled[index * width : (index + 1) * width].tolist()
         top_end = 0
         keys = zip(output.request_ids, output.choices, strict=True)
         for index, key in enumerate(keys):

@@ -11,6 +11,7 @@ from engine.errors import ConfigError
 from engine.model.parallel import TensorParallel
 from engine.types import IntColumn, StepPlan, int32, int64
 from engine.worker.kv_pool import KVPool
+from engine.worker.swap import arriving_blocks
 from kernels.reference import ReferenceBackend
 from kernels.runtime import HostRuntime
 from tests.engine.model.tiny import TinyModel
@@ -84,7 +85,7 @@ def test_blocks_that_were_swapped_out_come_back_where_they_are_wanted(tiny: Tiny
     before = pool.kv.clone()
     pool.swap_out(int32([5, 6]), int32([1, 2]), _keys(1, 2))
     pool.kv[5:7] = 0
-    is_spoiled = pool.swap_in(int32([2, 1]), int32([1, 7]), _keys(2, 1))
+    is_spoiled = pool.swap_in(int32([2, 1]), int32([1, 7]), _keys(2, 1)).is_spoiled()
     assert is_spoiled.tolist() == [False, False]
     assert torch.equal(pool.kv[1], before[6])
     assert torch.equal(pool.kv[7], before[5])
@@ -134,9 +135,32 @@ def test_blocks_are_swapped_out_before_others_take_their_place(tiny: TinyModel) 
 
 
 def _carry_out(pool: KVPool, plan: StepPlan) -> Tensor | None:
-    is_spoiled = pool.move(plan)
+    arriving = pool.move(plan)
     pool.save(plan)
-    return is_spoiled
+    return None if arriving is None else arriving.is_spoiled()
+
+
+def test_what_comes_back_in_parts_is_whole_before_it_is_copied(
+    tiny: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arriving_blocks, "_FEWEST_PART_BYTES", 1)
+    monkeypatch.setattr(HostRuntime, "moves_in_parts", True)
+    pool = _swapping(tiny)
+    kv = pool.kv
+    before = kv[1].clone()
+    pool.swap_out(int32([1]), int32([0]), _keys(0))
+    plan = StepPlan(
+        step=0,
+        swap_in_sources=int32([0]),
+        swap_in_destinations=int32([2]),
+        swap_in_keys=_keys(0),
+        copy_sources=int32([2]),
+        copy_destinations=int32([3]),
+    )
+    arriving = pool.move(plan)
+    assert arriving is not None
+    assert arriving.num_parts == 3
+    assert torch.equal(kv[3], before)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +222,7 @@ def test_a_slot_that_holds_another_block_or_a_changed_one_is_noticed(tiny: TinyM
     pool.swap_out(int32([3, 4, 5]), slots, _keys(0, 1, 2))
     # the last bit of one value, and a foreign key
     pool.arena.blocks[2].view(torch.int16).flatten()[-1] ^= 1
-    is_spoiled = pool.swap_in(slots, slots, _keys(0, 3, 2))
+    is_spoiled = pool.swap_in(slots, slots, _keys(0, 3, 2)).is_spoiled()
     assert is_spoiled.tolist() == [False, True, True]
 
 
@@ -249,9 +273,9 @@ class _SlowRuntime(HostRuntime):
         kv: Tensor,
         blocks: list[int],
         after: Iterable[object] = (),
-    ) -> None:
-        super().move_in(host, slots, kv, blocks)
+    ) -> list[object]:
         self.came_after += after
+        return super().move_in(host, slots, kv, blocks)
 
     def wait_for(self, marks: Iterable[object]) -> None:
         self.waited += marks

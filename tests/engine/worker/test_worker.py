@@ -1,15 +1,20 @@
 """What one rank makes of plans."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
+import engine.worker.worker
 from engine.errors import ConfigError, InvariantViolated
 from engine.types import RowAdmission, StepPlan, int32, int64
+from engine.worker.swap import arriving_blocks
 from engine.worker.worker import load_worker
 from kernels.runtime import HostRuntime
 from tests.engine.model.tiny import TinyModel, save_tiny
@@ -136,6 +141,92 @@ def test_a_block_that_was_changed_in_the_swap_space_is_reported(tiny: TinyModel)
         step=1, swap_in_sources=slots, swap_in_destinations=int32([3, 4]), swap_in_keys=keys
     )
     assert list(worker.execute(restoring).spoiled_slots) == [6]
+
+
+class _LateRuntime(HostRuntime):
+    """Moves in happen when they are waited for, and not before."""
+
+    moves_in_parts = True
+
+    def move_in(
+        self,
+        host: Tensor,
+        slots: list[int],
+        kv: Tensor,
+        blocks: list[int],
+        after: Iterable[object] = (),
+    ) -> list[object]:
+        return [partial(super().move_in, host, slots, kv, blocks)]
+
+    def wait_for(self, marks: Iterable[object]) -> None:
+        for mark in marks:
+            assert isinstance(mark, partial)
+            mark()
+
+
+@pytest.mark.parametrize("fewest_tokens", [3, 4])
+def test_what_comes_back_is_there_when_a_layer_reads_it(
+    tiny: TinyModel, fewest_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In parts, beside the layers, and as a whole, before a graph."""
+    monkeypatch.setattr(arriving_blocks, "_FEWEST_PART_BYTES", 1)
+    monkeypatch.setattr(engine.worker.worker, "_FEWEST_FED_IN_PARTS", fewest_tokens)
+    load = loader(_LateRuntime(captures=True))
+    driver = Driver(load(tiny.config(block_size=4, swap_bytes=SWAP_BYTES)))
+    pool, prompt = driver.worker.pool, list(range(7, 18))
+    first = driver.admit(prompt)
+    driver.prefill(first, 11)
+    slots, keys = int32([0, 1]), int64(list(range(8)))
+    pool.swap_out(int32(first.blocks[:2]), slots, keys)
+    pool.kv.fill_(math.nan)
+    second = driver.admit(prompt)
+    second.length, second.blocks = 8, [driver.free_blocks.pop() for _ in range(2)]
+    plan = driver.plan([], [(second, 3)])
+    plan = replace(
+        plan,
+        append_rows=int32([second.row] * 3),
+        append_indices=int32([0, 1, 2]),
+        append_blocks=int32(second.blocks),
+        swap_in_sources=slots,
+        swap_in_destinations=int32(second.blocks[:2]),
+        swap_in_keys=keys,
+    )
+    result = driver.worker.execute(plan)
+    assert list(result.tokens) == tiny.greedy(prompt, 1)
+    assert not result.spoiled_slots
+
+
+@pytest.mark.parametrize("fewest_tokens", [0, 4])
+def test_a_token_that_a_swapped_row_writes_at_once_is_no_change_of_its_block(
+    tiny: TinyModel, fewest_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arriving_blocks, "_FEWEST_PART_BYTES", 1)
+    monkeypatch.setattr(engine.worker.worker, "_FEWEST_FED_IN_PARTS", fewest_tokens)
+    load = loader(_LateRuntime(captures=True))
+    driver = Driver(load(tiny.config(block_size=4, swap_bytes=SWAP_BYTES)))
+    row = driver.admit([7, 8, 9])
+    driver.prefill(row, 3)
+    [block] = row.blocks
+    columns = {"swap_out_sources": int32([block]), "swap_out_destinations": int32([2])}
+    keys = int64(list(range(4)))
+    driver.worker.execute(StepPlan(step=0, swap_out_keys=keys, **columns))
+    driver.worker.pool.kv.fill_(math.nan)
+    plan = replace(
+        driver.plan([row], []),
+        releases=int32([row.row]),
+        admissions=[RowAdmission(row=row.row, sampling=GREEDY, length=3)],
+        append_rows=int32([row.row]),
+        append_indices=int32([0]),
+        append_blocks=int32([block]),
+        token_rows=int32([row.row]),
+        token_values=int32(row.output),
+        swap_in_sources=int32([2]),
+        swap_in_destinations=int32([block]),
+        swap_in_keys=keys,
+    )
+    result = driver.worker.execute(plan)
+    assert not result.spoiled_slots
+    assert [*row.output, *result.tokens] == tiny.greedy([7, 8, 9], 2)
 
 
 @pytest.mark.parametrize("captures", [False, True])

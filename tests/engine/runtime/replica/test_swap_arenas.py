@@ -26,7 +26,7 @@ from engine.executor.inline import InlineExecutor
 from engine.runtime.replica import swap_arenas
 from engine.runtime.replica.swap_arenas import SwapArenas
 from engine.types import EventKind, Request, SamplingParams, int32
-from engine.worker.swap_arena import SharedMemory
+from engine.worker.swap.swap_arena import SharedMemory
 from engine.worker.worker import load_worker
 from kernels.runtime import HostRuntime
 from tests.engine.model.tiny import TinyModel

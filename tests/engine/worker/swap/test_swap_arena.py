@@ -3,6 +3,7 @@
 import gc
 import mmap
 import weakref
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from engine.config import HEADER_BYTES, swap_arena_bytes
 from engine.types import int64
-from engine.worker.swap_arena import (
+from engine.worker.swap.swap_arena import (
     PrivateMemory,
     SharedMemory,
     SwapArena,
@@ -54,27 +55,27 @@ def test_any_changed_word_and_any_two_that_change_places_change_a_checksum(
 ) -> None:
     kv = torch.arange(500, dtype=torch.int32).view(dtype).view(5, 2, -1)
     checksum, one = Checksum(kv), torch.tensor([3])
-    before = checksum.of(torch.arange(5))
+    before = checksum(torch.arange(5))
     assert len(set(before.tolist())) == 5
     words = kv[3].view(torch.int32).view(-1)
     for place in range(len(words)):
         for bit in (0, 31):
             words[place] ^= (1 << bit) - (1 << 32 if bit == 31 else 0)
-            assert checksum.of(one) != before[3]
+            assert checksum(one) != before[3]
             words[place] ^= (1 << bit) - (1 << 32 if bit == 31 else 0)
         if place:
             words[[place, place - 1]] = words[[place - 1, place]]
-            assert checksum.of(one) != before[3]
+            assert checksum(one) != before[3]
             words[[place, place - 1]] = words[[place - 1, place]]
-    assert torch.equal(checksum.of(torch.arange(5)), before)
+    assert torch.equal(checksum(torch.arange(5)), before)
 
 
 def test_checksums_of_many_blocks_are_those_of_each() -> None:
     kv = torch.randn(9, 2 << 20)
     checksum = Checksum(kv)
     blocks = torch.tensor([8, 1, 1, 4, 0])
-    each = [checksum.of(blocks[i : i + 1]) for i in range(5)]
-    assert torch.equal(checksum.of(blocks), torch.cat(each))
+    each = [checksum(blocks[i : i + 1]) for i in range(5)]
+    assert torch.equal(checksum(blocks), torch.cat(each))
 
 
 def test_shared_memory_is_whole_pages_of_the_view() -> None:
@@ -129,20 +130,30 @@ def _check_round_trip(runtime: Runtime, arena: SwapArena) -> None:
     before = kv.clone()
     checksum = Checksum(kv)
     blocks, slots = list(range(79, 15, -1)), list(range(64))
-    sums = checksum.of(torch.tensor(blocks, device=kv.device))
+    sums = checksum(torch.tensor(blocks, device=kv.device))
     marks = runtime.move_out(kv, blocks, arena.blocks, slots)
     runtime.wait_for(marks)
     kv.zero_()
     if kv.is_cuda:
         # moves in run beside earlier work
         torch.cuda.synchronize()
-    runtime.move_in(arena.blocks, slots, kv, blocks, after=marks)
+    runtime.wait_for(runtime.move_in(arena.blocks, slots, kv, blocks, after=marks))
     assert torch.equal(kv[16:], before[16:])
     assert not kv[:16].any()
-    assert torch.equal(checksum.of(torch.tensor(blocks, device=kv.device)), sums)
+    assert torch.equal(checksum(torch.tensor(blocks, device=kv.device)), sums)
     # a header arrives behind its block, and is read behind it
     rows = torch.arange(64 * 8, device=kv.device).view(64, 8)
     marks = runtime.move_out(rows, list(range(64)), arena.headers, slots)
     runtime.move_in(arena.blocks, slots[:1], kv, blocks[:1], after=marks)
-    assert torch.equal(runtime.bring(arena.headers, slots[::-1]), rows.flip(0))
-    assert torch.equal(runtime.bring(arena.headers, slots[5:9:3]), rows[5:9:3])
+    for some in (slice(None, None, -1), slice(5, 9, 3)):
+        wanted = slots[some]
+        found = runtime.behind_moves_in(partial(runtime.bring, arena.headers, wanted))
+        assert torch.equal(found, rows[wanted])
+    # only a part of each block
+    kv.zero_()
+    torch.cuda.synchronize() if kv.is_cuda else None
+    part = slice(1, 3)
+    runtime.wait_for(runtime.move_in(arena.blocks[:, part], slots, kv[:, part], blocks))
+    assert torch.equal(kv[16:, part], before[16:, part])
+    assert not kv[:, 0].any()
+    assert not kv[:, 3].any()

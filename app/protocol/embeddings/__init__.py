@@ -1,0 +1,1 @@
+"""Vectors of texts, and how alike texts are: bodies and answers."""

@@ -1,0 +1,1 @@
+"""The swap space of one rank, and what comes back from it."""
