@@ -51,7 +51,7 @@ class StoredWeights:
 
         Args:
             role: see `outer_shapes` and `layer_shapes`.
-            suffix: `weight` or `bias`.
+            suffix: `weight`, `bias`, or none for a tensor that is named by its role only.
             layer: None for a role outside of layers.
         """
         shapes = outer_shapes(self._model) if layer is None else layer_shapes(self._model, layer)
@@ -62,7 +62,7 @@ class StoredWeights:
         shape = (sum(counts.values()), *tail)
         is_transposed = self._is_transposed and layer is not None and len(shape) == 2
         return WeightPlace(
-            name=f"{self._names[tensor].format(layer)}.{suffix}",
+            name=".".join(filter(None, (self._names[tensor].format(layer), suffix))),
             shape=shape[::-1] if is_transposed else shape,
             start=sum(counts[part] for part in parts[: parts.index(role)]),
             count=counts[role],
@@ -81,7 +81,7 @@ class StoredWeights:
                 outer_shapes(self._model) if layer is None else layer_shapes(self._model, layer)
             )
             for role in shapes:
-                yield role, "weight", layer
+                yield role, "" if role == "sinks" else "weight", layer
                 if has_bias(self._model, role):
                     yield role, "bias", layer
 
@@ -119,6 +119,8 @@ def layer_shapes(model: ModelConfig, layer: int) -> Tensors:
         shapes |= {"q_norm": (model.head_dim,), "k_norm": (model.head_dim,)}
     elif spec.qk_norm == "all":
         shapes |= {"q_norm": (q_size,), "k_norm": (kv_size,)}
+    if spec.has_sinks:
+        shapes["sinks"] = (model.num_heads,)
     return shapes
 
 

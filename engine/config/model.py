@@ -13,8 +13,7 @@ class ModelConfig:
     Attributes:
         hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim: as published.
         vocab_size: rows of the embedding.
-        max_position: longest context in tokens that the weights were made for, or that can be
-            served: up to its window a layer attends to all.
+        max_position: longest context in tokens that the weights were made for.
         embedding_size: columns of the embedding, projected to `hidden_size` where they differ; 0
             for `hidden_size` itself.
         tie_embeddings: whether the output layer is the embedding.

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from engine.architectures.weights import NORM_ROLES
 from engine.config import ModelConfig
-from engine.errors import ConfigError
 from engine.model.attention import Attention
 from engine.model.feed_forward import FeedForward
 from engine.model.norms import Norm, add_sum, read_norm
@@ -54,11 +53,8 @@ class Decoder:
                 the model knows fewer positions.
         """
         spec = config.spec
-        if 0 < spec.window < num_positions:
-            raise ConfigError(
-                f"max_model_len {num_positions} is above the sliding window of {spec.window} "
-                f"tokens, beyond which this model is not served; lower it to {spec.window}"
-            )
+        windows = [spec.window(index, num_positions) for index in range(config.num_layers)]
+        self.windows = tuple(sorted(set(windows)))
         self.num_kv_heads = config.kv_heads_per_rank(parameters.parallel.size)
         self._is_normed_last = spec.norms == "last"
         self._parallel = parameters.parallel
@@ -68,8 +64,8 @@ class Decoder:
             for rope in spec.ropes
         ]
         self._layers = [
-            _read_layer(config, parameters, backend, ropes, index)
-            for index in range(config.num_layers)
+            _read_layer(config, parameters, backend, ropes, index, window)
+            for index, window in enumerate(windows)
         ]
         # norms before layers, the last one behind them
         self._norms = [layer.attention_norm for layer in self._layers]
@@ -135,6 +131,7 @@ def _read_layer(
     backend: KernelBackend,
     ropes: list[RopeTable],
     index: int,
+    window: int,
 ) -> DecoderLayer:
     roles = NORM_ROLES[config.spec.norms]
 
@@ -144,7 +141,7 @@ def _read_layer(
     rope = config.spec.layer(index).rope
     return DecoderLayer(
         attention=Attention(
-            config, parameters, backend, None if rope is None else ropes[rope], index
+            config, parameters, backend, None if rope is None else ropes[rope], index, window
         ),
         feed=FeedForward(config, parameters, backend, index),
         attention_norm=norm("attention_norm"),

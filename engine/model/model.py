@@ -15,6 +15,11 @@ class Model(Protocol):
         """Key-value heads that this rank holds."""
         ...
 
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Windows of the layers, each once; 0 among them if a layer attends to all tokens."""
+        ...
+
     def hidden(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
         """Run one batch and write its keys and values into the pool.
 

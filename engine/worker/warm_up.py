@@ -115,7 +115,8 @@ class WarmUp:
             is_deterministic=is_deterministic,
         )
         tokens = torch.zeros(num_tokens, dtype=torch.int64, device=device)
-        logits = run_model(self._model, tokens, self._kv, self._backend.prepare(layout, self._kv))
+        layout = self._backend.prepare(layout, self._kv, self._model.windows)
+        logits = run_model(self._model, tokens, self._kv, layout)
         self._backend.sample(logits, _columns(num_logits, device))
         return logits
 

@@ -236,7 +236,9 @@ class Worker:
     def _feed(self, tokens: Tensor, layout: BatchLayout) -> Tensor:
         """Feed tokens [T] int64 and return their hidden states, without waiting for the device."""
         kv = self.pool.kv
-        return self._model.hidden(tokens, kv, self._backend.prepare(layout, kv))
+        return self._model.hidden(
+            tokens, kv, self._backend.prepare(layout, kv, self._model.windows)
+        )
 
     def _choose(self, hidden: Tensor, layout: BatchLayout, columns: SamplingColumns) -> Sampled:
         """Sample what follows hidden states, without waiting for the device."""

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from app.models.checkpoint import check_weights
 from engine.architectures.registry import ARCHITECTURES
-from engine.errors import ConfigError
 from engine.model.attention import _read_gains
 from engine.model.dummy import DummySource
 from engine.model.loader import load_model
@@ -131,13 +130,6 @@ def _check_ranks(name: str, num_ranks: int, folder: Path) -> None:
     with ThreadPoolExecutor(num_ranks) as pool:
         for rank in pool.map(logits, thread_ranks(num_ranks)):
             torch.testing.assert_close(rank, expected, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize("name", ["mistral_window", "olmo3", "gemma3"])
-def test_contexts_beyond_a_window_are_refused(name: str, tmp_path: Path) -> None:
-    tiny = save_tiny(name, tmp_path)
-    with pytest.raises(ConfigError, match="max_model_len 257 is above the sliding window of 256"):
-        load_worker(tiny.config(max_model_len=257))
 
 
 def test_gains_of_heads_lie_as_their_weights(tmp_path: Path) -> None:
