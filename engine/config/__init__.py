@@ -16,6 +16,7 @@ from engine.config.engine import (
     PlacementStrategy,
     PrefixConfig,
 )
+from engine.config.kv_groups import KVGroups
 from engine.config.model import ModelConfig
 from engine.config.model_spec import LayerSpec, ModelSpec, RopeConfig
 from engine.config.resume import ResumeConfig
@@ -34,6 +35,7 @@ __all__ = [
     "DType",
     "Device",
     "EngineConfig",
+    "KVGroups",
     "LayerSpec",
     "LoadFormat",
     "MemoryPolicy",

@@ -55,6 +55,7 @@ class Decoder:
         spec = config.spec
         windows = [spec.window(index, num_positions) for index in range(config.num_layers)]
         self.windows = tuple(sorted(set(windows)))
+        self._places = config.kv_groups.places
         self.num_kv_heads = config.kv_heads_per_rank(parameters.parallel.size)
         self._is_normed_last = spec.norms == "last"
         self._parallel = parameters.parallel
@@ -83,10 +84,11 @@ class Decoder:
         return self._output(hidden, is_deterministic=is_deterministic)
 
     def _run(self, residual: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
-        first = self._norms[0]
+        first, layouts = self._norms[0], layout.by_group
         x = residual if first is None else first(residual)
         for index, layer in enumerate(self._layers):
-            x = layer.attention(x, kv[:, index], layout)
+            group, place = self._places[index]
+            x = layer.attention(x, kv[:, place], layouts[group])
             x = self._pass_on(x, residual, layer.attention_post_norm, layer.feed_norm, layout)
             x = layer.feed(x, layout)
             x = self._pass_on(x, residual, layer.feed_post_norm, self._norms[index + 1], layout)
@@ -94,11 +96,11 @@ class Decoder:
 
     def _norms_last(self, x: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
         """What a norm returns is the residual stream of what follows."""
-        for index, layer in enumerate(self._layers):
+        for layer, (group, place) in zip(self._layers, self._places, strict=True):
             attention_norm, feed_norm = layer.attention_post_norm, layer.feed_post_norm
             assert attention_norm is not None
             assert feed_norm is not None
-            attended = layer.attention(x, kv[:, index], layout)
+            attended = layer.attention(x, kv[:, place], layout.by_group[group])
             x = self._pass_on(attended, x, None, attention_norm, layout)
             x = self._pass_on(layer.feed(x, layout), x, None, feed_norm, layout)
         return x

@@ -25,7 +25,8 @@ class Model(Protocol):
 
         Args:
             tokens: [T] int64.
-            kv: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim], changed IN PLACE.
+            kv: [num_blocks, layers of a group, 2, num_kv_heads, block_size, head_dim], changed IN
+                PLACE; see `KVGroups`.
 
         Returns:
             [T, hidden_size] hidden states, for `logits`.

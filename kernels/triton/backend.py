@@ -98,7 +98,9 @@ class TritonBackend(ReferenceBackend):
         self, layout: BatchLayout, kv: Tensor, windows: Sequence[int] = (0,)
     ) -> BatchLayout:
         """Split the attention of the step; see `kernels.triton.attention.attention_work`."""
-        return replace(layout, attention_work=dispatch.plan(layout, kv, windows))
+        work = dispatch.plan(layout, kv, windows)
+        others = tuple(replace(other, attention_work=work) for other in layout.others)
+        return replace(layout, attention_work=work, others=others)
 
     def attention(
         self,
