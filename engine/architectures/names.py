@@ -17,6 +17,7 @@ ATTENTION: Names = {
     "output": _LAYER + "self_attn.o_proj",
     "q_norm": _LAYER + "self_attn.q_norm",
     "k_norm": _LAYER + "self_attn.k_norm",
+    "sinks": _LAYER + "self_attn.sinks",
 }
 FEED: Names = {
     "gate": _LAYER + "mlp.gate_proj",

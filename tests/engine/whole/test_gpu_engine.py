@@ -64,6 +64,20 @@ def test_greedy_ids_equal_transformers(
     assert any(engine.num_preempted) == ("preemption" in _ARRANGEMENTS[arrangement])
 
 
+@pytest.mark.parametrize("arrangement", ["graphs", "no graphs", "recompute", "swap"])
+@pytest.mark.parametrize("name", ["gemma3", "mistral_window"])
+def test_windows_equal_transformers(
+    saved: Callable[[str], TinyModel], name: str, arrangement: str
+) -> None:
+    tiny = saved(name)
+    settings = _ARRANGEMENTS[arrangement]
+    if "num_blocks" in settings:
+        # the fewest that hold a sequence: what windows leave is free
+        settings = settings | {"num_blocks": 32}
+    engine = run(tiny, _PROMPTS, _GREEDY, device="cuda", **settings)
+    assert [*tokens_of(engine).values()] == [tiny.greedy(p, _NUM_TOKENS) for p in _PROMPTS]
+
+
 _GRAMMAR = LLMatcher.grammar_from_regex("([a-f]{3}-)*[0-9]{2}")
 _KINDS = {
     "drawn": replace(_GREEDY, temperature=1.1, seed=5),
