@@ -8,6 +8,10 @@ from engine.types import EventKind
 
 # of a client that went away before its answer was sent whole; nginx writes it so
 GONE = 499
+# how a generation may end
+OUTCOMES = (
+    "stop", "length", "mixed", "abort", "disconnect", "refused", "overloaded", "error",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -100,7 +104,7 @@ class RequestRecord:
 
     @property
     def outcome(self) -> str:
-        """How a generation ended, in one of eight words."""
+        """How a generation ended, one of `OUTCOMES`."""
         if self.code == GONE:
             return "disconnect"
         if self.code == 429:
@@ -110,6 +114,7 @@ class RequestRecord:
         if self.code >= 400:
             return "refused"
         reasons = {each.reason for each in self.choices.values()}
-        if reasons <= {"stop", "length"} and len(reasons) == 1:
-            return reasons.pop() or "abort"
-        return "mixed" if reasons else "stop"
+        if len(reasons) > 1:
+            return "mixed"
+        reason = reasons.pop() if reasons else "stop"
+        return reason if reason in ("stop", "length") else "abort"

@@ -8,6 +8,7 @@ UID = "pagoda"
 # what is chosen above the board
 CHOSEN = 'model_name=~"$model", replica=~"$replica"'
 _WINDOW = "$__rate_interval"
+_COMPUTED = 'source="computed"'
 _WIDTH, _HEIGHT, _COLUMNS = 8, 8, 3
 
 
@@ -134,8 +135,9 @@ ROWS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
         Chart(title="Preemptions", todo="Steady ones: more KV cache, or lower max_num_seqs.",
               lines=((rate("preemptions_total", "how"), "{{how}}"),)),
         Chart(title="Computed again", todo="Above a fifth: the batch thrashes.", unit="percentunit",
-              lines=((ratio(rate("recomputed_tokens_total"), f"({rate('recomputed_tokens_total')} "
-                            f"+ {rate('prompt_tokens_total')})"), "of prefilled tokens"),)),
+              lines=((ratio(rate("recomputed_tokens_total"), f"({rate('recomputed_tokens_total')} + "
+                            f"{rate('prompt_tokens_total', where=_COMPUTED)})"),
+                      "of prefilled tokens"),)),
     )),
     ("Work", (
         Chart(title="Prompts", todo="Long ones want a larger max_num_batched_tokens.",

@@ -18,6 +18,8 @@ def reasons(*each: str | None) -> dict[str, Any]:
         (reasons("length"), "length"),
         (reasons("length", "stop"), "mixed"),
         (reasons("error", "stop"), "mixed"),
+        (reasons("abort"), "abort"),
+        (reasons(None), "abort"),
         ({"code": GONE}, "disconnect"),
         ({"code": 429}, "overloaded"),
         ({"code": 400}, "refused"),
