@@ -63,8 +63,9 @@ def ratio(part: str, whole: str) -> str:
 
 
 def mean(name: str) -> str:
-    """Seconds of a phase that a request has in the mean."""
-    return ratio(rate(f"{name}_sum"), rate("queue_seconds_count"))
+    """Seconds of a phase that a request has in the mean; not all are preempted, but all end."""
+    of = "decode_seconds" if name == "preempted_seconds" else name
+    return ratio(rate(f"{name}_sum"), rate(f"{of}_count"))
 
 
 # row -> its panels
@@ -135,7 +136,8 @@ ROWS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
         Chart(title="Preemptions", todo="Steady ones: more KV cache, or lower max_num_seqs.",
               lines=((rate("preemptions_total", "how"), "{{how}}"),)),
         Chart(title="Computed again", todo="Above a fifth: the batch thrashes.", unit="percentunit",
-              lines=((ratio(rate("recomputed_tokens_total"), f"({rate('recomputed_tokens_total')} + "
+              lines=((ratio(rate("recomputed_tokens_total"),
+                            f"({rate('recomputed_tokens_total')} + "
                             f"{rate('prompt_tokens_total', where=_COMPUTED)})"),
                       "of prefilled tokens"),)),
     )),
