@@ -10,6 +10,7 @@ from app.telemetry.ingress_table import (
     REQUEST_CHOICES,
     REQUEST_PROMPT_TOKENS,
     REQUESTS_ENDED,
+    RESUMES,
     TPOT_S,
     TTFT_S,
 )
@@ -37,6 +38,7 @@ class IngressMetrics:
         self._begin(record.route)
         store.add(REQUESTS_ENDED, 1, record.route, record.outcome)
         store.add(OUTPUT_TOKENS, record.num_output_tokens, record.route)
+        store.add(RESUMES, record.num_resumes)
         if record.num_candidates:
             store.observe(REQUEST_PROMPT_TOKENS, record.num_prompt_tokens)
             store.observe(REQUEST_CHOICES, record.num_candidates, 1, record.kind)

@@ -103,6 +103,12 @@ class RequestRecord:
         return sum(kind in preempted for events in self.events for kind, _ in events)
 
     @property
+    def num_resumes(self) -> int:
+        """Times that its prompts went on after they had lost their engine."""
+        queued = (sum(kind is EventKind.QUEUED for kind, _ in events) for events in self.events)
+        return sum(max(0, times - 1) for times in queued)
+
+    @property
     def outcome(self) -> str:
         """How a generation ended, one of `OUTCOMES`."""
         if self.code == GONE:

@@ -113,8 +113,9 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         name="PagodaKVFull",
-        expression="max by (model_name) (pagoda_kv_usage_ratio) > 0.95 and on (model_name) "
-        'sum by (model_name) (pagoda_requests{state="waiting"}) > 0',
+        # a mean: each end and each preemption frees some of it for a moment
+        expression="max by (model_name) (avg_over_time(pagoda_kv_usage_ratio[5m])) > 0.9 "
+        'and on (model_name) sum by (model_name) (pagoda_requests{state="waiting"}) > 0',
         lasting="10m",
         summary="the KV cache is full and requests wait for it",
         todo="Add KV cache or replicas.",

@@ -161,6 +161,7 @@ ROWS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                                     "{{replica}}"),)),
         Chart(title="Losses", todo="The log names the cause.",
               lines=((rate("gang_lost_total"), "gangs"),
+                     (rate("resumes_total"), "requests resumed"),
                      (rate("client_lost_total", "reason"), "ingresses {{reason}}"),
                      (rate("spoiled_blocks_total"), "spoiled blocks"),
                      (rate("spans_dropped_total"), "spans dropped"))),

@@ -141,7 +141,8 @@ CASES: dict[str, Case] = {
     ),
     "PagodaKVFull": Case(
         fires={
-            f"pagoda_kv_usage_ratio{{{_E}}}": "0.96x40",
+            # full, but for the moments after a preemption
+            f"pagoda_kv_usage_ratio{{{_E}}}": "0.96x24 0.7 0.96x15",
             f'pagoda_requests{{{_E}, state="waiting"}}': "1x40",
         },
         # full, but nobody waits
