@@ -38,6 +38,8 @@ COMMANDS = {
     "overload": "send more than a server can do, by two API keys, and see what it promises then",
     "readers": "leave answers unread or go away, beside good streams: what a server holds then",
     "faults": "kill and freeze processes of a server under load, and look at every answer",
+    "monitor": "load a server beside a real Prometheus, and compare what both have seen",
+    "alerts": "do faults to a server and have a real Prometheus notice each by its alert",
     "cost": "serve a load from two checkouts by turns: throughput, latency, CPU time",
 }
 # command -> its module, or an object of one; only the one that is asked for is imported
@@ -70,6 +72,8 @@ MODULES = {
     "overload": "load_tests.overload.command",
     "readers": "load_tests.overload.readers",
     "faults": "load_tests.faults.command",
+    "monitor": "load_tests.monitoring.command",
+    "alerts": "load_tests.monitoring.alerts",
     "cost": "load_tests.faults.cost",
 }
 

@@ -195,6 +195,7 @@ TESTED_ELSEWHERE = {
     "load_tests/http/plots.py": ("load_tests/http/test_load.py",),
     "load_tests/http/report.py": ("load_tests/http/test_load.py",),
     "load_tests/machine.py": ("load_tests/test_report.py",),
+    "load_tests/monitoring/command.py": ("load_tests/test_main.py",),
     "load_tests/options.py": ("load_tests/test_main.py",),
     "load_tests/paper/experiments/scales.py": ("load_tests/paper/experiments/test_catalogue.py",),
     "load_tests/paper/reporting/plots.py": ("load_tests/paper/runners/test_simulated.py",),

@@ -74,8 +74,20 @@ def resolve(
 
 
 def is_local(model: str) -> bool:
-    """Whether a model is a folder or file of this machine, which nobody fetches."""
-    return not (model == EMBEDDED or bucket.is_url(model)) and Path(model).expanduser().exists()
+    """Whether a model is a folder or file of this machine, which nobody fetches.
+
+    Raises:
+        ConfigError: if it lies where this user may not look.
+    """
+    if model == EMBEDDED or bucket.is_url(model):
+        return False
+    try:
+        return Path(model).expanduser().exists()
+    except PermissionError as error:
+        raise ConfigError(
+            f"model {model!r} cannot be looked at: {error.strerror}; let the user that runs the "
+            "server read it and enter the folders above it"
+        ) from error
 
 
 def commit_of(model: str, folder: Path) -> str | None:

@@ -10,10 +10,11 @@ from app.telemetry.ingress_table import (
     REQUEST_CHOICES,
     REQUEST_PROMPT_TOKENS,
     REQUESTS_ENDED,
+    RESUMES,
     TPOT_S,
     TTFT_S,
 )
-from app.telemetry.request_record import RequestRecord
+from app.telemetry.request_record import OUTCOMES, RequestRecord
 from engine.runtime.metrics.metric_store import MetricStore
 
 
@@ -26,6 +27,7 @@ class IngressMetrics:
 
     def __init__(self) -> None:
         self.store = MetricStore(INGRESS_METRICS)
+        self._routes: set[str] = set()
 
     def take(self, record: RequestRecord) -> None:
         """Count a request that has ended."""
@@ -33,14 +35,23 @@ class IngressMetrics:
         store.add(HTTP_REQUESTS, 1, record.route, str(record.code))
         if not record.is_generation:
             return
+        self._begin(record.route)
         store.add(REQUESTS_ENDED, 1, record.route, record.outcome)
         store.add(OUTPUT_TOKENS, record.num_output_tokens, record.route)
+        store.add(RESUMES, record.num_resumes)
         if record.num_candidates:
             store.observe(REQUEST_PROMPT_TOKENS, record.num_prompt_tokens)
             store.observe(REQUEST_CHOICES, record.num_candidates, 1, record.kind)
         first_s = record.first_token_s
         if first_s is not None:
             self._time(record, first_s)
+
+    def _begin(self, route: str) -> None:
+        """Have all outcomes of a route there before the first of most: rates see no birth."""
+        if route not in self._routes:
+            self._routes.add(route)
+            for outcome in OUTCOMES:
+                self.store.add(REQUESTS_ENDED, 0, route, outcome)
 
     def _time(self, record: RequestRecord, first_s: float) -> None:
         observe = self.store.observe

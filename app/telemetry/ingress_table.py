@@ -29,6 +29,9 @@ REQUESTS_ENDED = counter(
 OUTPUT_TOKENS = counter(
     "output_tokens", "completion tokens as answers count them, of all candidates", "api"
 )
+RESUMES = counter(
+    "resumes", "times that a request went on after it had lost its engine, counted at its end"
+)
 TTFT_S = histogram(
     "time_to_first_token_seconds",
     "from the arrival of a request to its first token, of requests that had one",
@@ -74,7 +77,7 @@ INFO = gauge(
 )  # fmt: skip
 
 INGRESS_METRICS: tuple[Metric, ...] = (
-    HTTP_REQUESTS, REQUESTS_ENDED, OUTPUT_TOKENS, TTFT_S, E2E_S, TPOT_S, NORMALIZED_S,
+    HTTP_REQUESTS, REQUESTS_ENDED, OUTPUT_TOKENS, RESUMES, TTFT_S, E2E_S, TPOT_S, NORMALIZED_S,
     REQUEST_PROMPT_TOKENS, CHOICE_OUTPUT_TOKENS, REQUEST_CHOICES, LOOP_LAG_S, SPANS_DROPPED,
     SCRAPE_MISSING, INFO,
 )  # fmt: skip

@@ -8,6 +8,10 @@ from engine.types import EventKind
 
 # of a client that went away before its answer was sent whole; nginx writes it so
 GONE = 499
+# how a generation may end
+OUTCOMES = (
+    "stop", "length", "mixed", "abort", "disconnect", "refused", "overloaded", "error",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -99,8 +103,14 @@ class RequestRecord:
         return sum(kind in preempted for events in self.events for kind, _ in events)
 
     @property
+    def num_resumes(self) -> int:
+        """Times that its prompts went on after they had lost their engine."""
+        queued = (sum(kind is EventKind.QUEUED for kind, _ in events) for events in self.events)
+        return sum(max(0, times - 1) for times in queued)
+
+    @property
     def outcome(self) -> str:
-        """How a generation ended, in one of eight words."""
+        """How a generation ended, one of `OUTCOMES`."""
         if self.code == GONE:
             return "disconnect"
         if self.code == 429:
@@ -109,8 +119,11 @@ class RequestRecord:
             return "error"
         if self.code >= 400:
             return "refused"
-        ends = {each.reason for each in self.choices.values()}
-        reasons = {"stop" if end == "repetition" else end for end in ends}
-        if reasons <= {"stop", "length"} and len(reasons) == 1:
-            return reasons.pop() or "abort"
-        return "mixed" if reasons else "stop"
+        reasons = {
+            "stop" if each.reason == "repetition" else each.reason
+            for each in self.choices.values()
+        }
+        if len(reasons) > 1:
+            return "mixed"
+        reason = reasons.pop() if reasons else "stop"
+        return reason if reason in ("stop", "length") else "abort"

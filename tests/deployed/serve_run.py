@@ -5,13 +5,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import yaml
 
 from app.command.own_ray import own_ray
@@ -31,6 +32,8 @@ ODD, KEY = "/odd", "sk-deployed-2f7c"
 START_LIMIT_S = 240.0
 # marks what clients wrote, which no log may repeat
 SECRET = "xylophone"
+# is in all that the clients of test_canaries.py send and get, which no file may repeat
+CANARY = "canary-5e1f0c"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +72,29 @@ def bad_lines(lines: list[str]) -> list[str]:
     return [line for line in lines if any(word in line for word in words)]
 
 
+def leaks(folder: Path) -> list[str]:
+    """Return the files of a server that have a canary or a tenant's key, with where it stands."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    contents = {path: path.read_bytes() for path in files if path != folder / "keys"}
+    return [
+        f"{path}: {content[max(0, content.find(word) - 80) :][:160]!r}"
+        for path, content in contents.items()
+        for word in (CANARY.encode(), KEY.encode())
+        if word in content
+    ]
+
+
+def exposed(processes: list[psutil.Process]) -> list[str]:
+    """Return processes whose command line or environment has a canary or a tenant's key."""
+    found = []
+    for process in processes:
+        with suppress(psutil.Error):
+            shown = repr((process.cmdline(), process.environ()))
+            if CANARY in shown or KEY in shown:
+                found.append(process.name())
+    return found
+
+
 @contextmanager
 def serve_run(env: dict[str, str] | None = None) -> Iterator[Deployed]:
     """Run the server, and check at its end that no process and no bad log line is left.
@@ -93,9 +119,12 @@ def serve_run(env: dict[str, str] | None = None) -> Iterator[Deployed]:
             _wait_ready(deployed, running)
             yield deployed
             processes = running.processes()
+            assert exposed(processes) == []
             running.interrupt()
             assert wait_gone(processes, 60.0) == []
             assert bad_lines(deployed.log_lines()) == []
+            # all that waited to be written, spans among it
+            assert leaks(folder) == []
         finally:
             running.close()
 
@@ -114,6 +143,8 @@ def _config(folder: Path, port: int) -> dict[str, Any]:
         "block_size": BLOCK_SIZE,
         "cors_origins": [PAGE],
         "flight_recorder": {"folder": str(folder / "traces")},
+        "access_log": "generation",
+        "tracing": {"protocol": "file", "endpoint": str(folder / "spans"), "ratio": 1.0},
     }
     keys = folder / "keys"
     keys.write_text(KEY)

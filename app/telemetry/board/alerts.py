@@ -26,6 +26,7 @@ class Alert:
 
 
 _ERROR, _REFUSED = '{outcome="error"}', '{outcome="overloaded"}'
+_COMPUTED = '{source="computed"}'
 
 
 def _by_model(name: str, labels: str = "") -> str:
@@ -39,6 +40,14 @@ def _p99(name: str) -> str:
 
 ALERTS: tuple[Alert, ...] = (
     Alert(
+        name="PagodaAbsent",
+        expression="absent(pagoda_info)",
+        lasting="5m",
+        pages=True,
+        summary="no ingress replica has been scraped for minutes",
+        todo="The server does not run, or /metrics refuses Prometheus: `up` says which.",
+    ),
+    Alert(
         name="PagodaStalled",
         expression="max by (model_name, replica) (pagoda_step_age_seconds) > 60",
         lasting="0m",
@@ -48,7 +57,9 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         name="PagodaNotReady",
-        expression="sum by (model_name) (pagoda_ready) == 0",
+        # engine replicas that are gone or starting say nothing at all
+        expression="(sum by (model_name) (pagoda_ready) or 0 * max by (model_name) (pagoda_info)) "
+        "== 0",
         lasting="2m",
         pages=True,
         summary="no replica takes requests",
@@ -94,15 +105,17 @@ ALERTS: tuple[Alert, ...] = (
     Alert(
         name="PagodaThrashing",
         expression=f"{_by_model('recomputed_tokens_total')} > 0.2 * "
-        f"({_by_model('recomputed_tokens_total')} + {_by_model('prompt_tokens_total')})",
+        f"({_by_model('recomputed_tokens_total')} + "
+        f"{_by_model('prompt_tokens_total', _COMPUTED)})",
         lasting="10m",
         summary="more than a fifth of the prefilled tokens were computed before",
         todo="Give the KV cache more memory or swap space, or lower `max_num_seqs`.",
     ),
     Alert(
         name="PagodaKVFull",
-        expression="max by (model_name) (pagoda_kv_usage_ratio) > 0.95 and on (model_name) "
-        'sum by (model_name) (pagoda_requests{state="waiting"}) > 0',
+        # a mean: each end and each preemption frees some of it for a moment
+        expression="max by (model_name) (avg_over_time(pagoda_kv_usage_ratio[5m])) > 0.9 "
+        'and on (model_name) sum by (model_name) (pagoda_requests{state="waiting"}) > 0',
         lasting="10m",
         summary="the KV cache is full and requests wait for it",
         todo="Add KV cache or replicas.",

@@ -8,6 +8,7 @@ UID = "pagoda"
 # what is chosen above the board
 CHOSEN = 'model_name=~"$model", replica=~"$replica"'
 _WINDOW = "$__rate_interval"
+_COMPUTED = 'source="computed"'
 _WIDTH, _HEIGHT, _COLUMNS = 8, 8, 3
 
 
@@ -62,8 +63,9 @@ def ratio(part: str, whole: str) -> str:
 
 
 def mean(name: str) -> str:
-    """Seconds of a phase that a request has in the mean."""
-    return ratio(rate(f"{name}_sum"), rate("queue_seconds_count"))
+    """Seconds of a phase that a request has in the mean; not all are preempted, but all end."""
+    of = "decode_seconds" if name == "preempted_seconds" else name
+    return ratio(rate(f"{name}_sum"), rate(f"{of}_count"))
 
 
 # row -> its panels
@@ -134,8 +136,10 @@ ROWS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
         Chart(title="Preemptions", todo="Steady ones: more KV cache, or lower max_num_seqs.",
               lines=((rate("preemptions_total", "how"), "{{how}}"),)),
         Chart(title="Computed again", todo="Above a fifth: the batch thrashes.", unit="percentunit",
-              lines=((ratio(rate("recomputed_tokens_total"), f"({rate('recomputed_tokens_total')} "
-                            f"+ {rate('prompt_tokens_total')})"), "of prefilled tokens"),)),
+              lines=((ratio(rate("recomputed_tokens_total"),
+                            f"({rate('recomputed_tokens_total')} + "
+                            f"{rate('prompt_tokens_total', where=_COMPUTED)})"),
+                      "of prefilled tokens"),)),
     )),
     ("Work", (
         Chart(title="Prompts", todo="Long ones want a larger max_num_batched_tokens.",
@@ -157,6 +161,7 @@ ROWS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                                     "{{replica}}"),)),
         Chart(title="Losses", todo="The log names the cause.",
               lines=((rate("gang_lost_total"), "gangs"),
+                     (rate("resumes_total"), "requests resumed"),
                      (rate("client_lost_total", "reason"), "ingresses {{reason}}"),
                      (rate("spoiled_blocks_total"), "spoiled blocks"),
                      (rate("spans_dropped_total"), "spans dropped"))),

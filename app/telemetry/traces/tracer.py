@@ -118,6 +118,7 @@ def _attributes(record: RequestRecord, operation: str, model: str) -> dict[str, 
         "pagoda.outcome": record.outcome,
         "pagoda.candidates": record.num_candidates,
         "pagoda.preemptions": record.num_preemptions,
+        "pagoda.resumes": record.num_resumes,
     }
     if record.outcome in ("error", "overloaded", "refused"):
         found["error.type"] = str(record.code)

@@ -203,3 +203,15 @@ def test_the_full_check_finds_a_changed_byte(tmp_path: Path) -> None:
         verify(folder)
     done = run(str(folder), "--verify", home=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_a_folder_that_may_not_be_entered_is_a_mistake_of_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, **options: object) -> None:
+        # as the system does for whoever is not root
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    with pytest.raises(ConfigError, match="/models/x' cannot be looked at: Permission denied"):
+        resolve("/models/x", tmp_path)

@@ -1,4 +1,6 @@
 import random
+from dataclasses import replace
+from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -8,6 +10,8 @@ from engine.runtime.metrics.engine_metrics import EngineMetrics
 from engine.runtime.metrics.engine_table import INTER_TOKEN_S, PREEMPTIONS
 from engine.runtime.metrics.metric import MetricKind
 from engine.runtime.metrics.metric_store import MetricStore, Series
+from engine.types import int64
+from tests.app.telemetry.board.promtool import needs_promtool, promtool
 from tests.app.telemetry.records import ended
 from tests.fakes.engine_handle import STATS
 
@@ -73,3 +77,18 @@ def test_series_do_not_grow_with_what_clients_send() -> None:
     for number in range(2_000):
         ingress.take(ended(request_id=f"x{number}", code=200))
     assert len(ingress.store.series()) == num_series
+
+
+@needs_promtool
+def test_prometheus_has_no_complaint_about_any_metric(tmp_path: Path) -> None:
+    rows = [
+        (metric, Series(name=metric.name, labels=("x",) * len(metric.labels), value=1.0))
+        for metric in ALL_METRICS
+    ]
+    found = [
+        replace(row, counts=int64([1] * (len(metric.bounds) + 1))) if metric.bounds else row
+        for metric, row in rows
+    ]
+    text = to_text([("a", found)], "tiny")
+    assert all(f"# TYPE {metric.shown_name} " in text.decode() for metric in ALL_METRICS)
+    assert promtool("check", "metrics", folder=tmp_path, text=text) == ""

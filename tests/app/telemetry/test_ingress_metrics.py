@@ -1,6 +1,7 @@
 from app.telemetry.ingress_metrics import IngressMetrics
-from app.telemetry.request_record import RequestRecord
+from app.telemetry.request_record import OUTCOMES, RequestRecord
 from engine.runtime.metrics.metric_store import Series
+from engine.types import EventKind
 from tests.app.telemetry.records import ended
 
 
@@ -41,3 +42,17 @@ def test_other_requests_have_a_route_and_a_status_only() -> None:
     found = taken(ended(route="/health", is_generation=False))
     assert found["http_requests_total", "/health", "200"].value == 1
     assert not [key for key in found if key[0] == "requests_total"]
+
+
+def test_resumes_count_beside_the_request_itself() -> None:
+    events = [[(EventKind.QUEUED, 1), (EventKind.QUEUED, 2)]]
+    found = taken(ended(events=events), ended())
+    assert found["resumes_total",].value == 1
+    assert found["requests_total", "/v1/completions", "stop"].value == 2
+
+
+def test_all_outcomes_of_a_route_are_there_before_the_first_of_most() -> None:
+    """A rate does not see a counter's first value: an alert would miss the first errors."""
+    found = taken(ended())
+    counts = [found["requests_total", "/v1/completions", outcome].value for outcome in OUTCOMES]
+    assert counts == [float(outcome == "stop") for outcome in OUTCOMES]

@@ -18,6 +18,8 @@ def reasons(*each: str | None) -> dict[str, Any]:
         (reasons("length"), "length"),
         (reasons("length", "stop"), "mixed"),
         (reasons("error", "stop"), "mixed"),
+        (reasons("abort"), "abort"),
+        (reasons(None), "abort"),
         ({"code": GONE}, "disconnect"),
         ({"code": 429}, "overloaded"),
         ({"code": 400}, "refused"),
@@ -54,3 +56,10 @@ def test_preemptions_of_all_prompts_count() -> None:
         [(EventKind.PREEMPTED_RECOMPUTE, 3), (EventKind.ENDED, 4)],
     ]
     assert ended(events=events).num_preemptions == 2
+
+
+def test_each_engine_after_the_first_is_a_resume() -> None:
+    once = [(EventKind.QUEUED, 1), (EventKind.ADMITTED, 2)]
+    assert ended(events=[once, []]).num_resumes == 0
+    record = ended(events=[[*once, *once, (EventKind.QUEUED, 5)], once, once + once])
+    assert record.num_resumes == 3
