@@ -30,6 +30,7 @@ from engine.types.request import (
     SamplingParams,
     StopPattern,
 )
+from engine.types.snapshot import PoolSnapshot, RequestState, Snapshot
 from engine.types.step import KEY_WORDS, NONE_ALLOWED, RowAdmission, StepPlan, StepResult
 from engine.types.terms import ORDINARY_TERMS, Terms
 
@@ -53,13 +54,16 @@ __all__ = [
     "MemoryUsage",
     "Pin",
     "PinnedPrefix",
+    "PoolSnapshot",
     "Progress",
     "Refusal",
     "Request",
     "RequestEvents",
+    "RequestState",
     "RowAdmission",
     "SamplingParams",
     "SearchSteps",
+    "Snapshot",
     "StepOutput",
     "StepPlan",
     "StepResult",
