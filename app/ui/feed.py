@@ -97,7 +97,7 @@ class Feed:
             seen = -1 if self._seen else self._number
             yield _event("hello", self._hello(audience))
             while loop.time() < end_s:
-                await self._wait_for_news(seen)
+                await self._wait_for_frame(seen)
                 if self._is_closed:
                     return
                 seen, started_s = self._number, loop.time()
@@ -110,7 +110,7 @@ class Feed:
         finally:
             self._leave(viewer)
 
-    async def _wait_for_news(self, seen: int) -> None:
+    async def _wait_for_frame(self, seen: int) -> None:
         async with self._has_new:
             await self._has_new.wait_for(lambda: self._number != seen or self._is_closed)
 

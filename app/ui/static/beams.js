@@ -3,80 +3,8 @@
 import { card, el, empty, percent, whole } from "./dom.js";
 import { sharing } from "./model.js";
 import { generate, tidy } from "./generate.js";
+import { BeamTree } from "./beamtree.js";
 import { blockTables } from "./tables.js";
-
-const MAX_PRUNED = 40;
-
-/** Grows a tree of texts from the best hypotheses of each moment. */
-export class BeamTree {
-  constructor() {
-    this.root = { text: "", full: "", children: [], alive: true, score: 0, rank: -1, done: false, born: 0 };
-    this.turn = 0;
-  }
-
-  grow(beams) {
-    this.turn++;
-    this.each((node) => { node.alive = false; node.rank = -1; });
-    this.root.alive = true;
-    beams.forEach((beam, rank) => {
-      const leaf = this.place(this.root, beam.text);
-      Object.assign(leaf, { rank, score: beam.cumulative_logprob, done: Boolean(beam.finish_reason) });
-      for (let node = leaf; node; node = node.parent) node.alive = true;
-    });
-    this.thin();
-  }
-
-  /** The node whose text a hypothesis is, below a node whose text it begins with. */
-  place(node, text) {
-    const rest = text.slice(node.full.length);
-    if (!rest) return node;
-    for (const child of node.children) {
-      const common = commonLength(child.text, rest);
-      if (!common) continue;
-      if (common < child.text.length) this.split(child, common);
-      return this.place(child, text);
-    }
-    if (node !== this.root && !node.children.length && node.born < this.turn && node.rank < 0) {
-      // what goes on is the same run of text
-      node.text += rest;
-      node.full = text;
-      return node;
-    }
-    const child = { text: rest, full: text, children: [], parent: node, alive: true, score: 0, rank: -1, done: false, born: this.turn };
-    node.children.push(child);
-    return child;
-  }
-
-  split(node, at) {
-    const lower = { ...node, text: node.text.slice(at), parent: node };
-    for (const child of lower.children) child.parent = lower;
-    Object.assign(node, { text: node.text.slice(0, at), full: node.full.slice(0, node.full.length - lower.text.length), children: [lower], rank: -1, done: false });
-  }
-
-  /** Forgets the oldest of what was given up, when there is too much of it. */
-  thin() {
-    const dead = [];
-    this.each((node) => { if (!node.alive && node.parent?.alive) dead.push(node); });
-    dead.sort((a, b) => a.born - b.born).slice(0, Math.max(0, dead.length - MAX_PRUNED)).forEach((node) => node.parent.children.splice(node.parent.children.indexOf(node), 1));
-  }
-
-  each(visit, node = this.root) {
-    visit(node);
-    node.children.forEach((child) => this.each(visit, child));
-  }
-
-  get counts() {
-    const found = { alive: 0, pruned: 0 };
-    this.each((node) => { if (!node.children.length && node !== this.root) found[node.alive ? "alive" : "pruned"]++; });
-    return found;
-  }
-}
-
-function commonLength(one, other) {
-  let length = 0;
-  while (length < one.length && length < other.length && one[length] === other[length]) length++;
-  return length;
-}
 
 function branch(node) {
   const label = el("div", { class: `run${node.alive ? "" : " pruned"}${node.rank === 0 ? " best" : ""}` }, el("span", { text: node.text.replaceAll("\n", "↵ ") || "∅" }),
@@ -111,14 +39,15 @@ export class BeamsView {
     const request = (this.request = new AbortController());
     this.tree = new BeamTree();
     this.halt.disabled = false;
-    this.error = "";
+    this.said.className = "soft small";
+    this.said.textContent = "Sent: it waits for its place in the batch.";
+    this.drawn.replaceChildren();
     const body = tidy({ model: this.feed.hello.model, prompt: this.prompt.value, n: Number(this.width.value), max_tokens: Number(this.length.value), length_penalty: Number(this.penalty.value), use_beam_search: true });
     const before = new Set(this.feed.replica?.requests.map((each) => each.id) ?? []);
     this.isOurs = (each) => each.beamWidth === body.n && !before.has(each.id);
     await generate(body, (answer) => {
       if (this.request !== request) return;
       if (answer.beams) this.tree.grow(answer.beams);
-      this.error = answer.error;
       this.draw(answer);
     }, request.signal);
     if (this.request === request) this.halt.disabled = true;

@@ -3,7 +3,7 @@
 import { FREE, KEPT, MAX_REFERENCES, OTHER, PINNED, SHARED, blockOwners, countBlocks } from "./model.js";
 import { el, legend, whole } from "./dom.js";
 
-const MAX_HEIGHT = 430, MIN_CELL = 2, MAX_CELL = 26;
+const MAX_HEIGHT = 430, MIN_CELL = 2, MAX_CELL = 32;
 const hues = new Map();
 
 /** A colour for a request that stays the same; neighbours in time differ most. */
@@ -113,27 +113,28 @@ export class BlockMap {
       context.fillStyle = paint.free;
       context.fillRect(x, y, size, size);
     }
-    if (state & PINNED) this.hatch(context, x, y, size, references ? paint.card : paint.cached);
+    if (state & PINNED) this.hatch(context, x, y, size, references ? paint.card : paint.cached, references > 0 && size >= 15);
     context.globalAlpha = 1;
   }
 
   dot(context, x, y, size, references, paint) {
     context.fillStyle = paint.card;
     if (size >= 15) {
-      context.font = `600 ${Math.round(size * 0.55)}px system-ui, sans-serif`;
+      context.font = `600 ${Math.round(size * 0.48)}px system-ui, sans-serif`;
       context.textAlign = "center";
       context.textBaseline = "middle";
-      context.fillText(references === MAX_REFERENCES ? "63+" : String(references), x + size / 2, y + size / 2 + 0.5);
+      context.fillText(references === MAX_REFERENCES ? "63+" : String(references), x + size / 2, y + size * 0.46);
       return;
     }
     const side = size * Math.min(0.62, 0.24 + 0.08 * references);
     context.fillRect(x + (size - side) / 2, y + (size - side) / 2, side, side);
   }
 
-  hatch(context, x, y, size, ink) {
+  /** Lines across a square, or along its lower edge where a number stands in it. */
+  hatch(context, x, y, size, ink, hasNumber) {
     context.save();
     context.beginPath();
-    context.rect(x, y, size, size);
+    context.rect(x, hasNumber ? y + size * 0.76 : y, size, hasNumber ? size * 0.24 : size);
     context.clip();
     context.strokeStyle = ink;
     context.lineWidth = 1;

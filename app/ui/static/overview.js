@@ -5,6 +5,10 @@ import { knownOutput } from "./model.js";
 import { BlockMap } from "./blockmap.js";
 import { waste } from "./waste.js";
 import { stress } from "./stress.js";
+import { recent, requestLine } from "./requests.js";
+import { totals } from "./timeline.js";
+
+const MAX_LATELY = 9;
 
 /** Change of a counter in each second between two frames. */
 function rates(history, name) {
@@ -28,7 +32,7 @@ function ownRates(history) {
   });
 }
 
-const last = (values, count = 4) => {
+const last = (values, count = 8) => {
   const known = values.filter((value) => value !== null).slice(-count);
   return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
 };
@@ -39,9 +43,11 @@ export class Overview {
     this.tiles = el("div", { class: "tiles" });
     this.map = new BlockMap(onPick);
     this.waste = el("div");
-    this.mapCard = card("Block map", "the KV cache: a square for each physical block", "wide8", this.map.element);
+    this.mapCard = card("Block map", "the KV cache: a square for each physical block", "", this.map.element);
     this.stress = stress(feed);
-    this.element = el("div", { class: "grid" }, this.tiles, this.mapCard,
+    this.lately = el("div", { class: "requests" });
+    this.latelyCard = card("Requests", "the newest: grey waits, blue is prefilled, green decodes, red is preempted", "", this.lately);
+    this.element = el("div", { class: "grid" }, this.tiles, el("div", { class: "wide8 stack" }, this.mapCard, this.latelyCard),
       el("div", { class: "third stack" }, card("The paper's figure 2, live", "how much of what is held has tokens in it", "", this.waste), this.stress.element));
   }
 
@@ -50,14 +56,21 @@ export class Overview {
     this.stress.update();
     if (!replica?.num_blocks) {
       this.tiles.replaceChildren();
-      this.mapCard.hidden = true;
+      this.mapCard.hidden = this.latelyCard.hidden = true;
       this.waste.replaceChildren(empty("No numbers yet", "They come as soon as an engine is ready."));
       return;
     }
-    this.mapCard.hidden = false;
+    this.mapCard.hidden = this.latelyCard.hidden = false;
     this.tiles.replaceChildren(...(replica.metrics ? this.operatorTiles(replica) : this.ownTiles(replica)));
     this.map.update(replica);
     this.waste.replaceChildren(waste(replica, feed.hello.max_model_len));
+    this.drawLately();
+  }
+
+  drawLately() {
+    const rows = recent(this.feed).slice(0, MAX_LATELY);
+    const scale = Math.max(1e5, ...rows.map(({ parts }) => totals(parts).all));
+    this.lately.replaceChildren(...(rows.length ? rows.map((row) => requestLine(row, scale)) : [empty("No requests yet", "Ask something in the Playground, or press Stress it.")]));
   }
 
   operatorTiles(replica) {
