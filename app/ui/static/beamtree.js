@@ -27,7 +27,8 @@ export class BeamTree {
     if (!rest) return node;
     for (const child of node.children) {
       const common = commonLength(child.text, rest);
-      if (!common) continue;
+      // hypotheses that have but a space in common part at the root
+      if (!rest.slice(0, common).trim()) continue;
       if (common < child.text.length) this.split(child, common);
       return this.place(child, text);
     }

@@ -1,7 +1,7 @@
 // Requests that are open or have lately ended: where their time went, and why.
 
 import { el, empty, legend, seconds, whole } from "./dom.js";
-import { explain, isOver, preemptions, segments, totals } from "./timeline.js";
+import { explain, preemptions, segments, totals } from "./timeline.js";
 import { colourOf, shortId } from "./blockmap.js";
 
 const MAX_ROWS = 60;
@@ -54,7 +54,7 @@ export function recent(feed) {
     .map((known) => {
       const request = live.get(known.id), last = known.events[known.events.length - 1][1];
       const end = request ? Math.max(last, feed.now) : last;
-      return { known, request, parts: segments(known.events, end), state: request?.state ?? (isOver(known.events) ? "ended" : "gone") };
+      return { known, request, parts: segments(known.events, end), state: request?.state ?? "ended" };
     });
 }
 
