@@ -38,6 +38,7 @@ COMMANDS = {
     "overload": "send more than a server can do, by two API keys, and see what it promises then",
     "readers": "leave answers unread or go away, beside good streams: what a server holds then",
     "faults": "kill and freeze processes of a server under load, and look at every answer",
+    "page": "look at the page /ui with 0 and with 8 viewers by turns, and time the steps",
     "cost": "serve a load from two checkouts by turns: throughput, latency, CPU time",
 }
 # command -> its module, or an object of one; only the one that is asked for is imported
@@ -70,6 +71,7 @@ MODULES = {
     "overload": "load_tests.overload.command",
     "readers": "load_tests.overload.readers",
     "faults": "load_tests.faults.command",
+    "page": "load_tests.faults.page_cost",
     "cost": "load_tests.faults.cost",
 }
 

@@ -44,21 +44,23 @@ def app_of(page: PageOptions | None = PAGE, **settings: Any) -> Any:
 
 async def ask(
     path: str,
-    *,
     method: str = "GET",
-    key: str = "",
-    headers: dict[str, str] | None = None,
-    client: str = "127.0.0.1",
-    host: str = "127.0.0.1:8000",
     body: Any = None,
     page: PageOptions | None = PAGE,
-    **settings: Any,
+    **caller: Any,
 ) -> httpx.Response:
-    """The answer to a request that ends by itself."""
-    given = dict(headers or {}) | ({"authorization": f"Bearer {key}"} if key else {})
-    transport = httpx.ASGITransport(app_of(page, **settings), client=(client, 1234))
+    """The answer to a request that ends by itself.
+
+    Args:
+        caller: key, headers, client and host of the request; what else there is are settings.
+    """
+    key, headers = caller.pop("key", ""), dict(caller.pop("headers", {}))
+    client, host = caller.pop("client", "127.0.0.1"), caller.pop("host", "127.0.0.1:8000")
+    if key:
+        headers["authorization"] = f"Bearer {key}"
+    transport = httpx.ASGITransport(app_of(page, **caller), client=(client, 1234))
     async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as http:
-        return await http.request(method, path, headers=given, json=body)
+        return await http.request(method, path, headers=headers, json=body)
 
 
 @asynccontextmanager
@@ -160,8 +162,8 @@ async def test_without_keys_no_other_page_may_look(change: dict[str, Any]) -> No
 @pytest.mark.parametrize(
     "change",
     [
-        {"sees_clients": False}, {"client": "10.0.0.7"}, {"headers": {"x-forwarded-for": "1.2.3.4"}},
-        {"operator_key_sha256": digests(OPERATOR)},
+        {"sees_clients": False}, {"client": "10.0.0.7"},
+        {"headers": {"x-forwarded-for": "1.2.3.4"}}, {"operator_key_sha256": digests(OPERATOR)},
         {"key": ALICE, **KEYS},
     ],
     ids=["HAProxy", "another machine", "a proxy", "without the operator's key", "a tenant"],
