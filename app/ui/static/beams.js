@@ -6,7 +6,9 @@ import { generate, tidy } from "./generate.js";
 import { BeamTree } from "./beamtree.js";
 import { blockTables } from "./tables.js";
 
+/** A node with those below it; runs of text that do not part are one. */
 function branch(node) {
+  while (node.children.length === 1 && node.rank < 0) node = { ...node.children[0], text: node.text + node.children[0].text };
   const label = el("div", { class: `run${node.alive ? "" : " pruned"}${node.rank === 0 ? " best" : ""}` }, el("span", { text: node.text.replaceAll("\n", "↵ ") || "∅" }),
     node.rank >= 0 && el("span", { class: "score num", text: `${node.score.toFixed(2)}${node.done ? " · done" : ""}` }));
   const children = [...node.children].sort((a, b) => Number(b.alive) - Number(a.alive));
@@ -55,7 +57,10 @@ export class BeamsView {
 
   draw(answer) {
     const { alive, pruned } = this.tree.counts;
-    if (this.tree.root.children.length) this.drawn.replaceChildren(el("ul", { class: "tree" }, this.tree.root.children.map(branch)));
+    if (this.tree.root.children.length) {
+      this.drawn.replaceChildren(el("ul", { class: "tree" }, [...this.tree.root.children].sort((a, b) => Number(b.alive) - Number(a.alive)).map(branch)));
+      this.drawn.scrollLeft = this.drawn.scrollWidth;
+    }
     this.said.className = answer.error ? "error" : "soft small";
     this.said.textContent = answer.error || `${answer.endedMs ? "Done" : "Growing"}: ${whole(alive)} hypotheses, ${whole(pruned)} given up, ${((performance.now() - answer.startedMs) / 1000).toFixed(1)} s`;
   }

@@ -1,6 +1,7 @@
 // The tree that a beam search grows, from its best hypotheses at each moment.
 
-const MAX_PRUNED = 40;
+// of what was given up, the newest
+const MAX_PRUNED = 12;
 
 /** Grows a tree of texts from the best hypotheses of each moment. */
 export class BeamTree {

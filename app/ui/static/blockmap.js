@@ -10,7 +10,9 @@ const hues = new Map();
 export function hueOf(id) {
   if (!hues.has(id)) {
     if (hues.size > 5000) hues.clear();
-    hues.set(id, (hues.size * 137.508 + 210) % 360);
+    // not those of shared blocks
+    const turn = (hues.size * 137.508 + 190) % 310;
+    hues.set(id, turn < 50 ? turn : turn + 50);
   }
   return hues.get(id);
 }

@@ -81,7 +81,7 @@ export class Overview {
     const preempted = sums(history, "preemptions_total:");
     return [
       tile("Output tokens", whole(last(tokens) ?? 0), "per second", sparkline(tokens)),
-      tile("Prompt tokens computed", whole(last(prompt) ?? 0), "per second", sparkline(prompt)),
+      tile("Prompt tokens", whole(last(prompt) ?? 0), "computed per second", sparkline(prompt)),
       tile("Requests running", whole(queues.running), `${whole(queues.waiting)} waiting, ${whole(queues.swapped)} swapped`, sparkline(history.map((each) => each.replica?.queues?.running ?? null))),
       tile("KV cache in use", percent(1 - (usage.free + usage.cached) / usage.total), `of ${whole(usage.total)} slots`, sparkline(held, 1)),
       tile("Saved by sharing", whole(usage.shared_saving), "slots", sparkline(history.map((each) => each.replica?.usage?.shared_saving ?? null))),
