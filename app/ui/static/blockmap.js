@@ -3,7 +3,7 @@
 import { FREE, KEPT, MAX_REFERENCES, OTHER, PINNED, SHARED, blockOwners, countBlocks } from "./model.js";
 import { el, legend, whole } from "./dom.js";
 
-const MAX_HEIGHT = 430, MIN_CELL = 2, MAX_CELL = 32;
+const MAX_HEIGHT = 430, MIN_CELL = 2, MAX_CELL = 32, SMALL_CELL = 6;
 const hues = new Map();
 
 /** A colour for a request that stays the same; neighbours in time differ most. */
@@ -20,6 +20,20 @@ const isDark = matchMedia("(prefers-color-scheme: dark)");
 export function colourOf(id) {
   return isDark.matches ? `oklch(0.72 0.14 ${hueOf(id)})` : `oklch(0.62 0.15 ${hueOf(id)})`;
 }
+const pixels = new Map();
+const probe = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+
+/** A colour of CSS as the canvas keeps it. */
+function pixelOf(colour) {
+  if (!pixels.has(colour)) {
+    if (pixels.size > 5000) pixels.clear();
+    probe.fillStyle = colour;
+    probe.fillRect(0, 0, 1, 1);
+    pixels.set(colour, new Uint32Array(probe.getImageData(0, 0, 1, 1).data.buffer)[0]);
+  }
+  return pixels.get(colour);
+}
+
 export const shortId = (id) => `#${id.slice(-5)}`;
 
 export class BlockMap {
@@ -74,6 +88,10 @@ export class BlockMap {
     const colour = (name) => style.getPropertyValue(name).trim();
     const paint = { free: colour("--free"), other: colour("--other"), cached: colour("--cached"), shared: colour("--shared"), ink: colour("--ink"), card: colour("--card") };
     const owned = this.replica.requests.map((request) => colourOf(request.id));
+    if (cell < SMALL_CELL) {
+      this.drawSmall(context, paint, owned);
+      return;
+    }
     const gap = cell >= 6 ? 1 : 0;
     for (let block = 0; block < this.replica.num_blocks; block++) {
       const x = (block % columns) * cell, y = Math.floor(block / columns) * cell;
@@ -83,6 +101,27 @@ export class BlockMap {
       context.strokeStyle = paint.ink;
       context.lineWidth = 2;
       context.strokeRect((this.pointed % columns) * cell, Math.floor(this.pointed / columns) * cell, cell - gap, cell - gap);
+    }
+  }
+
+  /** A pixel for each block, enlarged: tens of thousands in a few milliseconds. */
+  drawSmall(context, paint, owned) {
+    const { cell, columns } = this.grid, rows = Math.ceil(this.replica.num_blocks / columns);
+    const image = new ImageData(columns, rows), pixels = new Uint32Array(image.data.buffer);
+    const colours = owned.map(pixelOf), [free, other, cached, shared] = [paint.free, paint.other, paint.cached, paint.shared].map(pixelOf);
+    const { blocks } = this.replica, lit = this.lit === null ? null : this.litBlocks;
+    for (let block = 0; block < blocks.length; block++) {
+      const owner = this.owners[block];
+      const pixel = owner >= 0 ? colours[owner] : owner === SHARED ? shared : owner === OTHER ? other : blocks[block] & (KEPT | PINNED) ? cached : free;
+      pixels[block] = lit === null || lit.has(block) ? pixel : (pixel & 0xffffff) | 0x38000000;
+    }
+    const small = new OffscreenCanvas(columns, rows);
+    small.getContext("2d").putImageData(image, 0, 0);
+    context.imageSmoothingEnabled = false;
+    context.drawImage(small, 0, 0, columns * cell, rows * cell);
+    if (this.pointed >= 0) {
+      context.strokeStyle = paint.ink;
+      context.strokeRect((this.pointed % columns) * cell - 1, Math.floor(this.pointed / columns) * cell - 1, cell + 2, cell + 2);
     }
   }
 

@@ -113,10 +113,9 @@ export class Feed {
         const response = await fetch("ui/api/stream?hz=2", { headers: keys.headers("page"), signal: request.signal, cache: "no-store" });
         if (response.ok) {
           for await (const [event, data] of serverEvents(response)) this.take(event, JSON.parse(data));
-          this.attempt = 0;
-          continue;
+        } else if (!(await this.refused(response))) {
+          return;
         }
-        if (!(await this.refused(response))) return;
       } catch (error) {
         if (request.signal.aborted) return;
         this.tell("bad", "no answer", "The server cannot be reached: it may be starting, or have ended. This page tries again by itself.");

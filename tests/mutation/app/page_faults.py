@@ -75,7 +75,7 @@ PAGE_FAULTS = [
         what="a frame of one tenant is sent to another",
         function=Feed._frame,
         old="if audience not in self._encoded:",
-        new="audience = next(iter(self._encoded), audience)\nif audience not in self._encoded:",
+        new="audience = next(iter(self._encoded), audience)\n    if audience not in self._encoded:",
         noticed_by="test_tenants_get_nothing_of_each_other",
     ),
     Fault(
