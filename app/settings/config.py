@@ -328,8 +328,8 @@ class AppConfig(BaseModel):
         shown="none: everyone is served",
     )
     operator_keys_file: PathOption | None = option(
-        "file with one key per line for `/metrics`, `/admin/` and all that the page `/ui` can show, "
-        "which tenants' keys never open",
+        "file with one key per line for `/metrics`, `/admin/` and all that the page `/ui` can "
+        "show, which tenants' keys never open",
         default=None,
         shown="none: open to callers on the server's machine where there are no keys at all and no "
         "HAProxy, else to nobody",

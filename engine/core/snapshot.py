@@ -22,7 +22,7 @@ def take_snapshot(
 ) -> Snapshot:
     """Copy the numbers of groups and blocks; nothing is changed, and nothing of it changes later.
 
-    It takes as long as the pool and the block tables are: see docs/decisions/059-a-snapshot-between-steps.md.
+    It takes as long as the pool and the block tables are (docs/decisions, 059).
 
     Args:
         now_s: seconds on the clock of `Request.arrival_s`.
