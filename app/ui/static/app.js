@@ -76,6 +76,11 @@ function chooseReplica() {
 at("replica").addEventListener("change", (event) => { feed.replicaId = event.target.value; show(current); });
 at("keys").addEventListener("click", () => keyDialog(feed));
 
+// what is pressed must still be there when it is let go of
+let isPressed = false;
+addEventListener("pointerdown", () => { isPressed = true; }, true);
+for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => { isPressed = false; }, true);
+
 feed.listen(() => {
   const { kind, text, notice, action } = feed.state;
   const pill = at("status"), box = at("notice");
@@ -88,7 +93,7 @@ feed.listen(() => {
   }
   at("model").textContent = feed.hello.model ?? "";
   chooseReplica();
-  if (current) show(current);
+  if (current && !isPressed) show(current);
 });
 
 addEventListener("hashchange", () => show(location.hash.slice(1)));

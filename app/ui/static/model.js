@@ -69,6 +69,12 @@ export function countBlocks(replica) {
 
 /** What a request's sequences hold: logical blocks, physical ones, and the share that is saved. */
 export function sharing(request) {
+  if (!known.has(request)) known.set(request, countSharing(request));
+  return known.get(request);
+}
+const known = new WeakMap();
+
+function countSharing(request) {
   const physical = new Set();
   let logical = 0;
   for (const sequence of request.sequences) {
