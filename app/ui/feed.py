@@ -72,7 +72,8 @@ class Feed:
         Raises:
             TooManyViewers: if no more may look.
         """
-        self._check_room()
+        if not self._has_room:
+            raise TooManyViewers
         return self._stream(audience, 1 / min(max(hz, 0.1), self._options.max_hz))
 
     async def close(self) -> None:
@@ -81,13 +82,14 @@ class Feed:
         async with self._has_new:
             self._has_new.notify_all()
 
-    def _check_room(self) -> None:
-        if self.num_viewers >= self._options.max_viewers or self._is_closed:
-            raise TooManyViewers
+    @property
+    def _has_room(self) -> bool:
+        return self.num_viewers < self._options.max_viewers and not self._is_closed
 
     async def _stream(self, audience: Audience, period_s: float) -> AsyncIterator[bytes]:
-        # a stream that is never begun takes no place
-        self._check_room()
+        # a stream that is never begun takes no place; others may have begun meanwhile
+        if not self._has_room:
+            return
         viewer, loop = object(), asyncio.get_running_loop()
         self._periods_s[viewer] = period_s
         end_s, next_event = loop.time() + MAX_STREAM_S, 0

@@ -66,9 +66,9 @@ PAGE_FAULTS = [
     ),
     Fault(
         what="any number of viewers may look",
-        function=Feed._check_room,
-        old="self.num_viewers >= self._options.max_viewers or self._is_closed",
-        new="self._is_closed",
+        function=Feed._has_room,
+        old="self.num_viewers < self._options.max_viewers and not self._is_closed",
+        new="not self._is_closed",
         noticed_by="test_only_so_many_may_look",
     ),
     Fault(
