@@ -8,7 +8,7 @@ from typing import NamedTuple
 from app.ui.audience import Audience
 from app.ui.frames import public_id
 from engine.runtime.messages import ReplicaView
-from engine.types import Snapshot
+from engine.types import EngineSnapshot
 
 MAX_EVENTS = 8192
 MAX_ACCOUNTS = 8192
@@ -32,7 +32,7 @@ class EventLog:
         self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self._accounts: OrderedDict[int, bytes] = OrderedDict()
 
-    def take(self, view: ReplicaView, snapshot: Snapshot | None) -> None:
+    def take(self, view: ReplicaView, snapshot: EngineSnapshot | None) -> None:
         """Add the events of a view."""
         if snapshot is not None:
             for request_id, account in zip(snapshot.requests, snapshot.accounts, strict=True):

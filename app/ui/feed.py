@@ -15,7 +15,7 @@ from app.ui.page_options import PageOptions
 from engine.errors import ServeError
 from engine.runtime.messages import REPLICA_VIEWS, SNAPSHOTS, ReplicaView
 from engine.runtime.metrics.metric_store import Series, decode_series
-from engine.types import Snapshot
+from engine.types import EngineSnapshot
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +31,9 @@ class TooManyViewers(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _SeenReplica:
     view: ReplicaView
-    snapshot: Snapshot | None
+    snapshot: EngineSnapshot | None
     series: Sequence[Series]
 
 
@@ -52,7 +52,7 @@ class Feed:
         self._asking: asyncio.Task[None] | None = None
         self._number = 0
         self._has_new = asyncio.Condition()
-        self._seen: list[_Seen] = []
+        self._seen: list[_SeenReplica] = []
         self._encoded: dict[Audience, bytes] = {}
         self._next_events: dict[str, int] = {}
         self._log = EventLog()
@@ -176,10 +176,10 @@ class Feed:
         }
 
 
-def _decode(data: bytes) -> _Seen:
+def _decode(data: bytes) -> _SeenReplica:
     view = REPLICA_VIEWS.decode(data)
     snapshot = SNAPSHOTS.decode(view.snapshot) if view.snapshot else None
-    return _Seen(view, snapshot, decode_series(view.series))
+    return _SeenReplica(view, snapshot, decode_series(view.series))
 
 
 def _event(name: str, content: Any) -> bytes:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from app.ui.audience import Audience
 from engine.runtime.metrics.metric_store import Series
-from engine.types import IntColumn, Snapshot
+from engine.types import EngineSnapshot, IntColumn
 
 MAX_REFERENCES, KEPT, PINNED = 63, 64, 128
 _Ints = npt.NDArray[np.int64]
@@ -24,7 +24,7 @@ _Ints = npt.NDArray[np.int64]
 
 def frame_of(
     replica: str,
-    snapshot: Snapshot | None,
+    snapshot: EngineSnapshot | None,
     series: Sequence[Series],
     audience: Audience,
     *,
@@ -57,7 +57,7 @@ def frame_of(
     }
 
 
-def _states(snapshot: Snapshot) -> npt.NDArray[np.uint8]:
+def _states(snapshot: EngineSnapshot) -> npt.NDArray[np.uint8]:
     pool = snapshot.pool
     states = np.minimum(_ints(pool.references), MAX_REFERENCES).astype(np.uint8)
     states |= np.where(np.frombuffer(pool.kept, np.uint8) > 0, np.uint8(KEPT), np.uint8(0))
@@ -65,7 +65,7 @@ def _states(snapshot: Snapshot) -> npt.NDArray[np.uint8]:
     return states
 
 
-def _requests(snapshot: Snapshot, audience: Audience) -> dict[str, Any]:
+def _requests(snapshot: EngineSnapshot, audience: Audience) -> dict[str, Any]:
     """Columns of the requests that are seen, and of their sequences with their block tables."""
     seen = np.array([audience.may_see(account) for account in snapshot.accounts], bool)
     places = np.cumsum(seen) - 1

@@ -28,10 +28,10 @@ from engine.errors import InvalidRequest
 from engine.types import (
     ALL_CHOICES,
     Capacity,
+    EngineSnapshot,
     EventKind,
     FinishReason,
     Request,
-    Snapshot,
     StepOutput,
     StepPlan,
     StepResult,
@@ -208,7 +208,7 @@ class Scheduler:
         self._prefixes.expire(now_s)
         return self._take_output(now_s, StepResult(step=-1), None, perf_counter())
 
-    def snapshot(self, now_s: float) -> Snapshot:
+    def snapshot(self, now_s: float) -> EngineSnapshot:
         """What is held now; to be asked for between steps.
 
         Args:

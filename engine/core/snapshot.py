@@ -6,7 +6,7 @@ from engine.core.memory.block_manager import BlockManager
 from engine.core.scheduling.queues import Queues
 from engine.core.sequence import UNFINISHED
 from engine.core.sequence_group import SequenceGroup, Status
-from engine.types import RequestState, Snapshot, int8, int32, int64
+from engine.types import EngineSnapshot, RequestState, int8, int32, int64
 
 # of waiting groups, which can be thousands
 MAX_WAITING = 256
@@ -19,7 +19,7 @@ _STATES = {
 
 def take_snapshot(
     queues: Queues, block_manager: BlockManager, block_size: int, now_s: float
-) -> Snapshot:
+) -> EngineSnapshot:
     """Copy the numbers of groups and blocks; nothing is changed, and nothing of it changes later.
 
     It takes as long as the pool and the block tables are (docs/decisions, 059).
@@ -34,7 +34,7 @@ def take_snapshot(
         for sequence in group.sequences
         if sequence.finish_reason is UNFINISHED or sequence.row >= 0
     ]
-    return Snapshot(
+    return EngineSnapshot(
         time_us=queues.events.time_us(now_s),
         block_size=block_size,
         usage=block_manager.usage(),

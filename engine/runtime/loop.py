@@ -13,7 +13,7 @@ from engine.runtime.messages import (
     OUTPUTS,
     SNAPSHOTS,
     EngineCommand,
-    Question,
+    EngineQuestion,
     refusal_of,
 )
 from engine.runtime.outputs import failure, idle_stats
@@ -72,7 +72,7 @@ def _carry_out(
     """Carry a command out; returns a snapshot, or the end of a request that is refused."""
     if isinstance(command, Request):
         return _add(scheduler, command, clock, stats)
-    if isinstance(command, Question):
+    if isinstance(command, EngineQuestion):
         snapshot = SNAPSHOTS.encode(scheduler.snapshot(clock()))
         return StepOutput(step=-1, stats=stats, snapshot=snapshot)
     for request_id, choice in zip(command.request_ids, command.choices, strict=True):

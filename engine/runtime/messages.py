@@ -20,7 +20,7 @@ from engine.errors import (
     RequestError,
 )
 from engine.executor.codec import Codec
-from engine.types import IntColumn, Refusal, Request, RequestEvents, Snapshot, StepOutput
+from engine.types import EngineSnapshot, IntColumn, Refusal, Request, RequestEvents, StepOutput
 
 
 class Withdrawal(NamedTuple):
@@ -37,14 +37,14 @@ class Withdrawal(NamedTuple):
     prefixes: tuple[tuple[bytes, str], ...] = ()
 
 
-class Question(Enum):
+class EngineQuestion(Enum):
     """What a replica asks its scheduler for; the answer is an output of no step."""
 
     SNAPSHOT = "snapshot"
 
 
 # what a replica sends to its scheduler; a request with a `Pin` is a prefix to be pinned
-EngineCommand = Request | Withdrawal | Question
+EngineCommand = Request | Withdrawal | EngineQuestion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ COMMANDS: Codec[EngineCommand] = Codec(EngineCommand)
 VERDICTS = Codec(Verdict)
 PREFIXES = Codec(list[PrefixInfo])
 PINS = Codec(list[PrefixConfig])
-SNAPSHOTS = Codec(Snapshot)
+SNAPSHOTS = Codec(EngineSnapshot)
 REPLICA_VIEWS = Codec(ReplicaView)
 _BATCHES = Codec(list[StepOutput])
 _FRAME = msgspec.msgpack.Encoder()

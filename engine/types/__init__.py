@@ -30,7 +30,7 @@ from engine.types.request import (
     SamplingParams,
     StopPattern,
 )
-from engine.types.snapshot import PoolSnapshot, RequestState, Snapshot
+from engine.types.snapshot import EngineSnapshot, PoolSnapshot, RequestState
 from engine.types.step import KEY_WORDS, NONE_ALLOWED, RowAdmission, StepPlan, StepResult
 from engine.types.terms import ORDINARY_TERMS, Terms
 
@@ -47,6 +47,7 @@ __all__ = [
     "PATTERN_MET",
     "PROMPT_CHOICE",
     "Capacity",
+    "EngineSnapshot",
     "EventKind",
     "FinishReason",
     "FloatColumn",
@@ -63,7 +64,6 @@ __all__ = [
     "RowAdmission",
     "SamplingParams",
     "SearchSteps",
-    "Snapshot",
     "StepOutput",
     "StepPlan",
     "StepResult",

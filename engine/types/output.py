@@ -190,8 +190,8 @@ class StepOutput:
         beam_top_counts, beam_top_tokens, beam_top_logprobs: int32, int32 and float32, the most
             likely tokens in the place of each, where the request asks for them; see `StepResult`.
         events: what has happened to requests since the last output; None if nothing has.
-        snapshot: an encoded `Snapshot`, in the answer to who asks for one; such an output has no
-            rows and is of no step.
+        snapshot: an encoded `EngineSnapshot`, in the answer to who asks for one; such an output has
+            no rows and is of no step.
         failure: why the workers cannot go on; set in the last output of a scheduler only.
     """
 

@@ -36,7 +36,7 @@ class PoolSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class EngineSnapshot:
     """Numbers of requests, sequences and blocks at one moment; no text and no token.
 
     Attributes:

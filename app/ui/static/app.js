@@ -11,10 +11,10 @@ import { SettingsView, keyDialog } from "./settings.js";
 
 const feed = new Feed();
 const memory = new MemoryView(feed);
-const pick = (id) => { memory.picked = id; show("memory"); };
+const pick = (id) => { memory.picked = id; show("kv"); };
 const views = {
   overview: ["Overview", new Overview(feed, pick)],
-  memory: ["Memory", memory],
+  kv: ["KV cache", memory],
   requests: ["Requests", new RequestsView(feed, pick)],
   beams: ["Beams", new BeamsView(feed)],
   playground: ["Playground", new Playground(feed)],

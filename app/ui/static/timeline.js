@@ -4,7 +4,7 @@ const QUEUED = 1, ADMITTED = 2, PREFILLED = 3, SWAPPED = 4, RECOMPUTED = 5, RESU
 const KEEP_US = 120e6;
 const NAMES = { queue: "in the queue", prefill: "in prefill", decode: "decoding", away: "preempted", again: "being prefilled again" };
 const ADVICE = {
-  queue: "The batch or the KV cache was full: see Memory, or raise max_num_seqs or the pool.",
+  queue: "The batch or the KV cache was full: see the KV cache, or raise max_num_seqs or the pool.",
   prefill: "Its prompt is long, or steps were shared with many others: see max_num_batched_tokens.",
   decode: "That is one step for each token; n, max_tokens and the batch decide how long.",
   away: "The KV cache ran out, and later requests give way first: more blocks, or fewer sequences at once.",

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from engine.runtime.messages import COMMANDS, REPLICA_VIEWS, Question, ReplicaView
+from engine.runtime.messages import COMMANDS, REPLICA_VIEWS, EngineQuestion, ReplicaView
 from engine.runtime.metrics.metric_store import Series, encode_series
 from engine.types import EventKind, Request, RequestEvents, StepOutput, int8, int64
 
@@ -146,7 +146,7 @@ class LiveView:
                 return self._snapshot
             self._asked_s = now_s
             self._answer = self._loop.create_future()
-            self._send(COMMANDS.encode(Question.SNAPSHOT))
+            self._send(COMMANDS.encode(EngineQuestion.SNAPSHOT))
         try:
             return await asyncio.wait_for(asyncio.shield(self._answer), ANSWER_S)
         except TimeoutError:

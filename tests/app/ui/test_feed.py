@@ -174,6 +174,7 @@ async def test_streams_end_before_the_ingress_or_after_a_while(
     await clock.advance(0.5)
     if is_drained:
         await feed.close()
+        await clock.advance(1)
         with pytest.raises(TooManyViewers):
             feed.open(OPERATOR, 2)
     else:

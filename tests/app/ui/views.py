@@ -9,11 +9,11 @@ from engine.runtime.metrics.metric_store import encode_series
 from engine.runtime.outputs import idle_stats
 from engine.types import (
     Capacity,
+    EngineSnapshot,
     EventKind,
     Request,
     RequestEvents,
     SamplingParams,
-    Snapshot,
     Terms,
     int8,
     int32,
@@ -28,7 +28,7 @@ ALICE, BOB = b"alice's key" * 3, b"bob's key" * 3
 REQUESTS = {11: ALICE, 12: BOB, 13: ALICE}
 
 
-def snapshot_of_two_tenants() -> Snapshot:
+def snapshot_of_two_tenants() -> EngineSnapshot:
     """Requests of two tenants that are in the batch."""
     config = scripted.engine_config().scheduler
     engine = Engine(config, SymbolicExecutor(CAPACITY, scripted.ScriptedModel(), run_ahead=1))
@@ -46,7 +46,7 @@ def snapshot_of_two_tenants() -> Snapshot:
 
 
 def view_of(
-    snapshot: Snapshot | None,
+    snapshot: EngineSnapshot | None,
     events: Sequence[tuple[int, EventKind, int, bytes | None]] = (),
     *,
     replica: str = "a",

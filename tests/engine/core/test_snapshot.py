@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -8,10 +9,10 @@ from engine.executor.codec import Codec
 from engine.runtime.messages import SNAPSHOTS
 from engine.types import (
     Capacity,
+    EngineSnapshot,
     Request,
     RequestState,
     SamplingParams,
-    Snapshot,
     StepOutput,
     Terms,
     int32,
@@ -24,10 +25,10 @@ from tests.fakes.symbolic_executor import SymbolicExecutor
 CAPACITY = Capacity(num_blocks=64, block_size=4, num_rows=16)
 
 
-def tables_of(snapshot: Snapshot) -> list[list[int]]:
+def tables_of(snapshot: EngineSnapshot) -> list[list[int]]:
     """The block table of each sequence."""
     ends = list(itertools.accumulate(snapshot.pool.table_lens))
-    starts = [0, *ends[:-1]]
+    starts = [0, *ends][:-1]
     return [
         snapshot.pool.tables[start:end].tolist() for start, end in zip(starts, ends, strict=True)
     ]
@@ -54,7 +55,7 @@ def check_snapshot(checked: CheckedEngine) -> None:
     check_tables(checked, snapshot)
 
 
-def check_tables(checked: CheckedEngine, snapshot: Snapshot) -> None:
+def check_tables(checked: CheckedEngine, snapshot: EngineSnapshot) -> None:
     """Every reference is that of a table; tables hold what their sequences have computed."""
     used = [block for table in tables_of(snapshot) for block in table]
     held = [used.count(block) for block in range(len(snapshot.pool.references))]
@@ -132,14 +133,14 @@ def test_what_happens_later_does_not_change_a_snapshot() -> None:
     add(engine, 1, prompt_len=5)
     step(engine)
     snapshot = engine.scheduler.snapshot(0.0)
-    before = Codec(Snapshot).encode(snapshot)
+    before = Codec(EngineSnapshot).encode(snapshot)
     while engine.has_work:
         step(engine)
-    assert Codec(Snapshot).encode(snapshot) == before
+    assert Codec(EngineSnapshot).encode(snapshot) == before
 
 
 def engine_of(**options: object) -> Engine:
-    config = scripted.engine_config(**options).scheduler
+    config = replace(scripted.engine_config().scheduler, **options)  # type: ignore[arg-type]
     return Engine(config, SymbolicExecutor(CAPACITY, scripted.ScriptedModel(), run_ahead=1))
 
 

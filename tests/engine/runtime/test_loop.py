@@ -13,7 +13,7 @@ from engine.runtime.messages import (
     OUTPUTS,
     SNAPSHOTS,
     EngineCommand,
-    Question,
+    EngineQuestion,
     Withdrawal,
 )
 from engine.runtime.outputs import deltas
@@ -140,7 +140,9 @@ def test_commands_are_taken_while_there_is_work(executor: SymbolicExecutor) -> N
 
 
 def test_a_question_is_answered_between_steps(executor: SymbolicExecutor) -> None:
-    outputs = run(executor, [Question.SNAPSHOT], [submit(7, [1, 2, 3], 5)], [Question.SNAPSHOT])
+    outputs = run(
+        executor, [EngineQuestion.SNAPSHOT], [submit(7, [1, 2, 3], 5)], [EngineQuestion.SNAPSHOT]
+    )
     answers = [each for each in outputs if each.snapshot is not None]
     idle, busy = (SNAPSHOTS.decode(answer.snapshot or b"") for answer in answers)
     assert idle.requests.tolist() == []

@@ -3,7 +3,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.runtime.messages import COMMANDS, REPLICA_VIEWS, Question, ReplicaView
+from engine.runtime.messages import COMMANDS, REPLICA_VIEWS, EngineQuestion, ReplicaView
 from engine.runtime.metrics.live_view import ANSWER_S, LEASE_S, MAX_EVENTS, MIN_PERIOD_S, LiveView
 from engine.runtime.metrics.metric_store import Series, decode_series
 from engine.types import (
@@ -88,7 +88,7 @@ async def test_while_nobody_looks_nothing_is_asked_or_kept(clock: LoopClock) -> 
 async def test_a_view_has_the_schedulers_answer_and_the_metrics(clock: LoopClock) -> None:
     watched = Watched()
     view = await watched.answered()
-    assert watched.questions == [Question.SNAPSHOT]
+    assert watched.questions == [EngineQuestion.SNAPSHOT]
     assert view.snapshot == b"snapshot 1"
     assert view.replica == "a"
     assert decode_series(view.series)[0].value == 3.0

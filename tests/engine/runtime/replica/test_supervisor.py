@@ -8,7 +8,7 @@ from engine.runtime.messages import (
     PINS,
     PREFIXES,
     REPLICA_VIEWS,
-    Question,
+    EngineQuestion,
     Withdrawal,
 )
 from engine.types import ALL_CHOICES, FinishReason, PinnedPrefix, Request, Terms, int32, int64
@@ -38,7 +38,7 @@ async def test_a_view_is_asked_of_the_scheduler_and_is_no_step(replica: Replica)
     before = {(s.name, s.labels): s.value for s in replica.supervisor.series()}
     looking = asyncio.create_task(replica.supervisor.view(0))
     await settle()
-    assert replica.commands() == [Question.SNAPSHOT]
+    assert replica.commands() == [EngineQuestion.SNAPSHOT]
     replica.gang.scheduler.send(OUTPUTS.encode(replace(tokens_output([]), snapshot=b"seen")))
     view = REPLICA_VIEWS.decode(await looking)
     assert (view.replica, view.is_ready, view.snapshot) == ("a", True, b"seen")
