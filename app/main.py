@@ -31,10 +31,12 @@ from app.serve.startup import config_errors_without_traceback
 from app.settings.api_keys import read_api_keys, read_operator_keys
 from app.settings.config import DEFAULT_STREAM_INTERVAL_MS, AppConfig, parse_config
 from app.settings.embedding_settings import read_embedding_settings
+from app.settings.reference import shown_options
 from app.settings.sampling_defaults import read_sampling_defaults
 from app.telemetry.telemetry import Telemetry, TelemetryOptions
 from app.telemetry.traces.tracing_options import TracingOptions, check_exporter
 from app.text.tokenizer import Tokenizer
+from app.ui.page_options import PageOptions
 from engine.config import EngineConfig, ResumeConfig
 from engine.errors import ConfigError
 from engine.runtime.protocol import EngineClient
@@ -170,6 +172,7 @@ def telemetry_options(config: AppConfig, engine: EngineConfig) -> TelemetryOptio
         has_ray_metrics=config.metrics.ray,
         has_access_log=config.access_log == "generation",
         tracing=tracing_options(config),
+        page=page_options(config, engine),
         info=(
             metadata.version("pagoda"),
             engine.dtype,
@@ -179,6 +182,29 @@ def telemetry_options(config: AppConfig, engine: EngineConfig) -> TelemetryOptio
             str(engine.scheduler.max_model_len),
             engine.scheduler.memory_policy,
         ),
+    )
+
+
+def page_options(config: AppConfig, engine: EngineConfig) -> PageOptions | None:
+    """Return what the page may take and shows of the settings; None for no page."""
+    if not config.ui.enabled:
+        return None
+    return PageOptions(
+        max_viewers=config.ui.max_viewers,
+        max_hz=config.ui.max_hz,
+        facts={
+            "model": config.model_id,
+            "version": metadata.version("pagoda"),
+            "dtype": engine.dtype,
+            "device": engine.device,
+            "tensor_parallel_size": engine.tensor_parallel_size,
+            "block_size": engine.block_size,
+            "max_model_len": engine.scheduler.max_model_len,
+            "max_num_seqs": engine.max_num_seqs,
+            "memory_policy": engine.scheduler.memory_policy,
+            "has_keys": config.api_keys_file is not None,
+        },
+        settings=tuple(shown_options(config)),
     )
 
 

@@ -40,6 +40,7 @@ COMMANDS = {
     "faults": "kill and freeze processes of a server under load, and look at every answer",
     "monitor": "load a server beside a real Prometheus, and compare what both have seen",
     "alerts": "do faults to a server and have a real Prometheus notice each by its alert",
+    "page": "look at the page /ui with 0 and with 8 viewers by turns, and time the steps",
     "cost": "serve a load from two checkouts by turns: throughput, latency, CPU time",
 }
 # command -> its module, or an object of one; only the one that is asked for is imported
@@ -74,6 +75,7 @@ MODULES = {
     "faults": "load_tests.faults.command",
     "monitor": "load_tests.monitoring.command",
     "alerts": "load_tests.monitoring.alerts",
+    "page": "load_tests.faults.page_cost",
     "cost": "load_tests.faults.cost",
 }
 

@@ -52,14 +52,15 @@ APP_MAY_IMPORT = {
     "protocol": {"grammars", "limits", "text"},
     "settings": {"limits", "models", "protocol"},
     "generation": {"grammars", "limits", "protocol", "settings", "text"},
-    "telemetry": set[str](),
-    "http": {"generation", "limits", "protocol", "telemetry", "text"},
+    "ui": set[str](),
+    "telemetry": {"ui"},
+    "http": {"generation", "limits", "protocol", "telemetry", "text", "ui"},
     "serve": {"recorder", "telemetry"},
     "preflight": {"models", "recorder", "serve", "settings"},
     "command": {"limits", "models", "preflight", "settings", "text"},
     "main": {
         "generation", "http", "models", "preflight", "protocol", "recorder", "serve", "settings",
-        "telemetry", "text",
+        "telemetry", "text", "ui",
     },
 }  # fmt: skip
 MAX_MODULES = 14

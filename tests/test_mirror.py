@@ -64,6 +64,9 @@ TESTED_ELSEWHERE = {
     "app/text/reply/pythonic_calls.py": ("app/text/reply/test_formats.py",),
     "app/text/reply/thinking.py": ("app/text/reply/test_formats.py",),
     "app/text/template_options.py": ("app/text/test_chat_template.py",),
+    "app/ui/audience.py": ("app/ui/test_frames.py",),
+    "app/ui/page_options.py": ("app/ui/test_feed.py",),
+    "app/http/operator/bodies.py": ("app/http/operator/test_endpoints.py",),
     "app/serve/drain.py": ("app/serve/test_changing_replicas.py",),
     "load_tests/bench/grammars/libraries.py": ("load_tests/bench/grammars/test_command.py",),
     "app/serve/observed_ingress.py": ("app/serve/test_peers.py",),
@@ -132,6 +135,7 @@ TESTED_ELSEWHERE = {
     "engine/types/output.py": ("engine/runtime/test_outputs.py",),
     "engine/types/progress.py": ("engine/runtime/test_messages.py",),
     "engine/types/request.py": ("engine/runtime/test_messages.py",),
+    "engine/types/snapshot.py": ("engine/core/test_snapshot.py",),
     "engine/types/step.py": ("engine/executor/test_codec.py",),
     "engine/types/terms.py": ("engine/core/scheduling/test_queue_order.py",),
     # kernels

@@ -18,8 +18,8 @@ from app.limits import WRITE_S
 
 logger = logging.getLogger(__name__)
 
-# probes come from machines that have no key
-_OPEN_PATHS = ("/live", "/health")
+_OPEN_PATHS = ("/live", "/health", "/ui")
+_PAGE_FILES, _PAGE_DATA = "/ui/", "/ui/api/"
 _MESSAGES_PATH = "/v1/messages"
 _MODEL_PREFIX = b"/v1/models/"
 # of answers, beside those that every page may read
@@ -30,8 +30,9 @@ class RequestMiddleware:
     """ASGI middleware around everything else. No exception leaves it.
 
     Each answer has the `x-request-id` that `identify` gave the request. Inner layers find what it
-    noted in `scope["state"]`, as `"session_id"` what `find_session` found, and as `"key_sha256"`
-    the digest of the caller's key, empty where none is needed.
+    noted in `scope["state"]`, as `"session_id"` what `find_session` found, as `"key_sha256"` the
+    digest of the caller's key, empty where none is needed, and for what the page `/ui` shows as
+    `"audience"` who looks.
     """
 
     def __init__(
@@ -113,16 +114,24 @@ class RequestMiddleware:
         if self._operators is not None and self._operators.covers(path):
             self._operators.check(scope)
             return
+        if self._operators is not None and path.startswith(_PAGE_DATA):
+            scope["state"]["audience"] = self._operators.audience(scope, self._digests)
+            return
         own_header = "x-api-key" if _is_anthropic(scope) else ""
         digest = key_digest(scope, self._digests, own_header=own_header) if self._digests else b""
         scope["state"]["key_sha256"] = digest
-        if self._digests and not digest and path not in _OPEN_PATHS:
+        if self._digests and not digest and not _is_open(path):
             raise HttpError(
                 401,
                 "invalid_api_key",
                 "a valid key is needed: Authorization: Bearer KEY",
                 headers={"www-authenticate": "Bearer"},
             )
+
+
+def _is_open(path: str) -> bool:
+    """Whether anybody may ask: probes have no key, and the page has no data."""
+    return path in _OPEN_PATHS or path.startswith(_PAGE_FILES)
 
 
 def _is_anthropic(scope: Scope) -> bool:

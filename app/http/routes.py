@@ -19,6 +19,7 @@ from app.http.generate_endpoint import GenerateEndpoint, check_model
 from app.http.middleware import RequestMiddleware
 from app.http.operator.access import OperatorAccess
 from app.http.operator.endpoints import OperatorEndpoints
+from app.http.operator.page_endpoints import PageEndpoints
 from app.http.prefix_endpoints import PrefixEndpoints
 from app.http.readiness import ReadinessMiddleware, check_ready
 from app.http.services import Services
@@ -27,6 +28,8 @@ from app.protocol.api_settings import ApiSettings
 from app.telemetry.recorded_app import RecordedApp
 from app.telemetry.telemetry import Telemetry
 from app.text.tokenizer import Tokenizer
+from app.ui.feed import Feed
+from app.ui.stress import Stress
 from engine.runtime.protocol import EngineClient
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -47,6 +50,7 @@ def build_app(
     routes = _routes(client, tokenizer, settings)
     if telemetry is not None:
         routes += _operator_routes(OperatorEndpoints(telemetry))
+        routes += _page_routes(client, settings, telemetry)
     app = Starlette(
         routes=routes,
         middleware=[
@@ -95,6 +99,23 @@ def _operator_routes(endpoints: OperatorEndpoints) -> list[Route]:
     return [
         _get("/metrics", endpoints.metrics),
         _RecordedRoute("/admin/log-level", endpoints.set_log_level, methods=["PUT"]),
+    ]
+
+
+def _page_routes(client: EngineClient, settings: ApiSettings, telemetry: Telemetry) -> list[Route]:
+    if telemetry.page is None:
+        return []
+    feed = Feed(telemetry.views, telemetry.page)
+    telemetry.before_end(feed.close)
+    stress = Stress(client, vocab_size=settings.vocab_size, max_model_len=settings.max_model_len)
+    page = PageEndpoints(feed, stress, telemetry.page)
+    return [
+        _get("/ui", page.file),
+        _get("/ui/api/stream", page.stream),
+        _get("/ui/api/settings", page.settings),
+        _post("/ui/api/stress", page.start_stress),
+        _RecordedRoute("/ui/api/stress", page.stop_stress, methods=["DELETE"]),
+        _get("/ui/{name}", page.file),
     ]
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,8 @@ class IngressDeployment:
     async def drain(self, seconds: float) -> int:
         """Refuse new requests, wait for open ones; returns how many are open after `seconds`."""
         self._drainable.drain()
+        if self._observed is not None:
+            await self._observed.drain()
         return 0 if self._app is None else await self._app.wait_until_idle(seconds)
 
     async def metrics(self) -> tuple[str, bytes]:
@@ -217,6 +219,10 @@ class EngineDeployment:
     async def metrics(self) -> tuple[str, bytes]:
         """Return the replica's tag and its series."""
         return self._replica, encode_series(self._running.series())
+
+    async def view(self, first_events: Mapping[str, int]) -> bytes:
+        """What is to be seen now, see `ReplicaView`; events from a number on, by replica."""
+        return await self._running.view(first_events.get(self._replica, 0))
 
     async def set_log_level(self, level: str, ttl_s: float) -> None:
         """Log from a level on, for a while; not the processes of the gang."""

@@ -33,7 +33,11 @@ class ObservedIngress:
         peers = Peers(self._engine)
         tag = serve.get_replica_context().replica_tag
         telemetry = Telemetry(
-            self._options, replica=tag, gather=peers.gather, set_levels=peers.set_log_level
+            self._options,
+            replica=tag,
+            gather=peers.gather,
+            set_levels=peers.set_log_level,
+            views=peers.views,
         )
         store = telemetry.metrics.store
         tasks = [watch_loop(lambda late_s: store.observe(LOOP_LAG_S, late_s))]
@@ -47,6 +51,11 @@ class ObservedIngress:
         """What this ingress has measured; for `decode_series`."""
         assert self._telemetry is not None, "it has been started"
         return self._telemetry.series()
+
+    async def drain(self) -> None:
+        """End the streams that would hold up the end of the replica."""
+        if self._telemetry is not None:
+            await self._telemetry.drain()
 
     async def close(self) -> None:
         """End the tasks, and hand on what is left; may be called again."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from ray import serve
@@ -45,6 +46,15 @@ class Peers:
             if came:
                 self._num_known[role] = len(came)
         return gathered
+
+    async def views(self, first_events: Mapping[str, int]) -> list[bytes]:
+        """Ask the engine replicas for a `ReplicaView` each; those that cannot be reached give none.
+
+        Args:
+            first_events: see `LiveView.view`, by tag.
+        """
+        found = await self._ask("engine", "view", first_events)
+        return [view for view in found if isinstance(view, bytes)]
 
     async def set_log_level(self, level: str, ttl_s: float) -> None:
         """Have all replicas log from a level on; those that cannot be reached do not."""

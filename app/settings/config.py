@@ -18,7 +18,7 @@ from app.protocol.api_settings import ReasoningFormat, ToolCallFormat
 from app.protocol.chat.messages import Message
 from app.protocol.prefix_request import PREFIX_NAME
 from app.settings.option import STRICT, PathOption, by_device, engine_option, option
-from app.settings.telemetry_options import MetricsOption, TracingOption
+from app.settings.telemetry_options import MetricsOption, PageOption, TracingOption
 from engine.config import (
     CPU_KV_CACHE_BYTES,
     Device,
@@ -328,7 +328,8 @@ class AppConfig(BaseModel):
         shown="none: everyone is served",
     )
     operator_keys_file: PathOption | None = option(
-        "file with one key per line for `/metrics` and `/admin/`, which tenants' keys never open",
+        "file with one key per line for `/metrics`, `/admin/` and all that the page `/ui` can "
+        "show, which tenants' keys never open",
         default=None,
         shown="none: open to callers on the server's machine where there are no keys at all and no "
         "HAProxy, else to nobody",
@@ -340,6 +341,7 @@ class AppConfig(BaseModel):
     )
     metrics: MetricsOption = MetricsOption()
     tracing: TracingOption = TracingOption()
+    ui: PageOption = PageOption()
     cors_origins: tuple[_Origin, ...] = option(
         "origins, such as `https://chat.example.com`, whose pages may call the API from a browser; "
         "`*` for all",
@@ -373,6 +375,7 @@ NESTED: Mapping[str, type[BaseModel]] = {
     "flight_recorder": FlightRecorderOption,
     "metrics": MetricsOption,
     "tracing": TracingOption,
+    "ui": PageOption,
 }
 
 

@@ -4,6 +4,8 @@ Default, range and text of an option stand where it is declared, in `app.setting
 `engine.config`; the values of the other sections come from serve_config.yaml.
 """
 
+import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -52,6 +54,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
     "Metrics, traces and logs": (
         "operator_keys_file", "metrics.aliases", "metrics.ray", "access_log", "tracing.endpoint",
         "tracing.protocol", "tracing.ratio", "tracing.max_traces_per_s", "tracing.headers_file",
+        "ui.enabled", "ui.max_viewers", "ui.max_hz",
     ),
     "Traces for what-if": ("flight_recorder.folder", "flight_recorder.max_mib"),
 }  # fmt: skip
@@ -151,6 +154,23 @@ def all_options() -> dict[str, FieldInfo]:
         inside = {name: field} if group is None else _inside(name, group)
         found |= inside
     return found
+
+
+def shown_options(config: AppConfig) -> Iterator[tuple[str, str, bool]]:
+    """Yield the name of each option, its value as JSON, and whether it is the default.
+
+    Texts of pinned prefixes are not shown, nor what stands before the host of a URL.
+    """
+    values, defaults = config.model_dump(mode="json"), AppConfig().model_dump(mode="json")
+    for name in all_options():
+        group, _, inner = name.rpartition(".")
+        value, default = ((each[group] if group else each)[inner] for each in (values, defaults))
+        is_default = value == default
+        if name == "pinned_prefixes":
+            value = [prefix["name"] for prefix in value]
+        elif isinstance(value, str):
+            value = re.sub(r"://[^/@]*@", "://***@", value)
+        yield name, json.dumps(value), is_default
 
 
 def _inside(group: str, model: type[BaseModel]) -> dict[str, FieldInfo]:

@@ -57,3 +57,20 @@ class TracingOption(BaseModel):
         default=None,
         shown="none",
     )
+
+
+class PageOption(BaseModel):
+    """The page `/ui`, which shows people what the server does."""
+
+    model_config = STRICT
+
+    enabled: bool = option(
+        "serve the page; its numbers cost nothing while nobody looks", default=True
+    )
+    max_viewers: int = option(
+        "pages that may look at once, in each ingress replica", default=8, ge=1, le=64
+    )
+    max_hz: float = option(
+        "most times in a second that what they show is asked for", default=5.0, gt=0, le=5,
+        allow_inf_nan=False,
+    )  # fmt: skip

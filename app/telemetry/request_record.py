@@ -120,8 +120,7 @@ class RequestRecord:
         if self.code >= 400:
             return "refused"
         reasons = {
-            "stop" if each.reason == "repetition" else each.reason
-            for each in self.choices.values()
+            "stop" if each.reason == "repetition" else each.reason for each in self.choices.values()
         }
         if len(reasons) > 1:
             return "mixed"

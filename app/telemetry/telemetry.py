@@ -1,6 +1,6 @@
 """What an ingress replica tells its operators, put together."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,8 @@ from app.telemetry.log_level import LogLevel
 from app.telemetry.recorded_app import Sink
 from app.telemetry.traces.tracing_options import TracingOptions
 from app.telemetry.vllm_names import vllm_families
+from app.ui.feed import AskViews
+from app.ui.page_options import PageOptions
 from engine.runtime.metrics.metric_store import Series, decode_series, encode_series
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ class TelemetryOptions:
         has_access_log: whether each generation has a line in the log.
         tracing: None for no traces.
         info: values of the labels of `INFO`.
+        page: None for no page `/ui`.
     """
 
     model_name: str
@@ -52,10 +55,21 @@ class TelemetryOptions:
     has_access_log: bool = False
     tracing: TracingOptions | None = None
     info: tuple[str, ...] = ()
+    page: PageOptions | None = None
+
+
+async def no_views(first_events: Mapping[str, int]) -> Sequence[bytes]:
+    """Views of no replica."""
+    return ()
 
 
 class Telemetry:
-    """The metrics of one ingress, and the way to those of all replicas."""
+    """The metrics of one ingress, and the way to those of all replicas.
+
+    Attributes:
+        page: see `TelemetryOptions`.
+        views: asks all engine replicas for what the page shows.
+    """
 
     def __init__(
         self,
@@ -64,6 +78,7 @@ class Telemetry:
         replica: str,
         gather: Callable[[], Awaitable[Gathered]],
         set_levels: Callable[[str, float], Awaitable[None]],
+        views: AskViews = no_views,
     ) -> None:
         """Begin to measure.
 
@@ -71,7 +86,11 @@ class Telemetry:
             replica: tag of this ingress.
             gather: asks all other replicas for their series.
             set_levels: see `set_log_level`, for all other replicas.
+            views: see the class.
         """
+        self.page = options.page
+        self.views = views
+        self._before_end: list[Callable[[], Awaitable[None]]] = []
         self._options = options
         self._replica = replica
         self.metrics = IngressMetrics()
@@ -108,6 +127,15 @@ class Telemetry:
         """Have every process of every replica log from a level on, for a while."""
         self.log_level.set(level, ttl_s)
         await self._set_levels(level, ttl_s)
+
+    def before_end(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Have `close` called when the ingress is about to end, to end what would hold it up."""
+        self._before_end.append(close)
+
+    async def drain(self) -> None:
+        """End what would hold up the end of the ingress."""
+        for close in self._before_end:
+            await close()
 
     def close(self) -> None:
         """Hand on the spans that are left; takes as long as the collector does, up to seconds."""

@@ -24,7 +24,11 @@ class Events:
         """Give their time to all events that have none."""
         missing = len(self._requests) - len(self._times)
         if missing:
-            self._times.extend([round(1e6 * (self._epoch_s + now_s))] * missing)
+            self._times.extend([self.time_us(now_s)] * missing)
+
+    def time_us(self, now_s: float) -> int:
+        """Microseconds since the epoch."""
+        return round(1e6 * (self._epoch_s + now_s))
 
     def take(self) -> RequestEvents | None:
         """Return what there is, all of which has been stamped, and start anew."""

@@ -22,11 +22,13 @@ from engine.core.scheduling.spoiled import SpoiledBlocks
 from engine.core.scheduling.token_budget import TokenBudget
 from engine.core.sequence import UNFINISHED
 from engine.core.sequence_group import SequenceGroup, Status, receive_results
+from engine.core.snapshot import take_snapshot
 from engine.core.step_counts import StepCounts
 from engine.errors import InvalidRequest
 from engine.types import (
     ALL_CHOICES,
     Capacity,
+    EngineSnapshot,
     EventKind,
     FinishReason,
     Request,
@@ -205,6 +207,14 @@ class Scheduler:
         """Output that came from no step, such as aborts; its step is -1."""
         self._prefixes.expire(now_s)
         return self._take_output(now_s, StepResult(step=-1), None, perf_counter())
+
+    def snapshot(self, now_s: float) -> EngineSnapshot:
+        """What is held now; to be asked for between steps.
+
+        Args:
+            now_s: seconds on the clock of `Request.arrival_s`.
+        """
+        return take_snapshot(self._queues, self._block_manager, self._capacity.block_size, now_s)
 
     def crash(self, now_s: float) -> StepOutput:
         """End what is in the batch, because the workers cannot go on; the last output."""

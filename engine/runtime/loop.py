@@ -8,7 +8,14 @@ from engine.core.engine import Engine
 from engine.core.scheduler import Scheduler
 from engine.errors import EngineError, RequestError
 from engine.executor.channel import Channel
-from engine.runtime.messages import COMMANDS, OUTPUTS, EngineCommand, refusal_of
+from engine.runtime.messages import (
+    COMMANDS,
+    OUTPUTS,
+    SNAPSHOTS,
+    EngineCommand,
+    EngineQuestion,
+    refusal_of,
+)
 from engine.runtime.outputs import failure, idle_stats
 from engine.types import Capacity, Request, StepOutput, StepStats
 
@@ -33,9 +40,9 @@ def run_engine(
     stats = idle_stats(capacity)
     while True:
         for command in _commands(channel, wait=not engine.has_work):
-            refused = _carry_out(engine.scheduler, command, clock, stats)
-            if refused is not None:
-                channel.send(OUTPUTS.encode(refused))
+            answer = _carry_out(engine.scheduler, command, clock, stats)
+            if answer is not None:
+                channel.send(OUTPUTS.encode(answer))
         output = _step(engine, channel, clock)
         if output is not None:
             stats = output.stats
@@ -62,9 +69,12 @@ def _step(engine: Engine, channel: Channel, clock: Callable[[], float]) -> StepO
 def _carry_out(
     scheduler: Scheduler, command: EngineCommand, clock: Callable[[], float], stats: StepStats
 ) -> StepOutput | None:
-    """Carry a command out; returns the end of a request that is refused."""
+    """Carry a command out; returns a snapshot, or the end of a request that is refused."""
     if isinstance(command, Request):
         return _add(scheduler, command, clock, stats)
+    if isinstance(command, EngineQuestion):
+        snapshot = SNAPSHOTS.encode(scheduler.snapshot(clock()))
+        return StepOutput(step=-1, stats=stats, snapshot=snapshot)
     for request_id, choice in zip(command.request_ids, command.choices, strict=True):
         scheduler.abort(request_id, choice)
     for salt, name in command.prefixes:

@@ -6,6 +6,7 @@ and the replica sends each ingress the rows of its own requests.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple
 
 import msgspec
@@ -19,7 +20,7 @@ from engine.errors import (
     RequestError,
 )
 from engine.executor.codec import Codec
-from engine.types import IntColumn, Refusal, Request, StepOutput
+from engine.types import EngineSnapshot, IntColumn, Refusal, Request, RequestEvents, StepOutput
 
 
 class Withdrawal(NamedTuple):
@@ -36,8 +37,14 @@ class Withdrawal(NamedTuple):
     prefixes: tuple[tuple[bytes, str], ...] = ()
 
 
+class EngineQuestion(Enum):
+    """What a replica asks its scheduler for; the answer is an output of no step."""
+
+    SNAPSHOT = "snapshot"
+
+
 # what a replica sends to its scheduler; a request with a `Pin` is a prefix to be pinned
-EngineCommand = Request | Withdrawal
+EngineCommand = Request | Withdrawal | EngineQuestion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +77,37 @@ class Verdict:
     room: int = -1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaView:
+    """What somebody who looks at a replica gets to see; numbers of all its tenants.
+
+    Attributes:
+        replica: its tag.
+        is_ready: whether it serves.
+        snapshot: encoded by `SNAPSHOTS`; empty when its scheduler has given none.
+        events: what has happened to requests since the view before.
+        event_accounts: whose request each of these is, see `Terms`; None where that is not known.
+        next_event: number of the first event that is not in here; to be asked from next time.
+        series: its metrics, for `decode_series`.
+    """
+
+    replica: str
+    is_ready: bool
+    snapshot: bytes
+    events: RequestEvents
+    event_accounts: tuple[bytes | None, ...]
+    next_event: int
+    series: bytes
+
+
 REQUESTS = Codec(Request)
 OUTPUTS = Codec(StepOutput)
 COMMANDS: Codec[EngineCommand] = Codec(EngineCommand)
 VERDICTS = Codec(Verdict)
 PREFIXES = Codec(list[PrefixInfo])
 PINS = Codec(list[PrefixConfig])
+SNAPSHOTS = Codec(EngineSnapshot)
+REPLICA_VIEWS = Codec(ReplicaView)
 _BATCHES = Codec(list[StepOutput])
 _FRAME = msgspec.msgpack.Encoder()
 

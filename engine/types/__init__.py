@@ -31,6 +31,7 @@ from engine.types.request import (
     SamplingParams,
     StopPattern,
 )
+from engine.types.snapshot import EngineSnapshot, PoolSnapshot, RequestState
 from engine.types.step import KEY_WORDS, NONE_ALLOWED, RowAdmission, StepPlan, StepResult
 from engine.types.terms import ORDINARY_TERMS, Terms
 
@@ -47,6 +48,7 @@ __all__ = [
     "PATTERN_MET",
     "PROMPT_CHOICE",
     "Capacity",
+    "EngineSnapshot",
     "EventKind",
     "FinishReason",
     "FloatColumn",
@@ -54,11 +56,13 @@ __all__ = [
     "MemoryUsage",
     "Pin",
     "PinnedPrefix",
+    "PoolSnapshot",
     "Pooling",
     "Progress",
     "Refusal",
     "Request",
     "RequestEvents",
+    "RequestState",
     "RowAdmission",
     "SamplingParams",
     "SearchSteps",

@@ -193,6 +193,8 @@ class StepOutput:
         pooled_requests: int64 requests that get a vector, see `SamplingParams.pooling`; each has
             an item, too, by which it ends.
         pooled: float32 vector of each, one behind the other.
+        snapshot: an encoded `EngineSnapshot`, in the answer to who asks for one; such an output has
+            no rows and is of no step.
         failure: why the workers cannot go on; set in the last output of a scheduler only.
     """
 
@@ -222,4 +224,5 @@ class StepOutput:
     events: RequestEvents | None = None
     pooled_requests: IntColumn = field(default_factory=int64)
     pooled: FloatColumn = field(default_factory=float32)
+    snapshot: bytes | None = None
     failure: str = ""

@@ -6,6 +6,7 @@ from tests.mutation.app.command_faults import COMMAND_FAULTS
 from tests.mutation.app.generation_faults import GENERATION_FAULTS
 from tests.mutation.app.http_faults import HTTP_FAULTS
 from tests.mutation.app.neighbour_faults import NEIGHBOUR_FAULTS
+from tests.mutation.app.page_faults import PAGE_FAULTS
 from tests.mutation.app.reply_faults import REPLY_FAULTS
 from tests.mutation.app.request_faults import REQUEST_FAULTS
 from tests.mutation.app.routing_faults import ROUTING_FAULTS
@@ -24,6 +25,7 @@ FAULTS: list[Fault] = [
     *NEIGHBOUR_FAULTS,
     *GENERATION_FAULTS,
     *HTTP_FAULTS,
+    *PAGE_FAULTS,
     *ROUTING_FAULTS,
 ]
 

@@ -24,6 +24,7 @@ class Facts:
         max_model_len: longest prompt plus output in tokens.
         has_chat: whether the model has a chat template.
         api_keys_file: that tenants' keys are in, if any.
+        has_page: whether the page `/ui` is served.
     """
 
     url: str
@@ -36,6 +37,7 @@ class Facts:
     block_size: int = 0
     num_replicas: int = 1
     api_keys_file: Path | None = None
+    has_page: bool = True
 
 
 def banner(facts: Facts, started_s: float) -> list[str]:
@@ -44,7 +46,7 @@ def banner(facts: Facts, started_s: float) -> list[str]:
     Args:
         started_s: seconds that the start took.
     """
-    lines = [f"Ready after {started_s:.0f} s", f"  API   {facts.url}/v1"]
+    lines = [f"Ready after {started_s:.0f} s", f"  API   {facts.url}/v1{_page(facts)}"]
     lines += [f"  Fits  {text}" for text in _fits(facts)]
     lines.append(f"  Keys  {_keys(facts)}")
     first, *rest = curl(facts)
@@ -74,6 +76,10 @@ def example(model: str, *, has_chat: bool) -> tuple[str, dict[str, object]]:
         messages = [{"role": "user", "content": QUESTION}]
         return "/v1/chat/completions", {"model": model, "messages": messages}
     return "/v1/completions", {"model": model, "prompt": QUESTION, "max_tokens": 32}
+
+
+def _page(facts: Facts) -> str:
+    return f"    Page  {facts.url}/ui" if facts.has_page else ""
 
 
 def _fits(facts: Facts) -> Sequence[str]:

@@ -134,6 +134,7 @@ class Server:
             block_size=engine.block_size,
             num_replicas=snapshot.num_replicas if snapshot is not None else 1,
             api_keys_file=plan.app.api_keys_file,
+            has_page=plan.app.ui.enabled,
         )
 
     def _explain(self, log: Path, *, has_reason: bool) -> None:

@@ -4,14 +4,17 @@ import hashlib
 import hmac
 import ipaddress
 from collections.abc import Sequence
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from app.http.errors import HttpError
+from app.ui.audience import OPERATOR, Audience
 
 _PATHS = ("/metrics",)
 _PREFIXES = ("/admin/",)
+_LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 # whoever sends one stands between us and a client whose address is not known
 _FORWARDED = ("x-forwarded-for", "forwarded", "x-real-ip", "via")
 
@@ -41,6 +44,34 @@ class OperatorAccess:
     def covers(self, path: str) -> bool:
         """Whether a path is one of operators only."""
         return path in _PATHS or path.startswith(_PREFIXES)
+
+    def audience(self, scope: Scope, tenant_sha256: Sequence[bytes]) -> Audience:
+        """Return what the caller may see on the page.
+
+        Without keys of tenants everybody has the same account, but a page of another origin, or one
+        under a name that somebody has pointed at this machine, may not look.
+
+        Args:
+            tenant_sha256: digests of the keys of tenants.
+
+        Raises:
+            HttpError: 401 where a key is needed, 403 where one would help.
+        """
+        if self._digests and key_digest(scope, self._digests):
+            return OPERATOR
+        if tenant_sha256:
+            account = key_digest(scope, tenant_sha256)
+            if account:
+                return Audience(account)
+            raise HttpError(
+                401,
+                "invalid_api_key",
+                "a valid key is needed: your API key, or an operator's",
+                headers={"www-authenticate": "Bearer"},
+            )
+        _check_own_page(scope)
+        is_operator = not self._digests and self._is_open_here and _is_local(scope)
+        return OPERATOR if is_operator else Audience(b"")
 
     def check(self, scope: Scope) -> None:
         """Return if the caller of such a path is an operator.
@@ -78,6 +109,22 @@ def key_digest(scope: Scope, known: Sequence[bytes], *, own_header: str = "") ->
 
 
 def is_local(scope: Scope) -> bool:
+def _check_own_page(scope: Scope) -> None:
+    """Return if a request comes from a page of this server, opened under a name of this machine."""
+    headers = Headers(scope=scope)
+    host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
+    if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise HttpError(403, "other_origin", "only the server's own page may ask for this")
+    if host not in _LOCAL_NAMES:
+        raise HttpError(
+            403,
+            "not_local",
+            "without a key the page shows its numbers only at localhost: open it there, or give "
+            "an operator's key (operator_keys_file)",
+        )
+
+
+def _is_local(scope: Scope) -> bool:
     """Whether a request comes from this machine, and not through something in between."""
     headers = Headers(scope=scope)
     if any(name in headers for name in _FORWARDED):

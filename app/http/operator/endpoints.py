@@ -1,17 +1,17 @@
 """GET /metrics and PUT /admin/log-level."""
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from app.http.operator.bodies import read_fields
 from app.telemetry.exposition import CONTENT_TYPE
 from app.telemetry.log_level import LEVELS, MAX_TTL_S
 from app.telemetry.telemetry import Telemetry
 from engine.errors import InvalidRequest
-
-# a level and a time
-_MAX_BODY_BYTES = 1000
 
 
 class OperatorEndpoints:
@@ -30,28 +30,13 @@ class OperatorEndpoints:
         Raises:
             InvalidRequest: if the body names no level, or no time.
         """
-        level, ttl_s = _read_level(await _body(request))
+        level, ttl_s = _read_level(await read_fields(request, {"level", "ttl_s"}))
         await self._telemetry.set_log_level(level, ttl_s)
         content = json.dumps({"level": level, "ttl_s": ttl_s})
         return Response(content, media_type="application/json")
 
 
-async def _body(request: Request) -> bytes:
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > _MAX_BODY_BYTES:
-            raise InvalidRequest(f"the body is longer than {_MAX_BODY_BYTES} bytes")
-    return body
-
-
-def _read_level(body: bytes) -> tuple[str, float]:
-    try:
-        fields = json.loads(body)
-    except ValueError:
-        fields = None
-    if not isinstance(fields, dict) or fields.keys() - {"level", "ttl_s"}:
-        raise InvalidRequest('send {"level": "debug", "ttl_s": 600}')
+def _read_level(fields: Mapping[str, Any]) -> tuple[str, float]:
     level, ttl_s = fields.get("level"), fields.get("ttl_s", MAX_TTL_S)
     if level not in LEVELS:
         raise InvalidRequest(f"level must be one of {', '.join(LEVELS)}", param="level")

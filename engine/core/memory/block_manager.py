@@ -8,7 +8,7 @@ from engine.core.memory.pinned_prefixes import NoPinnedPrefixes, PinnedPrefixes
 from engine.core.memory.prefix_marks import NoPrefixMarks, PrefixMarks
 from engine.core.sequence import Sequence
 from engine.core.sequence_group import SequenceGroup
-from engine.types import MemoryUsage
+from engine.types import MemoryUsage, PoolSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,4 +172,8 @@ class BlockManager(Protocol):
 
     def usage(self) -> MemoryUsage:
         """Token slots by use."""
+        ...
+
+    def snapshot(self, sequence_ids: Iterable[int]) -> PoolSnapshot:
+        """All blocks, and the block tables of sequences, some of which may hold nothing."""
         ...

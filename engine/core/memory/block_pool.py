@@ -5,6 +5,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from itertools import islice
 
+from engine.types import IntColumn
+
 
 class BlockPool:
     """Allocates physical blocks [0, num_blocks) and counts the references to each (section 4.4).
@@ -55,6 +57,14 @@ class BlockPool:
     def references(self, block: int) -> int:
         """References to a block."""
         return self._references[block]
+
+    def all_references(self) -> IntColumn:
+        """References to every block, int32."""
+        return self._references[:]
+
+    def all_kept(self) -> bytes:
+        """A byte for every block, not 0 where its contents are kept beyond its last reference."""
+        return bytes(self._is_kept)
 
     def is_free(self, block: int) -> bool:
         """Whether a block can be allocated; one that is kept can also be shared."""

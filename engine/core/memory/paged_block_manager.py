@@ -24,7 +24,7 @@ from engine.core.memory.swap_space import SwapSpace
 from engine.core.sequence import UNFINISHED, Sequence
 from engine.core.sequence_group import SequenceGroup
 from engine.integers import div_ceil
-from engine.types import IntColumn, MemoryUsage
+from engine.types import IntColumn, MemoryUsage, PoolSnapshot, int32
 
 _NO_TABLE = BlockTable([])
 
@@ -205,6 +205,21 @@ class PagedBlockManager:
             shared_saving=self._num_logical - self._num_filled,
             swapped=self._swap.num_used * size,
             num_evicted=self._pool.num_evicted,
+        )
+
+    def snapshot(self, sequence_ids: Iterable[int]) -> PoolSnapshot:
+        """See `BlockManager.snapshot`."""
+        lens, tables = int32(), int32()
+        for sequence_id in sequence_ids:
+            blocks = self._tables.get(sequence_id, _NO_TABLE).blocks
+            lens.append(len(blocks))
+            tables.fromlist(blocks)
+        return PoolSnapshot(
+            references=self._pool.all_references(),
+            kept=self._pool.all_kept(),
+            pinned=int32(self.prefixes.blocks()),
+            table_lens=lens,
+            tables=tables,
         )
 
     def num_distinct_blocks(self, group: SequenceGroup) -> int:

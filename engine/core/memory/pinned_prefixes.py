@@ -79,6 +79,10 @@ class NoPinnedPrefixes:
         """See `PinnedPrefixes.report`."""
         return ()
 
+    def blocks(self) -> list[int]:
+        """See `PinnedPrefixes.blocks`."""
+        return []
+
 
 class PinnedPrefixes:
     """Pins blocks of a pool, by tenant and name.
@@ -182,6 +186,10 @@ class PinnedPrefixes:
                 self._end(key, prefix)
         ends_s = (prefix.expires_s for prefix in self._prefixes.values())
         self._next_end_s = min(ends_s, default=inf)
+
+    def blocks(self) -> list[int]:
+        """Pinned blocks, each once."""
+        return list({block for prefix in self._prefixes.values() for block in prefix.blocks})
 
     def report(self) -> tuple[PinnedPrefix, ...]:
         """All prefixes, pinned or reserved."""

@@ -12,7 +12,7 @@ from engine.core.scheduling.limits import max_positions
 from engine.core.sequence import Sequence
 from engine.core.sequence_group import SequenceGroup
 from engine.integers import div_ceil
-from engine.types import MemoryUsage
+from engine.types import MemoryUsage, PoolSnapshot, int32
 
 
 @dataclass(slots=True)
@@ -207,6 +207,24 @@ class ReservedBlockManager:
             external=external,
             cached=0,
             free=self._buddy.num_free * self._block_size,
+        )
+
+    def snapshot(self, sequence_ids: Iterable[int]) -> PoolSnapshot:
+        """See `BlockManager.snapshot`; buffers that are kept for later forks are in use, too."""
+        references = int32(bytes(4 * self._buddy.num_blocks))
+        for reservation in {id(r): r for r in self._reservations.values()}.values():
+            for buffer in (*reservation.held.values(), *reservation.spares):
+                num_blocks = reservation.size.num_blocks
+                references[buffer.start : buffer.start + num_blocks] = int32([1] * num_blocks)
+        found = [
+            self.block_table(each) if each in self._reservations else () for each in sequence_ids
+        ]
+        return PoolSnapshot(
+            references=references,
+            kept=bytes(self._buddy.num_blocks),
+            pinned=int32(),
+            table_lens=int32([len(table) for table in found]),
+            tables=int32([block for table in found for block in table]),
         )
 
     def _size(self, group: SequenceGroup) -> _Size:

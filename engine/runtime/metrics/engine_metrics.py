@@ -1,5 +1,7 @@
 """What an engine replica measures, from the outputs of its scheduler."""
 
+from collections.abc import Iterator
+
 from engine.runtime.metrics.engine_table import (
     BLOCK_COPIES,
     CHOICES_ENDED,
@@ -90,6 +92,10 @@ class EngineMetrics:
             self._gaps.observe(output, now_s)
         if self._own and output.events is not None:
             self._forget_own(output.events)
+
+    def open_events(self) -> Iterator[tuple[int, EventKind, int]]:
+        """See `RequestTimes.open_events`."""
+        return self._times.open_events()
 
     def take_over(self, stats: StepStats) -> None:
         """Begin anew with the counts of a scheduler; the sums stay.

@@ -1,6 +1,6 @@
 """How long requests queue, prefill, decode and are preempted, from their events."""
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 from engine.runtime.metrics.engine_table import (
@@ -43,6 +43,20 @@ class RequestTimes:
         ):
             if request_id not in own:
                 self._take(request_id, EventKind(number), time_us)
+
+    def open_events(self) -> Iterator[tuple[int, EventKind, int]]:
+        """Yield what is known of open requests: id, kind and microseconds since the epoch.
+
+        Of preemptions only the last, while it lasts, which is given as a recomputation.
+        """
+        for request_id, times in self._open.items():
+            known = (
+                (EventKind.QUEUED, times.queued),
+                (EventKind.ADMITTED, times.admitted),
+                (EventKind.PREFILLED, times.prefilled),
+                (EventKind.PREEMPTED_RECOMPUTE, times.preempted),
+            )
+            yield from ((request_id, kind, time_us) for kind, time_us in known if time_us)
 
     def clear(self) -> None:
         """Forget the requests of a scheduler that is lost."""

@@ -39,6 +39,7 @@ from engine.runtime.messages import (
 )
 from engine.runtime.metrics.engine_metrics import EngineMetrics
 from engine.runtime.metrics.engine_table import READY, STARTUP_S, STEP_AGE_S, UNDELIVERED
+from engine.runtime.metrics.live_view import LiveView
 from engine.runtime.metrics.metric_store import Series
 from engine.runtime.outputs import ended_choices, failure, idle_stats, split_by_client
 from engine.runtime.replica.admission import Admission
@@ -101,6 +102,7 @@ class Supervisor:
         self._capacity = Capacity(num_blocks=1, block_size=1, num_rows=1)
         self._stats = idle_stats(self._capacity)
         self._metrics = EngineMetrics(self._stats)
+        self._live = LiveView(replica, send=self._send, open_events=self._metrics.open_events)
         self._pins = HeldPins()
         self._is_first_gang = True
         self._loop = asyncio.get_running_loop()
@@ -147,6 +149,10 @@ class Supervisor:
         undelivered = (session.undelivered_bytes for session in self._sessions.values())
         store.set(UNDELIVERED, max(undelivered, default=0))
         return store.series()
+
+    async def view(self, first_event: int) -> bytes:
+        """What is to be seen now, as an encoded `ReplicaView`; see `LiveView.view`."""
+        return await self._live.view(first_event, self.series, is_ready=self.is_healthy)
 
     @property
     def max_model_len(self) -> int:
@@ -274,6 +280,9 @@ class Supervisor:
     def deliver(self, message: bytes) -> None:
         """See `GangOwner.deliver`."""
         output = OUTPUTS.decode(message)
+        if output.snapshot is not None:
+            self._live.take(output.snapshot)
+            return
         now_s = self._loop.time()
         self._stats = output.stats
         if output.pinned is not None:
@@ -281,6 +290,7 @@ class Supervisor:
         self._preemption_log.note(output.stats, now_s)
         self._meter.observe(output)
         self._metrics.observe(output, now_s)
+        self._live.observe(output)
         if FinishReason.EXPIRED in output.finish_reasons:
             output = self._line.explain_expired(output)
             message = OUTPUTS.encode(output)
@@ -297,6 +307,7 @@ class Supervisor:
         self._stats = idle_stats(self._capacity)
         self._meter.restart(self._stats, self._capacity.block_size)
         self._metrics.lost_gang(self._stats)
+        self._live.lost_gang()
         self._line.restart()
         self._pins.lose()
         self._session_of.clear()
@@ -335,6 +346,7 @@ class Supervisor:
         session = self._session_of[request.request_id] = self._session(client)
         session.opened(request.request_id, request.sampling.n)
         self._meter.accepted(request)
+        self._live.accepted(request)
         self._line.joined(request)
         self._send(encoded)
 

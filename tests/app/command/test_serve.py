@@ -108,7 +108,7 @@ def check_output(output: str, url: str) -> None:
     assert len(lines) <= 20, output
     assert "\x1b" not in output
     assert "drained, 0 requests still open" in lines
-    assert f"  API   {url}/v1" in lines
+    assert f"  API   {url}/v1    Page  {url}/ui" in lines
     assert "1,024 KV tokens (64 blocks of 16)" in output
     assert "Traceback" not in output
     assert "ServeReplica" not in output

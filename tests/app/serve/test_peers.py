@@ -10,7 +10,7 @@ import pytest
 from ray import serve
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -18,6 +18,7 @@ from app.http.operator.endpoints import OperatorEndpoints
 from app.serve.deployments import EngineDeployment, IngressDeployment, draining
 from app.telemetry.telemetry import Telemetry, TelemetryOptions
 from engine.config import ResumeConfig
+from engine.runtime.messages import REPLICA_VIEWS
 from engine.runtime.protocol import EngineClient
 from engine.runtime.replica.gang import GangOptions
 from engine.types import SamplingParams, int32
@@ -44,8 +45,14 @@ def make_observed(client: EngineClient, telemetry: Telemetry) -> ASGIApp:
 
         return StreamingResponse(lines())
 
+    async def views(request: Request) -> Response:
+        seen = [REPLICA_VIEWS.decode(view) for view in await telemetry.views({})]
+        found = [(each.replica, each.is_ready, bool(each.snapshot)) for each in seen]
+        return JSONResponse(sorted(found))
+
     return Starlette(
         routes=[
+            Route("/views", views),
             Route("/generate", generate),
             Route("/metrics", endpoints.metrics),
             Route("/admin/log-level", endpoints.set_log_level, methods=["PUT"]),
@@ -123,6 +130,13 @@ async def test_any_ingress_answers_for_all_replicas(observed: str) -> None:
         assert total(found, "pagoda_kv_slots") == total(found, "pagoda_kv_capacity_slots") > 0
         assert total(found, "pagoda_scrape_missing_replicas") == 0
         assert total(found, "pagoda_requests") == 0
+
+
+async def test_any_ingress_shows_all_engine_replicas(observed: str) -> None:
+    async with httpx.AsyncClient(base_url=observed, timeout=60) as http:
+        found = (await http.get("/views")).json()
+    assert len({replica for replica, _, _ in found}) == NUM_REPLICAS
+    assert all(is_ready and has_snapshot for _, is_ready, has_snapshot in found)
 
 
 async def test_a_level_reaches_every_replica(observed: str) -> None:

@@ -35,7 +35,7 @@ ONLY_APPLICATION = {
     "api_keys_file", "cors_origins", "flight_recorder", "limits", "deadlines",
     "drain_s", "start_wait_s", "generation_config",
     "tool_call_format", "reasoning_format",
-    "operator_keys_file", "access_log", "metrics", "tracing",
+    "operator_keys_file", "access_log", "metrics", "tracing", "ui",
 }  # fmt: skip
 # what a user cannot set
 ONLY_ENGINE = {"model_path", "scheduler", "eos_token_ids", "clips_context", "run_ahead", "graphs"}

@@ -8,7 +8,14 @@ from engine.core.engine import Engine
 from engine.errors import WorkerDied
 from engine.executor.channel import Channel, ChannelClosed
 from engine.runtime.loop import run_engine
-from engine.runtime.messages import COMMANDS, OUTPUTS, EngineCommand, Withdrawal
+from engine.runtime.messages import (
+    COMMANDS,
+    OUTPUTS,
+    SNAPSHOTS,
+    EngineCommand,
+    EngineQuestion,
+    Withdrawal,
+)
 from engine.runtime.outputs import deltas
 from engine.types import (
     ALL_CHOICES,
@@ -130,6 +137,19 @@ def test_commands_that_arrive_together_are_carry_outed_before_the_next_step(
 def test_commands_are_taken_while_there_is_work(executor: SymbolicExecutor) -> None:
     outputs = run(executor, [submit(7, [1], 20)], [submit(8, [2], 2)])
     assert ends(outputs) == [(8, 0, LENGTH), (7, 0, LENGTH)]
+
+
+def test_a_question_is_answered_between_steps(executor: SymbolicExecutor) -> None:
+    outputs = run(
+        executor, [EngineQuestion.SNAPSHOT], [submit(7, [1, 2, 3], 5)], [EngineQuestion.SNAPSHOT]
+    )
+    answers = [each for each in outputs if each.snapshot is not None]
+    idle, busy = (SNAPSHOTS.decode(answer.snapshot or b"") for answer in answers)
+    assert idle.requests.tolist() == []
+    assert busy.requests.tolist() == [7]
+    assert busy.usage.filled
+    assert all(answer.step == -1 and not answer.request_ids for answer in answers)
+    assert dict(deltas(outputs))[7].tokens.tolist() == scripted.continuation([1, 2, 3], 5)
 
 
 def test_an_abort_ends_a_request_and_frees_its_blocks(executor: SymbolicExecutor) -> None:

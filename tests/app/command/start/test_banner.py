@@ -21,13 +21,17 @@ def test_the_banner_says_where_what_fits_and_what_to_try() -> None:
     lines = banner(FACTS, 21.2)
     assert lines[:4] == [
         "Ready after 21 s",
-        "  API   http://127.0.0.1:8000/v1",
+        "  API   http://127.0.0.1:8000/v1    Page  http://127.0.0.1:8000/ui",
         "  Fits  23,296 KV tokens (1,456 blocks of 16): 2 full contexts of 8,192, 64 sequences at "
         "once",
         "  Keys  none: this machine only",
     ]
     assert lines[4].startswith("  Try   curl -s http://127.0.0.1:8000/v1/chat/completions ")
     assert len(lines) == 6
+
+
+def test_a_page_that_is_switched_off_is_not_named() -> None:
+    assert banner(replace(FACTS, has_page=False), 1.0)[1] == "  API   http://127.0.0.1:8000/v1"
 
 
 def words(facts: Facts) -> list[str]:

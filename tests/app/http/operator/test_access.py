@@ -4,9 +4,12 @@ from typing import Any
 import httpx
 import pytest
 
+from app.http.errors import HttpError
+from app.http.operator.access import OperatorAccess
 from app.http.routes import build_app
 from app.protocol.api_settings import ApiSettings
 from app.telemetry.telemetry import Gathered, Telemetry, TelemetryOptions
+from app.ui.audience import Audience
 from tests.app.text.tokenizers import chatml_tokenizer
 from tests.fakes.scripted_engine import FakeEngineClient, Script
 
@@ -99,3 +102,57 @@ async def test_with_keys_of_operators_only_the_machine_itself_needs_one_too() ->
     assert (await status(**settings))[0] == 401
     assert (await status(key=OPERATOR, **settings))[0] == 200
     assert (await status("/v1/models", **settings))[0] == 200
+
+
+def audience(
+    key: str = "",
+    host: str = "127.0.0.1:8000",
+    client: str = "127.0.0.1",
+    *,
+    tenants: tuple[str, ...] = (),
+    operators: tuple[str, ...] = (),
+    **headers: str,
+) -> Audience:
+    """Who looks at the page, by the headers of a request."""
+    given = {"host": host} | {name.replace("_", "-"): value for name, value in headers.items()}
+    if key:
+        given["authorization"] = f"Bearer {key}"
+    raw = [(name.encode(), value.encode()) for name, value in given.items()]
+    scope = {"type": "http", "headers": raw, "client": (client, 1234)}
+    access = OperatorAccess(digests(*operators), digests(*tenants))
+    return access.audience(scope, digests(*tenants))
+
+
+def test_a_key_shows_what_is_its_tenants() -> None:
+    keys: dict[str, Any] = {"tenants": (TENANT, "other"), "operators": (OPERATOR,)}
+    [digest] = digests(TENANT)
+    assert audience(TENANT, "llm.example", "8.8.8.8", **keys) == Audience(digest)
+    assert audience(OPERATOR, "llm.example", "8.8.8.8", **keys).is_operator
+    for key in ("", "wrong"):
+        with pytest.raises(HttpError) as refusal:
+            audience(key, **keys)
+        assert refusal.value.status == 401
+
+
+def test_without_keys_all_are_one_tenant_and_the_machine_itself_is_the_operator() -> None:
+    assert audience().is_operator
+    assert audience(host="localhost:8000", sec_fetch_site="same-origin").is_operator
+    assert audience(host="[::1]:8000", client="::1").is_operator
+    assert audience(client="10.0.0.7") == Audience(b"")
+    assert audience(x_forwarded_for="10.0.0.7") == Audience(b"")
+    assert audience(operators=(OPERATOR,)) == Audience(b"")
+    assert audience(OPERATOR, operators=(OPERATOR,)).is_operator
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "evil.example"}, {"host": "127.0.0.1.evil.example:8000"}, {"host": ""},
+        {"sec_fetch_site": "cross-site"}, {"sec_fetch_site": "same-site"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_without_keys_only_the_servers_own_page_may_look(headers: dict[str, str]) -> None:
+    with pytest.raises(HttpError) as refusal:
+        audience(**headers)
+    assert refusal.value.status == 403

@@ -1,5 +1,7 @@
 """Drives an engine over the symbolic executor and checks its promises at every step."""
 
+from collections.abc import Callable
+
 from engine.core.engine import Engine
 from engine.core.memory.block_manager import BlockManager
 from engine.core.memory.grouped_block_manager import GroupedBlockManager
@@ -47,6 +49,7 @@ class CheckedEngine:
         self.pins = ExpectedPins(setting.capacity.block_size, setting.pinned_blocks)
         self.events = ExpectedEvents()
         self.outputs: list[StepOutput] = []
+        self.look: Callable[[CheckedEngine], None] | None = None
         self._now_s = 0
         self._quiet_steps = 0
         self._num_plans = 0
@@ -163,6 +166,8 @@ class CheckedEngine:
             self.pins.check(output.pinned)
         self._check_progress(output)
         self._check_stats(output.stats)
+        if self.look is not None:
+            self.look(self)
         return output
 
     def drain(self) -> None:

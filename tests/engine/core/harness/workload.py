@@ -1,5 +1,6 @@
 """Random workloads for the core, each fixed by its seed."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -30,11 +31,17 @@ class MixedPreemption:
 
 def run_workload(
     seed: int, *, may_pin: bool = True, windows: tuple[int, ...] = (0,), **options: Any
+    seed: int,
+    *,
+    may_pin: bool = True,
+    look: Callable[[CheckedEngine], None] | None = None,
+    **options: Any,
 ) -> CheckedEngine:
     """Run one workload to its end, most of them without pinned prefixes.
 
     Args:
         windows: of groups of layers, for which the pool has as many blocks more.
+        look: called after each step.
         options: of the scheduler, beside those that are drawn.
 
     Raises:
@@ -53,6 +60,7 @@ def run_workload(
     }
     config = replace(setting.config, **(drawn | options))
     checked = CheckedEngine(replace(setting, config=config))
+    checked.look = look
     others = [Random(f"{what} {seed}") for what in ("choices", "turns", "spoiled")]
     _Traffic(rng, pins, checked, *others).run()
     checked.check_pins()

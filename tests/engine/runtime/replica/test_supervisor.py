@@ -1,11 +1,19 @@
+import asyncio
 from dataclasses import replace
 
 import pytest
 
-from engine.runtime.messages import PINS, PREFIXES, Withdrawal
+from engine.runtime.messages import (
+    OUTPUTS,
+    PINS,
+    PREFIXES,
+    REPLICA_VIEWS,
+    EngineQuestion,
+    Withdrawal,
+)
 from engine.types import ALL_CHOICES, FinishReason, PinnedPrefix, Request, Terms, int32, int64
-from tests.fakes.engine_handle import STATS
-from tests.fakes.loop_clock import LoopClock
+from tests.fakes.engine_handle import STATS, tokens_output
+from tests.fakes.loop_clock import LoopClock, settle
 from tests.fakes.scripted_gang import LIMITS, Replica
 from tests.fakes.scripted_worker import engine_config
 
@@ -21,6 +29,22 @@ async def test_an_accepted_request_goes_to_the_scheduler_and_is_open(replica: Re
     assert (command.request_id, command.sampling.n) == (7, 3)
     supervisor = replica.supervisor
     assert (supervisor.replica, supervisor.num_open, supervisor.num_open_choices) == ("a", 1, 3)
+
+
+async def test_a_view_is_asked_of_the_scheduler_and_is_no_step(replica: Replica) -> None:
+    replica.submit(1, 7)
+    replica.commands()
+    await replica.step((7, 5, NONE))
+    before = {(s.name, s.labels): s.value for s in replica.supervisor.series()}
+    looking = asyncio.create_task(replica.supervisor.view(0))
+    await settle()
+    assert replica.commands() == [EngineQuestion.SNAPSHOT]
+    replica.gang.scheduler.send(OUTPUTS.encode(replace(tokens_output([]), snapshot=b"seen")))
+    view = REPLICA_VIEWS.decode(await looking)
+    assert (view.replica, view.is_ready, view.snapshot) == ("a", True, b"seen")
+    after = {(s.name, s.labels): s.value for s in replica.supervisor.series()}
+    changed = {name for name, _ in before if before[name, _] != after[name, _]}
+    assert changed <= {"step_age_seconds"}
 
 
 async def test_a_refused_request_never_reaches_the_scheduler(replica: Replica) -> None:

@@ -1,0 +1,1 @@
+"""The live page `/ui`: its files, and the numbers that it shows."""
