@@ -82,7 +82,7 @@ $(VENV)/clients/.installed: $(APART) | $(VENV)/.installed-clients
 	@rm -rf $(VENV)/clients && $(BIN)/python -m venv $(VENV)/clients
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	  >"$$($(VENV)/clients/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/ours.pth"
-	@$(VENV)/clients/bin/python -m pip install -q --disable-pip-version-check -r $(APART)
+	@$(VENV)/clients/bin/python -m pip install -q --disable-pip-version-check --no-warn-conflicts -r $(APART)
 	@touch $@
 
 .PHONY: environment
