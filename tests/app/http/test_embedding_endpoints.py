@@ -13,6 +13,7 @@ from app.limits import MAX_EMBEDDED_NUMBERS
 from app.protocol.api_settings import EmbeddingSettings
 from engine.types import FinishReason
 from tests.app.api.server import MODEL, encode, in_process, make_app
+from tests.app.text.tokenizers import chatml_tokenizer
 from tests.engine.model.tiny import TinyModel, save_tiny
 from tests.fakes.inline_engine import InlineEngineClient
 from tests.fakes.scripted_engine import FakeEngineClient, Script
@@ -23,7 +24,9 @@ _IDS = [list(range(start, start + length)) for start, length in ((3, 45), (60, 1
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
-    return save_tiny("mha", tmp_path_factory.mktemp("model"))
+    """With a row for each token of the tokenizer."""
+    folder = tmp_path_factory.mktemp("model")
+    return save_tiny("mha", folder, vocab_size=len(chatml_tokenizer().vocabulary))
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +37,8 @@ def engine(model: TinyModel) -> InlineEngineClient:
 def _states(model: TinyModel, ids: list[int]) -> Tensor:
     peer = transformers.AutoModel.from_pretrained(model.folder, dtype=torch.float32).eval()
     with torch.no_grad():
-        return peer(torch.tensor([ids])).last_hidden_state[0]
+        states: Tensor = peer(torch.tensor([ids])).last_hidden_state[0]
+    return states
 
 
 async def _ask(

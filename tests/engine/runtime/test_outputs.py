@@ -73,7 +73,7 @@ def by_choice(*outputs: StepOutput) -> dict[tuple[int, int], Delta]:
 
 def test_vectors_go_to_the_clients_of_their_requests() -> None:
     ended = int(FinishReason.LENGTH)
-    rows = [(request_id, 0, -1, ended, []) for request_id in (0, 3, 4, 5)]
+    rows: list[Row] = [(request_id, 0, -1, ended, []) for request_id in (0, 3, 4, 5)]
     pooled = float32([0, 0.5, 4, 4.5, 3, 3.5])
     output = replace(output_of(rows), pooled_requests=int64([0, 4, 3]), pooled=pooled)
     split = split_by_client(output, OUTPUTS.encode(output), CLIENTS)

@@ -207,9 +207,14 @@ def test_a_token_that_a_swapped_row_writes_at_once_is_no_change_of_its_block(
     row = driver.admit([7, 8, 9])
     driver.prefill(row, 3)
     [block] = row.blocks
-    columns = {"swap_out_sources": int32([block]), "swap_out_destinations": int32([2])}
     keys = int64(list(range(4)))
-    driver.worker.execute(StepPlan(step=0, swap_out_keys=keys, **columns))
+    saving = StepPlan(
+        step=0,
+        swap_out_sources=int32([block]),
+        swap_out_destinations=int32([2]),
+        swap_out_keys=keys,
+    )
+    driver.worker.execute(saving)
     driver.worker.pool.kv.fill_(math.nan)
     plan = replace(
         driver.plan([row], []),

@@ -24,7 +24,7 @@ def _sampling(pooling: Pooling) -> SamplingParams:
 def _expected(tiny: TinyModel, prompt: list[int], pooling: Pooling) -> Tensor:
     model = transformers.AutoModel.from_pretrained(tiny.folder, dtype=torch.float32).eval()
     with torch.no_grad():
-        states = model(torch.tensor([prompt])).last_hidden_state[0]
+        states: Tensor = model(torch.tensor([prompt])).last_hidden_state[0]
     return states[-1] if pooling == "last" else states.mean(0)
 
 
