@@ -36,8 +36,8 @@ class BatchLayout:
             `slot_mapping` and `block_tables` differ. Empty where all layers are in one group.
         attention_work: how the backend splits attention, private to it; None before
             `KernelBackend.prepare`, and for backends that need none.
-        before_layer: to be called with the place in a block of each layer before its work is enqueued, where
-            its keys and values may still be on their way into the pool.
+        before_layer: to be called with each layer's place in a block before its work is enqueued,
+            where its keys and values may still be on their way into the pool.
     """
 
     num_decodes: int

@@ -70,7 +70,7 @@ class OperatorAccess:
                 headers={"www-authenticate": "Bearer"},
             )
         _check_own_page(scope)
-        is_operator = not self._digests and self._is_open_here and _is_local(scope)
+        is_operator = not self._digests and self._is_open_here and is_local(scope)
         return OPERATOR if is_operator else Audience(b"")
 
     def check(self, scope: Scope) -> None:
@@ -108,7 +108,6 @@ def key_digest(scope: Scope, known: Sequence[bytes], *, own_header: str = "") ->
     return digest if scheme.lower() == "bearer" and any(matches) else b""
 
 
-def is_local(scope: Scope) -> bool:
 def _check_own_page(scope: Scope) -> None:
     """Return if a request comes from a page of this server, opened under a name of this machine."""
     headers = Headers(scope=scope)
@@ -124,7 +123,7 @@ def _check_own_page(scope: Scope) -> None:
         )
 
 
-def _is_local(scope: Scope) -> bool:
+def is_local(scope: Scope) -> bool:
     """Whether a request comes from this machine, and not through something in between."""
     headers = Headers(scope=scope)
     if any(name in headers for name in _FORWARDED):

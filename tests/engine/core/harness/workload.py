@@ -30,10 +30,10 @@ class MixedPreemption:
 
 
 def run_workload(
-    seed: int, *, may_pin: bool = True, windows: tuple[int, ...] = (0,), **options: Any
     seed: int,
     *,
     may_pin: bool = True,
+    windows: tuple[int, ...] = (0,),
     look: Callable[[CheckedEngine], None] | None = None,
     **options: Any,
 ) -> CheckedEngine:
