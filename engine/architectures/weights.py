@@ -63,7 +63,7 @@ class StoredWeights:
 
         Args:
             role: see `outer_shapes` and `layer_shapes`.
-            suffix: `weight`, the name of a bias, or none for a tensor that only has its role's name.
+            suffix: `weight`, the name of a bias, or none for a tensor with the role's name only.
             layer: None for a role outside of layers.
             expert: of `EXPERT_ROLES` only.
         """
