@@ -28,6 +28,8 @@ EXAMPLE = "python -m load_tests faults --faults worker-killed,scheduler-killed -
 
 _NUM_CASES = 64
 _CONCURRENCY = 32
+# whoever comes while the only replica starts again waits, where a server of use would refuse some
+_PATIENT = {"deadlines": {"queue_s": 300.0}, "max_waiting_tokens": 1 << 20}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -124,7 +126,7 @@ def _started(
             config,
             port=args.port,
             replicas=args.replicas,
-            options=serving_options(model, args.device),
+            options=serving_options(model, args.device) | _PATIENT,
             has_two_nodes=has_two_nodes,
         )
         module = "load_tests.faults.two_nodes"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from load_tests import report as tables
 from load_tests.model_folders import SHAPES
-from load_tests.options import add_processes
+from load_tests.options import add_processes, add_ranks
 from load_tests.paper.experiments.scales import SCALES
 from load_tests.paper.experiments.workloads import SOURCES
 from load_tests.paper.findings import Findings, read_findings, write_findings
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine",
         action="store_true",
-        help="measure on the engine, beside the simulator: 2, 12a, 13, 14, 16, 18b and 19a",
+        help="measure on the engine, beside the simulator: 2, 12 (ShareGPT), 13, 14, 16, 18b, 19a",
     )
     parser.add_argument(
         "--model",
@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"of the engine: a folder, or {', '.join(SHAPES)} with random weights",
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda", help="of the engine")
+    add_ranks(parser)
     for source in dict.fromkeys(SOURCES.values()):
         parser.add_argument(
             f"--{source}", metavar="FILE", help="length pairs instead of the shipped table"
@@ -69,7 +70,8 @@ def run(args: argparse.Namespace) -> int:
     """
     folder: Path = args.output
     if args.engine:
-        folder = folder / "engine" / f"{Path(args.model).name}_{args.device}"
+        ranks = f"_tp{args.tensor_parallel}" if args.tensor_parallel > 1 else ""
+        folder = folder / "engine" / f"{Path(args.model).name}_{args.device}{ranks}"
     if args.render:
         findings = read_findings(folder / ("engine.json" if args.engine else "figures.json"))
         return _report(folder, findings, checks(findings))
@@ -101,6 +103,7 @@ def _find(args: argparse.Namespace, folder: Path) -> Findings:
         folder=folder,
         files=files,
         num_processes=args.processes,
+        tensor_parallel=args.tensor_parallel,
     )
     return find_live(task)
 

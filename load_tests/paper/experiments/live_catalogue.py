@@ -24,6 +24,8 @@ from load_tests.paper.experiments.scales import LiveExtents
 OVERLOAD, ALPACA_LOAD = 2.0, 0.95
 # enough that the queue never empties
 SATURATING = 1.5
+# latency against the rate of ShareGPT's requests, by model
+_LATENCIES = {"13B": "12a", "66B": "12b", "175B": "12c"}
 # requests of one sequence, of several samples, and of several beams: their steps differ
 Kind = Literal["plain", "samples", "beams"]
 
@@ -65,10 +67,15 @@ def kind_of(requests: Load | Cell) -> Kind:
     return "samples" if requests.n > 1 else "plain"
 
 
-def live_catalogue(extents: LiveExtents, rates: Saturating) -> tuple[Panel, ...]:
+def live_catalogue(
+    extents: LiveExtents, rates: Saturating, model: str = "13B"
+) -> tuple[Panel, ...]:
     """Every panel that is measured, the most telling ones first.
 
+    Of a model that the paper has in figure 12 only, that panel takes its name.
+
     Args:
+        model: key of `MODELS`.
         rates: panels of several samples or beams are left out where theirs are not known.
     """
     overload = window(SHAREGPT.cell(OVERLOAD * rates[SHAREGPT], extents.window_s))
@@ -84,14 +91,15 @@ def live_catalogue(extents: LiveExtents, rates: Saturating) -> tuple[Panel, ...]
             if shares
         },
     )
-    return (
+    panels = (
         _by_system("2", "ShareGPT, overload", "filled", overload),
         _by_system("13a", "ShareGPT, overload", "num_sequences", overload),
-        Panel("12a", "ShareGPT", "norm_latency_s", by_rate),
+        Panel(_LATENCIES[model], "ShareGPT", "norm_latency_s", by_rate),
         _by_system("13b", "Alpaca", "num_sequences", alpaca),
         *_sharing(extents, rates),
         Panel("18b", "block size at a fixed rate", "norm_latency_s", by_size),
     )
+    return tuple(panel.of_model(model) for panel in panels)
 
 
 def _sharing(extents: LiveExtents, rates: Saturating) -> Iterator[Panel]:

@@ -118,6 +118,12 @@ MODELS = {
 OPT_13B = MODELS["13B"]
 
 
+def paper_model(folder_name: str) -> str:
+    """The key in `MODELS` of a model folder's name, such as opt-66b; OPT-13B's for any other."""
+    keys = {model.name.lower(): key for key, model in MODELS.items()}
+    return keys.get(folder_name, "13B")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryTimes:
     """Seconds to bring back a sequence of `NUM_TOKENS` tokens with blocks of one size."""

@@ -34,6 +34,14 @@ class Panel:
         """Its number in the paper."""
         return figure_of(self.name)
 
+    def of_model(self, model: str) -> "Panel":
+        """The same requests for another model, see `Cell.model`."""
+        curves = {
+            label: tuple((x, replace(cell, model=model)) for x, cell in points)
+            for label, points in self.curves.items()
+        }
+        return replace(self, curves=curves)
+
     @property
     def cells(self) -> tuple[Cell, ...]:
         """Every cell, curve by curve."""

@@ -22,8 +22,9 @@ from load_tests.paper.experiments.live_catalogue import Kind
 from load_tests.paper.experiments.opt_models import (
     BLOCK_SIZE,
     MAX_MODEL_LEN,
-    OPT_13B,
+    MODELS,
     SWAP_BYTES,
+    paper_model,
 )
 from load_tests.paper.experiments.workloads import Files
 from load_tests.paper.runners import simulated
@@ -91,13 +92,23 @@ class EngineUnderTest:
     Attributes:
         folder: of the model.
         is_coarse: whether few step times do.
-        num_blocks: that cells may use, of 16 tokens: as many as the paper's card has.
+        tensor_parallel: GPUs that share the model.
     """
 
     folder: Path
     device: Device
     is_coarse: bool
-    num_blocks: int = OPT_13B.num_blocks
+    tensor_parallel: int = 1
+
+    @property
+    def paper_model(self) -> str:
+        """Which of the paper's models it is, or is put in the place of."""
+        return paper_model(self.folder.name)
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of 16 tokens that cells may use: as many as the paper's cards have for it."""
+        return MODELS[self.paper_model].num_blocks
 
     @property
     def max_num_seqs(self) -> int:
@@ -140,6 +151,7 @@ class EngineUnderTest:
             max_model_len=MAX_MODEL_LEN,
             num_blocks=all_blocks if block_size == BLOCK_SIZE else self.blocks(block_size),
             block_size=block_size,
+            tensor_parallel_size=self.tensor_parallel,
             swap_bytes=_CPU_SWAP_BYTES if self.device == "cpu" else _SWAP_BYTES,
         )
 

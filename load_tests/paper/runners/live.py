@@ -39,6 +39,7 @@ class LiveTask:
 
     Attributes:
         model: a folder, or a key of `SHAPES`.
+        tensor_parallel: GPUs that share it.
         scale: a key of `SCALES`.
         names: of panels, figures or 19a; empty for all.
         folder: of everything that is kept; a run that was killed goes on from it. Step times and
@@ -53,6 +54,7 @@ class LiveTask:
     folder: Path
     files: Files
     num_processes: int
+    tensor_parallel: int = 1
 
     @property
     def extents(self) -> LiveExtents:
@@ -77,12 +79,14 @@ def find_live(task: LiveTask) -> Findings:
     with tempfile.TemporaryDirectory() as temporary:
         folder = model_folder(task.model, Path(temporary))
         is_coarse = task.scale == "miniature"
-        bench = EngineBench(EngineUnderTest(folder, task.device, is_coarse))
+        engine_of = partial(EngineUnderTest, folder, task.device, is_coarse)
+        bench = EngineBench(engine_of(tensor_parallel=task.tensor_parallel))
         try:
             bench.calibrate(task.folder, task.kinds, _print)
             card = read_card(task.folder)
             rates = _rates(task, card)
-            panels = select(live_catalogue(task.extents, rates), task.names, ("19", "19a"))
+            catalogue = live_catalogue(task.extents, rates, bench.engine.paper_model)
+            panels = select(catalogue, task.names, ("19", "19a"))
             recoveries = _recoveries(task, bench, card)
             cells = [cell for panel in panels for cell in panel.cells]
             # where the folder of a shape lies says nothing; the program of the engine is not part

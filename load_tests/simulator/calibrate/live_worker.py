@@ -1,4 +1,4 @@
-"""A worker of this machine that several engines use, one after the other."""
+"""Workers of this machine, one or several ranks, that engines use one after the other."""
 
 import gc
 from collections import deque
@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.config import Device, DType, EngineConfig
-from engine.executor.inline import InlineExecutor
+from engine.core.executor import Executor
 from engine.types import Capacity, StepPlan, StepResult, int32
-from engine.worker.worker import load_worker
-from load_tests.local_engine import local_config
+from load_tests.local_engine import local_config, local_executor
 from load_tests.simulator.clocks import Timer, timer_of
 from load_tests.simulator.simulated_executor import BeamAncestry, SimulatedExecutor
 from load_tests.simulator.step_time import StepWork
@@ -44,11 +43,10 @@ class LiveWorker:
     """
 
     def __init__(self, config: EngineConfig) -> None:
-        self._worker = load_worker(config)
+        self._executor = local_executor(config)
         self.config = config
-        self.capacity = self._worker.capacity
+        self.capacity = self._executor.capacity
         self.timer = timer_of(config.device)
-        self._executor = InlineExecutor(self._worker, config.run_ahead)
         # the model's modules are no garbage, and looking at them takes longer than a step
         gc.collect()
         gc.freeze()
@@ -73,15 +71,18 @@ class LiveWorker:
 
     def block_copy_s(self, num_blocks: int = 64, repeats: int = 8) -> float:
         """Seconds to copy a block inside of the pool, whose contents are lost."""
-        pool = self._worker.pool
-        num_blocks = min(num_blocks, pool.num_blocks // 2)
+        num_blocks = min(num_blocks, self.capacity.num_blocks // 2)
         sources, targets = int32(list(range(num_blocks))), int32(list(range(num_blocks)))
         plan = StepPlan(
             step=0,
             copy_sources=sources,
             copy_destinations=int32([num_blocks + block for block in targets]),
         )
-        times_s = sorted(self._worker.execute(plan).elapsed_s for _ in range(repeats))
+        times_s = []
+        for _ in range(repeats):
+            self._executor.submit(plan)
+            times_s.append(self._executor.collect().elapsed_s)
+        times_s.sort()
         return times_s[repeats // 2] / num_blocks
 
     def close(self) -> None:
@@ -102,7 +103,7 @@ class Turn:
 
     def __init__(
         self,
-        executor: InlineExecutor,
+        executor: Executor,
         capacity: Capacity,
         timer: Timer,
         ancestry: BeamAncestry | None,

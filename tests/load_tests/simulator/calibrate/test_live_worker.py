@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from engine.config import SchedulerConfig
@@ -8,6 +10,13 @@ from load_tests.simulator.replay import Replay, Setup, replay
 from load_tests.simulator.simulated_executor import BeamAncestry
 from load_tests.traffic.schedule import TimedRequest
 
+_SIZES = {
+    "max_num_seqs": 4,
+    "max_num_batched_tokens": 64,
+    "max_model_len": 64,
+    "num_blocks": 32,
+}
+
 
 class _Nothing:
     def seconds(self, work: object) -> float:
@@ -17,17 +26,7 @@ class _Nothing:
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> LiveWorker:
     folder = model_folder("tiny", tmp_path_factory.mktemp("tiny"))
-    return LiveWorker(
-        live_config(
-            folder,
-            "cpu",
-            "float32",
-            max_num_seqs=4,
-            max_num_batched_tokens=64,
-            max_model_len=64,
-            num_blocks=32,
-        )
-    )
+    return LiveWorker(live_config(folder, "cpu", "float32", **_SIZES))
 
 
 def _serve(
@@ -66,6 +65,18 @@ def test_engines_take_turns_at_a_worker_whatever_the_last_one_left(worker: LiveW
     assert [served.finish_s for served in left.requests] == [None] * 6
     for _ in range(2):
         assert all(served.finish_s for served in _serve(worker).requests)
+
+
+@pytest.mark.slow
+def test_several_ranks_serve_and_copy_as_one_does(tmp_path: Path) -> None:
+    folder = model_folder("tiny", tmp_path)
+    config = live_config(folder, "cpu", "float32", **_SIZES, tensor_parallel_size=2)
+    ranks = LiveWorker(config)
+    try:
+        assert all(served.finish_s for served in _serve(ranks).requests)
+        assert ranks.block_copy_s(repeats=2) > 0
+    finally:
+        ranks.close()
 
 
 def test_an_engine_sees_only_the_blocks_it_was_given(worker: LiveWorker) -> None:
