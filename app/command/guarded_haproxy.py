@@ -113,13 +113,13 @@ def _rules() -> Iterator[str]:
         (414, "url_too_long", url, f"{{ url,length gt {MAX_URL_BYTES} }}"),
         (431, "headers_too_large", too_many, f"{{ req.fhdr_cnt gt {MAX_HEADERS} }}"),
         (431, "headers_too_large", too_large, f"{{ req.hdrs,length gt {MAX_HEAD_BYTES} }}"),
-        # the search is long, and needed only where one header could be as long
+        # a search only where a header could be as long, and from beginnings of lines only
         (
             431,
             "headers_too_large",
             too_long,
             f"{{ req.hdrs,length gt {MAX_HEADER_BYTES} }} "
-            f'{{ req.hdrs -m reg "[^\\n]{{{MAX_HEADER_BYTES + 1}}}" }}',
+            f'{{ req.hdrs -m reg "(^|\\n)[^\\n]{{{MAX_HEADER_BYTES + 1}}}" }}',
         ),
         # names of applications are for those on this machine
         (
