@@ -1,6 +1,7 @@
 """Faults of the way from the engine's output to the choices of an answer."""
 
 from app.generation.generation import Generation, _rank, _submit
+from app.generation.intervals import in_intervals
 from app.generation.prompt_reader import PromptReader
 from app.generation.timeline import _next_phase, _phases
 from tests.mutation.mutant import Fault
@@ -176,5 +177,20 @@ GENERATION_FAULTS = [
         old="self.num_cached += delta.num_cached",
         new="self.num_cached = delta.num_cached",
         noticed_by="test_cached_tokens_are_those_of_all_deltas",
+    ),
+    # intervals
+    Fault(
+        what="the first token of a choice waits for others",
+        function=in_intervals,
+        old="is_first or ",
+        new="",
+        noticed_by="test_the_first_and_the_last_come_at_once",
+    ),
+    Fault(
+        what="tokens that were collected are lost with the engine",
+        function=in_intervals,
+        old="if parts:",
+        new="if not parts:",
+        noticed_by="test_what_came_before_a_failure_comes_before_it",
     ),
 ]

@@ -7,6 +7,7 @@ from app.text.choice_text import ChoiceText
 from app.text.control_tokens import ControlTokens, Disguise
 from app.text.detokenizer import Detokenizer
 from app.text.prompt_text import PromptText, _pieces, _unscored
+from app.text.reply.repetition import RepetitionFinder
 from app.text.stop_matcher import StopMatcher
 from app.text.stop_pattern import StopPatternMaker
 from app.text.text_options import TextOptions
@@ -304,5 +305,20 @@ TEXT_FAULTS = [
         old="self.byte_fallback and",
         new="False and",
         noticed_by="test_byte_fallback_tokens_stand_for_bytes",
+    ),
+    # repetition
+    Fault(
+        what="a choice may say the same once more",
+        function=RepetitionFinder.push,
+        old="size * (limit.count - 1)",
+        new="size * limit.count",
+        noticed_by="test_it_is_found_at_once",
+    ),
+    Fault(
+        what="a pattern that is broken off goes on counting",
+        function=RepetitionFinder.push,
+        old="if self._last[-size] == token else 0",
+        new="if self._last[-size] == token else self._run_lens[index]",
+        noticed_by="test_it_is_found_at_once",
     ),
 ]
