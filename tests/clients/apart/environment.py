@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 PROGRAMS = Path(sys.prefix) / "clients" / "bin"
-# of what generators of load send
+# what generators of load send; lengths in tokens, such that a busy machine keeps up
 RATE_PER_S, SECONDS = 5, 60
+PROMPT_LEN, OUTPUT_LEN = 16, 8
 
 
 def run_apart(command: Sequence[str], folder: Path, limit_s: float) -> str:

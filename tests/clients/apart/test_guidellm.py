@@ -6,13 +6,17 @@ from pathlib import Path
 import pytest
 
 from load_tests.model_folders import embedded_model
-from tests.clients.apart.environment import RATE_PER_S, SECONDS, run_apart
+from tests.clients.apart.environment import (
+    OUTPUT_LEN,
+    PROMPT_LEN,
+    RATE_PER_S,
+    SECONDS,
+    run_apart,
+)
 from tests.clients.asked import MODEL
 from tests.deployed.serve_run import Deployed
 
 pytestmark = [pytest.mark.clients, pytest.mark.ray]
-
-PROMPT_LEN, OUTPUT_LEN = 32, 16
 
 
 @pytest.mark.timeout(6 * SECONDS)
