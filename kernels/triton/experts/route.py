@@ -136,14 +136,14 @@ def _route_kernel(
     wait_for_inputs(OVERLAPPED)
     let_next_start(OVERLAPPED, HAS_FEW_ROWS)
     start = part * PART_COLUMNS
-    logits = _part_of_logits(
+    sums = _part_of_logits(
         x, router, held_rows, held_experts, start, num_columns, EXPERTS, ROWS, COLUMNS, PART_COLUMNS
     )
     tile_size = EXPERTS * ROWS
     tile = partial_sums + tl.program_id(1).to(tl.int64) * num_parts * tile_size
     # by tokens, so that those who add up have the experts of a token in one warp
     local_rows = tl.arange(0, ROWS)
-    tl.store(tile + part * tile_size + local_rows[None, :] * EXPERTS + experts[:, None], logits)
+    tl.store(tile + part * tile_size + local_rows[None, :] * EXPERTS + experts[:, None], sums)
     tl.debug_barrier()
     arrival = arrivals + tl.program_id(1)
     if tl.atomic_add(arrival, 1, sem="acq_rel", scope="gpu") == num_parts - 1:
