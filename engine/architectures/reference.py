@@ -35,6 +35,9 @@ keys must agree with later ones.
 Of models with images the text part is served, and requests with images are refused:
 {wrappers}.
 
+Layers with a sliding window keep only the blocks that it reaches. Models that have such layers have
+no pinned prefixes, no prefix cache in the swap space and none of the paper's baselines.
+
 Not served: mixtures of experts, quantised weights, latent attention, recurrent layers.
 """
 

@@ -216,7 +216,7 @@ CACHE_MUTANTS = [
 BELIEVED_HITS = mutant(
     "a hit is believed without comparing links",
     PrefixCache,
-    PrefixCache.find,
+    PrefixCache.match,
     "self._links[block] != link",
     "False",
 )

@@ -23,9 +23,9 @@ from engine.core.sequence import Sequence
 from engine.core.sequence_group import SequenceGroup
 from engine.types import MemoryUsage
 
-_NO_TABLE = BlockTable([])
 # a beam that is swapped out feeds its last token again
 _SLACK = 1
+_NO_TABLE = BlockTable([])
 
 
 @dataclass(slots=True)
