@@ -134,6 +134,9 @@ TESTED_ELSEWHERE = {
     "engine/runtime/metrics/token_gaps.py": ("engine/runtime/metrics/test_engine_metrics.py",),
     "engine/runtime/protocol.py": ("engine/runtime/client/test_client.py",),
     "engine/types/columns.py": ("engine/executor/test_codec.py",),
+    "engine/core/memory/windows/grouped_prefix_index.py": (
+        "engine/core/memory/windows/test_grouped_block_manager.py",
+    ),
     "engine/types/memory.py": ("engine/runtime/test_messages.py",),
     "engine/types/output.py": ("engine/runtime/test_outputs.py",),
     "engine/types/progress.py": ("engine/runtime/test_messages.py",),

@@ -38,6 +38,9 @@ Of models with images the text part is served, and requests with images are refu
 Mixtures of experts are shared out between ranks by the rows of each expert, or by whole experts
 where those rows are few.
 
+Layers with a sliding window keep only the blocks that it reaches. Models that have such layers have
+no pinned prefixes, no prefix cache in the swap space and none of the paper's baselines.
+
 Not served: quantised weights, latent attention, recurrent layers.
 """
 

@@ -78,8 +78,8 @@ class PrefixCache:
         """Blocks that hold the longest cached prefix."""
         blocks = []
         for link in links:
-            block = self.find(link)
-            if block is None:
+            block = self._blocks.get(link.key)
+            if block is None or self._links[block] != link:
                 break
             blocks.append(block)
         return blocks

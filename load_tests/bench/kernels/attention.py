@@ -165,7 +165,8 @@ def _ours(
     kv = normal(tables.numel(), num_calls, 2, heads.num_kv_heads, block_size, _HEAD_DIM)
     slots = torch.full((len(q),), -1, device="cuda")
     context_lens, starts, num_decodes = rows
-    work = plan(layout(tables, context_lens, starts, slots=slots, num_decodes=num_decodes), kv)
+    batch = layout(tables, context_lens, starts, slots=slots, num_decodes=num_decodes)
+    work = plan(batch, kv, (0,))[0]
     attend = decode_attention if num_decodes else prefill_attention
     out = torch.empty_like(q)
     return [

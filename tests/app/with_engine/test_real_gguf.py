@@ -1,9 +1,10 @@
 """Real GGUF files through conversion, tokenizer and engine, beside transformers and gguf."""
 
+import random
 import re
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ from tests.app.with_engine.real_gguf import (
     real_gguf,
 )
 from tests.engine.model.tiny import TinyModel
-from tests.engine.worker.plans import Driver
+from tests.engine.whole.engine_run import run
+from tests.engine.worker.plans import GREEDY, Driver
 
 QUESTIONS = [
     "Write a function that reverses a string in Python.",
@@ -147,3 +149,27 @@ def test_answers_equal_transformers(real: RealModel) -> None:
         driver.prefill(row, 64)
         assert driver.generate(row, NUM_TOKENS) == tiny.greedy(prompt, NUM_TOKENS), text
         driver.release(row)
+
+
+def test_answers_beyond_the_window_equal_transformers() -> None:
+    folder = resolve(str(real_gguf(GEMMA3_270M)), FOLDER)
+    tokenizer = Tokenizer.load(folder)
+    tiny = TinyModel(folder, AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32))
+    assert {layer.window for layer in tiny.config().model.spec.layers} == {0, 512}
+    prompts = []
+    for length in range(200, 3000, 140):
+        texts = random.Random(length).choices(QUESTIONS, k=length // 4)
+        prompts.append(tokenizer.encode(" ".join(texts)).tolist()[:length])
+        assert len(prompts[-1]) == length
+    # prompts in chunks, decodes beside them, and a pool that does not hold them all
+    engine = run(
+        tiny,
+        prompts,
+        replace(GREEDY, max_tokens=NUM_TOKENS),
+        num_blocks=300,
+        max_model_len=3072,
+        max_num_batched_tokens=512,
+    )
+    for index, prompt in enumerate(prompts):
+        output = engine.reported[index, 0].tokens
+        assert output == tiny.most_likely(prompt, output), len(prompt)

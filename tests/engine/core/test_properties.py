@@ -5,14 +5,23 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from tests.engine.core.harness.block_manager_machine import PagedBlockManagerMachine
+from tests.engine.core.harness.grouped_manager_machine import GroupedBlockManagerMachine
 from tests.engine.core.harness.state_machines import BlockPoolMachine, EngineMachine
-from tests.engine.core.harness.workload import run_workload
+from tests.engine.core.harness.workload import WINDOWS, run_workload
 
 
 @pytest.mark.parametrize("first_seed", range(0, 300, 50))
 def test_random_workloads_end_with_right_tokens_and_empty_pools(first_seed: int) -> None:
     for seed in range(first_seed, first_seed + 50):
         run_workload(seed)
+
+
+@pytest.mark.parametrize("windows", WINDOWS)
+def test_random_workloads_of_window_models_end_alike(windows: tuple[int, ...]) -> None:
+    engines = [run_workload(seed, windows=windows) for seed in range(12)]
+    stats = [checked.stats for checked in engines]
+    assert sum(last.num_recomputed + last.num_swapped_out for last in stats) > 0
+    assert sum(last.num_cached_tokens for last in stats) > 0
 
 
 def test_workloads_reach_every_end_and_preempt_in_both_ways() -> None:
@@ -32,7 +41,12 @@ def test_workloads_reach_every_end_and_preempt_in_both_ways() -> None:
 
 @pytest.mark.parametrize(
     ("machine", "num_examples"),
-    [(BlockPoolMachine, 900), (PagedBlockManagerMachine, 500), (EngineMachine, 600)],
+    [
+        (BlockPoolMachine, 900),
+        (PagedBlockManagerMachine, 500),
+        (GroupedBlockManagerMachine, 80),
+        (EngineMachine, 600),
+    ],
 )
 def test_no_order_of_commands_breaks_the_model(
     machine: type[RuleBasedStateMachine], num_examples: int

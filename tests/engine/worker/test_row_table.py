@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from engine.errors import InvariantViolated
-from engine.types import RowAdmission, SamplingParams
+from engine.types import RowAdmission, SamplingParams, int32
 from engine.worker.row_table import RowParameters
 from engine.worker.staging import ALIGNMENT_BYTES, Int32Array
 from kernels.batch import SMALLEST_TEMPERATURE, SamplingColumns
@@ -79,6 +79,19 @@ def test_a_fork_copies_length_block_table_and_tokens_of_the_parent() -> None:
     assert table.lengths.tolist() == [6, 6, 6, -1]
     assert table.block_tables[:4, :2].tolist() == [[70, 71], [70, 71], [70, 71], [0, 0]]
     assert table.history.tokens[2, :6].tolist() == [3, 1, 4, 1, 5, 9]
+
+
+def test_each_group_of_layers_has_block_tables_of_its_own() -> None:
+    table = make_table(3, windows=(0, 16))
+    table.admit([admission(0), admission(1)])
+    # logical blocks 0 and 1 of both groups, interleaved, then one of the other row
+    rows, columns = table.places(int32([0, 0, 0, 0, 2]), int32([0, 1, 2, 3, 5]))
+    table.block_tables[rows, columns] = torch.tensor([7, 8, 9, 10, 11], dtype=torch.int32)
+    table.fork(_rows(0), _rows(1))
+    first, second = (tables[:3, :3].tolist() for tables in table.by_group)
+    assert first == [[7, 9, 0], [7, 9, 0], [0, 0, 0]]
+    assert second == [[8, 10, 0], [8, 10, 0], [0, 0, 11]]
+    assert all(len(tables) == 4 for tables in table.by_group)
 
 
 def test_parameters_of_a_row_reach_the_device() -> None:

@@ -17,10 +17,11 @@ from tests.engine.core import test_resumed_groups as resumed_groups
 from tests.engine.core import test_scheduler as scheduler
 from tests.engine.core.decoding import test_decoding as decoding
 from tests.engine.core.harness.state_machines import BlockPoolMachine
-from tests.engine.core.harness.workload import run_workload
+from tests.engine.core.harness.workload import WINDOWS, run_workload
 from tests.engine.core.memory import test_paged_block_manager as paged_memory
 from tests.engine.core.memory import test_pinned_prefixes as pinned_prefixes
 from tests.engine.core.memory import test_swap_space as swap_space
+from tests.engine.core.memory.windows import test_grouped_block_manager as windows
 from tests.engine.core.scheduling import test_limits as limits
 from tests.engine.core.scheduling import test_queue_order as queue_order
 from tests.engine.core.scheduling import test_queues as queues
@@ -33,6 +34,7 @@ from tests.mutation.core import (
     scheduler_mutants,
     sequence_mutants,
     sharing_mutants,
+    window_mutants,
 )
 from tests.mutation.core.mutants import Mutant
 
@@ -137,6 +139,19 @@ def test_losses_of_engines_notice(fault: str) -> None:
         _lose_engines()
 
 
+def _run_windows() -> None:
+    for rule in windows.RULES:
+        rule()
+    for seed in range(60):
+        run_workload(seed, windows=WINDOWS[seed % len(WINDOWS)])
+
+
+@pytest.mark.parametrize("fault", window_mutants.WINDOW_MUTANTS, indirect=True, ids=_name)
+def test_workloads_of_window_models_notice(fault: str) -> None:
+    with pytest.raises(FAILURES):
+        _run_windows()
+
+
 @pytest.mark.parametrize("fault", memory_mutants.POOL_MUTANTS, indirect=True, ids=_name)
 def test_the_model_of_the_pool_notices(fault: str) -> None:
     quick = settings(
@@ -149,6 +164,7 @@ def test_the_model_of_the_pool_notices(fault: str) -> None:
 def test_nothing_is_noticed_without_a_fault() -> None:
     _run_everything()
     _lose_engines()
+    _run_windows()
 
 
 class ShortKeys(dict[bytes, int]):

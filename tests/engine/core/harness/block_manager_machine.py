@@ -46,6 +46,11 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
         self.contents = [list(empty) for _ in range(NUM_BLOCKS)]
         self.swapped = [list(empty) for _ in range(NUM_SWAP_BLOCKS)]
 
+    def as_asked(self, can: bool, fits: bool) -> bool:
+        """Whether a command may be given: exactly where it finds the blocks that it needs."""
+        assert can == fits
+        return can
+
     def where(self, status: Status) -> list[SequenceGroup]:
         return [group for group in self.groups if group.status is status]
 
@@ -88,7 +93,7 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
         ids = [sequence.sequence_id for sequence in sequences]
         trial = copy.deepcopy(self.manager)
         fits = _succeeds(lambda: [trial.append(sequence_id) for sequence_id in ids])
-        assert self.manager.can_append(ids) == fits
+        fits = self.as_asked(self.manager.can_append(ids), fits)
         for sequence in sequences if fits else ():
             update = self.manager.append(sequence.sequence_id)
             self._finish_plan()
@@ -131,9 +136,9 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
     def preempt(self, data: st.DataObject) -> None:
         group = data.draw(st.sampled_from(self.where(Status.RUNNING)))
         swap = data.draw(st.booleans())
-        blocks = {block for s in group.live for block in self.tables[s.sequence_id]}
+        blocks = {block for s in group.live for block in self.held(s)}
         assert self.manager.num_distinct_blocks(group) == len(blocks)
-        room = NUM_SWAP_BLOCKS - self.manager.usage().swapped // self.capacity.block_size
+        room = len(self.swapped) - self.manager.usage().swapped // self.capacity.block_size
         assert self.manager.can_swap_out(group) == (len(blocks) <= room)
         if swap and len(blocks) <= room:
             pairs = self.manager.swap_out(group)
@@ -159,8 +164,7 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
             for sequence in group.live:
                 trial.append(sequence.sequence_id)
 
-        fits = _succeeds(come_back)
-        assert self.manager.can_swap_in(group) == fits
+        fits = self.as_asked(self.manager.can_swap_in(group), _succeeds(come_back))
         if not fits:
             return
         pairs, allocations = self.manager.swap_in(group)
@@ -193,7 +197,7 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
     def usage_sums_to_the_pool(self) -> None:
         size, usage = self.capacity.block_size, self.manager.usage()
         live = [s for group in self.where(Status.RUNNING) for s in group.live]
-        held = {block for table in self.tables.values() for block in table}
+        held = {block for sequence in live for block in self.held(sequence)}
         filled = {
             (self.tables[s.sequence_id][position // size], position % size)
             for s in live
@@ -210,6 +214,10 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
         if not self.groups:
             usage = self.manager.usage()
             assert (usage.filled, usage.internal, usage.swapped) == (0, 0, 0)
+
+    def held(self, sequence: Sequence) -> list[int]:
+        """Blocks of a sequence."""
+        return self.tables[sequence.sequence_id]
 
     def _enter(
         self, group: SequenceGroup, allocations: list[Allocation], *, is_prefill: bool

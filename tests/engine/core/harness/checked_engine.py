@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from engine.core.engine import Engine
 from engine.core.memory.block_manager import BlockManager
-from engine.core.memory.grouped_block_manager import GroupedBlockManager
 from engine.core.memory.paged_block_manager import PagedBlockManager
 from engine.core.memory.pinned_prefixes import PinLimits
+from engine.core.memory.windows.grouped_block_manager import GroupedBlockManager
 from engine.errors import InvalidRequest, PromptTooLong
 from engine.integers import div_ceil
 from engine.types import (

@@ -13,6 +13,9 @@ from tests.engine.core.harness.checked_engine import CheckedEngine
 from tests.engine.core.harness.expectations import FlakyModel, Setting
 from tests.fakes.symbolic_executor import SymbolicModel
 
+# of groups of layers; without a group that attends to all tokens, too
+WINDOWS = ((0, 3), (0, 1, 9), (5,), (0, 0, 4), (0, 2, 2, 30))
+
 SWAP, RECOMPUTE = FixedPreemption(swap=True), FixedPreemption(swap=False)
 
 

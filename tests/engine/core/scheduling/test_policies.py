@@ -6,6 +6,7 @@ import pytest
 from engine.config import MemoryPolicy, PreemptionPolicy, QueuePolicy, SchedulerConfig
 from engine.core.memory.paged_block_manager import PagedBlockManager
 from engine.core.memory.reserved_block_manager import ReservedBlockManager
+from engine.core.memory.windows.grouped_block_manager import GroupedBlockManager
 from engine.core.scheduling.admission_gate import BatchGate, IterationGate
 from engine.core.scheduling.policies import (
     make_block_manager,
@@ -20,6 +21,7 @@ from engine.core.scheduling.preemption import (
     SharedPreemption,
 )
 from engine.core.scheduling.queue_order import FairOrder, PriorityOrder, QueueOrder
+from engine.errors import ConfigError
 from engine.types import Capacity
 
 CAPACITY = Capacity(num_blocks=64, block_size=4, num_rows=4)
@@ -42,6 +44,16 @@ def _config(
 def test_only_paged_memory_is_paged(policy: MemoryPolicy) -> None:
     expected = PagedBlockManager if policy == "paged" else ReservedBlockManager
     assert isinstance(make_block_manager(_config(policy), CAPACITY), expected)
+
+
+def test_window_models_have_blocks_for_each_group_of_layers() -> None:
+    windowed = replace(CAPACITY, windows=(0, 128))
+    assert isinstance(make_block_manager(_config(), windowed), GroupedBlockManager)
+    with pytest.raises(ConfigError, match="memory_policy reserved_max is not for models with"):
+        make_block_manager(_config("reserved_max"), windowed)
+    pinning = replace(_config(), pinned_prefix_share=0.5)
+    with pytest.raises(ConfigError, match="cannot be pinned; set it to 0"):
+        make_block_manager(pinning, windowed)
 
 
 def test_each_order_of_the_queue_has_its_policy() -> None:

@@ -14,17 +14,18 @@ from dataclasses import dataclass, field, replace
 from engine.core.memory.block_manager import NO_UPDATE, Allocation, BlockTableUpdate
 from engine.core.memory.block_pool import BlockPool
 from engine.core.memory.block_table import BlockTable, num_common_blocks
-from engine.core.memory.grouped_prefix_index import GroupedPrefixIndex
 from engine.core.memory.headroom import NO_HEADROOM, Headroom
 from engine.core.memory.paged_block_manager import PagedBlockManager
 from engine.core.memory.prefix_cache import PrefixCache
 from engine.core.memory.second_level import SecondLevel
+from engine.core.memory.windows.grouped_prefix_index import GroupedPrefixIndex
 from engine.core.sequence import Sequence
 from engine.core.sequence_group import SequenceGroup
 from engine.types import MemoryUsage
 
 # a beam that is swapped out feeds its last token again
 _SLACK = 1
+_NO_TABLE = BlockTable([])
 
 
 @dataclass(slots=True)
@@ -145,7 +146,8 @@ class GroupedBlockManager(PagedBlockManager):
 
     def mark_computed(self, sequence: Sequence) -> None:
         """See `BlockManager.mark_computed`; windows end behind what comes next."""
-        super().mark_computed(sequence)
+        table = self._tables.get(sequence.sequence_id, _NO_TABLE)
+        self._index.mark_computed(sequence, table.blocks)
         # the plan that is made may still read what windows leave with it
         self._passed[sequence.sequence_id] = sequence.num_scheduled - _SLACK
 
@@ -162,9 +164,10 @@ class GroupedBlockManager(PagedBlockManager):
         self._passed.pop(sequence_id, None)
         if sequence_id in self._tables:
             table = self._table(sequence_id)
-            # `PagedBlockManager.free` takes the length away
-            self._num_logical -= table.num_slots - table.length
-        super().free(sequence_id)
+            del self._tables[sequence_id]
+            self._num_logical -= table.num_slots
+            self._release(table.blocks)
+        self._index.leave(sequence_id)
 
     def usage(self) -> MemoryUsage:
         """See `BlockManager.usage`; `nothing` is no part of the pool."""

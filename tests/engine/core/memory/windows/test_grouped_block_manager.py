@@ -1,13 +1,16 @@
 """What models with windows find again, and what they hold: in whole runs of the core."""
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
 
 from engine.config import SchedulerConfig
+from engine.core.memory.windows.grouped_block_manager import GroupedBlockManager
 from engine.types import Capacity
 from tests.engine.core.harness.checked_engine import CheckedEngine
 from tests.engine.core.harness.expectations import Setting
+from tests.engine.core.harness.groups import group_of
 
 SIZE, WINDOW = 8, 32
 
@@ -95,15 +98,50 @@ def test_a_short_prefix_that_prompts_share_is_found(shared: int) -> None:
 
 
 def test_where_prompts_part_is_kept_longer_than_what_is_between() -> None:
-    # the windows of a prefix that was found are as recent as its other blocks; those of a prompt's
-    # middle go first
-    checked = make_engine((0, WINDOW), 34, max_model_len=256)
+    # the window before the end of a prefix that was found is as recent as the rest of the prefix;
+    # that in the middle of a prompt goes first
+    checked = make_engine((0, WINDOW), 38, max_model_len=256)
     rng = Random(7)
     system = tokens(rng, 80)
     found = []
-    for _ in range(6):
+    for number in range(5):
         before = checked.stats.num_cached_tokens
         checked.add([*system, *tokens(rng, 100)], checked.sampling(4, ignore_eos=True))
         checked.drain()
         found.append(checked.stats.num_cached_tokens - before)
-    assert found[2:] == [80] * 4
+        if number:
+            checked.add(tokens(rng, 160), checked.sampling(4, ignore_eos=True))
+            checked.drain()
+    assert found == [0, *[80] * 4]
+
+
+def test_what_follows_a_spoiled_block_is_spoiled_in_all_groups() -> None:
+    manager = GroupedBlockManager(31, 2, (0, 3, 5))
+    prompts = list(range(8)), list(range(50, 56))
+    first, second = (group_of(prompt, first_id=i) for i, prompt in enumerate(prompts))
+    for group in (first, second):
+        manager.allocate(group)
+        [sequence] = group.sequences
+        sequence.num_scheduled = sequence.num_known
+        manager.mark_computed(sequence)
+        manager.finish_plan()
+    table = manager.block_table(0)
+    assert table[1] == 0
+    blocks = {table[3 * 2 + 1]}
+    assert manager.spoil(blocks) == {0}
+    assert blocks == {*table[3 * 2 :]} - {0}
+    for group in (first, second):
+        manager.free(group.sequences[0].sequence_id)
+    # two blocks are sound, and the last token is computed again
+    for number, prompt in enumerate(prompts, start=2):
+        assert manager.allocate(group_of(prompt, first_id=number))[0].num_cached == 4
+
+
+# those that workloads do not see
+RULES: list[Callable[[], None]] = [
+    lambda: test_blocks_left_of_windows_are_released(1),
+    lambda: test_chats_in_turn_are_found_again((0, WINDOW), 0.75),
+    lambda: test_a_short_prefix_that_prompts_share_is_found(32),
+    test_where_prompts_part_is_kept_longer_than_what_is_between,
+    test_what_follows_a_spoiled_block_is_spoiled_in_all_groups,
+]
