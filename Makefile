@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
-.PHONY: serve test test-all test-clients fuzz check fmt docs bench help
+.PHONY: serve test test-all test-clients fuzz check fmt docs site sbom bench help
 
 # by modules, and all that start Ray in one process: see tests/conftest.py
 spread = -n $(WORKERS) --dist loadscope
@@ -56,7 +56,20 @@ docs: $(VENV)/.installed-dev  ## write what is made from the code: pages of docs
 	$(call timed,writing docs/published-models.md,$(BIN)/python -m tests.app.models.published.outcomes >docs/published-models.md)
 	$(call timed,writing docs/bad-input.md,$(BIN)/python -m tests.app.api.bad_input.rows >docs/bad-input.md)
 	$(call timed,writing docs/models.md,$(BIN)/python -m engine.architectures.reference >docs/models.md)
+	$(call timed,writing docs/from-vllm.md,$(BIN)/python -m app.command.tools.vllm_reference >docs/from-vllm.md)
 	$(call timed,writing docs/metrics.md and deploy/,$(BIN)/python -m app.telemetry.board.reference)
+
+# tools that have no part in the server, apart from it
+TOOLS := build/tools
+$(TOOLS)/bin/mkdocs:
+	@$(PYTHON) -m venv $(TOOLS)
+	@$(TOOLS)/bin/python -m pip install -q --disable-pip-version-check mkdocs-material==9.7.1 cyclonedx-bom==7.5.0
+
+site: $(TOOLS)/bin/mkdocs  ## make a site of the documentation in build/site
+	$(call timed,making build/site,NO_MKDOCS_2_WARNING=1 $(TOOLS)/bin/mkdocs build -q --strict)
+
+sbom: $(VENV)/.installed $(TOOLS)/bin/mkdocs  ## list all packages of the server with their licences in build/sbom.json
+	$(call timed,writing build/sbom.json,$(TOOLS)/bin/cyclonedx-py environment --of JSON -o build/sbom.json $(BIN)/python)
 
 bench: $(VENV)/.installed-dev  ## measure (ARGS="COMMAND ..." for load_tests; without it they are listed)
 	$(call timed,measuring,eval "$$($(BIN)/python -m app.command environment)" && $(BIN)/python -m load_tests $(or $(ARGS),--help))

@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in COMMANDS or words[0] != name:
         _overview().parse_args(words)
         return 2
-    command, what = _command(MODULES[name]), COMMANDS[name]
+    command, what = load_command(MODULES[name]), COMMANDS[name]
     parser = argparse.ArgumentParser(
         prog=f"python -m load_tests {name}",
         description=f"{what[0].upper()}{what[1:]}.",
@@ -127,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(str(error))
 
 
-def _command(name: str) -> CommandModule:
+def load_command(name: str) -> CommandModule:
     """Import a module, or an object of one: `module:object`."""
     module, _, member = name.partition(":")
     command: CommandModule = importlib.import_module(module)

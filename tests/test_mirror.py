@@ -260,9 +260,12 @@ FEATURES = (
     "tests/mutation/",
     "tests/test_architecture.py",
     "tests/test_assertions.py",
+    "tests/test_doc_blocks.py",
     "tests/test_docs.py",
     "tests/test_mirror.py",
     "tests/test_names.py",
+    "tests/test_packages.py",
+    "tests/test_troubleshooting.py",
     "tests/test_words.py",
 )
 

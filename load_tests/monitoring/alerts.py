@@ -26,6 +26,8 @@ _RULES = Path("deploy/prometheus-alerts.yaml")
 _UNITS_S = {"s": 1, "m": 60, "h": 3600}
 _DURATION = re.compile(r"(\d+)([smh])")
 _LOOK_S = 1.0
+# a scrape takes 2 s where a replica hangs, and may not take longer than from one to the next
+_SCRAPE_S = 3.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
         rules.write_text(yaml.safe_dump(faster(content, args.faster)), encoding="utf-8")
         with (
             serving(config, url, files.path(".log"), dict(os.environ)) as server,
-            prometheus(url, rules, args.prometheus_port) as watcher,
+            prometheus(url, rules, args.prometheus_port, scrape_s=_SCRAPE_S) as watcher,
         ):
             server.seconds_until_healthy(args.start_limit_s)
             scene = Scene(server, url, model)

@@ -9,7 +9,7 @@ from app.settings.resolved_config import yaml_value
 from engine.errors import ConfigError
 
 # flag -> our option with the same meaning and unit
-_SAME = {
+SAME = {
     "model": "model",
     "revision": "revision",
     "served-model-name": "served_model_name",
@@ -30,7 +30,7 @@ _SAME = {
 }
 _SHORT = {"-tp": "--tensor-parallel-size", "-O": "--compilation-config"}
 # flag -> what to do instead
-_OTHERWISE = {
+OTHERWISE = {
     "api-key": "write the key into a file and set api_keys_file to its path",
     "data-parallel-size": "set min_replicas of the deployment Engine",
     "pipeline-parallel-size": "there is none; use tensor_parallel_size and replicas",
@@ -39,7 +39,7 @@ _OTHERWISE = {
     "speculative-config": "there is none",
     "trust-remote-code": "never: no code that comes with a model is run",
 }
-_FIXED: Mapping[str, tuple[str, Any]] = {
+FIXED: Mapping[str, tuple[str, Any]] = {
     "no-enable-prefix-caching": ("prefix_cache", False),
     "enable-log-requests": ("access_log", "generation"),
 }
@@ -89,8 +89,8 @@ def translate(words: Sequence[str]) -> Translation:
 
 
 def _take(found: Translation, name: str, value: str | None) -> None:
-    if name in _FIXED:
-        option, fixed = _FIXED[name]
+    if name in FIXED:
+        option, fixed = FIXED[name]
         found.args[option] = fixed
     elif name in ("host", "port") and value is not None:
         found.http[name] = int(value) if name == "port" else value
@@ -98,11 +98,11 @@ def _take(found: Translation, name: str, value: str | None) -> None:
         found.args["kv_cache_gib"] = int(value) / (1 << 30)
     elif name == "stream-interval":
         found.problems.append("--stream-interval counts tokens; set stream_interval_ms instead")
-    elif name in _SAME:
-        option = _SAME[name]
+    elif name in SAME:
+        option = SAME[name]
         found.args[option] = True if value is None else _value(option, value)
     else:
-        found.problems.append(f"--{name}: {_OTHERWISE.get(name, 'no option here means the same')}")
+        found.problems.append(f"--{name}: {OTHERWISE.get(name, 'no option here means the same')}")
 
 
 def _value(option: str, text: str) -> Any:
