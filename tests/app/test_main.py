@@ -11,6 +11,7 @@ from app.main import (
     api_settings,
     build,
     make_http_app,
+    page_options,
     revision_of,
     stream_interval_s,
     tracing_options,
@@ -239,3 +240,14 @@ def test_tracing_needs_its_exporter_and_headers_that_can_be_read(
     monkeypatch.setattr("app.telemetry.traces.tracing_options.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'pagoda\[otlp\]'"):
         tracing_options(parse_config({"tracing": tracing}))
+
+
+def test_the_page_is_served_unless_it_is_switched_off() -> None:
+    engine = engine_config()
+    page = page_options(parse_config({"ui": {"max_viewers": 3, "max_hz": 1.5}}), engine)
+    assert page is not None
+    assert (page.max_viewers, page.max_hz) == (3, 1.5)
+    assert page.facts["block_size"] == engine.block_size
+    assert page.facts["has_keys"] is False
+    assert ("ui.max_viewers", "3", False) in page.settings
+    assert page_options(parse_config({"ui": {"enabled": False}}), engine) is None

@@ -144,7 +144,7 @@ export class Feed {
       const frame = { at: Date.now(), replicas: content.replicas.map(decodeReplica) };
       this.frames.push(frame);
       while (this.frames[0].at < frame.at - 1000 * KEPT_S) this.frames.shift();
-      this.timelines.forget(this.now);
+      for (const replica of frame.replicas) this.timelines.see(replica.requests.map((request) => request.id), replica.time_us ?? 0);
       const isReady = frame.replicas.some((replica) => replica.ready);
       if (isReady) this.tell("live", this.hello.is_operator ? "live · operator" : "live");
       else this.tell("wait", "starting", "No engine is ready yet: it loads its weights and warms up. This page shows it as soon as it is.");

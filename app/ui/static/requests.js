@@ -1,7 +1,7 @@
 // Requests that are open or have lately ended: where their time went, and why.
 
 import { el, empty, legend, seconds, whole } from "./dom.js";
-import { explain, preemptions, segments, totals } from "./timeline.js";
+import { explain, lastOf, preemptions, segments, totals } from "./timeline.js";
 import { colourOf, shortId } from "./blockmap.js";
 
 const MAX_ROWS = 60;
@@ -52,9 +52,8 @@ export function recent(feed) {
     .filter((known) => !feed.replica || known.replica === feed.replica.id)
     .sort((a, b) => b.events[0][1] - a.events[0][1])
     .map((known) => {
-      const request = live.get(known.id), last = known.events[known.events.length - 1][1];
-      const end = request ? Math.max(last, feed.now) : last;
-      return { known, request, parts: segments(known.events, end), state: request?.state ?? "ended" };
+      const request = live.get(known.id);
+      return { known, request, parts: segments(known.events, lastOf(known)), state: request?.state ?? "ended" };
     });
 }
 

@@ -17,20 +17,25 @@ export class Timelines {
 
   take(events) {
     for (const [replica, id, kind, time] of events) {
-      if (!this.requests.has(id)) this.requests.set(id, { id, replica, events: [] });
+      if (!this.requests.has(id)) this.requests.set(id, { id, replica, events: [], seen: 0 });
       const known = this.requests.get(id);
       if (known.events.some((event) => event[0] === kind && event[1] === time)) continue;
       known.events.push([kind, time]);
     }
   }
 
-  forget(now) {
-    for (const [id, request] of this.requests) {
-      const [kind, time] = request.events[request.events.length - 1];
-      if (kind === ENDED && now - time > KEEP_US) this.requests.delete(id);
+  /** Notes which requests are there at a moment, and forgets those that have long been over. */
+  see(ids, now) {
+    for (const id of ids) {
+      const known = this.requests.get(id);
+      if (known) known.seen = now;
     }
+    for (const [id, known] of this.requests) if (now - lastOf(known) > KEEP_US) this.requests.delete(id);
   }
 }
+
+/** When something was last known of a request, in microseconds. */
+export const lastOf = (known) => Math.max(known.seen, known.events[known.events.length - 1][1]);
 
 /** Segments [phase, start, end] of a request; the last is open until `now`. */
 export function segments(events, now) {
@@ -76,6 +81,7 @@ export function explain(events, now, format) {
   const parts = segments(events, now), sums = totals(parts);
   if (!sums.all) return "It has only just come.";
   const [phase] = Object.entries(sums).filter(([name]) => name !== "all").sort((a, b) => b[1] - a[1])[0];
+  if (isOver(events) && !events.some(([kind]) => kind === ADMITTED)) return `It never ran: after ${format(sums.all)} in the queue it was given up, by its client or because it may not wait for longer. ${ADVICE.queue}`;
   const count = preemptions(events);
   const share = Math.round((100 * sums[phase]) / sums.all);
   const times = count === 0 ? "" : ` It was preempted ${count === 1 ? "once" : `${count} times`}${sums.away ? `, ${format(sums.away)} in all` : ""}.`;

@@ -1,13 +1,14 @@
 import pytest
 import yaml
 
-from app.settings.config import AppConfig
+from app.settings.config import AppConfig, parse_config
 from app.settings.reference import (
     GROUPS,
     SERVE_FIELDS,
     all_options,
     reference,
     serve_fields,
+    shown_options,
 )
 from tests import ROOT
 
@@ -78,3 +79,22 @@ def test_every_field_of_the_serve_config_has_a_text() -> None:
     assert fields["http_options.port"] == "8000"
     assert fields["logging_config.enable_access_log"] == "false"
     assert fields["Engine.autoscaling_config.max_replicas"] == "2"
+
+
+def test_operators_are_shown_every_option_without_texts_and_credentials() -> None:
+    config = parse_config(
+        {
+            "num_blocks": 64,
+            "pinned_prefix_share": 0.1,
+            "pinned_prefixes": [{"name": "guide", "text": "a secret text"}],
+            "tracing": {"endpoint": "http://user:password@collector:4318/v1/traces"},
+        }
+    )
+    shown = {name: (value, is_default) for name, value, is_default in shown_options(config)}
+    assert shown.keys() == all_options().keys()
+    assert shown["num_blocks"] == ("64", False)
+    assert shown["block_size"][1]
+    assert shown["pinned_prefixes"] == ('["guide"]', False)
+    assert shown["tracing.endpoint"] == ('"http://***@collector:4318/v1/traces"', False)
+    assert "secret" not in str(shown)
+    assert "password" not in str(shown)

@@ -7,7 +7,7 @@ const folder = new URL("../../../app/ui/static/", import.meta.url);
 // as modules whatever their suffix, and without a document
 const load = (name) => import(`data:text/javascript,${encodeURIComponent(readFileSync(new URL(name, folder), "utf8"))}`);
 const { FREE, OTHER, SHARED, blockOwners, countBlocks, decodeReplica, figure2, sharing } = await load("model.js");
-const { Timelines, explain, isOver, preemptions, segments, totals } = await load("timeline.js");
+const { Timelines, explain, isOver, lastOf, preemptions, segments, totals } = await load("timeline.js");
 const { BeamTree } = await load("beamtree.js");
 
 const base64 = (bytes) => Buffer.from(bytes).toString("base64");
@@ -45,8 +45,12 @@ const timelines = new Timelines();
 timelines.take([["a", "b", 1, 5]]);
 timelines.take([["a", "b", 1, 5], ["a", "b", 7, 9]]);
 assert.deepEqual(timelines.requests.get("b").events, [[1, 5], [7, 9]]);
-timelines.forget(9 + 130e6);
-assert.equal(timelines.requests.size, 0);
+timelines.take([["a", "c", 1, 5]]);
+timelines.see(["c"], 100e6);
+assert.equal(lastOf(timelines.requests.get("c")), 100e6);
+timelines.see([], 9 + 130e6);
+assert.deepEqual([...timelines.requests.keys()], ["c"]);
+assert.match(explain([[1, 0], [7, 30]], 500, (us) => `${us} us`), /^It never ran: after 30 us in the queue/);
 
 const tree = new BeamTree();
 const beam = (text, logprob = -1) => ({ text, cumulative_logprob: logprob, finish_reason: null });

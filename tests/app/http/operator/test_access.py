@@ -152,7 +152,7 @@ def test_without_keys_all_are_one_tenant_and_the_machine_itself_is_the_operator(
     ],
     ids=str,
 )  # fmt: skip
-def test_without_keys_only_the_servers_own_page_may_look(headers: dict[str, str]) -> None:
+def test_without_keys_only_the_servers_own_page_may_look(headers: dict[str, Any]) -> None:
     with pytest.raises(HttpError) as refusal:
         audience(**headers)
     assert refusal.value.status == 403
