@@ -166,7 +166,7 @@ class WarmUp:
         The logits of a prompt follow those of rows that choose, so they may begin at any byte
         where those begin at a border of 16, for which other kernels are compiled.
         """
-        for row in logits[:2].split(1):
+        for row in (logits[:1], logits[1:2]):
             for num_logprobs in (0, 20):
                 known = torch.zeros(1, dtype=torch.int64, device=self._device)
                 self._backend.report_logprobs(known, row, num_logprobs)

@@ -120,8 +120,8 @@ OPT_13B = MODELS["13B"]
 
 def paper_model(folder_name: str) -> str:
     """The key in `MODELS` of a model folder's name, such as opt-66b; OPT-13B's for any other."""
-    keys = {model.name.lower(): key for key, model in MODELS.items()}
-    return keys.get(folder_name, "13B")
+    matching = (key for key, model in MODELS.items() if model.name.lower() == folder_name)
+    return next(matching, "13B")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

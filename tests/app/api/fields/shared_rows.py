@@ -120,7 +120,7 @@ GENERATION: list[Row] = [
     idle("return_mm_kwargs", (True, False), kind="flag"),
     unsupported("logprob_token_ids", [5], 5, "x"),
     unsupported("prefix_id", "p", 5),
-    unsupported("include_metrics", True, 1, "yes"),
+    flag("include_metrics"),
     unsupported("watermarking", True, 1),
     unsupported("return_weight_versions", True, 1),
     unsupported("routed_experts_prompt_start", 1, True, "0", good=(0,)),
