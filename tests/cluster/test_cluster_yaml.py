@@ -68,7 +68,8 @@ def test_every_node_has_token_environment_and_source(config: Any) -> None:
         assert 'eval "$(~/venv/bin/pagoda environment --proxy haproxy)";' in command
     assert "--dashboard-host=127.0.0.1" in config["head_start_ray_commands"][-1]
     installed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert installed["scripts"].keys() == {"pagoda"}
+    # the second is what the first names for HAProxy
+    assert installed["scripts"].keys() == {"pagoda", "pagoda-haproxy"}
 
 
 def test_gpu_nodes_fit_tensor_parallelism_and_their_machines(config: Any) -> None:

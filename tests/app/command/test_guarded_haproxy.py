@@ -226,6 +226,12 @@ def test_limits_are_added_once(tmp_path: Path) -> None:
     assert guarded(once) == once
 
 
+def test_the_packaged_program_is_haproxy() -> None:
+    code = "from app.command.guarded_haproxy import packaged; packaged()"
+    done = subprocess.run([sys.executable, "-c", code, "-v"], capture_output=True, check=True)
+    assert done.stdout.startswith(b"HAProxy version")
+
+
 def test_what_is_no_start_is_passed_on() -> None:
     with own_haproxy(dict(os.environ)) as environment:
         program = environment["RAY_SERVE_HAPROXY_BINARY_PATH"]
