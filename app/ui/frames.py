@@ -7,19 +7,19 @@ the references to their blocks.
 """
 
 import base64
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from app.ui.audience import Audience
 from engine.runtime.metrics.metric_store import Series
-from engine.types import EngineSnapshot, IntColumn
+from engine.types import EngineSnapshot, IntColumn, int32
 
 MAX_REFERENCES, KEPT, PINNED = 63, 64, 128
-_Ints = npt.NDArray[np.int64]
+_AS_KEPT = bytes(KEPT * (value > 0) for value in range(256))
+# where the lowest byte of a number stands
+_LOWEST = 0 if sys.byteorder == "little" else -1 % 4
 
 
 def frame_of(
@@ -57,35 +57,39 @@ def frame_of(
     }
 
 
-def _states(snapshot: EngineSnapshot) -> npt.NDArray[np.uint8]:
-    pool = snapshot.pool
-    states = np.minimum(_ints(pool.references), MAX_REFERENCES).astype(np.uint8)
-    states |= np.where(np.frombuffer(pool.kept, np.uint8) > 0, np.uint8(KEPT), np.uint8(0))
-    states[_ints(pool.pinned)] |= PINNED
-    return states
+def _states(snapshot: EngineSnapshot) -> bytes:
+    """A byte for each block; of tens of thousands nothing is looked at one by one."""
+    pool, count = snapshot.pool, len(snapshot.pool.references)
+    # the lowest byte of each number, which is all of it but where a block has 256 users
+    low = pool.references.tobytes()[_LOWEST :: pool.references.itemsize]
+    if count and max(pool.references) > MAX_REFERENCES:
+        low = bytes(min(each, MAX_REFERENCES) for each in pool.references)
+    both = int.from_bytes(low, "big") | int.from_bytes(pool.kept.translate(_AS_KEPT), "big")
+    states = bytearray(both.to_bytes(count, "big"))
+    for block in pool.pinned:
+        states[block] |= PINNED
+    return bytes(states)
 
 
 def _requests(snapshot: EngineSnapshot, audience: Audience) -> dict[str, Any]:
     """Columns of the requests that are seen, and of their sequences with their block tables."""
-    seen = np.array([audience.may_see(account) for account in snapshot.accounts], bool)
-    places = np.cumsum(seen) - 1
-    owners, lens = _ints(snapshot.owners), _ints(snapshot.pool.table_lens)
-    shown = seen[owners] if len(owners) else np.zeros(0, bool)
-    tables = _ints(snapshot.pool.tables)[np.repeat(shown, lens)]
-    columns = ("states", "prompt_lens", "max_tokens", "num_cached", "widths", "beam_widths")
+    seen = [audience.may_see(account) for account in snapshot.accounts]
+    places = [place - 1 for place in accumulate(seen)]
+    shown = [seen[owner] for owner in snapshot.owners]
+    tables, start = int32(), 0
+    for is_shown, length in zip(shown, snapshot.pool.table_lens, strict=True):
+        if is_shown:
+            tables += snapshot.pool.tables[start : start + length]
+        start += length
+    of_requests = ("states", "prompt_lens", "max_tokens", "num_cached", "widths", "beam_widths")
+    of_sequences = ("choices", "num_known", "num_scheduled")
     return {
-        "requests": [
-            public_id(each)
-            for each, is_seen in zip(snapshot.requests, seen, strict=True)
-            if is_seen
-        ],
-        **{name: _ints(getattr(snapshot, name))[seen].tolist() for name in columns},
-        "owners": places[owners[shown]].tolist() if len(owners) else [],
-        "choices": _ints(snapshot.choices)[shown].tolist(),
-        "num_known": _ints(snapshot.num_known)[shown].tolist(),
-        "num_scheduled": _ints(snapshot.num_scheduled)[shown].tolist(),
-        "table_lens": lens[shown].tolist(),
-        "tables": _text(tables.astype("<i4")),
+        "requests": [public_id(each) for each in compress(snapshot.requests, seen)],
+        **{name: list(compress(getattr(snapshot, name), seen)) for name in of_requests},
+        "owners": [places[owner] for owner in compress(snapshot.owners, shown)],
+        **{name: list(compress(getattr(snapshot, name), shown)) for name in of_sequences},
+        "table_lens": list(compress(snapshot.pool.table_lens, shown)),
+        "tables": _text(_little(tables)),
     }
 
 
@@ -94,12 +98,15 @@ def public_id(request_id: int) -> str:
     return f"{request_id:x}"
 
 
-def _ints(column: IntColumn) -> _Ints:
-    return np.asarray(column, np.int64)
+def _little(column: IntColumn) -> bytes:
+    if sys.byteorder == "big":
+        column = column[:]
+        column.byteswap()
+    return column.tobytes()
 
 
-def _text(values: npt.NDArray[Any]) -> str:
-    return base64.b64encode(values.tobytes()).decode()
+def _text(values: bytes) -> str:
+    return base64.b64encode(values).decode()
 
 
 def _name(series: Series) -> str:

@@ -1,5 +1,6 @@
 import base64
 from array import array
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from app.ui.events import EventLog
 from app.ui.frames import KEPT, MAX_REFERENCES, PINNED, frame_of
 from engine.runtime.metrics.engine_metrics import EngineMetrics
 from engine.runtime.outputs import idle_stats
-from engine.types import EventKind
+from engine.types import EventKind, int32
 from tests.app.ui.views import ALICE, BOB, snapshot_of_two_tenants, view_of
 from tests.engine.core.harness.checked_engine import CheckedEngine
 from tests.engine.core.harness.workload import run_workload
@@ -127,3 +128,13 @@ def test_a_stranger_sees_blocks_and_nobody() -> None:
 
 def test_a_replica_without_a_snapshot_shows_that_it_is_there() -> None:
     assert frame_of("a", None, [], Audience(ALICE), is_ready=False) == {"id": "a", "ready": False}
+
+
+def test_many_references_are_shown_as_many_and_never_as_flags() -> None:
+    snapshot = snapshot_of_two_tenants()
+    counts = int32([0, 1, 62, 63, 64, 255, 256, 1000] + [0] * 24)
+    pool = replace(snapshot.pool, references=counts, kept=bytes(31) + b"\1", pinned=int32([1, 31]))
+    frame = frame_of("a", replace(snapshot, pool=pool), [], OPERATOR, is_ready=True)
+    states = base64.b64decode(frame["blocks"])
+    assert list(states[:8]) == [0, 1 | PINNED, 62, 63, 63, 63, 63, 63]
+    assert states[31] == KEPT | PINNED
