@@ -169,10 +169,8 @@ class ChoiceText:
             if self._options.num_logprobs is not None:
                 self._hold(delta, index, text)
             parts.append(self._match(text))
-            if self._matcher.matched is not None:
-                return "".join(parts), index + 1
-            if self._finder is not None and self._finder.push(token):
-                self._repeats = True
+            self._repeats = self._finder is not None and self._finder.push(token)
+            if self._repeats or self._matcher.matched is not None:
                 return "".join(parts), index + 1
         return "".join(parts), last + 1
 
