@@ -20,6 +20,7 @@ from app.limits import (
     MAX_HEADER_BYTES,
     MAX_HEADERS,
     MAX_URL_BYTES,
+    SENT_BYTES,
 )
 
 # room for the longest head, for what makes one too long, and for what HAProxy adds to it
@@ -66,7 +67,12 @@ def guarded(text: str) -> str:
     text = _replaced(text, r"(?<=bind ):(?=\d+$)", "127.0.0.1:")
     text = _replaced(text, r"(?<=bind )\*:(?=\d+\n  stats enable)", "127.0.0.1:")
     text = re.sub(r"^ +errorfile .*\n", "", text, flags=re.MULTILINE)
-    text = _added(text, r"^global$", f"    tune.http.maxhdr {_COUNTED_HEADERS}")
+    text = _added(
+        text,
+        r"^global$",
+        f"    tune.http.maxhdr {_COUNTED_HEADERS}",
+        f"    tune.sndbuf.client {SENT_BYTES}",
+    )
     text = _added(text, r"^defaults$", *_defaults(text))
     text = _added(text, r"^frontend http_frontend\n    bind .*$", *_rules())
     # before the line that answers with the path

@@ -21,6 +21,7 @@ from ray.serve.config import HTTPOptions
 from app.command.environment import PROXIES
 from app.command.guarded_haproxy import guarded
 from app.command.haproxy import own_haproxy
+from app.limits import SENT_BYTES
 from tests.app.http.flow.heads import (
     END,
     ENDLESS,
@@ -224,6 +225,8 @@ def test_limits_are_added_once(tmp_path: Path) -> None:
     written(tmp_path, free_port(), "127.0.0.1", free_port(), CLIENT_TIME)
     once = guarded((tmp_path / "haproxy.cfg").read_text())
     assert guarded(once) == once
+    # of an answer that its client does not read, the system takes no more
+    assert re.search(rf"^global\n(?:    .*\n)* *tune\.sndbuf\.client {SENT_BYTES}$", once, re.M)
 
 
 def test_the_packaged_program_is_haproxy() -> None:
