@@ -66,7 +66,7 @@ class RowTable:
         shape = (len(capacity.windows) * (num_rows + 1), max_blocks)
         self.last_tokens = torch.zeros(num_rows + 1, dtype=torch.int64, device=device)
         self.block_tables = torch.zeros(shape, dtype=torch.int32, device=device)
-        self.by_group = self.block_tables.split(num_rows + 1)
+        self.by_group = torch.split(self.block_tables, num_rows + 1)
         self.parameters = RowParameters(num_rows, runtime)
         self.rules = LogitRules(num_rows, vocab_size, runtime)
         self.grammars = grammars

@@ -297,7 +297,8 @@ class SymbolicExecutor:
     def _live_blocks(self, row: int) -> set[int]:
         """Blocks that a row may still read."""
         state, size = self._rows[row], self.capacity.block_size
-        count, held = len(self.capacity.windows), set()
+        count = len(self.capacity.windows)
+        held: set[int] = set()
         for index, block in state.table.items():
             window = self.capacity.windows[index % count]
             end = (index // count + 1) * size

@@ -24,7 +24,7 @@ class GroupedBlockManagerMachine(PagedBlockManagerMachine):
         prefix_cache=st.booleans(),
         windows=st.sampled_from([(0, 3), (0, 1, 6), (2,), (0, 0, 5), (3, 8)]),
     )
-    def start(self, block_size: int, prefix_cache: bool, windows: tuple[int, ...]) -> None:  # type: ignore[override]
+    def start(self, block_size: int, prefix_cache: bool, windows: tuple[int, ...]) -> None:
         num_blocks = NUM_BLOCKS * len(windows) + 1
         num_swap_blocks = NUM_SWAP_BLOCKS * len(windows)
         self.capacity = Capacity(
