@@ -56,11 +56,12 @@ def licences() -> dict[str, str]:
 
 def licence_of(package: metadata.PackageMetadata) -> str:
     """What a package says of itself, the exact form first."""
-    if expression := package.get("License-Expression"):
-        return str(expression)
+    if "License-Expression" in package:
+        return package["License-Expression"]
     classes = [text for text in package.get_all("Classifier") or [] if text.startswith("License")]
     names = [text.rpartition(":: ")[2] for text in classes]
-    return " AND ".join(names) or str(package.get("License") or "unknown")
+    said = package.get_all("License") or ["unknown"]
+    return " AND ".join(names) or said[0]
 
 
 def is_allowed(licence: str) -> bool:

@@ -109,7 +109,7 @@ async def _all(
     seconds: dict[str, float | None] = {}
     for drill in drills:
         # what an earlier fault has fired is to be over
-        await _until(watcher, lambda firing, drill=drill: not firing & set(drill.alerts), limit_s)
+        await _until(watcher, frozenset(drill.alerts).isdisjoint, limit_s)
         await asyncio.to_thread(scene.server.seconds_until_healthy, math.inf)
         print(f"now: {drill.name}", flush=True)
         seconds |= await _one(drill, scene, watcher, limit_s)

@@ -1,5 +1,7 @@
 """Nothing that clients send or get is in any file of the server, in metrics or in errors."""
 
+from typing import Any
+
 import httpx
 import pytest
 
@@ -37,7 +39,7 @@ TOOL = {
 }
 # what comes out is known: the only text that the answer may be
 OUTPUT = canary("output")
-BODIES = [
+BODIES: list[tuple[str, dict[str, Any]]] = [
     (COMPLETIONS, {"prompt": canary("prompt"), "guided_choice": [OUTPUT]}),
     (COMPLETIONS, {"prompt": canary("prompt"), "guided_choice": [OUTPUT], "stream": True}),
     (COMPLETIONS, {"prompt": canary("prompt"), "stop": [canary("stop")], "user": canary("user")}),
