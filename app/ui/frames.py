@@ -10,6 +10,7 @@ import base64
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import accumulate, compress
 from typing import Any
 
 from app.ui.audience import Audience

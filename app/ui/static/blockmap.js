@@ -63,7 +63,10 @@ export class BlockMap {
     const counts = countBlocks(replica);
     this.caption.textContent = `${whole(replica.num_blocks)} blocks of ${replica.block_size} tokens: ${whole(counts.used)} in use (${whole(counts.shared)} shared), ${whole(counts.cached)} cached, ${whole(counts.pinned)} pinned, ${whole(counts.free)} free`;
     this.canvas.setAttribute("aria-label", `Block map. ${this.caption.textContent}. Arrow keys move, Enter shows the request.`);
-    this.draw();
+    const { pointed } = this;
+    this.pointed = -1;
+    if (pointed >= 0 && pointed < replica.num_blocks && this.grid) this.point(pointed);
+    else this.draw();
   }
 
   layout() {
