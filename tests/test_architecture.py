@@ -202,7 +202,7 @@ def test_packages_of_app_are_all_known_and_in_no_circle() -> None:
     assert crosses_app("app.generation.generation", "app.http.tasks.until_disconnect")
     assert crosses_app("app.settings.config", "app.preflight.check")
     assert crosses_app("app.http.routes", "app.main")
-    assert not crosses_app("app.http.routes", "app.generation.prepare")
+    assert not crosses_app("app.http.routes", "app.generation.request.prepare")
 
 
 def test_no_module_imports_itself_through_others() -> None:

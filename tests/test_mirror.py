@@ -25,7 +25,7 @@ TESTED_ELSEWHERE = {
         f"app/command/tools/{name}.py": ("app/command/tools/test_load_tests.py",)
         for name in ("bench", "calibrate", "figures", "whatif")
     },
-    "app/generation/replies.py": ("app/api/chat/test_tools.py",),
+    "app/generation/request/replies.py": ("app/api/chat/test_tools.py",),
     "app/http/api/generate_routes.py": ("app/api/test_generation_routes.py",),
     "app/grammars/checker.py": ("app/grammars/test_grammar_compiler.py",),
     "app/grammars/grammar_spec.py": ("app/grammars/test_grammar_compiler.py",),

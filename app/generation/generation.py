@@ -8,9 +8,9 @@ from functools import partial
 from app.generation.allowance import Allowance, AnswerClock
 from app.generation.cancellation import finish
 from app.generation.intervals import ChoiceUpdate, in_intervals
-from app.generation.prepare import GenerationOptions, Prompt
-from app.generation.prompt_encoder import PromptEncoder
 from app.generation.prompt_reader import PromptReader
+from app.generation.request.prepare import GenerationOptions, Prompt
+from app.generation.request.prompt_encoder import PromptEncoder
 from app.generation.tenancy import session_key
 from app.protocol.answer import Usage
 from app.text.beam_text import BeamProgress

@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
 
 from app.generation.cancellation import finish
-from app.generation.prepare import GenerationOptions, Prompt
-from app.generation.rules import ruled_out
+from app.generation.request.prepare import GenerationOptions, Prompt
+from app.generation.request.rules import ruled_out
 from app.text.beam_text import BeamProgress, BeamTexts
 from app.text.choice_text import ChoiceText, TextDelta, check_alive, join
 from app.text.offload import Offload

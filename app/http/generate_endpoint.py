@@ -12,9 +12,9 @@ from starlette.types import Receive, Scope, Send
 from app.generation.allowance import Allowance, allowance_of
 from app.generation.generation import Generation
 from app.generation.intervals import ChoiceUpdate
-from app.generation.prepare import GenerationOptions, Prompt
-from app.generation.prompt_encoder import PromptEncoder
-from app.generation.sampling import with_defaults
+from app.generation.request.prepare import GenerationOptions, Prompt
+from app.generation.request.prompt_encoder import PromptEncoder
+from app.generation.request.sampling import with_defaults
 from app.generation.tenancy import tenant_salt
 from app.generation.timeline import timeline
 from app.http import sse

@@ -2,7 +2,7 @@
 
 import time
 
-from app.generation.prompt_encoder import PromptEncoder
+from app.generation.request.prompt_encoder import PromptEncoder
 from app.http.bodies.held_bytes import HeldBytes
 from app.http.bodies.request_body import BodyReader
 from app.http.bodies.trim import Trimmer

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.generation.prepare import prepare_chat, prepare_completion
+from app.generation.request.prepare import prepare_chat, prepare_completion
 from app.http import sse
 from app.http.generate_endpoint import GenerateRoute
 from app.protocol.anthropic import request as anthropic

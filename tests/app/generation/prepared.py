@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from app.generation.prepare import (
+from app.generation.request.prepare import (
     GenerationOptions,
     Prompt,
     prepare_chat,
     prepare_completion,
 )
-from app.generation.prompt_encoder import PromptEncoder
+from app.generation.request.prompt_encoder import PromptEncoder
 from app.limits import MAX_ANSWER_ITEMS
 from app.protocol.api_settings import ApiSettings
 from app.protocol.chat_request import ChatRequest

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from app.generation import prompt_reader
-from app.generation.prepare import GenerationOptions, Prompt
 from app.generation.prompt_reader import PromptReader
+from app.generation.request.prepare import GenerationOptions, Prompt
 from app.text.beam_text import BeamProgress
 from app.text.choice_text import TextDelta, join
 from app.text.offload import Offload

@@ -1,6 +1,6 @@
 """Faults by which one request would hold up or crowd out others."""
 
-from app.generation.answer_size import AnswerSize
+from app.generation.request.answer_size import AnswerSize
 from app.http.bodies.held_bytes import Account, HeldBytes
 from app.http.bodies.request_body import BodyReader, read_json_body
 from app.http.bodies.trim import Trimmer

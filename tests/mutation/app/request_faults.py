@@ -2,7 +2,7 @@
 
 from app.generation.pinned_prefixes import _encode as encode_pinned
 from app.generation.pinned_prefixes import encode_prefixes
-from app.generation.prepare import (
+from app.generation.request.prepare import (
     _check_options,
     _max_tokens,
     _options,
@@ -10,8 +10,8 @@ from app.generation.prepare import (
     _text_options,
     prepare_completion,
 )
-from app.generation.prompt_encoder import PromptEncoder
-from app.generation.sampling import (
+from app.generation.request.prompt_encoder import PromptEncoder
+from app.generation.request.sampling import (
     _beam_params,
     _num_logprobs,
     is_ranked,

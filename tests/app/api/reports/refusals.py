@@ -20,7 +20,7 @@ async def main() -> int:
     cases = [(COMPLETIONS, completion_rows.COMPLETION), (CHAT, chat_rows.CHAT_ROWS)]
     async with in_process(make_app(client)) as http:
         for path, rows in cases:
-            for row, wrong in [(row, wrong) for row in rows for wrong in row.wrong()]:
+            for row, wrong in ((each, wrong) for each in rows for wrong in each.wrong()):
                 body = BODIES[path](**row.beside, **{row.name: wrong.value})
                 answer = await http.post(path, json=body)
                 if answer.status_code != 400 or answer.json()["error"]["code"] != wrong.code:

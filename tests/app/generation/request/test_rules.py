@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.generation.rules import check_rules, late_rule
+from app.generation.request.rules import check_rules, late_rule
 from app.protocol.completion_request import CompletionRequest
 from engine.errors import InvalidRequest
 from engine.types import SamplingParams

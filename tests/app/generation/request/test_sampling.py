@@ -5,7 +5,12 @@ from typing import Any
 
 import pytest
 
-from app.generation.sampling import is_ranked, sampling_params, scoring_params, with_defaults
+from app.generation.request.sampling import (
+    is_ranked,
+    sampling_params,
+    scoring_params,
+    with_defaults,
+)
 from app.protocol.completion_request import CompletionRequest
 from engine.types import SamplingParams
 from tests.app.api.server import completion_body

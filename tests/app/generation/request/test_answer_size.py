@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.generation.answer_size import AnswerSize
+from app.generation.request.answer_size import AnswerSize
 from app.protocol.chat_request import ChatRequest
 from app.protocol.completion_request import CompletionRequest
 from app.protocol.generation_fields import GenerationFields

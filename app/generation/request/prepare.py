@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from app.generation.answer_size import AnswerSize
-from app.generation.prompt_encoder import WHOLE, Cut, PromptEncoder
-from app.generation.replies import reply_of
-from app.generation.rules import check_rules, late_rule
-from app.generation.sampling import BadWords, is_ranked, sampling_params, scoring_params
+from app.generation.request.answer_size import AnswerSize
+from app.generation.request.prompt_encoder import WHOLE, Cut, PromptEncoder
+from app.generation.request.replies import reply_of
+from app.generation.request.rules import check_rules, late_rule
+from app.generation.request.sampling import BadWords, is_ranked, sampling_params, scoring_params
 from app.grammars.grammar_spec import GrammarSpec
 from app.protocol.chat_request import ChatRequest
 from app.protocol.completion_request import CompletionRequest

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from app.generation.prompt_encoder import PromptEncoder
+from app.generation.request.prompt_encoder import PromptEncoder
 from app.grammars.grammar_spec import GrammarSpec
 from app.protocol.chat.messages import text_of
 from app.protocol.chat_request import ChatRequest

@@ -1,0 +1,1 @@
+"""From a checked request to what the engine needs."""
