@@ -24,14 +24,7 @@ WINDOW_MUTANTS = [
         GroupedBlockManager,
         GroupedBlockManager.mark_computed,
         "self._passed[sequence.sequence_id] = sequence.num_scheduled - _SLACK",
-        "self._slide(self._table(sequence.sequence_id), sequence.num_scheduled - _SLACK)",
-    ),
-    mutant(
-        "a sequence that starts again has its windows where they were",
-        GroupedBlockManager,
-        GroupedBlockManager.free,
-        "self._passed.pop(sequence_id, None)",
-        "pass",
+        "isinstance(table, GroupedTable) and self._slide(table, sequence.num_scheduled - 1)",
     ),
     mutant(
         "a swapped window comes back at its first block",
