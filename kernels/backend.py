@@ -5,6 +5,7 @@ Tensors named `kv_layer` are views `kv[:, layer]` of the pool `kv[num_blocks, nu
 num_kv_heads, block_size, head_dim]`, so their block stride covers all layers.
 """
 
+from collections.abc import Sequence
 from typing import Literal, Protocol
 
 import torch
@@ -184,7 +185,9 @@ class KernelBackend(Protocol):
         """Mean squares of columns [0, first) and [first, first + second) of x -> [T, 2] float32."""
         ...
 
-    def prepare(self, layout: BatchLayout, kv: Tensor) -> BatchLayout:
+    def prepare(
+        self, layout: BatchLayout, kv: Tensor, windows: Sequence[int] = (0,)
+    ) -> BatchLayout:
         """Plan the step's attention; once per step, before the first `attention`.
 
         The plan is made on the device and its grids depend only on shapes, so a captured graph
@@ -192,6 +195,7 @@ class KernelBackend(Protocol):
 
         Args:
             kv: [num_blocks, ..., num_kv_heads, block_size, head_dim], the pool or a layer of it.
+            windows: with which `attention` will be called.
         """
         ...
 
@@ -203,6 +207,8 @@ class KernelBackend(Protocol):
         scale: float,
         *,
         softcap: float = 0.0,
+        window: int = 0,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """PagedAttention (paper, section 4.1): a token attends to cached ones up to itself.
 
@@ -211,6 +217,10 @@ class KernelBackend(Protocol):
             kv_layer: [num_blocks, 2, num_kv_heads, block_size, head_dim], the new tokens already
                 written.
             softcap: scores s become softcap * tanh(s / softcap) (Gemma 2); 0 for none.
+            window: tokens that one attends to, the last of which is itself; 0 for all. Slots before
+                the window may hold anything, and places of the block tables any valid block id.
+            sinks: [num_heads] float32, for each head the score of something without a value, which
+                takes its share of the weights (gpt-oss); None for none.
 
         Returns:
             [T, num_heads * head_dim].

@@ -31,6 +31,8 @@ class BatchLayout:
         logit_indices: [S] int64 tokens of the batch whose logits are needed; None for all.
         is_deterministic: whether a token's result may depend only on its own sequence, bit for
             bit; such sequences have one token each, and `num_decodes` is 0.
+        others: the same tokens in the other groups of layers, which have block tables of their own:
+            `slot_mapping` and `block_tables` differ. Empty where all layers are in one group.
         attention_work: how the backend splits attention, private to it; None before
             `KernelBackend.prepare`, and for backends that need none.
     """
@@ -45,7 +47,13 @@ class BatchLayout:
     max_query_len: int
     logit_indices: Tensor | None
     is_deterministic: bool = False
+    others: tuple["BatchLayout", ...] = ()
     attention_work: object = None
+
+    @property
+    def by_group(self) -> tuple["BatchLayout", ...]:
+        """The layout of each group of layers."""
+        return (self, *self.others)
 
     def logit_rows(self, x: Tensor) -> Tensor:
         """The rows [S, n] of x [T, n] whose logits are needed, x itself where they are all."""

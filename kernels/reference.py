@@ -4,7 +4,7 @@ Any float dtype, any block size, any number of query heads per key head. Statist
 softmax are in float32.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -187,7 +187,9 @@ class ReferenceBackend:
         squares = x[:, : first + second].float().square()
         return torch.stack((squares[:, :first].mean(1), squares[:, first:].mean(1)), dim=1)
 
-    def prepare(self, layout: BatchLayout, _kv: Tensor) -> BatchLayout:
+    def prepare(
+        self, layout: BatchLayout, _kv: Tensor, _windows: Sequence[int] = (0,)
+    ) -> BatchLayout:
         """Return the layout as it is: the reference needs no plan."""
         return layout
 
@@ -207,6 +209,8 @@ class ReferenceBackend:
         scale: float,
         *,
         softcap: float = 0.0,
+        window: int = 0,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Gather the blocks of each sequence; decoding rows together, prefill one by one."""
         starts = layout.query_starts.tolist()
@@ -218,7 +222,8 @@ class ReferenceBackend:
                 continue
             queries = q[tokens].view(rows.stop - rows.start, -1, *q.shape[1:])
             keys, values = _gather(kv_layer, layout.block_tables[rows], max(context_lens[rows]))
-            attended = _attend(queries, keys, values, layout.context_lens[rows], scale, softcap)
+            ends = layout.context_lens[rows]
+            attended = _attend(queries, keys, values, ends, scale, softcap, window, sinks)
             out[tokens] = attended.flatten(0, 1)
         return out.flatten(1)
 
@@ -301,7 +306,14 @@ def _gather(kv_layer: Tensor, block_tables: Tensor, max_context_len: int) -> tup
 
 
 def _attend(
-    q: Tensor, keys: Tensor, values: Tensor, context_lens: Tensor, scale: float, softcap: float
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    context_lens: Tensor,
+    scale: float,
+    softcap: float,
+    window: int,
+    sinks: Tensor | None,
 ) -> Tensor:
     """Causal attention of q [R, n, H, D], the last n tokens of each context -> same shape."""
     num_rows, num_new, num_heads, head_dim = q.shape
@@ -310,13 +322,21 @@ def _attend(
     grouped = q.float().view(num_rows, num_new, num_kv_heads, -1, head_dim).permute(0, 2, 3, 1, 4)
     ages = torch.arange(num_new - 1, -1, -1, device=q.device)
     visible = (context_lens[:, None] - ages)[:, None, None, :, None]
-    hidden = torch.arange(num_tokens, device=q.device) >= visible
+    places = torch.arange(num_tokens, device=q.device)
+    hidden = places >= visible
+    # what no token of a row sees may hold anything, and 0 * NaN is NaN
+    unused = places >= context_lens[:, None]
+    if window:
+        hidden |= places < visible - window
+        unused |= places < context_lens[:, None] - (num_new - 1) - window
     scores = (grouped @ keys[:, :, None].transpose(-1, -2)) * scale
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)
-    weights = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1)
-    # slots beyond the context may hold anything, and 0 * NaN is NaN
-    unused = torch.arange(num_tokens, device=q.device) >= context_lens[:, None]
+    scores = scores.masked_fill(hidden, -torch.inf)
+    if sinks is not None:
+        sink = sinks.float().view(num_kv_heads, -1, 1, 1).expand(*scores.shape[:-1], 1)
+        scores = torch.cat((scores, sink), dim=-1)
+    weights = scores.softmax(dim=-1)[..., :num_tokens]
     safe = values.masked_fill(unused[:, None, :, None], 0.0)
     attended = (weights @ safe[:, :, None]).permute(0, 3, 1, 2, 4)
     return attended.reshape(num_rows, num_new, num_heads, head_dim).to(q.dtype)

@@ -195,9 +195,8 @@ def _max_model_len(config: AppConfig, model: ModelConfig, num_blocks: int) -> in
     if config.max_model_len is None:
         return model.max_position
     if config.max_model_len > model.max_position:
-        of_what = "sliding window of" if model.max_position == model.spec.window else "model's"
         raise ConfigError(
-            f"max_model_len {config.max_model_len} is above the {of_what} {model.max_position} "
+            f"max_model_len {config.max_model_len} is above the model's {model.max_position} "
             f"tokens; lower it to {model.max_position} or leave it null"
         )
     num_slots = num_blocks * config.block_size

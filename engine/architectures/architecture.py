@@ -1,6 +1,5 @@
 """What the engine has to know of a kind of model: a row of data for each."""
 
-import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,8 +10,6 @@ from engine.architectures.layer_pattern import LayerPattern
 from engine.architectures.weights import Names, StoredWeights, Tensors
 from engine.config import ModelConfig, ModelSpec, RopeConfig
 from engine.errors import ConfigError
-
-logger = logging.getLogger(__name__)
 
 _ACTIVATIONS: dict[str, Literal["silu", "gelu", "relu"]] = {
     "silu": "silu", "relu": "relu", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu",
@@ -49,6 +46,7 @@ class Architecture:
         spec: what every member of the family computes.
         pattern: how its layers alternate; None for models without rope.
         refine: reads the family's own fields.
+        packings: kinds of `quantization_config` that are read; others are refused.
         predicts_ahead: whether checkpoints have layers behind the last one, which predict further
             tokens and are not served.
         ships_code: whether folders of the publisher name code that is older than transformers' own
@@ -68,6 +66,7 @@ class Architecture:
     spec: ModelSpec = field(default_factory=ModelSpec)
     pattern: LayerPattern | None = field(default_factory=LayerPattern)
     refine: Callable[[Fields, ModelSpec], ModelSpec] = unchanged
+    packings: tuple[str, ...] = ()
     predicts_ahead: bool = False
     ships_code: bool = False
     listed: str = ""
@@ -146,16 +145,10 @@ def _check_heads(model: ModelConfig) -> None:
 
 
 def _within_reach(model: ModelConfig) -> ModelConfig:
-    """The longest context that can be served: ropes stretch it, windows cap it.
-
-    Up to its window a layer attends to all tokens.
-    """
-    reach, window = model.max_position, model.spec.window
+    """The longest context that can be served: ropes stretch it."""
+    reach = model.max_position
     if any(layer.rope is not None for layer in model.spec.layers):
         reach = min(_stretched(rope, reach) for rope in model.spec.ropes)
-    if 0 < window < reach:
-        logger.warning("context_capped sliding_window=%d max_position=%d", window, reach)
-        reach = window
     return replace(model, max_position=reach)
 
 

@@ -28,7 +28,7 @@ class LayerPattern:
     is_interleaved: bool = False
 
     def apply(self, fields: Fields, model: ModelConfig) -> ModelConfig:
-        """Add ropes and layers to a model, and keep its context within the windows.
+        """Add ropes and layers to a model.
 
         Raises:
             ConfigError: if a field is wrong, or says what is not supported.

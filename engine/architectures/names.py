@@ -17,6 +17,7 @@ ATTENTION: Names = {
     "output": _LAYER + "self_attn.o_proj",
     "q_norm": _LAYER + "self_attn.q_norm",
     "k_norm": _LAYER + "self_attn.k_norm",
+    "sinks": _LAYER + "self_attn.sinks",
 }
 FEED: Names = {
     "gate": _LAYER + "mlp.gate_proj",
@@ -34,6 +35,11 @@ MIXTRAL_EXPERTS: Names = {
     "expert_gate": _LAYER + "block_sparse_moe.experts.{}.w1",
     "expert_up": _LAYER + "block_sparse_moe.experts.{}.w3",
     "expert_down": _LAYER + "block_sparse_moe.experts.{}.w2",
+}
+GPT_OSS_EXPERTS: Names = {
+    "router": _LAYER + "mlp.router",
+    "gate_up_stack": _LAYER + "mlp.experts.gate_up_proj",
+    "down_stack": _LAYER + "mlp.experts.down_proj",
 }
 QWEN2_SHARED: Names = {
     "shared_gate": _LAYER + "mlp.shared_expert.gate_proj",

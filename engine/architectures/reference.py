@@ -35,9 +35,6 @@ keys must agree with later ones.
 Of models with images the text part is served, and requests with images are refused:
 {wrappers}.
 
-Layers with a sliding window attend to all tokens up to their window. A model that has such layers
-is served with contexts up to its window, which is then its `max_model_len`.
-
 Mixtures of experts are shared out between ranks by the rows of each expert, or by whole experts
 where those rows are few.
 

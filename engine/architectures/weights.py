@@ -63,7 +63,7 @@ class StoredWeights:
 
         Args:
             role: see `outer_shapes` and `layer_shapes`.
-            suffix: `weight`, or the name of a bias.
+            suffix: `weight`, the name of a bias, or none for a tensor that is named by its role only.
             layer: None for a role outside of layers.
             expert: of `EXPERT_ROLES` only.
         """
@@ -75,7 +75,7 @@ class StoredWeights:
         shape = (sum(counts.values()), *tail)
         is_transposed = self._is_transposed and layer is not None and len(shape) == 2
         return WeightPlace(
-            name=f"{self._names[tensor].format(layer, expert)}.{suffix}",
+            name=".".join(filter(None, (self._names[tensor].format(layer, expert), suffix))),
             shape=shape[::-1] if is_transposed else shape,
             start=sum(counts[part] for part in parts[: parts.index(role)]),
             count=counts[role],
@@ -134,7 +134,7 @@ class StoredWeights:
                 if self.has_stacks and role in EXPERT_ROLES:
                     continue
                 for expert in range(num_tensors(self._model, role)):
-                    yield role, "weight", layer, expert
+                    yield role, "" if role == "sinks" else "weight", layer, expert
                     if has_bias(self._model, role):
                         yield role, "bias", layer, expert
             experts = self._model.spec.experts
@@ -186,6 +186,8 @@ def layer_shapes(model: ModelConfig, layer: int) -> Tensors:
         shapes |= {"q_norm": (model.head_dim,), "k_norm": (model.head_dim,)}
     elif spec.qk_norm == "all":
         shapes |= {"q_norm": (q_size,), "k_norm": (kv_size,)}
+    if spec.has_sinks:
+        shapes["sinks"] = (model.num_heads,)
     return shapes
 
 

@@ -16,6 +16,7 @@ from engine.config.engine import (
     PlacementStrategy,
     PrefixConfig,
 )
+from engine.config.kv_groups import KVGroups
 from engine.config.model import ModelConfig
 from engine.config.model_spec import ExpertsSpec, LayerSpec, ModelSpec, RopeConfig
 from engine.config.resume import ResumeConfig
@@ -35,6 +36,7 @@ __all__ = [
     "Device",
     "EngineConfig",
     "ExpertsSpec",
+    "KVGroups",
     "LayerSpec",
     "LoadFormat",
     "MemoryPolicy",

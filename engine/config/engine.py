@@ -192,10 +192,10 @@ class EngineConfig:
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of a block on one rank."""
+        """Bytes of a block on one rank, which holds the layers of one group."""
         value_bytes = DTYPE_BYTES[self.dtype]
         token_bytes = self.model.kv_bytes_per_token(value_bytes, self.tensor_parallel_size)
-        return self.block_size * token_bytes
+        return self.block_size * token_bytes // self.model.kv_groups.count
 
     @classmethod
     def from_options(cls, *, model: ModelConfig, **options: Any) -> Self:

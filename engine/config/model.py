@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from engine.config.kv_groups import KVGroups
 from engine.config.model_spec import ModelSpec
 from engine.errors import ConfigError
 
@@ -13,8 +14,7 @@ class ModelConfig:
     Attributes:
         hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim: as published.
         vocab_size: rows of the embedding.
-        max_position: longest context in tokens that the weights were made for, or that can be
-            served: up to its window a layer attends to all.
+        max_position: longest context in tokens that the weights were made for.
         embedding_size: columns of the embedding, projected to `hidden_size` where they differ; 0
             for `hidden_size` itself.
         tie_embeddings: whether the output layer is the embedding.
@@ -50,6 +50,12 @@ class ModelConfig:
         """Columns of the embedding."""
         return self.embedding_size or self.hidden_size
 
+    @property
+    def kv_groups(self) -> KVGroups:
+        """How its layers share the KV pool."""
+        spec, num_layers = self.spec, self.num_layers
+        return KVGroups.of([spec.window(i, self.max_position) for i in range(num_layers)])
+
     def kv_heads_per_rank(self, tensor_parallel_size: int) -> int:
         """Key-value heads that each rank holds; ranks share one where there are more of them.
 
@@ -65,6 +71,7 @@ class ModelConfig:
         return max(1, count // size)
 
     def kv_bytes_per_token(self, bytes_per_value: int, tensor_parallel_size: int = 1) -> int:
-        """Bytes that the keys and values of one token take on one rank."""
-        num_kv_heads = self.kv_heads_per_rank(tensor_parallel_size)
-        return 2 * self.num_layers * num_kv_heads * self.head_dim * bytes_per_value
+        """Bytes that the keys and values of one token take on one rank, before any is released."""
+        num_kv_heads, groups = self.kv_heads_per_rank(tensor_parallel_size), self.kv_groups
+        num_layers = groups.count * groups.num_layers
+        return 2 * num_layers * num_kv_heads * self.head_dim * bytes_per_value

@@ -118,6 +118,7 @@ class ModelSpec:
         activation: of the feed-forward network; `gelu` is the tanh form.
         attention_scale: factor of the scores; 0 for head_dim ** -0.5.
         attention_softcap: scores s become cap * tanh(s / cap); 0 for none.
+        has_sinks: whether each query head has one score more, of nothing (gpt-oss).
         logit_softcap: the same for logits.
         embedding_multiplier: factor of embeddings.
         rounds_multiplier: whether that is rounded to the model's dtype first.
@@ -139,6 +140,7 @@ class ModelSpec:
     activation: Literal["silu", "gelu", "relu"] = "silu"
     attention_scale: float = 0.0
     attention_softcap: float = 0.0
+    has_sinks: bool = False
     logit_softcap: float = 0.0
     embedding_multiplier: float = 1.0
     rounds_multiplier: bool = False
@@ -146,11 +148,11 @@ class ModelSpec:
     logit_multiplier: float = 1.0
     experts: ExpertsSpec | None = None
 
-    @property
-    def window(self) -> int:
-        """Tokens of the smallest window; 0 if every layer attends to all."""
-        return min((layer.window for layer in self.layers if layer.window), default=0)
-
     def layer(self, index: int) -> LayerSpec:
         """The layer at a place."""
         return self.layers[index % len(self.layers)]
+
+    def window(self, index: int, num_positions: int) -> int:
+        """The window of a layer for sequences of so many tokens; 0 where it holds them all."""
+        window = self.layer(index).window
+        return window if window < num_positions else 0

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from engine.architectures.weights import NORM_ROLES
 from engine.config import ModelConfig
-from engine.errors import ConfigError
 from engine.model.attention import Attention
 from engine.model.experts import MixedFeedForward
 from engine.model.feed_forward import FeedForward
@@ -55,11 +54,9 @@ class Decoder:
                 the model knows fewer positions.
         """
         spec = config.spec
-        if 0 < spec.window < num_positions:
-            raise ConfigError(
-                f"max_model_len {num_positions} is above the sliding window of {spec.window} "
-                f"tokens, beyond which this model is not served; lower it to {spec.window}"
-            )
+        windows = [spec.window(index, num_positions) for index in range(config.num_layers)]
+        self.windows = tuple(sorted(set(windows)))
+        self._places = config.kv_groups.places
         self.num_kv_heads = config.kv_heads_per_rank(parameters.parallel.size)
         self._is_normed_last = spec.norms == "last"
         self._parallel = parameters.parallel
@@ -69,8 +66,8 @@ class Decoder:
             for rope in spec.ropes
         ]
         self._layers = [
-            _read_layer(config, parameters, backend, ropes, index)
-            for index in range(config.num_layers)
+            _read_layer(config, parameters, backend, ropes, index, window)
+            for index, window in enumerate(windows)
         ]
         # norms before layers, the last one behind them
         self._norms = [layer.attention_norm for layer in self._layers]
@@ -88,10 +85,11 @@ class Decoder:
         return self._output(hidden, is_deterministic=is_deterministic)
 
     def _run(self, residual: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
-        first = self._norms[0]
+        first, layouts = self._norms[0], layout.by_group
         x = residual if first is None else first(residual)
         for index, layer in enumerate(self._layers):
-            x = layer.attention(x, kv[:, index], layout)
+            group, place = self._places[index]
+            x = layer.attention(x, kv[:, place], layouts[group])
             x = self._pass_on(x, residual, layer.attention_post_norm, layer.feed_norm, layout)
             x = layer.feed(x, layout)
             x = self._pass_on(x, residual, layer.feed_post_norm, self._norms[index + 1], layout)
@@ -99,11 +97,11 @@ class Decoder:
 
     def _norms_last(self, x: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
         """What a norm returns is the residual stream of what follows."""
-        for index, layer in enumerate(self._layers):
+        for layer, (group, place) in zip(self._layers, self._places, strict=True):
             attention_norm, feed_norm = layer.attention_post_norm, layer.feed_post_norm
             assert attention_norm is not None
             assert feed_norm is not None
-            attended = layer.attention(x, kv[:, index], layout)
+            attended = layer.attention(x, kv[:, place], layout.by_group[group])
             x = self._pass_on(attended, x, None, attention_norm, layout)
             x = self._pass_on(layer.feed(x, layout), x, None, feed_norm, layout)
         return x
@@ -136,6 +134,7 @@ def _read_layer(
     backend: KernelBackend,
     ropes: list[RopeTable],
     index: int,
+    window: int,
 ) -> DecoderLayer:
     roles = NORM_ROLES[config.spec.norms]
 
@@ -146,7 +145,7 @@ def _read_layer(
     rope, feed = spec.rope, MixedFeedForward if spec.mlp == "experts" else FeedForward
     return DecoderLayer(
         attention=Attention(
-            config, parameters, backend, None if rope is None else ropes[rope], index
+            config, parameters, backend, None if rope is None else ropes[rope], index, window
         ),
         feed=feed(config, parameters, backend, index),
         attention_norm=norm("attention_norm"),

@@ -15,12 +15,18 @@ class Model(Protocol):
         """Key-value heads that this rank holds."""
         ...
 
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Windows of the layers, each once; 0 among them if a layer attends to all tokens."""
+        ...
+
     def hidden(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
         """Run one batch and write its keys and values into the pool.
 
         Args:
             tokens: [T] int64.
-            kv: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim], changed IN PLACE.
+            kv: [num_blocks, layers of a group, 2, num_kv_heads, block_size, head_dim], changed IN
+                PLACE; see `KVGroups`.
 
         Returns:
             [T, hidden_size] hidden states, for `logits`.

@@ -10,7 +10,8 @@ class Capacity:
     """What the workers can hold.
 
     Attributes:
-        num_blocks: blocks of the KV pool.
+        num_blocks: blocks of the KV pool, each of which holds one group of layers.
+        windows: of each group of layers the tokens that a token attends to; 0 for all.
         block_size: tokens per block.
         num_rows: sequences that can be in the row table at once.
         num_swap_blocks: blocks of the swap space.
@@ -22,14 +23,21 @@ class Capacity:
     num_blocks: int
     block_size: int
     num_rows: int
+    windows: tuple[int, ...] = (0,)
     num_swap_blocks: int = 0
     block_copy_s: float = 0.0
     swap_keys: IntColumn = field(default_factory=int64)
 
     @property
     def num_slots(self) -> int:
-        """Tokens that fit the KV pool."""
-        return self.num_blocks * self.block_size
+        """Places for tokens in the KV pool; a token has one for each group of layers."""
+        # with windows one block stands for all that are released, and holds none
+        return (self.num_blocks - any(self.windows)) * self.block_size
+
+    @property
+    def num_whole_blocks(self) -> int:
+        """Blocks of all layers that fit the KV pool."""
+        return (self.num_blocks - any(self.windows)) // len(self.windows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

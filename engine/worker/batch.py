@@ -8,7 +8,7 @@ them to the size of a CUDA graph. What only the device knows, the rows' last tok
 tables, is looked up there.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -124,14 +124,15 @@ def stage_batch(
     tokens = torch.cat((last_tokens, prompt_tokens))
     max_context_len = int(batch.sequences.ends.max())
     num_table_columns = _num_table_columns(max_context_len, block_size)
-    blocks = table.block_tables.view(-1).index_select(0, staged["block_indices"])
+    tables = table.by_group[0]
+    blocks = tables.view(-1).index_select(0, staged["block_indices"])
     needs_all_logits = np.array_equal(batch.columns["logit_indices"], np.arange(len(tokens)))
     layout = BatchLayout(
         num_decodes=0 if batch.is_deterministic else batch.num_decodes,
         positions=staged["positions"],
         # 64 bits wide, since a pool may have more than 2**31 slots
         slot_mapping=staged["block_offsets"].add(blocks, alpha=block_size),
-        block_tables=table.block_tables[:, :num_table_columns].index_select(0, staged["rows"]),
+        block_tables=tables[:, :num_table_columns].index_select(0, staged["rows"]),
         context_lens=staged["context_lens"].int(),
         query_starts=staged["starts"].int(),
         max_context_len=max_context_len,
@@ -139,7 +140,17 @@ def stage_batch(
         logit_indices=None if needs_all_logits else staged["logit_indices"],
         is_deterministic=batch.is_deterministic,
     )
-    return tokens, layout
+    others = tuple(
+        replace(
+            layout,
+            slot_mapping=staged["block_offsets"].add(
+                tables.view(-1).index_select(0, staged["block_indices"]), alpha=block_size
+            ),
+            block_tables=tables[:, :num_table_columns].index_select(0, staged["rows"]),
+        )
+        for tables in table.by_group[1:]
+    )
+    return tokens, replace(layout, others=others) if others else layout
 
 
 def _num_table_columns(max_context_len: int, block_size: int) -> int:

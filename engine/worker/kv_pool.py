@@ -29,7 +29,7 @@ class KVPool:
 
     Attributes:
         kv: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]; one block holds all
-            layers, so that copying or moving it is one operation.
+            layers of a group, so that copying or moving it is one operation.
         arena: the swap space.
     """
 
@@ -53,10 +53,13 @@ class KVPool:
         """
         model = config.model
         num_kv_heads = model.kv_heads_per_rank(parallel.size)
-        block_bytes = bytes_per_block(config, parallel, backend)
-        num_blocks = config.num_blocks or num_bytes // block_bytes
-        _check_room(config, num_blocks, block_bytes)
-        block_shape = (model.num_layers, 2, num_kv_heads, config.block_size, model.head_dim)
+        whole_bytes, groups = bytes_per_block(config, parallel, backend), model.kv_groups
+        num_whole = config.num_blocks or num_bytes // whole_bytes
+        _check_room(config, num_whole, whole_bytes)
+        # with windows the block manager keeps one that stands for all that are released
+        num_blocks = num_whole * groups.count + any(groups.windows)
+        block_bytes = whole_bytes // groups.count
+        block_shape = (groups.num_layers, 2, num_kv_heads, config.block_size, model.head_dim)
         self._backend = backend
         self._runtime = runtime
         self.kv = _allocate((num_blocks, *block_shape), backend.dtype, runtime)
@@ -158,7 +161,7 @@ class KVPool:
 
 
 def bytes_per_block(config: EngineConfig, parallel: TensorParallel, backend: KernelBackend) -> int:
-    """Bytes of a block on one rank."""
+    """Bytes of a block of all groups of layers on one rank."""
     token_bytes = config.model.kv_bytes_per_token(backend.dtype.itemsize, parallel.size)
     return config.block_size * token_bytes
 

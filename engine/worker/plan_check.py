@@ -22,6 +22,7 @@ class PlanLimits:
     """Sizes of what the numbers of a plan index: each number is below its limit.
 
     Attributes:
+        max_blocks: of a sequence, in all groups of layers.
         num_positions: tokens of the longest sequence.
     """
 

@@ -8,6 +8,7 @@ shapes follow from them.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from engine.errors import InvariantViolated
 from engine.integers import div_ceil
-from engine.types import RowAdmission
+from engine.types import Capacity, IntColumn, RowAdmission
 from engine.worker.sampling.grammars import Grammars
 from engine.worker.sampling.logit_rules import LogitRules
 from engine.worker.sampling.token_history import TokenHistory
@@ -38,32 +39,34 @@ class RowTable:
         vocab_size: columns of the logits.
         lengths: host [num_rows] int32 tokens whose keys and values are written; -1 for a free row.
         last_tokens: [num_rows + 1] int64 token sampled last.
-        block_tables: [num_rows + 1, max_blocks] int32, rows aligned; places not in use hold some
-            valid block id.
+        block_tables: [groups * (num_rows + 1), max_blocks] int32, rows aligned: those of all rows
+            for each group of layers; places not in use hold some valid block id.
+        by_group: [num_rows + 1, max_blocks] each, the block tables of each group.
         parameters, rules, grammars: how each row's next token is chosen.
         history: tokens of the rows that need them.
     """
 
     def __init__(
         self,
-        num_rows: int,
+        capacity: Capacity,
         num_positions: int,
         *,
-        block_size: int,
         vocab_size: int,
         runtime: Runtime,
         grammars: Grammars,
     ) -> None:
+        num_rows = capacity.num_rows
         unit = ALIGNMENT_BYTES // torch.int32.itemsize
-        max_blocks = div_ceil(num_positions, block_size * unit) * unit
+        max_blocks = div_ceil(num_positions, capacity.block_size * unit) * unit
         device = runtime.device
         self.runtime = runtime
         self.num_positions, self.vocab_size = num_positions, vocab_size
         self.lengths: Int32Array = np.full(num_rows, _FREE, np.int32)
         self.padding_row = num_rows
-        shape = (num_rows + 1, max_blocks)
+        shape = (len(capacity.windows) * (num_rows + 1), max_blocks)
         self.last_tokens = torch.zeros(num_rows + 1, dtype=torch.int64, device=device)
         self.block_tables = torch.zeros(shape, dtype=torch.int32, device=device)
+        self.by_group = self.block_tables.split(num_rows + 1)
         self.parameters = RowParameters(num_rows, runtime)
         self.rules = LogitRules(num_rows, vocab_size, runtime)
         self.grammars = grammars
@@ -95,10 +98,25 @@ class RowTable:
         self.grammars.admit(admissions)
         self.history.admit(admissions)
 
+    def places(self, rows: IntColumn, indices: IntColumn) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Where what a plan appends is in the block tables: rows and columns.
+
+        Args:
+            rows, indices: `append_rows` and `append_indices`.
+        """
+        num_groups = len(self.by_group)
+        tables, columns = np.asarray(rows), np.asarray(indices)
+        if num_groups == 1:
+            return tables, columns
+        return tables + columns % num_groups * (self.padding_row + 1), columns // num_groups
+
     def fork(self, parents: Int32Array, children: Int32Array) -> None:
         """Give children the lengths and block tables of their parents; no child is a parent."""
         self.lengths[children] = self.lengths[parents]
-        to_rows, from_rows = stage(self.runtime, children, parents)
+        tables = np.arange(len(self.by_group))[:, None] * (self.padding_row + 1)
+        to_rows, from_rows = stage(
+            self.runtime, (tables + children).ravel(), (tables + parents).ravel()
+        )
         self.block_tables[to_rows] = self.block_tables[from_rows]
         self.history.fork(parents, children)
         self.grammars.fork(parents, children)

@@ -34,7 +34,14 @@ class WarmUp:
         self._config, self._backend, self._model = config, backend, model
         self._device = backend.device
         self._kv = torch.zeros(
-            (1, shape.num_layers, 2, model.num_kv_heads, config.block_size, shape.head_dim),
+            (
+                1,
+                shape.kv_groups.num_layers,
+                2,
+                model.num_kv_heads,
+                config.block_size,
+                shape.head_dim,
+            ),
             dtype=backend.dtype,
             device=self._device,
         )
@@ -125,8 +132,11 @@ class WarmUp:
             logit_indices=torch.arange(num_logits, device=device),
             is_deterministic=is_deterministic,
         )
+        others = (layout,) * (config.model.kv_groups.count - 1)
+        layout = replace(layout, others=others)
         tokens = torch.zeros(num_tokens, dtype=torch.int64, device=device)
-        logits = run_model(self._model, tokens, self._kv, self._backend.prepare(layout, self._kv))
+        layout = self._backend.prepare(layout, self._kv, self._model.windows)
+        logits = run_model(self._model, tokens, self._kv, layout)
         self._backend.sample(logits, _columns(num_logits, device))
         return logits
 

@@ -68,6 +68,7 @@ class Worker:
         """Take ownership of the parts; on a GPU, compile kernels and capture CUDA graphs."""
         self.capacity = Capacity(
             num_blocks=pool.num_blocks,
+            windows=config.model.kv_groups.windows,
             block_size=pool.block_size,
             num_rows=config.max_num_seqs,
             num_swap_blocks=pool.num_swap_blocks,
@@ -80,9 +81,8 @@ class Worker:
         self._parallel = parallel
         self._model = model
         self._table = RowTable(
-            config.max_num_seqs,
+            self.capacity,
             config.scheduler.max_model_len,
-            block_size=pool.block_size,
             vocab_size=config.model.num_choices,
             runtime=runtime,
             grammars=make_grammars(config),
@@ -92,7 +92,7 @@ class Worker:
             num_blocks=pool.num_blocks,
             num_swap_blocks=pool.num_swap_blocks,
             num_positions=config.scheduler.max_model_len,
-            max_blocks=self._table.block_tables.shape[1],
+            max_blocks=self._table.block_tables.shape[1] * len(self.capacity.windows),
             vocab_size=config.model.vocab_size,
         )
         if runtime.captures:
@@ -178,8 +178,8 @@ class Worker:
 
     def _append(self, plan: StepPlan) -> None:
         if plan.append_rows:
-            columns = plan.append_rows, plan.append_indices, plan.append_blocks
-            rows, indices, blocks = stage(self._runtime, *columns)
+            places = self._table.places(plan.append_rows, plan.append_indices)
+            rows, indices, blocks = stage(self._runtime, *places, plan.append_blocks)
             self._table.block_tables[rows, indices] = blocks.int()
 
     def _replay(
@@ -236,7 +236,9 @@ class Worker:
     def _feed(self, tokens: Tensor, layout: BatchLayout) -> Tensor:
         """Feed tokens [T] int64 and return their hidden states, without waiting for the device."""
         kv = self.pool.kv
-        return self._model.hidden(tokens, kv, self._backend.prepare(layout, kv))
+        return self._model.hidden(
+            tokens, kv, self._backend.prepare(layout, kv, self._model.windows)
+        )
 
     def _choose(self, hidden: Tensor, layout: BatchLayout, columns: SamplingColumns) -> Sampled:
         """Sample what follows hidden states, without waiting for the device."""

@@ -210,11 +210,14 @@ class CpuBackend(PackedBackend):
         scale: float,
         *,
         softcap: float = 0.0,
+        window: int = 0,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Read keys and values in place, block by block."""
         _, _, num_kv_heads, block_size, head_dim = kv_layer.shape
         num_tokens, num_heads, _ = q.shape
         assert q.is_contiguous()
+        assert sinks is None or (sinks.dtype == torch.float32 and sinks.is_contiguous())
         addresses = self._addresses_of(layout)
         out = torch.empty(num_tokens, num_heads * head_dim, dtype=self.dtype)
         status = self._kernels.attention(
@@ -234,6 +237,8 @@ class CpuBackend(PackedBackend):
             scale,
             softcap,
             self._kernels.has_tiles,
+            window,
+            0 if sinks is None else sinks.data_ptr(),
         )
         if status:
             raise MemoryError("no memory for the scores of attention")

@@ -31,7 +31,8 @@ class Library:
         self.rope_write = bind("rope_write", *[_POINTER] * 6, *[_INT] * 6)
         self.norm_rope_write = bind("norm_rope_write", *[_POINTER] * 8, *[_INT] * 6, _FLOAT, _INT)
         self.mean_squares = bind("mean_squares", *[_POINTER] * 2, *[_INT] * 4)
-        self.attention = bind("attention", *[_POINTER] * 6, *[_INT] * 7, _FLOAT, _FLOAT, _INT)
+        scoring = _FLOAT, _FLOAT, _INT, _INT, _POINTER
+        self.attention = bind("attention", *[_POINTER] * 6, *[_INT] * 7, *scoring)
         self.argmax = bind("argmax", *[_POINTER] * 2, *[_INT] * 2)
         self.draw = bind("draw", *[_POINTER] * 5, *[_INT] * 2)
         self.filter = bind("filter", *[_POINTER] * 4, *[_INT] * 2)

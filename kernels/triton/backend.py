@@ -1,5 +1,6 @@
 """The backend of NVIDIA GPUs: Triton kernels, and cuBLAS where it is faster."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -99,9 +100,13 @@ class TritonBackend(ReferenceBackend):
         """Sum in float32."""
         return norm.mean_squares(x, first, second)
 
-    def prepare(self, layout: BatchLayout, kv: Tensor) -> BatchLayout:
+    def prepare(
+        self, layout: BatchLayout, kv: Tensor, windows: Sequence[int] = (0,)
+    ) -> BatchLayout:
         """Split the attention of the step; see `kernels.triton.attention.attention_work`."""
-        return replace(layout, attention_work=dispatch.plan(layout, kv))
+        work = dispatch.plan(layout, kv, windows)
+        others = tuple(replace(other, attention_work=work) for other in layout.others)
+        return replace(layout, attention_work=work, others=others)
 
     def attention(
         self,
@@ -111,9 +116,13 @@ class TritonBackend(ReferenceBackend):
         scale: float,
         *,
         softcap: float = 0.0,
+        window: int = 0,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """One launch for the rows that decode, one for those that prefill."""
-        return dispatch.attention(q, kv_layer, layout, scale, softcap)
+        return dispatch.attention(
+            q, kv_layer, layout, scale, softcap=softcap, window=window, sinks=sinks
+        )
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """Compute in float32 and round once."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.types import RowAdmission, SamplingParams, StepPlan, int32
+from engine.types import Capacity, RowAdmission, SamplingParams, StepPlan, int32
 from engine.worker.row_table import RowTable
 from engine.worker.sampling.grammars import Grammars
 from kernels.runtime import HostRuntime
@@ -26,12 +26,13 @@ class Chunk:
     samples: bool = True
 
 
-def make_table(num_rows: int = 4, vocab_size: int = VOCAB_SIZE) -> RowTable:
+def make_table(
+    num_rows: int = 4, vocab_size: int = VOCAB_SIZE, windows: tuple[int, ...] = (0,)
+) -> RowTable:
     """A table whose rows are all free."""
     return RowTable(
-        num_rows,
+        Capacity(num_blocks=1, block_size=BLOCK_SIZE, num_rows=num_rows, windows=windows),
         NUM_POSITIONS,
-        block_size=BLOCK_SIZE,
         vocab_size=vocab_size,
         runtime=HostRuntime(),
         grammars=no_grammars(num_rows),

@@ -105,14 +105,14 @@ def test_end_ids_of_generation_config_replace_what_no_file_names(tmp_path: Path)
     assert read(tmp_path, LLAMA | {"eos_token_id": None}, {}).eos_token_ids == ()
 
 
-def test_a_sliding_window_caps_the_context(tmp_path: Path) -> None:
+def test_sliding_windows_are_of_layers(tmp_path: Path) -> None:
     v01 = MISTRAL | {"num_key_value_heads": 2, "max_position_embeddings": 32768}
-    assert read(tmp_path, v01 | {"sliding_window": 4096}).max_position == 4096
-    assert read(tmp_path, v01).max_position == 4096
+    assert read(tmp_path, v01 | {"sliding_window": 4096}).max_position == 32768
+    # as in transformers, where the file names none
+    assert read(tmp_path, v01).spec.layers[0].window == 4096
     unused = QWEN | {"sliding_window": 1024, "use_sliding_window": False}
-    assert read(tmp_path, unused).max_position == 32768
+    assert read(tmp_path, unused).spec.layers[0].window == 0
     used = unused | {"use_sliding_window": True, "max_window_layers": 1}
-    assert read(tmp_path, used).max_position == 1024
     assert [layer.window for layer in read(tmp_path, used).spec.layers] == [0, 1024]
 
 

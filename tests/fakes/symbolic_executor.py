@@ -5,7 +5,8 @@ which is noticed at the first read. So is a block that is written while it is co
 space, and a swap block that does not hold what the plan says. Hashes that a row takes over from the
 pool must form a chain with the tokens that were fed; whether it is the right chain shows in the
 tokens that follow. A row or block given away while a plan in flight may still touch it is noticed
-when the next plan takes it. Standard library only.
+when the next plan takes it. With windows each group of layers has hashes of its own, and only what
+its windows hold is read. Standard library only.
 """
 
 from collections import deque
@@ -28,6 +29,8 @@ EMPTY_PREFIX = 0
 _EMPTY_SLOT = (EMPTY_PREFIX, -1)
 # hash of what comes from a spoiled swap block
 _SPOILED = -1
+# instead of the hash of a position that was adopted and that no window holds
+_UNKNOWN = -2
 
 
 def extend_hash(prefix_hash: int, token: int) -> int:
@@ -65,6 +68,7 @@ class _Row:
         prompt_len: tokens of the prompt.
         length: positions that were in the pool when the row was admitted.
         prefix: hash at each position so far.
+        start: first position that the plan feeds.
         last_token: None before the first.
     """
 
@@ -75,14 +79,20 @@ class _Row:
     length: int = 0
     table: dict[int, int] = field(default_factory=dict)
     prefix: list[int] = field(default_factory=list)
+    start: int = 0
     last_token: int | None = None
+
+
+def _of_group(prefix_hash: int, group: int) -> int:
+    """What a group of layers holds of a prefix; the first holds the hash itself."""
+    return hash((prefix_hash, group)) if group and prefix_hash != _SPOILED else prefix_hash
 
 
 @dataclass(frozen=True, slots=True)
 class _InFlight:
     result: StepResult
     rows: set[int]
-    slots: set[int]
+    slots: dict[int, set[int]]
 
 
 class SymbolicExecutor:
@@ -104,7 +114,7 @@ class SymbolicExecutor:
         self.run_ahead = run_ahead
         self._model = model or SymbolicModel()
         # prefix hash and last token of each slot
-        self._slots = [_EMPTY_SLOT] * capacity.num_slots
+        self._slots = [_EMPTY_SLOT] * (capacity.num_blocks * capacity.block_size)
         self._swapped: dict[int, list[tuple[int, int]]] = {}
         self._swap_keys: dict[int, IntColumn] = {}
         # blocks that the plan copies to the swap space while it computes, and what it found spoiled
@@ -127,10 +137,21 @@ class SymbolicExecutor:
         self._forward(plan)
         for row, parent in zip(plan.sibling_rows, plan.sibling_parents, strict=True):
             self._rows[row].prefix = list(self._rows[parent].prefix)
+            self._rows[row].start = self._rows[parent].start
         rows = {*plan.decode_rows, *plan.prefill_rows, *plan.sibling_rows}
         # a sibling samples from its parent's logits; its own blocks may be filled after the step
         fed = rows.difference(plan.sibling_rows)
-        slots = {self._slot(row, i) for row in fed for i in range(len(self._rows[row].prefix))}
+        # plans run in order: a later one may write what windows have left by the end of this one
+        slots = {
+            row: {
+                self._slot(row, position, group)
+                for group, position in self._seen(row, len(self._rows[row].prefix))
+            }
+            for row in fed
+        }
+        for other in self._in_flight:
+            for row in fed:
+                other.slots.pop(row, None)
         self._in_flight.append(_InFlight(self._sample(plan), rows, slots))
 
     def collect(self) -> StepResult:
@@ -216,6 +237,7 @@ class SymbolicExecutor:
             last_token = self._rows[row].last_token
             if last_token is None:
                 raise InvariantViolated(f"row {row} decodes before its prompt has ended")
+            self._rows[row].start = len(self._rows[row].prefix)
             self._feed(row, last_token)
         end = 0
         for row, start, count in zip(
@@ -226,6 +248,7 @@ class SymbolicExecutor:
                 self._adopt(row)
             self._require(start == len(self._rows[row].prefix), f"row {row} skips positions")
             self._require(count > 0, f"row {row} has nothing to compute")
+            self._rows[row].start = start
             for token in plan.prefill_tokens[end : end + count]:
                 self._feed(row, token)
             end += count
@@ -237,10 +260,12 @@ class SymbolicExecutor:
         state = self._rows[row]
         self._require(state.sampling is not None, f"row {row} is free")
         before = state.prefix[-1] if state.prefix else EMPTY_PREFIX
+        self._require(before != _UNKNOWN, f"row {row} does not know what it goes on from")
         state.prefix.append(_SPOILED if before == _SPOILED else extend_hash(before, token))
-        slot = self._slot(row, len(state.prefix) - 1)
-        self._check_write(slot)
-        self._slots[slot] = (state.prefix[-1], token)
+        for group in range(len(self.capacity.windows)):
+            slot = self._slot(row, len(state.prefix) - 1, group)
+            self._check_write(slot)
+            self._slots[slot] = (_of_group(state.prefix[-1], group), token)
 
     def _is_spoiled(self, row: int) -> bool:
         """Whether a row has read what is worthless; then its tokens are, too."""
@@ -250,28 +275,60 @@ class SymbolicExecutor:
         block = slot // self.capacity.block_size
         self._require(block not in self._leaving, f"block {block} is on its way out")
         for other in self._in_flight:
-            self._require(slot not in other.slots, f"slot {slot} is still in use")
+            is_in_use = any(slot in slots for slots in other.slots.values())
+            self._require(not is_in_use, f"slot {slot} is still in use")
 
     def _check_reads(self, row: int) -> None:
-        for position, expected in enumerate(self._rows[row].prefix):
-            if expected == _SPOILED:
-                return
-            if self._slots[self._slot(row, position)][0] != expected:
-                raise InvariantViolated(f"row {row} reads a foreign key at {position}")
+        state = self._rows[row]
+        for group, position in self._seen(row, state.start):
+            expected = state.prefix[position]
+            if expected in (_SPOILED, _UNKNOWN):
+                continue
+            found = self._slots[self._slot(row, position, group)][0]
+            if found != _of_group(expected, group) and _SPOILED not in state.prefix[:position]:
+                raise InvariantViolated(f"row {row} reads a foreign key at {position} of {group}")
+
+    def _seen(self, row: int, start: int) -> Iterator[tuple[int, int]]:
+        """Groups and positions that are read for the tokens from `start` on."""
+        for group, window in enumerate(self.capacity.windows):
+            first = max(0, start - window + 1) if window else 0
+            yield from ((group, position) for position in range(first, len(self._rows[row].prefix)))
+
+    def _live_blocks(self, row: int) -> set[int]:
+        """Blocks that a row may still read."""
+        state, size = self._rows[row], self.capacity.block_size
+        count, held = len(self.capacity.windows), set()
+        for index, block in state.table.items():
+            window = self.capacity.windows[index % count]
+            end = (index // count + 1) * size
+            if not window or end > len(state.prefix) - window:
+                held.add(block)
+        return held
 
     def _adopt(self, row: int) -> None:
         """Take positions that were computed before the row was admitted from the pool."""
         state = self._rows[row]
         if state.prefix:
             return
-        for position in range(state.length):
+        window = self.capacity.windows[0]
+        first = max(0, state.length - window + 1) if window else 0
+        state.prefix = [_UNKNOWN] * first
+        for position in range(first, state.length):
             prefix_hash, token = self._slots[self._slot(row, position)]
             expected = extend_hash(state.prefix[-1] if state.prefix else EMPTY_PREFIX, token)
-            if _SPOILED in (prefix_hash, *state.prefix[-1:]):
+            if position == first > 0:
+                expected = prefix_hash
+            if _SPOILED in (*self._hashes(row, position), *state.prefix[-1:]):
                 # everything that follows is worthless
                 prefix_hash = expected = _SPOILED
             self._require(prefix_hash == expected, f"row {row} adopts a foreign key at {position}")
             state.prefix.append(prefix_hash)
+
+    def _hashes(self, row: int, position: int) -> Iterator[int]:
+        """What the groups hold of a position, as far as their windows reach at the adoption."""
+        for group, window in enumerate(self.capacity.windows):
+            if not window or position > self._rows[row].length - window:
+                yield self._slots[self._slot(row, position, group)][0]
 
     def _sample(self, plan: StepPlan) -> StepResult:
         rows = plan.sampled_rows
@@ -316,9 +373,9 @@ class SymbolicExecutor:
         assert state.sampling is not None
         return self._model.candidates(state.prefix[-1], state.sampling.num_logprobs or 0)
 
-    def _slot(self, row: int, position: int) -> int:
+    def _slot(self, row: int, position: int, group: int = 0) -> int:
         index, offset = divmod(position, self.capacity.block_size)
-        block = self._rows[row].table.get(index)
+        block = self._rows[row].table.get(index * len(self.capacity.windows) + group)
         if block is None:
             raise InvariantViolated(f"row {row} has no block for {position}")
         return block * self.capacity.block_size + offset

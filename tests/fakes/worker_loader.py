@@ -34,6 +34,10 @@ class BreakingModel:
     def num_kv_heads(self) -> int:
         return self.model.num_kv_heads
 
+    @property
+    def windows(self) -> tuple[int, ...]:
+        return self.model.windows
+
     def hidden(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
         """With one column more, which says whose logits are broken."""
         hidden = self.model.hidden(tokens, kv, layout)

@@ -73,6 +73,24 @@ def make_batch(shape: Shape, rows: list[tuple[int, int]], *, seed: int = 0) -> B
     )
 
 
+def without_tokens_before(window: int, batch: Batch) -> Batch:
+    """The batch as it is once blocks before the windows of its rows are released: anything.
+
+    Their slots hold NaN, and so does the block that stands in the tables for them.
+    """
+    kv, tables = batch.kv.clone(), batch.layout.block_tables.clone()
+    size = kv.shape[4]
+    starts = batch.layout.query_starts.tolist()
+    unused = sorted(set(range(len(kv))) - {block for table in batch.tables for block in table})
+    for row, context_len in enumerate(batch.layout.context_lens.tolist()):
+        count = starts[row + 1] - starts[row]
+        first = max(context_len - count + 1 - window, 0)
+        for position in range(first):
+            kv[batch.tables[row][position // size], 1, :, :, position % size] = torch.nan
+        tables[row, : first // size] = unused[0]
+    return replace(batch, kv=kv, layout=replace(batch.layout, block_tables=tables))
+
+
 def make_layout(
     tables: list[list[int]], rows: list[tuple[int, int]], block_size: int
 ) -> BatchLayout:

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from kernels.batch import BatchColumns
 from kernels.reference import ReferenceBackend
-from tests.kernels.batches import Batch, Shape, make_batch
+from tests.kernels.batches import Batch, Shape, make_batch, without_tokens_before
 
 ROWS = [(1, 1), (17, 1), (63, 1), (16, 16), (40, 15), (33, 2)]
 
@@ -19,7 +19,15 @@ def backend() -> ReferenceBackend:
     return ReferenceBackend(torch.device("cpu"), torch.float32)
 
 
-def attend_token_by_token(q: Tensor, batch: Batch, scale: float) -> Tensor:
+def attend_token_by_token(
+    q: Tensor,
+    batch: Batch,
+    scale: float,
+    *,
+    softcap: float = 0.0,
+    window: int = 0,
+    sinks: Tensor | None = None,
+) -> Tensor:
     """Softmax attention of each token and head with loops, in float64."""
     rows = []
     starts = batch.layout.query_starts.tolist()
@@ -27,10 +35,15 @@ def attend_token_by_token(q: Tensor, batch: Batch, scale: float) -> Tensor:
         count = starts[row + 1] - starts[row]
         for new in range(count):
             visible = keys.shape[0] - count + new + 1
+            seen = slice(max(visible - window, 0) if window else 0, visible)
             for head, query in enumerate(q[starts[row] + new]):
                 kv_head = head // (q.shape[1] // keys.shape[1])
-                scores = (keys[:visible, kv_head].double() @ query.double()) * scale
-                rows.append(scores.softmax(0) @ values[:visible, kv_head].double())
+                scores = (keys[seen, kv_head].double() @ query.double()) * scale
+                if softcap:
+                    scores = (scores / softcap).tanh() * softcap
+                weights = scores.exp()
+                total = weights.sum() + (0 if sinks is None else sinks[head].double().exp())
+                rows.append(weights / total @ values[seen, kv_head].double())
     return torch.stack(rows).view(q.shape[0], -1).float()
 
 
@@ -49,6 +62,26 @@ def test_attention_equals_token_by_token(
     torch.testing.assert_close(
         attended, attend_token_by_token(q, batch, scale), rtol=1e-5, atol=1e-5
     )
+
+
+@pytest.mark.parametrize("softcap", [0.0, 2.0])
+@pytest.mark.parametrize("window", [0, 1, 5, 16, 17, 1000])
+@pytest.mark.parametrize("has_sinks", [False, True])
+def test_windows_and_sinks_equal_token_by_token(
+    backend: ReferenceBackend, window: int, softcap: float, has_sinks: bool
+) -> None:
+    batch = make_batch(Shape(), ROWS)
+    q = torch.randn(int(batch.layout.query_starts[-1]), 6, 64)
+    rules = {
+        "softcap": softcap,
+        "window": window,
+        "sinks": 2 * torch.randn(6) if has_sinks else None,
+    }
+    wanted = attend_token_by_token(q, batch, 0.2, **rules)  # type: ignore[arg-type]
+    if window:
+        batch = without_tokens_before(window, batch)
+    attended = backend.attention(q, batch.kv_layer, batch.layout, 0.2, **rules)  # type: ignore[arg-type]
+    torch.testing.assert_close(attended, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_attention_splits_long_decode_batches(

@@ -81,6 +81,13 @@ class BlockPool:
         self._give_back(block)
         return True
 
+    def release_first(self, block: int) -> bool:
+        """Do the same; without a reference it is the first kept block to lose its contents."""
+        is_last = self.release(block)
+        if is_last and block in self._unused_kept:
+            self._unused_kept.move_to_end(block, last=False)
+        return is_last
+
     def keep(self, block: int) -> None:
         """From now on keep the contents of a block in use beyond its last reference."""
         assert self._references[block] > 0

@@ -78,11 +78,16 @@ class PrefixCache:
         """Blocks that hold the longest cached prefix."""
         blocks = []
         for link in links:
-            block = self._blocks.get(link.key)
-            if block is None or self._links[block] != link:
+            block = self.find(link)
+            if block is None:
                 break
             blocks.append(block)
         return blocks
+
+    def find(self, link: Link) -> int | None:
+        """The block that holds what a link says."""
+        block = self._blocks.get(link.key)
+        return None if block is None or self._links[block] != link else block
 
     def insert(self, link: Link, block: int) -> bool:
         """Index a block; returns False if its contents are indexed in another block already."""

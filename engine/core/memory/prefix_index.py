@@ -9,7 +9,7 @@ from engine.core.sequence_group import SequenceGroup
 
 
 @dataclass(frozen=True, slots=True)
-class _IndexedChain:
+class IndexedChain:
     """Attributes: num_indexed: leading blocks of the sequence that the prefix cache has."""
 
     chain: PrefixChain
@@ -61,7 +61,7 @@ class PrefixIndex:
         self._pool = pool
         self._cache = cache
         self._block_size = block_size
-        self._chains: dict[int, _IndexedChain] = {}
+        self._chains: dict[int, IndexedChain] = {}
         # a group asks at every step until it gets its blocks, and is hashed only once
         self._next_in_line: tuple[int, PrefixChain] | None = None
 
@@ -108,7 +108,7 @@ class PrefixIndex:
         marks = self._cache.marks
         for link in chain.links[marks.every - 1 : num_indexed : marks.every]:
             marks.add(link.key, link.depth)
-        self._chains[sequence.sequence_id] = _IndexedChain(chain, num_indexed)
+        self._chains[sequence.sequence_id] = IndexedChain(chain, num_indexed)
 
     def fork(self, parent_id: int, child_id: int) -> None:
         """Note that a sequence has the tokens and blocks of another now."""
@@ -137,7 +137,7 @@ class PrefixIndex:
         for index in range(before.num_indexed, num_blocks):
             if self._cache.insert(chain.links[index], blocks[index]):
                 self._pool.keep(blocks[index])
-        self._chains[sequence.sequence_id] = _IndexedChain(chain, num_blocks)
+        self._chains[sequence.sequence_id] = IndexedChain(chain, num_blocks)
 
     def leave(self, sequence_id: int) -> None:
         """Note that a sequence is not in the pool any more; a no-op for one that was not."""

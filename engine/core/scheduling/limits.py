@@ -40,7 +40,7 @@ def clip_max_tokens(
         )
     clipped = min(sampling.max_tokens, limit - prompt_len)
     needed = _most_blocks(prompt_len, clipped, num_sequences(sampling), config, capacity)
-    num_usable = capacity.num_blocks - config.num_pinnable(capacity.num_blocks)
+    num_usable = capacity.num_whole_blocks - config.num_pinnable(capacity.num_blocks)
     if needed > num_usable:
         raise PromptTooLong(
             f"The key-value memory of this server has room for {num_usable * capacity.block_size} "

@@ -2,6 +2,7 @@
 
 from engine.config import QueuePolicy, SchedulerConfig
 from engine.core.memory.block_manager import BlockManager
+from engine.core.memory.grouped_block_manager import GroupedBlockManager
 from engine.core.memory.headroom import Headroom
 from engine.core.memory.paged_block_manager import PagedBlockManager
 from engine.core.memory.pinned_prefixes import PinLimits
@@ -15,6 +16,7 @@ from engine.core.scheduling.preemption import (
     SharedPreemption,
 )
 from engine.core.scheduling.queue_order import FairOrder, PriorityOrder, QueueOrder
+from engine.errors import ConfigError
 from engine.integers import div_ceil
 from engine.types import Capacity
 
@@ -23,8 +25,11 @@ def make_block_manager(config: SchedulerConfig, capacity: Capacity) -> BlockMana
     """Make the policy for the KV cache.
 
     Raises:
-        ConfigError: if the share for pinned prefixes could starve it.
+        ConfigError: if the share for pinned prefixes could starve it, or if layers have windows
+            and the configuration asks for what such models do not have.
     """
+    if any(capacity.windows):
+        return _make_grouped(config, capacity)
     config.check_pinned_share(capacity.num_blocks, capacity.block_size)
     if config.memory_policy == "paged":
         manager = PagedBlockManager(
@@ -48,6 +53,27 @@ def make_block_manager(config: SchedulerConfig, capacity: Capacity) -> BlockMana
         capacity.block_size,
         max_len=config.max_model_len,
         estimate=output_estimate(config),
+    )
+
+
+def _make_grouped(config: SchedulerConfig, capacity: Capacity) -> BlockManager:
+    if config.memory_policy != "paged":
+        raise ConfigError(
+            f"memory_policy {config.memory_policy} is not for models with window layers; set it to "
+            "paged"
+        )
+    if config.pinned_prefix_share:
+        raise ConfigError(
+            f"pinned_prefix_share is {config.pinned_prefix_share}, but prefixes of models with "
+            "window layers cannot be pinned; set it to 0"
+        )
+    return GroupedBlockManager(
+        capacity.num_blocks,
+        capacity.block_size,
+        capacity.windows,
+        num_swap_blocks=capacity.num_swap_blocks,
+        headroom=Headroom(watermark=config.watermark, growth_blocks=config.growth_blocks),
+        prefix_cache=config.prefix_cache,
     )
 
 

@@ -15,9 +15,11 @@ class Admission:
     def __init__(self, config: EngineConfig, capacity: Capacity, line: WaitingLine) -> None:
         """Args: line: what waits at the replica."""
         self._max_num_waiting = config.max_num_waiting
-        self._max_waiting_tokens = config.max_waiting_tokens or 2 * capacity.num_slots
+        self._max_waiting_tokens = (
+            config.max_waiting_tokens or 2 * capacity.num_whole_blocks * capacity.block_size
+        )
         self._vocab_size = config.model.num_choices
-        self._scheduler = config.scheduler.fitted(capacity.num_blocks, capacity.block_size)
+        self._scheduler = config.scheduler.fitted(capacity.num_whole_blocks, capacity.block_size)
         self._capacity = capacity
         self._line = line
 

@@ -39,7 +39,7 @@ from engine.worker.graphs.masked_choices import ChooseMasked, MaskedChoices
 from engine.worker.row_table import RowTable
 from engine.worker.staging import Int32Array
 from kernels.backend import KernelBackend
-from kernels.batch import BatchLayout, Sampled, SamplingColumns
+from kernels.batch import BatchLayout, GatheredBatch, Sampled, SamplingColumns
 
 logger = logging.getLogger(__name__)
 
@@ -253,8 +253,9 @@ class CudaGraphs:
         table = self._table
         batch, places, blocks = unpack(shape, self._buffer)
         self._backend.append_blocks(table.block_tables, places, blocks)
-        tokens, gathered = self._backend.gather_batch(
-            batch, table.block_tables, table.last_tokens, self._block_size
+        (tokens, gathered), *others = (
+            self._backend.gather_batch(batch, tables, table.last_tokens, self._block_size)
+            for tables in table.by_group
         )
         layout = BatchLayout(
             num_decodes=0 if shape.is_deterministic else shape.num_decodes,
@@ -268,6 +269,8 @@ class CudaGraphs:
             logit_indices=batch.logit_indices if shape.num_prompt_tokens else None,
             is_deterministic=shape.is_deterministic,
         )
+        if others:
+            layout = replace(layout, others=tuple(_of_group(layout, of) for _, of in others))
         hidden = self._computation.feed(tokens, layout)
         if shape.is_ruled:
             self._choices.hidden[shape] = hidden
@@ -283,6 +286,11 @@ class CudaGraphs:
         # a row whose logits are broken may be in the next plan already: it is fed a valid token
         table.last_tokens.index_copy_(0, batch.sampled_rows, sampled.tokens.clamp(min=0))
         return sampled
+
+
+def _of_group(layout: BatchLayout, gathered: GatheredBatch) -> BatchLayout:
+    """The layout of another group of layers."""
+    return replace(layout, slot_mapping=gathered.slot_mapping, block_tables=gathered.block_tables)
 
 
 def _parts(sampled: Sampled, shape: GraphShape, batch: HostBatch) -> tuple[Sampled, Sampled]:

@@ -202,6 +202,7 @@ class Packer:
     """Fills buffers of graphs, on the host."""
 
     def __init__(self, table: RowTable) -> None:
+        self._table = table
         self._padding_row = table.padding_row
         self._max_blocks = table.block_tables.shape[1]
         # by shape: the buffer of its padding, and where the columns lie in it
@@ -224,8 +225,8 @@ class Packer:
             columns["prompt_tokens"][: len(plan.prefill_tokens)] = plan.prefill_tokens
         if plan.append_rows and self.holds_appends(shape, plan):
             num_appends = len(plan.append_rows)
-            table_starts = np.asarray(plan.append_rows) * np.int64(self._max_blocks)
-            columns["places"][:num_appends] = table_starts + np.asarray(plan.append_indices)
+            tables, places = self._table.places(plan.append_rows, plan.append_indices)
+            columns["places"][:num_appends] = tables * np.int64(self._max_blocks) + places
             columns["blocks"][:num_appends] = plan.append_blocks
         return buffer
 

@@ -39,8 +39,8 @@ static void attend(element *out, const element *q, const struct pool *pool, int6
     score(s->scores, q, &keys, group, padded, head_dim, s->stride);
     for (int64_t h = 0; h < group; h++) {
         const int64_t at = h * s->stride;
-        inverse[h] = exponentiate(s->probs + at, s->scores + at, count, padded, pool->scale,
-                                  pool->softcap);
+        inverse[h] = exponentiate(s->probs + at, s->scores + at, 0, count, padded, pool,
+                                  kv_head * group + h);
     }
     mix(s->sums, s->probs, &values, group, padded, head_dim, s->stride);
     for (int64_t h = 0; h < group; h++)
@@ -56,8 +56,9 @@ static int64_t attend_tokens(const struct row *row, const struct pool *pool) {
     if (!memory) return -1;
     lay_out(&scratch, memory, row->context_len, group, head_dim);
     for (int64_t i = 0; i < row->num_new; i++) {
-        const int64_t visible = row->context_len - (row->num_new - 1 - i);
-        point_at_keys(scratch.keys, pool, row->table, visible, round_up(visible, 4));
+        const int64_t end = row->context_len - (row->num_new - 1 - i);
+        const int64_t first = first_seen(pool, end), visible = end - first;
+        point_at_keys(scratch.keys, pool, row->table, first, end, round_up(visible, 4));
         for (int64_t kv_head = 0; kv_head < pool->num_kv_heads; kv_head++) {
             const int64_t at = (i * pool->num_heads + kv_head * group) * head_dim;
             attend(row->out + at, row->q + at, pool, kv_head, group, visible, &scratch);
@@ -74,9 +75,9 @@ EXPORT int64_t attention(element *out, const element *q, const element *kv_layer
                          const int32_t *query_starts, int64_t num_rows, int64_t max_blocks,
                          int64_t num_heads, int64_t num_kv_heads, int64_t head_dim,
                          int64_t block_size, int64_t block_stride, float scale, float softcap,
-                         int64_t use_tiles) {
-    const struct pool pool = {kv_layer,     num_kv_heads, block_size, head_dim,
-                              block_stride, num_heads,    scale,      softcap};
+                         int64_t use_tiles, int64_t window, const float *sinks) {
+    const struct pool pool = {kv_layer,  num_kv_heads, block_size, head_dim, block_stride,
+                              num_heads, scale,        softcap,    window,   sinks};
     int64_t status = 0;
     for (int64_t r = 0; r < num_rows && !status; r++) {
         const int64_t at = query_starts[r] * num_heads * head_dim;

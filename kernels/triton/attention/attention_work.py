@@ -50,8 +50,13 @@ class AttentionWork:
     max_tile_tokens: int
 
 
-def plan_attention(layout: BatchLayout, counts: ShareCounts) -> AttentionWork:
-    """Split the attention of a step into shares of decode rows and tiles of prefill rows."""
+def plan_attention(layout: BatchLayout, counts: ShareCounts, window: int = 0) -> AttentionWork:
+    """Split the attention of a step into shares of decode rows and tiles of prefill rows.
+
+    Args:
+        window: see `KernelBackend.attention`; what is before the windows of decode rows is left
+            out.
+    """
     device = layout.context_lens.device
     num_rows, num_decodes = layout.context_lens.shape[0], layout.num_decodes
     num_shares = counts.most if num_decodes else 0
@@ -75,6 +80,7 @@ def plan_attention(layout: BatchLayout, counts: ShareCounts) -> AttentionWork:
         NUM_COUNTERS=MAX_PROGRAMS,
         TILE_LEN=TILE_LEN,
         ROWS=max(16, triton.next_power_of_2(num_rows)),
+        WINDOW=window,
         **overlap(device),
     )
     return work
@@ -94,9 +100,19 @@ def _allocate(layout: BatchLayout, counts: ShareCounts, num_shares: int) -> Atte
 
 
 @triton.jit
-def num_pieces_of(context_lens, PIECE_LEN: tl.constexpr):
+def base_of(context_lens, PIECE_LEN: tl.constexpr, WINDOW: tl.constexpr):
+    """Tokens of a row before its first piece: whole pieces that its last token does not see."""
+    if WINDOW > 0:
+        base = tl.maximum(context_lens - WINDOW, 0) // PIECE_LEN * PIECE_LEN
+    else:
+        base = tl.zeros_like(context_lens)
+    return base
+
+
+@triton.jit
+def num_pieces_of(attended_lens, PIECE_LEN: tl.constexpr):
     """One for a row without tokens too, which writes zeros."""
-    return tl.maximum(tl.cdiv(context_lens, PIECE_LEN), 1)
+    return tl.maximum(tl.cdiv(attended_lens, PIECE_LEN), 1)
 
 
 @triton.jit
@@ -133,10 +149,13 @@ def _plan_decode(
     PIECE_LEN: tl.constexpr,
     MAX_CHUNKS: tl.constexpr,
     ROWS: tl.constexpr,
+    WINDOW: tl.constexpr,
 ):
     """Write the record of a row or, if `share` is not negative, that of a share."""
     rows = tl.arange(0, ROWS)
     lens = tl.load(context_lens + rows, rows < num_rows, other=0)
+    if WINDOW > 0:
+        lens -= base_of(lens, PIECE_LEN, WINDOW)
     counts = tl.where(rows < num_rows, num_pieces_of(lens, PIECE_LEN), 0)
     firsts = tl.cumsum(counts) - counts
     record = rows_out + row * 4
@@ -144,9 +163,12 @@ def _plan_decode(
         start, end, row = divide(firsts, counts, num_rows, share, row_shares, piece_shares)
         _store_record(shares_out + share * 8, start, end, row, 0)
         record = shares_out + share * 8 + 4
-    context_len, chunk_bits = at(lens, row), 0
-    while _is_chunk_short(PIECE_LEN << chunk_bits, context_len, MAX_CHUNKS):
+    attended_len, chunk_bits = at(lens, row), 0
+    while _is_chunk_short(PIECE_LEN << chunk_bits, attended_len, MAX_CHUNKS):
         chunk_bits += 1
+    context_len = attended_len
+    if WINDOW > 0:
+        context_len = tl.load(context_lens + row)
     owner = owner_of(firsts, counts, num_rows, row, row_shares, piece_shares)
     _store_record(record, at(firsts, row), context_len, chunk_bits, owner)
 
@@ -212,6 +234,7 @@ def _plan_kernel(
     NUM_COUNTERS: tl.constexpr,
     TILE_LEN: tl.constexpr,
     ROWS: tl.constexpr,
+    WINDOW: tl.constexpr,
     OVERLAPPED: tl.constexpr,
 ):
     row, share = tl.program_id(0), tl.program_id(0) - num_rows
@@ -232,6 +255,7 @@ def _plan_kernel(
             PIECE_LEN,
             MAX_CHUNKS,
             ROWS,
+            WINDOW,
         )
     else:
         _plan_prefill(

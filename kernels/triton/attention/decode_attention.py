@@ -26,6 +26,7 @@ from kernels.triton.attention.attention_work import (
     MAX_PROGRAMS,
     PIECE_LEN,
     AttentionWork,
+    base_of,
     num_pieces_of,
 )
 from kernels.triton.attention.partial_softmax import (
@@ -37,6 +38,7 @@ from kernels.triton.attention.partial_softmax import (
     no_tokens,
     store_result,
     store_state,
+    with_sinks,
 )
 from kernels.triton.attention.shares import ShareCounts, share_counts
 from kernels.triton.launch import num_sms, overlap, wait_for_inputs
@@ -59,15 +61,22 @@ class DecodeTuning:
     num_warps: int = 1
 
 
-def decode_shares(layout: BatchLayout, kv: Tensor) -> ShareCounts:
-    """Numbers of shares that suit the decode rows of a batch; see `KernelBackend.prepare`."""
+def decode_shares(layout: BatchLayout, kv: Tensor, window: int = 0) -> ShareCounts:
+    """Numbers of shares that suit the decode rows of a batch; see `KernelBackend.prepare`.
+
+    Args:
+        window: see `KernelBackend.attention`.
+    """
     num_kv_heads, block_size, _ = kv.shape[-3:]
     num_rows = max(layout.num_decodes, 1)
     # the longer the keys, the more warps and shared memory a program has
     per_sm = max(1, min(4, 1024 // _key_bytes(kv)))
     best = share_counts(num_sms(kv.device), num_rows, num_kv_heads, per_sm)
-    max_pieces = num_rows * triton.cdiv(layout.block_tables.shape[1] * block_size, PIECE_LEN)
-    most = min(MAX_PROGRAMS // num_kv_heads, max_pieces)
+    row_pieces = triton.cdiv(layout.block_tables.shape[1] * block_size, PIECE_LEN)
+    if window:
+        # it may begin and end within a piece
+        row_pieces = min(row_pieces, triton.cdiv(window - 1, PIECE_LEN) + 1)
+    most = min(MAX_PROGRAMS // num_kv_heads, num_rows * row_pieces)
     # more parts of a row than it has chunks would be idle
     of_rows = min(best.of_rows, most, num_rows * MAX_CHUNKS)
     return ShareCounts(of_rows, min(best.of_pieces, most))
@@ -83,6 +92,8 @@ def decode_attention(
     tuning: DecodeTuning | None = None,
     *,
     softcap: float = 0.0,
+    window: int = 0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Attend with one query token per row.
 
@@ -91,12 +102,12 @@ def decode_attention(
         kv_layer: [num_blocks, 2, num_kv_heads, block_size, head_dim], the dtype of q, blocks
             contiguous. Slots behind a context may hold anything.
         block_tables: [R, max_blocks] int32.
-        work: the plan of a batch that begins with these R rows; its counters are used and left as
-            they were.
+        work: the plan, for this window, of a batch that begins with these R rows; its counters are
+            used and left as they were.
         scale: factor of the scores.
         out: where the result goes, contiguous; None makes a new tensor.
         tuning: None takes the fastest known.
-        softcap: see `KernelBackend.attention`.
+        softcap, window, sinks: see `KernelBackend.attention`.
 
     Returns:
         [R, num_heads, head_dim]; zeros for a row with context_len 0.
@@ -121,6 +132,7 @@ def decode_attention(
         work.shares,
         work.counters,
         states,
+        sinks if sinks is not None else work.counters,
         q.stride(0),
         block_tables.stride(0),
         kv_layer.stride(0),
@@ -137,6 +149,8 @@ def decode_attention(
         TILE=tuning.tile_len,
         STAGES=tuning.num_stages,
         SOFTCAP=softcap * _LOG2_E,
+        WINDOW=window,
+        HAS_SINKS=sinks is not None,
         num_warps=tuning.num_warps,
         **overlap(q.device),
     )
@@ -173,6 +187,8 @@ def _attend(
     block_stride,
     start,
     end,
+    base,
+    seen,
     chunk_len,
     is_whole,
     slots,
@@ -185,11 +201,12 @@ def _attend(
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
     SOFTCAP: tl.constexpr,
+    WINDOW: tl.constexpr,
 ):
     """Attend to tokens [start, end), chunk by chunk; queries are [DIMS, QUERIES].
 
-    The chunks of a whole row are merged, those of others are stored for who merges them, from
-    `slot` on.
+    With a WINDOW chunks begin at token `base`, and tokens before `seen` are not seen. The chunks of
+    a whole row are merged, those of others are stored for who merges them, from `slot` on.
 
     Returns:
         The merged state.
@@ -203,7 +220,10 @@ def _attend(
     for first in tl.range(start, end, TILE, num_stages=STAGES):
         token_places = token_offsets(blocks, first, block_stride, BLOCK_SIZE, DIM, TILE)
         blocks = load_block_ids(table, first + TILE, end, BLOCK_SIZE, TILE)
-        is_token = first + tl.arange(0, TILE) < end
+        tokens = first + tl.arange(0, TILE)
+        is_token = tokens < end
+        if WINDOW > 0:
+            is_token &= tokens >= seen
         key_places = keys + token_places[:, None] + dims[None, :]
         key = tl.load(key_places, dims[None, :] < DIM, other=0.0)
         scores = tl.dot(key, queries, input_precision="ieee") * scale
@@ -222,7 +242,8 @@ def _attend(
         attended = tl.dot(value, weights.to(value.dtype), attended, input_precision="ieee")
         highest = new_highest
         next_first = first + TILE
-        if (next_first & (chunk_len - 1) == 0) | (next_first >= end):
+        in_chunk = next_first - base if WINDOW > 0 else next_first
+        if (in_chunk & (chunk_len - 1) == 0) | (next_first >= end):
             state = highest, total, attended
             if is_whole:
                 merged = merge(merged, state)
@@ -246,6 +267,14 @@ def _arrive(counter, num_mine, num_chunks):
     return is_last
 
 
+@triton.jit
+def _load_sinks(sinks, kv_head, GROUP: tl.constexpr, QUERIES: tl.constexpr):
+    """Sinks of the heads that share a key head, as exponents."""
+    heads = tl.arange(0, QUERIES)
+    # log2(e)
+    return tl.load(sinks + kv_head * GROUP + heads, heads < GROUP, other=0.0) * 1.4426950408889634
+
+
 @triton.jit(do_not_specialize=["q_stride", "table_stride"])
 def _decode_kernel(
     out,
@@ -256,6 +285,7 @@ def _decode_kernel(
     shares,
     counters,
     states,
+    sinks,
     q_stride,
     table_stride,
     block_stride,
@@ -272,6 +302,8 @@ def _decode_kernel(
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
     SOFTCAP: tl.constexpr,
+    WINDOW: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
     OVERLAPPED: tl.constexpr,
 ):
     heads, dims = tl.arange(0, QUERIES)[None, :], tl.arange(0, DIMS)[:, None]
@@ -283,7 +315,8 @@ def _decode_kernel(
     piece, context_len = tl.load(record + 4), tl.load(record + 5)
     chunk_bits, owner = tl.load(record + 6), tl.load(record + 7)
     while piece < end:
-        num_pieces = num_pieces_of(context_len, PIECE_LEN)
+        base = base_of(context_len, PIECE_LEN, WINDOW)
+        num_pieces = num_pieces_of(context_len - base, PIECE_LEN)
         # a chunk is of the share that it begins in
         above = (1 << chunk_bits) - 1
         num_chunks = (num_pieces + above) >> chunk_bits
@@ -300,8 +333,10 @@ def _decode_kernel(
                 kv_layer + kv_head * (BLOCK_SIZE * DIM),
                 block_tables + row.to(tl.int64) * table_stride,
                 block_stride,
-                first_chunk * chunk_len,
-                tl.minimum(context_len, end_chunk * chunk_len),
+                base + first_chunk * chunk_len,
+                tl.minimum(context_len, base + end_chunk * chunk_len),
+                base,
+                context_len - WINDOW,
                 chunk_len,
                 num_mine == num_chunks,
                 slots,
@@ -314,12 +349,17 @@ def _decode_kernel(
                 TILE,
                 STAGES,
                 SOFTCAP,
+                WINDOW,
             )
             place = out + (row.to(tl.int64) * HEADS + kv_head) * (GROUP * DIM)
             if num_mine == num_chunks:
+                if HAS_SINKS:
+                    state = with_sinks(state, _load_sinks(sinks, kv_head, GROUP, QUERIES))
                 store_result(place, state, GROUP, DIM)
             elif _arrive(counters + counter, num_mine, num_chunks):
                 whole = merge_slots(slots, num_chunks, GROUP, DIM, DIMS, STORED_QUERIES)
+                if HAS_SINKS:
+                    whole = with_sinks(whole, _load_sinks(sinks, kv_head, GROUP, STORED_QUERIES))
                 store_result(place, whole, GROUP, DIM)
         piece += num_pieces
         row += 1

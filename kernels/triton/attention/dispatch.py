@@ -1,5 +1,7 @@
 """Attention of a mixed batch: one launch for the rows that decode, one for those that prefill."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -9,22 +11,33 @@ from kernels.triton.attention.decode_attention import decode_attention, decode_s
 from kernels.triton.attention.prefill_attention import prefill_attention
 
 
-def plan(layout: BatchLayout, kv: Tensor) -> AttentionWork:
-    """Split the attention of a step; see `kernels.backend.KernelBackend.prepare`."""
-    return plan_attention(layout, decode_shares(layout, kv))
+def plan(layout: BatchLayout, kv: Tensor, windows: Sequence[int]) -> dict[int, AttentionWork]:
+    """Split the attention of a step by window; see `kernels.backend.KernelBackend.prepare`."""
+    return {
+        window: plan_attention(layout, decode_shares(layout, kv, window), window)
+        for window in windows
+    }
 
 
 def attention(
-    q: Tensor, kv_layer: Tensor, layout: BatchLayout, scale: float, softcap: float = 0.0
+    q: Tensor,
+    kv_layer: Tensor,
+    layout: BatchLayout,
+    scale: float,
+    *,
+    softcap: float = 0.0,
+    window: int = 0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Compute `kernels.backend.KernelBackend.attention` for a layout that was prepared.
 
     Raises:
-        ValueError: the layout was not.
+        ValueError: the layout was not, or not for this window.
     """
-    work = layout.attention_work
-    if not isinstance(work, AttentionWork):
+    works = layout.attention_work
+    if not isinstance(works, dict) or window not in works:
         raise ValueError("call the backend's `prepare` once per step, before attention")
+    work: AttentionWork = works[window]
     decodes, prefills = slice(layout.num_decodes), slice(layout.num_decodes, None)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     decode_attention(
@@ -35,6 +48,8 @@ def attention(
         scale,
         out=out[decodes],
         softcap=softcap,
+        window=window,
+        sinks=sinks,
     )
     prefill_attention(
         q[prefills],
@@ -44,5 +59,7 @@ def attention(
         scale,
         out=out[prefills],
         softcap=softcap,
+        window=window,
+        sinks=sinks,
     )
     return out.flatten(1)

@@ -108,6 +108,16 @@ def merge_slots(
 
 
 @triton.jit
+def with_sinks(state, sinks):
+    """Let sinks [QUERIES], as exponents, take their shares of the weights."""
+    highest, total, attended = state
+    new_highest = tl.maximum(highest, sinks)
+    shrink = tl.exp2(highest - new_highest)
+    total = total * shrink + tl.exp2(sinks - new_highest)
+    return new_highest, total, attended * shrink[None, :]
+
+
+@triton.jit
 def store_result(out, state, GROUP: tl.constexpr, DIM: tl.constexpr):
     """Divide and store the first DIM rows and GROUP columns as [GROUP, DIM]; zeros of no tokens."""
     _, total, attended = state

@@ -52,6 +52,8 @@ def prefill_attention(
     tuning: PrefillTuning | None = None,
     *,
     softcap: float = 0.0,
+    window: int = 0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Attend with several query tokens per row, each to itself and what comes before it.
 
@@ -65,7 +67,7 @@ def prefill_attention(
         scale: factor of the scores, positive.
         out: where the result goes, contiguous; None makes a new tensor.
         tuning: of this module's kernel; None takes the fastest known, of this or `hopper_prefill`.
-        softcap: see `KernelBackend.attention`; `hopper_prefill` has none.
+        softcap, window, sinks: see `KernelBackend.attention`; `hopper_prefill` has none.
 
     Returns:
         [T, num_heads, head_dim]; tokens that belong to no row are not written.
@@ -77,7 +79,8 @@ def prefill_attention(
     if num_tokens == 0:
         return out
     exponent_scale = scale * _LOG2_E
-    if tuning is None and not softcap and is_for_hopper(q, kv_layer):
+    is_plain = not softcap and not window and sinks is None
+    if tuning is None and is_plain and is_for_hopper(q, kv_layer):
         hopper_prefill(q, kv_layer, block_tables, work, exponent_scale, out)
         return out
     columns = max(16, triton.next_power_of_2(head_dim))
@@ -92,6 +95,7 @@ def prefill_attention(
         kv_layer,
         block_tables,
         work.tiles,
+        sinks if sinks is not None else work.counters,
         q.stride(0),
         block_tables.stride(0),
         kv_layer.stride(0),
@@ -107,6 +111,8 @@ def prefill_attention(
         TILE=tuning.tile_len,
         STAGES=tuning.num_stages,
         SOFTCAP=softcap * _LOG2_E,
+        WINDOW=window,
+        HAS_SINKS=sinks is not None,
         num_warps=tuning.num_warps,
         **overlap(q.device),
     )
@@ -152,6 +158,7 @@ def _attend_tiles(
     block_stride,
     start,
     end,
+    seen,
     scale,
     MASKED: tl.constexpr,
     VALUES: tl.constexpr,
@@ -160,8 +167,12 @@ def _attend_tiles(
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
     SOFTCAP: tl.constexpr,
+    WINDOW: tl.constexpr,
 ):
-    """Attend to tokens [start, end), of which all are visible to all rows unless MASKED."""
+    """Attend to tokens [start, end), of which all are visible to all rows unless MASKED.
+
+    With a WINDOW no row sees tokens before `seen`.
+    """
     COLUMNS: tl.constexpr = queries.shape[1]
     highest, total, attended = state
     dims = tl.arange(0, COLUMNS)[None, :]
@@ -172,12 +183,17 @@ def _attend_tiles(
         blocks = load_block_ids(table, first + TILE, end, BLOCK_SIZE, TILE)
         tokens = first + tl.arange(0, TILE)
         is_token = (tokens < end)[:, None]
+        if WINDOW > 0:
+            is_token &= (tokens >= seen)[:, None]
         key = _load_tile(pointers, is_token, dims, DIM, COLUMNS, False)
         scores = tl.dot(queries, tl.trans(key), input_precision="ieee")
         if SOFTCAP > 0:
             scores = capped(scores * scale, SOFTCAP) / scale
         if MASKED:
-            scores = tl.where(tokens[None, :] <= positions[:, None], scores, LOWEST)
+            is_seen = tokens[None, :] <= positions[:, None]
+            if WINDOW > 0:
+                is_seen &= tokens[None, :] > positions[:, None] - WINDOW
+            scores = tl.where(is_seen, scores, LOWEST)
         new_highest = tl.maximum(highest, tl.max(scores, 1) * scale)
         weights = tl.exp2(scores * scale - new_highest[:, None])
         shrink = tl.exp2(highest - new_highest)
@@ -205,17 +221,31 @@ def _attend(
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
     SOFTCAP: tl.constexpr,
+    WINDOW: tl.constexpr,
 ):
-    """Attend to tokens [0, end); all rows see those up to `first_position`.
+    """Attend to tokens [0, end), of which `first_position` is the first row's own.
+
+    All rows see those up to there, but for what is before their windows.
 
     Returns:
-        Sum [ROWS] of the weights, and the weighted sum of values [ROWS, COLUMNS] before division.
+        Highest exponent [ROWS], sum [ROWS] of the weights, and the weighted sum of values
+        [ROWS, COLUMNS] before division.
     """
     seen_by_all = (first_position + 1) // TILE * TILE
+    seen = tl.maximum(first_position + 1 - WINDOW, 0)
+    # the first tile that is in the windows of all rows
+    whole = tl.minimum(tl.cdiv(tl.maximum(end - WINDOW, 0), TILE) * TILE, seen_by_all)
+    FIRST_PHASE: tl.constexpr = 0 if WINDOW > 0 else 1
     ROWS: tl.constexpr = queries.shape[0]
     attended = tl.zeros([ROWS, queries.shape[1]], tl.float32)
     state = tl.full([ROWS], LOWEST, tl.float32), tl.zeros([ROWS], tl.float32), attended
-    for is_masked in tl.static_range(2):
+    for phase in tl.static_range(FIRST_PHASE, 3):
+        if phase == 2:
+            start, stop = seen_by_all, end
+        elif phase == 0:
+            start, stop = seen // TILE * TILE, whole
+        else:
+            start, stop = whole if WINDOW > 0 else 0, seen_by_all
         state = _attend_tiles(
             state,
             queries,
@@ -223,18 +253,20 @@ def _attend(
             keys,
             table,
             block_stride,
-            seen_by_all if is_masked else 0,
-            end if is_masked else seen_by_all,
+            start,
+            stop,
+            seen,
             scale,
-            is_masked,
+            phase != 1,
             VALUES,
             BLOCK_SIZE,
             DIM,
             TILE,
             STAGES,
             SOFTCAP,
+            WINDOW,
         )
-    return state[1], state[2]
+    return state
 
 
 @triton.jit(do_not_specialize=["q_stride", "table_stride"])
@@ -244,6 +276,7 @@ def _prefill_kernel(
     kv_layer,
     block_tables,
     tiles,
+    sinks,
     q_stride,
     table_stride,
     block_stride,
@@ -259,6 +292,8 @@ def _prefill_kernel(
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
     SOFTCAP: tl.constexpr,
+    WINDOW: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
     OVERLAPPED: tl.constexpr,
 ):
     # a tile has a program for each PACKED heads and each part of its tokens, the last part first
@@ -279,7 +314,7 @@ def _prefill_kernel(
     is_element = (indices < num_tokens)[:, None] & (dims < DIM)
     elements = (first_head + rows % PACKED)[:, None] * DIM + dims
     tokens = (first_token + indices)[:, None]
-    total, attended = _attend(
+    highest, total, attended = _attend(
         tl.load(q + tokens * q_stride + elements, is_element, other=0.0),
         first_position + indices,
         kv_layer + kv_head * (BLOCK_SIZE * DIM),
@@ -294,6 +329,14 @@ def _prefill_kernel(
         TILE,
         STAGES,
         SOFTCAP,
+        WINDOW,
     )
+    if HAS_SINKS:
+        # log2(e)
+        sink = tl.load(sinks + first_head + rows % PACKED) * 1.4426950408889634
+        new_highest = tl.maximum(highest, sink)
+        shrink = tl.exp2(highest - new_highest)
+        total = total * shrink + tl.exp2(sink - new_highest)
+        attended *= shrink[:, None]
     result = (attended / total[:, None]).to(out.dtype.element_ty)
     tl.store(out + tokens * (HEADS * DIM) + elements, result, is_element)

@@ -10,7 +10,7 @@ import pytest
 
 from app.settings.config import parse_config
 from app.settings.engine_settings import to_engine_config
-from engine.config import EngineConfig, LayerSpec, ModelConfig, ModelSpec
+from engine.config import EngineConfig, ModelConfig
 from engine.errors import ConfigError
 
 MODEL = ModelConfig(
@@ -104,12 +104,6 @@ RESERVED = {"memory_policy": "reserved_max"}
 def test_what_cannot_work_is_refused_with_its_numbers(args: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         settings(**args)
-
-
-def test_a_context_beyond_a_sliding_window_is_refused_as_such() -> None:
-    model = replace(MODEL, spec=ModelSpec(layers=(LayerSpec(window=1024),)))
-    with pytest.raises(ConfigError, match="1025 is above the sliding window of 1024 tokens"):
-        settings(model, num_blocks=65, max_model_len=1025)
 
 
 def test_options_reach_the_engine() -> None:

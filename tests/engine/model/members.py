@@ -21,7 +21,7 @@ _LONGROPE = {
     "long_factor": [2.0 + 0.5 * index for index in range(6)],
 }
 _GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "head_dim": 32, "tie_word_embeddings": True}
-_GEMMA |= {"query_pre_attn_scalar": 24, "sliding_window": 256}
+_GEMMA |= {"query_pre_attn_scalar": 24, "sliding_window": 7}
 _GLM = {"head_dim": 16, "pad_token_id": None, "eos_token_id": [5]}
 _EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _DEEPSEEK = {
@@ -74,7 +74,13 @@ MEMBERS: dict[str, Member] = {
         hf.Qwen3ForCausalLM,
         {"head_dim": 32, "rope_parameters": _YARN, "tie_word_embeddings": True},
     ),
-    "mistral_window": (hf.MistralConfig, hf.MistralForCausalLM, {"sliding_window": 256}),
+    "mistral_window": (hf.MistralConfig, hf.MistralForCausalLM, {"sliding_window": 13}),
+    "qwen2_window": (
+        hf.Qwen2Config,
+        hf.Qwen2ForCausalLM,
+        {"sliding_window": 6, "use_sliding_window": True, "max_window_layers": 1,
+         "num_hidden_layers": 3},
+    ),
     "ministral3": (
         hf.Ministral3Config,
         hf.Ministral3ForCausalLM,
@@ -94,7 +100,7 @@ MEMBERS: dict[str, Member] = {
     "olmo3": (
         hf.Olmo3Config,
         hf.Olmo3ForCausalLM,
-        {"sliding_window": 256, "num_hidden_layers": 4, "rope_scaling": _YARN},
+        {"sliding_window": 21, "num_hidden_layers": 4, "rope_scaling": _YARN},
     ),
     "gemma": (
         hf.GemmaConfig,
@@ -152,6 +158,13 @@ MEMBERS: dict[str, Member] = {
         hf.Dots1Config,
         hf.Dots1ForCausalLM,
         _DEEPSEEK | {"n_group": 4, "topk_group": 2, "sliding_window": 256, "n_shared_experts": 1},
+    ),
+    "gpt_oss": (
+        hf.GptOssConfig,
+        hf.GptOssForCausalLM,
+        {"num_local_experts": 8, "num_experts_per_tok": 2, "head_dim": 16, "sliding_window": 16,
+         "swiglu_limit": 0.3, "pad_token_id": None,
+         "rope_parameters": _YARN | {"truncate": False}},
     ),
     "starcoder2": (hf.Starcoder2Config, hf.Starcoder2ForCausalLM, {"sliding_window": None}),
 }  # fmt: skip

@@ -5,6 +5,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from engine.integers import div_ceil
 from engine.types import RowAdmission, SamplingParams, StepPlan, StepResult, int32
 from engine.worker.worker import Worker
 
@@ -36,6 +37,7 @@ class Driver:
         random.Random(0).shuffle(self.free_blocks)
         self._free_rows = list(range(worker.capacity.num_rows))
         self._block_size = worker.capacity.block_size
+        self._num_groups = len(worker.capacity.windows)
         self._next_step = 0
         self._releases: list[int] = []
         self._admissions: list[RowAdmission] = []
@@ -112,7 +114,8 @@ class Driver:
     def _grow(self, row: Row, count: int) -> list[tuple[int, int, int]]:
         row.length += count
         appends = []
-        while len(row.blocks) * self._block_size < row.length:
+        num_blocks = div_ceil(row.length, self._block_size) * self._num_groups
+        while len(row.blocks) < num_blocks:
             appends.append((row.row, len(row.blocks), self.free_blocks.pop()))
             row.blocks.append(appends[-1][2])
         return appends

@@ -5,7 +5,7 @@ from array import array
 import torch
 from torch import Tensor
 
-from engine.types import RowAdmission, SamplingParams, StepPlan, int32
+from engine.types import Capacity, RowAdmission, SamplingParams, StepPlan, int32
 from engine.worker.batch import HostBatch, lay_out, stage_batch
 from engine.worker.row_table import RowTable
 from kernels.batch import BatchLayout
@@ -28,9 +28,8 @@ def _stage(plan: StepPlan, table: RowTable) -> tuple[Tensor, BatchLayout]:
 
 def _table(num_rows: int, num_positions: int) -> RowTable:
     return RowTable(
-        num_rows,
+        Capacity(num_blocks=1, block_size=BLOCK_SIZE, num_rows=num_rows),
         num_positions,
-        block_size=BLOCK_SIZE,
         vocab_size=100,
         runtime=_CPU,
         grammars=no_grammars(num_rows),

@@ -28,6 +28,10 @@ class _WatchedModel:
     def num_kv_heads(self) -> int:
         return self.model.num_kv_heads
 
+    @property
+    def windows(self) -> tuple[int, ...]:
+        return (0,)
+
     def hidden(self, tokens: Tensor, kv: Tensor, layout: BatchLayout) -> Tensor:
         self.layouts.append(layout)
         self.pools.append(kv)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from kernels.cpu.backend import CpuBackend
 from kernels.reference import ReferenceBackend
-from tests.kernels.batches import Shape, make_batch, make_layout
+from tests.kernels.batches import Shape, make_batch, make_layout, without_tokens_before
 
 pytestmark = pytest.mark.usefixtures("poisoned_outputs")
 DTYPES = [torch.float32, torch.bfloat16]
@@ -148,6 +148,40 @@ def test_attention_with_capped_scores(
     attended = backend.attention(q, batch.kv_layer, batch.layout, 0.2, softcap=3.0)
     expected = reference.attention(q, batch.kv_layer, batch.layout, 0.2, softcap=3.0)
     assert_near(attended, expected)
+
+
+@pytest.mark.parametrize("rows", [DECODES, CHUNKS, [(300, 130)]], ids=["decodes", "mixed", "long"])
+@pytest.mark.parametrize(
+    ("window", "block_size", "softcap"),
+    [(0, 16, 0.0), (1, 4, 0.0), (16, 64, 3.0), (37, 4, 3.0), (1000, 16, 0.0)],
+)
+def test_attention_with_windows_and_sinks(
+    backend: CpuBackend,
+    reference: ReferenceBackend,
+    rows: list[tuple[int, int]],
+    window: int,
+    block_size: int,
+    softcap: float,
+) -> None:
+    batch = make_batch(Shape(block_size=block_size, dtype=backend.dtype), rows)
+    if window:
+        batch = without_tokens_before(window, batch)
+    q = torch.randn(len(batch.layout.positions), 6, 64).to(backend.dtype)
+    rules = {"softcap": softcap, "window": window, "sinks": 2 * torch.randn(6)}
+    for given in (rules, rules | {"sinks": None}):
+        attended = backend.attention(q, batch.kv_layer, batch.layout, 0.2, **given)  # type: ignore[arg-type]
+        expected = reference.attention(q, batch.kv_layer, batch.layout, 0.2, **given)  # type: ignore[arg-type]
+        assert_near(attended, expected)
+
+
+def test_a_token_with_a_window_does_not_depend_on_its_chunk(backend: CpuBackend) -> None:
+    whole = make_batch(Shape(dtype=backend.dtype), [(190, 190)])
+    q = torch.randn(190, 6, 64).to(backend.dtype)
+    attended = backend.attention(q, whole.kv_layer, whole.layout, 0.1, window=45)
+    for start, end in ((0, 37), (37, 53), (53, 147), (147, 190)):
+        layout = make_layout(whole.tables, [(end, end - start)], 16)
+        chunk = backend.attention(q[start:end], whole.kv_layer, layout, 0.1, window=45)
+        assert torch.equal(chunk, attended[start:end])
 
 
 def test_gains_may_be_wider_than_the_rows(backend: CpuBackend, reference: ReferenceBackend) -> None:

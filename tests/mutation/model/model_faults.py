@@ -1,6 +1,7 @@
 """Faults of what a model computes, and of what of a config.json is taken as known."""
 
 from engine.architectures.fields import Fields
+from engine.config import ModelSpec
 from engine.model.decoder import Decoder
 from engine.model.experts import _read_matrices
 from engine.model.rope import head_order, query_factors
@@ -51,11 +52,11 @@ MODEL_FAULTS = [
         noticed_by="test_what_no_reader_knows_is_refused",
     ),
     Fault(
-        what="a context goes beyond the window of a layer",
-        function=Decoder.__init__,
-        old="0 < spec.window < num_positions",
+        what="a layer with a window attends to all",
+        function=ModelSpec.window,
+        old="window < num_positions",
         new="False",
-        noticed_by="test_contexts_beyond_a_window_are_refused",
+        noticed_by="test_every_logit_equals_transformers",
     ),
     Fault(
         what="a norm behind a layer is left out",

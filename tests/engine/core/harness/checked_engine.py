@@ -2,6 +2,7 @@
 
 from engine.core.engine import Engine
 from engine.core.memory.block_manager import BlockManager
+from engine.core.memory.grouped_block_manager import GroupedBlockManager
 from engine.core.memory.paged_block_manager import PagedBlockManager
 from engine.core.memory.pinned_prefixes import PinLimits
 from engine.errors import InvalidRequest, PromptTooLong
@@ -232,7 +233,8 @@ class CheckedEngine:
         capacity, before = self.setting.capacity, self.stats
         _check_usage(stats.usage)
         assert stats.usage.total == capacity.num_slots
-        assert stats.usage.internal <= capacity.block_size * capacity.num_rows
+        num_partial = capacity.num_rows * len(capacity.windows)
+        assert stats.usage.internal <= capacity.block_size * num_partial
         assert stats.usage.swapped <= capacity.num_swap_blocks * capacity.block_size
         assert stats.num_tokens <= self.setting.config.max_num_batched_tokens
         assert self.setting.prefix_cache or stats.num_cached_tokens == 0
@@ -314,8 +316,16 @@ def count_preemptions(stats: StepStats) -> int:
     return stats.num_recomputed + stats.num_swapped_out
 
 
-def _block_manager(setting: Setting) -> PagedBlockManager:
+def _block_manager(setting: Setting) -> BlockManager:
     capacity = setting.capacity
+    if any(capacity.windows):
+        return GroupedBlockManager(
+            capacity.num_blocks,
+            capacity.block_size,
+            capacity.windows,
+            num_swap_blocks=capacity.num_swap_blocks,
+            prefix_cache=setting.prefix_cache,
+        )
     manager = PagedBlockManager(
         capacity.num_blocks,
         capacity.block_size,

@@ -44,8 +44,8 @@ class CheckingExecutor(SymbolicExecutor):
     def submit(self, plan: StepPlan) -> None:
         check_plan(plan, self._limits)
         changed = {*plan.releases, *plan.fork_children}
-        rows = (row for number, row in enumerate(self._rows) if number not in changed)
-        held = {block for row in rows for block in row.table.values()}
+        rows = (row for row in range(len(self._rows)) if row not in changed)
+        held = {block for row in rows for block in self._live_blocks(row)}
         super().submit(plan)
         # other blocks that are copied are unused: the pool may lose them
         gives_way = not held.isdisjoint(self._leaving)

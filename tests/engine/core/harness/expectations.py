@@ -81,7 +81,7 @@ def can_ever_fit(setting: Setting, prompt_len: int, sampling: SamplingParams) ->
         for index in range(last // size + 1)
         for sequence in range(num_sequences)
     }
-    return len(blocks) <= capacity.num_blocks - setting.pinned_blocks
+    return len(blocks) <= capacity.num_whole_blocks - setting.pinned_blocks
 
 
 def _sample(setting: Setting, request: Request, choice: int) -> Answer:

@@ -28,10 +28,13 @@ class MixedPreemption:
         pass
 
 
-def run_workload(seed: int, *, may_pin: bool = True, **options: Any) -> CheckedEngine:
+def run_workload(
+    seed: int, *, may_pin: bool = True, windows: tuple[int, ...] = (0,), **options: Any
+) -> CheckedEngine:
     """Run one workload to its end, most of them without pinned prefixes.
 
     Args:
+        windows: of groups of layers, for which the pool has as many blocks more.
         options: of the scheduler, beside those that are drawn.
 
     Raises:
@@ -39,6 +42,11 @@ def run_workload(seed: int, *, may_pin: bool = True, **options: Any) -> CheckedE
     """
     rng = Random(seed)
     setting, pins = draw_setting(rng), Random(f"pins of {seed}")
+    if any(windows):
+        may_pin = False
+        num_blocks = setting.capacity.num_blocks * len(windows) + 1
+        capacity = replace(setting.capacity, num_blocks=num_blocks, windows=windows)
+        setting = replace(setting, capacity=capacity)
     drawn = {
         "pinned_prefix_share": pins.choice((0.0, 0.0, 0.0, 0.2, 0.5)) if may_pin else 0.0,
         "prompt_share": Random(f"share of {seed}").choice((1.0, 0.4)),
@@ -98,7 +106,8 @@ def draw_sampling(rng: Random, checked: CheckedEngine, prompt_len: int) -> Sampl
             "early_stopping": rng.choice((True, False, "never")),
             "length_penalty": rng.choice((0.0, 0.5, 1.0, 2.0)),
         }
-    room = max(1, capacity.num_slots // num_sequences - prompt_len)
+    num_tokens = capacity.num_whole_blocks * capacity.block_size
+    room = max(1, num_tokens // num_sequences - prompt_len)
     # one in five is at the border of what fits the pool
     at_border = rng.random() < 0.2
     return checked.sampling(
@@ -172,8 +181,9 @@ class _Traffic:
 
     def _add(self) -> None:
         rng = self.rng
-        num_slots = self.checked.setting.capacity.num_slots
-        prompt_len = rng.randint(1, max(1, num_slots // rng.choice((1, 4, 8, 8))))
+        capacity = self.checked.setting.capacity
+        num_tokens = capacity.num_whole_blocks * capacity.block_size
+        prompt_len = rng.randint(1, max(1, num_tokens // rng.choice((1, 4, 8, 8))))
         # few distinct prompts, so that equal and nested prefixes meet
         tokens = Random(rng.randint(0, 3))
         self.checked.add(

@@ -1,7 +1,9 @@
 """Batches on a device, and what the backend's two attention launches make of them."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,8 +34,8 @@ def layout_on(layout: BatchLayout, device: torch.device) -> BatchLayout:
     )
 
 
-def planned(layout: BatchLayout, kv: Tensor) -> BatchLayout:
-    return replace(layout, attention_work=plan(layout, kv))
+def planned(layout: BatchLayout, kv: Tensor, windows: Sequence[int] = (0,)) -> BatchLayout:
+    return replace(layout, attention_work=plan(layout, kv, windows))
 
 
 def random_queries(shape: Shape, batch: Batch, seed: int = 1) -> Tensor:
@@ -43,21 +45,25 @@ def random_queries(shape: Shape, batch: Batch, seed: int = 1) -> Tensor:
     return q.to(batch.kv.device, shape.dtype)
 
 
-def attend(q: Tensor, batch: Batch, softcap: float = 0.0) -> Tensor:
+def attend(q: Tensor, batch: Batch, **rules: Any) -> Tensor:
+    """Args: rules: softcap, window and sinks, see `KernelBackend.attention`."""
     scale = 1 / math.sqrt(q.shape[-1])
-    return attention(q, batch.kv_layer, batch.layout, scale, softcap).view_as(q)
+    layout = batch.layout
+    if "window" in rules:
+        layout = planned(layout, batch.kv, (rules["window"],))
+    return attention(q, batch.kv_layer, layout, scale, **rules).view_as(q)
 
 
-def expected(q: Tensor, batch: Batch, softcap: float = 0.0) -> Tensor:
+def expected(q: Tensor, batch: Batch, **rules: Any) -> Tensor:
     reference = ReferenceBackend(q.device, q.dtype)
     scale = 1 / math.sqrt(q.shape[-1])
-    return reference.attention(q, batch.kv_layer, batch.layout, scale, softcap=softcap).view_as(q)
+    return reference.attention(q, batch.kv_layer, batch.layout, scale, **rules).view_as(q)
 
 
-def assert_attends(q: Tensor, batch: Batch, softcap: float = 0.0) -> None:
+def assert_attends(q: Tensor, batch: Batch, **rules: Any) -> None:
     """Compare with the reference; unwritten outputs and poisoned slots show as NaN."""
     tolerance = TOLERANCES[q.dtype]
-    attended = attend(q, batch, softcap)
+    attended = attend(q, batch, **rules)
     torch.testing.assert_close(
-        attended, expected(q, batch, softcap), rtol=tolerance, atol=tolerance
+        attended, expected(q, batch, **rules), rtol=tolerance, atol=tolerance
     )

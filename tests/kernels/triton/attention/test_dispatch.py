@@ -2,12 +2,20 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from tests.kernels.batches import Batch, Shape, make_batch, make_layout
+from kernels.triton.attention.dispatch import attention
+from tests.kernels.batches import (
+    Batch,
+    Shape,
+    make_batch,
+    make_layout,
+    without_tokens_before,
+)
 from tests.kernels.triton.attention.attention_batches import (
     assert_attends,
     attend,
@@ -59,6 +67,68 @@ def test_scores_are_capped(dtype: torch.dtype, device: torch.device) -> None:
     q, batch = case(shape, [(300, 1), (17, 1), (60, 33)], device)
     # scores near 8, far above the cap
     assert_attends(8 * q, batch, softcap=3.0)
+
+
+WINDOWED = [(1, 1), (65, 1), (401, 1), (16, 16), (190, 150), (40, 2)]
+
+
+@pytest.mark.usefixtures("poisoned_outputs")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("window", "num_heads", "num_kv_heads", "block_size"),
+    [(1, 2, 1, 16), (40, 3, 1, 7), (64, 2, 1, 256), (130, 4, 2, 16), (1000, 2, 1, 16)],
+)
+def test_windows(
+    window: int,
+    num_heads: int,
+    num_kv_heads: int,
+    block_size: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> None:
+    shape = Shape(
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=16,
+        block_size=block_size,
+        dtype=dtype,
+    )
+    q, batch = case(shape, WINDOWED, device)
+    assert_attends(q, without_tokens_before(window, batch), window=window)
+
+
+@pytest.mark.usefixtures("poisoned_outputs")
+@pytest.mark.parametrize("rules", [{}, {"window": 70}, {"softcap": 3.0, "window": 70}], ids=str)
+@pytest.mark.parametrize(("num_heads", "head_dim"), [(6, 32), (4, 16)])
+def test_sinks(rules: dict[str, Any], num_heads: int, head_dim: int, device: torch.device) -> None:
+    # of two key heads, with rows that are split between programs
+    shape = Shape(num_heads=num_heads, head_dim=head_dim)
+    q, batch = case(shape, [(301, 1), (17, 1), (1, 1), (160, 33)], device)
+    sinks = 3 * torch.randn(num_heads, generator=torch.Generator().manual_seed(2))
+    assert_attends(q, batch, sinks=sinks.to(device), **rules)
+
+
+def test_a_window_needs_a_plan_of_its_own(device: torch.device) -> None:
+    q, batch = case(Shape(), [(3, 1)], device)
+    with pytest.raises(ValueError, match="prepare"):
+        attention(q, batch.kv_layer, batch.layout, 1.0, window=2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_token_with_a_window_does_not_depend_on_its_chunk_or_batch(
+    dtype: torch.dtype, device: torch.device
+) -> None:
+    shape = Shape(num_heads=4, dtype=dtype, head_dim=32)
+    q, batch = case(shape, [(709, 1), (431, 1), (310, 310), (70, 31)], device)
+    at_once = attend(q, batch, window=100)
+
+    spans = [(2, 0, 1, 2), (2, 1, 66, 2), (2, 66, 200, 2), (2, 200, 310, 2), (0, 708, 709, -708)]
+    for row, start, end, offset in spans:
+        tokens = slice(offset + start, offset + end)
+        if row == 2 and end - start == 1:
+            continue
+        single = single_row(batch, row, (start, end))
+        assert torch.equal(attend(q[tokens], single, window=100), at_once[tokens]), (row, start)
 
 
 def test_more_heads_in_a_group_than_rows_of_a_matrix_unit(device: torch.device) -> None:

@@ -36,8 +36,9 @@ def case(shape: Shape) -> tuple[Tensor, Batch]:
 
 
 def work_of(batch: Batch) -> AttentionWork:
-    assert isinstance(batch.layout.attention_work, AttentionWork)
-    return batch.layout.attention_work
+    assert isinstance(batch.layout.attention_work, dict)
+    work: AttentionWork = batch.layout.attention_work[0]
+    return work
 
 
 def attend(q: Tensor, batch: Batch, num_groups: int) -> Tensor:

@@ -1,0 +1,371 @@
+"""The block manager of models with windows: a block table for each group of layers.
+
+All groups take blocks of one size out of one pool. A group whose layers have a window gives back
+the blocks that its next token does not see any more. The tables of a sequence are one interleaved
+list: logical block `i` of group `g` of `G` is at place `i * G + g`. What was given back, or never
+needed because a prefix was found, is the block `nothing`, which is in use for ever.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field, replace
+
+from engine.core.memory.block_manager import NO_UPDATE, Allocation, BlockTableUpdate
+from engine.core.memory.block_pool import BlockPool
+from engine.core.memory.block_table import BlockTable, num_common_blocks
+from engine.core.memory.grouped_prefix_index import GroupedPrefixIndex
+from engine.core.memory.headroom import NO_HEADROOM, Headroom
+from engine.core.memory.paged_block_manager import PagedBlockManager
+from engine.core.memory.prefix_cache import PrefixCache
+from engine.core.memory.second_level import SecondLevel
+from engine.core.sequence import Sequence
+from engine.core.sequence_group import SequenceGroup
+from engine.types import MemoryUsage
+
+# a beam that is swapped out feeds its last token again
+_SLACK = 1
+
+
+@dataclass(slots=True)
+class GroupedTable(BlockTable):
+    """The block tables of a sequence, interleaved.
+
+    Attributes:
+        starts: of each group its logical blocks that are `nothing`, which come first.
+        ends: numbers of leading logical blocks where a later prompt may go on: the end of the
+            prompt, that of the prefix which was found, and that of the prefix which could be found
+            but for the windows.
+        num_slots: tokens in all blocks.
+    """
+
+    starts: list[int] = field(default_factory=list)
+    ends: tuple[int, ...] = ()
+    num_slots: int = 0
+
+    def copied(self) -> "GroupedTable":
+        """The same for another sequence."""
+        return replace(self, blocks=list(self.blocks), starts=list(self.starts))
+
+
+@dataclass(frozen=True, slots=True)
+class _SwappedTable:
+    """Attributes: places: of the blocks that the swap space holds; the others are `nothing`."""
+
+    table: GroupedTable
+    places: tuple[int, ...]
+
+
+class GroupedBlockManager(PagedBlockManager):
+    """See `PagedBlockManager`; prefixes are not pinned, and no unused block is saved."""
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        windows: Items[int],
+        *,
+        num_swap_blocks: int = 0,
+        headroom: Headroom = NO_HEADROOM,
+        prefix_cache: bool = True,
+    ) -> None:
+        """Make an empty pool.
+
+        Args:
+            windows: of each group; 0 for groups that attend to all tokens.
+            num_blocks, block_size, num_swap_blocks, headroom, prefix_cache: see
+                `PagedBlockManager`.
+        """
+        super().__init__(
+            num_blocks,
+            block_size,
+            num_swap_blocks=num_swap_blocks,
+            headroom=headroom,
+            prefix_cache=False,
+        )
+        self._windows = windows
+        self._grouped_index: GroupedPrefixIndex | None = None
+        self._pool = BlockPool(num_blocks, on_evict=self._evict)
+        self._nothing = self._pool.allocate()
+        if prefix_cache:
+            caches = [PrefixCache(block_size) for _ in windows]
+            self.marks = caches[0].marks
+            self._grouped_index = GroupedPrefixIndex(
+                self._pool, caches, windows, block_size, self._nothing
+            )
+            self._index = self._grouped_index
+        self._second_level = SecondLevel(self._pool, self._index, self._swap)
+        self._swapped: dict[int, _SwappedTable] = {}
+        # positions by sequence id, behind which windows end once the plan is made
+        self._passed: dict[int, int] = {}
+
+    def can_append(self, sequence_ids: list[int]) -> bool:
+        """See `BlockManager.can_append`; what the sequences give back meanwhile is not counted."""
+        if len(sequence_ids) * len(self._windows) <= self._pool.num_free:
+            return True
+        tables = [self._tables[sequence_id] for sequence_id in sequence_ids]
+        return self._num_to_grow(tables, self._pool.references) <= self._pool.num_free
+
+    def append(self, sequence_id: int) -> BlockTableUpdate:
+        """See `BlockManager.append`."""
+        table = self._table(sequence_id)
+        blocks, count, update = table.blocks, len(self._windows), NO_UPDATE
+        index, offset = divmod(table.length, self._block_size)
+        first = index * count
+        if first == len(blocks):
+            self._slide(table, table.length - _SLACK)
+            blocks += [self._pool.allocate() for _ in range(count)]
+            update = BlockTableUpdate(new_blocks=tuple(enumerate(blocks[first:], first)))
+        elif offset:
+            shared = [p for p in range(first, len(blocks)) if self._pool.references(blocks[p]) > 1]
+            if shared:
+                copies = tuple(self._copy(table, place) for place in shared)
+                new_blocks = tuple((place, blocks[place]) for place in shared)
+                update = BlockTableUpdate(new_blocks=new_blocks, copies=copies)
+        for block in blocks[first:]:
+            self._fill_block(block, offset + 1)
+        table.length += 1
+        table.num_slots += count
+        self._num_logical += count
+        return update
+
+    def fork(self, parent_id: int, child_id: int) -> BlockTableUpdate:
+        """See `BlockManager.fork`."""
+        parent = self._table(parent_id)
+        child = self._table(child_id) if child_id in self._tables else GroupedTable([])
+        num_common = num_common_blocks(parent.blocks, child.blocks)
+        for block in parent.blocks[num_common:]:
+            self._pool.share(block)
+        self._release(child.blocks[num_common:])
+        self._tables[child_id] = parent.copied()
+        self._passed.pop(child_id, None)
+        self._index.fork(parent_id, child_id)
+        self._num_logical += parent.num_slots - child.num_slots
+        return NO_UPDATE
+
+    def mark_computed(self, sequence: Sequence) -> None:
+        """See `BlockManager.mark_computed`; windows end behind what comes next."""
+        super().mark_computed(sequence)
+        # the plan that is made may still read what windows leave with it
+        self._passed[sequence.sequence_id] = sequence.num_scheduled - _SLACK
+
+    def finish_plan(self) -> list[tuple[int, int]]:
+        """See `BlockManager.finish_plan`; from now on blocks before windows are free."""
+        for sequence_id, position in self._passed.items():
+            if sequence_id in self._tables:
+                self._slide(self._table(sequence_id), position)
+        self._passed.clear()
+        return super().finish_plan()
+
+    def free(self, sequence_id: int) -> None:
+        """See `BlockManager.free`."""
+        self._passed.pop(sequence_id, None)
+        if sequence_id in self._tables:
+            table = self._table(sequence_id)
+            # `PagedBlockManager.free` takes the length away
+            self._num_logical -= table.num_slots - table.length
+        super().free(sequence_id)
+
+    def usage(self) -> MemoryUsage:
+        """See `BlockManager.usage`; `nothing` is no part of the pool."""
+        usage, size = super().usage(), self._block_size
+        return replace(usage, total=usage.total - size, internal=usage.internal - size)
+
+    def num_tokens_kept_by_others(self, group: SequenceGroup) -> int:
+        """See `BlockManager.num_tokens_kept_by_others`."""
+        return super().num_tokens_kept_by_others(group) // len(self._windows)
+
+    def swap_out(self, group: SequenceGroup) -> list[tuple[int, int]]:
+        """See `BlockManager.swap_out`; `nothing` is left out."""
+        tables = {}
+        for sequence in group.live:
+            self.mark_computed(sequence)
+            table = self._table(sequence.sequence_id)
+            places = tuple(p for p, block in enumerate(table.blocks) if block != self._nothing)
+            tables[sequence.sequence_id] = [table.blocks[place] for place in places]
+            self._swapped[sequence.sequence_id] = _SwappedTable(table.copied(), places)
+        blocks = dict.fromkeys(block for held in tables.values() for block in held)
+        keys = {block: self._swap.tag(group.request.request_id) for block in blocks}
+        return self._swap.store(tables, keys)
+
+    def can_swap_in(self, group: SequenceGroup) -> bool:
+        """See `BlockManager.can_swap_in`."""
+        tables = [
+            BlockTable(self._swap.tables[sequence.sequence_id], sequence.num_scheduled)
+            for sequence in group.live
+        ]
+        users = Counter(swap_block for table in tables for swap_block in table.blocks)
+        return self._has_room(len(users) + self._num_to_grow(tables, users.__getitem__))
+
+    def swap_in(self, group: SequenceGroup) -> tuple[list[tuple[int, int]], list[Allocation]]:
+        """See `BlockManager.swap_in`."""
+        blocks: dict[int, int] = {}
+        allocations = []
+        for sequence in group.live:
+            swapped = self._swapped.pop(sequence.sequence_id)
+            table = swapped.table.copied()
+            table.length = table.num_slots = 0
+            table.blocks = [self._nothing] * len(table.blocks)
+            swap_blocks = self._swap.tables[sequence.sequence_id]
+            for place, swap_block in zip(swapped.places, swap_blocks, strict=True):
+                if swap_block in blocks:
+                    self._pool.share(blocks[swap_block])
+                else:
+                    blocks[swap_block] = self._pool.allocate()
+                table.blocks[place] = blocks[swap_block]
+            self._hold_nothing(table)
+            self._tables[sequence.sequence_id] = table
+            self._index.enter(group, sequence, 0)
+            self._fill(table, sequence.num_scheduled)
+            update = BlockTableUpdate(tuple(enumerate(table.blocks)))
+            allocations.append(Allocation(sequence, update, sequence.num_scheduled))
+        self._swap.read(blocks)
+        self._swap.discard(group.sequences)
+        return list(blocks.items()), allocations
+
+    def discard(self, group: SequenceGroup) -> None:
+        """See `BlockManager.discard`."""
+        super().discard(group)
+        self._forget_swapped(group)
+
+    def give_up(self, group: SequenceGroup) -> None:
+        """See `BlockManager.give_up`."""
+        super().give_up(group)
+        self._forget_swapped(group)
+
+    def spoil(self, blocks: set[int]) -> set[int]:
+        """See `BlockManager.spoil`; layers of all groups were computed from each other."""
+        sequence_ids: set[int] = set()
+        count, num_before = len(self._windows), -1
+        while num_before != len(blocks):
+            num_before = len(blocks)
+            for sequence_id, table in self._tables.items():
+                held = table.blocks
+                start = next((i for i, block in enumerate(held) if block in blocks), None)
+                if start is not None:
+                    sequence_ids.add(sequence_id)
+                    blocks.update(held[start - start % count :])
+                    blocks.discard(self._nothing)
+        for block in blocks:
+            self._index.forget(block)
+        return sequence_ids
+
+    def _evict(self, block: int) -> None:
+        if self._grouped_index is not None:
+            self._grouped_index.evict(block)
+
+    def _has_room(self, num_blocks: int) -> bool:
+        num_sequences = len(self._tables) * len(self._windows)
+        num_kept_free = self._headroom.num_kept_free(self._pool.num_blocks, num_sequences)
+        return num_blocks + num_kept_free <= self._pool.num_free
+
+    def _allocate(
+        self,
+        group: SequenceGroup,
+        sequence: Sequence,
+        prefix: list[int],
+        swapped: Collection[int] = (),
+    ) -> Allocation:
+        """Make block tables that begin with the shared blocks of a prefix."""
+        assert not swapped
+        count = len(self._windows)
+        for block in prefix:
+            self._pool.share(block)
+        num_new = self._num_blocks(sequence.num_known) - len(prefix)
+        num_found, num_seen = len(prefix) // count, 0
+        if self._grouped_index is not None:
+            num_seen = self._grouped_index.num_seen
+        table = GroupedTable(
+            prefix + [self._pool.allocate() for _ in range(num_new)],
+            starts=[_num_leading(self._nothing, prefix[g::count]) for g in range(count)],
+            ends=(len(sequence.prompt) // self._block_size, num_found, num_seen),
+        )
+        self._tables[sequence.sequence_id] = table
+        self._index.enter(group, sequence, num_found)
+        self._fill(table, sequence.num_known)
+        update = BlockTableUpdate(tuple(enumerate(table.blocks)))
+        return Allocation(sequence, update, num_found * self._block_size)
+
+    def _num_shared_blocks(self, sequence: Sequence) -> int:
+        return super()._num_shared_blocks(sequence) * len(self._windows)
+
+    def _distinct_blocks(self, group: SequenceGroup) -> list[int]:
+        return [block for block in super()._distinct_blocks(group) if block != self._nothing]
+
+    def _num_blocks(self, num_tokens: int) -> int:
+        return super()._num_blocks(num_tokens) * len(self._windows)
+
+    def _table(self, sequence_id: int) -> GroupedTable:
+        table = self._tables[sequence_id]
+        assert isinstance(table, GroupedTable)
+        return table
+
+    def _num_to_grow(self, tables: Iterable[BlockTable], num_users: Callable[[int], int]) -> int:
+        """Blocks to allocate so that each table can grow by one token; see `num_new_blocks`."""
+        count, num_new = len(self._windows), 0
+        writers: Counter[int] = Counter()
+        for table in tables:
+            if table.length % self._block_size:
+                writers.update(table.blocks[-count:])
+            else:
+                num_new += count
+        return num_new + sum(min(num, num_users(block) - 1) for block, num in writers.items())
+
+    def _slide(self, table: GroupedTable, position: int) -> None:
+        """Give back the blocks that no token from a position on sees."""
+        count, size = len(self._windows), self._block_size
+        for group, window in enumerate(self._windows):
+            end = (position - window + 1) // size if window else 0
+            for index in range(table.starts[group], end):
+                place = index * count + group
+                block, table.blocks[place] = table.blocks[place], self._nothing
+                self._pool.share(self._nothing)
+                is_end = self._is_end(table, group, index)
+                release = self._pool.release if is_end else self._pool.release_first
+                if release(block):
+                    self._num_filled -= self._filled[block]
+                    self._filled[block] = 0
+                table.num_slots -= size
+                self._num_logical -= size
+            table.starts[group] = max(table.starts[group], end)
+
+    def _is_end(self, table: GroupedTable, group: int, index: int) -> bool:
+        """Whether a group needs a block where later prompts may go on."""
+        if self._grouped_index is None:
+            return False
+        num_needed = self._grouped_index.num_needed[group]
+        return any(end - num_needed <= index < end for end in table.ends)
+
+    def _copy(self, table: GroupedTable, place: int) -> tuple[int, int]:
+        source, copy = table.blocks[place], self._pool.allocate()
+        self._pool.release(source)
+        table.blocks[place] = copy
+        self._fill_block(copy, table.length % self._block_size)
+        return source, copy
+
+    def _hold_nothing(self, table: GroupedTable) -> None:
+        for block in table.blocks:
+            if block == self._nothing:
+                self._pool.share(block)
+
+    def _fill(self, table: BlockTable, num_tokens: int) -> None:
+        """Count the tokens of a new table, those of shared blocks once."""
+        assert isinstance(table, GroupedTable)
+        count, size = len(self._windows), self._block_size
+        for place, block in enumerate(table.blocks):
+            if block != self._nothing:
+                filled = min(num_tokens - place // count * size, size)
+                self._fill_block(block, filled)
+                table.num_slots += filled
+        table.length = num_tokens
+        self._num_logical += table.num_slots
+
+    def _forget_swapped(self, group: SequenceGroup) -> None:
+        for sequence in group.sequences:
+            if sequence.sequence_id not in self._swap.tables:
+                self._swapped.pop(sequence.sequence_id, None)
+
+
+def _num_leading(block: int, blocks: list[int]) -> int:
+    """How often a block comes at the beginning of a table."""
+    return next((i for i, other in enumerate(blocks) if other != block), len(blocks))
