@@ -90,7 +90,10 @@ TESTED_ELSEWHERE = {
         f"engine/architectures/{name}.py": ("engine/model/test_decoder.py",)
         for name in ("experts", "gemma", "llama")
     },
-    "kernels/triton/experts/products.py": ("kernels/triton/experts/test_triton_experts.py",),
+    **{
+        f"kernels/triton/experts/{name}.py": ("kernels/triton/experts/test_triton_experts.py",)
+        for name in ("combine", "gate_groups", "products")
+    },
     "engine/architectures/weights.py": ("app/models/test_checkpoint.py",),
     "engine/config/resume.py": ("app/settings/test_option.py",),
     "engine/config/model.py": ("engine/test_model_config.py",),

@@ -11,8 +11,8 @@ from torch import Tensor
 from engine.architectures.weights import NORM_ROLES
 from engine.config import ModelConfig
 from engine.model.attention import Attention
-from engine.model.experts import MixedFeedForward
 from engine.model.feed_forward import FeedForward
+from engine.model.mixtures.experts import MixedFeedForward
 from engine.model.norms import Norm, add_sum, read_norm
 from engine.model.parameters import Parameters
 from engine.model.rope import RopeTable

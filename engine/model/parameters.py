@@ -58,10 +58,16 @@ class Parameters:
         self._dtype = dtype
         self._device = device
 
-    def whole(self, role: str, suffix: str = "weight", layer: int | None = None) -> Tensor:
-        """Read a parameter that every rank holds."""
+    def whole(
+        self,
+        role: str,
+        suffix: str = "weight",
+        layer: int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        """Read a parameter that every rank holds, in the model's dtype or another."""
         place = self._stored.place(role, suffix, layer)
-        target = self.empty(*place.shape)
+        target = self.empty(*place.shape, dtype=dtype)
         self._source.fill(target, place.name, place.shape, dim=0, start=0)
         return target
 

@@ -1,4 +1,4 @@
-"""The two products of experts, and the sum of what the experts of a token make of it.
+"""The two products of experts, of the pairs of a token and an expert.
 
 Weights are multiplied by inputs, not inputs by weights, so that the rows of the weight fill the 64
 rows of Hopper's matrix instruction (wgmma) where an expert has few tokens. A sum over columns is
@@ -9,13 +9,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.triton.experts.gate_groups import gate_rows
 from kernels.triton.experts.sort import BLOCK_WORDS, SortedPairs
-from kernels.triton.launch import are_few, let_next_start, overlap, shared_bytes, wait_for_inputs
+from kernels.triton.launch import overlap, shared_bytes, wait_for_inputs
 from kernels.triton.linear.tiles import Tile, described
 
-_COMBINED_COLUMNS = 512
-LETS_NEXT = False
-PREFETCHES = False
 # gpt-oss's slope of the gate
 _SLOPE = tl.constexpr(1.702)
 
@@ -29,11 +27,10 @@ def _block_of(blocks, first_expert, num_experts, IS_SORTED: tl.constexpr, WORDS:
     block = tl.program_id(1)
     if IS_SORTED:
         row = blocks + block * WORDS
-        expert = tl.load(row, cache_modifier=".cg")
-        start = tl.load(row + 1, cache_modifier=".cg")
-        end = tl.load(row + 2, cache_modifier=".cg")
+        expert = tl.load(row)
+        start, end = tl.load(row + 1), tl.load(row + 2)
     else:
-        expert = tl.load(blocks + block, cache_modifier=".cg") - first_expert
+        expert = tl.load(blocks + block) - first_expert
         expert = tl.where(expert < num_experts, expert, -1)
         start, end = block, block + 1
     return expert, start, end
@@ -78,22 +75,6 @@ def _multiply(
 
 
 @triton.jit
-def _prefetch(matrix, first_row, last_row, num_columns, OUTPUTS: tl.constexpr):
-    """Have the first 512 bytes of some rows brought into the L2 cache, without waiting."""
-    places = tl.arange(0, 2 * OUTPUTS)
-    rows = tl.minimum(first_row + places // 2, last_row).to(tl.int64)
-    addresses = (matrix + rows * num_columns + (places % 2) * 128).to(tl.int64)
-    tl.inline_asm_elementwise(
-        "cp.async.bulk.prefetch.L2.global [$1], 256; mov.u32 $0, 0;",
-        "=r,l",
-        [addresses],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
-
-
-@triton.jit
 def _gate_up_kernel(
     hidden,
     x,
@@ -115,12 +96,11 @@ def _gate_up_kernel(
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    GATES: tl.constexpr,
     WORDS: tl.constexpr,
-    LETS_NEXT: tl.constexpr,
     OVERLAPPED: tl.constexpr,
 ):
     wait_for_inputs(OVERLAPPED)
-    let_next_start(OVERLAPPED, LETS_NEXT)
     expert, start, end = _block_of(blocks, first_expert, num_experts, IS_SORTED, WORDS)
     if expert >= 0:
         first_output = tl.program_id(0) * OUTPUTS
@@ -140,23 +120,23 @@ def _gate_up_kernel(
             OUTPUTS,
             COLUMNS,
         )
-        sums = tl.trans(sums)
         outputs = first_output + tl.arange(0, OUTPUTS)
         if HAS_BIAS:
             shift = tl.load(bias + expert * num_outputs + outputs, outputs < num_outputs, other=0.0)
-            sums += shift.to(tl.float32)[None, :]
-        # rows of the gate and of the other matrix come by turns
-        gates, ups = tl.split(tl.reshape(sums, [ROWS, OUTPUTS // 2, 2]))
+            sums += shift.to(tl.float32)[:, None]
+        groups = tl.reshape(sums, [OUTPUTS // (2 * GATES), 2, GATES, ROWS])
+        gates, ups = tl.split(tl.permute(groups, 0, 2, 3, 1))
         if HAS_LIMIT:
             gates = tl.minimum(gates, limit)
             ups = tl.minimum(tl.maximum(ups, -limit), limit)
             products = gates * tl.sigmoid(gates * _SLOPE) * (ups + 1)
         else:
             products = gates * tl.sigmoid(gates) * ups
+        products = tl.reshape(products.to(hidden.dtype.element_ty), [OUTPUTS // 2, ROWS])
         inner = first_output // 2 + tl.arange(0, OUTPUTS // 2)
         is_inside = (places < end)[:, None] & (inner < num_outputs // 2)[None, :]
         targets = places.to(tl.int64)[:, None] * (num_outputs // 2) + inner[None, :]
-        tl.store(hidden + targets, products.to(hidden.dtype.element_ty), is_inside)
+        tl.store(hidden + targets, tl.trans(products), is_inside)
 
 
 @triton.jit
@@ -164,7 +144,6 @@ def _down_kernel(
     parts,
     hidden,
     weight,
-    matrix,
     bias,
     pair_weights,
     order,
@@ -181,17 +160,10 @@ def _down_kernel(
     OUTPUTS: tl.constexpr,
     COLUMNS: tl.constexpr,
     WORDS: tl.constexpr,
-    PREFETCHES: tl.constexpr,
-    LETS_NEXT: tl.constexpr,
     OVERLAPPED: tl.constexpr,
 ):
-    # the product before has waited for what wrote the blocks
-    expert, start, end = _block_of(blocks, first_expert, num_experts, IS_SORTED, WORDS)
-    if PREFETCHES and expert >= 0:
-        first_row = expert * num_outputs + tl.program_id(0) * OUTPUTS
-        _prefetch(matrix, first_row, expert * num_outputs + num_outputs - 1, num_columns, OUTPUTS)
     wait_for_inputs(OVERLAPPED)
-    let_next_start(OVERLAPPED, LETS_NEXT)
+    expert, start, end = _block_of(blocks, first_expert, num_experts, IS_SORTED, WORDS)
     if expert >= 0:
         first_output = tl.program_id(0) * OUTPUTS
         places = start + tl.arange(0, ROWS)
@@ -209,47 +181,15 @@ def _down_kernel(
             OUTPUTS,
             COLUMNS,
         )
-        sums = tl.trans(sums)
         outputs = first_output + tl.arange(0, OUTPUTS)
         if HAS_BIAS:
             shift = tl.load(bias + expert * num_outputs + outputs, outputs < num_outputs, other=0.0)
-            sums += shift.to(tl.float32)[None, :]
+            sums += shift.to(tl.float32)[:, None]
         pairs = tl.load(order + held) if IS_SORTED else held
-        sums *= tl.load(pair_weights + pairs)[:, None]
+        sums *= tl.load(pair_weights + pairs)[None, :]
         is_inside = (places < end)[:, None] & (outputs < num_outputs)[None, :]
         targets = pairs.to(tl.int64)[:, None] * num_outputs + outputs[None, :]
-        tl.store(parts + targets, sums.to(parts.dtype.element_ty), is_inside)
-
-
-@triton.jit
-def _combine_kernel(
-    out,
-    parts,
-    ids,
-    first_expert,
-    num_experts,
-    num_columns,
-    TOP_K: tl.constexpr,
-    HAS_ALL: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    HAS_FEW_ROWS: tl.constexpr,
-    OVERLAPPED: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    is_column = columns < num_columns
-    total = tl.zeros([COLUMNS], tl.float32)
-    wait_for_inputs(OVERLAPPED)
-    let_next_start(OVERLAPPED, HAS_FEW_ROWS)
-    for slot in tl.static_range(TOP_K):
-        pair = row * TOP_K + slot
-        is_held = is_column
-        if not HAS_ALL:
-            held = tl.load(ids + pair) - first_expert
-            is_held = is_column & (held >= 0) & (held < num_experts)
-        part = tl.load(parts + pair * num_columns + columns, is_held, other=0.0)
-        total += part.to(tl.float32)
-    tl.store(out + row * num_columns + columns, total.to(out.dtype.element_ty), is_column)
+        tl.store(parts + targets, tl.trans(sums.to(parts.dtype.element_ty)), is_inside)
 
 
 def gate_up_product(
@@ -267,8 +207,8 @@ def gate_up_product(
 
     Args:
         x: [T, hidden], contiguous.
-        weight: [held, 2 * intermediate, hidden], contiguous, gate and up by turns; `bias`, `limit`:
-            see `kernels.experts.ExpertWeights`.
+        weight: [held, 2 * intermediate, hidden], contiguous, see `in_groups`; `bias` likewise;
+            `limit`: see `kernels.experts.ExpertWeights`.
         pairs: sorted, or the ids [T, top_k] of few tokens.
         tile: outputs of both matrices together; rows as those of the blocks.
 
@@ -296,6 +236,7 @@ def gate_up_product(
         IS_SORTED=isinstance(pairs, SortedPairs),
         HAS_BIAS=bias is not None,
         HAS_LIMIT=limit > 0,
+        GATES=gate_rows(num_outputs // 2),
         **options,
     )
     return hidden
@@ -328,7 +269,6 @@ def down_product(
         parts,
         hidden,
         _weight(weight, tile, has_descriptors=options["HAS_DESCRIPTORS"]),
-        weight,
         bias,
         pair_weights,
         order,
@@ -339,37 +279,9 @@ def down_product(
         num_columns,
         IS_SORTED=isinstance(pairs, SortedPairs),
         HAS_BIAS=bias is not None,
-        PREFETCHES=PREFETCHES and bool(options["HAS_DESCRIPTORS"]) and num_columns >= 256,
         **options,
     )
     return parts
-
-
-def combine(parts: Tensor, ids: Tensor, first_expert: int, num_experts: int, total: int) -> Tensor:
-    """Add up the parts of each token in the order of its experts -> [T, hidden].
-
-    Args:
-        parts: [T * top_k, hidden], contiguous.
-        ids: [T, top_k] int32.
-        num_experts: that this rank holds, of `total`.
-    """
-    num_rows, top_k = ids.shape
-    num_columns = parts.shape[1]
-    out = parts.new_empty(num_rows, num_columns)
-    _combine_kernel[num_rows, triton.cdiv(num_columns, _COMBINED_COLUMNS)](
-        out,
-        parts,
-        ids,
-        first_expert,
-        num_experts,
-        num_columns,
-        TOP_K=top_k,
-        HAS_ALL=num_experts == total,
-        COLUMNS=_COMBINED_COLUMNS,
-        HAS_FEW_ROWS=are_few(num_rows),
-        **overlap(parts.device),
-    )
-    return out
 
 
 def _blocks(pairs: SortedPairs | Tensor) -> tuple[Tensor, Tensor, int]:
@@ -393,7 +305,6 @@ def _fitted(tile: Tile, weight: Tensor) -> tuple[Tile, dict[str, object]]:
         "OUTPUTS": tile.outputs,
         "COLUMNS": tile.columns,
         "WORDS": BLOCK_WORDS,
-        "LETS_NEXT": LETS_NEXT,
         "num_stages": tile.num_stages,
         "num_warps": tile.num_warps,
     }

@@ -16,9 +16,8 @@ from kernels.triton.launch import are_few, let_next_start, overlap, wait_for_inp
 # columns of a program: part of the bits
 _PART_COLUMNS = 256
 _COLUMNS = 64
-# tokens of a tile, in small and in large batches
-_FEW_ROWS, _MANY_ROWS = 16, 64
-_LARGE_BATCH = 1024
+# tokens of a tile: part of the bits, too, as sums over experts depend on the threads of a tile
+_ROWS = 16
 # of one launch: bounds the memory of partial sums, and the number of counters
 _SLAB_ROWS = 4096
 
@@ -67,36 +66,36 @@ def _choose(
     RENORMALISES: tl.constexpr,
     HAS_CHOICE_BIAS: tl.constexpr,
 ):
-    """Store the best of logits [EXPERTS, ROWS], ids and weights."""
+    """Store the best of logits [ROWS, EXPERTS], ids and weights."""
     worst = float("-inf")
     # what is not finite must not lead to an id that no expert has
     logits = tl.where(tl.abs(logits) < -worst, logits, 0.0)
-    is_expert = (experts < num_experts)[:, None]
+    is_expert = (experts < num_experts)[None, :]
     logits = tl.where(is_expert, logits, worst)
     if IS_SIGMOID:
         scores = tl.sigmoid(logits)
     else:
-        scores = tl.exp(logits - tl.max(logits, 0)[None, :])
-        scores = scores / tl.sum(scores, 0)[None, :]
+        scores = tl.exp(logits - tl.max(logits, 1)[:, None])
+        scores = scores / tl.sum(scores, 1)[:, None]
     ranks = scores if IS_SIGMOID or HAS_CHOICE_BIAS else logits
     if HAS_CHOICE_BIAS:
         bias = tl.load(choice_bias + experts, experts < num_experts, other=0.0)
-        ranks = ranks + bias[:, None]
+        ranks = ranks + bias[None, :]
     ranks = tl.where(is_expert, ranks, worst)
-    slots = tl.arange(0, SLOTS)[:, None]
-    chosen = tl.zeros([SLOTS, ROWS], tl.int32)
-    shares = tl.zeros([SLOTS, ROWS], tl.float32)
+    slots = tl.arange(0, SLOTS)[None, :]
+    chosen = tl.zeros([ROWS, SLOTS], tl.int32)
+    shares = tl.zeros([ROWS, SLOTS], tl.float32)
     for slot in tl.static_range(TOP_K):
-        best = tl.argmax(ranks, 0)
-        is_best = experts[:, None] == best[None, :]
-        share = tl.sum(tl.where(is_best, scores, 0.0), 0)
-        chosen = tl.where(slots == slot, best[None, :], chosen)
-        shares = tl.where(slots == slot, share[None, :], shares)
+        best = tl.argmax(ranks, 1)
+        is_best = experts[None, :] == best[:, None]
+        share = tl.sum(tl.where(is_best, scores, 0.0), 1)
+        chosen = tl.where(slots == slot, best[:, None], chosen)
+        shares = tl.where(slots == slot, share[:, None], shares)
         ranks = tl.where(is_best, worst, ranks)
     if RENORMALISES:
-        shares = shares / (tl.sum(shares, 0) + 1e-20)[None, :]
-    is_kept = (slots < TOP_K) & (rows < num_rows)[None, :]
-    places = rows[None, :] * TOP_K + slots
+        shares = shares / (tl.sum(shares, 1) + 1e-20)[:, None]
+    is_kept = (slots < TOP_K) & (rows < num_rows)[:, None]
+    places = rows[:, None] * TOP_K + slots
     tl.store(ids + places, chosen, is_kept)
     tl.store(weights + places, shares * scale, is_kept)
 
@@ -137,23 +136,25 @@ def _route_kernel(
     wait_for_inputs(OVERLAPPED)
     let_next_start(OVERLAPPED, HAS_FEW_ROWS)
     start = part * PART_COLUMNS
-    logits = _part_of_logits(
+    sums = _part_of_logits(
         x, router, held_rows, held_experts, start, num_columns, EXPERTS, ROWS, COLUMNS, PART_COLUMNS
     )
     tile_size = EXPERTS * ROWS
     tile = partial_sums + tl.program_id(1).to(tl.int64) * num_parts * tile_size
-    places = experts[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
-    tl.store(tile + part * tile_size + places, logits)
+    # by tokens, so that those who add up have the experts of a token in one warp
+    local_rows = tl.arange(0, ROWS)
+    tl.store(tile + part * tile_size + local_rows[None, :] * EXPERTS + experts[:, None], sums)
     tl.debug_barrier()
     arrival = arrivals + tl.program_id(1)
     if tl.atomic_add(arrival, 1, sem="acq_rel", scope="gpu") == num_parts - 1:
         tl.store(arrival, 0)
-        logits = tl.zeros([EXPERTS, ROWS], tl.float32)
+        places = local_rows[:, None] * EXPERTS + experts[None, :]
+        logits = tl.zeros([ROWS, EXPERTS], tl.float32)
         for index in range(num_parts):
             # written by other multiprocessors, so not to be read through this one's cache
             logits += tl.load(tile + index * tile_size + places, cache_modifier=".cg")
         if HAS_BIAS:
-            logits += tl.load(router_bias + held_experts).to(tl.float32)[:, None]
+            logits += tl.load(router_bias + held_experts).to(tl.float32)[None, :]
         _choose(
             ids,
             weights,
@@ -192,7 +193,7 @@ class TritonRouter:
         self._routing = routing
         self._num_parts = triton.cdiv(weight.shape[1], _PART_COLUMNS)
         # zero between launches; a tile of a launch has one
-        num_tiles = triton.cdiv(_SLAB_ROWS, _FEW_ROWS)
+        num_tiles = triton.cdiv(_SLAB_ROWS, _ROWS)
         self._arrivals = torch.zeros(num_tiles, dtype=torch.int32, device=weight.device)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -211,9 +212,8 @@ class TritonRouter:
         num_experts, routing = len(self._weight), self._routing
         # a matrix instruction takes 16 rows at least
         padded = max(triton.next_power_of_2(num_experts), 16)
-        tile_rows = _MANY_ROWS if num_rows >= _LARGE_BATCH else _FEW_ROWS
-        num_tiles = triton.cdiv(num_rows, tile_rows)
-        num_sums = num_tiles * self._num_parts * padded * tile_rows
+        num_tiles = triton.cdiv(num_rows, _ROWS)
+        num_sums = num_tiles * self._num_parts * padded * _ROWS
         _route_kernel[self._num_parts, num_tiles](
             ids,
             weights,
@@ -230,7 +230,7 @@ class TritonRouter:
             TOP_K=routing.top_k,
             SLOTS=triton.next_power_of_2(routing.top_k),
             EXPERTS=padded,
-            ROWS=tile_rows,
+            ROWS=_ROWS,
             COLUMNS=_COLUMNS,
             PART_COLUMNS=_PART_COLUMNS,
             IS_SIGMOID=routing.score == "sigmoid",
@@ -238,6 +238,6 @@ class TritonRouter:
             HAS_BIAS=self._bias is not None,
             HAS_CHOICE_BIAS=self._choice_bias is not None,
             HAS_FEW_ROWS=are_few(num_rows),
-            num_warps=4 if padded * tile_rows <= 4096 else 8,
+            num_warps=4 if padded <= 256 else 8,
             **overlap(x.device),
         )

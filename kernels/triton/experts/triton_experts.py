@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from kernels.experts import ExpertWeights, Routing, choose_experts
-from kernels.triton.experts.products import combine, down_product, gate_up_product
+from kernels.triton.experts.combine import combine
+from kernels.triton.experts.gate_groups import in_groups
+from kernels.triton.experts.products import down_product, gate_up_product
 from kernels.triton.experts.route import TritonRouter
 from kernels.triton.experts.sort import SortedPairs, sort_pairs
 from kernels.triton.linear.tiles import Tile
@@ -26,8 +28,8 @@ class ExpertTiles:
 _TILES = (
     ExpertTiles(8, Tile(16, 64, 128, 4, 4), Tile(16, 64, 128, 4, 4)),
     ExpertTiles(24, Tile(32, 64, 128, 4, 4), Tile(32, 64, 128, 4, 4)),
-    ExpertTiles(64, Tile(64, 128, 64, 4, 4), Tile(64, 128, 64, 4, 4)),
-    ExpertTiles(0, Tile(128, 128, 64, 4, 8), Tile(128, 128, 64, 4, 8)),
+    ExpertTiles(52, Tile(64, 128, 64, 4, 4), Tile(64, 128, 64, 4, 4)),
+    ExpertTiles(0, Tile(128, 256, 64, 4, 8), Tile(128, 256, 64, 4, 8)),
 )
 # pairs up to which each is a block of its own: few share an expert, and sorting takes a launch
 UNSORTED_PAIRS = 16
@@ -37,10 +39,13 @@ class TritonExperts:
     """See `kernels.backend.KernelBackend.make_experts`.
 
     Attributes:
-        weights: not to be changed.
+        weights: not to be changed; rows of gate and up matrix in groups, see `in_groups`.
     """
 
     def __init__(self, weights: ExpertWeights, routing: Routing) -> None:
+        in_groups(weights.gate_up)
+        if weights.gate_up_bias is not None:
+            in_groups(weights.gate_up_bias)
         self.weights = weights
         self._routing = routing
         self._router: TritonRouter | None = None

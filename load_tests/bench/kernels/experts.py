@@ -13,7 +13,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels.experts import ExpertWeights, Routing
-from kernels.triton.experts.products import combine, down_product, gate_up_product
+from kernels.triton.experts.combine import combine
+from kernels.triton.experts.gate_groups import GATE_ROWS
+from kernels.triton.experts.products import down_product, gate_up_product
 from kernels.triton.experts.sort import SortedPairs, sort_pairs
 from kernels.triton.experts.triton_experts import UNSORTED_PAIRS, TritonExperts, tiles_for
 from load_tests.bench.kernels.race import (
@@ -166,7 +168,8 @@ def _looped(weights: ExpertWeights, x: Tensor, ids: Tensor, shares: Tensor) -> C
         out = torch.zeros_like(x)
         for expert, tokens, slots in experts:
             rows = functional.linear(x[tokens], weights.gate_up[expert])
-            inner = functional.silu(rows[:, 0::2]) * rows[:, 1::2]
+            gates, ups = rows.unflatten(1, (-1, 2, GATE_ROWS)).unbind(2)
+            inner = (functional.silu(gates) * ups).flatten(1)
             outer = functional.linear(inner, weights.down[expert])
             out.index_add_(0, tokens, (outer * shares[tokens, slots, None]).to(x.dtype))
         return out

@@ -3,7 +3,7 @@
 from engine.architectures.fields import Fields
 from engine.config import ModelSpec
 from engine.model.decoder import Decoder
-from engine.model.experts import _read_matrices
+from engine.model.mixtures.experts import _read_matrices
 from engine.model.rope import head_order, query_factors
 from kernels.experts import LoopedExperts, choose_experts
 from tests.mutation.mutant import Fault

@@ -50,7 +50,7 @@ def test_rows_that_are_not_finite_get_experts_that_exist(device: torch.device) -
             assert ids.max() < 20
 
 
-def test_a_row_has_the_same_bits_in_tiles_and_slabs_of_any_size(
+def test_a_row_has_the_same_bits_in_batches_and_slabs_of_any_size(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
@@ -58,7 +58,6 @@ def test_a_row_has_the_same_bits_in_tiles_and_slabs_of_any_size(
     router = TritonRouter(weight, None, None, Routing(top_k=2))
     x = torch.randn(70, 300, device=device).half()
     ids, weights = router(x)
-    monkeypatch.setattr(route, "_LARGE_BATCH", 16)
     monkeypatch.setattr(route, "_SLAB_ROWS", 64)
     for again in (router(x), tuple(map(torch.cat, zip(router(x[:3]), router(x[3:]), strict=True)))):
         assert torch.equal(again[0], ids)

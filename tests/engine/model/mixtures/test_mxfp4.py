@@ -2,7 +2,7 @@
 
 import torch
 
-from engine.model.mxfp4 import unpack_mxfp4
+from engine.model.mixtures.mxfp4 import unpack_mxfp4
 
 
 def test_all_sixteen_numbers_come_in_the_order_of_their_halves() -> None:

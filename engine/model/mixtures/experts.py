@@ -8,7 +8,7 @@ from torch import Tensor
 
 from engine.architectures.weights import CHOICE_BIAS, EXPERT_ROLES, STACK_ROLES
 from engine.config import ExpertsSpec, ModelConfig
-from engine.model.mxfp4 import unpack_mxfp4
+from engine.model.mixtures.mxfp4 import unpack_mxfp4
 from engine.model.parallel import TensorParallel
 from engine.model.parameters import Parameters
 from kernels.backend import KernelBackend, Linear
@@ -99,10 +99,13 @@ def _read_experts(
         biases = _read_biases(parameters, share, layer)
     else:
         gate_up, down = _read_matrices(config, parameters, share, layer)
-    bias = parameters.whole("router", CHOICE_BIAS, layer) if spec.has_choice_bias else None
+    choice_bias: Tensor | None = None
+    if spec.has_choice_bias:
+        # of large values that differ little
+        choice_bias = parameters.whole("router", CHOICE_BIAS, layer, torch.float32)
     weights = ExpertWeights(
         router=parameters.whole("router", layer=layer),
-        choice_bias=None if bias is None else bias.float(),
+        choice_bias=choice_bias,
         gate_up=gate_up,
         down=down,
         limit=spec.limit,

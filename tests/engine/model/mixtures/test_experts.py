@@ -7,9 +7,11 @@ import torch
 
 from engine.config import ExpertsSpec
 from engine.errors import ConfigError
-from engine.model.experts import ExpertShare
 from engine.model.loader import load_model
+from engine.model.mixtures.experts import ExpertShare
 from engine.model.parallel import TensorParallel
+from kernels.backend import Linear
+from kernels.experts import ExpertWeights, Routing
 from kernels.reference import ReferenceBackend
 from tests.engine.model.test_decoder import check_ranks
 from tests.engine.model.tiny import save_tiny
@@ -53,3 +55,21 @@ def test_an_expert_that_another_rank_reads_must_be_there(tmp_path: Path) -> None
             ReferenceBackend(torch.device("cpu"), torch.float32),
             TensorParallel(0, 2),
         )
+
+
+def test_a_bias_to_choose_by_keeps_its_precision(tmp_path: Path) -> None:
+    tiny = save_tiny("dots1", tmp_path)
+    seen: list[ExpertWeights] = []
+
+    class Watched(ReferenceBackend):
+        def make_experts(self, weights: ExpertWeights, routing: Routing) -> Linear:
+            seen.append(weights)
+            return super().make_experts(weights, routing)
+
+    backend = Watched(torch.device("cpu"), torch.bfloat16)
+    load_model(tiny.config(dtype="bfloat16"), backend, TensorParallel())
+    stored = tiny.reference.model.layers[1].mlp.gate.e_score_correction_bias
+    assert len(seen) == 1
+    assert seen[0].gate_up.dtype == torch.bfloat16
+    assert seen[0].choice_bias is not None
+    assert torch.equal(seen[0].choice_bias, stored)
