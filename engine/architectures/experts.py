@@ -62,8 +62,8 @@ def _qwen3_moe(fields: Fields, spec: ModelSpec) -> ModelSpec:
 
 
 def _glm4_moe(fields: Fields, spec: ModelSpec) -> ModelSpec:
-    norms = "head" if fields.flag("use_qk_norm") else "none"
-    return replace(_deepseek(fields, spec), qk_norm=norms, qkv_bias=fields.flag("attention_bias"))
+    spec = replace(_deepseek(fields, spec), qkv_bias=fields.flag("attention_bias"))
+    return replace(spec, qk_norm="head") if fields.flag("use_qk_norm") else spec
 
 
 def _dots1(fields: Fields, spec: ModelSpec) -> ModelSpec:

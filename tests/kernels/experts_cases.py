@@ -20,7 +20,7 @@ def make_weights(
     num_experts, hidden, inner = shape
 
     def random(*shape: int) -> Tensor:
-        return (torch.randn(shape) * shape[-1] ** -0.5).to(device, dtype)
+        return torch.randn(shape).mul_(shape[-1] ** -0.5).to(device, dtype)
 
     weights = ExpertWeights(
         router=2 * random(num_experts, hidden),

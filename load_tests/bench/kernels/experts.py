@@ -76,9 +76,11 @@ def _race(
     # other tokens for each call, so that few experts are found in a cache
     xs = [normal(num_rows, shape.hidden) for _ in range(8 if num_rows < 64 else 2)]
     chosen = [layers[place % 2].route(x) for place, x in enumerate(xs)]
-    num_hit = sum(len(ids.unique()) for ids, _ in chosen) / len(xs)
+    num_hit = sum(len(set(ids.flatten().tolist())) for ids, _ in chosen) / len(xs)
     num_pairs = num_rows * shape.top_k
-    whole = {"pagoda": [_bound(layers[place % 2], x) for place, x in enumerate(xs)]}
+    whole: dict[str, list[Call]] = {
+        "pagoda": [_bound(layers[place % 2], x) for place, x in enumerate(xs)]
+    }
     if num_rows >= shape.num_experts:
         whole["torch"] = [
             _looped(layers[place % 2].weights, x, ids, shares)
@@ -161,14 +163,15 @@ def _bound(layer: TritonExperts, x: Tensor) -> Callable[[], Tensor]:
 def _looped(weights: ExpertWeights, x: Tensor, ids: Tensor, shares: Tensor) -> Call:
     """Products of expert after expert, whose tokens are known beforehand."""
     experts = [
-        (expert, *torch.nonzero(ids == expert, as_tuple=True)) for expert in ids.unique().tolist()
+        (expert, *torch.nonzero(ids == expert, as_tuple=True))
+        for expert in sorted(set(ids.flatten().tolist()))
     ]
 
     def run() -> Tensor:
         out = torch.zeros_like(x)
         for expert, tokens, slots in experts:
             rows = functional.linear(x[tokens], weights.gate_up[expert])
-            gates, ups = rows.unflatten(1, (-1, 2, GATE_ROWS)).unbind(2)
+            gates, ups = rows.view(len(rows), -1, 2, GATE_ROWS).unbind(2)
             inner = (functional.silu(gates) * ups).flatten(1)
             outer = functional.linear(inner, weights.down[expert])
             out.index_add_(0, tokens, (outer * shares[tokens, slots, None]).to(x.dtype))

@@ -86,7 +86,7 @@ def test_a_row_has_the_same_bits_in_every_batch(device: torch.device, small_tile
     layer = TritonExperts(make_weights((4, 96, 40), torch.float16, device), Routing(top_k=2))
     x = torch.randn(30, 96, device=device).half()
     whole = layer(x)
-    assert torch.equal(torch.cat([layer(part) for part in x.split((1, 4, 25))]), whole)
+    assert torch.equal(torch.cat([layer(x[:1]), layer(x[1:5]), layer(x[5:])]), whole)
 
 
 def test_rows_that_are_not_finite_do_not_touch_others(
