@@ -53,10 +53,11 @@ def read_json(path: Path) -> Json:
 
 
 def _parse(config: Json, generation: Json) -> ModelConfig:
-    if config.get("quantization_config"):
-        raise ConfigError("quantised weights are not supported; choose a float16 or bfloat16 model")
+    packed = config.get("quantization_config")
     config = _text_part(config)
     architecture = _architecture(config)
+    if packed and _packing(packed) not in architecture.packings:
+        raise ConfigError("quantised weights are not supported; choose a float16 or bfloat16 model")
     model = architecture.parse(config)
     named = _eos_token_ids(generation, model.vocab_size)
     if "eos_token_id" in config:
@@ -64,6 +65,10 @@ def _parse(config: Json, generation: Json) -> ModelConfig:
     elif not named:
         named = architecture.eos_token_ids
     return replace(model, eos_token_ids=tuple(dict.fromkeys(named)))
+
+
+def _packing(packed: object) -> object:
+    return packed.get("quant_method") if isinstance(packed, dict) else packed
 
 
 def _text_part(config: Json) -> Json:

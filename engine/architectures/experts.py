@@ -11,11 +11,13 @@ from engine.architectures.names import (
     DEEPSEEK_SHARED,
     ENDS,
     EXPERTS,
+    GPT_OSS_EXPERTS,
     LLAMA_NAMES,
     MIXTRAL_EXPERTS,
     PRE_NORMS,
     QWEN2_SHARED,
 )
+from engine.architectures.weights import MXFP4_NUMBERS
 from engine.config import ExpertsSpec, LayerSpec, ModelSpec
 from engine.errors import ConfigError
 
@@ -96,6 +98,30 @@ def _deepseek(fields: Fields, spec: ModelSpec) -> ModelSpec:
     )
     num_dense = fields.value("first_k_dense_replace", 0)
     return _mixed(fields, spec, experts, lambda layer: layer >= num_dense)
+
+
+def _gpt_oss(fields: Fields, spec: ModelSpec) -> ModelSpec:
+    # the file says again what it says with the rope
+    fields.value("initial_context_length")
+    fields.value("experts_per_token")
+    fields.require("swiglu_alpha", 1.702)
+    packed = Fields(fields.inner("quantization_config"), what="quantization_config")
+    packed.require("quant_method", "mxfp4")
+    inner, hidden = fields.size("intermediate_size"), fields.size("hidden_size")
+    if packed.value("quant_method") and (inner % MXFP4_NUMBERS or hidden % MXFP4_NUMBERS):
+        raise ConfigError(f"intermediate_size {inner} cannot be packed in groups of 32")
+    experts = ExpertsSpec(
+        num_experts=fields.size("num_local_experts"),
+        top_k=fields.size("num_experts_per_tok"),
+        intermediate_size=inner,
+        # a softmax of the chosen is one of all, divided by the sum of the chosen
+        renormalises=True,
+        has_biases=True,
+        limit=fields.number("swiglu_limit"),
+        packing="mxfp4" if packed.value("quant_method") else "none",
+    )
+    bias = fields.flag("attention_bias")
+    return replace(_mixed(fields, spec, experts, lambda _: True), qkv_bias=bias, output_bias=bias)
 
 
 def _softmax(fields: Fields, inner: int) -> ExpertsSpec:
@@ -217,4 +243,20 @@ DOTS1 = Architecture(
     pattern=LayerPattern(full_every=0),
     refine=_dots1,
     listed="DeepSeek's router without latent attention, see `glm4_moe`",
+)  # fmt: skip
+GPT_OSS = Architecture(
+    name="GptOssForCausalLM",
+    model_type="gpt_oss",
+    names={**ENDS, **ATTENTION, **PRE_NORMS, **GPT_OSS_EXPERTS},
+    defaults={
+        "max_position_embeddings": 131072, "num_key_value_heads": 8, "norm_eps": 1e-5,
+        "head_dim": 64, "sliding_window": 128, "rope_theta": 150000.0, "num_local_experts": 128,
+        "num_experts_per_tok": 4, "swiglu_limit": 7.0, "attention_bias": True,
+    },
+    spec=ModelSpec(has_sinks=True),
+    pattern=LayerPattern(full_every=2),
+    refine=_gpt_oss,
+    packings=("mxfp4",),
+    listed="experts of clamped gates, packed as MXFP4 or not; a score of nothing for each head; "
+    "biases of all matrices",
 )  # fmt: skip

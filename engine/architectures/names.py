@@ -36,6 +36,11 @@ MIXTRAL_EXPERTS: Names = {
     "expert_up": _LAYER + "block_sparse_moe.experts.{}.w3",
     "expert_down": _LAYER + "block_sparse_moe.experts.{}.w2",
 }
+GPT_OSS_EXPERTS: Names = {
+    "router": _LAYER + "mlp.router",
+    "gate_up_stack": _LAYER + "mlp.experts.gate_up_proj",
+    "down_stack": _LAYER + "mlp.experts.down_proj",
+}
 QWEN2_SHARED: Names = {
     "shared_gate": _LAYER + "mlp.shared_expert.gate_proj",
     "shared_up": _LAYER + "mlp.shared_expert.up_proj",

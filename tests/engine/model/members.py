@@ -159,5 +159,12 @@ MEMBERS: dict[str, Member] = {
         hf.Dots1ForCausalLM,
         _DEEPSEEK | {"n_group": 4, "topk_group": 2, "sliding_window": 256, "n_shared_experts": 1},
     ),
+    "gpt_oss": (
+        hf.GptOssConfig,
+        hf.GptOssForCausalLM,
+        {"num_local_experts": 8, "num_experts_per_tok": 2, "head_dim": 16, "sliding_window": 16,
+         "swiglu_limit": 0.3, "pad_token_id": None,
+         "rope_parameters": _YARN | {"truncate": False}},
+    ),
     "starcoder2": (hf.Starcoder2Config, hf.Starcoder2ForCausalLM, {"sliding_window": None}),
 }  # fmt: skip
