@@ -49,8 +49,9 @@ from kernels.select import select_backend, select_runtime
 
 logger = logging.getLogger(__name__)
 
-# with fewer prompt tokens, launching kernel by kernel takes longer than computing
-_FEWEST_FED_IN_PARTS = 256
+# With fewer prompt tokens, a step waits for whole blocks. No step has as many: on a GPU, where 256
+# may be right, feeding in parts has not been timed yet (docs/decisions/067).
+_FEWEST_FED_IN_PARTS = 1 << 30
 
 
 class Worker:

@@ -1,7 +1,7 @@
 """Real faults of a running server, and the alerts that ought to fire of them.
 
 There is none here for PagodaSlowClients: an ingress is slow when it has left 8 MiB unread for half
-a minute and lives, and no engine on two cores writes that much before Serve has replaced it.
+a minute and lives, and we found no way to have it do so before Serve replaces it.
 """
 
 import asyncio
