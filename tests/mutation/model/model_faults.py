@@ -1,7 +1,6 @@
 """Faults of what a model computes, and of what of a config.json is taken as known."""
 
 from engine.architectures.fields import Fields
-from engine.config import ModelSpec
 from engine.model.decoder import Decoder
 from engine.model.mixtures.experts import _read_matrices
 from engine.model.rope import head_order, query_factors
@@ -53,9 +52,9 @@ MODEL_FAULTS = [
     ),
     Fault(
         what="a layer with a window attends to all",
-        function=ModelSpec.window,
-        old="window < num_positions",
-        new="False",
+        function=Decoder.__init__,
+        old="spec.window(index, num_positions)",
+        new="0",
         noticed_by="test_every_logit_equals_transformers",
     ),
     Fault(
