@@ -115,8 +115,8 @@ BATCH_FAULTS = [
     Fault(
         what="slots are those of the next block",
         function=stage_batch,
-        old="alpha=block_size",
-        new="alpha=block_size + 1",
+        old="add(blocks, alpha=block_size)",
+        new="add(blocks, alpha=block_size + 1)",
         noticed_by="test_each_token_goes_to_the_slot_of_its_position",
     ),
     Fault(

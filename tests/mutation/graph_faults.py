@@ -51,7 +51,7 @@ GRAPH_FAULTS = [
     Fault(
         what="appended blocks go to the first place of their tables",
         function=Packer.pack,
-        old=" + np.asarray(plan.append_indices)",
+        old=" + places",
         new="",
         noticed_by="test_appended_blocks_reach_their_place_in_the_block_tables",
     ),

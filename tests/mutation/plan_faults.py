@@ -92,7 +92,7 @@ PLAN_FAULTS = [
     Fault(
         what="what was swapped in is not reported",
         function=Worker.enqueue,
-        old="pending.swapped_in(plan.swap_in_sources, is_spoiled)",
+        old="pending.swapped_in(plan.swap_in_sources, arriving.is_spoiled())",
         new="pass",
         noticed_by="test_a_block_that_was_changed_in_the_swap_space_is_reported",
     ),

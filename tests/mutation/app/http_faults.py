@@ -105,7 +105,7 @@ HTTP_FAULTS = [
     Fault(
         what="Serve's request id stays beside ours",
         function=ProxyMiddleware.__call__,
-        old="MutableHeaders(scope=message)[ID_HEADER] = request_id",
+        old="headers[ID_HEADER] = request_id",
         new="pass",
         noticed_by="test_an_answer_has_one_id_whatever_serve_appends",
     ),

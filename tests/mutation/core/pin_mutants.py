@@ -117,8 +117,8 @@ PIN_MUTANTS = [
         "a request may need the blocks that can be pinned",
         grouping,
         clip_max_tokens,
-        "capacity.num_blocks - config.num_pinnable(capacity.num_blocks)",
-        "capacity.num_blocks",
+        "capacity.num_whole_blocks - config.num_pinnable(capacity.num_blocks)",
+        "capacity.num_whole_blocks",
     ),
     mutant(
         "pinned blocks count as slots that are wasted",

@@ -105,8 +105,12 @@ async def test_a_head_that_comes_too_slowly_ends_the_connection(
     monkeypatch.setattr(guarded_protocol, "HEAD_S", 0.05)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(beginning)
-    answers = await reader.read()
-    writer.close()
+    try:
+        async with asyncio.timeout(5):
+            answers = await reader.read()
+    finally:
+        writer.close()
+        await writer.wait_closed()
     if not beginning:
         assert answers == b""
     else:
