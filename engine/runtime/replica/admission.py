@@ -106,7 +106,7 @@ class Admission:
                 terms,
                 "requests",
             )
-        if own >= most.own:
+        if most.own < most.together and own >= most.own:
             raise self._overloaded(
                 f"{own} requests of this API key are waiting, which is its share of the queue; "
                 "retry later",

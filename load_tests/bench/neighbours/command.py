@@ -37,6 +37,8 @@ BASES: Mapping[str, Mapping[str, object]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1},
     "/v1/responses": {"input": "Hi", "max_output_tokens": 16},
     "/v1/messages": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1},
+    "/v1/embeddings": {"input": "Hi"},
+    "/v1/score": {"text_1": "Hi", "text_2": "Hi"},
     "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "Hi"}]},
     "/tokenize": {"prompt": "Hi"},
     "/detokenize": {"tokens": [5]},
