@@ -8,7 +8,7 @@ _READING = "app/http/bodies/test_request_body.py"
 _LEAVING = "deployed/test_departures.py"
 _HEADERS = "deployed/bad_requests/test_headers.py"
 _ADMISSION = "engine/runtime/replica/test_admission.py"
-_SOCKETS = "deployed/test_odd_requests.py"
+_SOCKETS = "deployed/bad_requests/test_odd_requests.py"
 _LOST = "app/api/test_lost_text.py"
 _BAD = "app/api/bad_input/test_bad_input.py"
 
