@@ -8,6 +8,8 @@ _READING = "app/http/bodies/test_request_body.py"
 _LEAVING = "deployed/test_departures.py"
 _HEADERS = "deployed/bad_requests/test_headers.py"
 _ADMISSION = "engine/runtime/replica/test_admission.py"
+_LIMITS = "deployed/bad_requests/test_limits.py"
+_PROXY = "app/command/test_guarded_haproxy.py"
 _SOCKETS = "deployed/bad_requests/test_odd_requests.py"
 _LOST = "app/api/test_lost_text.py"
 _BAD = "app/api/bad_input/test_bad_input.py"
@@ -80,15 +82,15 @@ ROWS: Mapping[int, tuple[str, str, tuple[str, ...]]] = {
     63: ("messages of wrong shapes, 10,000 of them", "400, param messages[i].field", (_BODIES,)),
     64: ('stream "yes", 1; stream_options 5', "400", (_BODIES,)),
     65: ("user of 10 MB, a number", "413; 400", (_BODIES,)),
-    66: ("a header of 9 kB", "431 of the proxy", ()),
-    67: ("101 headers", "431 of the proxy", ()),
-    68: ("a header without end", "431 of the proxy", ()),
-    69: ("an URL of 9 kB", "414 of the proxy", ()),
+    66: ("a header of 9 kB", "431 of the proxy", (_LIMITS, _PROXY)),
+    67: ("101 headers", "431 of the proxy", (_LIMITS, _PROXY)),
+    68: ("a header without end", "431 of the proxy", (_LIMITS, _PROXY)),
+    69: ("an URL of 9 kB", "414 of the proxy", (_LIMITS, _PROXY)),
     70: ("request ids with line breaks, long, not ASCII", "one of ours", (_HEADERS, _MIDDLEWARE)),
     71: ("no key, a wrong one, two", "401 before the body is read", (_MIDDLEWARE,)),
     72: ("other methods", "405 with Allow", (_MIDDLEWARE,)),
     73: ("other spellings of a path", "404, no redirect", (_MIDDLEWARE,)),
-    74: ("1,000 connections with a byte a second", "closed by the proxy", ()),
+    74: ("1,000 connections with a byte a second", "closed by the proxy", (_PROXY,)),
     75: ("a body with a byte a second", "408", (_READING,)),
     76: ("30 pipelined requests, some bad", "in order, or closed", (_SOCKETS,)),
     77: ("two lengths, length and chunks, odd chunks", "400 and close", (_SOCKETS,)),

@@ -24,7 +24,9 @@ def test_rows_that_name_bodies_have_some() -> None:
     }
     assert sent == named
     odd = {
-        number for number, (_, _, m) in ROWS.items() if m[:1] == ("deployed/test_odd_requests.py",)
+        number
+        for number, (_, _, m) in ROWS.items()
+        if m[:1] == ("deployed/bad_requests/test_odd_requests.py",)
     }
     assert {request.number for request in ODD_REQUESTS} <= odd
 
