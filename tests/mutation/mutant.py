@@ -23,7 +23,7 @@ import pytest
 from tests import ROOT
 
 # seconds after which a test that hangs because of a fault counts as failed
-TEST_TIMEOUT_S = 10
+TEST_TIMEOUT_S = 6
 # what a failed test leaves open is no failure of its own
 ARGUMENTS = [
     "-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-p", "no:unraisableexception",
