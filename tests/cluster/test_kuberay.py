@@ -65,6 +65,9 @@ def test_its_pods_have_the_environment_for_serving(manifest: Any) -> None:
     for container in containers(manifest):
         found = {each["name"]: each.get("value") for each in container["env"]}
         assert found.items() >= wanted.items()
+        folder, _, program = str(found["RAY_SERVE_HAPROXY_BINARY_PATH"]).rpartition("/bin/")
+        assert f"python3 -m venv {folder} " in (ROOT / "Dockerfile").read_text(encoding="utf-8")
+        assert f"{program} = " in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 
 def test_gpu_pods_scale_and_the_head_takes_no_work(manifest: Any) -> None:
