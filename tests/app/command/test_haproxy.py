@@ -1,4 +1,5 @@
 import os
+import resource
 import socket
 import stat
 import subprocess
@@ -24,6 +25,11 @@ def config(folder: Path, options: str = "{}") -> Path:
 @pytest.mark.skipif(sys.platform != "linux", reason="the package has a binary for Linux")
 def test_the_packaged_binary_runs(tmp_path: Path) -> None:
     assert why_not_haproxy(config(tmp_path), {}) is None
+
+
+def test_too_few_open_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
+    assert "1024 (ulimit -Hn)" in str(why_not_haproxy(config(tmp_path), {}))
 
 
 def test_a_certificate_needs_the_other_proxy(tmp_path: Path) -> None:
