@@ -73,6 +73,8 @@ def test_ports_are_free_ones_and_two_servers_have_different_ones() -> None:
     try:
         for port in ports.values():
             holders.append(socket.socket())
+            # as HAProxy does: what an earlier server has closed is free
+            holders[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             holders[-1].bind(("", port))
             holders[-1].listen()
         with own_haproxy({}) as environment:
