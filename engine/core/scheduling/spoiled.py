@@ -44,6 +44,9 @@ class SpoiledBlocks:
         """
         logger.error("swap_space_spoiled blocks=%s", slots.tolist())
         blocks = _read_from(slots, planned[0])
+        for step in planned:
+            # whoever holds a copy may be the only one that is left
+            blocks |= _copied(blocks, step)
         sequence_ids = self._block_manager.spoil(blocks)
         # what has been saved of them since is no better
         saved = [slot for step in planned for block, slot in _saved(step) if block in blocks]
@@ -75,6 +78,12 @@ def _read_from(slots: IntColumn, step: PlannedStep) -> set[int]:
     """Blocks of the pool that a step has filled from swap blocks."""
     pairs = zip(step.plan.swap_in_sources, step.plan.swap_in_destinations, strict=True)
     return {block for slot, block in pairs if slot in slots}
+
+
+def _copied(blocks: set[int], step: PlannedStep) -> set[int]:
+    """Blocks that a step has made as copies of these."""
+    pairs = zip(step.plan.copy_sources, step.plan.copy_destinations, strict=True)
+    return {copy for source, copy in pairs if source in blocks}
 
 
 def _saved(step: PlannedStep) -> Iterable[tuple[int, int]]:

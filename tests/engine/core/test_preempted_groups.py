@@ -233,3 +233,8 @@ def _any_sampling(rng: Random, checked: CheckedEngine) -> SamplingParams:
     width = rng.choice((0, 0, 1, 3))
     n = rng.randint(1, max(1, width)) if width else rng.choice((1, 1, 3))
     return checked.sampling(rng.randint(24, 64), n=n, beam_width=width, ignore_eos=True)
+
+
+def test_who_holds_only_a_copy_of_a_spoiled_block_is_recomputed() -> None:
+    # of two siblings the one that had the block itself has ended when it is found spoiled
+    run_workload(10_280, may_pin=False)
