@@ -2,13 +2,18 @@
 
 import ast
 import re
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator
 from graphlib import TopologicalSorter
 
+import pytest
+
 from tests import ROOT
 
+# bytes of a file in git
+LARGEST_FILE = 1 << 20
 SHARED = {"engine.types", "engine.config", "engine.errors", "engine.integers"}
 # package -> what of ours it may import beside itself and SHARED; "engine" are its other modules
 MAY_IMPORT = {
@@ -226,6 +231,17 @@ def test_folders_fit_on_a_screen() -> None:
     modules = [path for path in sources(*OURS, "tests") if not path.endswith("/__init__.py")]
     sizes = Counter(path.rpartition("/")[0] for path in modules)
     assert not {folder: size for folder, size in sizes.items() if size > MAX_MODULES}
+
+
+def test_no_large_file_is_kept() -> None:
+    """A package or a model that somebody added by accident stays in the history for good."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a clone")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    kept = [ROOT / name for name in listed.stdout.split("\0") if name]
+    assert not [path for path in kept if path.is_file() and path.stat().st_size > LARGEST_FILE]
 
 
 def test_the_rules_catch_what_they_are_for() -> None:
