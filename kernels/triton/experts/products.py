@@ -297,7 +297,11 @@ def _fitted(tile: Tile, weight: Tensor) -> tuple[Tile, dict[str, object]]:
     num_columns = weight.shape[2]
     # the copy engine of Hopper wants rows that begin at multiples of 16 bytes
     has_descriptors = bool(options["OVERLAPPED"]) and num_columns % 8 == 0
-    tile = tile.fitted(shared_bytes(weight.device), has_descriptors=False)
+    tile = tile.fitted(
+        shared_bytes(weight.device),
+        has_descriptors=has_descriptors,
+        value_bytes=weight.element_size(),
+    )
     options |= {
         "HAS_DESCRIPTORS": has_descriptors,
         "IS_EVEN": num_columns % tile.columns == 0,

@@ -221,7 +221,7 @@ class StreamedProduct:
         sms, shared = num_sms(device), shared_bytes(device)
         for tile in tiles:
             num_tiles = triton.cdiv(num_rows, tile.rows) * triton.cdiv(num_outputs, tile.outputs)
-            programs_per_sm = max(shared // (tile.num_stages * tile.stage_bytes), 1)
+            programs_per_sm = max(shared // (tile.num_stages * tile.stage_bytes()), 1)
             if num_tiles * self._num_parts <= sms * programs_per_sm:
                 break
         return tile

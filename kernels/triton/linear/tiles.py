@@ -16,17 +16,16 @@ class Tile:
     num_stages: int
     num_warps: int
 
-    @property
-    def stage_bytes(self) -> int:
-        """Shared memory of a stage, of 16-bit values."""
-        return (self.rows + self.outputs) * self.columns * 2
+    def stage_bytes(self, value_bytes: int = 2) -> int:
+        """Shared memory of a stage."""
+        return (self.rows + self.outputs) * self.columns * value_bytes
 
-    def fitted(self, num_bytes: int, *, has_descriptors: bool) -> "Tile":
+    def fitted(self, num_bytes: int, *, has_descriptors: bool, value_bytes: int = 2) -> "Tile":
         """Leave out the stages that so much shared memory does not hold.
 
         Where the copy engine does not load them, the last needs none of its own.
         """
-        num_stages = num_bytes // self.stage_bytes + (not has_descriptors)
+        num_stages = num_bytes // self.stage_bytes(value_bytes) + (not has_descriptors)
         return replace(self, num_stages=min(self.num_stages, num_stages))
 
 

@@ -114,13 +114,26 @@ def test_more_pairs_for_each_expert_take_larger_tiles() -> None:
     assert rows[0] < rows[-1]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("tiles", triton_experts._TILES, ids=str)
+def test_stages_fit_into_shared_memory(tiles: ExpertTiles, dtype: torch.dtype) -> None:
+    hopper = 227 << 10
+    for tile in (tiles.gate_up, tiles.down):
+        fitted = tile.fitted(hopper, has_descriptors=True, value_bytes=dtype.itemsize)
+        assert 2 <= fitted.num_stages
+        assert fitted.num_stages * fitted.stage_bytes(dtype.itemsize) <= hopper
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("num_rows", [1, 2, 8, 64, 256, 1024])
-def test_large_layers_equal_the_reference(num_rows: int, device: torch.device) -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("num_rows", [1, 2, 8, 64, 256, 1024, 4096])
+def test_large_layers_equal_the_reference(
+    num_rows: int, dtype: torch.dtype, device: torch.device
+) -> None:
     torch.manual_seed(0)
-    weights = make_weights((32, 512, 384), torch.bfloat16, device)
+    weights = make_weights((32, 512, 384), dtype, device)
     routing = Routing(top_k=4, renormalises=True)
-    x = torch.randn(num_rows, 512, device=device).bfloat16()
+    x = torch.randn(num_rows, 512, device=device).to(dtype)
     layer = _layer(weights, routing)
     assert_near(layer(x), expected(x, weights, routing))
     # what a graph captures
