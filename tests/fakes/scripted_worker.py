@@ -160,9 +160,9 @@ def load_and_die(
 def load_at_second_try(
     config: EngineConfig, *, rank: int, rendezvous: str | None, on_progress: Progress, **_: object
 ) -> ScriptedWorker:
-    """A factory whose ranks fail once: a file in the model's folder says that they have."""
-    tried = Path(config.model_path) / f"rank-{rank}"
-    if not tried.exists():
+    """A factory whose last rank fails once: a file in the model's folder says that it has."""
+    tried = Path(config.model_path) / "tried"
+    if rank == config.tensor_parallel_size - 1 and not tried.exists():
         tried.touch()
         raise MemoryError(f"no memory for rank {rank}")
     return ScriptedWorker(config, step_s=0.0)

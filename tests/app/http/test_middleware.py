@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import AsyncIterator
+from contextlib import closing
 from typing import Any
 
 import httpx
@@ -287,9 +288,9 @@ async def test_a_client_that_reads_nothing_is_cut_off() -> None:
     async with serving(noted) as http:  # type: ignore[arg-type]
         host, port = str(http.base_url.host), http.base_url.port
         reader, writer = await asyncio.open_connection(host, port, limit=1024)
-        writer.write(b"GET / HTTP/1.1\r\nhost: test\r\n\r\n")
-        await has_ended.wait()
-        # what was on its way comes, and then the end
-        while await reader.read(1 << 20):
-            pass
-        writer.close()
+        with closing(writer):
+            writer.write(b"GET / HTTP/1.1\r\nhost: test\r\n\r\n")
+            await has_ended.wait()
+            # what was on its way comes, and then the end
+            while await reader.read(1 << 20):
+                pass

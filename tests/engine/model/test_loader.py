@@ -13,7 +13,9 @@ from torch import Tensor
 from app.models.checkpoint import check_weights
 from engine.config import EngineConfig
 from engine.errors import ConfigError
+from engine.model.dummy import DummySource
 from engine.model.loader import load_model
+from engine.model.mixtures.mxfp4 import unpack_mxfp4
 from engine.model.model import Model
 from engine.model.parallel import TensorParallel
 from engine.model.safetensors_folder import SafetensorsFolder
@@ -190,3 +192,14 @@ def test_dummy_weights_need_only_the_shape(name: str, tmp_path: Path) -> None:
     tiny = save_tiny(name, tmp_path)
     (tiny.folder / _FILE).unlink()
     assert _load(tiny.config(load_format="dummy")).num_kv_heads == 4
+
+
+def test_dummy_numbers_of_four_bits_are_as_large_as_others() -> None:
+    source = DummySource()
+    blocks = torch.empty(2, 64, 4, 16, dtype=torch.uint8)
+    scales = torch.empty(2, 64, 4, dtype=torch.uint8)
+    matrices = torch.empty(2, 64, 128)
+    for target, name in ((blocks, "w_blocks"), (scales, "w_scales"), (matrices, "w")):
+        source.fill(target, name, tuple(target.shape), dim=0, start=0)
+    packed = unpack_mxfp4(blocks, scales, torch.float32)
+    assert packed.std().item() == pytest.approx(matrices.std().item(), rel=0.2)
