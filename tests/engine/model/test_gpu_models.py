@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
+from packaging.version import Version
 
 from engine.types import SamplingParams
 from engine.worker.worker import load_worker
@@ -24,6 +26,8 @@ def _one_gpu() -> None:
 
 @pytest.mark.parametrize("name", [*NAMES, *MEMBERS])
 def test_greedy_ids_equal_transformers(name: str, tmp_path: Path) -> None:
+    if name == "gpt_oss" and Version(transformers.__version__) < Version("5.18"):
+        pytest.skip("transformers took 7 for any `swiglu_limit`")
     tiny = save_tiny(name, tmp_path)
     # longrope takes the short factors, as transformers does for sequences as short as these
     config = tiny.config(device="cuda", block_size=16, max_model_len=64)

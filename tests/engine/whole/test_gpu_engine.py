@@ -9,7 +9,9 @@ import pytest
 import torch
 from llguidance import LLMatcher
 
+import engine.worker.worker
 from engine.types import SamplingParams
+from engine.worker.swap import arriving_blocks
 from tests.engine.model.tiny import TinyModel, save_tiny
 from tests.engine.whole.engine_run import RECOMPUTE, SWAP, SWAP_BYTES, Run, run, tokens_of
 from tests.engine.whole.grammars.tokens import END_ID, with_tokenizer
@@ -140,6 +142,26 @@ def test_a_prompt_goes_on_from_what_decodes_have_written(
     assert engine.stats is not None
     size = settings["block_size"]
     assert engine.stats.num_cached_tokens == (len(answered) - 1) // size * size
+
+
+@pytest.mark.parametrize("fewest_tokens", [1, 1 << 30], ids=["by layers", "whole"])
+def test_a_prompt_goes_on_from_blocks_of_the_swap_space(
+    saved: Callable[[str], TinyModel], fewest_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arriving_blocks, "_FEWEST_PART_BYTES", 1)
+    monkeypatch.setattr(engine.worker.worker, "_FEWEST_FED_IN_PARTS", fewest_tokens)
+    tiny, sampling = saved("tied_llama3"), replace(_GREEDY, max_tokens=20)
+    settings = {"max_num_seqs": 4, "block_size": 4, "max_model_len": 128}
+    whole = Run(tiny, device="cuda", **settings, num_blocks=32, swap_bytes=SWAP_BYTES)
+    prompts = [list(range(start, start + 90)) for start in (3, 50, 90)]
+    for index, prompt in enumerate([*prompts, *prompts]):
+        # another tail, so that a step has tokens to prefill
+        asked = [*prompt[:80], *prompt[80 - index : 90 - index]]
+        whole.add(index, asked, sampling)
+        whole.drain()
+        assert whole.reported[index, 0].tokens == tiny.greedy(asked, 20)
+    assert whole.stats is not None
+    assert whole.stats.num_restored_tokens > 100
 
 
 def test_no_request_waits_for_a_compiler(saved: Callable[[str], TinyModel]) -> None:
