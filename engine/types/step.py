@@ -1,9 +1,8 @@
 """What the scheduler asks of the workers in one step, and what they answer."""
 
-from array import array
 from dataclasses import dataclass, field
 
-from engine.types.columns import FloatColumn, IntColumn, float32, int32, int64
+from engine.types.columns import FloatColumn, IntColumn, float32, int8, int32, int64
 from engine.types.request import SamplingParams
 
 # int64 words of the key of a swap block: 32 bytes
@@ -86,7 +85,7 @@ class StepPlan:
     prefill_rows: IntColumn = field(default_factory=int32)
     prefill_starts: IntColumn = field(default_factory=int32)
     prefill_counts: IntColumn = field(default_factory=int32)
-    prefill_samples: IntColumn = field(default_factory=lambda: array("b"))
+    prefill_samples: IntColumn = field(default_factory=int8)
     prefill_tokens: IntColumn = field(default_factory=int32)
     sibling_rows: IntColumn = field(default_factory=int32)
     sibling_parents: IntColumn = field(default_factory=int32)

@@ -10,6 +10,7 @@ that does not fit.
 """
 
 import ctypes
+import math
 import mmap
 from dataclasses import dataclass
 from typing import Protocol
@@ -78,9 +79,7 @@ class SwapArena:
 
     def __init__(self, memory: Tensor, block_shape: tuple[int, ...], dtype: torch.dtype) -> None:
         """Lay out as many slots as the memory has room for; what is in them stays."""
-        block_bytes = dtype.itemsize
-        for length in block_shape:
-            block_bytes *= length
+        block_bytes = math.prod(block_shape) * dtype.itemsize
         num_slots = len(memory) // (block_bytes + HEADER_BYTES)
         # of whole words: the bytes of all blocks are filled up to the next header
         if num_slots and swap_arena_bytes(num_slots, block_bytes) > len(memory):
