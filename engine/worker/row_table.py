@@ -98,6 +98,10 @@ class RowTable:
         self.grammars.admit(admissions)
         self.history.admit(admissions)
 
+    def is_ruled(self, rows: Int32Array) -> NDArray[np.bool_]:
+        """Whether the next token of each of the rows depends on more than its logits."""
+        return self.rules.is_active[rows] | self.grammars.is_active[rows]
+
     def places(self, rows: IntColumn, indices: IntColumn) -> tuple[NDArray[Any], NDArray[Any]]:
         """Where what a plan appends is in the block tables: rows and columns.
 
