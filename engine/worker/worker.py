@@ -20,7 +20,7 @@ from engine.model.peer_memory import with_peer_memory
 from engine.model.safetensors_folder import Progress
 from engine.types import Capacity, StepPlan, StepResult
 from engine.worker.block_copy_time import measure_block_copy_s
-from engine.worker.kv_pool import KVPool, bytes_per_block
+from engine.worker.kv_pool import KVPool
 from engine.worker.memory_budget import share_out
 from engine.worker.model_runner import ModelRunner
 from engine.worker.plan_check import PlanLimits, check_plan
@@ -186,16 +186,14 @@ def load_worker(
         loaded = runtime.memory()
         weight_bytes = loaded.used - before.used if loaded and before else 0
         budget = share_out(config, runtime, backend, model, weight_bytes)
-        config = _fitted(config, budget.blocks // bytes_per_block(config, parallel, backend))
+        config = _fitted(config, budget.blocks // (config.block_size * config.token_bytes))
         swap_memory = SharedMemory(swap_view) if swap_view is not None else None
-        pool = KVPool(config, parallel, backend, runtime, budget.blocks, swap_memory)
+        pool = KVPool(config, backend, runtime, budget.blocks, swap_memory)
     except BaseException:
         parallel.close()
         raise
     if budget.total:
-        value_bytes = backend.dtype.itemsize
-        token_bytes = config.model.kv_bytes_per_token(value_bytes, parallel.size)
-        for line in budget.lines(token_bytes, config.scheduler.max_model_len):
+        for line in budget.lines(config.token_bytes, config.scheduler.max_model_len):
             logger.info("memory %s", line)
     return Worker(config, runtime, backend, parallel, model, pool)
 

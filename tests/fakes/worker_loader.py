@@ -99,5 +99,5 @@ def _make(
 ) -> Worker:
     backend = select_backend("cpu", torch.float32, compiled=config.compiled_kernels)
     model = wrap(load_model(config, backend, parallel))
-    pool = KVPool(config, parallel, backend, runtime, 0)
+    pool = KVPool(config, backend, runtime, 0)
     return Worker(config, runtime, backend, parallel, model, pool)

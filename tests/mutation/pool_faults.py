@@ -96,14 +96,14 @@ POOL_FAULTS = [
     Fault(
         what="a block comes back over one that is still on its way out",
         function=KVPool.swap_in,
-        old="_taken(self._leaving, targets) + ",
+        old="_taken(self._leaving_blocks, targets) + ",
         new="",
         noticed_by="test_steps_wait_for_copies_of_blocks_that_they_write_and_for_no_others",
     ),
     Fault(
         what="a block comes back from a slot that is still written",
         function=KVPool.swap_in,
-        old=" + _taken(self._arriving, sources)",
+        old=" + _taken(self._filling_slots, sources)",
         new="",
         noticed_by="test_blocks_come_back_after_their_slots_were_written",
     ),
@@ -166,15 +166,15 @@ POOL_FAULTS = [
     Fault(
         what="every rank allocates all heads",
         function=KVPool.__init__,
-        old="model.kv_heads_per_rank(parallel.size)",
+        old="model.kv_heads_per_rank(config.tensor_parallel_size)",
         new="model.num_kv_heads",
         noticed_by="test_rank_holds_its_share_of_the_heads",
     ),
     Fault(
         what="the swap space is counted in bytes of one layer",
         function=KVPool.__init__,
-        old="(config.swap_bytes or 0) // block_bytes",
-        new="(config.swap_bytes or 0) // (block_bytes // model.num_layers)",
+        old="(config.swap_bytes or 0) // config.block_bytes",
+        new="(config.swap_bytes or 0) // (config.block_bytes // model.num_layers)",
         noticed_by="test_the_swap_space_holds_whole_blocks",
     ),
     Fault(

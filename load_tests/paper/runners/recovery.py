@@ -43,7 +43,7 @@ def measure_recovery(config: EngineConfig, step_time: StepTime) -> tuple[Recover
             num_blocks=_POOL_FACTOR * num_blocks,
             swap_bytes=NUM_TOKENS * config.model.kv_bytes_per_token(dtype.itemsize),
         )
-        pool = KVPool(pool_config, parallel, backend, runtime, 0)
+        pool = KVPool(pool_config, backend, runtime, 0)
         blocks = int32(random.Random(size).sample(range(pool.num_blocks), num_blocks))
         places = int32(random.Random(-size).sample(range(num_blocks), num_blocks))
         rows.append(
