@@ -26,7 +26,7 @@ from engine.executor.process_id import ProcessId, own_process_id
 from engine.executor.process_log import log_from_actor
 from engine.executor.rank_loop import serve_plans
 from engine.executor.rank_worker import RankWorker
-from engine.executor.tcp_channel import TcpListener
+from engine.executor.tcp_channel import TcpListener, open_port
 from engine.types import Capacity
 
 logger = logging.getLogger(__name__)
@@ -112,10 +112,8 @@ class RankActor:
         Returns:
             The URL for `meet` of the others; this rank keeps what they write there.
         """
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._meeting = socket.create_server((address, 0), family=family)
-        host = f"[{address}]" if family == socket.AF_INET6 else address
-        url = f"tcp://{host}:{self._meeting.getsockname()[1]}/{name}"
+        self._meeting, port_url = open_port(address)
+        url = f"{port_url}/{name}"
         self._rendezvous = f"{url}?listener={self._meeting.fileno()}"
         return url
 
@@ -150,12 +148,14 @@ class RankActor:
         if self._locate is not None:
             self._config = replace(self._config, model_path=str(self._locate()))
         config, options = self._config, {}
-        view = None if arena is None or isinstance(arena, int) else _view_of(arena)
-        if view is not None:
-            options = {"swap_view": view}
+        if isinstance(arena, int):
+            config = config.with_options(swap_bytes=arena)
         elif arena is not None:
-            num_bytes = arena if isinstance(arena, int) else 0
-            config = config.with_options(swap_bytes=num_bytes)
+            view = _view_of(arena)
+            if view is None:
+                config = config.with_options(swap_bytes=0)
+            else:
+                options = {"swap_view": view}
         worker = make(
             config,
             rank=self._rank,
