@@ -14,8 +14,9 @@ from kernels import sampling
 from kernels.backend import Activation, BlockChecksum, Linear
 from kernels.batch import BatchColumns, BatchLayout, GatheredBatch, Sampled, SamplingColumns
 from kernels.checksum import Checksum
-from kernels.experts import ExpertWeights, LoopedExperts, Routing
+from kernels.experts import ExpertWeights, Routing
 from kernels.integers import div_ceil
+from kernels.looped_experts import LoopedExperts
 
 # keys gathered at once for decoding rows: bounds the scratch memory of long contexts
 _MAX_GATHERED_TOKENS = 1 << 16
@@ -229,12 +230,12 @@ class ReferenceBackend:
         return out.flatten(1)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
-        """Compute in float32 and round once."""
+        """silu(gate) * up for gate_up [T, 2 * intermediate] -> [T, intermediate]."""
         gate, up = gate_up.float().chunk(2, dim=-1)
         return (functional.silu(gate) * up).to(gate_up.dtype)
 
     def gelu_mul(self, gate_up: Tensor) -> Tensor:
-        """Compute in float32 and round once."""
+        """gelu(gate) * up for gate_up [T, 2 * intermediate] -> [T, intermediate]; see `gelu`."""
         gate, up = gate_up.float().chunk(2, dim=-1)
         return (functional.gelu(gate, approximate="tanh") * up).to(gate_up.dtype)
 

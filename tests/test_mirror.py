@@ -143,6 +143,7 @@ TESTED_ELSEWHERE = {
     "engine/types/step.py": ("engine/executor/test_codec.py",),
     "engine/types/terms.py": ("engine/core/scheduling/test_queue_order.py",),
     # kernels
+    "kernels/experts.py": ("kernels/test_looped_experts.py",),
     "kernels/backend.py": ("kernels/test_reference.py", "kernels/cpu/test_backend.py"),
     "kernels/batch.py": ("kernels/test_reference.py", "kernels/triton/test_batch.py"),
     "kernels/checksum.py": ("engine/worker/swap/test_swap_arena.py",),
