@@ -152,9 +152,10 @@ TESTED_ELSEWHERE = {
     "kernels/cpu/library.py": ("kernels/cpu/test_backend.py", "kernels/cpu/test_linear.py"),
     "kernels/cuda_runtime.py": ("engine/worker/graphs/test_cuda_graphs.py",),
     "kernels/runtime.py": ("engine/worker/test_staging.py",),
-    "kernels/triton/attention/decode_attention.py": (
-        "kernels/triton/attention/test_attention_work.py",
-    ),
+    **{
+        f"kernels/triton/attention/{name}.py": ("kernels/triton/attention/test_attention_work.py",)
+        for name in ("decode_attention", "decode_tuning")
+    },
     "kernels/triton/attention/prefill_attention.py": (
         "kernels/triton/attention/test_attention_work.py",
     ),

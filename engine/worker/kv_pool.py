@@ -51,9 +51,10 @@ class KVPool:
         """
         model, groups = config.model, config.model.kv_groups
         num_kv_heads = model.kv_heads_per_rank(config.tensor_parallel_size)
-        # for all groups of layers
-        num_whole = config.num_blocks or num_bytes // (config.block_size * config.token_bytes)
-        _check_room(config, num_whole)
+        # of all groups of layers
+        whole_bytes = config.block_size * config.token_bytes
+        num_whole = config.num_blocks or num_bytes // whole_bytes
+        _check_room(config, num_whole, whole_bytes)
         # with windows the block manager keeps one that stands for all that are released
         num_blocks = num_whole * groups.count + any(groups.windows)
         block_shape = (groups.num_layers, 2, num_kv_heads, config.block_size, model.head_dim)
@@ -173,15 +174,14 @@ def _taken(moving: dict[int, object], places: Iterable[int]) -> list[object]:
     return [moving.pop(place) for place in moving.keys() & set(places)]
 
 
-def _check_room(config: EngineConfig, num_blocks: int) -> None:
+def _check_room(config: EngineConfig, num_blocks: int, block_bytes: int) -> None:
     num_slots = num_blocks * config.block_size
     longest = config.scheduler.max_model_len
     if num_slots >= longest:
         return
     needed = div_ceil(longest, config.block_size)
     # in GiB, rounded up to a hundredth
-    num_bytes = needed * config.block_size * config.token_bytes
-    enough = f"kv_cache_gib to {num_bytes / (1 << 30) + 0.01:.2f}"
+    enough = f"kv_cache_gib to {needed * block_bytes / (1 << 30) + 0.01:.2f}"
     if config.num_blocks:
         enough = f"num_blocks to {needed}"
     raise ConfigError(
