@@ -1,5 +1,6 @@
 """The settings of one engine replica."""
 
+import math
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
@@ -198,9 +199,20 @@ class EngineConfig:
         return self.model.kv_bytes_per_token(value_bytes, self.tensor_parallel_size)
 
     @property
+    def block_shape(self) -> tuple[int, ...]:
+        """Shape of a block on one rank: [layers of a group, 2, kv_heads, block_size, head_dim].
+
+        Raises:
+            ConfigError: if the ranks cannot share out the heads.
+        """
+        num_kv_heads = self.model.kv_heads_per_rank(self.tensor_parallel_size)
+        num_layers, head_dim = self.model.kv_groups.num_layers, self.model.head_dim
+        return num_layers, 2, num_kv_heads, self.block_size, head_dim
+
+    @property
     def block_bytes(self) -> int:
-        """Bytes of a block on one rank, which holds the layers of one group."""
-        return self.block_size * self.token_bytes // self.model.kv_groups.count
+        """Bytes of a block on one rank."""
+        return math.prod(self.block_shape) * DTYPE_BYTES[self.dtype]
 
     @classmethod
     def from_options(cls, *, model: ModelConfig, **options: Any) -> Self:

@@ -49,22 +49,20 @@ class KVPool:
         Raises:
             ConfigError: if memory is short, or one sequence of the longest length has no room.
         """
-        model, groups = config.model, config.model.kv_groups
-        num_kv_heads = model.kv_heads_per_rank(config.tensor_parallel_size)
         # of all groups of layers
         whole_bytes = config.block_size * config.token_bytes
         num_whole = config.num_blocks or num_bytes // whole_bytes
         _check_room(config, num_whole, whole_bytes)
+        groups = config.model.kv_groups
         # with windows the block manager keeps one that stands for all that are released
         num_blocks = num_whole * groups.count + any(groups.windows)
-        block_shape = (groups.num_layers, 2, num_kv_heads, config.block_size, model.head_dim)
         self._backend = backend
         self._runtime = runtime
-        self.kv = _allocate((num_blocks, *block_shape), backend.dtype, runtime)
+        self.kv = _allocate((num_blocks, *config.block_shape), backend.dtype, runtime)
         if swap_memory is None:
             num_slots = (config.swap_bytes or 0) // config.block_bytes
             swap_memory = PrivateMemory(swap_arena_bytes(num_slots, config.block_bytes))
-        self.arena = SwapArena(swap_memory.take(runtime), block_shape, backend.dtype)
+        self.arena = SwapArena(swap_memory.take(runtime), config.block_shape, backend.dtype)
         self._checksum = backend.make_checksum(self.kv)
         # marks of blocks that may still be on their way out, and of the slots that they go to
         self._leaving_blocks: dict[int, object] = {}

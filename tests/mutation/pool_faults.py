@@ -166,15 +166,15 @@ POOL_FAULTS = [
     Fault(
         what="every rank allocates all heads",
         function=KVPool.__init__,
-        old="model.kv_heads_per_rank(config.tensor_parallel_size)",
-        new="model.num_kv_heads",
+        old="(num_blocks, *config.block_shape)",
+        new="(num_blocks, *config.with_options(tensor_parallel_size=1).block_shape)",
         noticed_by="test_rank_holds_its_share_of_the_heads",
     ),
     Fault(
         what="the swap space is counted in bytes of one layer",
         function=KVPool.__init__,
         old="(config.swap_bytes or 0) // config.block_bytes",
-        new="(config.swap_bytes or 0) // (config.block_bytes // model.num_layers)",
+        new="(config.swap_bytes or 0) // (config.block_bytes // config.model.num_layers)",
         noticed_by="test_the_swap_space_holds_whole_blocks",
     ),
     Fault(
