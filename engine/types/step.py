@@ -35,7 +35,7 @@ class RowAdmission:
 class StepPlan:
     """Everything that the workers must do in one step.
 
-    A plan is self-contained, so plans can be logged and replayed. Workers apply it in field order:
+    A plan is self-contained, so plans can be logged and replayed. Workers do as if in field order:
     releases, admissions, forks, block table writes, last tokens, swap out, swap in, copies, then
     one forward pass over `decode_rows` (one token each, the row's last one) followed by the prefill
     chunks, and one sampled token per item of `sampled_rows`. A row's length, last token and block
