@@ -182,11 +182,10 @@ TESTED_ELSEWHERE = {
     "kernels/triton/launch.py": ("kernels/triton/test_norm.py",),
     "kernels/triton/linear/tiles.py": ("kernels/triton/linear/test_streamed_product.py",),
     "kernels/triton/paging.py": ("kernels/triton/attention/test_attention_work.py",),
-    "kernels/triton/sampling/filtering.py": ("kernels/triton/sampling/test_sample.py",),
-    "kernels/triton/sampling/logprobs.py": ("kernels/triton/sampling/test_sample.py",),
-    "kernels/triton/sampling/noise.py": ("kernels/triton/sampling/test_sample.py",),
-    "kernels/triton/sampling/redrawing.py": ("kernels/triton/sampling/test_sample.py",),
-    "kernels/triton/sampling/selection.py": ("kernels/triton/sampling/test_sample.py",),
+    **{
+        f"kernels/triton/sampling/{name}.py": ("kernels/triton/sampling/test_sample.py",)
+        for name in ("best_tokens", "filtering", "logprobs", "noise", "redrawing", "selection")
+    },
     # load_tests
     "load_tests/bench/in_process/arrangements.py": (
         "load_tests/bench/in_process/test_deterministic.py",
