@@ -12,7 +12,6 @@ from engine.worker.sampling.sampler import (
     choose,
     choose_masked,
     look_up,
-    sample_batch,
 )
 from kernels.sampling import _first, is_random, sample
 from tests.mutation.mutant import Fault
@@ -262,13 +261,6 @@ SAMPLING_FAULTS = [
         old="(step, place)",
         new="(step, 0)",
         noticed_by="test_a_row_is_followed_from_step_to_step",
-    ),
-    Fault(
-        what="a broken row has no valid token to go on with",
-        function=sample_batch,
-        old=".clamp(min=0)",
-        new="",
-        noticed_by="test_the_engine_goes_on_after_broken_rows",
     ),
     Fault(
         what="a mean forgets the chunks before the last",

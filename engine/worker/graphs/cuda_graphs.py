@@ -283,8 +283,7 @@ class CudaGraphs:
             any_filter=shape.is_random,
         )
         sampled = self._computation.choose(layout.logit_rows(hidden), layout, sampling)
-        # a row whose logits are broken may be in the next plan already: it is fed a valid token
-        table.last_tokens.index_copy_(0, batch.sampled_rows, sampled.tokens.clamp(min=0))
+        table.keep_sampled(batch.sampled_rows, sampled.tokens)
         return sampled
 
 

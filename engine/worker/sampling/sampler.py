@@ -39,8 +39,7 @@ def sample_batch(
     if len(rows):
         sampled = choose(backend, logits[: len(rows)], batch.sampled, table)
         (device_rows,) = stage(table.runtime, rows)
-        # a row whose logits are broken may be in the next plan already: it is fed a valid token
-        table.last_tokens.index_copy_(0, device_rows, sampled.tokens.clamp(min=0))
+        table.keep_sampled(device_rows, sampled.tokens)
         pending.add(sampled, rows, table.parameters.num_logprobs[rows])
     if len(prompt_rows):
         known = look_up(backend, logits[len(rows) :], batch.prompt, table)
