@@ -1,8 +1,9 @@
 """Loads workers with a runtime of one's own, and with models that break on purpose."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -68,6 +69,27 @@ class Replayer(HostRuntime):
             return work()
 
         return replay
+
+
+class LateRuntime(HostRuntime):
+    """Moves in happen when they are waited for, and not before."""
+
+    moves_in_parts = True
+
+    def move_in(
+        self,
+        host: Tensor,
+        slots: list[int],
+        kv: Tensor,
+        blocks: list[int],
+        after: Iterable[object] = (),
+    ) -> list[object]:
+        return [partial(super().move_in, host, slots, kv, blocks)]
+
+    def wait_for(self, marks: Iterable[object]) -> None:
+        for mark in marks:
+            assert isinstance(mark, partial)
+            mark()
 
 
 def loader(

@@ -3,9 +3,10 @@
 from engine.worker.block_copy_time import measure_block_copy_s
 from engine.worker.kv_pool import KVPool, _check_room, _may_leave_later
 from engine.worker.memory_budget import MemoryBudget, share_out
+from engine.worker.model_runner import ModelRunner
 from engine.worker.swap.arriving_blocks import ArrivingBlocks
 from engine.worker.swap.swap_arena import SharedMemory
-from engine.worker.worker import Worker, _can_wait
+from engine.worker.worker import _can_wait
 from tests.mutation.mutant import Fault
 
 POOL_FAULTS = [
@@ -60,7 +61,7 @@ POOL_FAULTS = [
     ),
     Fault(
         what="a graph reads what has not come back",
-        function=Worker._run,
+        function=ModelRunner.run,
         old="and arriving is None",
         new="",
         noticed_by="test_what_comes_back_is_there_when_a_layer_reads_it",
@@ -74,7 +75,7 @@ POOL_FAULTS = [
     ),
     Fault(
         what="layers read what has not come back",
-        function=Worker._launch,
+        function=ModelRunner._launch,
         old="layout = replace(layout, before_layer=arriving.before_layer)",
         new="pass",
         noticed_by="test_what_comes_back_is_there_when_a_layer_reads_it",

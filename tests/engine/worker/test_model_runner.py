@@ -8,13 +8,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import engine.worker.worker
 from engine.errors import InvariantViolated
-from engine.types import RowAdmission, int32
+from engine.types import RowAdmission, int32, int64
+from engine.worker.swap import arriving_blocks
 from engine.worker.worker import load_worker
 from kernels.runtime import HostRuntime
 from tests.engine.model.tiny import TinyModel, save_tiny
+from tests.engine.whole.engine_run import SWAP_BYTES
 from tests.engine.worker.plans import GREEDY, Driver
-from tests.fakes.worker_loader import loader
+from tests.fakes.worker_loader import LateRuntime, loader
 
 _POISON = 300
 
@@ -154,3 +157,35 @@ def test_decode_beyond_the_longest_sequence_is_refused(tiny: TinyModel) -> None:
     row.blocks.append(0)
     with pytest.raises(InvariantViolated, match=r"\[4\] decode"):
         driver.step([row])
+
+
+@pytest.mark.parametrize("fewest_tokens", [3, 4])
+def test_what_comes_back_is_there_when_a_layer_reads_it(
+    tiny: TinyModel, fewest_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In parts, beside the layers, and as a whole, before a graph."""
+    monkeypatch.setattr(arriving_blocks, "_FEWEST_PART_BYTES", 1)
+    monkeypatch.setattr(engine.worker.worker, "_FEWEST_FED_IN_PARTS", fewest_tokens)
+    load = loader(LateRuntime(captures=True))
+    driver = Driver(load(tiny.config(block_size=4, swap_bytes=SWAP_BYTES)))
+    pool, prompt = driver.worker.pool, list(range(7, 18))
+    first = driver.admit(prompt)
+    driver.prefill(first, 11)
+    slots, keys = int32([0, 1]), int64(list(range(8)))
+    pool.swap_out(int32(first.blocks[:2]), slots, keys)
+    pool.kv.fill_(math.nan)
+    second = driver.admit(prompt)
+    second.length, second.blocks = 8, [driver.free_blocks.pop() for _ in range(2)]
+    plan = driver.plan([], [(second, 3)])
+    plan = replace(
+        plan,
+        append_rows=int32([second.row] * 3),
+        append_indices=int32([0, 1, 2]),
+        append_blocks=int32(second.blocks),
+        swap_in_sources=slots,
+        swap_in_destinations=int32(second.blocks[:2]),
+        swap_in_keys=keys,
+    )
+    result = driver.worker.execute(plan)
+    assert list(result.tokens) == tiny.greedy(prompt, 1)
+    assert not result.spoiled_slots

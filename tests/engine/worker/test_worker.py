@@ -1,13 +1,10 @@
 """What one rank makes of plans."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
-from torch import Tensor
 
 import engine.worker.worker
 from engine.errors import ConfigError, InvariantViolated
@@ -18,7 +15,7 @@ from kernels.runtime import HostRuntime
 from tests.engine.model.tiny import TinyModel
 from tests.engine.whole.engine_run import SWAP_BYTES
 from tests.engine.worker.plans import GREEDY, Driver
-from tests.fakes.worker_loader import loader
+from tests.fakes.worker_loader import LateRuntime, loader
 
 
 def test_capacity_follows_the_configuration(tiny: TinyModel) -> None:
@@ -107,66 +104,13 @@ def test_a_block_that_was_changed_in_the_swap_space_is_reported(tiny: TinyModel)
     assert list(worker.execute(restoring).spoiled_slots) == [6]
 
 
-class _LateRuntime(HostRuntime):
-    """Moves in happen when they are waited for, and not before."""
-
-    moves_in_parts = True
-
-    def move_in(
-        self,
-        host: Tensor,
-        slots: list[int],
-        kv: Tensor,
-        blocks: list[int],
-        after: Iterable[object] = (),
-    ) -> list[object]:
-        return [partial(super().move_in, host, slots, kv, blocks)]
-
-    def wait_for(self, marks: Iterable[object]) -> None:
-        for mark in marks:
-            assert isinstance(mark, partial)
-            mark()
-
-
-@pytest.mark.parametrize("fewest_tokens", [3, 4])
-def test_what_comes_back_is_there_when_a_layer_reads_it(
-    tiny: TinyModel, fewest_tokens: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In parts, beside the layers, and as a whole, before a graph."""
-    monkeypatch.setattr(arriving_blocks, "_FEWEST_PART_BYTES", 1)
-    monkeypatch.setattr(engine.worker.worker, "_FEWEST_FED_IN_PARTS", fewest_tokens)
-    load = loader(_LateRuntime(captures=True))
-    driver = Driver(load(tiny.config(block_size=4, swap_bytes=SWAP_BYTES)))
-    pool, prompt = driver.worker.pool, list(range(7, 18))
-    first = driver.admit(prompt)
-    driver.prefill(first, 11)
-    slots, keys = int32([0, 1]), int64(list(range(8)))
-    pool.swap_out(int32(first.blocks[:2]), slots, keys)
-    pool.kv.fill_(math.nan)
-    second = driver.admit(prompt)
-    second.length, second.blocks = 8, [driver.free_blocks.pop() for _ in range(2)]
-    plan = driver.plan([], [(second, 3)])
-    plan = replace(
-        plan,
-        append_rows=int32([second.row] * 3),
-        append_indices=int32([0, 1, 2]),
-        append_blocks=int32(second.blocks),
-        swap_in_sources=slots,
-        swap_in_destinations=int32(second.blocks[:2]),
-        swap_in_keys=keys,
-    )
-    result = driver.worker.execute(plan)
-    assert list(result.tokens) == tiny.greedy(prompt, 1)
-    assert not result.spoiled_slots
-
-
 @pytest.mark.parametrize("fewest_tokens", [0, 4])
 def test_a_token_that_a_swapped_row_writes_at_once_is_no_change_of_its_block(
     tiny: TinyModel, fewest_tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arriving_blocks, "_FEWEST_PART_BYTES", 1)
     monkeypatch.setattr(engine.worker.worker, "_FEWEST_FED_IN_PARTS", fewest_tokens)
-    load = loader(_LateRuntime(captures=True))
+    load = loader(LateRuntime(captures=True))
     driver = Driver(load(tiny.config(block_size=4, swap_bytes=SWAP_BYTES)))
     row = driver.admit([7, 8, 9])
     driver.prefill(row, 3)
