@@ -25,7 +25,7 @@ from kernels.triton.attention.attention_work import (
     base_of,
     num_pieces_of,
 )
-from kernels.triton.attention.decode_tuning import DecodeTuning, padded_dims, tuning_for
+from kernels.triton.attention.decode_tuning import padded_dims, tuning_for
 from kernels.triton.attention.partial_softmax import (
     LOG2_E,
     LOWEST,
@@ -49,7 +49,6 @@ def decode_attention(
     work: AttentionWork,
     scale: float,
     out: Tensor | None = None,
-    tuning: DecodeTuning | None = None,
     *,
     softcap: float = 0.0,
     window: int = 0,
@@ -66,7 +65,6 @@ def decode_attention(
             used and left as they were.
         scale: factor of the scores.
         out: where the result goes, contiguous; None makes a new tensor.
-        tuning: None takes the fastest known.
         softcap, window, sinks: see `KernelBackend.attention`.
 
     Returns:
@@ -79,7 +77,7 @@ def decode_attention(
     out = torch.empty_like(q) if out is None else out
     if num_rows == 0:
         return out
-    tuning = tuning or tuning_for(kv_layer, group, work.counts)
+    tuning = tuning_for(kv_layer, group, work.counts)
     num_shares = work.counts.most
     state_size = num_heads * MAX_CHUNKS * (head_dim + STATISTICS.value)
     states = q.new_empty(num_shares * state_size, dtype=torch.float32)
