@@ -51,7 +51,8 @@ class SafetensorsFolder:
         path, stored_name, info = self._home(name)
         if info.shape != shape:
             raise ConfigError(
-                f"{path}: tensor {name!r} has shape {info.shape}, config.json says {shape}"
+                f"{path}: tensor {name!r} has shape {info.shape}, config.json says {shape}; are "
+                "they of one model?"
             )
         stored = self._files[path].get_slice(stored_name)  # type: ignore[no-untyped-call]
         wanted = slice(start, start + target.shape[dim])
@@ -82,7 +83,10 @@ class SafetensorsFolder:
 
     def _home(self, name: str) -> tuple[Path, str, TensorInfo]:
         if name not in self._homes:
-            raise ConfigError(f"{self._folder / '*.safetensors'}: tensor {name!r} is missing")
+            raise ConfigError(
+                f"{self._folder / '*.safetensors'}: tensor {name!r} is missing; is config.json of "
+                "another model, or was the model not fetched completely?"
+            )
         return self._homes[name]
 
 
