@@ -12,13 +12,7 @@ from engine.integers import div_ceil
 from engine.types import IntColumn, StepPlan
 from engine.worker.staging import stage
 from engine.worker.swap.arriving_blocks import ArrivingBlocks, BlockMoves
-from engine.worker.swap.swap_arena import (
-    PrivateMemory,
-    SwapArena,
-    SwapMemory,
-    key_tensor,
-    make_headers,
-)
+from engine.worker.swap.swap_arena import SwapArena, key_tensor, make_headers
 from kernels.backend import KernelBackend
 from kernels.runtime import Runtime
 
@@ -38,13 +32,14 @@ class KVPool:
         backend: KernelBackend,
         runtime: Runtime,
         num_bytes: int,
-        swap_memory: SwapMemory | None = None,
+        swap_memory: Tensor | None = None,
     ) -> None:
         """Allocate the pool.
 
         Args:
             num_bytes: memory of the pool, where the configuration does not say how many blocks.
-            swap_memory: of the swap space; None allocates what the configuration says.
+            swap_memory: host uint8 of the swap space, zeros where nothing was written; None
+                allocates what the configuration says.
 
         Raises:
             ConfigError: if memory is short, or one sequence of the longest length has no room.
@@ -61,8 +56,9 @@ class KVPool:
         self.kv = _allocate((num_blocks, *config.block_shape), backend.dtype, runtime)
         if swap_memory is None:
             num_slots = (config.swap_bytes or 0) // config.block_bytes
-            swap_memory = PrivateMemory(swap_arena_bytes(num_slots, config.block_bytes))
-        self.arena = SwapArena(swap_memory.take(runtime), config.block_shape, backend.dtype)
+            num_swap_bytes = swap_arena_bytes(num_slots, config.block_bytes)
+            swap_memory = runtime.host_memory(num_swap_bytes)
+        self.arena = SwapArena(swap_memory, config.block_shape, backend.dtype)
         self._checksum = backend.make_checksum(self.kv)
         # marks of blocks that may still be on their way out, and of the slots that they go to
         self._leaving_blocks: dict[int, object] = {}

@@ -29,7 +29,7 @@ from engine.worker.row_table import RowTable
 from engine.worker.sampling.grammars import make_grammars
 from engine.worker.staging import stage
 from engine.worker.swap.arriving_blocks import ArrivingBlocks
-from engine.worker.swap.swap_arena import SharedMemory
+from engine.worker.swap.swap_arena import shared_memory
 from engine.worker.warm_up import WarmUp
 from kernels.backend import KernelBackend
 from kernels.runtime import Runtime
@@ -167,7 +167,7 @@ def load_worker(
     Args:
         rendezvous: where the ranks meet, see `engine.model.parallel.connect`; None for one rank.
         on_progress: called with the bytes of weights done and in total.
-        swap_view: memory for the swap space, see `SharedMemory`; None for memory of its own.
+        swap_view: memory for the swap space, see `shared_memory`; None for memory of its own.
 
     Raises:
         ConfigError: if the model, the configuration and the machine do not go together.
@@ -187,7 +187,7 @@ def load_worker(
         weight_bytes = loaded.used - before.used if loaded and before else 0
         budget = share_out(config, runtime, backend, model, weight_bytes)
         config = _fitted(config, budget.blocks // (config.block_size * config.token_bytes))
-        swap_memory = SharedMemory(swap_view) if swap_view is not None else None
+        swap_memory = None if swap_view is None else shared_memory(swap_view, runtime)
         pool = KVPool(config, backend, runtime, budget.blocks, swap_memory)
     except BaseException:
         parallel.close()

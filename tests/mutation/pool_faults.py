@@ -5,7 +5,7 @@ from engine.worker.kv_pool import KVPool, _check_room, _may_leave_later
 from engine.worker.memory_budget import MemoryBudget, share_out
 from engine.worker.model_runner import ModelRunner
 from engine.worker.swap.arriving_blocks import ArrivingBlocks
-from engine.worker.swap.swap_arena import SharedMemory
+from engine.worker.swap.swap_arena import shared_memory
 from engine.worker.worker import _can_wait
 from tests.mutation.mutant import Fault
 
@@ -152,8 +152,8 @@ POOL_FAULTS = [
     ),
     Fault(
         what="the view of shared memory is not kept",
-        function=SharedMemory.take,
-        old="alias.view = self._view",
+        function=shared_memory,
+        old="alias.view = view",
         new="pass",
         noticed_by="test_shared_memory_keeps_its_view",
     ),
