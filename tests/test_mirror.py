@@ -143,14 +143,15 @@ TESTED_ELSEWHERE = {
     "engine/types/step.py": ("engine/executor/test_codec.py",),
     "engine/types/terms.py": ("engine/core/scheduling/test_queue_order.py",),
     # kernels
+    "kernels/linears.py": ("kernels/test_reference.py",),
     "kernels/experts.py": ("kernels/test_looped_experts.py",),
     "kernels/backend.py": ("kernels/test_reference.py", "kernels/cpu/test_backend.py"),
     "kernels/batch.py": ("kernels/test_reference.py", "kernels/triton/test_batch.py"),
     "kernels/checksum.py": ("engine/worker/swap/test_swap_arena.py",),
-    "kernels/pinned_buffers.py": ("engine/worker/swap/test_swap_arena.py",),
+    "kernels/cuda/pinned_buffers.py": ("engine/worker/swap/test_swap_arena.py",),
     "kernels/cpu/layout_addresses.py": ("kernels/cpu/test_backend.py",),
     "kernels/cpu/library.py": ("kernels/cpu/test_backend.py", "kernels/cpu/test_linear.py"),
-    "kernels/cuda_runtime.py": ("engine/worker/graphs/test_cuda_graphs.py",),
+    "kernels/cuda/cuda_runtime.py": ("engine/worker/graphs/test_cuda_graphs.py",),
     "kernels/runtime.py": ("engine/worker/test_staging.py",),
     **{
         f"kernels/triton/attention/{name}.py": ("kernels/triton/attention/test_attention_work.py",)

@@ -104,7 +104,7 @@ def test_shared_memory_keeps_its_view() -> None:
 def test_blocks_reach_registered_memory_and_come_back(
     is_registered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kernels.cuda_runtime import CudaRuntime
+    from kernels.cuda.cuda_runtime import CudaRuntime
 
     runtime = CudaRuntime(torch.device("cuda"), captures=False)
     if not is_registered:

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kernels.pinned_buffers import PinnedBuffers
+from kernels.cuda.pinned_buffers import PinnedBuffers
 from kernels.runtime import DeviceMemory, Fetch, Fetched, T
 
 logger = logging.getLogger(__name__)
