@@ -235,14 +235,6 @@ class KernelBackend(Protocol):
         """
         ...
 
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
-        """silu(gate) * up for gate_up [T, 2 * intermediate] -> [T, intermediate]."""
-        ...
-
-    def gelu_mul(self, gate_up: Tensor) -> Tensor:
-        """gelu(gate) * up for gate_up [T, 2 * intermediate] -> [T, intermediate]; see `gelu`."""
-        ...
-
     def softcap(self, logits: Tensor, cap: float) -> Tensor:
         """Cap * tanh(logits / cap), IN PLACE; returns the logits."""
         ...

@@ -1,7 +1,7 @@
 """What crosses the device border: batches on their way in, chosen tokens on their way out."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -58,6 +58,16 @@ class BatchLayout:
     def by_group(self) -> tuple["BatchLayout", ...]:
         """The layout of each group of layers."""
         return (self, *self.others)
+
+    def with_groups(self, others: Iterable[tuple[Tensor, Tensor]]) -> "BatchLayout":
+        """This layout, with slot mapping and block tables of each other group of layers."""
+        return replace(
+            self,
+            others=tuple(
+                replace(self, slot_mapping=slot_mapping, block_tables=block_tables)
+                for slot_mapping, block_tables in others
+            ),
+        )
 
     def logit_rows(self, x: Tensor) -> Tensor:
         """The rows [S, n] of x [T, n] whose logits are needed, x itself where they are all."""

@@ -4,7 +4,7 @@ Any float dtype, any block size, any number of query heads per key head. Statist
 softmax are in float32.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -14,60 +14,13 @@ from kernels import sampling
 from kernels.backend import Activation, BlockChecksum, Linear
 from kernels.batch import BatchColumns, BatchLayout, GatheredBatch, Sampled, SamplingColumns
 from kernels.checksum import Checksum
-from kernels.experts import ExpertWeights, LoopedExperts, Routing
+from kernels.experts import ExpertWeights, Routing
 from kernels.integers import div_ceil
+from kernels.linears import DenseLinear, GatedLinear, WideLinear
+from kernels.looped_experts import LoopedExperts
 
 # keys gathered at once for decoding rows: bounds the scratch memory of long contexts
 _MAX_GATHERED_TOKENS = 1 << 16
-
-# a library chooses its algorithm by the number of rows; with this one it is always the same
-_TILE_ROWS = 16
-
-
-def in_tiles(multiply: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Apply `multiply` to x [T, n] in tiles of so many rows, the last one filled up with zeros."""
-    padded = functional.pad(x, (0, 0, 0, -len(x) % _TILE_ROWS))
-    tiles = torch.split(padded, _TILE_ROWS)
-    return torch.cat([multiply(tile) for tile in tiles])[: len(x)]
-
-
-class DenseLinear:
-    """A linear layer that keeps its weight as it came."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._weight = weight
-        self._bias = bias
-
-    def __call__(self, x: Tensor, *, is_deterministic: bool = False) -> Tensor:
-        """Compute x @ weight.T + bias; see `kernels.backend.Linear`."""
-        return in_tiles(self._multiply, x) if is_deterministic else self._multiply(x)
-
-    def _multiply(self, x: Tensor) -> Tensor:
-        return functional.linear(x, self._weight, self._bias)
-
-
-class WideLinear:
-    """A linear layer in float32 for inputs of a narrower dtype."""
-
-    def __init__(self, linear: Linear) -> None:
-        """Args: linear: of a float32 weight."""
-        self._linear = linear
-
-    def __call__(self, x: Tensor, *, is_deterministic: bool = False) -> Tensor:
-        """Compute x @ weight.T + bias; see `kernels.backend.Linear`."""
-        return self._linear(x.float(), is_deterministic=is_deterministic)
-
-
-class GatedLinear:
-    """A linear layer whose first half of outputs gates the second one."""
-
-    def __init__(self, linear: Linear, gate: Callable[[Tensor], Tensor]) -> None:
-        self._linear = linear
-        self._gate = gate
-
-    def __call__(self, x: Tensor, *, is_deterministic: bool = False) -> Tensor:
-        """Compute silu(x @ gate.T) * (x @ up.T); see `kernels.backend.Linear`."""
-        return self._gate(self._linear(x, is_deterministic=is_deterministic))
 
 
 class ReferenceBackend:
@@ -229,12 +182,12 @@ class ReferenceBackend:
         return out.flatten(1)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
-        """Compute in float32 and round once."""
+        """silu(gate) * up for gate_up [T, 2 * intermediate] -> [T, intermediate]."""
         gate, up = gate_up.float().chunk(2, dim=-1)
         return (functional.silu(gate) * up).to(gate_up.dtype)
 
     def gelu_mul(self, gate_up: Tensor) -> Tensor:
-        """Compute in float32 and round once."""
+        """gelu(gate) * up for gate_up [T, 2 * intermediate] -> [T, intermediate]; see `gelu`."""
         gate, up = gate_up.float().chunk(2, dim=-1)
         return (functional.gelu(gate, approximate="tanh") * up).to(gate_up.dtype)
 

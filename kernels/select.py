@@ -34,7 +34,7 @@ def select_runtime(device: str, *, compiled: bool) -> Runtime:
     """Choose how work reaches the device; arguments as of `select_backend`."""
     place = torch.device(device)
     if place.type == "cuda":
-        from kernels.cuda_runtime import CudaRuntime
+        from kernels.cuda.cuda_runtime import CudaRuntime
 
         # the backend in plain torch asks the host about lengths, which no graph can
         return CudaRuntime(place, captures=compiled)

@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "kernels": set[str](),
     "engine.types": set[str](),
     "engine.architectures": set[str](),
-    "engine.model": {"engine.architectures", "kernels"},
+    "engine.model": {"engine", "engine.architectures", "kernels"},
     "engine.worker": {"engine.model", "kernels"},
     "engine.core": set[str](),
     "engine.executor": {"engine.core", "engine.worker"},

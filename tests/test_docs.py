@@ -87,6 +87,19 @@ def test_every_decision_is_in_the_index() -> None:
     assert pages == set(LINK.findall(prose(folder / "README.md")))
 
 
+def test_every_package_has_a_line() -> None:
+    page = (ROOT / "docs" / "structures.md").read_text("utf-8")
+    section = page[page.index("## Packages") : page.index("## Block tables")]
+    first_cells = re.findall(r"^\| (`.*?`) \|", section, re.MULTILINE)
+    listed = [name for cell in first_cells for name in re.findall(r"`([\w/]+)`", cell)]
+    found = {
+        str(path.parent.relative_to(ROOT))
+        for folder in ("app", "engine", "kernels")
+        for path in (ROOT / folder).rglob("__init__.py")
+    }
+    assert sorted(listed) == sorted(found - {"app", "engine"} | {"load_tests"})
+
+
 # a class of the project at the beginning of a row, by number or by letter
 ROW = re.compile(r"^\| (\d+|[a-z]) \| `(\w+)` \| `([\w.]+)` \|", re.MULTILINE)
 

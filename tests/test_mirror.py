@@ -143,17 +143,20 @@ TESTED_ELSEWHERE = {
     "engine/types/step.py": ("engine/executor/test_codec.py",),
     "engine/types/terms.py": ("engine/core/scheduling/test_queue_order.py",),
     # kernels
+    "kernels/linears.py": ("kernels/test_reference.py",),
+    "kernels/experts.py": ("kernels/test_looped_experts.py",),
     "kernels/backend.py": ("kernels/test_reference.py", "kernels/cpu/test_backend.py"),
     "kernels/batch.py": ("kernels/test_reference.py", "kernels/triton/test_batch.py"),
     "kernels/checksum.py": ("engine/worker/swap/test_swap_arena.py",),
-    "kernels/pinned_buffers.py": ("engine/worker/swap/test_swap_arena.py",),
+    "kernels/cuda/pinned_buffers.py": ("engine/worker/swap/test_swap_arena.py",),
     "kernels/cpu/layout_addresses.py": ("kernels/cpu/test_backend.py",),
     "kernels/cpu/library.py": ("kernels/cpu/test_backend.py", "kernels/cpu/test_linear.py"),
-    "kernels/cuda_runtime.py": ("engine/worker/graphs/test_cuda_graphs.py",),
+    "kernels/cuda/cuda_runtime.py": ("engine/worker/graphs/test_cuda_graphs.py",),
     "kernels/runtime.py": ("engine/worker/test_staging.py",),
-    "kernels/triton/attention/decode_attention.py": (
-        "kernels/triton/attention/test_attention_work.py",
-    ),
+    **{
+        f"kernels/triton/attention/{name}.py": ("kernels/triton/attention/test_attention_work.py",)
+        for name in ("decode_attention", "decode_tuning")
+    },
     "kernels/triton/attention/prefill_attention.py": (
         "kernels/triton/attention/test_attention_work.py",
     ),
@@ -180,11 +183,10 @@ TESTED_ELSEWHERE = {
     "kernels/triton/launch.py": ("kernels/triton/test_norm.py",),
     "kernels/triton/linear/tiles.py": ("kernels/triton/linear/test_streamed_product.py",),
     "kernels/triton/paging.py": ("kernels/triton/attention/test_attention_work.py",),
-    "kernels/triton/sampling/filtering.py": ("kernels/triton/sampling/test_sample.py",),
-    "kernels/triton/sampling/logprobs.py": ("kernels/triton/sampling/test_sample.py",),
-    "kernels/triton/sampling/noise.py": ("kernels/triton/sampling/test_sample.py",),
-    "kernels/triton/sampling/redrawing.py": ("kernels/triton/sampling/test_sample.py",),
-    "kernels/triton/sampling/selection.py": ("kernels/triton/sampling/test_sample.py",),
+    **{
+        f"kernels/triton/sampling/{name}.py": ("kernels/triton/sampling/test_sample.py",)
+        for name in ("best_tokens", "filtering", "logprobs", "noise", "redrawing", "selection")
+    },
     # load_tests
     "load_tests/bench/in_process/arrangements.py": (
         "load_tests/bench/in_process/test_deterministic.py",

@@ -29,6 +29,12 @@ def unchanged(fields: Fields, spec: ModelSpec) -> ModelSpec:
     return spec
 
 
+def attention_biased(fields: Fields, spec: ModelSpec) -> ModelSpec:
+    """Read whether all matrices of attention have biases."""
+    has_bias = fields.flag("attention_bias")
+    return replace(spec, qkv_bias=has_bias, output_bias=has_bias)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
     """One row of `engine.architectures.registry`.

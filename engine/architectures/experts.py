@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from engine.architectures.architecture import Architecture
+from engine.architectures.architecture import Architecture, attention_biased
 from engine.architectures.fields import Fields
-from engine.architectures.layer_pattern import LayerPattern
+from engine.architectures.layer_pattern import QWEN_WINDOWS, WINDOWS, LayerPattern
 from engine.architectures.names import (
     ATTENTION,
     DEEPSEEK_SHARED,
@@ -30,13 +30,12 @@ def _mixtral(fields: Fields, spec: ModelSpec) -> ModelSpec:
         intermediate_size=fields.size("intermediate_size"),
         renormalises=True,
     )
-    return _mixed(fields, spec, experts, lambda _: True)
+    return _mixed(fields, spec, experts)
 
 
 def _olmoe(fields: Fields, spec: ModelSpec) -> ModelSpec:
     experts = _softmax(fields, fields.size("intermediate_size"))
-    bias = fields.flag("attention_bias")
-    return replace(_mixed(fields, spec, experts, lambda _: True), qkv_bias=bias, output_bias=bias)
+    return _mixed(fields, attention_biased(fields, spec), experts)
 
 
 def _qwen2_moe(fields: Fields, spec: ModelSpec) -> ModelSpec:
@@ -54,11 +53,8 @@ def _qwen3_moe(fields: Fields, spec: ModelSpec) -> ModelSpec:
     fields.require("shared_expert_intermediate_size", 0)
     fields.require("use_qk_norm", True)
     fields.require("qkv_bias", False)
-    bias = fields.flag("attention_bias")
     experts = _softmax(fields, fields.size("moe_intermediate_size"))
-    return replace(
-        _mixed(fields, spec, experts, _qwen_layers(fields)), qkv_bias=bias, output_bias=bias
-    )
+    return _mixed(fields, attention_biased(fields, spec), experts, _qwen_layers(fields))
 
 
 def _glm4_moe(fields: Fields, spec: ModelSpec) -> ModelSpec:
@@ -67,8 +63,7 @@ def _glm4_moe(fields: Fields, spec: ModelSpec) -> ModelSpec:
 
 
 def _dots1(fields: Fields, spec: ModelSpec) -> ModelSpec:
-    bias = fields.flag("attention_bias")
-    return replace(_deepseek(fields, spec), qkv_bias=bias, output_bias=bias)
+    return _deepseek(fields, attention_biased(fields, spec))
 
 
 def _deepseek(fields: Fields, spec: ModelSpec) -> ModelSpec:
@@ -109,7 +104,10 @@ def _gpt_oss(fields: Fields, spec: ModelSpec) -> ModelSpec:
     packed.require("quant_method", "mxfp4")
     inner, hidden = fields.size("intermediate_size"), fields.size("hidden_size")
     if packed.value("quant_method") and (inner % MXFP4_NUMBERS or hidden % MXFP4_NUMBERS):
-        raise ConfigError(f"intermediate_size {inner} cannot be packed in groups of 32")
+        raise ConfigError(
+            f"intermediate_size {inner} or hidden_size {hidden} is not a multiple of "
+            f"{MXFP4_NUMBERS}, the numbers that MXFP4 packs together"
+        )
     experts = ExpertsSpec(
         num_experts=fields.size("num_local_experts"),
         top_k=fields.size("num_experts_per_tok"),
@@ -120,8 +118,7 @@ def _gpt_oss(fields: Fields, spec: ModelSpec) -> ModelSpec:
         limit=fields.number("swiglu_limit"),
         packing="mxfp4" if packed.value("quant_method") else "none",
     )
-    bias = fields.flag("attention_bias")
-    return replace(_mixed(fields, spec, experts, lambda _: True), qkv_bias=bias, output_bias=bias)
+    return _mixed(fields, attention_biased(fields, spec), experts)
 
 
 def _softmax(fields: Fields, inner: int) -> ExpertsSpec:
@@ -142,8 +139,12 @@ def _qwen_layers(fields: Fields) -> Callable[[int], bool]:
 
 
 def _mixed(
-    fields: Fields, spec: ModelSpec, experts: ExpertsSpec, has_experts: Callable[[int], bool]
+    fields: Fields,
+    spec: ModelSpec,
+    experts: ExpertsSpec,
+    has_experts: Callable[[int], bool] = lambda _: True,
 ) -> ModelSpec:
+    """Put experts into the layers, by index, that have some."""
     if experts.top_k > experts.num_experts:
         raise ConfigError(
             f"num_experts_per_tok {experts.top_k} is above the {experts.num_experts} experts"
@@ -156,7 +157,6 @@ def _mixed(
 
 
 _SPELLINGS = {"norm_eps": "rms_norm_eps", "num_experts": "num_local_experts"}
-_QWEN_WINDOWS = LayerPattern(full_every=0, window_flag="use_sliding_window")
 
 MIXTRAL = Architecture(
     name="MixtralForCausalLM",
@@ -167,7 +167,7 @@ MIXTRAL = Architecture(
         "max_position_embeddings": 131072, "num_key_value_heads": 8, "norm_eps": 1e-5,
         "rope_theta": 1e6, "num_local_experts": 8, "num_experts_per_tok": 2,
     },
-    pattern=LayerPattern(full_every=0),
+    pattern=WINDOWS,
     refine=_mixtral,
     listed="experts, with weights that add up to 1",
 )  # fmt: skip
@@ -182,7 +182,7 @@ QWEN2_MOE = Architecture(
         "shared_expert_intermediate_size": 5632,
     },
     spellings=_SPELLINGS,
-    pattern=_QWEN_WINDOWS,
+    pattern=QWEN_WINDOWS,
     refine=_qwen2_moe,
     listed="experts in all or some layers, and a gated one for all tokens; biases of queries, keys "
     "and values",
@@ -198,7 +198,7 @@ QWEN3_MOE = Architecture(
     },
     spec=ModelSpec(qk_norm="head"),
     spellings=_SPELLINGS,
-    pattern=_QWEN_WINDOWS,
+    pattern=QWEN_WINDOWS,
     refine=_qwen3_moe,
     listed="experts in all or some layers",
 )  # fmt: skip
@@ -240,7 +240,7 @@ DOTS1 = Architecture(
         "sliding_window": 4096, "max_window_layers": 62,
     },
     spec=ModelSpec(qk_norm="head"),
-    pattern=LayerPattern(full_every=0),
+    pattern=WINDOWS,
     refine=_dots1,
     listed="DeepSeek's router without latent attention, see `glm4_moe`",
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from engine.architectures.architecture import Architecture
+from engine.architectures.architecture import Architecture, attention_biased
 from engine.architectures.fields import Fields
 from engine.architectures.layer_pattern import LayerPattern
 from engine.architectures.names import ATTENTION, ENDS, FEED, GEMMA_NORMS, LLAMA_NAMES
@@ -17,13 +17,8 @@ _DEFAULTS = {"head_dim": 256, "norm_eps": 1e-6, "tie_word_embeddings": True}
 
 def _gemma(fields: Fields, spec: ModelSpec) -> ModelSpec:
     fields.require("hidden_activation", _TANH)
-    bias = fields.flag("attention_bias")
-    return replace(
-        spec,
-        embedding_multiplier=fields.size("hidden_size") ** 0.5,
-        qkv_bias=bias,
-        output_bias=bias,
-    )
+    multiplier = fields.size("hidden_size") ** 0.5
+    return replace(attention_biased(fields, spec), embedding_multiplier=multiplier)
 
 
 def _gemma2(fields: Fields, spec: ModelSpec) -> ModelSpec:

@@ -93,6 +93,11 @@ class LayerPattern:
         return [bool(turns) for turns in listed]
 
 
+# windows on all layers where the file has them; in Qwen's files also a flag that must be true
+WINDOWS = LayerPattern(full_every=0)
+QWEN_WINDOWS = LayerPattern(full_every=0, window_flag="use_sliding_window")
+
+
 def _folded(layers: list[LayerSpec]) -> tuple[LayerSpec, ...]:
     """The shortest list that repeats to the same layers, where all are alike."""
     return tuple(layers[:1]) if len(set(layers)) == 1 else tuple(layers)

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from engine.architectures.architecture import Architecture
+from engine.architectures.architecture import Architecture, attention_biased
 from engine.architectures.fields import Fields
-from engine.architectures.layer_pattern import LayerPattern
+from engine.architectures.layer_pattern import QWEN_WINDOWS, WINDOWS, LayerPattern
 from engine.architectures.names import (
     ATTENTION,
     ENDS,
@@ -18,9 +18,7 @@ from engine.config import LayerSpec, ModelSpec
 
 
 def _listed_biases(fields: Fields, spec: ModelSpec) -> ModelSpec:
-    attention = fields.flag("attention_bias")
-    feed = fields.flag("mlp_bias")
-    return replace(spec, qkv_bias=attention, output_bias=attention, feed_bias=feed)
+    return replace(attention_biased(fields, spec), feed_bias=fields.flag("mlp_bias"))
 
 
 def _always_biased(fields: Fields, spec: ModelSpec) -> ModelSpec:
@@ -73,9 +71,6 @@ def _starcoder2(fields: Fields, spec: ModelSpec) -> ModelSpec:
     return replace(spec, qkv_bias=has_bias, output_bias=has_bias, feed_bias=has_bias)
 
 
-_WINDOWS = LayerPattern(full_every=0)
-_QWEN_WINDOWS = LayerPattern(full_every=0, window_flag="use_sliding_window")
-
 LLAMA = Architecture(
     name="LlamaForCausalLM",
     model_type="llama",
@@ -93,7 +88,7 @@ MISTRAL = Architecture(
         "max_position_embeddings": 131072, "num_key_value_heads": 8, "norm_eps": 1e-6,
         "sliding_window": 4096,
     },
-    pattern=_WINDOWS,
+    pattern=WINDOWS,
 )  # fmt: skip
 MINISTRAL3 = Architecture(
     name="Ministral3ForCausalLM",
@@ -104,7 +99,7 @@ MINISTRAL3 = Architecture(
         "max_position_embeddings": 262144, "num_key_value_heads": 8, "head_dim": 128,
         "norm_eps": 1e-5, "rope_theta": 1e6,
     },
-    pattern=_WINDOWS,
+    pattern=WINDOWS,
     listed="queries that grow with the position",
 )  # fmt: skip
 QWEN2 = Architecture(
@@ -116,7 +111,7 @@ QWEN2 = Architecture(
         "sliding_window": 4096, "max_window_layers": 28,
     },
     spec=ModelSpec(qkv_bias=True),
-    pattern=_QWEN_WINDOWS,
+    pattern=QWEN_WINDOWS,
     refine=_always_biased,
 )  # fmt: skip
 QWEN3 = Architecture(
@@ -128,7 +123,7 @@ QWEN3 = Architecture(
         "norm_eps": 1e-6, "sliding_window": 4096, "max_window_layers": 28,
     },
     spec=ModelSpec(qk_norm="head"),
-    pattern=_QWEN_WINDOWS,
+    pattern=QWEN_WINDOWS,
     refine=_listed_biases,
 )  # fmt: skip
 PHI3 = Architecture(
@@ -137,7 +132,7 @@ PHI3 = Architecture(
     eos_token_ids=(32000,),
     names=PHI3_NAMES,
     defaults={"max_position_embeddings": 4096, "norm_eps": 1e-5},
-    pattern=_WINDOWS,
+    pattern=WINDOWS,
     refine=_phi3,
     ships_code=True,
 )
@@ -206,7 +201,7 @@ STARCODER2 = Architecture(
     spellings={"norm_eps": "norm_epsilon"},
     activations=("gelu_pytorch_tanh",),
     spec=ModelSpec(norm="layer", layers=(LayerSpec(mlp="plain"),)),
-    pattern=_WINDOWS,
+    pattern=WINDOWS,
     refine=_starcoder2,
     listed="biases everywhere",
 )  # fmt: skip

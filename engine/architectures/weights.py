@@ -6,6 +6,7 @@ of names per family says which tensor holds it; several roles may lie behind eac
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from engine.config import ModelConfig
 
@@ -17,11 +18,17 @@ Names = Mapping[str, str]
 FUSED = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
 # roles that each expert of a layer has a tensor for
 EXPERT_ROLES = ("expert_gate", "expert_up", "expert_down")
-# role of a tensor of all experts of a layer -> suffixes of its name: values, or blocks and scales
+# roles of tensors of all experts of a layer
 STACK_ROLES = ("gate_up_stack", "down_stack")
-_PACKED_SUFFIXES = {"none": ("", "_bias"), "mxfp4": ("_blocks", "_scales", "_bias")}
-# of tensors of bytes
+# suffixes of the names of such tensors that hold bytes, and of all by `ExpertsSpec.packing`
 PACKED_SUFFIXES = ("_blocks", "_scales")
+_STACK_SUFFIXES = {"none": ("", "_bias"), "mxfp4": (*PACKED_SUFFIXES, "_bias")}
+# suffix of the tensor that experts are chosen by, beside the router's weight
+CHOICE_BIAS = "e_score_correction_bias"
+_BEFORE, _AFTER = ("attention_norm", "feed_norm"), ("attention_post_norm", "feed_post_norm")
+# `ModelSpec.norms` -> roles of the norms of a layer
+NORM_ROLES = {"pre": _BEFORE, "last": _AFTER, "post": _AFTER, "sandwich": (*_BEFORE, *_AFTER)}
+_HIDDEN_NORMS = ("final_norm", *_BEFORE, *_AFTER)
 # numbers that share a scale, and bytes that hold them (OCP Microscaling Formats, version 1.0)
 MXFP4_NUMBERS, MXFP4_BYTES = 32, 16
 _TENSOR_OF = {role: tensor for tensor, roles in FUSED.items() for role in roles}
@@ -113,33 +120,30 @@ class StoredWeights:
 
     def tensors(self) -> Tensors:
         """Names and shapes of all stored tensors."""
-        places = [self.place(*where) for where in self._all()]
-        places += self._stacks()
+        layers = range(self._model.num_layers)
+        places = chain(self._places(None), *map(self._places, layers), *map(self._stacks, layers))
         return {place.name: place.shape for place in places}
 
-    def _stacks(self) -> Iterator[WeightPlace]:
-        experts = self._model.spec.experts
-        for layer in range(self._model.num_layers):
-            if self.has_stacks and self._model.spec.layer(layer).mlp == "experts":
-                assert experts is not None
-                for role in STACK_ROLES:
-                    for suffix in _PACKED_SUFFIXES[experts.packing]:
-                        yield self.stack(role, suffix, layer)
+    def _places(self, layer: int | None) -> Iterator[WeightPlace]:
+        """All weights and biases of a layer, or outside of layers, but the stacks."""
+        experts, shapes = self._model.spec.experts, self._shapes_of(layer)
+        for role in shapes:
+            if self.has_stacks and role in EXPERT_ROLES:
+                continue
+            for expert in range(num_tensors(self._model, role)):
+                yield self.place(role, "" if role == "sinks" else "weight", layer, expert)
+                if has_bias(self._model, role):
+                    yield self.place(role, "bias", layer, expert)
+        if "router" in shapes and experts is not None and experts.has_choice_bias:
+            yield self.place("router", CHOICE_BIAS, layer)
 
-    def _all(self) -> Iterator[tuple[str, str, int | None, int]]:
-        layers: list[int | None] = [None, *range(self._model.num_layers)]
-        for layer in layers:
-            shapes = self._shapes_of(layer)
-            for role in shapes:
-                if self.has_stacks and role in EXPERT_ROLES:
-                    continue
-                for expert in range(num_tensors(self._model, role)):
-                    yield role, "" if role == "sinks" else "weight", layer, expert
-                    if has_bias(self._model, role):
-                        yield role, "bias", layer, expert
-            experts = self._model.spec.experts
-            if "router" in shapes and experts is not None and experts.has_choice_bias:
-                yield "router", CHOICE_BIAS, layer, 0
+    def _stacks(self, layer: int) -> Iterator[WeightPlace]:
+        experts = self._model.spec.experts
+        if self.has_stacks and self._model.spec.layer(layer).mlp == "experts":
+            assert experts is not None
+            for role in STACK_ROLES:
+                for suffix in _STACK_SUFFIXES[experts.packing]:
+                    yield self.stack(role, suffix, layer)
 
     def _shapes_of(self, layer: int | None) -> Tensors:
         if layer not in self._shapes:
@@ -231,10 +235,3 @@ def has_bias(model: ModelConfig, role: str) -> bool:
     if role == "router":
         return spec.experts is not None and spec.experts.has_biases
     return spec.norm == "layer" and role in _HIDDEN_NORMS
-
-
-# suffix of the tensor that experts are chosen by, beside the router's weight
-CHOICE_BIAS = "e_score_correction_bias"
-_BEFORE, _AFTER = ("attention_norm", "feed_norm"), ("attention_post_norm", "feed_post_norm")
-NORM_ROLES = {"pre": _BEFORE, "last": _AFTER, "post": _AFTER, "sandwich": (*_BEFORE, *_AFTER)}
-_HIDDEN_NORMS = ("final_norm", *_BEFORE, *_AFTER)

@@ -1,5 +1,6 @@
 """The settings of one engine replica."""
 
+import math
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
@@ -192,11 +193,26 @@ class EngineConfig:
     )
 
     @property
-    def block_bytes(self) -> int:
-        """Bytes of a block on one rank, which holds the layers of one group."""
+    def token_bytes(self) -> int:
+        """Bytes that the keys and values of a token take on one rank, before any is released."""
         value_bytes = DTYPE_BYTES[self.dtype]
-        token_bytes = self.model.kv_bytes_per_token(value_bytes, self.tensor_parallel_size)
-        return self.block_size * token_bytes // self.model.kv_groups.count
+        return self.model.kv_bytes_per_token(value_bytes, self.tensor_parallel_size)
+
+    @property
+    def block_shape(self) -> tuple[int, ...]:
+        """Shape of a block on one rank: [layers of a group, 2, kv_heads, block_size, head_dim].
+
+        Raises:
+            ConfigError: if the ranks cannot share out the heads.
+        """
+        num_kv_heads = self.model.kv_heads_per_rank(self.tensor_parallel_size)
+        num_layers, head_dim = self.model.kv_groups.num_layers, self.model.head_dim
+        return num_layers, 2, num_kv_heads, self.block_size, head_dim
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block on one rank."""
+        return math.prod(self.block_shape) * DTYPE_BYTES[self.dtype]
 
     @classmethod
     def from_options(cls, *, model: ModelConfig, **options: Any) -> Self:
@@ -209,10 +225,9 @@ class EngineConfig:
         Raises:
             TypeError: if an option is not known or a needed one is missing.
         """
-        inner: dict[str, Any] = {"eos_token_ids": model.eos_token_ids}
-        inner |= {name: value for name, value in options.items() if name in _SCHEDULER_FIELDS}
-        outer = {name: value for name, value in options.items() if name not in _SCHEDULER_FIELDS}
-        return cls(model=model, scheduler=SchedulerConfig(**inner), **outer)
+        inner, outer = _split(options)
+        scheduler = SchedulerConfig(**{"eos_token_ids": model.eos_token_ids, **inner})
+        return cls(model=model, scheduler=scheduler, **outer)
 
     def with_options(self, **changes: Any) -> Self:
         """Make a configuration that differs in some options, those of the scheduler among them.
@@ -220,8 +235,7 @@ class EngineConfig:
         Raises:
             TypeError: if an option is not known.
         """
-        inner = {name: value for name, value in changes.items() if name in _SCHEDULER_FIELDS}
-        outer = {name: value for name, value in changes.items() if name not in _SCHEDULER_FIELDS}
+        inner, outer = _split(changes)
         return replace(self, scheduler=replace(self.scheduler, **inner), **outer)
 
     def options(self) -> dict[str, Any]:
@@ -229,3 +243,9 @@ class EngineConfig:
         outer = {each.name: getattr(self, each.name) for each in fields(self)}
         inner = outer.pop("scheduler")
         return outer | {name: getattr(inner, name) for name in _SCHEDULER_FIELDS}
+
+
+def _split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of the scheduler, and the others."""
+    inner = {name: value for name, value in options.items() if name in _SCHEDULER_FIELDS}
+    return inner, {name: value for name, value in options.items() if name not in inner}

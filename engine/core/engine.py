@@ -7,7 +7,6 @@ from engine.core.events import Events
 from engine.core.executor import Executor
 from engine.core.memory.block_manager import BlockManager
 from engine.core.scheduler import Scheduler
-from engine.core.scheduling.admission_gate import AdmissionGate
 from engine.core.scheduling.policies import (
     make_block_manager,
     make_gate,
@@ -48,13 +47,12 @@ class Engine:
         *,
         block_manager: BlockManager | None = None,
         preemption: Preemption | None = None,
-        gate: AdmissionGate | None = None,
         clock: EngineClock | None = None,
     ) -> None:
         """Make a scheduler for what the executor can hold.
 
         Args:
-            block_manager, preemption, gate: policies instead of those that `config` names.
+            block_manager, preemption: policies instead of those that `config` names.
             clock: read again when a result has come; without one, that happens at the time at
                 which the step began, and times since the epoch are those of this clock.
         """
@@ -67,7 +65,7 @@ class Engine:
             capacity,
             block_manager or make_block_manager(config, capacity),
             preemption or make_preemption(config, capacity),
-            gate or make_gate(config),
+            make_gate(config),
             Queues(make_order(config), Events(epoch_s)),
         )
         self._clock = clock

@@ -26,7 +26,7 @@ from engine.executor.process_id import ProcessId, own_process_id
 from engine.executor.process_log import log_from_actor
 from engine.executor.rank_loop import serve_plans
 from engine.executor.rank_worker import RankWorker
-from engine.executor.tcp_channel import TcpListener
+from engine.executor.tcp_channel import TcpListener, open_port
 from engine.types import Capacity
 
 logger = logging.getLogger(__name__)
@@ -55,8 +55,8 @@ class RankActor:
 
     It needs at least three concurrent calls: `load`, `loaded_bytes` and `ping` overlap. A gang that
     starts calls `process_id`, `load`, `listen` or `listen_on_node`, and `serve`, in this order; one
-    that may have ranks on several nodes calls `place`, `meet` and `locate_by` before `load`, as it
-    needs them.
+    that may have ranks on several nodes calls `place`, `open_rendezvous` or `join_rendezvous`, and
+    `locate_by` before `load`, as it needs them.
     """
 
     def __init__(
@@ -65,7 +65,8 @@ class RankActor:
         """Note which worker to load.
 
         Args:
-            rendezvous: where the ranks find each other; None for a single rank, or until `meet`.
+            rendezvous: where the ranks find each other; None for a single rank, or until one is
+                opened or joined.
             factory: "module:function", called like `engine.worker.worker.load_worker`.
         """
         log_from_actor(f"rank {rank}")
@@ -75,7 +76,7 @@ class RankActor:
         self._factory = factory
         self._worker: RankWorker | None = None
         self._listener: Listener | TcpListener | None = None
-        self._meeting: socket.socket | None = None
+        self._rendezvous_server: socket.socket | None = None
         self._locate: Callable[[], Path] | None = None
         self._model_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
         self._loaded_bytes = (0, 0)
@@ -106,20 +107,18 @@ class RankActor:
         """Have `load` find the model on this node, which is another one than the replica's."""
         self._locate = locate
 
-    def open_meeting(self, address: str, name: str) -> str:
+    def open_rendezvous(self, address: str, name: str) -> str:
         """Listen for the other ranks on a free port of an address of this node.
 
         Returns:
-            The URL for `meet` of the others; this rank keeps what they write there.
+            The URL for `join_rendezvous` of the others; this rank keeps what they write there.
         """
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._meeting = socket.create_server((address, 0), family=family)
-        host = f"[{address}]" if family == socket.AF_INET6 else address
-        url = f"tcp://{host}:{self._meeting.getsockname()[1]}/{name}"
-        self._rendezvous = f"{url}?listener={self._meeting.fileno()}"
+        self._rendezvous_server, port_url = open_port(address)
+        url = f"{port_url}/{name}"
+        self._rendezvous = f"{url}?listener={self._rendezvous_server.fileno()}"
         return url
 
-    def meet(self, rendezvous: str) -> None:
+    def join_rendezvous(self, rendezvous: str) -> None:
         """Note where another rank listens."""
         self._rendezvous = rendezvous
 
@@ -150,12 +149,14 @@ class RankActor:
         if self._locate is not None:
             self._config = replace(self._config, model_path=str(self._locate()))
         config, options = self._config, {}
-        view = None if arena is None or isinstance(arena, int) else _view_of(arena)
-        if view is not None:
-            options = {"swap_view": view}
+        if isinstance(arena, int):
+            config = config.with_options(swap_bytes=arena)
         elif arena is not None:
-            num_bytes = arena if isinstance(arena, int) else 0
-            config = config.with_options(swap_bytes=num_bytes)
+            view = _view_of(arena)
+            if view is None:
+                config = config.with_options(swap_bytes=0)
+            else:
+                options = {"swap_view": view}
         worker = make(
             config,
             rank=self._rank,

@@ -31,8 +31,8 @@ async def find_places(ranks: Sequence[Any], locate: Callable[[], Path] | None) -
     first, *others = ranks
     if others:
         # the name keeps ranks of other gangs out
-        url = await first.open_meeting.remote(places[0].address, secrets.token_hex(16))
-        await asyncio.gather(*(rank.meet.remote(url) for rank in others))
+        url = await first.open_rendezvous.remote(places[0].address, secrets.token_hex(16))
+        await asyncio.gather(*(rank.join_rendezvous.remote(url) for rank in others))
     if locate is not None:
         away = [rank for rank, place in zip(ranks, places, strict=True) if not is_here(place)]
         await asyncio.gather(*(rank.locate_by.remote(locate) for rank in away))

@@ -72,10 +72,7 @@ class TcpListener:
         Args:
             address: of this node, in the network that the nodes share; no other is listened on.
         """
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._socket = socket.create_server((address, 0), family=family)
-        host = f"[{address}]" if family == socket.AF_INET6 else address
-        self.url = f"{_SCHEME}{host}:{self._socket.getsockname()[1]}"
+        self._socket, self.url = open_port(address)
         self._secret = secret
         # the peer waits for our proof before anyone asks for the channel
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="accept")
@@ -119,6 +116,14 @@ class TcpListener:
             except ChannelClosed as error:
                 logger.warning("peer_refused url=%s peer=%s reason=%s", self.url, peer[0], error)
                 connection.close()
+
+
+def open_port(address: str) -> tuple[socket.socket, str]:
+    """Listen on a free port of an address of this node; returns its URL, `tcp://host:port`, too."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    server = socket.create_server((address, 0), family=family)
+    host = f"[{address}]" if family == socket.AF_INET6 else address
+    return server, f"{_SCHEME}{host}:{server.getsockname()[1]}"
 
 
 def connect_to(address: str, secret: bytes) -> Channel:

@@ -1,7 +1,5 @@
 """Attention of one rank: projections, rotation, the KV cache and PagedAttention between them."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -16,7 +14,7 @@ _QKV = ("q", "k", "v")
 
 
 class Attention:
-    """One layer's; what a model does not have costs nothing."""
+    """One layer's; makes the calls that its model needs and no other."""
 
     def __init__(
         self,
@@ -27,12 +25,21 @@ class Attention:
         layer: int,
         window: int,
     ) -> None:
-        """Read the weights of a layer; without `rope` nothing turns."""
+        """Read the weights of a layer.
+
+        Args:
+            rope: None to turn nothing.
+            window: see `KernelBackend.attention`.
+        """
         self._backend = backend
         self._parallel = parameters.parallel
         self._eps = config.norm_eps
         self._scale = config.spec.attention_scale or config.head_dim**-0.5
-        self._rules = _rules(config, parameters, layer, window)
+        self._softcap = config.spec.attention_softcap
+        self._window = window
+        self._sinks: Tensor | None = None
+        if config.spec.has_sinks:
+            self._sinks = parameters.rows(("sinks",), "", layer).float()
         self._cos_sin = rope.cos_sin if rope else None
         self._query_factors = rope.query_factors if rope else None
         order = rope.order if rope else None
@@ -48,7 +55,15 @@ class Attention:
         q = self._write(self._qkv(x, is_deterministic=fixed), kv_layer, layout)
         if self._query_factors is not None:
             q *= self._backend.embed(layout.positions, self._query_factors)[:, :, None]
-        attended = self._backend.attention(q, kv_layer, layout, self._scale, **self._rules)
+        attended = self._backend.attention(
+            q,
+            kv_layer,
+            layout,
+            self._scale,
+            softcap=self._softcap,
+            window=self._window,
+            sinks=self._sinks,
+        )
         return self._output(attended, is_deterministic=fixed)
 
     def _write(self, qkv: Tensor, kv_layer: Tensor, layout: BatchLayout) -> Tensor:
@@ -70,19 +85,6 @@ class Attention:
             means = self._parallel.all_reduce(means, is_deterministic=layout.is_deterministic)
             means /= self._parallel.size
         return means
-
-
-def _rules(config: ModelConfig, parameters: Parameters, layer: int, window: int) -> dict[str, Any]:
-    """What a layer asks of `KernelBackend.attention` beside the scale."""
-    spec = config.spec
-    rules: dict[str, Any] = {}
-    if spec.attention_softcap:
-        rules["softcap"] = spec.attention_softcap
-    if window:
-        rules["window"] = window
-    if spec.has_sinks:
-        rules["sinks"] = parameters.rows(("sinks",), "", layer).float()
-    return rules
 
 
 def _read_qkv(

@@ -138,7 +138,10 @@ def local_device(device: Device, rank: int) -> torch.device:
     if device == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise ConfigError("device 'cuda' is configured, but no GPU can be used here")
+        raise ConfigError(
+            "device 'cuda' is configured, but no GPU can be used here; set device to 'cpu', or see "
+            "whether nvidia-smi and the installed torch find one"
+        )
     index = rank % torch.cuda.device_count()
     torch.cuda.set_device(index)
     return torch.device("cuda", index)

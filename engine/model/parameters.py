@@ -132,22 +132,21 @@ class Parameters:
         layer: int,
         expert: int,
         *,
-        suffix: str = "weight",
         dim: int = 0,
         start: int = 0,
     ) -> None:
-        """Read a part of one expert's weight or bias into `target`, IN PLACE.
+        """Read a part of one expert's weight into `target`, IN PLACE.
 
         Args:
             target: need not be contiguous.
             dim: 0 for outputs from `start` on, 1 for inputs.
         """
-        place = self._stored.place(role, suffix, layer, expert)
+        place = self._stored.place(role, "weight", layer, expert)
         self._fill(target, place, dim=dim, start=place.start + start if dim == 0 else start)
 
-    def skip_expert(self, role: str, layer: int, expert: int, suffix: str = "weight") -> None:
-        """Note that another rank reads one expert's weight or bias."""
-        self._source.skip(self._stored.place(role, suffix, layer, expert).name)
+    def skip_expert(self, role: str, layer: int, expert: int) -> None:
+        """Note that another rank reads one expert's weight."""
+        self._source.skip(self._stored.place(role, "weight", layer, expert).name)
 
     @property
     def dtype(self) -> torch.dtype:

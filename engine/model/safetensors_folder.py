@@ -1,19 +1,16 @@
 """Reads parameters out of the safetensors files of a model folder, slice by slice."""
 
-import json
-import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engine.errors import ConfigError
+from engine.model_files import TensorInfo, find_weights
 
 # takes bytes done and bytes in total
 Progress = Callable[[int, int], None]
-
-_INDEX = "model.safetensors.index.json"
 
 
 class SafetensorsFolder:
@@ -25,7 +22,7 @@ class SafetensorsFolder:
         on_progress: Progress,
         canonical_name: Callable[[str], str] = str,
     ) -> None:
-        """Open the files named by the index, or else all there are.
+        """Open the files that `find_weights` finds.
 
         Args:
             on_progress: called with bytes done and in total, at once and after each tensor.
@@ -35,12 +32,11 @@ class SafetensorsFolder:
             ConfigError: if there are none or one cannot be read.
         """
         self._folder = folder
-        self._files = {path: _open(path) for path in _paths(folder)}
-        # canonical name -> file and stored name
+        found = find_weights(folder)
+        self._files = {path: _open(path) for path in {path for path, _ in found.values()}}
+        # canonical name -> file, stored name, place in the file
         self._homes = {
-            canonical_name(name): (path, name)
-            for path, file in self._files.items()
-            for name in _names(file)
+            canonical_name(name): (path, name, info) for name, (path, info) in found.items()
         }
         self._unread = set(self._homes)
         self._on_progress = on_progress
@@ -52,29 +48,24 @@ class SafetensorsFolder:
         self, target: Tensor, name: str, shape: tuple[int, ...], *, dim: int, start: int
     ) -> None:
         """See `ParameterSource`."""
-        path, stored_name = self._home(name)
-        stored = self._files[path].get_slice(stored_name)  # type: ignore[no-untyped-call]
-        if (found := tuple(stored.get_shape())) != shape:
+        path, stored_name, info = self._home(name)
+        if info.shape != shape:
             raise ConfigError(
-                f"{path}: tensor {name!r} has shape {found}, config.json says {shape}"
+                f"{path}: tensor {name!r} has shape {info.shape}, config.json says {shape}; are "
+                "they of one model?"
             )
+        stored = self._files[path].get_slice(stored_name)  # type: ignore[no-untyped-call]
         wanted = slice(start, start + target.shape[dim])
-        part = stored[(slice(None),) * dim + (wanted,)]
-        target.copy_(part)
+        target.copy_(stored[(slice(None),) * dim + (wanted,)])
         if name in self._unread:
             self._unread.remove(name)
-            self._done_bytes += math.prod(shape) * part.element_size()
+            self._done_bytes += info.end - info.start
             self._on_progress(self._done_bytes, self._total_bytes)
 
     def skip(self, name: str) -> None:
         """See `ParameterSource`."""
         self._home(name)
         self._unread.discard(name)
-
-    def _home(self, name: str) -> tuple[Path, str]:
-        if name not in self._homes:
-            raise ConfigError(f"{self._folder / '*.safetensors'}: tensor {name!r} is missing")
-        return self._homes[name]
 
     def check_all_read(self, ignored: Callable[[str], bool]) -> None:
         """Make sure that the model used every tensor but the ignored ones.
@@ -90,25 +81,13 @@ class SafetensorsFolder:
             )
         self._on_progress(self._total_bytes, self._total_bytes)
 
-
-def _paths(folder: Path) -> Collection[Path]:
-    index = folder / _INDEX
-    paths = _indexed(index) if index.exists() else sorted(folder.glob("*.safetensors"))
-    if not paths:
-        raise ConfigError(f"{folder}: there are no safetensors files")
-    return paths
-
-
-def _indexed(index: Path) -> list[Path]:
-    try:
-        names = set(json.loads(index.read_bytes())["weight_map"].values())
-        return sorted(index.parent / Path(name).name for name in names)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{index}: not an index of safetensors files ({error!r})") from error
-
-
-def _names(file: safe_open) -> list[str]:
-    return list(file.keys())  # type: ignore[no-untyped-call]
+    def _home(self, name: str) -> tuple[Path, str, TensorInfo]:
+        if name not in self._homes:
+            raise ConfigError(
+                f"{self._folder / '*.safetensors'}: tensor {name!r} is missing; is config.json of "
+                "another model, or was the model not fetched completely?"
+            )
+        return self._homes[name]
 
 
 def _open(path: Path) -> safe_open:

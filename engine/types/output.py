@@ -1,10 +1,9 @@
 """The output of a step for the clients."""
 
-from array import array
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from engine.types.columns import FloatColumn, IntColumn, float32, int32, int64
+from engine.types.columns import FloatColumn, IntColumn, float32, int8, int32, int64
 from engine.types.memory import MemoryUsage, PinnedPrefix
 
 # the choice that items about the prompt itself have
@@ -203,7 +202,7 @@ class StepOutput:
     choices: IntColumn = field(default_factory=int32)
     tokens: IntColumn = field(default_factory=int32)
     logprobs: FloatColumn = field(default_factory=float32)
-    finish_reasons: IntColumn = field(default_factory=lambda: array("b"))
+    finish_reasons: IntColumn = field(default_factory=int8)
     top_counts: IntColumn = field(default_factory=int32)
     top_tokens: IntColumn = field(default_factory=int32)
     top_logprobs: FloatColumn = field(default_factory=float32)

@@ -1,9 +1,8 @@
 """What a request has got from an engine that is lost, so that another one goes on with it."""
 
-from array import array
 from dataclasses import dataclass, field
 
-from engine.types.columns import FloatColumn, IntColumn, float32, int32
+from engine.types.columns import FloatColumn, IntColumn, float32, int8, int32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +55,7 @@ class Progress:
     age_s: float = 0.0
     solo_tokens: int = 0
     num_prompt_scored: int = 0
-    finish_reasons: IntColumn = field(default_factory=lambda: array("b"))
+    finish_reasons: IntColumn = field(default_factory=int8)
     counts: IntColumn = field(default_factory=int32)
     tokens: IntColumn = field(default_factory=int32)
     search: SearchSteps | None = None

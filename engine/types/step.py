@@ -1,9 +1,8 @@
 """What the scheduler asks of the workers in one step, and what they answer."""
 
-from array import array
 from dataclasses import dataclass, field
 
-from engine.types.columns import FloatColumn, IntColumn, float32, int32, int64
+from engine.types.columns import FloatColumn, IntColumn, float32, int8, int32, int64
 from engine.types.request import SamplingParams
 
 # int64 words of the key of a swap block: 32 bytes
@@ -36,7 +35,7 @@ class RowAdmission:
 class StepPlan:
     """Everything that the workers must do in one step.
 
-    A plan is self-contained, so plans can be logged and replayed. Workers apply it in field order:
+    A plan is self-contained, so plans can be logged and replayed. Workers do as if in field order:
     releases, admissions, forks, block table writes, last tokens, swap out, swap in, copies, then
     one forward pass over `decode_rows` (one token each, the row's last one) followed by the prefill
     chunks, and one sampled token per item of `sampled_rows`. A row's length, last token and block
@@ -86,7 +85,7 @@ class StepPlan:
     prefill_rows: IntColumn = field(default_factory=int32)
     prefill_starts: IntColumn = field(default_factory=int32)
     prefill_counts: IntColumn = field(default_factory=int32)
-    prefill_samples: IntColumn = field(default_factory=lambda: array("b"))
+    prefill_samples: IntColumn = field(default_factory=int8)
     prefill_tokens: IntColumn = field(default_factory=int32)
     sibling_rows: IntColumn = field(default_factory=int32)
     sibling_parents: IntColumn = field(default_factory=int32)

@@ -8,7 +8,7 @@ them to the size of a CUDA graph. What only the device knows, the rows' last tok
 tables, is looked up there.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -118,21 +118,27 @@ def stage_batch(
     Returns:
         Its tokens [T] int64, and what the model's layers read of it.
     """
-    prompt_tokens, *columns = stage(table.runtime, plan.prefill_tokens, *batch.columns.values())
+    given_tokens, *columns = stage(table.runtime, plan.prefill_tokens, *batch.columns.values())
     staged = dict(zip(batch.columns, columns, strict=True))
     last_tokens = table.last_tokens.index_select(0, staged["rows"][: batch.num_decodes])
-    tokens = torch.cat((last_tokens, prompt_tokens))
+    tokens = torch.cat((last_tokens, given_tokens))
     max_context_len = int(batch.sequences.ends.max())
     num_table_columns = _num_table_columns(max_context_len, block_size)
-    tables = table.by_group[0]
-    blocks = tables.view(-1).index_select(0, staged["block_indices"])
+
+    def gather(tables: Tensor) -> tuple[Tensor, Tensor]:
+        """Slot mapping and block tables, of those of all rows for a group of layers."""
+        blocks = tables.view(-1).index_select(0, staged["block_indices"])
+        # 64 bits wide, since a pool may have more than 2**31 slots
+        slot_mapping = staged["block_offsets"].add(blocks, alpha=block_size)
+        return slot_mapping, tables[:, :num_table_columns].index_select(0, staged["rows"])
+
+    (slot_mapping, block_tables), *others = map(gather, table.by_group)
     needs_all_logits = np.array_equal(batch.columns["logit_indices"], np.arange(len(tokens)))
     layout = BatchLayout(
         num_decodes=0 if batch.is_deterministic else batch.num_decodes,
         positions=staged["positions"],
-        # 64 bits wide, since a pool may have more than 2**31 slots
-        slot_mapping=staged["block_offsets"].add(blocks, alpha=block_size),
-        block_tables=tables[:, :num_table_columns].index_select(0, staged["rows"]),
+        slot_mapping=slot_mapping,
+        block_tables=block_tables,
         context_lens=staged["context_lens"].int(),
         query_starts=staged["starts"].int(),
         max_context_len=max_context_len,
@@ -140,17 +146,7 @@ def stage_batch(
         logit_indices=None if needs_all_logits else staged["logit_indices"],
         is_deterministic=batch.is_deterministic,
     )
-    others = tuple(
-        replace(
-            layout,
-            slot_mapping=staged["block_offsets"].add(
-                tables.view(-1).index_select(0, staged["block_indices"]), alpha=block_size
-            ),
-            block_tables=tables[:, :num_table_columns].index_select(0, staged["rows"]),
-        )
-        for tables in table.by_group[1:]
-    )
-    return tokens, replace(layout, others=others) if others else layout
+    return tokens, layout.with_groups(others)
 
 
 def _num_table_columns(max_context_len: int, block_size: int) -> int:

@@ -9,17 +9,10 @@ from torch import Tensor
 from engine.config import EngineConfig, swap_arena_bytes
 from engine.errors import ConfigError
 from engine.integers import div_ceil
-from engine.model.parallel import TensorParallel
 from engine.types import IntColumn, StepPlan
 from engine.worker.staging import stage
 from engine.worker.swap.arriving_blocks import ArrivingBlocks, BlockMoves
-from engine.worker.swap.swap_arena import (
-    PrivateMemory,
-    SwapArena,
-    SwapMemory,
-    key_tensor,
-    make_headers,
-)
+from engine.worker.swap.swap_arena import SwapArena, key_tensor, make_headers
 from kernels.backend import KernelBackend
 from kernels.runtime import Runtime
 
@@ -36,41 +29,40 @@ class KVPool:
     def __init__(
         self,
         config: EngineConfig,
-        parallel: TensorParallel,
         backend: KernelBackend,
         runtime: Runtime,
         num_bytes: int,
-        swap_memory: SwapMemory | None = None,
+        swap_memory: Tensor | None = None,
     ) -> None:
         """Allocate the pool.
 
         Args:
             num_bytes: memory of the pool, where the configuration does not say how many blocks.
-            swap_memory: of the swap space; None allocates what the configuration says.
+            swap_memory: host uint8 of the swap space, zeros where nothing was written; None
+                allocates what the configuration says.
 
         Raises:
             ConfigError: if memory is short, or one sequence of the longest length has no room.
         """
-        model = config.model
-        num_kv_heads = model.kv_heads_per_rank(parallel.size)
-        whole_bytes, groups = bytes_per_block(config, parallel, backend), model.kv_groups
+        # of all groups of layers
+        whole_bytes = config.block_size * config.token_bytes
         num_whole = config.num_blocks or num_bytes // whole_bytes
         _check_room(config, num_whole, whole_bytes)
+        groups = config.model.kv_groups
         # with windows the block manager keeps one that stands for all that are released
         num_blocks = num_whole * groups.count + any(groups.windows)
-        block_bytes = whole_bytes // groups.count
-        block_shape = (groups.num_layers, 2, num_kv_heads, config.block_size, model.head_dim)
         self._backend = backend
         self._runtime = runtime
-        self.kv = _allocate((num_blocks, *block_shape), backend.dtype, runtime)
+        self.kv = _allocate((num_blocks, *config.block_shape), backend.dtype, runtime)
         if swap_memory is None:
-            num_slots = (config.swap_bytes or 0) // block_bytes
-            swap_memory = PrivateMemory(swap_arena_bytes(num_slots, block_bytes))
-        self.arena = SwapArena(swap_memory.take(runtime), block_shape, backend.dtype)
+            num_slots = (config.swap_bytes or 0) // config.block_bytes
+            num_swap_bytes = swap_arena_bytes(num_slots, config.block_bytes)
+            swap_memory = runtime.host_memory(num_swap_bytes)
+        self.arena = SwapArena(swap_memory, config.block_shape, backend.dtype)
         self._checksum = backend.make_checksum(self.kv)
-        # blocks that may still be on their way to the swap space, and slots that they go to
-        self._leaving: dict[int, object] = {}
-        self._arriving: dict[int, object] = {}
+        # marks of blocks that may still be on their way out, and of the slots that they go to
+        self._leaving_blocks: dict[int, object] = {}
+        self._filling_slots: dict[int, object] = {}
 
     @property
     def num_blocks(self) -> int:
@@ -112,10 +104,6 @@ class KVPool:
         if _may_leave_later(plan):
             self._swap_out(plan)
 
-    def _swap_out(self, plan: StepPlan) -> None:
-        if plan.swap_out_sources:
-            self.swap_out(plan.swap_out_sources, plan.swap_out_destinations, plan.swap_out_keys)
-
     def copy(self, sources: Tensor, destinations: Tensor) -> None:
         """Copy whole blocks, both [N] int64 (copy-on-write; paper, section 4.4)."""
         self._backend.copy_blocks(self.kv, sources, destinations)
@@ -135,8 +123,9 @@ class KVPool:
         # behind the blocks: whoever finds a header finds its block
         rows = list(range(len(targets)))
         written = self._runtime.move_out(headers, rows, self.arena.headers, targets)
-        self._leaving.update(zip(sources, marks, strict=False))
-        self._arriving.update(zip(targets, written, strict=False))
+        # no marks where all is done already
+        self._leaving_blocks.update(zip(sources, marks, strict=False))
+        self._filling_slots.update(zip(targets, written, strict=False))
 
     def swap_in(self, slots: IntColumn, blocks: IntColumn, keys: IntColumn) -> ArrivingBlocks:
         """Begin to copy slots of the swap space back to blocks, beside earlier steps.
@@ -148,7 +137,7 @@ class KVPool:
             What waits for them; later work must.
         """
         sources, targets = slots.tolist(), blocks.tolist()
-        moving = _taken(self._leaving, targets) + _taken(self._arriving, sources)
+        moving = _taken(self._leaving_blocks, targets) + _taken(self._filling_slots, sources)
         moves = BlockMoves(sources, targets, key_tensor(keys))
         arriving = ArrivingBlocks(self._runtime, self.arena, self.kv, self._checksum, moves)
         arriving.begin(after=moving)
@@ -156,15 +145,13 @@ class KVPool:
 
     def protect(self, written: Iterable[IntColumn]) -> None:
         """Let later work wait for the copies of blocks that it may write."""
-        if self._leaving:
+        if self._leaving_blocks:
             blocks = {block for column in written for block in column}
-            self._runtime.wait_for(_taken(self._leaving, blocks))
+            self._runtime.wait_for(_taken(self._leaving_blocks, blocks))
 
-
-def bytes_per_block(config: EngineConfig, parallel: TensorParallel, backend: KernelBackend) -> int:
-    """Bytes of a block of all groups of layers on one rank."""
-    token_bytes = config.model.kv_bytes_per_token(backend.dtype.itemsize, parallel.size)
-    return config.block_size * token_bytes
+    def _swap_out(self, plan: StepPlan) -> None:
+        if plan.swap_out_sources:
+            self.swap_out(plan.swap_out_sources, plan.swap_out_destinations, plan.swap_out_keys)
 
 
 def _may_leave_later(plan: StepPlan) -> bool:

@@ -98,6 +98,17 @@ class RowTable:
         self.grammars.admit(admissions)
         self.history.admit(admissions)
 
+    def keep_sampled(self, rows: Tensor, tokens: Tensor) -> None:
+        """Keep what rows [S] int64 have sampled, [S] int64, as their last tokens.
+
+        A row without a token may be in the next plan already: it is fed a valid one.
+        """
+        self.last_tokens.index_copy_(0, rows, tokens.clamp(min=0))
+
+    def is_ruled(self, rows: Int32Array) -> NDArray[np.bool_]:
+        """Whether the next token of each of the rows depends on more than its logits."""
+        return self.rules.is_active[rows] | self.grammars.is_active[rows]
+
     def places(self, rows: IntColumn, indices: IntColumn) -> tuple[NDArray[Any], NDArray[Any]]:
         """Where what a plan appends is in the block tables: rows and columns.
 

@@ -30,21 +30,9 @@ class WarmUp:
     """Runs a model on a KV pool of one block, which is read and never written."""
 
     def __init__(self, config: EngineConfig, backend: KernelBackend, model: Model) -> None:
-        shape = config.model
         self._config, self._backend, self._model = config, backend, model
         self._device = backend.device
-        self._kv = torch.zeros(
-            (
-                1,
-                shape.kv_groups.num_layers,
-                2,
-                model.num_kv_heads,
-                config.block_size,
-                shape.head_dim,
-            ),
-            dtype=backend.dtype,
-            device=self._device,
-        )
+        self._kv = torch.zeros((1, *config.block_shape), dtype=backend.dtype, device=self._device)
 
     def prefill(self) -> None:
         """Prefill prompts that fill the token budget, and choose a token for every row."""

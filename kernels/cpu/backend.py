@@ -4,6 +4,8 @@ A decode step of a small model makes hundreds of calls of a few microseconds eac
 no more than allocate their output and pass addresses.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -246,19 +248,11 @@ class CpuBackend(PackedBackend):
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """Compute in float32 and round once."""
-        assert gate_up.is_contiguous()
-        num_tokens, width = gate_up.shape
-        out = torch.empty(num_tokens, width // 2, dtype=self.dtype)
-        self._kernels.silu_mul(out.data_ptr(), gate_up.data_ptr(), num_tokens, width // 2)
-        return out
+        return self._gated(self._kernels.silu_mul, gate_up)
 
     def gelu_mul(self, gate_up: Tensor) -> Tensor:
         """Compute in float32 and round once."""
-        assert gate_up.is_contiguous()
-        num_tokens, width = gate_up.shape
-        out = torch.empty(num_tokens, width // 2, dtype=self.dtype)
-        self._kernels.gelu_mul(out.data_ptr(), gate_up.data_ptr(), num_tokens, width // 2)
-        return out
+        return self._gated(self._kernels.gelu_mul, gate_up)
 
     def gelu(self, x: Tensor) -> Tensor:
         """Compute in float32 and round once."""
@@ -270,6 +264,13 @@ class CpuBackend(PackedBackend):
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Sampled:
         """Choose tokens; rows with filters cost a pass more."""
         return sampling.sample(self._all_kernels, logits, columns)
+
+    def _gated(self, kernel: Callable[..., int], gate_up: Tensor) -> Tensor:
+        assert gate_up.is_contiguous()
+        num_tokens, width = gate_up.shape
+        out = torch.empty(num_tokens, width // 2, dtype=self.dtype)
+        kernel(out.data_ptr(), gate_up.data_ptr(), num_tokens, width // 2)
+        return out
 
     def _addresses_of(self, layout: BatchLayout) -> LayoutAddresses:
         """Check a layout once; every layer of a step passes the same one."""

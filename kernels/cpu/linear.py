@@ -7,7 +7,7 @@ from kernels.backend import Linear
 from kernels.cpu.library import Library
 from kernels.huge_pages import Arena
 from kernels.integers import div_ceil
-from kernels.reference import DenseLinear, in_tiles
+from kernels.linears import DenseLinear, in_tiles
 
 # inputs of a step and outputs of a block, see `source/linear.h`
 _STEP_K = 32

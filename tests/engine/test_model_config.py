@@ -18,6 +18,11 @@ LLAMA: dict[str, Any] = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
 }
+PACKED = LLAMA | {
+    "architectures": ["GptOssForCausalLM"],
+    "model_type": "gpt_oss",
+    "quantization_config": {"quant_method": "mxfp4"},
+}
 MISTRAL = LLAMA | {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
 QWEN = LLAMA | {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
 QWEN["num_attention_heads"] = 32
@@ -328,6 +333,8 @@ def test_gpt2_fields_mean_what_they_mean_in_transformers(
         (GPT2 | {"activation_function": "relu"}, "activation_function 'relu' is not supported"),
         (GPT2 | {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
         (GPT2 | {"n_positions": 0}, "n_positions is 0"),
+        (PACKED | {"hidden_size": 72}, "hidden_size 72 .* not a multiple of 32"),
+        (PACKED | {"intermediate_size": 80}, "intermediate_size 80 .* not a multiple of 32"),
     ],
 )
 def test_unsupported_variants_are_refused_by_name(

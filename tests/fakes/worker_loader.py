@@ -1,8 +1,9 @@
 """Loads workers with a runtime of one's own, and with models that break on purpose."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -70,6 +71,27 @@ class Replayer(HostRuntime):
         return replay
 
 
+class LateRuntime(HostRuntime):
+    """Moves in happen when they are waited for, and not before."""
+
+    moves_in_parts = True
+
+    def move_in(
+        self,
+        host: Tensor,
+        slots: list[int],
+        kv: Tensor,
+        blocks: list[int],
+        after: Iterable[object] = (),
+    ) -> list[object]:
+        return [partial(super().move_in, host, slots, kv, blocks)]
+
+    def wait_for(self, marks: Iterable[object]) -> None:
+        for mark in marks:
+            assert isinstance(mark, partial)
+            mark()
+
+
 def loader(
     runtime: HostRuntime, wrap: Callable[[Model], Model] = lambda model: model
 ) -> Callable[[EngineConfig], Worker]:
@@ -99,5 +121,5 @@ def _make(
 ) -> Worker:
     backend = select_backend("cpu", torch.float32, compiled=config.compiled_kernels)
     model = wrap(load_model(config, backend, parallel))
-    pool = KVPool(config, parallel, backend, runtime, 0)
+    pool = KVPool(config, backend, runtime, 0)
     return Worker(config, runtime, backend, parallel, model, pool)

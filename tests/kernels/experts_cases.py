@@ -5,7 +5,8 @@ from dataclasses import fields, replace
 import torch
 from torch import Tensor
 
-from kernels.experts import ExpertWeights, Routing, choose_experts
+from kernels.experts import ExpertWeights, Routing
+from kernels.looped_experts import choose_experts
 
 
 def make_weights(

@@ -1,5 +1,6 @@
 """Faults of how a worker checks a plan and carries it out."""
 
+from engine.worker.model_runner import ModelRunner
 from engine.worker.plan_check import (
     _check_admission,
     _check_chunks,
@@ -136,21 +137,21 @@ PLAN_FAULTS = [
     ),
     Fault(
         what="siblings keep their old length",
-        function=Worker._run,
+        function=ModelRunner.run,
         old="table.lengths[batch.sampled.rows] = batch.sampled.positions",
         new="pass",
         noticed_by="test_a_sibling_goes_on_behind_the_prompt_of_its_parent",
     ),
     Fault(
         what="rows do not grow",
-        function=Worker._run,
+        function=ModelRunner.run,
         old="table.lengths[batch.spans.rows] = batch.spans.ends",
         new="pass",
         noticed_by="test_a_row_is_as_long_as_what_was_computed_of_it",
     ),
     Fault(
         what="tokens that were fed are not noted",
-        function=Worker._choose_ruled,
+        function=ModelRunner._choose_ruled,
         old="history.note(batch.token_rows, ",
         new="history.note(batch.token_rows[:0], ",
         noticed_by="test_rules_know_the_tokens_that_were_fed",

@@ -3,9 +3,10 @@
 from engine.worker.block_copy_time import measure_block_copy_s
 from engine.worker.kv_pool import KVPool, _check_room, _may_leave_later
 from engine.worker.memory_budget import MemoryBudget, share_out
+from engine.worker.model_runner import ModelRunner
 from engine.worker.swap.arriving_blocks import ArrivingBlocks
-from engine.worker.swap.swap_arena import SharedMemory
-from engine.worker.worker import Worker, _can_wait
+from engine.worker.swap.swap_arena import shared_memory
+from engine.worker.worker import _can_wait
 from tests.mutation.mutant import Fault
 
 POOL_FAULTS = [
@@ -60,7 +61,7 @@ POOL_FAULTS = [
     ),
     Fault(
         what="a graph reads what has not come back",
-        function=Worker._run,
+        function=ModelRunner.run,
         old="and arriving is None",
         new="",
         noticed_by="test_what_comes_back_is_there_when_a_layer_reads_it",
@@ -74,7 +75,7 @@ POOL_FAULTS = [
     ),
     Fault(
         what="layers read what has not come back",
-        function=Worker._launch,
+        function=ModelRunner._launch,
         old="layout = replace(layout, before_layer=arriving.before_layer)",
         new="pass",
         noticed_by="test_what_comes_back_is_there_when_a_layer_reads_it",
@@ -96,14 +97,14 @@ POOL_FAULTS = [
     Fault(
         what="a block comes back over one that is still on its way out",
         function=KVPool.swap_in,
-        old="_taken(self._leaving, targets) + ",
+        old="_taken(self._leaving_blocks, targets) + ",
         new="",
         noticed_by="test_steps_wait_for_copies_of_blocks_that_they_write_and_for_no_others",
     ),
     Fault(
         what="a block comes back from a slot that is still written",
         function=KVPool.swap_in,
-        old=" + _taken(self._arriving, sources)",
+        old=" + _taken(self._filling_slots, sources)",
         new="",
         noticed_by="test_blocks_come_back_after_their_slots_were_written",
     ),
@@ -151,8 +152,8 @@ POOL_FAULTS = [
     ),
     Fault(
         what="the view of shared memory is not kept",
-        function=SharedMemory.take,
-        old="alias.view = self._view",
+        function=shared_memory,
+        old="alias.view = view",
         new="pass",
         noticed_by="test_shared_memory_keeps_its_view",
     ),
@@ -166,15 +167,15 @@ POOL_FAULTS = [
     Fault(
         what="every rank allocates all heads",
         function=KVPool.__init__,
-        old="model.kv_heads_per_rank(parallel.size)",
-        new="model.num_kv_heads",
+        old="(num_blocks, *config.block_shape)",
+        new="(num_blocks, *config.with_options(tensor_parallel_size=1).block_shape)",
         noticed_by="test_rank_holds_its_share_of_the_heads",
     ),
     Fault(
         what="the swap space is counted in bytes of one layer",
         function=KVPool.__init__,
-        old="(config.swap_bytes or 0) // block_bytes",
-        new="(config.swap_bytes or 0) // (block_bytes // model.num_layers)",
+        old="(config.swap_bytes or 0) // config.block_bytes",
+        new="(config.swap_bytes or 0) // (config.block_bytes // config.model.num_layers)",
         noticed_by="test_the_swap_space_holds_whole_blocks",
     ),
     Fault(

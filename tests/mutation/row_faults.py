@@ -27,6 +27,13 @@ ROW_FAULTS = [
         noticed_by="test_a_fork_copies_length_block_table_and_tokens_of_the_parent",
     ),
     Fault(
+        what="a broken row has no valid token to go on with",
+        function=RowTable.keep_sampled,
+        old=".clamp(min=0)",
+        new="",
+        noticed_by="test_a_row_that_has_sampled_nothing_is_fed_a_valid_token",
+    ),
+    Fault(
         what="a fork begins without a length",
         function=RowTable.fork,
         old="self.lengths[children] = self.lengths[parents]",

@@ -6,11 +6,12 @@ from engine.worker.sampling.pooling import Pooler
 from engine.worker.sampling.sampler import (
     _apply_logit_rules,
     _columns,
+    _draw_by_rules,
     _masks,
+    _rank_by_rules,
     choose,
     choose_masked,
     look_up,
-    sample_batch,
 )
 from kernels.sampling import _first, is_random, sample
 from tests.mutation.mutant import Fault
@@ -39,30 +40,30 @@ SAMPLING_FAULTS = [
     ),
     Fault(
         what="rules change the logits that all rows are reported",
-        function=choose,
+        function=_draw_by_rules,
         old=(
             "logits.index_select(0, where).float()\n"
-            "        _apply_rules(backend, scores, drawing, sampled, table)"
+            "    _apply_rules(backend, scores, indices, sampled, table)"
         ),
         new=(
             "logits\n"
-            "        _apply_rules(backend, scores, drawing, sampled, table)\n"
-            "        scores = logits[where]"
+            "    _apply_rules(backend, scores, indices, sampled, table)\n"
+            "    scores = logits[where]"
         ),
         noticed_by="test_log_probabilities_are_raw_but_candidates_of_a_search_follow_its_rules",
     ),
     Fault(
         what="candidates of a search ignore its rules",
-        function=choose,
-        old="_apply_rules(backend, scores, searching, sampled, table)",
+        function=_rank_by_rules,
+        old="_apply_rules(backend, scores, indices, sampled, table)",
         new="pass",
         noticed_by="test_log_probabilities_are_raw_but_candidates_of_a_search_follow_its_rules",
     ),
     Fault(
         what="candidates of a search are normalised after its rules",
-        function=choose,
+        function=_rank_by_rules,
         old="top_tokens = most_likely(scores,",
-        new="scores = scores.log_softmax(dim=-1)\n        top_tokens = most_likely(scores,",
+        new="scores = scores.log_softmax(dim=-1)\n    top_tokens = most_likely(scores,",
         noticed_by="test_log_probabilities_are_raw_but_candidates_of_a_search_follow_its_rules",
     ),
     Fault(
@@ -260,13 +261,6 @@ SAMPLING_FAULTS = [
         old="(step, place)",
         new="(step, 0)",
         noticed_by="test_a_row_is_followed_from_step_to_step",
-    ),
-    Fault(
-        what="a broken row has no valid token to go on with",
-        function=sample_batch,
-        old=".clamp(min=0)",
-        new="",
-        noticed_by="test_the_engine_goes_on_after_broken_rows",
     ),
     Fault(
         what="a mean forgets the chunks before the last",

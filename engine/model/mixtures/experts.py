@@ -6,7 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.architectures.weights import CHOICE_BIAS, EXPERT_ROLES, STACK_ROLES
+from engine.architectures.weights import (
+    CHOICE_BIAS,
+    EXPERT_ROLES,
+    PACKED_SUFFIXES,
+    STACK_ROLES,
+)
 from engine.config import ExpertsSpec, ModelConfig
 from engine.model.mixtures.mxfp4 import unpack_mxfp4
 from engine.model.parallel import TensorParallel
@@ -154,7 +159,7 @@ def _read_stacks(
         if spec.packing == "mxfp4":
             packed = [
                 parameters.stack(role, suffix, layer, share.experts, torch.uint8)
-                for suffix in ("_blocks", "_scales")
+                for suffix in PACKED_SUFFIXES
             ]
             stacks.append(unpack_mxfp4(packed[0], packed[1], parameters.dtype))
         else:

@@ -39,7 +39,7 @@ from engine.worker.graphs.masked_choices import ChooseMasked, MaskedChoices
 from engine.worker.row_table import RowTable
 from engine.worker.staging import Int32Array
 from kernels.backend import KernelBackend
-from kernels.batch import BatchLayout, GatheredBatch, Sampled, SamplingColumns
+from kernels.batch import BatchLayout, Sampled, SamplingColumns
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +124,8 @@ class CudaGraphs:
         self._common = common_shapes(max_num_rows, max_num_tokens)
         self._decode_sizes = decode_sizes(max_num_rows)
         self._max_num_rows = max_num_rows
-        shapes = {*self._common, *ruled_shapes(max_num_rows, max_num_tokens)}
+        # in one order on all ranks, which choose among them
+        shapes = dict.fromkeys((*self._common, *ruled_shapes(max_num_rows, max_num_tokens)))
         self._mixed = [shape for shape in shapes if shape.num_prompt_tokens]
         self._graphs: dict[GraphShape, Callable[[], _Output]] = {}
         size = max(sum(shape.column_lens.values()) for shape in shapes)
@@ -269,8 +270,7 @@ class CudaGraphs:
             logit_indices=batch.logit_indices if shape.num_prompt_tokens else None,
             is_deterministic=shape.is_deterministic,
         )
-        if others:
-            layout = replace(layout, others=tuple(_of_group(layout, of) for _, of in others))
+        layout = layout.with_groups((each.slot_mapping, each.block_tables) for _, each in others)
         hidden = self._computation.feed(tokens, layout)
         if shape.is_ruled:
             self._choices.hidden[shape] = hidden
@@ -283,14 +283,8 @@ class CudaGraphs:
             any_filter=shape.is_random,
         )
         sampled = self._computation.choose(layout.logit_rows(hidden), layout, sampling)
-        # a row whose logits are broken may be in the next plan already: it is fed a valid token
-        table.last_tokens.index_copy_(0, batch.sampled_rows, sampled.tokens.clamp(min=0))
+        table.keep_sampled(batch.sampled_rows, sampled.tokens)
         return sampled
-
-
-def _of_group(layout: BatchLayout, gathered: GatheredBatch) -> BatchLayout:
-    """The layout of another group of layers."""
-    return replace(layout, slot_mapping=gathered.slot_mapping, block_tables=gathered.block_tables)
 
 
 def _parts(sampled: Sampled, shape: GraphShape, batch: HostBatch) -> tuple[Sampled, Sampled]:

@@ -102,5 +102,5 @@ class MaskedChoices:
             any_filter=is_random,
         )
         sampled = self._choose(hidden, columns, self._buffer[: shape.num_rows], self._masks)
-        table.last_tokens.index_copy_(0, batch.sampled_rows, sampled.tokens.clamp(min=0))
+        table.keep_sampled(batch.sampled_rows, sampled.tokens)
         return sampled

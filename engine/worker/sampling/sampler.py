@@ -39,8 +39,7 @@ def sample_batch(
     if len(rows):
         sampled = choose(backend, logits[: len(rows)], batch.sampled, table)
         (device_rows,) = stage(table.runtime, rows)
-        # a row whose logits are broken may be in the next plan already: it is fed a valid token
-        table.last_tokens.index_copy_(0, device_rows, sampled.tokens.clamp(min=0))
+        table.keep_sampled(device_rows, sampled.tokens)
         pending.add(sampled, rows, table.parameters.num_logprobs[rows])
     if len(prompt_rows):
         known = look_up(backend, logits[len(rows) :], batch.prompt, table)
@@ -56,36 +55,21 @@ def choose(backend: KernelBackend, logits: Tensor, sampled: NextTokens, table: R
     whose rules leave nothing to choose `NONE_ALLOWED`.
     """
     columns = _columns(sampled, table)
-    is_ruled = table.rules.is_active | table.grammars.is_active
-    ruled = np.flatnonzero(is_ruled[sampled.rows])
+    ruled = np.flatnonzero(table.is_ruled(sampled.rows))
     if not len(ruled):
         return backend.sample(logits, columns)
     is_search = table.parameters.is_search[sampled.rows[ruled]]
     drawing, searching = ruled[~is_search], ruled[is_search]
     tokens = backend.sample(logits, replace(columns, num_logprobs=-1)).tokens
     if len(drawing):
-        (where,) = stage(table.runtime, drawing)
-        scores = logits.index_select(0, where).float()
-        _apply_rules(backend, scores, drawing, sampled, table)
-        own_columns = replace(take_rows(columns, where), num_logprobs=-1)
-        drawn = backend.sample(scores, own_columns).tokens
-        # filled: `where` brings a number to the device, and waits for it
-        drawn = drawn.masked_fill(scores.amax(dim=-1) == -torch.inf, NONE_ALLOWED)
+        where, drawn = _draw_by_rules(backend, logits, drawing, columns, sampled, table)
         # what is ruled out may hide that the raw logits are no numbers
         tokens[where] = drawn.masked_fill(tokens[where] == BROKEN, BROKEN)
     if columns.num_logprobs < 0:
         return Sampled(tokens=tokens)
     chosen = backend.report_logprobs(tokens, logits, columns.num_logprobs)
     if len(searching):
-        assert chosen.top_tokens is not None
-        assert chosen.top_logprobs is not None
-        (where,) = stage(table.runtime, searching)
-        # as in transformers, whose beams lose the probability of what is ruled out
-        scores = _log_softmax(logits.index_select(0, where).float())
-        _apply_rules(backend, scores, searching, sampled, table)
-        top_tokens = most_likely(scores, chosen.top_tokens.shape[1])
-        chosen.top_tokens[where] = top_tokens
-        chosen.top_logprobs[where] = scores.gather(1, top_tokens)
+        _rank_by_rules(backend, chosen, logits, searching, sampled, table)
     return chosen
 
 
@@ -111,7 +95,7 @@ def masks_of(sampled: NextTokens, table: RowTable) -> tuple[Int32Array, Int32Arr
     Returns:
         [S] int32 place of each row's mask, or -1 for none; masks [N, ceil(vocab_size / 32)].
     """
-    is_ruled = (table.rules.is_active | table.grammars.is_active)[sampled.rows]
+    is_ruled = table.is_ruled(sampled.rows)
     places = np.full(len(sampled.rows), -1, np.int32)
     places[is_ruled] = np.arange(is_ruled.sum())
     return places, _masks(table.vocab_size, np.flatnonzero(is_ruled), sampled, table)
@@ -142,6 +126,54 @@ def look_up(backend: KernelBackend, logits: Tensor, prompt: NextTokens, table: R
     num_logprobs = int(table.parameters.num_prompt_logprobs[prompt.rows].max())
     known = table.history.tokens[rows, positions].long()
     return backend.report_logprobs(known, logits, num_logprobs)
+
+
+def _draw_by_rules(
+    backend: KernelBackend,
+    logits: Tensor,
+    indices: Indices,
+    columns: SamplingColumns,
+    sampled: NextTokens,
+    table: RowTable,
+) -> tuple[Tensor, Tensor]:
+    """Draw tokens for K of the sampled rows as their rules have it.
+
+    Args:
+        indices: host [K] which of the rows.
+        columns: of all sampled rows.
+
+    Returns:
+        The indices on the device, and the tokens, `NONE_ALLOWED` where nothing is left; [K] int64.
+    """
+    (where,) = stage(table.runtime, indices)
+    scores = logits.index_select(0, where).float()
+    _apply_rules(backend, scores, indices, sampled, table)
+    own_columns = replace(take_rows(columns, where), num_logprobs=-1)
+    drawn = backend.sample(scores, own_columns).tokens
+    # filled: `where` brings a number to the device, and waits for it
+    return where, drawn.masked_fill(scores.amax(dim=-1) == -torch.inf, NONE_ALLOWED)
+
+
+def _rank_by_rules(
+    backend: KernelBackend,
+    chosen: Sampled,
+    logits: Tensor,
+    indices: Indices,
+    sampled: NextTokens,
+    table: RowTable,
+) -> None:
+    """Replace the alternatives of beams, host [K] of the sampled rows, IN PLACE.
+
+    As in transformers, whose beams lose the probability of what is ruled out.
+    """
+    assert chosen.top_tokens is not None
+    assert chosen.top_logprobs is not None
+    (where,) = stage(table.runtime, indices)
+    scores = _log_softmax(logits.index_select(0, where).float())
+    _apply_rules(backend, scores, indices, sampled, table)
+    top_tokens = most_likely(scores, chosen.top_tokens.shape[1])
+    chosen.top_tokens[where] = top_tokens
+    chosen.top_logprobs[where] = scores.gather(1, top_tokens)
 
 
 def _log_softmax(logits: Tensor) -> Tensor:

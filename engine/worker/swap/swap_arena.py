@@ -10,9 +10,8 @@ that does not fit.
 """
 
 import ctypes
+import math
 import mmap
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -27,47 +26,6 @@ _HEADER_WORDS = HEADER_BYTES // 8
 _MARK = 0x5AFE_B10C
 
 
-class SwapMemory(Protocol):
-    """Where the memory of an arena comes from."""
-
-    def take(self, runtime: Runtime) -> Tensor:
-        """The memory, uint8, which blocks can be moved to; zeros where nothing was written."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class PrivateMemory:
-    """Is the worker's own, and ends with it."""
-
-    num_bytes: int
-
-    def take(self, runtime: Runtime) -> Tensor:
-        """See `SwapMemory.take`."""
-        return runtime.host_memory(self.num_bytes)
-
-
-class SharedMemory:
-    """It outlives the worker: an object of Ray's object store, made for this rank.
-
-    Objects are not meant to be written, and Ray gives out a read-only view. Writing is safe because
-    nobody else reads this one while the worker lives; it stays in its place because of the view.
-    """
-
-    def __init__(self, view: NDArray[np.uint8]) -> None:
-        """Args: view: of the object."""
-        self._view = view
-
-    def take(self, runtime: Runtime) -> Tensor:
-        """See `SwapMemory.take`; the whole pages of it, as only these can be registered."""
-        address, num_bytes = self._view.ctypes.data, self._view.nbytes
-        alias = (ctypes.c_uint8 * num_bytes).from_address(address)
-        # as long as there is a tensor of this memory, its place must not be given to others
-        alias.view = self._view  # type: ignore[attr-defined]
-        start, end = -address % mmap.PAGESIZE, (address + num_bytes) % mmap.PAGESIZE
-        memory: NDArray[np.uint8] = np.ctypeslib.as_array(alias)
-        return runtime.register(memory[start : num_bytes - end])
-
-
 class SwapArena:
     """Slots in memory.
 
@@ -78,9 +36,7 @@ class SwapArena:
 
     def __init__(self, memory: Tensor, block_shape: tuple[int, ...], dtype: torch.dtype) -> None:
         """Lay out as many slots as the memory has room for; what is in them stays."""
-        block_bytes = dtype.itemsize
-        for length in block_shape:
-            block_bytes *= length
+        block_bytes = math.prod(block_shape) * dtype.itemsize
         num_slots = len(memory) // (block_bytes + HEADER_BYTES)
         # of whole words: the bytes of all blocks are filled up to the next header
         if num_slots and swap_arena_bytes(num_slots, block_bytes) > len(memory):
@@ -107,6 +63,22 @@ class SwapArena:
     def clear(self, slots: list[int]) -> None:
         """Forget what slots hold."""
         self.headers[slots] = 0
+
+
+def shared_memory(view: NDArray[np.uint8], runtime: Runtime) -> Tensor:
+    """The whole pages of an object of Ray's object store, uint8, as blocks can be moved to it.
+
+    Only whole pages can be registered. The object outlives the worker. Objects are not meant to be
+    written, and Ray gives out a read-only view. Writing is safe because nobody else reads this one
+    while the worker lives; it stays in its place because of the view.
+    """
+    address, num_bytes = view.ctypes.data, view.nbytes
+    alias = (ctypes.c_uint8 * num_bytes).from_address(address)
+    # as long as there is a tensor of this memory, its place must not be given to others
+    alias.view = view  # type: ignore[attr-defined]
+    start, end = -address % mmap.PAGESIZE, (address + num_bytes) % mmap.PAGESIZE
+    memory: NDArray[np.uint8] = np.ctypeslib.as_array(alias)
+    return runtime.register(memory[start : num_bytes - end])
 
 
 def make_headers(keys: Tensor, checksums: Tensor) -> Tensor:

@@ -13,23 +13,21 @@ split between shares (Flash-Decoding, https://pytorch.org/blog/flash-decoding), 
 arrives last merges its chunks. Twin: `kernels.reference`.
 """
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.batch import BatchLayout
 from kernels.triton.attention.attention_work import (
     MAX_CHUNKS,
-    MAX_PROGRAMS,
     PIECE_LEN,
     AttentionWork,
     base_of,
     num_pieces_of,
 )
+from kernels.triton.attention.decode_tuning import padded_dims, tuning_for
 from kernels.triton.attention.partial_softmax import (
+    LOG2_E,
     LOWEST,
     STATISTICS,
     capped,
@@ -40,46 +38,8 @@ from kernels.triton.attention.partial_softmax import (
     store_state,
     with_sinks,
 )
-from kernels.triton.attention.shares import ShareCounts, share_counts
-from kernels.triton.launch import num_sms, overlap, wait_for_inputs
+from kernels.triton.launch import overlap, wait_for_inputs
 from kernels.triton.paging import group_size, load_block_ids, token_offsets
-
-_LOG2_E = 1.4426950408889634
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeTuning:
-    """How the kernel is compiled.
-
-    Attributes:
-        tile_len: tokens whose keys are in flight together; part of the result's bits.
-        num_warps: of a program; part of the bits too.
-    """
-
-    tile_len: int = 16
-    num_stages: int = 3
-    num_warps: int = 1
-
-
-def decode_shares(layout: BatchLayout, kv: Tensor, window: int = 0) -> ShareCounts:
-    """Numbers of shares that suit the decode rows of a batch; see `KernelBackend.prepare`.
-
-    Args:
-        window: see `KernelBackend.attention`.
-    """
-    num_kv_heads, block_size, _ = kv.shape[-3:]
-    num_rows = max(layout.num_decodes, 1)
-    # the longer the keys, the more warps and shared memory a program has
-    per_sm = max(1, min(4, 1024 // _key_bytes(kv)))
-    best = share_counts(num_sms(kv.device), num_rows, num_kv_heads, per_sm)
-    row_pieces = triton.cdiv(layout.block_tables.shape[1] * block_size, PIECE_LEN)
-    if window:
-        # it may begin and end within a piece
-        row_pieces = min(row_pieces, triton.cdiv(window - 1, PIECE_LEN) + 1)
-    most = min(MAX_PROGRAMS // num_kv_heads, num_rows * row_pieces)
-    # more parts of a row than it has chunks would be idle
-    of_rows = min(best.of_rows, most, num_rows * MAX_CHUNKS)
-    return ShareCounts(of_rows, min(best.of_pieces, most))
 
 
 def decode_attention(
@@ -89,7 +49,6 @@ def decode_attention(
     work: AttentionWork,
     scale: float,
     out: Tensor | None = None,
-    tuning: DecodeTuning | None = None,
     *,
     softcap: float = 0.0,
     window: int = 0,
@@ -106,7 +65,6 @@ def decode_attention(
             used and left as they were.
         scale: factor of the scores.
         out: where the result goes, contiguous; None makes a new tensor.
-        tuning: None takes the fastest known.
         softcap, window, sinks: see `KernelBackend.attention`.
 
     Returns:
@@ -119,7 +77,7 @@ def decode_attention(
     out = torch.empty_like(q) if out is None else out
     if num_rows == 0:
         return out
-    tuning = tuning or _tuning(kv_layer, group, work.counts)
+    tuning = tuning_for(kv_layer, group, work.counts)
     num_shares = work.counts.most
     state_size = num_heads * MAX_CHUNKS * (head_dim + STATISTICS.value)
     states = q.new_empty(num_shares * state_size, dtype=torch.float32)
@@ -136,47 +94,25 @@ def decode_attention(
         q.stride(0),
         block_tables.stride(0),
         kv_layer.stride(0),
-        scale * _LOG2_E,
+        scale * LOG2_E.value,
         HEADS=num_kv_heads,
         GROUP=group,
         BLOCK_SIZE=block_size,
         DIM=head_dim,
         PIECE_LEN=PIECE_LEN,
         MAX_CHUNKS=MAX_CHUNKS,
-        DIMS=_padded_dims(head_dim),
+        DIMS=padded_dims(head_dim),
         QUERIES=max(8, triton.next_power_of_2(group)),
         STORED_QUERIES=triton.next_power_of_2(group),
         TILE=tuning.tile_len,
         STAGES=tuning.num_stages,
-        SOFTCAP=softcap * _LOG2_E,
+        SOFTCAP=softcap * LOG2_E.value,
         WINDOW=window,
         HAS_SINKS=sinks is not None,
         num_warps=tuning.num_warps,
         **overlap(q.device),
     )
     return out
-
-
-def _padded_dims(head_dim: int) -> int:
-    padded: int = triton.next_power_of_2(head_dim)
-    return max(16, padded)
-
-
-def _key_bytes(kv: Tensor) -> int:
-    return _padded_dims(kv.shape[-1]) * kv.element_size()
-
-
-def _tuning(kv_layer: Tensor, group: int, counts: ShareCounts) -> DecodeTuning:
-    """The fastest known that fits; what decides on the bits depends only on the model."""
-    if _key_bytes(kv_layer) > 512:
-        return DecodeTuning(tile_len=32, num_stages=2, num_warps=4)
-    # the registers of one warp do not hold more either
-    if _key_bytes(kv_layer) > 256 or group > 16:
-        return DecodeTuning(tile_len=32, num_warps=4)
-    # Programs that are few need more in flight. H200, 8 key heads: 32 rows of 576 tokens take 24.2
-    # us with 3 stages and 22.2 with 4, one of 128k 151 and 136, but 64 rows of 576 38.3 and 38.9.
-    are_few = counts.of_rows * kv_layer.shape[-3] <= 3 * num_sms(kv_layer.device)
-    return DecodeTuning(num_stages=4 if are_few else 3)
 
 
 @triton.jit
@@ -271,8 +207,7 @@ def _arrive(counter, num_mine, num_chunks):
 def _load_sinks(sinks, kv_head, GROUP: tl.constexpr, QUERIES: tl.constexpr):
     """Sinks of the heads that share a key head, as exponents."""
     heads = tl.arange(0, QUERIES)
-    # log2(e)
-    return tl.load(sinks + kv_head * GROUP + heads, heads < GROUP, other=0.0) * 1.4426950408889634
+    return tl.load(sinks + kv_head * GROUP + heads, heads < GROUP, other=0.0) * LOG2_E
 
 
 @triton.jit(do_not_specialize=["q_stride", "table_stride"])

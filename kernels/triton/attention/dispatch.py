@@ -7,7 +7,8 @@ from torch import Tensor
 
 from kernels.batch import BatchLayout
 from kernels.triton.attention.attention_work import AttentionWork, plan_attention
-from kernels.triton.attention.decode_attention import decode_attention, decode_shares
+from kernels.triton.attention.decode_attention import decode_attention
+from kernels.triton.attention.decode_tuning import decode_shares
 from kernels.triton.attention.prefill_attention import prefill_attention
 
 

@@ -8,6 +8,8 @@ two.
 import triton
 import triton.language as tl
 
+# makes scores exponents of 2
+LOG2_E = tl.constexpr(1.4426950408889634)
 # stands for minus infinity: differences of it are 0, not NaN
 LOWEST = tl.constexpr(-1e30)
 # rows of GROUP numbers behind the values of a stored state: maximum, sum and two unused ones, so

@@ -17,11 +17,9 @@ from torch import Tensor
 
 from kernels.triton.attention.attention_work import TILE_LEN, AttentionWork
 from kernels.triton.attention.hopper.prefill import hopper_prefill, is_for_hopper
-from kernels.triton.attention.partial_softmax import LOWEST, capped
+from kernels.triton.attention.partial_softmax import LOG2_E, LOWEST, capped
 from kernels.triton.launch import overlap, wait_for_inputs
 from kernels.triton.paging import group_size, load_block_ids, token_offsets
-
-_LOG2_E = 1.4426950408889634
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,7 @@ def prefill_attention(
     out = torch.empty_like(q) if out is None else out
     if num_tokens == 0:
         return out
-    exponent_scale = scale * _LOG2_E
+    exponent_scale = scale * LOG2_E.value
     is_plain = not softcap and not window and sinks is None
     if tuning is None and is_plain and is_for_hopper(q, kv_layer):
         hopper_prefill(q, kv_layer, block_tables, work, exponent_scale, out)
@@ -110,7 +108,7 @@ def prefill_attention(
         COLUMNS=columns,
         TILE=tuning.tile_len,
         STAGES=tuning.num_stages,
-        SOFTCAP=softcap * _LOG2_E,
+        SOFTCAP=softcap * LOG2_E.value,
         WINDOW=window,
         HAS_SINKS=sinks is not None,
         num_warps=tuning.num_warps,
@@ -332,8 +330,7 @@ def _prefill_kernel(
         WINDOW,
     )
     if HAS_SINKS:
-        # log2(e)
-        sink = tl.load(sinks + first_head + rows % PACKED) * 1.4426950408889634
+        sink = tl.load(sinks + first_head + rows % PACKED) * LOG2_E
         new_highest = tl.maximum(highest, sink)
         shrink = tl.exp2(highest - new_highest)
         total = total * shrink + tl.exp2(sink - new_highest)

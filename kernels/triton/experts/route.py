@@ -2,7 +2,7 @@
 
 Programs share out the columns of the router, and the last one to arrive at a tile of tokens adds
 the parts in order and chooses. So a row gets the same bits in every batch, and logits are never
-rounded. Twin: `kernels.experts.choose_experts`.
+rounded. Twin: `kernels.looped_experts.choose_experts`.
 """
 
 import torch

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.experts import ExpertWeights, Routing, choose_experts
+from kernels.experts import ExpertWeights, Routing
+from kernels.looped_experts import choose_experts
 from kernels.triton.experts.combine import combine
 from kernels.triton.experts.gate_groups import in_groups
 from kernels.triton.experts.products import down_product, gate_up_product

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.reference import in_tiles
+from kernels.linears import in_tiles
 from kernels.triton.linear.streamed_product import StreamedProduct
 
 # (out_features, in_features) -> rows up to which the kernel is faster than cuBLAS

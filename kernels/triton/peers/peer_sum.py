@@ -170,29 +170,16 @@ class PeerSum:
         stages: Sequence[Stage],
     ) -> None:
         num_rows, num_columns = x.shape
-        block = triton.next_power_of_2(num_columns)
-        num_warps = min(max(block // 512, 1), 16)
-        kind = "none" if norm is None else "rms" if norm.bias is None else "layer"
         vectors = (None, None) if norm is None else (norm.weight, norm.bias)
         eps = 0.0 if norm is None else norm.eps
-        common: dict[str, Any] = {
-            "SIZE": self._layout.size,
-            "LANES": triton.next_power_of_2(self._layout.size),
-            "BLOCK": block,
+        num_programs, options = self._options(x)
+        grid = (num_programs,)
+        options |= {
             "HAS_RESIDUAL": residual is not None,
-            "NORM": kind,
+            "NORM": "none" if norm is None else "rms" if norm.bias is None else "layer",
             "SENDS": "send" in stages,
             "RECEIVES": "receive" in stages,
-            "num_warps": num_warps,
-            **overlap(x.device),
         }
-        # all programs run at once, so that none waits for one that has no place
-        num_places = num_sms(x.device)
-        # of wider rows two would not find enough registers
-        if num_rows > num_places and block <= 8192:
-            num_places *= 2
-            common["maxnreg"] = min(_REGISTERS // (2 * 32 * num_warps), _MOST_REGISTERS)
-        grid = (min(num_rows, num_places),)
         if way == "tagged":
             tagged_kernel[grid](
                 out,
@@ -211,7 +198,7 @@ class PeerSum:
                 WORDS=triton.next_power_of_2(self._layout.num_words),
                 HAS_PAIRS=x.dtype.itemsize == 2,
                 HAS_FEW_ROWS=are_few(num_rows),
-                **common,
+                **options,
             )
             return
         flagged_kernel[grid](
@@ -229,8 +216,28 @@ class PeerSum:
             MAX_ROWS=_MAX_ROWS,
             IN_TWO=way == "two_shot",
             ADDS="add" in stages,
-            **common,
+            **options,
         )
+
+    def _options(self, x: Tensor) -> tuple[int, dict[str, Any]]:
+        """Programs that sum the rows of x, and how both kernels are compiled for it."""
+        num_rows, num_columns = x.shape
+        block = triton.next_power_of_2(num_columns)
+        num_warps = min(max(block // 512, 1), 16)
+        options: dict[str, Any] = {
+            "SIZE": self._layout.size,
+            "LANES": triton.next_power_of_2(self._layout.size),
+            "BLOCK": block,
+            "num_warps": num_warps,
+            **overlap(x.device),
+        }
+        # all programs run at once, so that none waits for one that has no place
+        num_places = num_sms(x.device)
+        # of wider rows two would not find enough registers
+        if num_rows > num_places and block <= 8192:
+            num_places *= 2
+            options["maxnreg"] = min(_REGISTERS // (2 * 32 * num_warps), _MOST_REGISTERS)
+        return min(num_rows, num_places), options
 
 
 def _limit(limits: dict[int, int], size: int) -> int:

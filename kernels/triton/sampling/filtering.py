@@ -4,8 +4,6 @@ With top-k the logits that may be among the k largest are collected first, as fa
 nothing else is read. Twin: `kernels.sampling.mask_unlikely`.
 """
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
@@ -13,6 +11,7 @@ from torch import Tensor
 
 from kernels.batch import SamplingColumns
 from kernels.triton.launch import overlap, wait_for_inputs
+from kernels.triton.sampling.best_tokens import CHUNK, BestTokens
 from kernels.triton.sampling.noise import SMALLEST_TEMPERATURE, draw_keys, score
 from kernels.triton.sampling.redrawing import draw_collected, draw_row
 from kernels.triton.sampling.selection import CAPACITY, collect, kth_of_chunks
@@ -22,25 +21,6 @@ _BLOCK = 8192
 _NUM_WARPS = 16
 # leading bytes of a float32 that distinguish all values of the dtype it came from
 _KEY_BYTES = {torch.bfloat16: 2, torch.float16: 3, torch.float32: 4}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowStats:
-    """What is known of rows of logits before their filters.
-
-    Attributes:
-        largest: [S] float32.
-        scaled_sums: [S] float32 sum of exp((logit - largest) / temperature).
-        chunk_largest, chunk_tokens: [S, num_chunks] float32 and int32, the maximum of each chunk
-            and the token that wins it.
-        chunk_len: tokens of a chunk.
-    """
-
-    largest: Tensor
-    scaled_sums: Tensor
-    chunk_largest: Tensor
-    chunk_tokens: Tensor
-    chunk_len: int
 
 
 @triton.jit
@@ -125,17 +105,18 @@ def _filter_kernel(
         tl.store(tokens_out + index, token.to(tl.int64))
 
 
-def filter_rows(tokens: Tensor, logits: Tensor, columns: SamplingColumns, stats: RowStats) -> None:
-    """Replace, IN PLACE, drawn tokens that a row's filters exclude.
+def filter_rows(best: BestTokens, logits: Tensor, columns: SamplingColumns) -> None:
+    """Replace, IN PLACE, those of the best tokens that a row's filters exclude.
 
     Args:
-        tokens: [S] int64, the draws without filters; -1 where there is none.
+        best: found with scaled sums.
         logits: [S, vocab], float32, float16 or bfloat16, rows contiguous.
     """
     assert columns.top_k.dtype == torch.int32
-    num_chunks = stats.chunk_largest.shape[1]
+    chunks = best.chunks
+    num_chunks = chunks.largest.shape[1]
     _filter_kernel[(len(logits),)](
-        tokens,
+        best.tokens,
         logits,
         columns.temperature,
         columns.top_k,
@@ -143,19 +124,19 @@ def filter_rows(tokens: Tensor, logits: Tensor, columns: SamplingColumns, stats:
         columns.min_p,
         columns.seeds,
         columns.positions,
-        stats.largest,
-        stats.scaled_sums,
-        stats.chunk_largest,
-        stats.chunk_tokens,
-        stats.largest.new_empty(len(logits), CAPACITY),
-        stats.chunk_tokens.new_empty(len(logits), CAPACITY),
-        stats.chunk_tokens.new_empty(len(logits)),
+        best.largest,
+        best.scaled_sums,
+        chunks.largest,
+        chunks.tokens,
+        best.largest.new_empty(len(logits), CAPACITY),
+        chunks.tokens.new_empty(len(logits), CAPACITY),
+        chunks.tokens.new_empty(len(logits)),
         logits.stride(0),
         logits.shape[1],
         num_chunks,
         KEY_BYTES=_KEY_BYTES[logits.dtype],
         BLOCK=_BLOCK,
-        CHUNK=stats.chunk_len,
+        CHUNK=CHUNK,
         CHUNKS=triton.next_power_of_2(num_chunks),
         CAPACITY=CAPACITY,
         num_warps=_NUM_WARPS,

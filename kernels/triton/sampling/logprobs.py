@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kernels.batch import Sampled
 from kernels.triton.launch import overlap, wait_for_inputs
+from kernels.triton.sampling.best_tokens import CHUNK, BestTokens
 from kernels.triton.sampling.noise import first_token
 
 
@@ -77,27 +78,20 @@ def _top_kernel(
         last_value, last_token = value, token
 
 
-def report_logprobs(
-    tokens: Tensor,
-    logits: Tensor,
-    num_logprobs: int,
-    logsumexps: Tensor,
-    chunk_largest: Tensor,
-    chunk_len: int,
-) -> Sampled:
+def report_logprobs(tokens: Tensor, logits: Tensor, num_logprobs: int, best: BestTokens) -> Sampled:
     """Attach log-probabilities to chosen tokens.
 
     Args:
         tokens: [S] int64, -1 for none.
         logits: [S, vocab], rows contiguous.
         num_logprobs: most likely tokens to list; 0 for only those of the chosen tokens.
-        logsumexps: [S] float32.
-        chunk_largest: [S, num_chunks] float32, the maximum of each `chunk_len` logits.
+        best: found with raw sums.
 
     Returns:
         As `kernels.sampling.with_logprobs`; of equal logits the lower token comes first.
     """
     num_rows, vocab_size = logits.shape
+    logsumexps, chunk_largest = best.logsumexps, best.chunks.largest
     logprobs = torch.empty_like(logsumexps)
     _chosen_kernel[(triton.cdiv(num_rows, 32),)](
         logprobs,
@@ -127,7 +121,7 @@ def report_logprobs(
         vocab_size,
         num_chunks,
         num_top,
-        CHUNK=chunk_len,
+        CHUNK=CHUNK,
         CHUNKS=triton.next_power_of_2(num_chunks),
         num_warps=1,
         **overlap(device),

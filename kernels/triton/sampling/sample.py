@@ -1,166 +1,17 @@
 """Chooses one token per row of logits, without sorting and without a word from the host.
 
-Rows are cut into chunks. A first kernel finds the best token of each chunk, a second one the best
-of a row. Rows with filters go on in `kernels.triton.sampling.filtering`; log-probabilities come
-from `kernels.triton.sampling.logprobs`. Twin: `kernels.sampling.sample`.
+A first kernel finds the best token of each chunk of a row, a second one the best of the row
+(`best_tokens`). Rows with filters go on in `filtering`; log-probabilities come from `logprobs`.
+Twin: `kernels.sampling.sample`.
 """
 
-from dataclasses import dataclass
-
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from kernels.batch import Sampled, SamplingColumns
-from kernels.triton.launch import overlap, wait_for_inputs
 from kernels.triton.sampling import logprobs
-from kernels.triton.sampling.filtering import RowStats, filter_rows
-from kernels.triton.sampling.noise import (
-    SMALLEST_TEMPERATURE,
-    best_draw,
-    draw_keys,
-    first_token,
-    score,
-)
-
-# two warps with 16 values per thread were the fastest of 1024 to 8192 tokens on an H200
-CHUNK = 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkStats:
-    """What is known of chunks of logits; each column is [S, num_chunks].
-
-    Attributes:
-        largest: float32; NaN if the chunk holds one.
-        tokens: int32 token that wins the chunk.
-        raw_sums: float32 sum of exp(logit - largest).
-        scaled_sums: float32 sum of exp((logit - largest) / temperature).
-    """
-
-    largest: Tensor
-    tokens: Tensor
-    raw_sums: Tensor
-    scaled_sums: Tensor
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _BestTokens:
-    """What is known of rows of logits; each column is [S].
-
-    Attributes:
-        tokens: int64, the best ones without filters; -1 for none.
-        logsumexps, largest, scaled_sums: float32, where the flags ask for them.
-        chunks: of the rows.
-    """
-
-    tokens: Tensor
-    logsumexps: Tensor
-    largest: Tensor
-    scaled_sums: Tensor
-    chunks: ChunkStats
-
-
-@triton.jit
-def _chunk_kernel(
-    largest_out,
-    tokens_out,
-    raw_sums_out,
-    scaled_sums_out,
-    logits,
-    temperatures,
-    seeds,
-    positions,
-    row_stride,
-    vocab_size,
-    num_chunks,
-    IS_GREEDY: tl.constexpr,
-    HAS_RAW_SUMS: tl.constexpr,
-    HAS_SCALED_SUMS: tl.constexpr,
-    CHUNK: tl.constexpr,
-    OVERLAPPED: tl.constexpr,
-):
-    row = tl.program_id(1).to(tl.int64)
-    chunk = tl.program_id(0)
-    tokens = chunk * CHUNK + tl.arange(0, CHUNK)
-    wait_for_inputs(OVERLAPPED)
-    place = logits + row * row_stride + tokens
-    values = tl.load(place, tokens < vocab_size, other=-float("inf")).to(tl.float32)
-    largest = tl.max(values, axis=0)
-    out = row * num_chunks + chunk
-    has_nan = tl.max((values != values).to(tl.int32), axis=0) > 0
-    tl.store(largest_out + out, tl.where(has_nan, float("nan"), largest))
-    # a chunk of nothing but -inf has no sum: -inf - -inf
-    base = tl.where(largest == -float("inf"), 0.0, largest)
-    if HAS_RAW_SUMS:
-        tl.store(raw_sums_out + out, tl.sum(tl.exp(values - base), axis=0))
-    temperature = 0.0
-    if not IS_GREEDY:
-        temperature = tl.load(temperatures + row)
-    if temperature >= SMALLEST_TEMPERATURE:
-        first_key, second_key = draw_keys(tl.load(seeds + row), tl.load(positions + row))
-        _, token = best_draw(values, tokens, temperature, first_key, second_key)
-        if HAS_SCALED_SUMS:
-            scaled = (values - base) * (1.0 / temperature)
-            tl.store(scaled_sums_out + out, tl.sum(tl.exp(scaled), axis=0))
-    else:
-        token = first_token(values == largest, tokens)
-    # among NaN and where nothing can be drawn there may be none
-    tl.store(tokens_out + out, tl.minimum(tl.maximum(token, 0), vocab_size - 1))
-
-
-@triton.jit
-def _merge_kernel(
-    tokens_out,
-    logsumexps_out,
-    largest_out,
-    scaled_sums_out,
-    chunk_largest,
-    chunk_tokens,
-    chunk_raw_sums,
-    chunk_scaled_sums,
-    logits,
-    temperatures,
-    seeds,
-    positions,
-    row_stride,
-    num_chunks,
-    IS_GREEDY: tl.constexpr,
-    HAS_RAW_SUMS: tl.constexpr,
-    HAS_SCALED_SUMS: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    OVERLAPPED: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)
-    chunks = tl.arange(0, CHUNKS)
-    is_chunk = chunks < num_chunks
-    places = row * num_chunks + chunks
-    wait_for_inputs(OVERLAPPED)
-    maxima = tl.load(chunk_largest + places, is_chunk, other=-float("inf"))
-    tokens = tl.load(chunk_tokens + places, is_chunk, other=0)
-    largest = tl.max(maxima, axis=0)
-    has_nan = tl.max((maxima != maxima).to(tl.int32), axis=0) > 0
-    token = first_token(maxima == largest, tokens)
-    if HAS_RAW_SUMS:
-        sums = tl.load(chunk_raw_sums + places, is_chunk, other=0.0)
-        total = tl.sum(sums * tl.exp(maxima - largest), axis=0)
-        tl.store(logsumexps_out + row, largest + tl.log(total))
-    if not IS_GREEDY:
-        temperature = tl.load(temperatures + row)
-        if temperature >= SMALLEST_TEMPERATURE:
-            first_key, second_key = draw_keys(tl.load(seeds + row), tl.load(positions + row))
-            winners = tl.load(logits + row * row_stride + tokens).to(tl.float32)
-            scores = score(winners, tokens, temperature, first_key, second_key)
-            scores = tl.where(is_chunk, scores, -float("inf"))
-            token = first_token(scores == tl.max(scores, axis=0), tokens)
-            if HAS_SCALED_SUMS:
-                sums = tl.load(chunk_scaled_sums + places, is_chunk, other=0.0)
-                total = tl.sum(sums * tl.exp((maxima - largest) / temperature), axis=0)
-                tl.store(scaled_sums_out + row, total)
-                tl.store(largest_out + row, largest)
-    is_broken = has_nan | (tl.abs(largest) == float("inf"))
-    tl.store(tokens_out + row, tl.where(is_broken, -1, token).to(tl.int64))
+from kernels.triton.sampling.best_tokens import find_best
+from kernels.triton.sampling.filtering import filter_rows
 
 
 def sample(logits: Tensor, columns: SamplingColumns) -> Sampled:
@@ -184,19 +35,12 @@ def sample(logits: Tensor, columns: SamplingColumns) -> Sampled:
         "HAS_RAW_SUMS": wants_logprobs,
         "HAS_SCALED_SUMS": columns.any_filter,
     }
-    best = _best(logits, (columns.temperature, columns.seeds, columns.positions), flags)
+    best = find_best(logits, (columns.temperature, columns.seeds, columns.positions), flags)
     if columns.any_filter:
-        row_stats = RowStats(
-            largest=best.largest,
-            scaled_sums=best.scaled_sums,
-            chunk_largest=best.chunks.largest,
-            chunk_tokens=best.chunks.tokens,
-            chunk_len=CHUNK,
-        )
-        filter_rows(best.tokens, logits, columns, row_stats)
+        filter_rows(best, logits, columns)
     if not wants_logprobs:
         return Sampled(tokens=best.tokens)
-    return _report(best.tokens, logits, columns.num_logprobs, best)
+    return logprobs.report_logprobs(best.tokens, logits, columns.num_logprobs, best)
 
 
 def report_logprobs(tokens: Tensor, logits: Tensor, num_logprobs: int) -> Sampled:
@@ -204,81 +48,5 @@ def report_logprobs(tokens: Tensor, logits: Tensor, num_logprobs: int) -> Sample
     flags = {"IS_GREEDY": True, "HAS_RAW_SUMS": True, "HAS_SCALED_SUMS": False}
     # greedy rows need no parameters
     unused = logits.new_empty(len(logits), dtype=torch.float32), tokens, tokens
-    return _report(tokens, logits, num_logprobs, _best(logits, unused, flags))
-
-
-def _report(tokens: Tensor, logits: Tensor, num_logprobs: int, best: _BestTokens) -> Sampled:
-    sums, largest = best.logsumexps, best.chunks.largest
-    return logprobs.report_logprobs(tokens, logits, num_logprobs, sums, largest, CHUNK)
-
-
-def _best(logits: Tensor, draws: tuple[Tensor, ...], flags: dict[str, bool]) -> _BestTokens:
-    """Find the best token of each row without filters.
-
-    Args:
-        draws: temperatures, seeds and positions of the rows.
-    """
-    assert logits.stride(1) == 1
-    num_rows = len(logits)
-    chunks = _chunk(logits, draws, flags)
-    logsumexps, largest, scaled_sums = _floats(3, (num_rows,), logits.device)
-    best = _BestTokens(
-        tokens=torch.empty(num_rows, dtype=torch.int64, device=logits.device),
-        logsumexps=logsumexps,
-        largest=largest,
-        scaled_sums=scaled_sums,
-        chunks=chunks,
-    )
-    num_chunks = chunks.largest.shape[1]
-    _merge_kernel[(num_rows,)](
-        best.tokens,
-        logsumexps,
-        largest,
-        scaled_sums,
-        chunks.largest,
-        chunks.tokens,
-        chunks.raw_sums,
-        chunks.scaled_sums,
-        logits,
-        *draws,
-        logits.stride(0),
-        num_chunks,
-        **flags,
-        CHUNKS=triton.next_power_of_2(num_chunks),
-        num_warps=1,
-        **overlap(logits.device),
-    )
-    return best
-
-
-def _chunk(logits: Tensor, draws: tuple[Tensor, ...], flags: dict[str, bool]) -> ChunkStats:
-    num_rows, vocab_size = logits.shape
-    num_chunks = triton.cdiv(vocab_size, CHUNK)
-    largest, raw_sums, scaled_sums = _floats(3, (num_rows, num_chunks), logits.device)
-    stats = ChunkStats(
-        largest=largest,
-        raw_sums=raw_sums,
-        scaled_sums=scaled_sums,
-        tokens=torch.empty(num_rows, num_chunks, dtype=torch.int32, device=logits.device),
-    )
-    _chunk_kernel[(num_chunks, num_rows)](
-        stats.largest,
-        stats.tokens,
-        stats.raw_sums,
-        stats.scaled_sums,
-        logits,
-        *draws,
-        logits.stride(0),
-        vocab_size,
-        num_chunks,
-        **flags,
-        CHUNK=CHUNK,
-        num_warps=2,
-        **overlap(logits.device),
-    )
-    return stats
-
-
-def _floats(count: int, shape: tuple[int, ...], device: torch.device) -> list[Tensor]:
-    """Separate tensors, since a part of one may begin where no kernel has been compiled for."""
-    return [torch.empty(shape, dtype=torch.float32, device=device) for _ in range(count)]
+    best = find_best(logits, unused, flags)
+    return logprobs.report_logprobs(tokens, logits, num_logprobs, best)

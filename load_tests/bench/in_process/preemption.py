@@ -10,7 +10,6 @@ serve, where a little time saved is a long wait saved. Every way has the same ar
 import argparse
 import gc
 import time
-from array import array
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, median
@@ -21,7 +20,7 @@ import torch
 from engine.config import EngineConfig, PreemptionPolicy
 from engine.executor.inline import InlineExecutor
 from engine.integers import div_ceil
-from engine.types import RowAdmission, StepPlan, int32
+from engine.types import RowAdmission, StepPlan, int8, int32
 from engine.worker.worker import Worker, load_worker
 from load_tests import machine, report
 from load_tests.bench.in_process.arena import swap_arena
@@ -245,7 +244,7 @@ def _preemption_times(worker: Worker, num_tokens: int) -> PreemptionTimes:
         prefill_rows=int32([0]),
         prefill_starts=int32([0]),
         prefill_counts=int32([num_tokens]),
-        prefill_samples=array("b", [1]),
+        prefill_samples=int8([1]),
         prefill_tokens=int32([7] * num_tokens),
     )
     elapsed_s = []

@@ -9,7 +9,7 @@ from statistics import median
 import torch
 
 from engine.config import EngineConfig
-from engine.model.parallel import connect, local_device
+from engine.model.parallel import local_device
 from engine.types import KEY_WORDS, IntColumn, int32, int64
 from engine.worker.kv_pool import KVPool
 from kernels.runtime import Runtime
@@ -32,7 +32,6 @@ def measure_recovery(config: EngineConfig, step_time: StepTime) -> tuple[Recover
     compiled = config.compiled_kernels
     backend = select_backend(str(device), dtype, compiled=compiled)
     runtime = select_runtime(str(device), compiled=compiled)
-    parallel = connect(0, 1, None, device)
     prefill = StepWork.alike(0, 0, NUM_TOKENS)
     rows = []
     for size in BLOCK_SIZES:
@@ -41,9 +40,9 @@ def measure_recovery(config: EngineConfig, step_time: StepTime) -> tuple[Recover
             block_size=size,
             max_model_len=NUM_TOKENS,
             num_blocks=_POOL_FACTOR * num_blocks,
-            swap_bytes=NUM_TOKENS * config.model.kv_bytes_per_token(dtype.itemsize),
+            swap_bytes=NUM_TOKENS * config.token_bytes,
         )
-        pool = KVPool(pool_config, parallel, backend, runtime, 0)
+        pool = KVPool(pool_config, backend, runtime, 0)
         blocks = int32(random.Random(size).sample(range(pool.num_blocks), num_blocks))
         places = int32(random.Random(-size).sample(range(num_blocks), num_blocks))
         rows.append(
@@ -54,7 +53,6 @@ def measure_recovery(config: EngineConfig, step_time: StepTime) -> tuple[Recover
                 recompute_s=step_time.seconds(prefill),
             )
         )
-    parallel.close()
     return tuple(rows)
 
 

@@ -94,8 +94,8 @@ def test_ranks_of_several_nodes_meet_at_the_first_one() -> None:
     _made.clear()
     factory = f"{__name__}:{make_recorder.__name__}"
     first, second = (RankActor(scripted.engine_config(), rank, None, factory) for rank in (0, 1))
-    url = first.open_meeting("127.0.0.1", "name")
-    second.meet(url)
+    url = first.open_rendezvous("127.0.0.1", "name")
+    second.join_rendezvous(url)
     for actor in (first, second):
         actor.load()
     (_, kept), (_, met) = _made
@@ -106,8 +106,8 @@ def test_ranks_of_several_nodes_meet_at_the_first_one() -> None:
     with socket.socket(fileno=os.dup(listener)) as listening:
         assert met == f"tcp://127.0.0.1:{listening.getsockname()[1]}/name"
     # port and rendezvous last as long as the actor
-    assert first._meeting is not None
-    first._meeting.close()
+    assert first._rendezvous_server is not None
+    first._rendezvous_server.close()
 
 
 @pytest.mark.usefixtures("_thawed")

@@ -25,11 +25,11 @@ class PlacedRank:
     def place(self) -> Place:
         return self._place
 
-    def open_meeting(self, address: str, name: str) -> str:
+    def open_rendezvous(self, address: str, name: str) -> str:
         self.orders.append("opens")
         return f"tcp://{address}:1/{name}"
 
-    def meet(self, rendezvous: str) -> None:
+    def join_rendezvous(self, rendezvous: str) -> None:
         self.orders.append(rendezvous)
 
     def locate_by(self, locate: Callable[[], Path]) -> None:

@@ -88,7 +88,7 @@ def test_damaged_file_is_named(tiny: TinyModel) -> None:
 
 def test_folder_without_weights_is_refused(tiny: TinyModel) -> None:
     (tiny.folder / _FILE).unlink()
-    with pytest.raises(ConfigError, match="no safetensors files"):
+    with pytest.raises(ConfigError, match=f"neither {_FILE} nor"):
         _load(tiny.config())
 
 
@@ -99,7 +99,7 @@ def test_indexed_file_that_is_absent_is_named(tiny: TinyModel) -> None:
         _load(tiny.config())
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"weight_map": 3}', '{"weight_map": {"a": 1}}'])
+@pytest.mark.parametrize("text", ["", "[]", '{"weight_map": 3}', '{"weight_map": {"a": "."}}'])
 def test_damaged_index_is_named(tiny: TinyModel, text: str) -> None:
     index = tiny.folder / "model.safetensors.index.json"
     index.write_text(text)
@@ -111,7 +111,7 @@ def test_index_cannot_point_outside_the_folder(tiny: TinyModel) -> None:
     (tiny.folder / "model.safetensors.index.json").write_text(
         json.dumps({"weight_map": {"a": "../outside.safetensors"}})
     )
-    with pytest.raises(ConfigError, match=str(tiny.folder / "outside.safetensors")):
+    with pytest.raises(ConfigError, match=r"'\.\./outside\.safetensors', which is not a file of"):
         _load(tiny.config())
 
 

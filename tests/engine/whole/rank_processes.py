@@ -124,7 +124,7 @@ def _serve(orders: Connection) -> None:
 def _count_replays(worker: Worker) -> list[GraphShape]:
     """The shapes of the graphs that are replayed from now on."""
     replayed: list[GraphShape] = []
-    graphs = worker._graphs
+    graphs = worker._runner._graphs
     if graphs is not None:
         replay = graphs.replay
 

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from engine.config import EngineConfig
-from engine.model.parallel import TensorParallel
 from engine.types import int32, int64
 from engine.worker.block_copy_time import measure_block_copy_s
 from engine.worker.kv_pool import KVPool
@@ -22,7 +21,7 @@ _BACKEND = ReferenceBackend(torch.device("cpu"), torch.float32)
 
 
 def _pool(config: EngineConfig) -> KVPool:
-    return KVPool(config, TensorParallel(), _BACKEND, HostRuntime(), config.kv_cache_bytes)
+    return KVPool(config, _BACKEND, HostRuntime(), config.kv_cache_bytes)
 
 
 def test_what_the_swap_space_holds_is_the_same_after_the_measurement(tiny: TinyModel) -> None:
@@ -97,7 +96,7 @@ class _Counting(HostRuntime):
 def test_blocks_are_copied_in_both_directions(tiny: TinyModel) -> None:
     config = tiny.config(num_blocks=4, max_model_len=16, swap_bytes=SWAP_BYTES)
     runtime = _Counting()
-    measure_block_copy_s(KVPool(config, TensorParallel(), _BACKEND, runtime, 0))
+    measure_block_copy_s(KVPool(config, _BACKEND, runtime, 0))
     # one round to make pages and three that count
     assert runtime.moved == {"out": 16, "in": 16}
 

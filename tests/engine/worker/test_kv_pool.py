@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from engine.errors import ConfigError
-from engine.model.parallel import TensorParallel
 from engine.types import IntColumn, StepPlan, int32, int64
 from engine.worker.kv_pool import KVPool
 from engine.worker.swap import arriving_blocks
@@ -16,38 +15,41 @@ from kernels.reference import ReferenceBackend
 from kernels.runtime import HostRuntime
 from tests.engine.model.tiny import TinyModel
 
-_BACKEND = ReferenceBackend(torch.device("cpu"), torch.bfloat16)
-# 3 layers, keys and values, 2 heads of 16 bfloat16 values, 4 tokens per block
-_BLOCK_BYTES = 3 * 2 * 2 * 16 * 2 * 4
+_BACKEND = ReferenceBackend(torch.device("cpu"), torch.float32)
+# 3 layers, keys and values, 2 heads of 16 float32 values, 4 tokens per block
+_BLOCK_BYTES = 3 * 2 * 2 * 16 * 4 * 4
 
 
 def test_number_of_blocks_follows_from_bytes(tiny: TinyModel) -> None:
     config = tiny.config(
         num_blocks=0, kv_cache_bytes=100 * _BLOCK_BYTES + 1, block_size=4, max_model_len=16
     )
-    pool = KVPool(config, TensorParallel(), _BACKEND, HostRuntime(), config.kv_cache_bytes)
+    pool = KVPool(config, _BACKEND, HostRuntime(), config.kv_cache_bytes)
     assert pool.kv.shape == (100, 3, 2, 2, 4, 16)
     assert pool.kv.nbytes == 100 * _BLOCK_BYTES
 
 
 def test_rank_holds_its_share_of_the_heads(tiny: TinyModel) -> None:
     config = tiny.config(
-        num_blocks=0, kv_cache_bytes=100 * _BLOCK_BYTES, block_size=4, max_model_len=16
+        num_blocks=0,
+        kv_cache_bytes=100 * _BLOCK_BYTES,
+        block_size=4,
+        max_model_len=16,
+        tensor_parallel_size=2,
     )
-    pool = KVPool(config, TensorParallel(1, 2), _BACKEND, HostRuntime(), config.kv_cache_bytes)
+    pool = KVPool(config, _BACKEND, HostRuntime(), config.kv_cache_bytes)
     assert pool.kv.shape == (200, 3, 2, 1, 4, 16)
 
 
 def test_pool_too_small_for_one_sequence_is_refused(tiny: TinyModel) -> None:
     config = tiny.config(num_blocks=3, block_size=4, max_model_len=13)
     with pytest.raises(ConfigError, match=r"12 tokens.*max_model_len 13; raise num_blocks to 4 or"):
-        KVPool(config, TensorParallel(), _BACKEND, HostRuntime(), config.kv_cache_bytes)
+        KVPool(config, _BACKEND, HostRuntime(), config.kv_cache_bytes)
     measured = tiny.config(num_blocks=0, block_size=4, max_model_len=13)
     with pytest.raises(ConfigError, match=r"max_model_len 13; raise kv_cache_gib to 0\.01 or"):
-        KVPool(measured, TensorParallel(), _BACKEND, HostRuntime(), 3 * _BLOCK_BYTES)
+        KVPool(measured, _BACKEND, HostRuntime(), 3 * _BLOCK_BYTES)
     KVPool(
         tiny.config(num_blocks=4, block_size=4, max_model_len=13),
-        TensorParallel(),
         _BACKEND,
         HostRuntime(),
         config.kv_cache_bytes,
@@ -57,7 +59,7 @@ def test_pool_too_small_for_one_sequence_is_refused(tiny: TinyModel) -> None:
 def test_pool_larger_than_the_memory_is_refused(tiny: TinyModel) -> None:
     config = tiny.config(num_blocks=0, kv_cache_bytes=1 << 54)
     with pytest.raises(ConfigError, match="do not fit the memory of cpu"):
-        KVPool(config, TensorParallel(), _BACKEND, HostRuntime(), config.kv_cache_bytes)
+        KVPool(config, _BACKEND, HostRuntime(), config.kv_cache_bytes)
 
 
 def _swapping(tiny: TinyModel) -> KVPool:
@@ -65,14 +67,14 @@ def _swapping(tiny: TinyModel) -> KVPool:
     config = tiny.config(
         num_blocks=8, block_size=4, max_model_len=16, swap_bytes=7 * _BLOCK_BYTES // 2
     )
-    pool = KVPool(config, TensorParallel(), _BACKEND, HostRuntime(), 0)
+    pool = KVPool(config, _BACKEND, HostRuntime(), 0)
     pool.kv.normal_()
     return pool
 
 
 def test_a_pool_that_one_sequence_just_fits_is_enough(tiny: TinyModel) -> None:
     config = tiny.config(num_blocks=4, block_size=4, max_model_len=16)
-    pool = KVPool(config, TensorParallel(), _BACKEND, HostRuntime(), 0)
+    pool = KVPool(config, _BACKEND, HostRuntime(), 0)
     assert (pool.num_blocks, pool.block_size) == (4, 4)
 
 
@@ -229,7 +231,7 @@ def test_a_slot_that_holds_another_block_or_a_changed_one_is_noticed(tiny: TinyM
 def test_steps_wait_for_copies_of_blocks_that_they_write_and_for_no_others(tiny: TinyModel) -> None:
     runtime = _SlowRuntime()
     config = tiny.config(num_blocks=8, block_size=4, max_model_len=16, swap_bytes=6 * _BLOCK_BYTES)
-    pool = KVPool(config, TensorParallel(), _BACKEND, runtime, 0)
+    pool = KVPool(config, _BACKEND, runtime, 0)
     pool.swap_out(int32([5, 6]), int32([1, 2]), _keys(1, 2))
     pool.protect([int32([4, 7]), int32()])
     assert runtime.waited == []
@@ -243,7 +245,7 @@ def test_steps_wait_for_copies_of_blocks_that_they_write_and_for_no_others(tiny:
 def test_blocks_come_back_after_their_slots_were_written(tiny: TinyModel) -> None:
     runtime = _SlowRuntime()
     config = tiny.config(num_blocks=8, block_size=4, max_model_len=16, swap_bytes=6 * _BLOCK_BYTES)
-    pool = KVPool(config, TensorParallel(), _BACKEND, runtime, 0)
+    pool = KVPool(config, _BACKEND, runtime, 0)
     pool.swap_out(int32([5, 6]), int32([1, 2]), _keys(1, 2))
     pool.swap_in(int32([2]), int32([3]), _keys(2))
     pool.swap_in(int32([2]), int32([4]), _keys(2))

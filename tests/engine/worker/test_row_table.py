@@ -61,6 +61,13 @@ def test_a_released_row_is_free_to_be_admitted_again() -> None:
     assert table.lengths.tolist() == [-1, 5, 1]
 
 
+def test_a_row_that_has_sampled_nothing_is_fed_a_valid_token() -> None:
+    table = make_table(3)
+    table.last_tokens.fill_(9)
+    table.keep_sampled(torch.tensor([2, 0]), torch.tensor([5, -1]))
+    assert table.last_tokens.tolist() == [0, 9, 5, 9]
+
+
 def test_a_free_row_is_not_released_and_a_row_in_use_not_admitted() -> None:
     table = make_table(3)
     table.admit([admission(1)])

@@ -7,7 +7,7 @@ from torch import Tensor
 from kernels.cpu.library import Library, load_kernels
 from kernels.cpu.linear import PackedLinear, make_cpu_linear
 from kernels.huge_pages import Arena
-from kernels.reference import DenseLinear
+from kernels.linears import DenseLinear
 from kernels.select import select_backend
 
 

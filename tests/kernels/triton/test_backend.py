@@ -36,7 +36,7 @@ def step(backend: KernelBackend) -> dict[str, torch.Tensor]:
         "qkv": qkv,
         "q": q,
         "attended": attended,
-        "out": backend.silu_mul(out),
+        "out": backend.gelu(out),
         "kv": batch.kv.nan_to_num(),
     }
 

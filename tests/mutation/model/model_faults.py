@@ -4,7 +4,7 @@ from engine.architectures.fields import Fields
 from engine.model.decoder import Decoder
 from engine.model.mixtures.experts import _read_matrices
 from engine.model.rope import head_order, query_factors
-from kernels.experts import LoopedExperts, choose_experts
+from kernels.looped_experts import LoopedExperts, choose_experts
 from tests.mutation.mutant import Fault
 
 MODEL_FAULTS = [

@@ -1,7 +1,7 @@
 """Faults of what reaches ranks on other nodes."""
 
 from engine.executor.several_nodes import find_places, listen
-from engine.executor.tcp_channel import TcpChannel, TcpListener, prove
+from engine.executor.tcp_channel import TcpChannel, TcpListener, open_port, prove
 from tests.mutation.mutant import Fault
 
 NODE_FAULTS = [
@@ -28,7 +28,7 @@ NODE_FAULTS = [
     ),
     Fault(
         what="a rank listens on all networks",
-        function=TcpListener.__init__,
+        function=open_port,
         old="socket.create_server((address, 0), family=family)",
         new='socket.create_server(("", 0), family=family)',
         noticed_by="test_a_port_is_open_on_one_address_until_the_peer_has_come",

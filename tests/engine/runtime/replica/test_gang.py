@@ -212,7 +212,7 @@ async def test_ranks_of_several_nodes_do_not_meet_in_a_file(
     finally:
         gang.channel.close()
         await gang.close()
-        ranks[0]._meeting.close()
+        ranks[0]._rendezvous_server.close()
 
 
 class Spaces:
@@ -247,7 +247,7 @@ async def test_ranks_load_with_the_swap_space_of_their_place(
     gang.channel.close()
     await gang.close()
     if spans_nodes:
-        local_ray.started[0].instance._meeting.close()
+        local_ray.started[0].instance._rendezvous_server.close()
 
 
 async def test_a_gang_that_cannot_start_leaves_nothing_behind(

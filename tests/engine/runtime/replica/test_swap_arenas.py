@@ -26,7 +26,7 @@ from engine.executor.inline import InlineExecutor
 from engine.runtime.replica import swap_arenas
 from engine.runtime.replica.swap_arenas import SwapArenas
 from engine.types import EventKind, Request, SamplingParams, int32
-from engine.worker.swap.swap_arena import SharedMemory
+from engine.worker.swap.swap_arena import shared_memory
 from engine.worker.worker import load_worker
 from kernels.runtime import HostRuntime
 from tests.engine.model.tiny import TinyModel
@@ -144,7 +144,7 @@ def _swap_groups(config: EngineConfig, view: np.ndarray[Any, Any], count: int) -
 async def test_what_one_process_writes_the_next_one_finds() -> None:
     @ray.remote(num_cpus=0.1)
     def write(refs: list[ObjectRef[Any]], value: int) -> int:
-        memory = SharedMemory(ray.get(refs[0])).take(HostRuntime())
+        memory = shared_memory(ray.get(refs[0]), HostRuntime())
         before = int(memory[-1])
         memory[-1] = value
         return before
@@ -153,7 +153,7 @@ async def test_what_one_process_writes_the_next_one_finds() -> None:
     refs = list(await arenas.refs())
     # tasks of one function may share a process: a third of its own proves it
     assert [ray.get(write.remote(refs, value)) for value in (7, 9)] == [0, 7]
-    assert int(SharedMemory(ray.get(refs[0])).take(HostRuntime())[-1]) == 9
+    assert int(shared_memory(ray.get(refs[0]), HostRuntime())[-1]) == 9
     await arenas.close()
 
 
@@ -245,7 +245,7 @@ async def test_the_view_of_an_arena_lives_as_long_as_its_memory() -> None:
     [ref] = await arenas.refs()
     view = ray.get(ref)
     watch = weakref.ref(view)
-    memory = SharedMemory(view).take(HostRuntime())
+    memory = shared_memory(view, HostRuntime())
     part = memory[10:].view(-1, 2)
     del view, memory
     gc.collect()

@@ -10,7 +10,7 @@ from engine.config import swap_arena_bytes
 from engine.types import int64
 from engine.worker.swap import arriving_blocks
 from engine.worker.swap.arriving_blocks import ArrivingBlocks, BlockMoves
-from engine.worker.swap.swap_arena import PrivateMemory, SwapArena, key_tensor, make_headers
+from engine.worker.swap.swap_arena import SwapArena, key_tensor, make_headers
 from kernels.checksum import Checksum
 from kernels.runtime import HostRuntime
 
@@ -50,7 +50,7 @@ class _Parts(HostRuntime):
 def _arriving(runtime: HostRuntime, num_layers: int = 5) -> tuple[ArrivingBlocks, Tensor]:
     """Slot 1, whose layers begin with their numbers, comes to block 2."""
     shape = (num_layers, 6)
-    memory = PrivateMemory(swap_arena_bytes(2, 4 * num_layers * 6)).take(runtime)
+    memory = runtime.host_memory(swap_arena_bytes(2, 4 * num_layers * 6))
     arena = SwapArena(memory, shape, torch.float32)
     arena.blocks[1] = torch.arange(num_layers)[:, None]
     kv = torch.zeros(3, *shape)

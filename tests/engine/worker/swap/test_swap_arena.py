@@ -12,18 +12,17 @@ import torch
 from engine.config import HEADER_BYTES, swap_arena_bytes
 from engine.types import int64
 from engine.worker.swap.swap_arena import (
-    PrivateMemory,
-    SharedMemory,
     SwapArena,
     key_tensor,
     make_headers,
+    shared_memory,
 )
 from kernels.checksum import Checksum
 from kernels.runtime import HostRuntime, Runtime
 
 
 def _arena(num_bytes: int) -> SwapArena:
-    return SwapArena(PrivateMemory(num_bytes).take(HostRuntime()), (3, 4), torch.float32)
+    return SwapArena(HostRuntime().host_memory(num_bytes), (3, 4), torch.float32)
 
 
 def test_blocks_and_headers_do_not_overlap() -> None:
@@ -81,7 +80,7 @@ def test_checksums_of_many_blocks_are_those_of_each() -> None:
 def test_shared_memory_is_whole_pages_of_the_view() -> None:
     view = np.zeros(5 * mmap.PAGESIZE, np.uint8)[100:]
     view.flags.writeable = False
-    memory = SharedMemory(view).take(HostRuntime())
+    memory = shared_memory(view, HostRuntime())
     assert memory.data_ptr() % mmap.PAGESIZE == len(memory) % mmap.PAGESIZE == 0
     assert len(memory) >= 3 * mmap.PAGESIZE
     memory[0] = 7
@@ -91,7 +90,7 @@ def test_shared_memory_is_whole_pages_of_the_view() -> None:
 def test_shared_memory_keeps_its_view() -> None:
     view = np.zeros(5 * mmap.PAGESIZE, np.uint8)
     watch = weakref.ref(view)
-    part = SharedMemory(view).take(HostRuntime())[10:20]
+    part = shared_memory(view, HostRuntime())[10:20]
     del view
     gc.collect()
     assert watch() is not None, "the memory would be given to others"
@@ -105,7 +104,7 @@ def test_shared_memory_keeps_its_view() -> None:
 def test_blocks_reach_registered_memory_and_come_back(
     is_registered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kernels.cuda_runtime import CudaRuntime
+    from kernels.cuda.cuda_runtime import CudaRuntime
 
     runtime = CudaRuntime(torch.device("cuda"), captures=False)
     if not is_registered:
@@ -114,14 +113,14 @@ def test_blocks_reach_registered_memory_and_come_back(
         )
     num_slots, shape = 64, (4, 2, 8, 16, 128)
     view = np.zeros(swap_arena_bytes(num_slots, 4 * 2 * 8 * 16 * 128 * 2) + 8192, np.uint8)
-    arena = SwapArena(SharedMemory(view).take(runtime), shape, torch.bfloat16)
+    arena = SwapArena(shared_memory(view, runtime), shape, torch.bfloat16)
     _check_round_trip(runtime, arena)
     if is_registered:
         # pages stay registered as long as the arena, and can be registered again after it
         del arena
         gc.collect()
         again = CudaRuntime(torch.device("cuda"), captures=False)
-        SwapArena(SharedMemory(view).take(again), shape, torch.bfloat16)
+        SwapArena(shared_memory(view, again), shape, torch.bfloat16)
         assert again._buffers is None
 
 

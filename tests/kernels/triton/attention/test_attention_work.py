@@ -12,7 +12,7 @@ from kernels.triton.attention.attention_work import (
     AttentionWork,
     plan_attention,
 )
-from kernels.triton.attention.decode_attention import decode_shares
+from kernels.triton.attention.decode_tuning import decode_shares
 from kernels.triton.attention.shares import ShareCounts
 from tests.kernels.batches import make_layout
 from tests.kernels.triton.attention.attention_batches import layout_on
@@ -52,7 +52,7 @@ def test_a_row_without_tokens_has_a_piece(device: torch.device) -> None:
 def test_a_row_is_divided_into_no_more_parts_than_chunks(
     num_rows: int, num_kv_heads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kernels.triton.attention.decode_attention.num_sms", lambda _: 132)
+    monkeypatch.setattr("kernels.triton.attention.decode_tuning.num_sms", lambda _: 132)
     layout = layout_of([(100_000, 1)] * num_rows, torch.device("cpu"))
     kv = torch.empty(1, 1, 2, num_kv_heads, 1, 128, dtype=torch.bfloat16)
     # unlike the pieces of unequal rows, whose shares do not begin where rows do

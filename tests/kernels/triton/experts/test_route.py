@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from kernels.experts import Routing, choose_experts
+from kernels.experts import Routing
+from kernels.looped_experts import choose_experts
 from kernels.triton.experts import route
 from kernels.triton.experts.route import TritonRouter
 

@@ -2,7 +2,8 @@
 
 import torch
 
-from kernels.experts import LoopedExperts, Routing, choose_experts
+from kernels.experts import Routing
+from kernels.looped_experts import LoopedExperts, choose_experts
 from kernels.reference import ReferenceBackend
 from tests.kernels.experts_cases import expected, make_weights, part_of
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kernels.pinned_buffers import PinnedBuffers
+from kernels.cuda.pinned_buffers import PinnedBuffers
 from kernels.runtime import DeviceMemory, Fetch, Fetched, T
 
 logger = logging.getLogger(__name__)
@@ -108,10 +108,6 @@ class CudaRuntime:
         tensor = torch.from_numpy(memory)
         cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         error = int(cudart.cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))
-        if not error:
-            # every tensor of the memory holds the array; at exit the driver does it
-            unpin = weakref.finalize(memory, cudart.cudaHostUnregister, tensor.data_ptr())
-            unpin.atexit = False
         if error:
             logger.warning(
                 "swap_space_not_registered bytes=%d cuda_error=%d swapping=slower",
@@ -119,6 +115,10 @@ class CudaRuntime:
                 error,
             )
             self._buffers = PinnedBuffers()
+        else:
+            # every tensor of the memory holds the array; at exit the driver does it
+            unpin = weakref.finalize(memory, cudart.cudaHostUnregister, tensor.data_ptr())
+            unpin.atexit = False
         return tensor
 
     def move_out(

@@ -1,0 +1,1 @@
+"""The runtime of NVIDIA GPUs: when they work, and how blocks move to and from them."""
