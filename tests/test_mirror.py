@@ -195,6 +195,7 @@ TESTED_ELSEWHERE = {
     "load_tests/bench/kernels/fa3.py": ("load_tests/bench/kernels/test_parts.py",),
     "load_tests/bench/kernels/inputs.py": ("load_tests/bench/kernels/test_cpu.py",),
     "load_tests/bench/kernels/linears.py": ("load_tests/bench/kernels/test_parts.py",),
+    "load_tests/bench/kernels/long_attention.py": ("load_tests/bench/kernels/test_parts.py",),
     "load_tests/bench/kernels/sampling.py": ("load_tests/bench/kernels/test_parts.py",),
     "load_tests/bench/peers/race.py": ("load_tests/bench/peers/test_commands.py",),
     "load_tests/faults/two_nodes.py": ("load_tests/faults/test_command.py",),

@@ -89,8 +89,8 @@ def share_out(
         raise ConfigError(
             f"gpu_memory_fraction={config.gpu_memory_fraction} is {allowed / _GIB:.2f} GiB, but "
             f"{memory.used / _GIB:.2f} GiB are in use with the weights and a step takes "
-            f"{(activations + graphs) / _GIB:.2f} GiB; raise it, lower max_num_batched_tokens or "
-            "max_num_seqs, or share the model between more ranks"
+            f"{(activations + graphs) / _GIB:.2f} GiB; raise it, lower max_num_batched_tokens, "
+            "lone_prompt_tokens or max_num_seqs, or share the model between more ranks"
         )
     return MemoryBudget(
         total=memory.total,

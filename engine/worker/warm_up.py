@@ -47,8 +47,8 @@ class WarmUp:
         )
 
     def prefill(self) -> None:
-        """Prefill prompts that fill the token budget, and choose a token for every row."""
-        self._step(self._chunks(self._config.scheduler.max_num_batched_tokens))
+        """Prefill prompts that fill the largest step, and choose a token for every row."""
+        self._step(self._chunks(self._config.scheduler.max_step_tokens))
 
     def decode(self) -> None:
         """Decode with every row."""
@@ -85,7 +85,7 @@ class WarmUp:
         """Numbers of tokens to run, each of which takes kernels that others do not."""
         if self._config.model.spec.experts is None:
             return _NUM_TOKENS
-        budget = self._config.scheduler.max_num_batched_tokens
+        budget = self._config.scheduler.max_step_tokens
         return [size for size in _NUM_MIXED_TOKENS if size <= max(budget, _NUM_TOKENS[-1])]
 
     def _chunks(self, num_tokens: int) -> list[int]:

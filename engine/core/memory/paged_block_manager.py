@@ -37,6 +37,9 @@ class PagedBlockManager:
     a while before one of them must be preempted.
     """
 
+    # blocks for each full block of tokens
+    _width = 1
+
     def __init__(
         self,
         num_blocks: int,
@@ -54,7 +57,7 @@ class PagedBlockManager:
             block_size: tokens per block.
             num_swap_blocks: blocks that fit the swap space. Groups may hold as many of them as the
                 pool has blocks (paper, section 4.5).
-            headroom: what stays free when a group enters.
+            headroom: what a group takes when it enters, and what stays free.
             prefix_cache: whether full blocks are kept for later prompts.
             pins: what pinned prefixes may take.
         """
@@ -73,6 +76,8 @@ class PagedBlockManager:
         self._block_size = block_size
         self._headroom = headroom
         self._tables: dict[int, BlockTable] = {}
+        # known tokens of sequences whose tables do not hold all of them yet
+        self._growing: dict[int, int] = {}
         self._swap = SwapSpace(num_swap_blocks, most_swapped=num_blocks)
         self._second_level = SecondLevel(self._pool, self._index, self._swap)
         # tokens in each block in use, their sum, and that of the lengths of all tables
@@ -93,7 +98,8 @@ class PagedBlockManager:
         """See `BlockManager.can_allocate`; nothing is kept free in an empty pool."""
         first, *others = group.live
         hits = self._index.match(group, first)
-        num_blocks = self._num_blocks(first.num_known) - len(hits)
+        num_found = len(hits) + len(self._second_level.find(first, len(hits)))
+        num_blocks = self._num_blocks(self._first_end(group, first, num_found)) - len(hits)
         num_blocks += sum(
             self._num_blocks(other.num_known) - self._num_shared_blocks(other) for other in others
         )
@@ -105,9 +111,9 @@ class PagedBlockManager:
         """See `BlockManager.allocate` (paper, section 4.3).
 
         The first sequence shares what the prefix cache has of its prompt, and gets new blocks for
-        the rest, some of which the swap space may have. There are others if the group was preempted
-        after it had forked: they share the full blocks of the prompt with the first, as they did
-        before (section 4.4).
+        the rest, some of which the swap space may have; a long prompt only for what comes first
+        (see `extend`). There are others if the group was preempted after it had forked: they share
+        the full blocks of the prompt with the first, as they did before (section 4.4).
         """
         first, *others = group.live
         hits = self._index.match(group, first)
@@ -119,6 +125,32 @@ class PagedBlockManager:
             self._allocate(group, other, blocks[: self._num_shared_blocks(other)])
             for other in others
         ]
+
+    def num_extendable(self, sequence: Sequence, count: int) -> int:
+        """See `BlockManager.num_extendable`; what others may grow into stays free, see `Headroom`.
+
+        A prompt that is the only sequence in the pool may have all of it.
+        """
+        table = self._tables[sequence.sequence_id]
+        if sequence.num_scheduled + count <= table.length:
+            return count
+        num_left = max(self._pool.num_free - self._num_kept_free(len(self._tables) - 1), 0)
+        num_logical = (len(table.blocks) + num_left) // self._width
+        return min(count, num_logical * self._block_size - sequence.num_scheduled)
+
+    def extend(self, sequence: Sequence, count: int) -> BlockTableUpdate:
+        """See `BlockManager.extend`: blocks on demand, as for a decode, but for a whole chunk."""
+        table = self._tables[sequence.sequence_id]
+        end = sequence.num_scheduled + count
+        if end <= table.length:
+            return NO_UPDATE
+        first = len(table.blocks)
+        num_new = self._num_blocks(end) - first
+        table.blocks += [self._pool.allocate() for _ in range(num_new)]
+        self._fill(table, end - table.length)
+        if end == sequence.prefill_end:
+            del self._growing[sequence.sequence_id]
+        return BlockTableUpdate(tuple(enumerate(table.blocks[first:], first)))
 
     def can_append(self, sequence_ids: list[int]) -> bool:
         """See `BlockManager.can_append`."""
@@ -179,6 +211,7 @@ class PagedBlockManager:
     def free(self, sequence_id: int) -> None:
         """See `BlockManager.free`; heads of prefixes come last, so that they are evicted last."""
         table = self._tables.pop(sequence_id, _NO_TABLE)
+        self._growing.pop(sequence_id, None)
         self._num_logical -= table.length
         self._release(table.blocks)
         self._index.leave(sequence_id)
@@ -317,9 +350,30 @@ class PagedBlockManager:
         self._cache.forget(block)
 
     def _has_room(self, num_blocks: int) -> bool:
-        """Whether a group that enters can have so many blocks, and the headroom stays free."""
-        num_kept_free = self._headroom.num_kept_free(self._pool.num_blocks, len(self._tables))
-        return num_blocks + num_kept_free <= self._pool.num_free
+        """Whether a group that enters can have so many blocks, and the headroom stays free.
+
+        What prompts in the pool have still to get is not for others: a prompt that came later would
+        be preempted for it.
+        """
+        num_kept_free = self._num_kept_free(len(self._tables))
+        num_owed = sum(self._num_owed(self._tables[key], end) for key, end in self._growing.items())
+        return num_blocks + num_kept_free + num_owed <= self._pool.num_free
+
+    def _num_kept_free(self, num_sequences: int) -> int:
+        num_tables = num_sequences * self._width
+        return self._headroom.num_kept_free(self._pool.num_blocks, num_tables)
+
+    def _num_owed(self, table: BlockTable, end: int) -> int:
+        """Blocks that a table has still to get for the known tokens of its sequence."""
+        return self._num_blocks(end) - len(table.blocks)
+
+    def _first_end(self, group: SequenceGroup, sequence: Sequence, num_found: int) -> int:
+        """Tokens for which a sequence that enters behind found blocks gets blocks at once."""
+        if len(group.live) > 1:
+            # others begin with its blocks
+            return sequence.num_known
+        num_tokens = num_found // self._width * self._block_size + self._headroom.most_at_once
+        return min(sequence.num_known, num_tokens)
 
     def _allocate(
         self,
@@ -331,11 +385,14 @@ class PagedBlockManager:
         """Make a block table that begins with the shared blocks of a prefix, then swapped ones."""
         for block in prefix:
             self._pool.share(block)
-        num_new = self._num_blocks(sequence.num_known) - len(prefix)
+        end = self._first_end(group, sequence, len(prefix) + len(swapped))
+        num_new = self._num_blocks(end) - len(prefix)
         table = BlockTable(prefix + [self._pool.allocate() for _ in range(num_new)])
         self._tables[sequence.sequence_id] = table
+        if end < sequence.num_known:
+            self._growing[sequence.sequence_id] = sequence.num_known
         self._index.enter(group, sequence, len(prefix))
-        self._fill(table, sequence.num_known)
+        self._fill(table, end)
         restored = table.blocks[: len(prefix) + len(swapped)]
         self._index.mark_restored(sequence, restored)
         swap_ins = tuple(zip(swapped, restored[len(prefix) :], strict=True))
@@ -347,7 +404,8 @@ class PagedBlockManager:
 
     def _num_shared_blocks(self, sequence: Sequence) -> int:
         """Full blocks of the prompt, but that a token is left to compute."""
-        return min(len(sequence.prompt), sequence.num_known - 1) // self._block_size
+        num_full = min(len(sequence.prompt), sequence.num_known - 1) // self._block_size
+        return num_full * self._width
 
     def _distinct_blocks(self, group: SequenceGroup) -> list[int]:
         tables = (self._tables[sequence.sequence_id] for sequence in group.live)
@@ -383,7 +441,7 @@ class PagedBlockManager:
             self._num_filled += num_new
 
     def _num_blocks(self, num_tokens: int) -> int:
-        return div_ceil(num_tokens, self._block_size)
+        return div_ceil(num_tokens, self._block_size) * self._width
 
 
 def _allocation(sequence: Sequence, table: BlockTable, num_cached: int) -> Allocation:

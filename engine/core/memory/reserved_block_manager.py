@@ -95,6 +95,14 @@ class ReservedBlockManager:
             reservation.spares.append(_Buffer(self._buddy.allocate(size.num_blocks)))
         return [self._enter(reservation, sequence) for sequence in group.live]
 
+    def num_extendable(self, sequence: Sequence, count: int) -> int:
+        """See `BlockManager.num_extendable`; all blocks are there from the beginning."""
+        return count
+
+    def extend(self, sequence: Sequence, count: int) -> BlockTableUpdate:
+        """See `BlockManager.extend`."""
+        return NO_UPDATE
+
     def can_append(self, sequence_ids: list[int]) -> bool:
         """See `BlockManager.can_append`."""
         return True

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field, replace
 
+from engine.config import window_blocks
 from engine.core.memory.block_manager import NO_UPDATE, Allocation, BlockTableUpdate
 from engine.core.memory.block_pool import BlockPool
 from engine.core.memory.block_table import BlockTable, num_common_blocks
@@ -21,6 +22,7 @@ from engine.core.memory.second_level import SecondLevel
 from engine.core.memory.windows.grouped_prefix_index import GroupedPrefixIndex
 from engine.core.sequence import Sequence
 from engine.core.sequence_group import SequenceGroup
+from engine.integers import div_ceil
 from engine.types import MemoryUsage
 
 # a beam that is swapped out feeds its last token again
@@ -85,6 +87,7 @@ class GroupedBlockManager(PagedBlockManager):
             prefix_cache=False,
         )
         self._windows = windows
+        self._width = len(windows)
         self._grouped_index: GroupedPrefixIndex | None = None
         self._pool = BlockPool(num_blocks, on_evict=self._evict)
         self._nothing = self._pool.allocate()
@@ -162,6 +165,7 @@ class GroupedBlockManager(PagedBlockManager):
     def free(self, sequence_id: int) -> None:
         """See `BlockManager.free`."""
         self._passed.pop(sequence_id, None)
+        self._growing.pop(sequence_id, None)
         if sequence_id in self._tables:
             table = self._table(sequence_id)
             del self._tables[sequence_id]
@@ -257,10 +261,17 @@ class GroupedBlockManager(PagedBlockManager):
         if self._grouped_index is not None:
             self._grouped_index.evict(block)
 
-    def _has_room(self, num_blocks: int) -> bool:
-        num_sequences = len(self._tables) * len(self._windows)
-        num_kept_free = self._headroom.num_kept_free(self._pool.num_blocks, num_sequences)
-        return num_blocks + num_kept_free <= self._pool.num_free
+    def _num_owed(self, table: BlockTable, end: int) -> int:
+        """See `PagedBlockManager`; windows give back what they get, but for the first of it."""
+        assert isinstance(table, GroupedTable)
+        num_mapped = len(table.blocks) // self._width
+        num_missing = div_ceil(end, self._block_size) - num_mapped
+        num_owed = 0
+        for window, start in zip(self._windows, table.starts, strict=True):
+            num_more = window_blocks(window, self._headroom.most_at_once, self._block_size)
+            num_more -= num_mapped - start
+            num_owed += min(num_missing, max(num_more, 0)) if window else num_missing
+        return num_owed
 
     def _allocate(
         self,
@@ -274,7 +285,8 @@ class GroupedBlockManager(PagedBlockManager):
         count = len(self._windows)
         for block in prefix:
             self._pool.share(block)
-        num_new = self._num_blocks(sequence.num_known) - len(prefix)
+        end = self._first_end(group, sequence, len(prefix))
+        num_new = self._num_blocks(end) - len(prefix)
         num_found, num_seen = len(prefix) // count, 0
         if self._grouped_index is not None:
             num_seen = self._grouped_index.num_seen
@@ -284,19 +296,15 @@ class GroupedBlockManager(PagedBlockManager):
             ends=(len(sequence.prompt) // self._block_size, num_found, num_seen),
         )
         self._tables[sequence.sequence_id] = table
+        if end < sequence.num_known:
+            self._growing[sequence.sequence_id] = sequence.num_known
         self._index.enter(group, sequence, num_found)
-        self._fill(table, sequence.num_known)
+        self._fill(table, end)
         update = BlockTableUpdate(tuple(enumerate(table.blocks)))
         return Allocation(sequence, update, num_found * self._block_size)
 
-    def _num_shared_blocks(self, sequence: Sequence) -> int:
-        return super()._num_shared_blocks(sequence) * len(self._windows)
-
     def _distinct_blocks(self, group: SequenceGroup) -> list[int]:
         return [block for block in super()._distinct_blocks(group) if block != self._nothing]
-
-    def _num_blocks(self, num_tokens: int) -> int:
-        return super()._num_blocks(num_tokens) * len(self._windows)
 
     def _table(self, sequence_id: int) -> GroupedTable:
         table = self._tables[sequence_id]
@@ -352,16 +360,19 @@ class GroupedBlockManager(PagedBlockManager):
                 self._pool.share(block)
 
     def _fill(self, table: BlockTable, num_tokens: int) -> None:
-        """Count the tokens of a new table, those of shared blocks once."""
+        """Count positions [length, length + num_tokens), those of shared blocks once."""
         assert isinstance(table, GroupedTable)
-        count, size = len(self._windows), self._block_size
-        for place, block in enumerate(table.blocks):
+        count, size, end = self._width, self._block_size, table.length + num_tokens
+        for place in range(table.length // size * count, len(table.blocks)):
+            block = table.blocks[place]
             if block != self._nothing:
-                filled = min(num_tokens - place // count * size, size)
+                first = place // count * size
+                filled = min(end - first, size)
                 self._fill_block(block, filled)
-                table.num_slots += filled
-        table.length = num_tokens
-        self._num_logical += table.num_slots
+                num_more = filled - max(table.length - first, 0)
+                table.num_slots += num_more
+                self._num_logical += num_more
+        table.length = end
 
     def _forget_swapped(self, group: SequenceGroup) -> None:
         for sequence in group.sequences:
