@@ -1,7 +1,7 @@
 """Which requests can never be served, decided before they are queued."""
 
 from engine.config import SchedulerConfig
-from engine.core.memory.reservation import reserved_blocks
+from engine.core.memory.reserved.reservation import reserved_blocks
 from engine.errors import InvalidRequest, PromptTooLong
 from engine.integers import div_ceil
 from engine.types import Capacity, SamplingParams

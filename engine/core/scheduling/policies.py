@@ -5,8 +5,8 @@ from engine.core.memory.block_manager import BlockManager
 from engine.core.memory.headroom import Headroom
 from engine.core.memory.paged_block_manager import PagedBlockManager
 from engine.core.memory.pinned_prefixes import PinLimits
-from engine.core.memory.reservation import output_estimate
-from engine.core.memory.reserved_block_manager import ReservedBlockManager
+from engine.core.memory.reserved.reservation import output_estimate
+from engine.core.memory.reserved.reserved_block_manager import ReservedBlockManager
 from engine.core.memory.windows.grouped_block_manager import GroupedBlockManager
 from engine.core.scheduling.admission_gate import AdmissionGate, BatchGate, IterationGate
 from engine.core.scheduling.preemption import (

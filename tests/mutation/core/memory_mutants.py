@@ -1,6 +1,7 @@
 """Faults of blocks, tables and limits."""
 
 from engine.core.memory import paged_block_manager as paged_memory
+from engine.core.memory import paged_tables
 from engine.core.memory.block_pool import BlockPool
 from engine.core.memory.block_table import num_new_blocks, spread
 from engine.core.memory.paged_block_manager import PagedBlockManager
@@ -142,7 +143,7 @@ MEMORY_MUTANTS = [
     ),
     mutant(
         "a block comes one token too late",
-        paged_memory,
+        paged_tables,
         num_new_blocks,
         "table.length ==",
         "table.length - 1 ==",

@@ -9,7 +9,7 @@ needed because a prefix was found, is the block `nothing`, which is in use for e
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from engine.config import window_blocks
 from engine.core.memory.block_manager import NO_UPDATE, Allocation, BlockTableUpdate
@@ -17,9 +17,11 @@ from engine.core.memory.block_pool import BlockPool
 from engine.core.memory.block_table import BlockTable, num_common_blocks
 from engine.core.memory.headroom import NO_HEADROOM, Headroom
 from engine.core.memory.paged_block_manager import PagedBlockManager
+from engine.core.memory.paged_tables import NO_TABLE
 from engine.core.memory.prefix_cache import PrefixCache
 from engine.core.memory.second_level import SecondLevel
 from engine.core.memory.windows.grouped_prefix_index import GroupedPrefixIndex
+from engine.core.memory.windows.grouped_table import GroupedTable, SwappedTable, num_leading
 from engine.core.sequence import Sequence
 from engine.core.sequence_group import SequenceGroup
 from engine.integers import div_ceil
@@ -27,36 +29,6 @@ from engine.types import MemoryUsage
 
 # a beam that is swapped out feeds its last token again
 _SLACK = 1
-_NO_TABLE = BlockTable([])
-
-
-@dataclass(slots=True)
-class GroupedTable(BlockTable):
-    """The block tables of a sequence, interleaved.
-
-    Attributes:
-        starts: of each group its logical blocks that are `nothing`, which come first.
-        ends: numbers of leading logical blocks where a later prompt may go on: the end of the
-            prompt, that of the prefix which was found, and that of the prefix which could be found
-            but for the windows.
-        num_slots: tokens in all blocks.
-    """
-
-    starts: list[int] = field(default_factory=list)
-    ends: tuple[int, ...] = ()
-    num_slots: int = 0
-
-    def copied(self) -> "GroupedTable":
-        """The same for another sequence."""
-        return replace(self, blocks=list(self.blocks), starts=list(self.starts))
-
-
-@dataclass(frozen=True, slots=True)
-class _SwappedTable:
-    """Attributes: places: of the blocks that the swap space holds; the others are `nothing`."""
-
-    table: GroupedTable
-    places: tuple[int, ...]
 
 
 class GroupedBlockManager(PagedBlockManager):
@@ -99,7 +71,7 @@ class GroupedBlockManager(PagedBlockManager):
             )
             self._index = self._grouped_index
         self._second_level = SecondLevel(self._pool, self._index, self._swap)
-        self._swapped: dict[int, _SwappedTable] = {}
+        self._swapped: dict[int, SwappedTable] = {}
         # positions by sequence id, behind which windows end once the plan is made
         self._passed: dict[int, int] = {}
 
@@ -149,7 +121,7 @@ class GroupedBlockManager(PagedBlockManager):
 
     def mark_computed(self, sequence: Sequence) -> None:
         """See `BlockManager.mark_computed`; windows end behind what comes next."""
-        table = self._tables.get(sequence.sequence_id, _NO_TABLE)
+        table = self._tables.get(sequence.sequence_id, NO_TABLE)
         self._index.mark_computed(sequence, table.blocks)
         # the plan that is made may still read what windows leave with it
         self._passed[sequence.sequence_id] = sequence.num_scheduled - _SLACK
@@ -190,7 +162,7 @@ class GroupedBlockManager(PagedBlockManager):
             table = self._table(sequence.sequence_id)
             places = tuple(p for p, block in enumerate(table.blocks) if block != self._nothing)
             tables[sequence.sequence_id] = [table.blocks[place] for place in places]
-            self._swapped[sequence.sequence_id] = _SwappedTable(table.copied(), places)
+            self._swapped[sequence.sequence_id] = SwappedTable(table.copied(), places)
         blocks = dict.fromkeys(block for held in tables.values() for block in held)
         keys = {block: self._swap.tag(group.request.request_id) for block in blocks}
         return self._swap.store(tables, keys)
@@ -292,7 +264,7 @@ class GroupedBlockManager(PagedBlockManager):
             num_seen = self._grouped_index.num_seen
         table = GroupedTable(
             prefix + [self._pool.allocate() for _ in range(num_new)],
-            starts=[_num_leading(self._nothing, prefix[g::count]) for g in range(count)],
+            starts=[num_leading(self._nothing, prefix[g::count]) for g in range(count)],
             ends=(len(sequence.prompt) // self._block_size, num_found, num_seen),
         )
         self._tables[sequence.sequence_id] = table
@@ -344,8 +316,7 @@ class GroupedBlockManager(PagedBlockManager):
         """Whether a group needs a block where later prompts may go on."""
         if self._grouped_index is None:
             return False
-        num_needed = self._grouped_index.num_needed[group]
-        return any(end - num_needed <= index < end for end in table.ends)
+        return table.is_end(index, self._grouped_index.num_needed[group])
 
     def _copy(self, table: GroupedTable, place: int) -> tuple[int, int]:
         source, copy = table.blocks[place], self._pool.allocate()
@@ -378,8 +349,3 @@ class GroupedBlockManager(PagedBlockManager):
         for sequence in group.sequences:
             if sequence.sequence_id not in self._swap.tables:
                 self._swapped.pop(sequence.sequence_id, None)
-
-
-def _num_leading(block: int, blocks: list[int]) -> int:
-    """How often a block comes at the beginning of a table."""
-    return next((i for i, other in enumerate(blocks) if other != block), len(blocks))

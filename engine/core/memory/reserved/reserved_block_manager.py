@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from engine.core.memory.block_manager import NO_UPDATE, Allocation, BlockTableUpdate
-from engine.core.memory.buddy import BuddyAllocator, chunk_size
 from engine.core.memory.pinned_prefixes import NoPinnedPrefixes
 from engine.core.memory.prefix_marks import NoPrefixMarks
-from engine.core.memory.reservation import OutputEstimate, reserved_slots
+from engine.core.memory.reserved.buddy import BuddyAllocator, chunk_size
+from engine.core.memory.reserved.reservation import OutputEstimate, reserved_slots
 from engine.core.scheduling.limits import max_positions
 from engine.core.sequence import Sequence
 from engine.core.sequence_group import SequenceGroup
