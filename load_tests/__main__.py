@@ -62,6 +62,7 @@ MODULES = {
     "beam": "load_tests.bench.peers.commands:BEAM",
     "peers": "load_tests.bench.peers.commands:PEERS",
     "deterministic": "load_tests.bench.in_process.deterministic",
+    "prompts": "load_tests.bench.in_process.long_prompts",
     "step": "load_tests.bench.in_process.step",
     "serving": "load_tests.bench.serving.command",
     "neighbours": "load_tests.bench.neighbours.command",
