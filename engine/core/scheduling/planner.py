@@ -64,9 +64,10 @@ class Planner:
             for group in tuple(self._queues.running):
                 self._preempt(planned, group)
             ready = []
-        if self._plan_room_for_prompts(planned):
+        has_preempted = self._plan_room_for_prompts(planned)
+        if has_preempted:
             ready = [member for member in ready if member[0].status is Status.RUNNING]
-        had_room = self._plan_decodes(planned, ready)
+        had_room = self._plan_decodes(planned, ready) and not has_preempted
         self._plan_prefills(planned)
         # where blocks ran out for running groups, no other group gets any in the same step
         if had_room:

@@ -23,8 +23,7 @@ def make_setting(num_blocks: int, budget: int, **options: object) -> Setting:
     config = SchedulerConfig(
         max_num_batched_tokens=budget,
         max_model_len=400,
-        prompt_share=1.0,
-        **options,  # type: ignore[arg-type]
+        **({"prompt_share": 1.0} | options),  # type: ignore[arg-type]
     )
     return Setting(
         capacity=Capacity(num_blocks=num_blocks, block_size=SIZE, num_rows=8), config=config
@@ -41,9 +40,8 @@ def num_prefilling(checked: CheckedEngine) -> int:
     return sum(group.is_prefilling for group in running)
 
 
-def num_used(checked: CheckedEngine) -> int:
-    usage = checked.stats.usage
-    return (usage.filled + usage.internal) // SIZE
+def num_blocks_of(checked: CheckedEngine, sequence_id: int) -> int:
+    return len(checked._block_manager.block_table(sequence_id))
 
 
 def test_a_long_prompt_enters_when_its_first_chunk_fits_and_takes_blocks_by_chunks() -> None:
@@ -51,15 +49,14 @@ def test_a_long_prompt_enters_when_its_first_chunk_fits_and_takes_blocks_by_chun
     checked.add(tokens(1, 8), checked.sampling(40, ignore_eos=True))
     for _ in range(20):
         checked.step()
-    before = num_used(checked)
     # the pool has no room for all of it beside the first one at its longest
     checked.add(tokens(2, 56), checked.sampling(1, ignore_eos=True))
     checked.step()
     assert checked.stats.num_running == 2
-    assert num_used(checked) == before + 2
+    assert num_blocks_of(checked, 1) == 2
     checked.step()
-    # one token decodes, so that the chunk ends in the middle of a block
-    assert num_used(checked) == before + 4
+    # one token decodes in each step, so that 14 are there
+    assert num_blocks_of(checked, 1) == 4
     checked.drain()
 
 
@@ -78,7 +75,8 @@ def test_what_a_prompt_has_still_to_get_is_not_for_later_ones() -> None:
 
 
 def test_a_prompt_that_runs_out_of_blocks_takes_them_from_the_latest() -> None:
-    checked = CheckedEngine(make_setting(16, 6), _Generous(16, SIZE, headroom=_ENTRY))
+    setting = make_setting(16, 6, prompt_share=0.5)
+    checked = CheckedEngine(setting, _Generous(16, SIZE, headroom=_ENTRY))
     checked.add(tokens(1, 48), checked.sampling(1, ignore_eos=True))
     checked.step()
     checked.add(tokens(2, 40), checked.sampling(1, ignore_eos=True))
@@ -89,12 +87,17 @@ def test_a_prompt_that_runs_out_of_blocks_takes_them_from_the_latest() -> None:
 
 
 def test_the_latest_prompt_waits_with_what_it_has() -> None:
-    checked = CheckedEngine(make_setting(16, 8))
-    checked.add(tokens(1, 24), checked.sampling(12, ignore_eos=True))
+    checked = CheckedEngine(make_setting(16, 16))
+    # 9 blocks, all that it ever needs, and 7 of 12 for the other one
+    checked.add(tokens(1, 33), checked.sampling(4, ignore_eos=True))
     while not checked.answers[0][0].tokens:
         checked.step()
     checked.add(tokens(2, 48), checked.sampling(1, ignore_eos=True))
-    checked.drain()
+    chunks = []
+    while checked.engine.has_work:
+        checked.step()
+        chunks.append(list(checked.executor.last_plan.prefill_counts))
+    assert chunks == [[15], [13], [], [16], [4]]
     assert checked.stats.num_recomputed == 0
 
 

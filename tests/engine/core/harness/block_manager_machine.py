@@ -41,6 +41,7 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
         self, block_size: int, prefix_cache: bool, most_saved: int, most_at_once: int
     ) -> None:
         self.capacity = Capacity(num_blocks=NUM_BLOCKS, block_size=block_size, num_rows=3)
+        self.most_at_once = most_at_once
         self.manager = PagedBlockManager(
             NUM_BLOCKS,
             block_size,
@@ -274,15 +275,13 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
             self._grow(sequence, allocation.update)
             assert allocation.num_cached < sequence.num_known or not is_prefill
             sequence.prefill_end = sequence.num_known
-            num_groups = len(self.capacity.windows)
-            end = len(allocation.update.new_blocks) // num_groups * self.capacity.block_size
-            end = min(end, sequence.num_known)
-            if is_prefill:
-                sequence.num_scheduled = allocation.num_cached
-                self._compute(sequence, end)
-            sequence.num_scheduled = end
-        if is_prefill:
-            assert not group.is_prefilling or len(allocations) == 1
+            if not is_prefill:
+                sequence.num_scheduled = sequence.num_known
+                continue
+            sequence.num_scheduled = allocation.num_cached
+            # others than the first share what it has
+            most = self.most_at_once if len(allocations) == 1 else sequence.num_known
+            self._compute(sequence, min(sequence.num_scheduled + most, sequence.num_known))
 
     def _compute(self, sequence: Sequence, end: int) -> None:
         for position in range(sequence.num_scheduled, end):

@@ -37,6 +37,7 @@ class GroupedBlockManagerMachine(PagedBlockManagerMachine):
         self.capacity = Capacity(
             num_blocks=num_blocks, block_size=block_size, num_rows=3, windows=windows
         )
+        self.most_at_once = most_at_once
         self.manager = GroupedBlockManager(
             num_blocks,
             block_size,
