@@ -27,6 +27,7 @@ COMMANDS = {
     "beam": "run many beam searches at once, in process, beside a peer: tokens per second",
     "peers": "`offline`, `online` and `beam` with one start of each system",
     "deterministic": "compare bits one by one, in batches and after preemptions; time the mode",
+    "prompts": "time prompts of many steps in process: by the tokens of a step, and beside others",
     "step": "time single steps in process: decodes by batch and context, and mixed steps",
     "serving": "race our server and a peer's over HTTP on one card: latencies, tokens, CPU seconds",
     "neighbours": "send large and odd requests beside good streams, and watch what these notice",

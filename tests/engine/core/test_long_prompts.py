@@ -1,6 +1,7 @@
 """Prompts that take several steps: blocks on demand, and larger chunks while nobody waits."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
@@ -214,3 +215,11 @@ def test_prompts_that_outgrow_the_pool_together_all_end(is_generous: bool) -> No
         seen += run_long(seed, is_generous=is_generous)
     assert seen["several half done"] > 100
     assert seen["preempted half done"] > 5
+
+
+# of which workloads see little: who waits, and who is preempted
+RULES: list[Callable[[], None]] = [
+    test_what_a_prompt_has_still_to_get_is_not_for_later_ones,
+    test_a_prompt_that_runs_out_of_blocks_takes_them_from_the_latest,
+    test_the_latest_prompt_waits_with_what_it_has,
+]

@@ -57,8 +57,9 @@ def test_blocks_left_of_windows_are_released(num_windowed: int) -> None:
 
 def test_at_16k_tokens_windows_hold_windows() -> None:
     windows, budget, length = (0, *[1024] * 6), 2048, 16384
-    # no larger than what full layers, windows and a chunk take, and one that stands for nothing
-    num_blocks = length // 16 + 1 + 6 * window_blocks(1024, budget, 16) + 1
+    # what full layers, windows and a chunk take, in whole blocks of all groups, and `nothing`
+    num_whole = (length // 16 + 1 + 6 * window_blocks(1024, budget, 16)) // 7 + 1
+    num_blocks = 7 * num_whole + 1
     capacity = Capacity(num_blocks=num_blocks, block_size=16, num_rows=1, windows=windows)
     config = SchedulerConfig(max_num_batched_tokens=budget, max_model_len=2 * length)
     request = Request(
