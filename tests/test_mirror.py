@@ -246,6 +246,7 @@ FEATURES = (
     "tests/deployed/",
     "tests/engine/core/test_ends.py",
     "tests/engine/core/test_found_outputs.py",
+    "tests/engine/core/test_long_prompts.py",
     "tests/engine/core/test_preempted_groups.py",
     "tests/engine/core/test_properties.py",
     "tests/engine/core/test_resumed_groups.py",

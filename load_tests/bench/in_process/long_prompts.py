@@ -16,7 +16,7 @@ from statistics import median, quantiles
 
 from engine.config import EngineConfig
 from engine.core.executor import Executor
-from engine.types import StepOutput
+from engine.types import StepOutput, StepPlan, StepResult
 from load_tests import machine, report
 from load_tests.local_engine import LocalEngine, greedy, local_config, local_executor
 from load_tests.model_folders import model_folder
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
             max_model_len=args.max_model_len,
             inter_token_latency_s=args.inter_token_latency_ms / 1e3,
         )
-        executor = local_executor(config)
+        executor = _InTurn(local_executor(config))
         figures = []
         for length in args.lengths:
             figures += [_by_itself(config, executor, length, chunk) for chunk in args.chunks]
@@ -100,6 +100,36 @@ def run(args: argparse.Namespace) -> int:
         ", ".join(f"{f.length} by {f.chunk}: {f.prompt_s:.2f} s" for f in figures),
     )
     return 0
+
+
+class _InTurn:
+    """An executor that serves one scheduler after another, so that the model is loaded once.
+
+    The last rows that a scheduler has freed would be released with its next plan: here with the
+    first one of the next scheduler.
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self.capacity = executor.capacity
+        self.run_ahead = executor.run_ahead
+        self._executor = executor
+        self._rows: set[int] = set()
+
+    def submit(self, plan: StepPlan) -> None:
+        """See `Executor.submit`."""
+        if not plan.step:
+            plan.releases.extend(self._rows)
+        self._rows.difference_update(plan.releases)
+        self._rows.update(admission.row for admission in plan.admissions)
+        self._executor.submit(plan)
+
+    def collect(self) -> StepResult:
+        """See `Executor.collect`."""
+        return self._executor.collect()
+
+    def close(self) -> None:
+        """See `Executor.close`."""
+        self._executor.close()
 
 
 def show(figures: list[PromptFigure]) -> None:

@@ -1,1 +1,1 @@
-"""Memory that is reserved in advance: the baselines that the paper compares with."""
+"""KV cache that is reserved in advance: the baselines that the paper compares with."""
