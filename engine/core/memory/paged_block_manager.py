@@ -222,7 +222,7 @@ class PagedBlockManager(PagedTables):
         be preempted for it.
         """
         num_kept_free = self._num_kept_free(len(self._tables))
-        num_owed = sum(self._num_owed(self._tables[key], end) for key, end in self._growing.items())
+        num_owed = self._num_owed(self._growing)
         return num_blocks + num_kept_free + num_owed <= self._pool.num_free
 
     def _first_end(self, group: SequenceGroup, sequence: Sequence, num_found: int) -> int:

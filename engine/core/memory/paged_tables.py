@@ -1,6 +1,8 @@
 """Block tables that grow on demand and share blocks (paper, sections 4.3 and 4.4)."""
 
 from array import array
+from collections.abc import Iterable
+from itertools import takewhile
 
 from engine.core.memory.block_manager import NO_UPDATE, BlockTableUpdate
 from engine.core.memory.block_pool import BlockPool
@@ -36,7 +38,7 @@ class PagedTables:
         self._block_size = block_size
         self._headroom = headroom
         self._tables: dict[int, BlockTable] = {}
-        # known tokens of sequences whose tables do not hold all of them yet
+        # known tokens of sequences whose tables do not hold all of them yet, earlier ones first
         self._growing: dict[int, int] = {}
         # tokens in each block in use, their sum, and that of the lengths of all tables
         self._filled = array("i", bytes(4 * pool.num_blocks))
@@ -46,13 +48,16 @@ class PagedTables:
     def num_extendable(self, sequence: Sequence, count: int) -> int:
         """See `BlockManager.num_extendable`; what others may grow into stays free, see `Headroom`.
 
-        A prompt that is the only sequence in the pool may have all of it.
+        So does what earlier prompts have still to get. A prompt that is the only sequence in the
+        pool may have all of it.
         """
         table = self._tables[sequence.sequence_id]
         if sequence.num_scheduled + count <= table.length:
             return count
-        num_left = max(self._pool.num_free - self._num_kept_free(len(self._tables) - 1), 0)
-        num_logical = (len(table.blocks) + num_left) // self._width
+        earlier = takewhile(lambda key: key != sequence.sequence_id, self._growing)
+        num_left = self._pool.num_free - self._num_kept_free(len(self._tables) - 1)
+        num_left -= self._num_owed(earlier)
+        num_logical = (len(table.blocks) + max(num_left, 0)) // self._width
         return min(count, num_logical * self._block_size - sequence.num_scheduled)
 
     def extend(self, sequence: Sequence, count: int) -> BlockTableUpdate:
@@ -164,8 +169,12 @@ class PagedTables:
         num_tables = num_sequences * self._width
         return self._headroom.num_kept_free(self._pool.num_blocks, num_tables)
 
-    def _num_owed(self, table: BlockTable, end: int) -> int:
-        """Blocks that a table has still to get for the known tokens of its sequence."""
+    def _num_owed(self, sequence_ids: Iterable[int]) -> int:
+        """Blocks that prompts have still to get."""
+        return sum(self._num_missing(self._tables[i], self._growing[i]) for i in sequence_ids)
+
+    def _num_missing(self, table: BlockTable, end: int) -> int:
+        """Blocks that a table has still to get for so many tokens."""
         return self._num_blocks(end) - len(table.blocks)
 
     def _distinct_blocks(self, group: SequenceGroup) -> list[int]:

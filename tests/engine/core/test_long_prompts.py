@@ -1,14 +1,13 @@
 """Prompts that take several steps: blocks on demand, and larger chunks while nobody waits."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from random import Random
 
 import pytest
 
 from engine.config import SchedulerConfig
-from engine.core.memory.block_table import BlockTable
 from engine.core.memory.headroom import NO_HEADROOM
 from engine.core.memory.paged_block_manager import PagedBlockManager
 from engine.core.sequence_group import Status
@@ -62,17 +61,19 @@ def test_a_long_prompt_enters_when_its_first_chunk_fits_and_takes_blocks_by_chun
 
 
 def test_what_a_prompt_has_still_to_get_is_not_for_later_ones() -> None:
-    checked = CheckedEngine(make_setting(20, 8))
-    checked.add(tokens(1, 60), checked.sampling(1, ignore_eos=True))
-    checked.step()
-    # 2 of 15 blocks are there, and 5 of 20 are for others
-    checked.add(tokens(2, 24), checked.sampling(1, ignore_eos=True))
-    checked.add(tokens(3, 4), checked.sampling(1, ignore_eos=True))
-    while not checked.answers[0][0].tokens:
-        assert checked.stats.num_running == 1
+    # the first one takes 15 blocks; one and 5 others are not enough for 6
+    for num_blocks, num_running in ((16, 1), (20, 2)):
+        checked = CheckedEngine(make_setting(num_blocks, 8, prompt_share=0.5))
+        checked.add(tokens(1, 60), checked.sampling(1, ignore_eos=True))
         checked.step()
-    checked.drain()
-    assert checked.stats.num_recomputed == 0
+        checked.add(tokens(2, 24), checked.sampling(1, ignore_eos=True))
+        most = 0
+        while not checked.answers[0][0].tokens:
+            checked.step()
+            most = max(most, checked.stats.num_running)
+        checked.drain()
+        assert most == num_running
+        assert checked.stats.num_recomputed == 0
 
 
 def test_a_prompt_that_runs_out_of_blocks_takes_them_from_the_latest() -> None:
@@ -139,7 +140,7 @@ def test_a_lone_prompt_has_larger_chunks() -> None:
 class _Generous(PagedBlockManager):
     """Lets prompts enter as if those before them needed no more blocks."""
 
-    def _num_owed(self, table: BlockTable, end: int) -> int:
+    def _num_owed(self, sequence_ids: Iterable[int]) -> int:
         return 0
 
 

@@ -171,6 +171,13 @@ MEMORY_MUTANTS = [
         "count",
     ),
     mutant(
+        "later prompts take blocks that an earlier one has still to get",
+        PagedTables,
+        PagedTables.num_extendable,
+        "num_left -= self._num_owed(earlier)",
+        "pass",
+    ),
+    mutant(
         "later groups enter on blocks that a prompt has still to get",
         PagedBlockManager,
         PagedBlockManager._has_room,

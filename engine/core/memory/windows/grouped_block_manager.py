@@ -233,17 +233,17 @@ class GroupedBlockManager(PagedBlockManager):
         if self._grouped_index is not None:
             self._grouped_index.evict(block)
 
-    def _num_owed(self, table: BlockTable, end: int) -> int:
-        """See `PagedBlockManager`; windows give back what they get, but for the first of it."""
+    def _num_missing(self, table: BlockTable, end: int) -> int:
+        """See `PagedTables`; windows give back what they get, but for the first of it."""
         assert isinstance(table, GroupedTable)
         num_mapped = len(table.blocks) // self._width
-        num_missing = div_ceil(end, self._block_size) - num_mapped
-        num_owed = 0
+        num_new = div_ceil(end, self._block_size) - num_mapped
+        num_missing = 0
         for window, start in zip(self._windows, table.starts, strict=True):
             num_more = window_blocks(window, self._headroom.most_at_once, self._block_size)
             num_more -= num_mapped - start
-            num_owed += min(num_missing, max(num_more, 0)) if window else num_missing
-        return num_owed
+            num_missing += min(num_new, max(num_more, 0)) if window else num_new
+        return num_missing
 
     def _allocate(
         self,

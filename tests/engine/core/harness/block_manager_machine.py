@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import takewhile
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -100,7 +101,7 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
         def enter() -> None:
             trial.allocate(group)
             # what prompts in the pool have still to get is left for them
-            self._extend_all(trial)
+            self._extend_all(trial, self.manager._growing)
 
         if self.as_asked(self.manager.can_allocate(group), _succeeds(enter)):
             allocations = self.manager.allocate(group)
@@ -108,9 +109,10 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
             self._restore(allocations[0].swap_ins)
             self._enter(group, allocations, is_prefill=True)
 
-    def _extend_all(self, trial: PagedBlockManager) -> None:
-        for group in self.prefilling:
-            [sequence] = group.live
+    def _extend_all(self, trial: PagedBlockManager, sequence_ids: Iterable[int]) -> None:
+        sequences = {s.sequence_id: s for group in self.prefilling for s in group.live}
+        for sequence_id in sequence_ids:
+            sequence = sequences[sequence_id]
             trial.extend(sequence, sequence.num_known - sequence.num_scheduled)
 
     @precondition(lambda self: self.prefilling)
@@ -120,10 +122,15 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
         [sequence] = group.live
         most = min(most, sequence.num_known - sequence.num_scheduled)
         count = self.manager.num_extendable(sequence, most)
+        earlier = list(takewhile(lambda key: key != sequence.sequence_id, self.manager._growing))
         for more in range(count, most + 1):
             trial = copy.deepcopy(self.manager)
-            fits = _succeeds(lambda manager=trial, n=more: manager.extend(sequence, n))
-            assert fits == (more <= count)
+
+            def go_on(trial: PagedBlockManager = trial, more: int = more) -> None:
+                trial.extend(sequence, more)
+                self._extend_all(trial, earlier)
+
+            self.as_asked(more <= count, _succeeds(go_on))
         if count:
             self._grow(sequence, self.manager.extend(sequence, count))
             self._compute(sequence, sequence.num_scheduled + count)

@@ -1,5 +1,6 @@
 """The state machine of the block manager, for models with windows."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from hypothesis import strategies as st
@@ -57,7 +58,7 @@ class GroupedBlockManagerMachine(PagedBlockManagerMachine):
         assert fits or not can
         return can
 
-    def _extend_all(self, trial: PagedBlockManager) -> None:
+    def _extend_all(self, trial: PagedBlockManager, sequence_ids: Iterable[int]) -> None:
         # windows give back what they get
         pass
 
