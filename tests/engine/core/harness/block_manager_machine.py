@@ -123,7 +123,14 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
         most = min(most, sequence.num_known - sequence.num_scheduled)
         count = self.manager.num_extendable(sequence, most)
         earlier = list(takewhile(lambda key: key != sequence.sequence_id, self.manager._growing))
-        for more in range(count, most + 1):
+        spare = copy.deepcopy(self.manager)
+        if not _succeeds(lambda: self._extend_all(spare, earlier)):
+            # nothing is left for it but what it has
+            assert div_ceil(sequence.num_scheduled + count, self.capacity.block_size) <= len(
+                self.tables[sequence.sequence_id]
+            )
+            most = 0
+        for more in range(max(count, 1), most + 1):
             trial = copy.deepcopy(self.manager)
 
             def go_on(trial: PagedBlockManager = trial, more: int = more) -> None:
