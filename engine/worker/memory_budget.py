@@ -80,8 +80,12 @@ def share_out(
     graphs = 0
     if config.graphs and runtime.captures:
         shapes = common_shapes(config.max_num_seqs, config.scheduler.max_num_batched_tokens)
+        mixed = activations
+        if config.scheduler.max_step_tokens > config.scheduler.max_num_batched_tokens:
+            # no graph is as large as the step of a lone prompt
+            mixed = runtime.peak_bytes(warm_up.prefill_beside)
         # all graphs share the memory of the largest one
-        largest = max(activations, runtime.peak_bytes(warm_up.decode))
+        largest = max(mixed, runtime.peak_bytes(warm_up.decode))
         graphs = largest + len(shapes) * _GRAPH_BYTES
     allowed = int(memory.total * config.gpu_memory_fraction)
     blocks = allowed - memory.used - activations - graphs

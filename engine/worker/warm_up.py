@@ -50,6 +50,10 @@ class WarmUp:
         """Prefill prompts that fill the largest step, and choose a token for every row."""
         self._step(self._chunks(self._config.scheduler.max_step_tokens))
 
+    def prefill_beside(self) -> None:
+        """Do the same with the most that a step has beside other requests."""
+        self._step(self._chunks(self._config.scheduler.max_num_batched_tokens))
+
     def decode(self) -> None:
         """Decode with every row."""
         num_rows = self._config.max_num_seqs
