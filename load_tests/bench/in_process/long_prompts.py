@@ -166,7 +166,7 @@ def _beside(config: EngineConfig, executor: Executor, length: int, beside: int) 
     # the scheduler learns what decodes and prompts beside them take
     for _ in range(16):
         engine.step()
-    engine.add(_prompt(config, 1024), greedy(1))
+    engine.add(_prompt(config, min(length, 1024)), greedy(1))
     for _ in range(32):
         engine.step()
     chunk = config.scheduler.max_num_batched_tokens
