@@ -94,6 +94,13 @@ class LocalEngine:
         """See `Engine.step`."""
         return self._engine.step(time.perf_counter())
 
+    def abort_all(self) -> None:
+        """End all requests, and step until nothing is left of them."""
+        for request_id in range(self.next_id):
+            self._engine.scheduler.abort(request_id)
+        for _ in self.steps():
+            pass
+
     def steps(self) -> Iterator[StepOutput]:
         """Step until all requests have ended."""
         while self._engine.has_work:

@@ -107,8 +107,11 @@ TESTED_ELSEWHERE = {
     "engine/executor/rank_worker.py": ("engine/executor/test_rank_actor.py",),
     "engine/core/memory/block_manager.py": ("engine/core/memory/test_paged_block_manager.py",),
     "engine/core/memory/block_table.py": ("engine/core/memory/test_paged_block_manager.py",),
+    "engine/core/memory/paged_tables.py": ("engine/core/memory/test_paged_block_manager.py",),
     "engine/core/memory/prefix_index.py": ("engine/core/memory/test_paged_block_manager.py",),
-    "engine/core/memory/reservation.py": ("engine/core/memory/test_reserved_block_manager.py",),
+    "engine/core/memory/reserved/reservation.py": (
+        "engine/core/memory/reserved/test_reserved_block_manager.py",
+    ),
     "engine/core/scheduling/deferred_release.py": ("engine/core/test_ends.py",),
     "engine/core/scheduling/grouping.py": ("engine/core/scheduling/test_limits.py",),
     "engine/core/scheduling/spoiled.py": ("engine/core/test_preempted_groups.py",),
@@ -132,6 +135,9 @@ TESTED_ELSEWHERE = {
     "engine/runtime/metrics/token_gaps.py": ("engine/runtime/metrics/test_engine_metrics.py",),
     "engine/runtime/protocol.py": ("engine/runtime/client/test_client.py",),
     "engine/types/columns.py": ("engine/executor/test_codec.py",),
+    "engine/core/memory/windows/grouped_table.py": (
+        "engine/core/memory/windows/test_grouped_block_manager.py",
+    ),
     "engine/core/memory/windows/grouped_prefix_index.py": (
         "engine/core/memory/windows/test_grouped_block_manager.py",
     ),
@@ -197,6 +203,7 @@ TESTED_ELSEWHERE = {
     "load_tests/bench/kernels/fa3.py": ("load_tests/bench/kernels/test_parts.py",),
     "load_tests/bench/kernels/inputs.py": ("load_tests/bench/kernels/test_cpu.py",),
     "load_tests/bench/kernels/linears.py": ("load_tests/bench/kernels/test_parts.py",),
+    "load_tests/bench/kernels/long_attention.py": ("load_tests/bench/kernels/test_parts.py",),
     "load_tests/bench/kernels/sampling.py": ("load_tests/bench/kernels/test_parts.py",),
     "load_tests/bench/peers/race.py": ("load_tests/bench/peers/test_commands.py",),
     "load_tests/faults/two_nodes.py": ("load_tests/faults/test_command.py",),
@@ -241,6 +248,7 @@ FEATURES = (
     "tests/deployed/",
     "tests/engine/core/test_ends.py",
     "tests/engine/core/test_found_outputs.py",
+    "tests/engine/core/test_long_prompts.py",
     "tests/engine/core/test_preempted_groups.py",
     "tests/engine/core/test_properties.py",
     "tests/engine/core/test_resumed_groups.py",

@@ -6,9 +6,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from app.settings.config import DEFAULT_MAX_NUM_BATCHED_TOKENS, DEFAULT_MAX_NUM_SEQS, AppConfig
+from app.settings.config import (
+    DEFAULT_LONE_PROMPT_TOKENS,
+    DEFAULT_MAX_NUM_BATCHED_TOKENS,
+    DEFAULT_MAX_NUM_SEQS,
+    AppConfig,
+)
 from app.settings.option import ENGINE_FIELDS
-from engine.config import CPU_KV_CACHE_BYTES, DTYPE_BYTES, Device, DType, EngineConfig, ModelConfig
+from engine.config import (
+    CPU_KV_CACHE_BYTES,
+    DTYPE_BYTES,
+    Device,
+    DType,
+    EngineConfig,
+    ModelConfig,
+    longest_sequence,
+)
 from engine.errors import ConfigError
 from engine.integers import div_ceil
 
@@ -31,6 +44,9 @@ def to_engine_config(config: AppConfig, folder: Path, model: ModelConfig) -> Eng
     _check_split(model, config.tensor_parallel_size)
     device = _device(config)
     max_num_seqs, max_num_batched_tokens = _batch_limits(config, device)
+    lone_prompt_tokens = config.lone_prompt_tokens
+    if lone_prompt_tokens is None:
+        lone_prompt_tokens = DEFAULT_LONE_PROMPT_TOKENS[device]
     dtype = _dtype(config, device)
     _check_swap(config, model, device, DTYPE_BYTES[dtype])
     num_blocks = _num_blocks(config, model, device, DTYPE_BYTES[dtype])
@@ -42,8 +58,9 @@ def to_engine_config(config: AppConfig, folder: Path, model: ModelConfig) -> Eng
         "swap_bytes": _swap_bytes(config, device),
         "max_num_seqs": max_num_seqs,
         "max_num_batched_tokens": max_num_batched_tokens,
+        "lone_prompt_tokens": lone_prompt_tokens,
         "max_waiting_tokens": config.max_waiting_tokens or 0,
-        "max_model_len": _max_model_len(config, model, num_blocks),
+        "max_model_len": _max_model_len(config, model),
         "clips_context": config.max_model_len is None,
         "inter_token_latency_s": (config.inter_token_latency_ms or 0.0) / 1e3,
     }
@@ -52,7 +69,7 @@ def to_engine_config(config: AppConfig, folder: Path, model: ModelConfig) -> Eng
     )
     if num_blocks:
         # otherwise the workers measure what there is, and fit the context to it
-        engine = _fitted(engine)
+        engine = _fitted(config, engine)
         engine.scheduler.check_pinned_share(num_blocks, config.block_size)
     _check_reserved(config, engine.scheduler.max_model_len, num_blocks)
     return engine
@@ -190,7 +207,7 @@ def _num_blocks(config: AppConfig, model: ModelConfig, device: Device, bytes_per
     return num_blocks
 
 
-def _max_model_len(config: AppConfig, model: ModelConfig, num_blocks: int) -> int:
+def _max_model_len(config: AppConfig, model: ModelConfig) -> int:
     """Longest sequence in tokens, before it is fitted to the KV cache."""
     if config.max_model_len is None:
         return model.max_position
@@ -199,15 +216,22 @@ def _max_model_len(config: AppConfig, model: ModelConfig, num_blocks: int) -> in
             f"max_model_len {config.max_model_len} is above the model's {model.max_position} "
             f"tokens; lower it to {model.max_position} or leave it null"
         )
-    num_slots = num_blocks * config.block_size
-    if 0 < num_slots < config.max_model_len:
-        raise ConfigError(_pool_too_small(config, num_slots))
     return config.max_model_len
 
 
-def _fitted(engine: EngineConfig) -> EngineConfig:
+def _fitted(config: AppConfig, engine: EngineConfig) -> EngineConfig:
     """Clip the context to the KV cache, where it may be clipped."""
-    scheduler = engine.scheduler.fitted(engine.num_blocks, engine.block_size)
+    num_slots = longest_sequence(
+        engine.num_blocks,
+        engine.block_size,
+        engine.model.kv_groups.windows,
+        engine.scheduler.max_step_tokens,
+    )
+    if config.max_model_len is not None and num_slots < config.max_model_len:
+        raise ConfigError(_pool_too_small(config, engine.num_blocks, num_slots))
+    scheduler = engine.scheduler.fitted(
+        engine.num_blocks, engine.block_size, engine.model.kv_groups.windows
+    )
     if scheduler is not engine.scheduler:
         logger.warning(
             "context_clipped max_model_len=%d model_max=%d reason=kv_pool raise=kv_cache_gib",
@@ -217,8 +241,7 @@ def _fitted(engine: EngineConfig) -> EngineConfig:
     return replace(engine, scheduler=replace(scheduler, clips_context=False))
 
 
-def _pool_too_small(config: AppConfig, num_slots: int) -> str:
-    num_blocks = num_slots // config.block_size
+def _pool_too_small(config: AppConfig, num_blocks: int, num_slots: int) -> str:
     assert config.max_model_len is not None
     if config.num_blocks is not None:
         option, needed = "num_blocks", str(div_ceil(config.max_model_len, config.block_size))

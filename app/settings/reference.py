@@ -31,8 +31,8 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "max_pinned_prefixes",
     ),
     "Batching and scheduling": (
-        "max_num_seqs", "max_num_batched_tokens", "max_model_len", "prompt_share",
-        "inter_token_latency_ms", "preemption", "watermark", "growth_blocks",
+        "max_num_seqs", "max_num_batched_tokens", "lone_prompt_tokens", "max_model_len",
+        "prompt_share", "inter_token_latency_ms", "preemption", "watermark", "growth_blocks",
         "max_overtakes",
     ),
     "Queue and deadlines": (

@@ -14,6 +14,7 @@ from engine.architectures.names import (
     GPT_OSS_EXPERTS,
     LLAMA_NAMES,
     MIXTRAL_EXPERTS,
+    POST_NORMS,
     PRE_NORMS,
     QWEN2_SHARED,
 )
@@ -215,6 +216,18 @@ OLMOE = Architecture(
     spellings=_SPELLINGS,
     refine=_olmoe,
     listed="experts",
+)  # fmt: skip
+FLEX_OLMO = replace(
+    OLMOE,
+    name="FlexOlmoForCausalLM",
+    model_type="flex_olmo",
+    eos_token_ids=(100257,),
+    names={**ENDS, **ATTENTION, **EXPERTS, **POST_NORMS},
+    defaults={
+        "max_position_embeddings": 4096, "norm_eps": 1e-6, "num_experts": 7,
+        "num_experts_per_tok": 5, "rope_theta": 500000.0,
+    },
+    spec=ModelSpec(norms="post", qk_norm="all"),
 )  # fmt: skip
 GLM4_MOE = Architecture(
     name="Glm4MoeForCausalLM",

@@ -18,6 +18,7 @@ class LayerPattern:
         window_flag: field that must be true for windows to count; empty for always.
         window_theta: see `read_ropes`.
         nope_every: of so many layers the last one has no rope; 0 for rope on all layers.
+        turns_windows: whether the layers without a window have no rope, where others have windows.
         is_interleaved: see `RopeConfig`.
     """
 
@@ -25,6 +26,7 @@ class LayerPattern:
     window_flag: str = ""
     window_theta: float = 0.0
     nope_every: int = 0
+    turns_windows: bool = False
     is_interleaved: bool = False
 
     def apply(self, fields: Fields, model: ModelConfig) -> ModelConfig:
@@ -42,6 +44,8 @@ class LayerPattern:
         )
         windows = self._windows(fields, model.num_layers)
         turns = self._turns(fields, model.num_layers)
+        if self.turns_windows and any(windows):
+            turns = [window > 0 for window in windows]
         used = [kinds[WINDOW if window else FULL] for window in windows]
         ropes = tuple(dict.fromkeys(used))
         layers = [
@@ -75,6 +79,9 @@ class LayerPattern:
         full_every = fields.value("sliding_window_pattern", self.full_every)
         # with such a field the first layers attend to all
         first = fields.value("max_window_layers", 0) if self.window_flag else 0
+        if isinstance(full_every, str) and full_every == "L" * (len(full_every) - 1) + "G":
+            # each letter is a layer of local or global attention
+            full_every = len(full_every)
         if type(full_every) is not int or type(first) is not int:
             raise ConfigError(f"sliding_window_pattern {full_every!r} is not supported")
         return [

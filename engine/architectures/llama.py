@@ -176,6 +176,18 @@ OLMO3 = replace(
     },
     pattern=LayerPattern(full_every=4, window_theta=500000.0),
 )  # fmt: skip
+EXAONE4 = Architecture(
+    name="Exaone4ForCausalLM",
+    model_type="exaone4",
+    eos_token_ids=(2,),
+    names=OLMO2.names,
+    defaults={
+        "max_position_embeddings": 2048, "num_key_value_heads": 32, "norm_eps": 1e-5,
+        "sliding_window": 4096,
+    },
+    spec=ModelSpec(norms="post", qk_norm="head"),
+    pattern=LayerPattern(full_every=4, turns_windows=True),
+)  # fmt: skip
 STABLELM = Architecture(
     name="StableLmForCausalLM",
     model_type="stablelm",

@@ -90,6 +90,8 @@ def _of_layers(pattern: LayerPattern) -> Iterator[str]:
         yield "another rope on window layers"
     if pattern.nope_every:
         yield f"1 layer in {pattern.nope_every} without rope"
+    if pattern.turns_windows:
+        yield "no rope on layers without a window"
     if pattern.is_interleaved:
         yield "rope turns dimensions beside each other"
 

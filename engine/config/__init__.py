@@ -16,7 +16,7 @@ from engine.config.engine import (
     PlacementStrategy,
     PrefixConfig,
 )
-from engine.config.kv_groups import KVGroups
+from engine.config.kv_groups import KVGroups, longest_sequence, window_blocks
 from engine.config.model import ModelConfig
 from engine.config.model_spec import ExpertsSpec, LayerSpec, ModelSpec, RopeConfig
 from engine.config.resume import ResumeConfig
@@ -53,5 +53,7 @@ __all__ = [
     "doc_of",
     "documented",
     "headers_start",
+    "longest_sequence",
     "swap_arena_bytes",
+    "window_blocks",
 ]

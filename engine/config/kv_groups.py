@@ -53,3 +53,32 @@ class KVGroups:
     def count(self) -> int:
         """Groups."""
         return len(self.windows)
+
+
+def window_blocks(window: int, num_tokens: int, block_size: int) -> int:
+    """Blocks that a group with a window holds at most while a step computes some tokens more."""
+    # the window may begin within a block, and the tokens end within one
+    return div_ceil(window + num_tokens, block_size) + 1
+
+
+def longest_sequence(
+    num_blocks: int, block_size: int, windows: Sequence[int], most_at_once: int
+) -> int:
+    """Tokens of the longest sequence that a pool holds.
+
+    Groups without a window keep all of its blocks, the others what a window and a chunk need.
+
+    Args:
+        num_blocks: of the pool, each for all groups.
+        windows: see `KVGroups`.
+        most_at_once: tokens of a chunk.
+    """
+    num_left, num_growing = num_blocks * len(windows), len(windows)
+    for window in sorted(filter(None, windows)):
+        most = window_blocks(window, most_at_once, block_size)
+        if num_left // num_growing <= most:
+            break
+        # from here on the group gives back as much as it gets
+        num_left -= most
+        num_growing -= 1
+    return num_left // num_growing * block_size if num_growing else (1 << 31) - 1

@@ -1,9 +1,11 @@
 """The settings of the scheduler and of the KV cache's allocation."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
 from engine.config.documented import documented
+from engine.config.kv_groups import longest_sequence
 from engine.errors import ConfigError
 from engine.integers import div_ceil
 
@@ -102,6 +104,15 @@ class SchedulerConfig:
             le=1,
         ),
     )
+    lone_prompt_tokens: int = field(
+        default=0,
+        metadata=documented(
+            "tokens of a prompt that one step computes while no other request is open, if more "
+            "than `max_num_batched_tokens`; a request that comes meanwhile waits for that step",
+            ge=0,
+            le=1 << 20,
+        ),
+    )
     prefix_cache: bool = field(
         default=True,
         metadata=documented(
@@ -137,22 +148,37 @@ class SchedulerConfig:
         """Tokens of `prompt_share`."""
         return max(1, int(self.max_num_batched_tokens * self.prompt_share))
 
+    @property
+    def max_step_tokens(self) -> int:
+        """Tokens that the largest step computes."""
+        return max(self.max_num_batched_tokens, min(self.lone_prompt_tokens, self.max_model_len))
+
     def num_pinnable(self, num_blocks: int) -> int:
         """Blocks of a pool of `num_blocks` that pinned prefixes may hold."""
         return int(num_blocks * self.pinned_prefix_share)
 
-    def longest_context(self, num_blocks: int, block_size: int) -> int:
-        """Tokens that a pool holds of one sequence, beside what pinned prefixes may take."""
+    def longest_context(
+        self, num_blocks: int, block_size: int, windows: Sequence[int] = (0,)
+    ) -> int:
+        """Tokens that a pool holds of one sequence, beside what pinned prefixes may take.
+
+        Args:
+            num_blocks: of the pool, each for all groups of layers.
+            windows: of the groups.
+        """
         if self.pinned_prefix_share:
             num_blocks -= self.num_pinnable(num_blocks) + int(num_blocks * self.watermark)
-        return num_blocks * block_size
+        return longest_sequence(num_blocks, block_size, windows, self.max_step_tokens)
 
-    def fitted(self, num_blocks: int, block_size: int) -> Self:
+    def fitted(self, num_blocks: int, block_size: int, windows: Sequence[int] = (0,)) -> Self:
         """Return the settings for a pool of a size that was not known before; see `clips_context`.
 
         No context is clipped below two tokens, the shortest that there is.
+
+        Args:
+            num_blocks, block_size, windows: see `longest_context`.
         """
-        longest = max(2, self.longest_context(num_blocks, block_size))
+        longest = max(2, self.longest_context(num_blocks, block_size, windows))
         if not self.clips_context or longest >= self.max_model_len:
             return self
         return replace(self, max_model_len=longest)

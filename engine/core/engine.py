@@ -57,7 +57,7 @@ class Engine:
                 which the step began, and times since the epoch are those of this clock.
         """
         capacity = executor.capacity
-        config = config.fitted(capacity.num_whole_blocks, capacity.block_size)
+        config = config.fitted(capacity.num_whole_blocks, capacity.block_size, capacity.windows)
         self._executor = executor
         epoch_s = clock.epoch_s if clock is not None else 0.0
         self.scheduler = Scheduler(

@@ -158,7 +158,7 @@ class Scheduler:
         if self._in_flight and self._planner.should_wait():
             return None
         ready = self._queues.ready()
-        num_tokens = self._budget.num_tokens(len(ready))
+        num_tokens = self._budget.num_tokens(len(ready), is_lone=len(self._groups) == 1)
         planned = PlannedStep(self._next_step, num_tokens, self._config.max_chunk)
         self._planner.plan(planned, ready, self._forks)
         self._forks = []

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from engine.config import EngineConfig, swap_arena_bytes
+from engine.config import EngineConfig, longest_sequence, swap_arena_bytes
 from engine.errors import ConfigError
 from engine.integers import div_ceil
 from engine.types import IntColumn, StepPlan
@@ -169,8 +169,13 @@ def _taken(moving: dict[int, object], places: Iterable[int]) -> list[object]:
 
 
 def _check_room(config: EngineConfig, num_blocks: int, block_bytes: int) -> None:
-    num_slots = num_blocks * config.block_size
     longest = config.scheduler.max_model_len
+    num_slots = longest_sequence(
+        num_blocks,
+        config.block_size,
+        config.model.kv_groups.windows,
+        config.scheduler.max_step_tokens,
+    )
     if num_slots >= longest:
         return
     needed = div_ceil(longest, config.block_size)

@@ -80,8 +80,12 @@ def share_out(
     graphs = 0
     if config.graphs and runtime.captures:
         shapes = common_shapes(config.max_num_seqs, config.scheduler.max_num_batched_tokens)
+        mixed = activations
+        if config.scheduler.max_step_tokens > config.scheduler.max_num_batched_tokens:
+            # no graph is as large as the step of a lone prompt
+            mixed = runtime.peak_bytes(warm_up.prefill_beside)
         # all graphs share the memory of the largest one
-        largest = max(activations, runtime.peak_bytes(warm_up.decode))
+        largest = max(mixed, runtime.peak_bytes(warm_up.decode))
         graphs = largest + len(shapes) * _GRAPH_BYTES
     allowed = int(memory.total * config.gpu_memory_fraction)
     blocks = allowed - memory.used - activations - graphs
@@ -89,8 +93,8 @@ def share_out(
         raise ConfigError(
             f"gpu_memory_fraction={config.gpu_memory_fraction} is {allowed / _GIB:.2f} GiB, but "
             f"{memory.used / _GIB:.2f} GiB are in use with the weights and a step takes "
-            f"{(activations + graphs) / _GIB:.2f} GiB; raise it, lower max_num_batched_tokens or "
-            "max_num_seqs, or share the model between more ranks"
+            f"{(activations + graphs) / _GIB:.2f} GiB; raise it, lower max_num_batched_tokens, "
+            "lone_prompt_tokens or max_num_seqs, or share the model between more ranks"
         )
     return MemoryBudget(
         total=memory.total,

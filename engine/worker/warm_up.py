@@ -35,7 +35,11 @@ class WarmUp:
         self._kv = torch.zeros((1, *config.block_shape), dtype=backend.dtype, device=self._device)
 
     def prefill(self) -> None:
-        """Prefill prompts that fill the token budget, and choose a token for every row."""
+        """Prefill prompts that fill the largest step, and choose a token for every row."""
+        self._step(self._chunks(self._config.scheduler.max_step_tokens))
+
+    def prefill_beside(self) -> None:
+        """Do the same with the most that a step has beside other requests."""
         self._step(self._chunks(self._config.scheduler.max_num_batched_tokens))
 
     def decode(self) -> None:
@@ -73,7 +77,7 @@ class WarmUp:
         """Numbers of tokens to run, each of which takes kernels that others do not."""
         if self._config.model.spec.experts is None:
             return _NUM_TOKENS
-        budget = self._config.scheduler.max_num_batched_tokens
+        budget = self._config.scheduler.max_step_tokens
         return [size for size in _NUM_MIXED_TOKENS if size <= max(budget, _NUM_TOKENS[-1])]
 
     def _chunks(self, num_tokens: int) -> list[int]:

@@ -210,7 +210,9 @@ def _can_wait(plan: StepPlan, arriving: ArrivingBlocks) -> bool:
 
 def _fitted(config: EngineConfig, num_blocks: int) -> EngineConfig:
     """Clip the context to a pool of a measured size, where it may be clipped."""
-    scheduler = config.scheduler.fitted(config.num_blocks or num_blocks, config.block_size)
+    scheduler = config.scheduler.fitted(
+        config.num_blocks or num_blocks, config.block_size, config.model.kv_groups.windows
+    )
     if scheduler is not config.scheduler:
         logger.warning(
             "context_clipped max_model_len=%d model_max=%d reason=kv_pool",

@@ -196,7 +196,7 @@ def _notes(table: StepTable, config: EngineConfig) -> tuple[str, ...]:
     ends = (
         ("sequences", table.batches[-1], config.max_num_seqs),
         ("positions", table.contexts[-1], config.scheduler.max_model_len),
-        ("prompt tokens", table.prompt_lens[-1], config.scheduler.max_num_batched_tokens),
+        ("prompt tokens", table.prompt_lens[-1], config.scheduler.max_step_tokens),
     )
     notes = [
         f"step times are measured up to {end} {what}, and linear beyond (settings allow {largest})"

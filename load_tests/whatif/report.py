@@ -15,9 +15,9 @@ from load_tests.whatif.tornado import Bar, e2e_p99_s, ranked
 # of the engine's settings, those that bear on a replay
 SETTINGS = (
     "block_size", "num_blocks", "swap_bytes", "max_num_seqs", "max_num_batched_tokens",
-    "max_model_len", "max_num_waiting", "memory_policy", "preemption", "watermark",
-    "growth_blocks", "max_overtakes", "prompt_share", "prefix_cache", "pinned_prefix_share",
-    "inter_token_latency_s", "run_ahead", "tensor_parallel_size",
+    "lone_prompt_tokens", "max_model_len", "max_num_waiting", "memory_policy", "preemption",
+    "watermark", "growth_blocks", "max_overtakes", "prompt_share", "prefix_cache",
+    "pinned_prefix_share", "inter_token_latency_s", "run_ahead", "tensor_parallel_size",
 )  # fmt: skip
 LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
 

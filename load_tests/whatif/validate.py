@@ -233,7 +233,7 @@ def _calibrate(config: EngineConfig, args: argparse.Namespace, table: Path) -> P
 
 def calibration(config: EngineConfig, max_total_len: int) -> list[str]:
     """Options of `calibrate` whose table knows every step of an engine."""
-    largest_step = max(config.scheduler.max_num_batched_tokens, 2 * config.max_num_seqs)
+    largest_step = max(config.scheduler.max_step_tokens, 2 * config.max_num_seqs)
     axes = {
         "--batches": _axis(1, 2, config.max_num_seqs),
         "--contexts": _axis(32, 4, max_total_len),

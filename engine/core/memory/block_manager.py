@@ -63,11 +63,19 @@ class BlockManager(Protocol):
     def marks(self) -> PrefixMarks | NoPrefixMarks: ...
 
     def can_allocate(self, group: SequenceGroup) -> bool:
-        """Whether all live sequences of a group fit with the tokens that are known."""
+        """Whether all live sequences of a group can begin to be prefilled."""
         ...
 
     def allocate(self, group: SequenceGroup) -> list[Allocation]:
-        """Give every live sequence of a group blocks for its known tokens."""
+        """Give every live sequence of a group blocks for its known tokens, or the first of them."""
+        ...
+
+    def num_extendable(self, sequence: Sequence, count: int) -> int:
+        """How many of the next `count` known tokens of a sequence can be prefilled with blocks."""
+        ...
+
+    def extend(self, sequence: Sequence, count: int) -> BlockTableUpdate:
+        """Give a sequence the blocks for its next `count` known tokens that it does not have."""
         ...
 
     def can_append(self, sequence_ids: list[int]) -> bool:

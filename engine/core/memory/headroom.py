@@ -1,11 +1,11 @@
-"""What new sequences leave free of the pool, so that running ones can be given more blocks."""
+"""What new sequences take of the pool, and leave free so that running ones can grow."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headroom:
-    """Blocks that are kept free of new sequences.
+    """Blocks that new sequences take at once, and those that are kept free of them.
 
     Attributes:
         watermark: share of the pool, see `SchedulerConfig`.
@@ -15,10 +15,13 @@ class Headroom:
             away a third of all preemptions and up to 16 % of the mean latency per token; with
             Alpaca's at 30 per second all 1,916 preemptions. A whole block costs Alpaca 50 % of
             latency.
+        most_at_once: tokens to compute for which a sequence takes blocks when it enters; it gets
+            the others with the chunks that compute the rest.
     """
 
     watermark: float
     growth_blocks: float
+    most_at_once: int = 1 << 31
 
     def num_kept_free(self, num_blocks: int, num_sequences: int) -> int:
         """Blocks that a new sequence leaves free.

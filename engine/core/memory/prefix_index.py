@@ -1,11 +1,15 @@
 """Which cached blocks a sequence begins with, and which of its own are found later."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from engine.core.memory.block_pool import BlockPool
-from engine.core.memory.prefix_cache import PrefixCache, PrefixChain
+from engine.core.memory.prefix_cache import Link, PrefixCache, PrefixChain
 from engine.core.sequence import Sequence
 from engine.core.sequence_group import SequenceGroup
+
+# blocks of a prompt
+_HASHED_AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +27,9 @@ class NoPrefixIndex:
         """See `PrefixIndex.match`."""
         return []
 
-    def missing_keys(self, sequence: Sequence, num_found: int) -> list[bytes]:
+    def missing_keys(self, sequence: Sequence, num_found: int) -> Iterator[bytes]:
         """See `PrefixIndex.missing_keys`."""
-        return []
+        return iter(())
 
     def keys(self, sequence_id: int) -> list[bytes]:
         """See `PrefixIndex.keys`."""
@@ -70,16 +74,23 @@ class PrefixIndex:
         if not group.request.sampling.may_read_cache:
             return []
         num_blocks = (sequence.num_known - 1) // self._block_size
-        chain = self._extended(self._next_chain(group, sequence), sequence, num_blocks)
+        chain = self._hashed(self._next_chain(group, sequence), sequence, num_blocks)
         self._next_in_line = sequence.sequence_id, chain
         return self._cache.match(chain.links[:num_blocks])
 
-    def missing_keys(self, sequence: Sequence, num_found: int) -> list[bytes]:
-        """Keys of what follows the blocks that `match` has just found for a sequence."""
+    def missing_keys(self, sequence: Sequence, num_found: int) -> Iterator[bytes]:
+        """Keys of what follows the blocks that `match` has just found for a sequence, in order."""
         if self._next_in_line is None or self._next_in_line[0] != sequence.sequence_id:
-            return []
+            return
+        chain = self._next_in_line[1]
         num_blocks = (sequence.num_known - 1) // self._block_size
-        return [link.key for link in self._next_in_line[1].links[num_found:num_blocks]]
+        for index in range(num_found, num_blocks):
+            if index == len(chain.links):
+                # hashed as far as somebody asks
+                num_hashed = min(index + _HASHED_AT_ONCE, num_blocks)
+                chain = self._extended(chain, sequence, num_hashed)
+                self._next_in_line = sequence.sequence_id, chain
+            yield chain.links[index].key
 
     def keys(self, sequence_id: int) -> list[bytes]:
         """Keys of the leading blocks of a sequence that are indexed, in these blocks or others."""
@@ -142,6 +153,22 @@ class PrefixIndex:
     def leave(self, sequence_id: int) -> None:
         """Note that a sequence is not in the pool any more; a no-op for one that was not."""
         self._chains.pop(sequence_id, None)
+
+    def _hashed(self, chain: PrefixChain, sequence: Sequence, num_blocks: int) -> PrefixChain:
+        """A chain that goes on as long as its blocks are found.
+
+        What follows is hashed with the chunks that compute it, since a long prompt would hold up
+        the steps of others: 8,192 blocks take 20 ms.
+        """
+        while not chain.links or self._is_found(chain.links[-1]):
+            num_hashed = min(len(chain.links) + _HASHED_AT_ONCE, num_blocks)
+            if num_hashed <= len(chain.links):
+                break
+            chain = self._extended(chain, sequence, num_hashed)
+        return chain
+
+    def _is_found(self, link: Link) -> bool:
+        return self._cache.find(link) is not None
 
     def _next_chain(self, group: SequenceGroup, sequence: Sequence) -> PrefixChain:
         if self._next_in_line is None or self._next_in_line[0] != sequence.sequence_id:

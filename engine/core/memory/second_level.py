@@ -35,12 +35,16 @@ class SecondLevel:
         self._most_saved = most_saved
         self._swap.adopt(keys)
 
-    def take(self, sequence: Sequence, num_found: int) -> list[int]:
+    def find(self, sequence: Sequence, num_found: int) -> list[int]:
         """Swap blocks with what follows the cached blocks that the index has found for a sequence.
 
-        They stay in their places until the plan that copies them is complete.
+        The index was asked for it last.
         """
-        found = self._swap.match(self._index.missing_keys(sequence, num_found))
+        return self._swap.match(self._index.missing_keys(sequence, num_found))
+
+    def take(self, sequence: Sequence, num_found: int) -> list[int]:
+        """Do the same; they stay in their places until the plan that copies them is complete."""
+        found = self.find(sequence, num_found)
         self._swap.read(found)
         return found
 

@@ -1,7 +1,7 @@
 """Which requests can never be served, decided before they are queued."""
 
 from engine.config import SchedulerConfig
-from engine.core.memory.reservation import reserved_blocks
+from engine.core.memory.reserved.reservation import reserved_blocks
 from engine.errors import InvalidRequest, PromptTooLong
 from engine.integers import div_ceil
 from engine.types import Capacity, SamplingParams
@@ -40,7 +40,7 @@ def clip_max_tokens(
         )
     clipped = min(sampling.max_tokens, limit - prompt_len)
     needed = _most_blocks(prompt_len, clipped, num_sequences(sampling), config, capacity)
-    num_usable = capacity.num_whole_blocks - config.num_pinnable(capacity.num_blocks)
+    num_usable = _num_usable_blocks(num_sequences(sampling), config, capacity)
     if needed > num_usable:
         raise PromptTooLong(
             f"The key-value memory of this server has room for {num_usable * capacity.block_size} "
@@ -68,6 +68,16 @@ def blocks_needed(prompt_len: int, max_tokens: int, num_sequences: int, block_si
     num_shared = prompt_len // block_size
     num_each = div_ceil(max_positions(prompt_len, max_tokens), block_size)
     return num_shared + num_sequences * (num_each - num_shared)
+
+
+def _num_usable_blocks(count: int, config: SchedulerConfig, capacity: Capacity) -> int:
+    """Blocks, each for all groups of layers, of the longest request of `count` sequences."""
+    num_usable = capacity.num_whole_blocks - config.num_pinnable(capacity.num_blocks)
+    if not any(capacity.windows) or count > 1:
+        # a request that has forked may come back with all blocks of its prompt at once
+        return num_usable
+    size = capacity.block_size
+    return config.longest_context(num_usable, size, capacity.windows) // size
 
 
 def _most_blocks(

@@ -64,7 +64,10 @@ class Planner:
             for group in tuple(self._queues.running):
                 self._preempt(planned, group)
             ready = []
-        had_room = self._plan_decodes(planned, ready)
+        has_preempted = self._plan_room_for_prompts(planned)
+        if has_preempted:
+            ready = [member for member in ready if member[0].status is Status.RUNNING]
+        had_room = self._plan_decodes(planned, ready) and not has_preempted
         self._plan_prefills(planned)
         # where blocks ran out for running groups, no other group gets any in the same step
         if had_room:
@@ -98,6 +101,32 @@ class Planner:
                 planned.update_table(fork.sequence, fork.update)
         planned.copy(self._copies)
         self._copies = []
+
+    def _plan_room_for_prompts(self, planned: PlannedStep) -> bool:
+        """Preempt the latest groups for prompts that have no block for their next token.
+
+        A prompt after which no group came waits for earlier ones to end: the earliest of all has
+        nobody to wait for, so that prompts which outgrow the pool together come to an end in turn.
+
+        Returns:
+            Whether any group was preempted.
+        """
+        has_preempted = False
+        for group in self._prefilling:
+            # it may have been preempted for another one
+            while group.is_prefilling and not self._has_block(group):
+                latest = self._queues.running[-1]
+                # blocks that are about to be freed are waited for before any group is preempted
+                if self._deferred_release or latest is group:
+                    break
+                self._preempt(planned, latest)
+                has_preempted = True
+        return has_preempted
+
+    def _has_block(self, group: SequenceGroup) -> bool:
+        """Whether there is a block for the next token of a prompt."""
+        sequence = next(sequence for sequence in group.sequences if sequence.is_prefilling)
+        return self._block_manager.num_extendable(sequence, 1) > 0
 
     def _plan_decodes(self, planned: PlannedStep, ready: list[Member]) -> bool:
         """Returns whether every group found the blocks it needed, so that others may enter."""
@@ -238,6 +267,10 @@ class Planner:
         count = min(planned.num_left, sequence.prefill_end - sequence.num_scheduled)
         if count > planned.max_chunk and self._others_can_prefill(group):
             count = planned.max_chunk
+        count = self._block_manager.num_extendable(sequence, count)
+        if not count:
+            return
+        planned.update_table(sequence, self._block_manager.extend(sequence, count))
         samples = planned.prefill(group, sequence, count)
         sequence.schedule_prefill(count, samples=samples, step=planned.step)
         self._block_manager.mark_computed(sequence)

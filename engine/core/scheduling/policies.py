@@ -5,8 +5,8 @@ from engine.core.memory.block_manager import BlockManager
 from engine.core.memory.headroom import Headroom
 from engine.core.memory.paged_block_manager import PagedBlockManager
 from engine.core.memory.pinned_prefixes import PinLimits
-from engine.core.memory.reservation import output_estimate
-from engine.core.memory.reserved_block_manager import ReservedBlockManager
+from engine.core.memory.reserved.reservation import output_estimate
+from engine.core.memory.reserved.reserved_block_manager import ReservedBlockManager
 from engine.core.memory.windows.grouped_block_manager import GroupedBlockManager
 from engine.core.scheduling.admission_gate import AdmissionGate, BatchGate, IterationGate
 from engine.core.scheduling.preemption import (
@@ -36,7 +36,7 @@ def make_block_manager(config: SchedulerConfig, capacity: Capacity) -> BlockMana
             capacity.num_blocks,
             capacity.block_size,
             num_swap_blocks=capacity.num_swap_blocks,
-            headroom=Headroom(watermark=config.watermark, growth_blocks=config.growth_blocks),
+            headroom=_headroom(config),
             prefix_cache=config.prefix_cache,
             pins=PinLimits(
                 num_blocks=config.num_pinnable(capacity.num_blocks),
@@ -45,7 +45,7 @@ def make_block_manager(config: SchedulerConfig, capacity: Capacity) -> BlockMana
         )
         if capacity.num_swap_blocks and config.prefix_cache:
             # a step fills at most so many blocks, and the pool may lose as many for it
-            most_saved = div_ceil(config.max_num_batched_tokens, capacity.block_size)
+            most_saved = div_ceil(config.max_step_tokens, capacity.block_size)
             manager.use_second_level(most_saved, capacity.swap_keys)
         return manager
     return ReservedBlockManager(
@@ -53,6 +53,15 @@ def make_block_manager(config: SchedulerConfig, capacity: Capacity) -> BlockMana
         capacity.block_size,
         max_len=config.max_model_len,
         estimate=output_estimate(config),
+    )
+
+
+def _headroom(config: SchedulerConfig) -> Headroom:
+    # what enters can be computed in one step, so that only long prompts get blocks later
+    return Headroom(
+        watermark=config.watermark,
+        growth_blocks=config.growth_blocks,
+        most_at_once=config.max_step_tokens,
     )
 
 
@@ -72,7 +81,7 @@ def _make_grouped(config: SchedulerConfig, capacity: Capacity) -> BlockManager:
         capacity.block_size,
         capacity.windows,
         num_swap_blocks=capacity.num_swap_blocks,
-        headroom=Headroom(watermark=config.watermark, growth_blocks=config.growth_blocks),
+        headroom=_headroom(config),
         prefix_cache=config.prefix_cache,
     )
 

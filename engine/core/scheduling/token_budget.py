@@ -20,12 +20,20 @@ class TokenBudget:
     def __init__(self, config: SchedulerConfig) -> None:
         """Args: config: without a target for the time between tokens, the budget is fixed."""
         self._most = config.max_num_batched_tokens
+        self._most_of_lone = config.max_step_tokens
         self._target_s = config.inter_token_latency_s
         self._decode_s: float | None = None
         self._prompt_token_s: float | None = None
 
-    def num_tokens(self, num_decodes: int) -> int:
-        """Tokens of a step in which `num_decodes` sequences decode."""
+    def num_tokens(self, num_decodes: int, *, is_lone: bool = False) -> int:
+        """Tokens of a step in which `num_decodes` sequences decode.
+
+        Args:
+            is_lone: whether no more than one request is open, so that a larger step keeps nobody
+                waiting.
+        """
+        if is_lone and not num_decodes:
+            return self._most_of_lone
         if not self._target_s or not num_decodes:
             return self._most
         num_prompt_tokens = _FIRST_PROMPT_TOKENS

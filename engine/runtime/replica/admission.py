@@ -38,7 +38,9 @@ class Admission:
             config.max_waiting_tokens or 2 * capacity.num_whole_blocks * capacity.block_size
         )
         self._vocab_size = config.model.num_choices
-        self._scheduler = config.scheduler.fitted(capacity.num_whole_blocks, capacity.block_size)
+        self._scheduler = config.scheduler.fitted(
+            capacity.num_whole_blocks, capacity.block_size, capacity.windows
+        )
         self._capacity = capacity
         self._line = line
 

@@ -55,7 +55,7 @@ class Heads:
 
 
 # (batch, context length); what fits beside 13B weights of 40 key heads is less
-_GQA = Heads(
+GQA = Heads(
     "GQA 32/8",
     32,
     8,
@@ -77,19 +77,20 @@ def measure(args: argparse.Namespace) -> Iterator[KernelFigure]:
     """Race all cases."""
     if args.fa3:
         fa3.load(args.fa3)
-    for heads in (_GQA, _MHA):
+    for heads in (GQA, _MHA):
         for batch, context_len in heads.decode_cases[:: 4 if args.quick else 1]:
-            yield from _race_decode(heads, batch, context_len, args)
+            yield from race_decode(heads, batch, context_len, args)
             torch.cuda.empty_cache()
-    for heads in (_GQA, _MHA):
+    for heads in (GQA, _MHA):
         for length in _PROMPT_LENS[:: 2 if args.quick else 1]:
-            yield from _race_prefill(heads, length, args)
+            yield from race_prefill(heads, length, length, args)
             torch.cuda.empty_cache()
 
 
-def _race_decode(
+def race_decode(
     heads: Heads, batch: int, context_len: int, args: argparse.Namespace
 ) -> Iterator[KernelFigure]:
+    """Race one token of each of `batch` equally long sequences."""
     num_bytes = batch * (context_len * heads.token_bytes + 2 * heads.num_heads * _HEAD_DIM * 2)
     calls = num_rotations(num_bytes)
     q = normal(batch, heads.num_heads, _HEAD_DIM)
@@ -120,32 +121,39 @@ def _race_decode(
     yield from race(case, systems, args.repeats)
 
 
-def _race_prefill(heads: Heads, length: int, args: argparse.Namespace) -> Iterator[KernelFigure]:
+def race_prefill(
+    heads: Heads, length: int, context_len: int, args: argparse.Namespace
+) -> Iterator[KernelFigure]:
+    """Race a prompt, or the chunk of one that ends at `context_len`, for which SDPA has no mask."""
     q = normal(length, heads.num_heads, _HEAD_DIM)
-    context_lens = torch.tensor([length], dtype=torch.int32, device="cuda")
+    context_lens = torch.tensor([context_len], dtype=torch.int32, device="cuda")
     rows = _Rows(context_lens, torch.tensor([0, length]), 0)
 
     def ours(block_size: int) -> list[Call]:
-        tables = random_tables(1, length, block_size)
+        tables = random_tables(1, context_len, block_size)
         return _ours(heads, q, tables, block_size, rows, _PREFILL_CALLS)
 
-    kv = normal(_PREFILL_CALLS, 2, 1, heads.num_kv_heads, length, _HEAD_DIM)
-    systems = {
-        OURS: ours(_BLOCK_SIZE),
-        CONTIGUOUS: ours(length),
-        SDPA: [_sdpa(q.transpose(0, 1)[None], *pair, is_causal=True) for pair in kv],
-    }
+    is_whole = length == context_len
+    systems = {OURS: ours(_BLOCK_SIZE), CONTIGUOUS: ours(context_len)}
+    if is_whole:
+        kv = normal(_PREFILL_CALLS, 2, 1, heads.num_kv_heads, length, _HEAD_DIM)
+        queries = q.transpose(0, 1)[None]
+        systems[SDPA] = [_sdpa(queries, *pair, is_causal=True) for pair in kv]
     if args.fa3:
-        tables = random_tables(1, length, _BLOCK_SIZE)
-        paged = (length // _BLOCK_SIZE, _BLOCK_SIZE)
-        systems[FA3] = _fa3(fa3.plan_prefill(q, tables), heads, paged, _PREFILL_CALLS)
-        contiguous = fa3.plan_prefill(q, None)
+        tables = random_tables(1, context_len, _BLOCK_SIZE)
+        paged = (context_len // _BLOCK_SIZE, _BLOCK_SIZE)
+        attend = fa3.plan_prefill(q, tables, context_len)
+        systems[FA3] = _fa3(attend, heads, paged, _PREFILL_CALLS)
+    if args.fa3 and is_whole:
+        contiguous = fa3.plan_prefill(q, None, length)
         systems[f"{FA3} contiguous"] = _fa3(contiguous, heads, (length,), _PREFILL_CALLS)
+    num_before = context_len - length
+    num_read = context_len * heads.token_bytes + 2 * length * heads.num_heads * _HEAD_DIM * 2
     case = KernelCase(
         group=f"prefill attention, {heads.name}",
-        case=f"{length} tokens",
-        num_bytes=length * (heads.token_bytes + 2 * heads.num_heads * _HEAD_DIM * 2),
-        num_flops=2 * length * (length + 1) * heads.num_heads * _HEAD_DIM,
+        case=f"{length} tokens" + ("" if is_whole else f" behind {num_before}"),
+        num_bytes=num_read,
+        num_flops=2 * length * (2 * num_before + length + 1) * heads.num_heads * _HEAD_DIM,
     )
     yield from race(case, systems, args.repeats)
 

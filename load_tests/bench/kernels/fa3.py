@@ -87,15 +87,15 @@ def plan_decode(
     )
 
 
-def plan_prefill(q: Tensor, block_tables: Tensor | None) -> Fa3Plan:
-    """Plan one prompt of T tokens, causal."""
+def plan_prefill(q: Tensor, block_tables: Tensor | None, context_len: int) -> Fa3Plan:
+    """Plan the last T tokens of a prompt, causal; without block tables, all of them."""
     length = q.shape[0]
     bounds = torch.tensor([0, length], device=q.device, dtype=torch.int32)
     return Fa3Plan(
         q=q,
         query_starts=bounds,
-        context_lens=bounds[1:],
+        context_lens=torch.tensor([context_len], device=q.device, dtype=torch.int32),
         max_query_len=length,
-        max_context_len=length,
+        max_context_len=context_len,
         block_tables=block_tables,
     )

@@ -25,6 +25,7 @@ EXAMPLE = "python -m load_tests kernels --parts attention --fa3 _vllm_fa3_C.abi3
 # name -> module
 PARTS = {
     "attention": "load_tests.bench.kernels.attention",
+    "long": "load_tests.bench.kernels.long_attention",
     "linears": "load_tests.bench.kernels.linears",
     "experts": "load_tests.bench.kernels.experts",
     "elementwise": "load_tests.bench.kernels.elementwise",

@@ -98,3 +98,17 @@ def test_a_prompt_takes_at_least_a_token_of_a_step() -> None:
     settings = SchedulerConfig(max_num_batched_tokens=64, max_model_len=32)
     assert settings.max_chunk == 32
     assert replace(settings, prompt_share=0.001).max_chunk == 1
+
+
+def test_the_largest_step_is_that_of_a_lone_prompt_as_far_as_prompts_go() -> None:
+    settings = SchedulerConfig(max_num_batched_tokens=64, max_model_len=256)
+    assert settings.max_step_tokens == 64
+    assert replace(settings, lone_prompt_tokens=32).max_step_tokens == 64
+    assert replace(settings, lone_prompt_tokens=128).max_step_tokens == 128
+    assert replace(settings, lone_prompt_tokens=1024).max_step_tokens == 256
+
+
+def test_a_context_is_clipped_to_what_windows_leave() -> None:
+    config = SchedulerConfig(max_num_batched_tokens=4, max_model_len=99, clips_context=True)
+    assert config.fitted(10, 4, (0, 6)).max_model_len == 64
+    assert config.fitted(10, 4, (6,)) is config

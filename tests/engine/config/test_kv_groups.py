@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.config import KVGroups
+from engine.config import KVGroups, longest_sequence, window_blocks
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,23 @@ def test_groups(windows: list[int], groups: tuple[int, ...], num_layers: int) ->
     for window, (group, place) in zip(windows, grouped.places, strict=True):
         assert grouped.windows[group] == window
         assert place < num_layers
+
+
+@pytest.mark.parametrize(
+    ("windows", "longest"),
+    [
+        ((0,), 10 * 4),
+        ((0, 0), 10 * 4),
+        # 20 blocks, of which a window of 6 and a chunk of 4 take ceil(10 / 4) + 1
+        ((0, 6), 16 * 4),
+        ((0, 6, 6, 6), (40 - 3 * 4) * 4),
+        # nothing is left of such a window: all groups hold all
+        ((0, 100), 10 * 4),
+        # nor of the larger one here, while the other ends at 4 blocks
+        ((0, 6, 100), (30 - 4) // 2 * 4),
+        ((6,), (1 << 31) - 1),
+    ],
+)
+def test_windows_leave_room_for_longer_sequences(windows: tuple[int, ...], longest: int) -> None:
+    assert window_blocks(6, 4, 4) == 4
+    assert longest_sequence(10, 4, windows, 4) == longest

@@ -102,6 +102,11 @@ MEMBERS: dict[str, Member] = {
         hf.Olmo3ForCausalLM,
         {"sliding_window": 21, "num_hidden_layers": 4, "rope_scaling": _YARN},
     ),
+    "exaone4": (
+        hf.Exaone4Config,
+        hf.Exaone4ForCausalLM,
+        {"sliding_window": 9, "sliding_window_pattern": 2, "num_hidden_layers": 4},
+    ),
     "gemma": (
         hf.GemmaConfig,
         hf.GemmaForCausalLM,
@@ -147,6 +152,11 @@ MEMBERS: dict[str, Member] = {
     "olmoe": (
         hf.OlmoeConfig,
         hf.OlmoeForCausalLM,
+        {"num_experts": 6, "num_experts_per_tok": 3, "pad_token_id": None},
+    ),
+    "flex_olmo": (
+        hf.FlexOlmoConfig,
+        hf.FlexOlmoForCausalLM,
         {"num_experts": 6, "num_experts_per_tok": 3, "pad_token_id": None},
     ),
     "glm4_moe": (

@@ -70,6 +70,14 @@ def test_graphs_share_the_memory_of_the_largest_step(
     assert budget.graphs == plain.graphs + (20 << 20)
 
 
+def test_the_step_of_a_lone_prompt_is_counted_and_is_no_graph(tiny: TinyModel) -> None:
+    sizes = {"max_num_batched_tokens": 8, "lone_prompt_tokens": 16, "max_model_len": 32}
+    budget = _share(tiny, _Measured(30 << 20, 9 << 20, 20 << 20), **sizes)
+    plain = _share(tiny, _Measured(0, 0, 0), **sizes)
+    assert budget.activations == 30 << 20
+    assert budget.graphs == plain.graphs + (20 << 20)
+
+
 def test_a_fraction_that_leaves_nothing_is_refused(tiny: TinyModel) -> None:
     with pytest.raises(ConfigError, match=r"gpu_memory_fraction=0.3 is 0.30 GiB.*raise it"):
         _share(tiny, _SmallDevice(), gpu_memory_fraction=0.3)

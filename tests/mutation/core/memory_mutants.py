@@ -1,9 +1,11 @@
 """Faults of blocks, tables and limits."""
 
 from engine.core.memory import paged_block_manager as paged_memory
+from engine.core.memory import paged_tables
 from engine.core.memory.block_pool import BlockPool
 from engine.core.memory.block_table import num_new_blocks, spread
 from engine.core.memory.paged_block_manager import PagedBlockManager
+from engine.core.memory.paged_tables import PagedTables
 from engine.core.memory.swap_space import SwapSpace
 from engine.core.scheduling import grouping, limits
 from engine.core.scheduling.limits import clip_max_tokens, max_positions
@@ -142,7 +144,7 @@ MEMORY_MUTANTS = [
     ),
     mutant(
         "a block comes one token too late",
-        paged_memory,
+        paged_tables,
         num_new_blocks,
         "table.length ==",
         "table.length - 1 ==",
@@ -153,6 +155,34 @@ MEMORY_MUTANTS = [
         PagedBlockManager.can_append,
         "num_new <= self._pool.num_free",
         "True",
+    ),
+    mutant(
+        "the workers do not hear of the blocks of a chunk",
+        PagedTables,
+        PagedTables.extend,
+        "return BlockTableUpdate(tuple(enumerate(table.blocks[first:], first)))",
+        "return NO_UPDATE",
+    ),
+    mutant(
+        "a chunk takes more blocks than there are",
+        PagedTables,
+        PagedTables.num_extendable,
+        "min(count, num_logical * self._block_size - sequence.num_scheduled)",
+        "count",
+    ),
+    mutant(
+        "later prompts take blocks that an earlier one has still to get",
+        PagedTables,
+        PagedTables.num_extendable,
+        "num_left -= self._num_owed(earlier)",
+        "pass",
+    ),
+    mutant(
+        "later groups enter on blocks that a prompt has still to get",
+        PagedBlockManager,
+        PagedBlockManager._has_room,
+        "num_kept_free + num_owed",
+        "num_kept_free",
     ),
     mutant(
         "the room of a full pool is overrated by one block",

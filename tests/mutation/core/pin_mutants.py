@@ -1,10 +1,10 @@
 """Faults of pinned prefixes."""
 
 from engine.core.memory.paged_block_manager import PagedBlockManager
+from engine.core.memory.paged_tables import PagedTables
 from engine.core.memory.pinned_prefixes import PinnedPrefixes
 from engine.core.scheduler import Scheduler
-from engine.core.scheduling import grouping
-from engine.core.scheduling.limits import clip_max_tokens
+from engine.core.scheduling import limits
 from tests.mutation.core.mutants import mutant
 
 PIN_MUTANTS = [
@@ -115,15 +115,15 @@ PIN_MUTANTS = [
     ),
     mutant(
         "a request may need the blocks that can be pinned",
-        grouping,
-        clip_max_tokens,
+        limits,
+        limits._num_usable_blocks,
         "capacity.num_whole_blocks - config.num_pinnable(capacity.num_blocks)",
         "capacity.num_whole_blocks",
     ),
     mutant(
         "pinned blocks count as slots that are wasted",
-        PagedBlockManager,
-        PagedBlockManager.usage,
+        PagedTables,
+        PagedTables.usage,
         "- cached - pinned - self._num_filled",
         "- cached - self._num_filled",
     ),

@@ -23,6 +23,27 @@ PLANNER_MUTANTS = [
         "latest = self._queues.running[0]",
     ),
     mutant(
+        "a prompt without a block preempts nobody",
+        Planner,
+        Planner._plan_room_for_prompts,
+        "latest is group",
+        "True",
+    ),
+    mutant(
+        "the latest prompt preempts itself when it has no block",
+        Planner,
+        Planner._plan_room_for_prompts,
+        "self._deferred_release or latest is group",
+        "self._deferred_release or not self._queues.running",
+    ),
+    mutant(
+        "a group that was preempted for a prompt decodes in the same step",
+        Planner,
+        Planner.plan,
+        "has_preempted = self._plan_room_for_prompts(planned)",
+        "has_preempted = self._plan_room_for_prompts(planned) and False",
+    ),
+    mutant(
         "a group that was planned in this step is preempted",
         Planner,
         Planner._make_room,

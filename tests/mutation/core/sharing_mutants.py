@@ -1,6 +1,6 @@
 """Faults of shared blocks: copies, forks, the prefix cache, swapping."""
 
-from engine.core.memory import paged_block_manager as paged_memory
+from engine.core.memory import paged_tables
 from engine.core.memory.block_table import num_new_blocks
 from engine.core.memory.paged_block_manager import PagedBlockManager
 from engine.core.memory.prefix_cache import PrefixCache, PrefixChain
@@ -49,14 +49,14 @@ FORK_MUTANTS = [
     ),
     mutant(
         "copies are not counted as blocks that are needed",
-        paged_memory,
+        paged_tables,
         num_new_blocks,
         "num_full + sum(min(num, num_users(block) - 1) for block, num in writers.items())",
         "num_full",
     ),
     mutant(
         "the last user of a block is thought to copy it too",
-        paged_memory,
+        paged_tables,
         num_new_blocks,
         "min(num, num_users(block) - 1)",
         "num",

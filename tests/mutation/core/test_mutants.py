@@ -12,6 +12,7 @@ from engine.core.memory.prefix_cache import PrefixCache
 from engine.errors import InvariantViolated
 from tests.engine.core import test_engine as engine_loop
 from tests.engine.core import test_found_outputs as found_outputs
+from tests.engine.core import test_long_prompts as long_prompts
 from tests.engine.core import test_preempted_groups as preempted_groups
 from tests.engine.core import test_resumed_groups as resumed_groups
 from tests.engine.core import test_scheduler as scheduler
@@ -65,6 +66,7 @@ RULES: list[Callable[[], None]] = [
     paged_memory.test_what_siblings_share_leaves_with_their_group,
     *pinned_prefixes.RULES,
     *found_outputs.RULES,
+    *long_prompts.RULES,
     swap_space.test_swap_blocks_are_assigned_once_and_freed_once,
     swap_space.test_a_match_ends_at_the_first_key_that_is_missing,
     swap_space.test_groups_take_the_places_of_what_was_least_recently_used,

@@ -2,6 +2,7 @@
 
 from engine.core.memory.windows.grouped_block_manager import GroupedBlockManager
 from engine.core.memory.windows.grouped_prefix_index import GroupedPrefixIndex
+from engine.core.memory.windows.grouped_table import GroupedTable
 from tests.mutation.core.mutants import mutant
 
 WINDOW_MUTANTS = [
@@ -84,8 +85,8 @@ WINDOW_MUTANTS = [
     ),
     mutant(
         "what ends a prompt is no longer kept than its middle",
-        GroupedBlockManager,
-        GroupedBlockManager._is_end,
+        GroupedTable,
+        GroupedTable.is_end,
         "end - num_needed <= index < end",
         "False",
     ),

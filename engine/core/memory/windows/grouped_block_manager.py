@@ -9,52 +9,26 @@ needed because a prefix was found, is the block `nothing`, which is in use for e
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
+from engine.config import window_blocks
 from engine.core.memory.block_manager import NO_UPDATE, Allocation, BlockTableUpdate
 from engine.core.memory.block_pool import BlockPool
 from engine.core.memory.block_table import BlockTable, num_common_blocks
 from engine.core.memory.headroom import NO_HEADROOM, Headroom
 from engine.core.memory.paged_block_manager import PagedBlockManager
+from engine.core.memory.paged_tables import NO_TABLE
 from engine.core.memory.prefix_cache import PrefixCache
 from engine.core.memory.second_level import SecondLevel
 from engine.core.memory.windows.grouped_prefix_index import GroupedPrefixIndex
+from engine.core.memory.windows.grouped_table import GroupedTable, SwappedTable, num_leading
 from engine.core.sequence import Sequence
 from engine.core.sequence_group import SequenceGroup
+from engine.integers import div_ceil
 from engine.types import MemoryUsage
 
 # a beam that is swapped out feeds its last token again
 _SLACK = 1
-_NO_TABLE = BlockTable([])
-
-
-@dataclass(slots=True)
-class GroupedTable(BlockTable):
-    """The block tables of a sequence, interleaved.
-
-    Attributes:
-        starts: of each group its logical blocks that are `nothing`, which come first.
-        ends: numbers of leading logical blocks where a later prompt may go on: the end of the
-            prompt, that of the prefix which was found, and that of the prefix which could be found
-            but for the windows.
-        num_slots: tokens in all blocks.
-    """
-
-    starts: list[int] = field(default_factory=list)
-    ends: tuple[int, ...] = ()
-    num_slots: int = 0
-
-    def copied(self) -> "GroupedTable":
-        """The same for another sequence."""
-        return replace(self, blocks=list(self.blocks), starts=list(self.starts))
-
-
-@dataclass(frozen=True, slots=True)
-class _SwappedTable:
-    """Attributes: places: of the blocks that the swap space holds; the others are `nothing`."""
-
-    table: GroupedTable
-    places: tuple[int, ...]
 
 
 class GroupedBlockManager(PagedBlockManager):
@@ -85,6 +59,7 @@ class GroupedBlockManager(PagedBlockManager):
             prefix_cache=False,
         )
         self._windows = windows
+        self._width = len(windows)
         self._grouped_index: GroupedPrefixIndex | None = None
         self._pool = BlockPool(num_blocks, on_evict=self._evict)
         self._nothing = self._pool.allocate()
@@ -96,7 +71,7 @@ class GroupedBlockManager(PagedBlockManager):
             )
             self._index = self._grouped_index
         self._second_level = SecondLevel(self._pool, self._index, self._swap)
-        self._swapped: dict[int, _SwappedTable] = {}
+        self._swapped: dict[int, SwappedTable] = {}
         # positions by sequence id, behind which windows end once the plan is made
         self._passed: dict[int, int] = {}
 
@@ -146,7 +121,7 @@ class GroupedBlockManager(PagedBlockManager):
 
     def mark_computed(self, sequence: Sequence) -> None:
         """See `BlockManager.mark_computed`; windows end behind what comes next."""
-        table = self._tables.get(sequence.sequence_id, _NO_TABLE)
+        table = self._tables.get(sequence.sequence_id, NO_TABLE)
         self._index.mark_computed(sequence, table.blocks)
         # the plan that is made may still read what windows leave with it
         self._passed[sequence.sequence_id] = sequence.num_scheduled - _SLACK
@@ -162,6 +137,7 @@ class GroupedBlockManager(PagedBlockManager):
     def free(self, sequence_id: int) -> None:
         """See `BlockManager.free`."""
         self._passed.pop(sequence_id, None)
+        self._growing.pop(sequence_id, None)
         if sequence_id in self._tables:
             table = self._table(sequence_id)
             del self._tables[sequence_id]
@@ -186,7 +162,7 @@ class GroupedBlockManager(PagedBlockManager):
             table = self._table(sequence.sequence_id)
             places = tuple(p for p, block in enumerate(table.blocks) if block != self._nothing)
             tables[sequence.sequence_id] = [table.blocks[place] for place in places]
-            self._swapped[sequence.sequence_id] = _SwappedTable(table.copied(), places)
+            self._swapped[sequence.sequence_id] = SwappedTable(table.copied(), places)
         blocks = dict.fromkeys(block for held in tables.values() for block in held)
         keys = {block: self._swap.tag(group.request.request_id) for block in blocks}
         return self._swap.store(tables, keys)
@@ -257,10 +233,17 @@ class GroupedBlockManager(PagedBlockManager):
         if self._grouped_index is not None:
             self._grouped_index.evict(block)
 
-    def _has_room(self, num_blocks: int) -> bool:
-        num_sequences = len(self._tables) * len(self._windows)
-        num_kept_free = self._headroom.num_kept_free(self._pool.num_blocks, num_sequences)
-        return num_blocks + num_kept_free <= self._pool.num_free
+    def _num_missing(self, table: BlockTable, end: int) -> int:
+        """See `PagedTables`; windows give back what they get, but for the first of it."""
+        assert isinstance(table, GroupedTable)
+        num_mapped = len(table.blocks) // self._width
+        num_new = div_ceil(end, self._block_size) - num_mapped
+        num_missing = 0
+        for window, start in zip(self._windows, table.starts, strict=True):
+            num_more = window_blocks(window, self._headroom.most_at_once, self._block_size)
+            num_more -= num_mapped - start
+            num_missing += min(num_new, max(num_more, 0)) if window else num_new
+        return num_missing
 
     def _allocate(
         self,
@@ -274,29 +257,26 @@ class GroupedBlockManager(PagedBlockManager):
         count = len(self._windows)
         for block in prefix:
             self._pool.share(block)
-        num_new = self._num_blocks(sequence.num_known) - len(prefix)
+        end = self._first_end(group, sequence, len(prefix))
+        num_new = self._num_blocks(end) - len(prefix)
         num_found, num_seen = len(prefix) // count, 0
         if self._grouped_index is not None:
             num_seen = self._grouped_index.num_seen
         table = GroupedTable(
             prefix + [self._pool.allocate() for _ in range(num_new)],
-            starts=[_num_leading(self._nothing, prefix[g::count]) for g in range(count)],
+            starts=[num_leading(self._nothing, prefix[g::count]) for g in range(count)],
             ends=(len(sequence.prompt) // self._block_size, num_found, num_seen),
         )
         self._tables[sequence.sequence_id] = table
+        if end < sequence.num_known:
+            self._growing[sequence.sequence_id] = sequence.num_known
         self._index.enter(group, sequence, num_found)
-        self._fill(table, sequence.num_known)
+        self._fill(table, end)
         update = BlockTableUpdate(tuple(enumerate(table.blocks)))
         return Allocation(sequence, update, num_found * self._block_size)
 
-    def _num_shared_blocks(self, sequence: Sequence) -> int:
-        return super()._num_shared_blocks(sequence) * len(self._windows)
-
     def _distinct_blocks(self, group: SequenceGroup) -> list[int]:
         return [block for block in super()._distinct_blocks(group) if block != self._nothing]
-
-    def _num_blocks(self, num_tokens: int) -> int:
-        return super()._num_blocks(num_tokens) * len(self._windows)
 
     def _table(self, sequence_id: int) -> GroupedTable:
         table = self._tables[sequence_id]
@@ -336,8 +316,7 @@ class GroupedBlockManager(PagedBlockManager):
         """Whether a group needs a block where later prompts may go on."""
         if self._grouped_index is None:
             return False
-        num_needed = self._grouped_index.num_needed[group]
-        return any(end - num_needed <= index < end for end in table.ends)
+        return table.is_end(index, self._grouped_index.num_needed[group])
 
     def _copy(self, table: GroupedTable, place: int) -> tuple[int, int]:
         source, copy = table.blocks[place], self._pool.allocate()
@@ -352,23 +331,21 @@ class GroupedBlockManager(PagedBlockManager):
                 self._pool.share(block)
 
     def _fill(self, table: BlockTable, num_tokens: int) -> None:
-        """Count the tokens of a new table, those of shared blocks once."""
+        """Count positions [length, length + num_tokens), those of shared blocks once."""
         assert isinstance(table, GroupedTable)
-        count, size = len(self._windows), self._block_size
-        for place, block in enumerate(table.blocks):
+        count, size, end = self._width, self._block_size, table.length + num_tokens
+        for place in range(table.length // size * count, len(table.blocks)):
+            block = table.blocks[place]
             if block != self._nothing:
-                filled = min(num_tokens - place // count * size, size)
+                first = place // count * size
+                filled = min(end - first, size)
                 self._fill_block(block, filled)
-                table.num_slots += filled
-        table.length = num_tokens
-        self._num_logical += table.num_slots
+                num_more = filled - max(table.length - first, 0)
+                table.num_slots += num_more
+                self._num_logical += num_more
+        table.length = end
 
     def _forget_swapped(self, group: SequenceGroup) -> None:
         for sequence in group.sequences:
             if sequence.sequence_id not in self._swap.tables:
                 self._swapped.pop(sequence.sequence_id, None)
-
-
-def _num_leading(block: int, blocks: list[int]) -> int:
-    """How often a block comes at the beginning of a table."""
-    return next((i for i, other in enumerate(blocks) if other != block), len(blocks))

@@ -6,6 +6,7 @@ tokens needs all of its blocks, and a group with a window the last ones only. Li
 interleaved here: block `i` of group `g` of `G` is at place `i * G + g`.
 """
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Items
 
 from engine.core.memory.block_pool import BlockPool
@@ -53,13 +54,13 @@ class GroupedPrefixIndex(PrefixIndex):
             # the others begin with the blocks of its prompt, windows before that point included
             most = min(len(sequence.prompt), *(each.num_known - 1 for each in live))
         num_blocks = most // self._block_size
-        chain = self._extended(self._next_chain(group, sequence), sequence, num_blocks)
+        chain = self._hashed(self._next_chain(group, sequence), sequence, num_blocks)
         self._next_in_line = sequence.sequence_id, chain
         return self._longest(chain.links[:num_blocks])
 
-    def missing_keys(self, sequence: Sequence, num_found: int) -> list[bytes]:
+    def missing_keys(self, sequence: Sequence, num_found: int) -> Iterator[bytes]:
         """None: the swap space holds only swapped groups."""
-        return []
+        return iter(())
 
     def keys(self, sequence_id: int) -> list[bytes]:
         """None: see `missing_keys`."""
@@ -122,12 +123,17 @@ class GroupedPrefixIndex(PrefixIndex):
         return next(behind, -1)
 
     def _blocks(self, links: Items[Link]) -> list[int]:
-        blocks = []
-        for index, link in enumerate(links):
-            for group, cache in enumerate(self._caches):
-                is_needed = not self._windows[group] or (
-                    index >= len(links) - self.num_needed[group]
-                )
-                block = cache.find(link) if is_needed else None
-                blocks.append(self._nothing if block is None else block)
+        count = len(self._caches)
+        blocks = [self._nothing] * (count * len(links))
+        for group, cache in enumerate(self._caches):
+            num_needed = self.num_needed[group] if self._windows[group] else len(links)
+            for index in range(max(len(links) - num_needed, 0), len(links)):
+                block = cache.find(links[index])
+                assert block is not None
+                blocks[index * count + group] = block
         return blocks
+
+    def _is_found(self, link: Link) -> bool:
+        """Whether all groups without a window have a block."""
+        full = (c for c, window in zip(self._caches, self._windows, strict=True) if not window)
+        return all(cache.find(link) is not None for cache in full)

@@ -2,12 +2,15 @@
 
 import copy
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import takewhile
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine.config import SchedulerConfig
 from engine.core.memory.block_manager import Allocation, BlockTableUpdate
+from engine.core.memory.headroom import NO_HEADROOM
 from engine.core.memory.paged_block_manager import PagedBlockManager
 from engine.core.scheduling.grouping import make_group
 from engine.core.sequence import Sequence
@@ -30,12 +33,22 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
     """
 
     @initialize(
-        block_size=st.integers(1, 4), prefix_cache=st.booleans(), most_saved=st.integers(0, 3)
+        block_size=st.integers(1, 4),
+        prefix_cache=st.booleans(),
+        most_saved=st.integers(0, 3),
+        most_at_once=st.sampled_from((1, 3, 100)),
     )
-    def start(self, block_size: int, prefix_cache: bool, most_saved: int) -> None:
+    def start(
+        self, block_size: int, prefix_cache: bool, most_saved: int, most_at_once: int
+    ) -> None:
         self.capacity = Capacity(num_blocks=NUM_BLOCKS, block_size=block_size, num_rows=3)
+        self.most_at_once = most_at_once
         self.manager = PagedBlockManager(
-            NUM_BLOCKS, block_size, num_swap_blocks=NUM_SWAP_BLOCKS, prefix_cache=prefix_cache
+            NUM_BLOCKS,
+            block_size,
+            num_swap_blocks=NUM_SWAP_BLOCKS,
+            headroom=replace(NO_HEADROOM, most_at_once=most_at_once),
+            prefix_cache=prefix_cache,
         )
         if prefix_cache:
             self.manager.use_second_level(most_saved, int64())
@@ -53,6 +66,14 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
 
     def where(self, status: Status) -> list[SequenceGroup]:
         return [group for group in self.groups if group.status is status]
+
+    @property
+    def decoding(self) -> list[SequenceGroup]:
+        return [group for group in self.where(Status.RUNNING) if not group.is_prefilling]
+
+    @property
+    def prefilling(self) -> list[SequenceGroup]:
+        return [group for group in self.where(Status.RUNNING) if group.is_prefilling]
 
     @rule(
         prompt=st.lists(st.integers(0, 1), min_size=1, max_size=12),
@@ -76,18 +97,56 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
     def allocate(self, data: st.DataObject) -> None:
         group = data.draw(st.sampled_from(self.where(Status.WAITING)))
         trial = copy.deepcopy(self.manager)
-        fits = _succeeds(lambda: trial.allocate(group))
-        assert self.manager.can_allocate(group) == fits
-        if fits:
+
+        def enter() -> None:
+            trial.allocate(group)
+            # what prompts in the pool have still to get is left for them
+            self._extend_all(trial, self.manager._growing)
+
+        if self.as_asked(self.manager.can_allocate(group), _succeeds(enter)):
             allocations = self.manager.allocate(group)
             self._finish_plan()
             self._restore(allocations[0].swap_ins)
             self._enter(group, allocations, is_prefill=True)
 
-    @precondition(lambda self: self.where(Status.RUNNING))
+    def _extend_all(self, trial: PagedBlockManager, sequence_ids: Iterable[int]) -> None:
+        sequences = {s.sequence_id: s for group in self.prefilling for s in group.live}
+        for sequence_id in sequence_ids:
+            sequence = sequences[sequence_id]
+            trial.extend(sequence, sequence.num_known - sequence.num_scheduled)
+
+    @precondition(lambda self: self.prefilling)
+    @rule(data=st.data(), most=st.integers(1, 6))
+    def extend(self, data: st.DataObject, most: int) -> None:
+        group = data.draw(st.sampled_from(self.prefilling))
+        [sequence] = group.live
+        most = min(most, sequence.num_known - sequence.num_scheduled)
+        count = self.manager.num_extendable(sequence, most)
+        earlier = list(takewhile(lambda key: key != sequence.sequence_id, self.manager._growing))
+        spare = copy.deepcopy(self.manager)
+        if not _succeeds(lambda: self._extend_all(spare, earlier)):
+            # nothing is left for it but what it has
+            assert div_ceil(sequence.num_scheduled + count, self.capacity.block_size) <= len(
+                self.tables[sequence.sequence_id]
+            )
+            most = 0
+        for more in range(max(count, 1), most + 1):
+            trial = copy.deepcopy(self.manager)
+
+            def go_on(trial: PagedBlockManager = trial, more: int = more) -> None:
+                trial.extend(sequence, more)
+                self._extend_all(trial, earlier)
+
+            self.as_asked(more <= count, _succeeds(go_on))
+        if count:
+            self._grow(sequence, self.manager.extend(sequence, count))
+            self._compute(sequence, sequence.num_scheduled + count)
+            self._finish_plan()
+
+    @precondition(lambda self: self.decoding)
     @rule(data=st.data(), token=st.integers(0, 1))
     def append(self, data: st.DataObject, token: int) -> None:
-        group = data.draw(st.sampled_from(self.where(Status.RUNNING)))
+        group = data.draw(st.sampled_from(self.decoding))
         sequences = [s for s in group.live if len(s.output) < group.max_tokens - 1]
         sequences = sequences[: data.draw(st.integers(1, 3))]
         ids = [sequence.sequence_id for sequence in sequences]
@@ -103,10 +162,10 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
             self._write(sequence, sequence.num_scheduled)
             sequence.num_scheduled += 1
 
-    @precondition(lambda self: self.where(Status.RUNNING))
+    @precondition(lambda self: self.decoding)
     @rule(data=st.data())
     def fork(self, data: st.DataObject) -> None:
-        group = data.draw(st.sampled_from(self.where(Status.RUNNING)))
+        group = data.draw(st.sampled_from(self.decoding))
         parent = data.draw(st.sampled_from(group.live))
         if not parent.output:
             return
@@ -135,7 +194,7 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def preempt(self, data: st.DataObject) -> None:
         group = data.draw(st.sampled_from(self.where(Status.RUNNING)))
-        swap = data.draw(st.booleans())
+        swap = data.draw(st.booleans()) and not group.is_prefilling
         blocks = {block for s in group.live for block in self.held(s)}
         assert self.manager.num_distinct_blocks(group) == len(blocks)
         room = len(self.swapped) - self.manager.usage().swapped // self.capacity.block_size
@@ -188,8 +247,8 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
             for sequence in group.live:
                 table = self.tables[sequence.sequence_id]
                 assert self.manager.block_table(sequence.sequence_id) == tuple(table)
-                assert len(table) == div_ceil(sequence.num_known, size)
-                for position in range(sequence.num_known):
+                assert len(table) == div_ceil(sequence.num_scheduled, size)
+                for position in range(sequence.num_scheduled):
                     found = self.contents[table[position // size]][position % size]
                     assert found == sequence.known_tokens(0, position + 1)
 
@@ -201,12 +260,12 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
         filled = {
             (self.tables[s.sequence_id][position // size], position % size)
             for s in live
-            for position in range(s.num_known)
+            for position in range(s.num_scheduled)
         }
         assert usage.filled == len(filled)
         assert usage.internal == len(held) * size - len(filled)
         assert usage.cached + usage.free == (NUM_BLOCKS - len(held)) * size
-        assert usage.shared_saving == sum(s.num_known for s in live) - len(filled)
+        assert usage.shared_saving == sum(s.num_scheduled for s in live) - len(filled)
         assert usage.total == NUM_BLOCKS * size
 
     @invariant()
@@ -229,11 +288,20 @@ class PagedBlockManagerMachine(RuleBasedStateMachine):
             self.tables[sequence.sequence_id] = []
             self._grow(sequence, allocation.update)
             assert allocation.num_cached < sequence.num_known or not is_prefill
-            sequence.num_scheduled = sequence.prefill_end = sequence.num_known
-            for position in range(allocation.num_cached, sequence.num_known):
-                self._write(sequence, position)
-        for allocation in allocations if is_prefill else ():
-            self.manager.mark_computed(allocation.sequence)
+            sequence.prefill_end = sequence.num_known
+            if not is_prefill:
+                sequence.num_scheduled = sequence.num_known
+                continue
+            sequence.num_scheduled = allocation.num_cached
+            # others than the first share what it has
+            most = self.most_at_once if len(allocations) == 1 else sequence.num_known
+            self._compute(sequence, min(sequence.num_scheduled + most, sequence.num_known))
+
+    def _compute(self, sequence: Sequence, end: int) -> None:
+        for position in range(sequence.num_scheduled, end):
+            self._write(sequence, position)
+        sequence.num_scheduled = end
+        self.manager.mark_computed(sequence)
 
     def _save(self, pairs: Iterable[tuple[int, int]]) -> None:
         for block, swap_block in pairs:

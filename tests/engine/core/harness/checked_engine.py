@@ -1,9 +1,11 @@
 """Drives an engine over the symbolic executor and checks its promises at every step."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from engine.core.engine import Engine
 from engine.core.memory.block_manager import BlockManager
+from engine.core.memory.headroom import NO_HEADROOM
 from engine.core.memory.paged_block_manager import PagedBlockManager
 from engine.core.memory.pinned_prefixes import PinLimits
 from engine.core.memory.windows.grouped_block_manager import GroupedBlockManager
@@ -241,7 +243,7 @@ class CheckedEngine:
         num_partial = capacity.num_rows * len(capacity.windows)
         assert stats.usage.internal <= capacity.block_size * num_partial
         assert stats.usage.swapped <= capacity.num_swap_blocks * capacity.block_size
-        assert stats.num_tokens <= self.setting.config.max_num_batched_tokens
+        assert stats.num_tokens <= self.setting.config.max_step_tokens
         assert self.setting.prefix_cache or stats.num_cached_tokens == 0
         num_open = stats.num_running + stats.num_waiting + stats.num_swapped
         assert num_open == len(self.open_requests)
@@ -323,6 +325,7 @@ def count_preemptions(stats: StepStats) -> int:
 
 def _block_manager(setting: Setting) -> BlockManager:
     capacity = setting.capacity
+    headroom = replace(NO_HEADROOM, most_at_once=setting.config.max_step_tokens)
     if any(capacity.windows):
         return GroupedBlockManager(
             capacity.num_blocks,
@@ -330,6 +333,7 @@ def _block_manager(setting: Setting) -> BlockManager:
             capacity.windows,
             num_swap_blocks=capacity.num_swap_blocks,
             prefix_cache=setting.prefix_cache,
+            headroom=headroom,
         )
     manager = PagedBlockManager(
         capacity.num_blocks,
@@ -339,9 +343,10 @@ def _block_manager(setting: Setting) -> BlockManager:
         pins=PinLimits(
             num_blocks=setting.pinned_blocks, per_tenant=setting.config.max_pinned_prefixes
         ),
+        headroom=headroom,
     )
     if capacity.num_swap_blocks and setting.prefix_cache:
-        most_saved = div_ceil(setting.config.max_num_batched_tokens, capacity.block_size)
+        most_saved = div_ceil(setting.config.max_step_tokens, capacity.block_size)
         manager.use_second_level(most_saved, capacity.swap_keys)
     return manager
 

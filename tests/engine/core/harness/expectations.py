@@ -81,7 +81,17 @@ def can_ever_fit(setting: Setting, prompt_len: int, sampling: SamplingParams) ->
         for index in range(last // size + 1)
         for sequence in range(num_sequences)
     }
-    return len(blocks) <= capacity.num_whole_blocks - setting.pinned_blocks
+    if len(blocks) <= capacity.num_whole_blocks - setting.pinned_blocks:
+        return True
+    if num_sequences > 1 or not any(capacity.windows):
+        return False
+    # a group with a window gives back what no token sees any more while the prompt is computed
+    chunk = setting.config.max_step_tokens
+    held = [
+        min(len(blocks), -(-(window + chunk) // size) + 1) if window else len(blocks)
+        for window in capacity.windows
+    ]
+    return sum(held) <= capacity.num_whole_blocks * len(capacity.windows)
 
 
 def _sample(setting: Setting, request: Request, choice: int) -> Answer:

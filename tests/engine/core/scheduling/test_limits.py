@@ -99,3 +99,15 @@ def test_a_group_with_more_sequences_than_rows_is_refused() -> None:
     request = Request(request_id=0, prompt=int32([1]), sampling=SamplingParams(max_tokens=1, n=9))
     with pytest.raises(InvalidRequest):
         make_group(request, 0, CONFIG, POOL)
+
+
+def test_one_sequence_may_be_longer_than_the_pool_where_windows_leave_room() -> None:
+    # 2 x 4 blocks, of which a window of 8 and a step of 16 take ceil(24 / 16) + 1
+    capacity = Capacity(num_blocks=9, block_size=16, num_rows=8, windows=(0, 8))
+    config = SchedulerConfig(max_num_batched_tokens=16, max_model_len=512)
+    single = SamplingParams(max_tokens=1)
+    assert clip_max_tokens(80, single, config, capacity) == 1
+    with pytest.raises(PromptTooLong, match="room for 80 tokens"):
+        clip_max_tokens(81, single, config, capacity)
+    with pytest.raises(PromptTooLong, match="room for 64 tokens"):
+        clip_max_tokens(65, SamplingParams(max_tokens=1, n=2), config, capacity)

@@ -5,7 +5,7 @@ import pytest
 
 from engine.config import MemoryPolicy, PreemptionPolicy, QueuePolicy, SchedulerConfig
 from engine.core.memory.paged_block_manager import PagedBlockManager
-from engine.core.memory.reserved_block_manager import ReservedBlockManager
+from engine.core.memory.reserved.reserved_block_manager import ReservedBlockManager
 from engine.core.memory.windows.grouped_block_manager import GroupedBlockManager
 from engine.core.scheduling.admission_gate import BatchGate, IterationGate
 from engine.core.scheduling.policies import (

@@ -55,3 +55,12 @@ def test_a_long_step_without_decodes_teaches_nothing() -> None:
     before = budget.num_tokens(4)
     budget.observe(0, 2048, 1.0)
     assert budget.num_tokens(4) == before
+
+
+def test_a_lone_prompt_has_a_larger_budget_until_something_decodes() -> None:
+    config = SchedulerConfig(
+        max_num_batched_tokens=64, lone_prompt_tokens=512, max_model_len=4096, prompt_share=1.0
+    )
+    budget = TokenBudget(config)
+    assert budget.num_tokens(0, is_lone=True) == 512
+    assert budget.num_tokens(0) == budget.num_tokens(1, is_lone=True) == 64

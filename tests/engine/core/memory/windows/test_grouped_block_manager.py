@@ -1,13 +1,16 @@
 """What models with windows find again, and what they hold: in whole runs of the core."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 import pytest
 
-from engine.config import SchedulerConfig
+from engine.config import SchedulerConfig, window_blocks
+from engine.core.memory.headroom import NO_HEADROOM
 from engine.core.memory.windows.grouped_block_manager import GroupedBlockManager
-from engine.types import Capacity
+from engine.core.scheduling.grouping import make_group
+from engine.types import Capacity, Request, SamplingParams, int32
 from tests.engine.core.harness.checked_engine import CheckedEngine
 from tests.engine.core.harness.expectations import Setting
 from tests.engine.core.harness.groups import group_of
@@ -50,6 +53,35 @@ def test_blocks_left_of_windows_are_released(num_windowed: int) -> None:
     assert length == 330
     # a window may begin within a block, and up to one block is planned ahead of results
     assert most <= 330 // SIZE + 1 + num_windowed * (WINDOW // SIZE + 2)
+
+
+def test_at_16k_tokens_windows_hold_windows() -> None:
+    windows, budget, length = (0, *[1024] * 6), 2048, 16384
+    # what full layers, windows and a chunk take, in whole blocks of all groups, and `nothing`
+    num_whole = (length // 16 + 1 + 6 * window_blocks(1024, budget, 16)) // 7 + 1
+    num_blocks = 7 * num_whole + 1
+    capacity = Capacity(num_blocks=num_blocks, block_size=16, num_rows=1, windows=windows)
+    config = SchedulerConfig(max_num_batched_tokens=budget, max_model_len=2 * length)
+    request = Request(
+        request_id=0, prompt=int32([1, 2] * (length // 2)), sampling=SamplingParams(max_tokens=2)
+    )
+    group = make_group(request, 0, config, capacity)
+    [sequence] = group.sequences
+    sequence.prefill_end = length
+    headroom = replace(NO_HEADROOM, most_at_once=budget)
+    manager = GroupedBlockManager(num_blocks, 16, windows, headroom=headroom)
+    assert manager.can_allocate(group)
+    manager.allocate(group)
+    while sequence.is_prefilling:
+        count = min(budget, length - sequence.num_scheduled)
+        assert manager.num_extendable(sequence, count) == count
+        manager.extend(sequence, count)
+        sequence.num_scheduled += count
+        manager.mark_computed(sequence)
+        manager.finish_plan()
+    manager.append(sequence.sequence_id)
+    usage = manager.usage()
+    assert usage.filled + usage.internal <= 1.15 * (length + 6 * 1024)
 
 
 def converse(checked: CheckedEngine, num_turns: int, turn_len: int) -> float:

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from engine.core.memory.block_manager import NO_UPDATE, Allocation, BlockTableUpdate
-from engine.core.memory.buddy import BuddyAllocator, chunk_size
 from engine.core.memory.pinned_prefixes import NoPinnedPrefixes
 from engine.core.memory.prefix_marks import NoPrefixMarks
-from engine.core.memory.reservation import OutputEstimate, reserved_slots
+from engine.core.memory.reserved.buddy import BuddyAllocator, chunk_size
+from engine.core.memory.reserved.reservation import OutputEstimate, reserved_slots
 from engine.core.scheduling.limits import max_positions
 from engine.core.sequence import Sequence
 from engine.core.sequence_group import SequenceGroup
@@ -94,6 +94,14 @@ class ReservedBlockManager:
         for _ in range(group.num_sequences):
             reservation.spares.append(_Buffer(self._buddy.allocate(size.num_blocks)))
         return [self._enter(reservation, sequence) for sequence in group.live]
+
+    def num_extendable(self, sequence: Sequence, count: int) -> int:
+        """See `BlockManager.num_extendable`; all blocks are there from the beginning."""
+        return count
+
+    def extend(self, sequence: Sequence, count: int) -> BlockTableUpdate:
+        """See `BlockManager.extend`."""
+        return NO_UPDATE
 
     def can_append(self, sequence_ids: list[int]) -> bool:
         """See `BlockManager.can_append`."""

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.memory.buddy import BuddyAllocator, chunk_size
+from engine.core.memory.reserved.buddy import BuddyAllocator, chunk_size
 
 REQUESTS = st.lists(st.tuples(st.booleans(), st.integers(1, 40), st.integers(0, 99)), max_size=80)
 

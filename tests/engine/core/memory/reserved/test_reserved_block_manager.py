@@ -6,8 +6,8 @@ import pytest
 
 from engine.config import MemoryPolicy, SchedulerConfig
 from engine.core.engine import Engine
-from engine.core.memory.reservation import oracle, pow2
-from engine.core.memory.reserved_block_manager import ReservedBlockManager
+from engine.core.memory.reserved.reservation import oracle, pow2
+from engine.core.memory.reserved.reserved_block_manager import ReservedBlockManager
 from engine.core.scheduling.grouping import make_group
 from engine.core.scheduling.limits import clip_max_tokens
 from engine.core.scheduling.policies import make_block_manager

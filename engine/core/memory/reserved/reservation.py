@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from engine.config import SchedulerConfig
-from engine.core.memory.buddy import chunk_size
+from engine.core.memory.reserved.buddy import chunk_size
 from engine.integers import div_ceil
 
 OutputEstimate = Callable[[int], int]
