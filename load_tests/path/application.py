@@ -1,0 +1,12 @@
+"""The application as it is served, with engines that have no model: see `PacedWorker`."""
+
+from typing import Any
+
+from ray.serve import Application
+
+from app.main import build_with
+
+
+def build(args: dict[str, Any]) -> Application:
+    """See `app.main.build`."""
+    return build_with(args, worker_factory="load_tests.path.paced_worker:load_worker")
