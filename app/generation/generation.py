@@ -25,6 +25,8 @@ _UNLIMITED = Allowance()
 
 # called for each candidate with its index, new tokens, and its reason to end or None
 Note = Callable[[int, int, str | None], None]
+# called with the index of a candidate and its new text
+TakeText = Callable[[int, str], None]
 
 
 class Generation:
@@ -109,6 +111,26 @@ class Generation:
         """Abort the sequences that have not ended; completes even while being cancelled."""
         self._clock.close()
         await _abort(self._readers)
+
+    def give_to(self, take: TakeText, may_take: Callable[[], bool]) -> None:
+        """Have plain text taken at once, by whatever brings it, instead of waking who iterates.
+
+        All that is not plain text is yielded as before, see `PromptReader.give_to`, and so is
+        everything as long as `may_take` says no.
+        """
+        options = self._options
+        is_one = len(self._readers) == 1 and self._readers[0].num_choices == options.num_candidates
+        if not is_one or self.is_silent or options.stream_interval > 1:
+            return
+
+        def take_text(index: int, text: str, num_tokens: int) -> None:
+            self._clock.note_output()
+            self._num_sampled[index] += num_tokens
+            self.note(index, num_tokens, None)
+            if text:
+                take(index, text)
+
+        self._readers[0].give_to(take_text, may_take)
 
     async def __aiter__(self) -> AsyncGenerator[ChoiceUpdate, None]:
         """Yield updates of all candidates as they come.

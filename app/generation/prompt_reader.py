@@ -1,7 +1,7 @@
 """Turns the engine's output for one prompt into the texts of its choices."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import suppress
 
 from app.generation.cancellation import finish
@@ -17,6 +17,9 @@ from engine.types import BEAM_CHOICE, PROMPT_CHOICE, FinishReason
 
 # least time between two reports of a beam search's progress, each of which replaces the last one
 PROGRESS_PERIOD_S = 0.1
+
+# called with a choice, its new text, and how many tokens have come with it
+TakeText = Callable[[int, str, int], None]
 
 _BROKEN_OFF = "the engine ended a stream before its end"
 
@@ -85,6 +88,26 @@ class PromptReader:
             # a dead engine holds nothing that could be freed
             with suppress(EngineError):
                 await finish(asyncio.ensure_future(stream.abort()))
+
+    def give_to(self, take: TakeText, may_take: Callable[[], bool]) -> None:
+        """Have plain text taken as it comes, instead of yielding it, while `may_take` says so.
+
+        Text that a stop string may end, or that has more to it than text, is yielded all the same;
+        so is what begins and what ends a choice.
+        """
+
+        def take_delta(delta: Delta) -> bool:
+            choice = self._open.get(delta.choice)
+            if choice is None or delta.choice in self._unopened or delta.num_cached:
+                return False
+            if not may_take():
+                return False
+            text, num_tokens = choice.push_plain(delta)
+            take(delta.choice, text, num_tokens)
+            return True
+
+        if self._stream is not None and all(choice.is_plain for choice in self._open.values()):
+            self._stream.offer_to(take_delta)
 
     async def __aiter__(self) -> AsyncGenerator[tuple[int, TextDelta | BeamProgress], None]:
         """Yield (choice, update) as they come; the progress of a beam search comes with choice 0.

@@ -328,7 +328,7 @@ STREAM_FAULTS = [
     Fault(
         what="tokens that were not read before the end are lost",
         function=RemoteTokenStream.__aiter__,
-        old="while self._open or not self._unread.empty():",
+        old="while self._open or self._unread:",
         new="while self._open:",
         noticed_by="test_a_stream_ends_after_the_last_delta_of_its_last_choice",
     ),
