@@ -70,11 +70,13 @@ class FakeEngineClient:
 
     Attributes:
         refusal: of every request after the first `num_accepted`.
+        num_taken: deltas that were taken without waking their reader.
     """
 
     scripts: list[Script]
     refusal: Exception | None = None
     num_accepted: int = 0
+    num_taken: int = 0
     is_full: bool = False
     ready: bool = True
     served_len: int | None = None
