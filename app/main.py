@@ -73,7 +73,7 @@ def build_with(args: dict[str, Any], *, worker_factory: str = LOAD_WORKER) -> Ap
     locate_texts = partial(locate, with_weights=False)
     with_weights = config.load_format == "safetensors"
     locate_all = partial(whole_folder, partial(locate, with_weights=with_weights))
-    limits = ClientLimits(coalesce_s=stream_interval_s(config, engine_config))
+    limits = client_limits(config, engine_config)
     gang = replace(gang_options(engine_config), worker_factory=worker_factory)
     engine = EngineDeployment.options(  # type: ignore[attr-defined]
         **resources(engine_config), **draining(config.drain_s)
@@ -152,12 +152,11 @@ def make_http_app(
     return build_app(client, tokenizer, settings, telemetry)
 
 
-def stream_interval_s(config: AppConfig, engine: EngineConfig) -> float:
-    """Least seconds between two chunks of a stream."""
-    milliseconds = config.stream_interval_ms
-    if milliseconds is None:
-        milliseconds = DEFAULT_STREAM_INTERVAL_MS[engine.device]
-    return milliseconds / 1e3
+def client_limits(config: AppConfig, engine: EngineConfig) -> ClientLimits:
+    """Return what a replica grants an ingress: which time lies between two chunks of a stream."""
+    if config.stream_interval_ms is not None:
+        return ClientLimits(coalesce_s=config.stream_interval_ms / 1e3, part_s=None)
+    return ClientLimits(coalesce_s=DEFAULT_STREAM_INTERVAL_MS[engine.device] / 1e3)
 
 
 def recorder_options(config: AppConfig) -> RecorderOptions | None:

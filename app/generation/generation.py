@@ -8,6 +8,7 @@ from functools import partial
 from app.generation.allowance import Allowance, AnswerClock
 from app.generation.cancellation import finish
 from app.generation.intervals import ChoiceUpdate, in_intervals
+from app.generation.outlet import Outlet
 from app.generation.prompt_reader import PromptReader
 from app.generation.request.prepare import GenerationOptions, Prompt
 from app.generation.request.prompt_encoder import PromptEncoder
@@ -25,8 +26,6 @@ _UNLIMITED = Allowance()
 
 # called for each candidate with its index, new tokens, and its reason to end or None
 Note = Callable[[int, int, str | None], None]
-# called with the index of a candidate and its new text
-TakeText = Callable[[int, str], None]
 
 
 class Generation:
@@ -112,25 +111,15 @@ class Generation:
         self._clock.close()
         await _abort(self._readers)
 
-    def give_to(self, take: TakeText, may_take: Callable[[], bool]) -> None:
-        """Have plain text taken at once, by whatever brings it, instead of waking who iterates.
+    def give_to(self, outlet: Outlet) -> None:
+        """Have an outlet take what goes on, instead of yielding it, as far as it may.
 
-        All that is not plain text is yielded as before, see `PromptReader.give_to`, and so is
-        everything as long as `may_take` says no.
+        Not where candidates are told apart here, or what comes is collected.
         """
         options = self._options
         is_one = len(self._readers) == 1 and self._readers[0].num_choices == options.num_candidates
-        if not is_one or self.is_silent or options.stream_interval > 1:
-            return
-
-        def take_text(index: int, text: str, num_tokens: int) -> None:
-            self._clock.note_output()
-            self._num_sampled[index] += num_tokens
-            self.note(index, num_tokens, None)
-            if text:
-                take(index, text)
-
-        self._readers[0].give_to(take_text, may_take)
+        if is_one and not self.is_silent and options.stream_interval == 1:
+            self._readers[0].give_to(_CountedOutlet(outlet, self._count))
 
     async def __aiter__(self) -> AsyncGenerator[ChoiceUpdate, None]:
         """Yield updates of all candidates as they come.
@@ -184,6 +173,11 @@ class Generation:
             cached_tokens=sum(reader.num_cached for reader in self._readers),
         )
 
+    def _count(self, index: int, num_tokens: int) -> None:
+        self._clock.note_output()
+        self._num_sampled[index] += num_tokens
+        self.note(index, num_tokens, None)
+
     def _collected(
         self, source: AsyncGenerator[ChoiceUpdate, None]
     ) -> AsyncGenerator[ChoiceUpdate, None]:
@@ -205,6 +199,24 @@ class Generation:
                     self._num_sampled[index] += len(update.token_ids)
                     self.note(index, len(update.token_ids), update.finish_reason)
                     yield index, update
+
+
+class _CountedOutlet:
+    """An outlet whose tokens are counted first."""
+
+    def __init__(self, outlet: Outlet, count: Callable[[int, int], None]) -> None:
+        self.takes_text = outlet.takes_text
+        self.may_take = outlet.may_take
+        self._outlet = outlet
+        self._count = count
+
+    def take_text(self, index: int, text: str, num_tokens: int) -> None:
+        self._count(index, num_tokens)
+        self._outlet.take_text(index, text, num_tokens)
+
+    def take(self, index: int, delta: TextDelta) -> None:
+        self._count(index, len(delta.token_ids))
+        self._outlet.take(index, delta)
 
 
 async def _submit(

@@ -1,15 +1,16 @@
 """Turns the engine's output for one prompt into the texts of its choices."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
 
 from app.generation.cancellation import finish
+from app.generation.outlet import Outlet
 from app.generation.request.prepare import GenerationOptions, Prompt
 from app.generation.request.rules import ruled_out
 from app.text.beam_text import BeamProgress, BeamTexts
 from app.text.choice_text import ChoiceText, TextDelta, check_alive, join
-from app.text.offload import Offload
+from app.text.offload import MAX_INLINE, Offload
 from app.text.prompt_text import PromptText
 from engine.errors import EngineError
 from engine.runtime.protocol import Delta, TokenStream
@@ -17,9 +18,6 @@ from engine.types import BEAM_CHOICE, PROMPT_CHOICE, FinishReason
 
 # least time between two reports of a beam search's progress, each of which replaces the last one
 PROGRESS_PERIOD_S = 0.1
-
-# called with a choice, its new text, and how many tokens have come with it
-TakeText = Callable[[int, str, int], None]
 
 _BROKEN_OFF = "the engine ended a stream before its end"
 
@@ -77,6 +75,8 @@ class PromptReader:
         self._next_progress_s = 0.0
         # deltas of choices that came before the prompt's scores were complete
         self._held: list[Delta] = []
+        # what has become of a delta that is still to be read, by choice
+        self._pushed: dict[int, TextDelta] = {}
         # choices that the engine still computes, and those among them that it should abort
         self._running = set(self._open)
         self._cut: list[int] = []
@@ -89,25 +89,29 @@ class PromptReader:
             with suppress(EngineError):
                 await finish(asyncio.ensure_future(stream.abort()))
 
-    def give_to(self, take: TakeText, may_take: Callable[[], bool]) -> None:
-        """Have plain text taken as it comes, instead of yielding it, while `may_take` says so.
+    def give_to(self, outlet: Outlet) -> None:
+        """Have text that goes on taken as it comes, instead of yielding it, while it may be.
 
-        Text that a stop string may end, or that has more to it than text, is yielded all the same;
-        so is what begins and what ends a choice.
+        What begins a choice and what ends one is yielded all the same.
         """
 
-        def take_delta(delta: Delta) -> bool:
+        def take(delta: Delta) -> bool:
             choice = self._open.get(delta.choice)
-            if choice is None or delta.choice in self._unopened or delta.num_cached:
+            is_first = delta.choice in self._unopened or bool(delta.num_cached)
+            if choice is None or is_first or not outlet.may_take():
                 return False
-            if not may_take():
-                return False
-            text, num_tokens = choice.push_plain(delta)
-            take(delta.choice, text, num_tokens)
-            return True
+            if outlet.takes_text and choice.is_plain:
+                outlet.take_text(delta.choice, *choice.push_plain(delta))
+                return True
+            update = choice.push(delta)
+            if update.finish_reason is None and update.size <= MAX_INLINE:
+                outlet.take(delta.choice, update)
+                return True
+            self._pushed[delta.choice] = update
+            return False
 
-        if self._stream is not None and all(choice.is_plain for choice in self._open.values()):
-            self._stream.offer_to(take_delta)
+        if self._stream is not None:
+            self._stream.offer_to(take)
 
     async def __aiter__(self) -> AsyncGenerator[tuple[int, TextDelta | BeamProgress], None]:
         """Yield (choice, update) as they come; the progress of a beam search comes with choice 0.
@@ -172,7 +176,7 @@ class PromptReader:
             if choice is None:
                 # a stop string has ended it, and the engine has not aborted it yet
                 continue
-            update = choice.push(delta)
+            update = self._pushed.pop(delta.choice, None) or choice.push(delta)
             if update.finish_reason is not None:
                 del self._open[delta.choice]
                 self._has_answer |= update.finish_reason != "error"

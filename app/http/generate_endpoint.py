@@ -19,6 +19,7 @@ from app.generation.tenancy import tenant_salt
 from app.generation.timeline import timeline
 from app.http import sse
 from app.http.bodies.held_bytes import Account
+from app.http.direct_stream import DirectStream
 from app.http.errors import ClientDisconnected, describe_broken_stream
 from app.http.flow.direct_writer import direct_writer
 from app.http.flow.key_limiter import KeyUse
@@ -180,7 +181,10 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             try:
                 await _send_part(send, await self._frames(first, generation, writer))
-                self._write_directly(generation, writer)
+                if (connection := direct_writer.get()) is not None:
+                    generation.give_to(
+                        DirectStream(connection, writer, self._events, generation.usage)
+                    )
                 async for update in updates:
                     await _send_part(send, await self._frames(update, generation, writer))
                 closing = writer.closing_chunks(generation.total_usage())
@@ -192,16 +196,6 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
                 has_failed = True
         await send({"type": "http.response.body", "body": end})
         return has_failed
-
-    def _write_directly(self, generation: Generation, writer: GenerationAnswer) -> None:
-        """Have text that goes on written as it comes, as far as the connection has room."""
-        chunk, connection = writer.text_chunk, direct_writer.get()
-        if chunk is None or connection is None:
-            return
-        frames, write, usage = self._events.frames, connection.write, generation.usage
-        generation.give_to(
-            lambda index, text: write(frames((chunk(index, text, usage),))), connection.may_write
-        )
 
     async def _complete(
         self, generation: Generation, writer: GenerationAnswer, headers: HeaderList, send: Send

@@ -36,22 +36,22 @@ SHARED = {
     "several with running usage": Kind({"n": 2, "seed": 1, "stream_options": RUNNING}),
     "cut": Kind({"max_tokens": 9}),
     "equal": Kind({"n": 2, "temperature": 0}, is_direct=False),
-    "stop": Kind({"stop": ["lazy dog"]}, is_direct=False),
-    "stop that never comes": Kind({"stop": ["nowhere"]}, is_direct=False),
-    "ids": Kind({"return_token_ids": True}, is_direct=False),
+    "stop": Kind({"stop": ["lazy dog"]}),
+    "stop that never comes": Kind({"stop": ["nowhere"]}),
+    "ids": Kind({"return_token_ids": True}),
     "intervals": Kind({"stream_interval": 4}, is_direct=False),
     "metrics": Kind({"include_metrics": True}),
-    "prompt scores": Kind({"prompt_logprobs": 1}, is_direct=False),
+    "prompt scores": Kind({"prompt_logprobs": 1}),
 }
 KINDS = {
     **{(COMPLETIONS, name): kind for name, kind in SHARED.items()},
     **{(CHAT, name): kind for name, kind in SHARED.items()},
-    (COMPLETIONS, "scores"): Kind({"logprobs": 2}, is_direct=False),
-    (CHAT, "scores"): Kind({"logprobs": True, "top_logprobs": 2}, is_direct=False),
+    (COMPLETIONS, "scores"): Kind({"logprobs": 2}),
+    (CHAT, "scores"): Kind({"logprobs": True, "top_logprobs": 2}),
     (COMPLETIONS, "echo"): Kind({"echo": True}),
     (COMPLETIONS, "two prompts"): Kind({"prompt": ["a", "b"]}, is_direct=False),
-    ("/v1/messages", "plain"): Kind({"max_tokens": 99}, is_direct=False),
-    ("/v1/responses", "plain"): Kind({}, is_direct=False),
+    ("/v1/messages", "plain"): Kind({"max_tokens": 99}),
+    ("/v1/responses", "plain"): Kind({}),
 }
 
 
