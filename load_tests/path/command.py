@@ -97,9 +97,9 @@ def run(args: argparse.Namespace) -> int:
             vocab_size=vocab_size(Path(scratch) / "model"),
             seed=args.seed,
         )
-        results = [_measure(server, settings, case) for case in _cases(args)]
+        results = [_measure(server, settings, case) for case in cases_of(args)]
     columns = ("case", *_SHOWN, _REST, "all", "client", "tok/s", "chunk", "TTFT ms", "gap ms")
-    report.print_table("CPU ms per 1,000 tokens", columns, map(_row, results))
+    report.print_table("CPU ms per 1,000 tokens", columns, map(row_of, results))
     percent = ", ".join(f"{role} {value:.1f}" for role, value in idle.items() if value >= 0.1)
     print(f"idle, percent of a core: {sum(idle.values()):.1f} ({percent})")
     headline = "; ".join(f"{one.case}: {sum(one.cpu_ms.values()):.0f} ms" for one in results)
@@ -150,7 +150,8 @@ def _server(
         yield server
 
 
-def _cases(args: argparse.Namespace) -> list[Case]:
+def cases_of(args: argparse.Namespace) -> list[Case]:
+    """The cases of a run: rates, then numbers of streams."""
     lengths = parse_lengths(args.lengths, _MAX_MODEL_LEN)
     extent = Extent(duration_s=args.duration_s, num_requests=None)
     rates = [
@@ -205,7 +206,8 @@ def _ms(summary: Summary | None) -> tuple[float, float]:
     return (0.0, 0.0) if summary is None else (1e3 * summary.p50, 1e3 * summary.p99)
 
 
-def _row(one: PathFigures) -> tuple[str, ...]:
+def row_of(one: PathFigures) -> tuple[str, ...]:
+    """The cells of a case."""
     shown = [one.cpu_ms.get(role, 0.0) for role in _SHOWN]
     whole = sum(one.cpu_ms.values())
     figures = [*shown, whole - sum(shown), whole, one.client_cpu_ms, one.tokens_per_s]
