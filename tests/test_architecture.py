@@ -40,7 +40,7 @@ LOAD_TESTS_MAY_IMPORT = {
     "monitoring": {"bench", "faults", "http", "shared", "traffic"},
     "overload": {"bench", "faults", "shared"},
     "paper": {"shared", "simulator", "traffic"},
-    "path": {"bench", "faults", "http", "shared", "traffic"},
+    "path": {"bench", "faults", "http", "overload", "shared", "traffic"},
     "whatif": {"paper", "shared", "simulator", "traffic"},
 }
 # package or module of app -> which of the others it may import

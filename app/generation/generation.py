@@ -114,7 +114,7 @@ class Generation:
     def give_to(self, outlet: Outlet) -> None:
         """Have an outlet take what goes on, instead of yielding it, as far as it may.
 
-        Not where candidates are told apart here, or what comes is collected.
+        Not where equal candidates get copies, prompts are merged, or what comes is collected.
         """
         options = self._options
         is_one = len(self._readers) == 1 and self._readers[0].num_choices == options.num_candidates

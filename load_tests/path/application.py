@@ -2,11 +2,9 @@
 
 from typing import Any
 
-from ray.serve import Application
-
 from app.main import build_with
 
 
-def build(args: dict[str, Any]) -> Application:
-    """See `app.main.build`."""
+def build(args: dict[str, Any]) -> Any:
+    """See `app.main.build`, whose result this is."""
     return build_with(args, worker_factory="load_tests.path.paced_worker:load_worker")

@@ -24,7 +24,7 @@ def parsed(*words: str) -> argparse.Namespace:
 @pytest.fixture
 def embedded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "embedded"
-    write_model(source, vocab_size=700)
+    write_model(source, vocab_size=700, bos_token_id=1, eos_token_id=2)
     byte_level_backend().save(str(source / "tokenizer.json"))
     monkeypatch.setattr(server, "embedded_model", lambda: source)
 
