@@ -333,6 +333,20 @@ STREAM_FAULTS = [
         noticed_by="test_a_stream_ends_after_the_last_delta_of_its_last_choice",
     ),
     Fault(
+        what="what waits to be read is overtaken",
+        function=RemoteTokenStream._is_taken,
+        old="or self._unread",
+        new="",
+        noticed_by="test_what_is_offered_while_the_reader_waits_is_taken_but_for_the_end",
+    ),
+    Fault(
+        what="what the reader still works on is overtaken",
+        function=RemoteTokenStream._is_taken,
+        old="or self._waiter is None",
+        new="",
+        noticed_by="test_what_is_offered_while_the_reader_waits_is_taken_but_for_the_end",
+    ),
+    Fault(
         what="a choice is aborted again and again",
         function=RemoteTokenStream.abort_choice,
         old="self._open.remove(choice)",
