@@ -25,8 +25,9 @@ from load_tests.http.metrics import LoadFigures
 from load_tests.http.session import Case, LoadSettings, drive
 from load_tests.options import at_least, not_negative, positive, several
 from load_tests.overload.server import pagoda_serve
-from load_tests.path.paced_worker import write_pace
-from load_tests.traffic.latencies import Summary
+from load_tests.path.borders import border_times
+from load_tests.path.paced_worker import read_steps, write_pace
+from load_tests.traffic.latencies import Summary, summarise
 from load_tests.traffic.lengths import parse_lengths
 from load_tests.traffic.schedule import Extent, at_once, poisson
 
@@ -49,6 +50,7 @@ class PathFigures:
         tokens_per_s: output of all streams together.
         chunk_tokens: mean tokens of a chunk.
         ttft_ms, gap_ms: to the first token, and between chunks: p50 and p99.
+        inwards_ms, first_ms, outwards_ms: see `BorderTimes`; p50 and p99.
         num_failed: requests without a complete answer.
     """
 
@@ -59,6 +61,9 @@ class PathFigures:
     chunk_tokens: float
     ttft_ms: tuple[float, float]
     gap_ms: tuple[float, float]
+    inwards_ms: tuple[float, float]
+    first_ms: tuple[float, float]
+    outwards_ms: tuple[float, float]
     num_failed: int
 
 
@@ -92,14 +97,18 @@ def run(args: argparse.Namespace) -> int:
     files = report.start(args, "path")
     with tempfile.TemporaryDirectory() as scratch, _server(args, Path(scratch), files) as server:
         idle = _idle(server, args.idle_s) if args.idle_s else {}
+        model = Path(scratch) / "model"
         settings = LoadSettings(
             url=f"http://127.0.0.1:{args.port}",
-            vocab_size=vocab_size(Path(scratch) / "model"),
+            vocab_size=vocab_size(model),
             seed=args.seed,
         )
-        results = [_measure(server, settings, case) for case in cases_of(args)]
+        results = [_measure(args, server, settings, case, model) for case in cases_of(args)]
     columns = ("case", *_SHOWN, _REST, "all", "client", "tok/s", "chunk", "TTFT ms", "gap ms")
     report.print_table("CPU ms per 1,000 tokens", columns, map(row_of, results))
+    columns = ("case", "sent to step", "step to client, first", "later")
+    title = "Borders, ms, p50 / p99; right as long as the way back takes less than a step"
+    report.print_table(title, columns, map(borders_of, results))
     percent = ", ".join(f"{role} {value:.1f}" for role, value in idle.items() if value >= 0.1)
     print(f"idle, percent of a core: {sum(idle.values()):.1f} ({percent})")
     headline = "; ".join(f"{one.case}: {sum(one.cpu_ms.values()):.0f} ms" for one in results)
@@ -177,12 +186,19 @@ def _idle(server: ServerProcess, seconds: float) -> dict[str, float]:
     return {role: 100 * (taken[role] - before[role]) / seconds for role in taken}
 
 
-def _measure(server: ServerProcess, settings: LoadSettings, case: Case) -> PathFigures:
+def _measure(
+    args: argparse.Namespace,
+    server: ServerProcess,
+    settings: LoadSettings,
+    case: Case,
+    model: Path,
+) -> PathFigures:
     processes = server.processes()
     before = cpu_seconds(processes)
     [result] = asyncio.run(drive(settings, [case]))
     taken, figures = cpu_seconds(processes), result.figures
     num_thousands = sum(record.num_tokens for record in result.run.records) / 1e3
+    times = border_times(result.run, read_steps(model), args.step_ms / 1e3)
     client_s = result.run.client_cpu_share * figures.makespan_s
     one = PathFigures(
         case=case.label,
@@ -192,6 +208,9 @@ def _measure(server: ServerProcess, settings: LoadSettings, case: Case) -> PathF
         chunk_tokens=_mean(figures),
         ttft_ms=_ms(figures.ttft_s),
         gap_ms=_ms(figures.chunk_gap_s),
+        inwards_ms=_ms(summarise(times.inwards), 1.0),
+        first_ms=_ms(summarise(times.first), 1.0),
+        outwards_ms=_ms(summarise(times.outwards), 1.0),
         num_failed=figures.num_requests - figures.num_finished,
     )
     print(one, flush=True)
@@ -202,8 +221,8 @@ def _mean(figures: LoadFigures) -> float:
     return 0.0 if figures.chunk_tokens is None else figures.chunk_tokens.mean
 
 
-def _ms(summary: Summary | None) -> tuple[float, float]:
-    return (0.0, 0.0) if summary is None else (1e3 * summary.p50, 1e3 * summary.p99)
+def _ms(summary: Summary | None, scale: float = 1e3) -> tuple[float, float]:
+    return (0.0, 0.0) if summary is None else (scale * summary.p50, scale * summary.p99)
 
 
 def row_of(one: PathFigures) -> tuple[str, ...]:
@@ -213,3 +232,9 @@ def row_of(one: PathFigures) -> tuple[str, ...]:
     figures = [*shown, whole - sum(shown), whole, one.client_cpu_ms, one.tokens_per_s]
     times = [f"{p50:.0f} / {p99:.0f}" for p50, p99 in (one.ttft_ms, one.gap_ms)]
     return (one.case, *(f"{value:,.1f}" for value in figures), f"{one.chunk_tokens:.2f}", *times)
+
+
+def borders_of(one: PathFigures) -> tuple[str, ...]:
+    """The cells of a case's times."""
+    times = (one.inwards_ms, one.first_ms, one.outwards_ms)
+    return (one.case, *(f"{p50:.1f} / {p99:.1f}" for p50, p99 in times))

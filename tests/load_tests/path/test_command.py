@@ -8,7 +8,14 @@ import yaml
 
 from load_tests.faults import server
 from load_tests.path.application import build
-from load_tests.path.command import PathFigures, add_arguments, cases_of, row_of, write_options
+from load_tests.path.command import (
+    PathFigures,
+    add_arguments,
+    borders_of,
+    cases_of,
+    row_of,
+    write_options,
+)
 from tests.app.models.checkpoints import write_model
 from tests.app.text.tokenizers import byte_level_backend
 from tests.load_tests import own_process
@@ -65,12 +72,17 @@ def test_a_row_has_all_of_the_cpu_time() -> None:
         chunk_tokens=1.5,
         ttft_ms=(3.0, 30.0),
         gap_ms=(10.0, 20.0),
+        inwards_ms=(1.0, 2.0),
+        first_ms=(0.5, 4.0),
+        outwards_ms=(0.25, 8.0),
         num_failed=0,
     )
     assert row_of(one) == (
         "4 streams", "1.0", "0.0", "4.0", "2.0", "0.8", "7.8", "9.0", "1,234.0", "1.50", "3 / 30",
         "10 / 20",
     )  # fmt: skip
+
+    assert borders_of(one) == ("4 streams", "1.0 / 2.0", "0.5 / 4.0", "0.2 / 8.0")
 
 
 @pytest.mark.ray
@@ -86,3 +98,4 @@ def test_a_server_without_a_model_is_measured(tmp_path: Path) -> None:
     [case] = figures["cases"]
     assert case["num_failed"] == 0
     assert case["cpu_ms"]["replica Ingress"] > 0
+    assert all(case[f"{name}_ms"][1] > 0 for name in ("inwards", "first", "outwards"))

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from engine.types import StepPlan, int8, int32
-from load_tests.path.paced_worker import load_worker, write_pace
+from load_tests.path.paced_worker import load_worker, read_steps, write_pace
 from tests.fakes.scripted_worker import engine_config
 
 STEP_S = 0.5
@@ -47,6 +47,7 @@ def test_steps_take_their_time_one_after_the_other(
     clock.now_s += 10
     worker.enqueue(plan(3)).result()
     assert [*ended_s, clock.now_s - 100] == [0.5, 1.0, 11.5]
+    assert [at_s - 100 for at_s in read_steps(tmp_path)] == [0.5, 1.0, 11.5]
 
 
 def test_each_row_that_samples_gets_an_ordinary_token_of_its_own(tmp_path: Path) -> None:
