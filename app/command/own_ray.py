@@ -17,7 +17,7 @@ UMASK = 0o077
 _TOKEN_PATH, _FOLDER = "RAY_AUTH_TOKEN_PATH", "RAY_TMPDIR"
 # without clusters, which have that name where they are no matter of course, Ray keeps to loopback
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-# what is looked at often on a large cluster costs a single node that is idle a third of its CPU time
+# what is looked at often on a large cluster costs an idle node a third of its CPU time
 _QUIET = {
     # until Serve's controller looks again at replicas and proxies; 0.1 of its own
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.3",
