@@ -181,7 +181,7 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             try:
                 await _send_part(send, await self._frames(first, generation, writer))
-                if (connection := direct_writer.get()) is not None:
+                if (connection := direct_writer()) is not None:
                     generation.give_to(
                         DirectStream(connection, writer, self._events, generation.usage)
                     )

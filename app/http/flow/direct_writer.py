@@ -6,6 +6,7 @@ process of the HTTP server, as it does behind HAProxy, the parts in between take
 the connection has room; everything else, and all of it elsewhere, goes through ASGI's `send`.
 """
 
+import asyncio
 import contextvars
 
 from starlette.types import Send
@@ -13,9 +14,14 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 
 class DirectWriter:
-    """The connection of one request, as uvicorn has it."""
+    """The connection of one request, as uvicorn has it. Made in the loop that serves it.
+
+    Attributes:
+        loop: the only one that may use it.
+    """
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
+        self.loop = asyncio.get_running_loop()
         self._cycle = cycle
         self._transport = cycle.transport
 
@@ -37,7 +43,7 @@ class DirectWriter:
 
 
 # of the request that the current task serves; a task that serves it in another process has none
-direct_writer: contextvars.ContextVar[DirectWriter | None] = contextvars.ContextVar(
+_writer: contextvars.ContextVar[DirectWriter | None] = contextvars.ContextVar(
     "direct_writer", default=None
 )
 
@@ -45,4 +51,13 @@ direct_writer: contextvars.ContextVar[DirectWriter | None] = contextvars.Context
 def open_direct_writer(send: Send) -> None:
     """Offer a direct way to what serves the request from here on, if uvicorn has made `send`."""
     cycle = getattr(send, "__self__", None)
-    direct_writer.set(DirectWriter(cycle) if isinstance(cycle, RequestResponseCycle) else None)
+    _writer.set(DirectWriter(cycle) if isinstance(cycle, RequestResponseCycle) else None)
+
+
+def direct_writer() -> DirectWriter | None:
+    """The direct way of the request that the current task serves; None where there is none."""
+    writer = _writer.get()
+    # Serve may run the application in a thread of its own, with this context
+    if writer is None or writer.loop is not asyncio.get_running_loop():
+        return None
+    return writer

@@ -1,5 +1,7 @@
 """The way past the layers is open only while nobody has to wait and a stream goes on."""
 
+import asyncio
+import contextvars
 from typing import Any
 
 from starlette.types import Message
@@ -60,10 +62,22 @@ async def test_an_answer_of_known_length_has_no_chunks() -> None:
 async def test_only_a_request_of_the_server_in_this_process_has_such_a_way() -> None:
     connection, _ = opened()
     open_direct_writer(connection.cycle.send)
-    assert direct_writer.get() is not None
+    assert direct_writer() is not None
 
     async def send(message: Message) -> None:
         raise AssertionError("nothing is sent")
 
     open_direct_writer(send)
-    assert direct_writer.get() is None
+    assert direct_writer() is None
+
+
+async def test_nobody_else_s_loop_has_such_a_way() -> None:
+    connection, _ = opened()
+    open_direct_writer(connection.cycle.send)
+
+    async def look() -> DirectWriter | None:
+        return direct_writer()
+
+    context = contextvars.copy_context()
+    assert await asyncio.to_thread(context.run, asyncio.run, look()) is None
+    assert direct_writer() is not None
