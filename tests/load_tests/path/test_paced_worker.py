@@ -46,6 +46,7 @@ def test_steps_take_their_time_one_after_the_other(
         ended_s.append(clock.now_s - 100)
     clock.now_s += 10
     worker.enqueue(plan(3)).result()
+    worker.close()
     assert [*ended_s, clock.now_s - 100] == [0.5, 1.0, 11.5]
     assert [at_s - 100 for at_s in read_steps(tmp_path)] == [0.5, 1.0, 11.5]
 
@@ -56,6 +57,7 @@ def test_each_row_that_samples_gets_an_ordinary_token_of_its_own(tmp_path: Path)
     worker = load_worker(config, rank=0)
     assert worker.capacity.num_rows == config.max_num_seqs
     results = [worker.enqueue(plan(step)).result() for step in (1, 2)]
+    worker.close()
     assert [result.rows.tolist() for result in results] == [[3, 1, 5], [3, 1, 5]]
     tokens = [token for result in results for token in result.tokens]
     assert len(set(tokens)) == 6
