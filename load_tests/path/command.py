@@ -84,6 +84,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     server.add_argument("--config", type=Path, default=Path("serve_config.yaml"), help="to start")
     server.add_argument("--port", type=at_least(1), default=8000, help="where it is to serve")
     server.add_argument("--proxy", choices=("haproxy", "python"), help="what streams")
+    server.add_argument(
+        "--tokenizer", type=Path, metavar="DIR", help="of this model (default: the embedded one)"
+    )
     server.add_argument("--ingresses", type=at_least(1), default=1, help="replicas")
     server.add_argument(
         "--set", nargs="*", default=[], metavar="NAME=VALUE", help="further options, as in YAML"
@@ -119,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
 
 def write_options(args: argparse.Namespace, scratch: Path) -> Path:
     """Make the model's folder and the configuration of the server; returns the latter."""
-    model = small_model(scratch / "model")
+    model = small_model(scratch / "model", args.tokenizer)
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"eos_token_id": 0}))
     write_pace(model, args.step_ms / 1e3)
@@ -134,8 +137,6 @@ def write_options(args: argparse.Namespace, scratch: Path) -> Path:
         "max_num_batched_tokens": 2048,
         "max_model_len": _MAX_MODEL_LEN,
         "num_blocks": max_num_seqs * _MAX_MODEL_LEN // 16,
-        # a CPU's would hide what a GPU's steps cost
-        "stream_interval_ms": 20.0,
         "max_num_waiting": 8192,
     }
     path = scratch / "serve_config.yaml"
