@@ -225,6 +225,8 @@ async def test_who_fails_to_take_a_delta_fails_its_stream_only(stream: RemoteTok
     stream.offer_to(fail)
     reading = await waiting(stream)
     stream.put(delta(0, 2))
+    await settle()
+    assert reading.done()
     with pytest.raises(EngineError, match="was lost"):
         await reading
     assert stream.has_ended
