@@ -152,14 +152,13 @@ def _token_deltas(outputs: Sequence[StepOutput]) -> Iterator[tuple[int, Delta]]:
             if reason:
                 ends[key] = FinishReason(reason)
     for key, (tokens, logprobs) in found.items():
-        reason = ends.get(key, FinishReason.NONE) if ends else FinishReason.NONE
         yield (
             key[0],
             Delta(
                 choice=key[1],
                 tokens=int32(tokens),
                 logprobs=float32(logprobs),
-                finish_reason=reason,
+                finish_reason=ends.get(key, FinishReason.NONE),
             ),
         )
 

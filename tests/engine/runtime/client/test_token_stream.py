@@ -201,7 +201,13 @@ async def test_what_is_offered_while_the_reader_waits_is_taken_but_for_the_end(
     stream: RemoteTokenStream,
 ) -> None:
     taken: list[Delta] = []
-    stream.offer_to(lambda delta: delta.choice == 0 and not taken.append(delta))
+
+    def take(delta: Delta) -> bool:
+        if delta.choice == 0:
+            taken.append(delta)
+        return delta.choice == 0
+
+    stream.offer_to(take)
     unread = delta(0, 1)
     # nobody waits
     stream.put(unread)
