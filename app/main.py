@@ -41,6 +41,7 @@ from engine.config import EngineConfig, ResumeConfig
 from engine.errors import ConfigError
 from engine.runtime.protocol import EngineClient
 from engine.runtime.replica.client_session import ClientLimits
+from engine.runtime.replica.gang import LOAD_WORKER
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,12 @@ def build(args: dict[str, Any]) -> Application:
     Raises:
         RayServeException: with one message that says what to change.
     """
+    # Serve calls builders of one parameter
+    return build_with(args)
+
+
+def build_with(args: dict[str, Any], *, worker_factory: str = LOAD_WORKER) -> Application:
+    """Like `build`, with workers of another kind; see `GangOptions`."""
     with config_errors_without_traceback():
         config = parse_config(args)
         # a node that builds the application need not run an engine
@@ -66,10 +73,11 @@ def build(args: dict[str, Any]) -> Application:
     locate_texts = partial(locate, with_weights=False)
     with_weights = config.load_format == "safetensors"
     locate_all = partial(whole_folder, partial(locate, with_weights=with_weights))
-    limits = ClientLimits(coalesce_s=stream_interval_s(config, engine_config))
+    limits = client_limits(config, engine_config)
+    gang = replace(gang_options(engine_config), worker_factory=worker_factory)
     engine = EngineDeployment.options(  # type: ignore[attr-defined]
         **resources(engine_config), **draining(config.drain_s)
-    ).bind(engine_config, gang_options(engine_config), locate_all, limits, config.metrics.ray)
+    ).bind(engine_config, gang, locate_all, limits, config.metrics.ray)
     ends = engine_config.scheduler.eos_token_ids
     make_app = partial(make_http_app, locate=locate_texts, settings=settings, end_token_ids=ends)
     resume = ResumeConfig(resume_timeout_s=config.resume_timeout_s, max_resumes=config.max_resumes)
@@ -144,12 +152,11 @@ def make_http_app(
     return build_app(client, tokenizer, settings, telemetry)
 
 
-def stream_interval_s(config: AppConfig, engine: EngineConfig) -> float:
-    """Least seconds between two chunks of a stream."""
-    milliseconds = config.stream_interval_ms
-    if milliseconds is None:
-        milliseconds = DEFAULT_STREAM_INTERVAL_MS[engine.device]
-    return milliseconds / 1e3
+def client_limits(config: AppConfig, engine: EngineConfig) -> ClientLimits:
+    """Return what a replica grants an ingress: which time lies between two chunks of a stream."""
+    if config.stream_interval_ms is not None:
+        return ClientLimits(coalesce_s=config.stream_interval_ms / 1e3, part_s=None)
+    return ClientLimits(coalesce_s=DEFAULT_STREAM_INTERVAL_MS[engine.device] / 1e3)
 
 
 def recorder_options(config: AppConfig) -> RecorderOptions | None:

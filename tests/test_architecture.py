@@ -31,6 +31,8 @@ MAY_IMPORT = {
         "engine", "engine.architectures", "engine.core", "engine.executor", "engine.model",
         "engine.runtime", "engine.worker", "kernels",
     },
+    # what `load_tests path` has served
+    "load_tests.path.application": {"app"},
 }  # fmt: skip
 # package of load_tests -> which of the others it may import; "shared" are the modules at the top
 LOAD_TESTS_MAY_IMPORT = {
@@ -43,6 +45,7 @@ LOAD_TESTS_MAY_IMPORT = {
     "monitoring": {"bench", "faults", "http", "shared", "traffic"},
     "overload": {"bench", "faults", "shared"},
     "paper": {"shared", "simulator", "traffic"},
+    "path": {"bench", "faults", "http", "overload", "shared", "traffic"},
     "whatif": {"paper", "shared", "simulator", "traffic"},
 }
 # package or module of app -> which of the others it may import

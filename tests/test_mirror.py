@@ -23,10 +23,12 @@ TESTED_ELSEWHERE = {
         f"app/command/tools/{name}.py": ("app/command/tools/test_load_tests.py",)
         for name in ("bench", "calibrate", "figures", "whatif")
     },
+    "app/generation/outlet.py": ("app/generation/test_generation.py",),
     "app/generation/request/replies.py": ("app/api/chat/test_tools.py",),
     "app/http/api/generate_routes.py": ("app/api/test_generation_routes.py",),
     "app/grammars/checker.py": ("app/grammars/test_grammar_compiler.py",),
     "app/grammars/grammar_spec.py": ("app/grammars/test_grammar_compiler.py",),
+    "app/http/direct_stream.py": ("app/api/test_direct_streams.py",),
     "app/http/generate_endpoint.py": ("app/api/test_generation_routes.py",),
     "app/http/services.py": ("app/http/test_routes.py",),
     "app/protocol/anthropic/answer.py": ("app/api/chat/test_messages.py",),
@@ -220,6 +222,7 @@ TESTED_ELSEWHERE = {
     "load_tests/paper/runners/engine_bench.py": ("load_tests/paper/runners/test_live.py",),
     "load_tests/paper/runners/measured_card.py": ("load_tests/paper/runners/test_live.py",),
     "load_tests/paper/runners/recovery.py": ("load_tests/paper/runners/test_live.py",),
+    "load_tests/path/application.py": ("load_tests/path/test_command.py",),
     "load_tests/plots.py": ("load_tests/http/test_load.py",),
     "load_tests/simulator/calibrate/points.py": ("load_tests/simulator/calibrate/test_measure.py",),
     "load_tests/simulator/served_log.py": ("load_tests/simulator/test_replay.py",),

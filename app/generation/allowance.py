@@ -124,6 +124,12 @@ class AnswerClock:
             finally:
                 self.close()
 
+    def note_output(self) -> None:
+        """Take note of output that does not come through `limited`, while that waits."""
+        if self._allowance.gap_s < math.inf:
+            end_s = self._start_s + self._allowance.whole_s
+            self._watchdog.extend(min(self._loop.time() + self._allowance.gap_s, end_s))
+
     def close(self) -> None:
         """Stop counting."""
         self._watchdog.close()

@@ -8,6 +8,7 @@ from functools import partial
 from app.generation.allowance import Allowance, AnswerClock
 from app.generation.cancellation import finish
 from app.generation.intervals import ChoiceUpdate, in_intervals
+from app.generation.outlet import Outlet
 from app.generation.prompt_reader import PromptReader
 from app.generation.request.prepare import GenerationOptions, Prompt
 from app.generation.request.prompt_encoder import PromptEncoder
@@ -110,6 +111,16 @@ class Generation:
         self._clock.close()
         await _abort(self._readers)
 
+    def give_to(self, outlet: Outlet) -> None:
+        """Have an outlet take what goes on, instead of yielding it, as far as it may.
+
+        Not where equal candidates get copies, prompts are merged, or what comes is collected.
+        """
+        options = self._options
+        is_one = len(self._readers) == 1 and self._readers[0].num_choices == options.num_candidates
+        if is_one and not self.is_silent and options.stream_interval == 1:
+            self._readers[0].give_to(_CountedOutlet(outlet, self._count))
+
     async def __aiter__(self) -> AsyncGenerator[ChoiceUpdate, None]:
         """Yield updates of all candidates as they come.
 
@@ -162,6 +173,11 @@ class Generation:
             cached_tokens=sum(reader.num_cached for reader in self._readers),
         )
 
+    def _count(self, index: int, num_tokens: int) -> None:
+        self._clock.note_output()
+        self._num_sampled[index] += num_tokens
+        self.note(index, num_tokens, None)
+
     def _collected(
         self, source: AsyncGenerator[ChoiceUpdate, None]
     ) -> AsyncGenerator[ChoiceUpdate, None]:
@@ -183,6 +199,24 @@ class Generation:
                     self._num_sampled[index] += len(update.token_ids)
                     self.note(index, len(update.token_ids), update.finish_reason)
                     yield index, update
+
+
+class _CountedOutlet:
+    """An outlet whose tokens are counted first."""
+
+    def __init__(self, outlet: Outlet, count: Callable[[int, int], None]) -> None:
+        self.takes_text = outlet.takes_text
+        self.may_take = outlet.may_take
+        self._outlet = outlet
+        self._count = count
+
+    def take_text(self, index: int, text: str, num_tokens: int) -> None:
+        self._count(index, num_tokens)
+        self._outlet.take_text(index, text, num_tokens)
+
+    def take(self, index: int, delta: TextDelta) -> None:
+        self._count(index, len(delta.token_ids))
+        self._outlet.take(index, delta)
 
 
 async def _submit(

@@ -5,11 +5,12 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
 
 from app.generation.cancellation import finish
+from app.generation.outlet import Outlet
 from app.generation.request.prepare import GenerationOptions, Prompt
 from app.generation.request.rules import ruled_out
 from app.text.beam_text import BeamProgress, BeamTexts
 from app.text.choice_text import ChoiceText, TextDelta, check_alive, join
-from app.text.offload import Offload
+from app.text.offload import MAX_INLINE, Offload
 from app.text.prompt_text import PromptText
 from engine.errors import EngineError
 from engine.runtime.protocol import Delta, TokenStream
@@ -74,6 +75,8 @@ class PromptReader:
         self._next_progress_s = 0.0
         # deltas of choices that came before the prompt's scores were complete
         self._held: list[Delta] = []
+        # what has become of a delta that is still to be read, by choice
+        self._pushed: dict[int, TextDelta] = {}
         # choices that the engine still computes, and those among them that it should abort
         self._running = set(self._open)
         self._cut: list[int] = []
@@ -85,6 +88,30 @@ class PromptReader:
             # a dead engine holds nothing that could be freed
             with suppress(EngineError):
                 await finish(asyncio.ensure_future(stream.abort()))
+
+    def give_to(self, outlet: Outlet) -> None:
+        """Have text that goes on taken as it comes, instead of yielding it, while it may be.
+
+        What begins a choice and what ends one is yielded all the same.
+        """
+
+        def take(delta: Delta) -> bool:
+            choice = self._open.get(delta.choice)
+            is_first = delta.choice in self._unopened or bool(delta.num_cached)
+            if choice is None or is_first or not outlet.may_take():
+                return False
+            if outlet.takes_text and choice.is_plain:
+                outlet.take_text(delta.choice, *choice.push_plain(delta))
+                return True
+            update = choice.push(delta)
+            if update.finish_reason is None and update.size <= MAX_INLINE:
+                outlet.take(delta.choice, update)
+                return True
+            self._pushed[delta.choice] = update
+            return False
+
+        if self._stream is not None:
+            self._stream.offer_to(take)
 
     async def __aiter__(self) -> AsyncGenerator[tuple[int, TextDelta | BeamProgress], None]:
         """Yield (choice, update) as they come; the progress of a beam search comes with choice 0.
@@ -149,7 +176,7 @@ class PromptReader:
             if choice is None:
                 # a stop string has ended it, and the engine has not aborted it yet
                 continue
-            update = choice.push(delta)
+            update = self._pushed.pop(delta.choice, None) or choice.push(delta)
             if update.finish_reason is not None:
                 del self._open[delta.choice]
                 self._has_answer |= update.finish_reason != "error"

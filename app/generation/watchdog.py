@@ -45,6 +45,10 @@ class Watchdog:
         finally:
             self._task = None
 
+    def extend(self, due_s: float) -> None:
+        """Let what is waited for now take until a later time."""
+        self._due_s = max(self._due_s, due_s)
+
     def close(self) -> None:
         """Forget the timer."""
         if self._timer is not None:

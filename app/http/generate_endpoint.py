@@ -19,7 +19,9 @@ from app.generation.tenancy import tenant_salt
 from app.generation.timeline import timeline
 from app.http import sse
 from app.http.bodies.held_bytes import Account
+from app.http.direct_stream import DirectStream
 from app.http.errors import ClientDisconnected, describe_broken_stream
+from app.http.flow.direct_writer import direct_writer
 from app.http.flow.key_limiter import KeyUse
 from app.http.services import Services
 from app.http.tasks import until_disconnect, with_pulse
@@ -179,6 +181,10 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             try:
                 await _send_part(send, await self._frames(first, generation, writer))
+                if (connection := direct_writer()) is not None:
+                    generation.give_to(
+                        DirectStream(connection, writer, self._events, generation.usage)
+                    )
                 async for update in updates:
                     await _send_part(send, await self._frames(update, generation, writer))
                 closing = writer.closing_chunks(generation.total_usage())

@@ -27,6 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.generation.watchdog import Watchdog
 from app.http.bodies.turns import BodyTurns
 from app.http.errors import describe
+from app.http.flow.direct_writer import open_direct_writer
 from app.http.flow.guarded_protocol import guard_uvicorn
 from app.http.operator.access import is_local
 from app.limits import MAX_SESSION_ID_LEN, SENT_BYTES, WRITE_S
@@ -81,6 +82,7 @@ class ProxyMiddleware:
         scope["headers"] = kept
         app = _nothing_here if _is_private(scope) else self._app
         bound(send)
+        open_direct_writer(send)
         loop, watchdog = asyncio.get_running_loop(), Watchdog()
 
         async def send_one_id(message: Message) -> None:

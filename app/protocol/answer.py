@@ -18,6 +18,9 @@ from engine.types import IntColumn
 
 ResultT = TypeVar("ResultT")
 
+# a text that no prepared chunk has beside it
+_TEXT = "\x00text\x00"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
@@ -66,6 +69,10 @@ class AnswerContext:
     metrics: Callable[[Usage], dict[str, Any]] | None = None
 
 
+# called with the index of a choice, its new text, and what tells its tokens so far
+TextChunk = Callable[[int, str, Callable[[int], Usage]], bytes]
+
+
 class GenerationAnswer(Protocol):
     """Writes one answer, whole or as the JSON objects of a stream."""
 
@@ -75,6 +82,14 @@ class GenerationAnswer(Protocol):
 
     def update_chunks(self, index: int, delta: TextDelta, usage: Usage) -> list[bytes]:
         """Return the objects for new text and for the end of a choice, if there is either."""
+        ...
+
+    @property
+    def text_chunk(self) -> TextChunk | None:
+        """Writes text that goes on as `update_chunks` does, in fewer steps.
+
+        None where the object for a piece of text has more to it.
+        """
         ...
 
     def progress_chunk(self, first: int, progress: BeamProgress) -> bytes:
@@ -124,6 +139,8 @@ class AnswerWriter(ABC):
             context.vocabulary, as_ids=request.return_tokens_as_token_ids
         )
         self._shared: dict[tuple[str, int], Any] = {}
+        # what stands before and behind the text of a choice, by its index
+        self._prepared: dict[int, tuple[bytes, bytes]] = {}
         # everything up to the choices is the same in each chunk
         self._chunk_start = msgspec.json.encode(self._frame(self.chunk_object_name))[:-1]
 
@@ -155,6 +172,12 @@ class AnswerWriter(ABC):
             chunks.append(self._last_chunk(index, end, usage))
         return chunks
 
+    @property
+    def text_chunk(self) -> TextChunk | None:
+        """See `GenerationAnswer.text_chunk`."""
+        has_more = self._wants_ids or self._wants_logprobs or self._wants_prompt_logprobs
+        return None if has_more else self._write_text
+
     def progress_chunk(self, first: int, progress: BeamProgress) -> bytes:
         """Return a chunk without choices that shows how far a beam search has come.
 
@@ -181,6 +204,18 @@ class AnswerWriter(ABC):
         if not extras:
             return []
         return [self._join([], extras | {"system_fingerprint": self._settings.system_fingerprint})]
+
+    def _write_text(self, index: int, text: str, usage: Callable[[int], Usage]) -> bytes:
+        """Put a text into the prepared chunk of its choice."""
+        if index not in self._prepared:
+            choice = self._text_choice(index, TextDelta(text=_TEXT))
+            extras = {} if self._continuous_usage else self._running_usage(usage(index))
+            start, _, end = self._join([choice], extras).partition(msgspec.json.encode(_TEXT))
+            self._prepared[index] = start, end
+        start, end = self._prepared[index]
+        if self._continuous_usage:
+            end = end[:-1] + b',"usage":' + msgspec.json.encode(self._usage(usage(index))) + b"}"
+        return start + msgspec.json.encode(text) + end
 
     def _new_choices(self, index: int, delta: TextDelta) -> list[dict[str, Any]]:
         """Return what is new of a choice, but for its end: one choice for each chunk."""

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from app.protocol.answer import AnswerContext, AnswerWriter, Usage
+from app.protocol.answer import AnswerContext, AnswerWriter, TextChunk, Usage
 from app.protocol.chat.reply_reader import ReplyReader, whole
 from app.protocol.chat_request import ChatRequest
 from app.text.choice_text import TextDelta
@@ -24,6 +24,12 @@ class ChatAnswer(AnswerWriter):
         shown = context.prompt_text
         self._prompt_text = {} if shown is None else {"prompt_text": shown}
         self._readers: dict[int, ReplyReader] = {}
+
+    @property
+    def text_chunk(self) -> TextChunk | None:
+        """See `GenerationAnswer.text_chunk`."""
+        # a reply that is taken apart is more than text
+        return super().text_chunk if self._reply is None else None
 
     def _opening(self, first: TextDelta, usage: Usage) -> list[bytes]:
         """Return the chunks that name the role; the first also has what is wanted of the prompt."""

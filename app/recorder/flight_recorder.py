@@ -15,7 +15,13 @@ import msgspec
 
 from app.recorder.trace_file import TraceFile
 from engine.errors import RequestError, ServeError
-from engine.runtime.protocol import Delta, EngineClient, ForwardingClient, TokenStream
+from engine.runtime.protocol import (
+    Delta,
+    EngineClient,
+    ForwardingClient,
+    TakeDelta,
+    TokenStream,
+)
 from engine.types import ORDINARY_TERMS, FinishReason, IntColumn, SamplingParams, Terms
 
 # tokens of a hashed block: the usual block size of the pool, so that a simulation can try
@@ -109,14 +115,23 @@ class RecordedStream:
         self._is_awaited = False
         self._is_recorded = False
 
+    def offer_to(self, take: TakeDelta) -> None:
+        """See `TokenStream.offer_to`."""
+
+        def take_noted(delta: Delta) -> bool:
+            is_taken = take(delta)
+            if is_taken:
+                self._note(delta)
+            return is_taken
+
+        self._stream.offer_to(take_noted)
+
     async def __aiter__(self) -> AsyncGenerator[Delta, None]:
         try:
             self._is_awaited = True
             async for delta in self._stream:
                 self._is_awaited = False
-                if not self._is_recorded:
-                    self._request.note(delta)
-                    self._record_at_the_end()
+                self._note(delta)
                 yield delta
                 self._is_awaited = True
         except ServeError as error:
@@ -135,6 +150,11 @@ class RecordedStream:
         self._request.end(choice, "stop")
         self._record_at_the_end()
         await self._stream.abort_choice(choice)
+
+    def _note(self, delta: Delta) -> None:
+        if not self._is_recorded:
+            self._request.note(delta)
+            self._record_at_the_end()
 
     def _give_up(self, reason: str) -> None:
         self._request.fail(reason)

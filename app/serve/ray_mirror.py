@@ -12,8 +12,8 @@ from ray.util.metrics import Counter, Gauge
 from engine.runtime.metrics.metric import Metric, MetricKind
 from engine.runtime.metrics.metric_store import Labels, Series
 
-# a gauge that is not set vanishes after two of Ray's reports
-PERIOD_S = 1.0
+# a gauge that is not set vanishes after two of Ray's reports, which come every 10 s
+PERIOD_S = 5.0
 
 
 class RayMirror:

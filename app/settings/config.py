@@ -274,7 +274,8 @@ class AppConfig(BaseModel):
         "least time between two chunks of a stream, the first one excepted; longer ones "
         "save CPU time",
         default=None,
-        shown=by_device(DEFAULT_STREAM_INTERVAL_MS),
+        shown="0.04 for each open stream of an ingress, and at most "
+        f"{by_device(DEFAULT_STREAM_INTERVAL_MS)}",
         ge=0,
         le=10_000,
         allow_inf_nan=False,

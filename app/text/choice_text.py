@@ -126,6 +126,28 @@ class ChoiceText:
         self._unreported: list[int] = []
         self._unreported_logprob = 0.0
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether `push_plain` serves: nothing but text is wanted, and no text ends it."""
+        options = self._options
+        return not options.stops and options.num_logprobs is None and self._finder is None
+
+    def push_plain(self, delta: Delta) -> tuple[str, int]:
+        """Like `push`, for a choice that is plain and goes on.
+
+        Returns:
+            The new text, and how many tokens have come with it: none as long as there is no text.
+        """
+        push = self._detokenizer.push
+        text = "".join([push(token) for token in delta.tokens])
+        self._unreported += delta.tokens
+        self._unreported_logprob += sum(delta.logprobs)
+        if not text:
+            return "", 0
+        self._num_released += len(text)
+        self._num_decoded += len(text)
+        return text, len(self._report()[0])
+
     def push(self, delta: Delta) -> TextDelta:
         """Add tokens; those after the first complete stop string, or a repetition, are ignored.
 

@@ -65,29 +65,11 @@ def ended_choices(output: StepOutput) -> Iterator[tuple[int, int]]:
     return ((request_id, choice) for request_id, choice, reason in rows if reason)
 
 
-def deltas(outputs: Iterable[StepOutput]) -> Iterator[tuple[int, Delta]]:
+def deltas(outputs: Sequence[StepOutput]) -> Iterator[tuple[int, Delta]]:
     """Gather the tokens of several outputs: one delta per request and choice, with its id."""
-    gathered: dict[tuple[int, int], _Gathered] = {}
-    for output in outputs:
-        _gather_beams(output, gathered)
-        _gather_pooled(output, gathered)
-        _gather(output, gathered)
-    for (request_id, choice), found in gathered.items():
-        yield (
-            request_id,
-            Delta(
-                choice=choice,
-                tokens=found.tokens,
-                logprobs=found.logprobs,
-                top_tokens=tuple(found.top_tokens),
-                top_logprobs=tuple(found.top_logprobs),
-                finish_reason=found.finish_reason,
-                num_cached=found.num_cached,
-                num_preemptions=found.num_preemptions,
-                beam_steps=tuple(found.beam_steps),
-                pooled=found.pooled,
-            ),
-        )
+    if all(map(_has_only_tokens, outputs)):
+        return _token_deltas(outputs)
+    return _all_deltas(outputs)
 
 
 def events_of(outputs: Iterable[StepOutput]) -> Iterator[tuple[int, EventKind, int]]:
@@ -147,6 +129,64 @@ class _Gathered:
     pooled: FloatColumn = field(default_factory=float32)
 
 
+def _has_only_tokens(output: StepOutput) -> bool:
+    """Whether an output has neither alternatives nor what comes once a request, as most have."""
+    others = (output.top_counts, output.cached_tokens, output.preemptions, output.beam_requests)
+    return not any(others) and not output.pooled_requests
+
+
+def _token_deltas(outputs: Sequence[StepOutput]) -> Iterator[tuple[int, Delta]]:
+    """What `_all_deltas` yields of outputs that have only tokens, for a third of the CPU time."""
+    found: dict[tuple[int, int], tuple[list[int], list[float]]] = {}
+    ends: dict[tuple[int, int], FinishReason] = {}
+    for output in outputs:
+        keys = zip(output.request_ids, output.choices, strict=True)
+        values = zip(output.tokens, output.logprobs, output.finish_reasons, strict=True)
+        for key, (token, logprob, reason) in zip(keys, values, strict=True):
+            columns = found.get(key)
+            if columns is None:
+                columns = found[key] = ([], [])
+            if token >= 0:
+                columns[0].append(token)
+                columns[1].append(logprob)
+            if reason:
+                ends[key] = FinishReason(reason)
+    for key, (tokens, logprobs) in found.items():
+        yield (
+            key[0],
+            Delta(
+                choice=key[1],
+                tokens=int32(tokens),
+                logprobs=float32(logprobs),
+                finish_reason=ends.get(key, FinishReason.NONE),
+            ),
+        )
+
+
+def _all_deltas(outputs: Iterable[StepOutput]) -> Iterator[tuple[int, Delta]]:
+    gathered: dict[tuple[int, int], _Gathered] = {}
+    for output in outputs:
+        _gather_beams(output, gathered)
+        _gather_pooled(output, gathered)
+        _gather(output, gathered)
+    for (request_id, choice), found in gathered.items():
+        yield (
+            request_id,
+            Delta(
+                choice=choice,
+                tokens=found.tokens,
+                logprobs=found.logprobs,
+                top_tokens=tuple(found.top_tokens),
+                top_logprobs=tuple(found.top_logprobs),
+                finish_reason=found.finish_reason,
+                num_cached=found.num_cached,
+                num_preemptions=found.num_preemptions,
+                beam_steps=tuple(found.beam_steps),
+                pooled=found.pooled,
+            ),
+        )
+
+
 def _rows_of(requests: IntColumn, clients: Mapping[int, Client]) -> dict[Client, list[int]]:
     rows: dict[Client, list[int]] = {}
     for row, request_id in enumerate(requests):
@@ -192,7 +232,9 @@ def _gather(output: StepOutput, gathered: dict[tuple[int, int], _Gathered]) -> N
     ends = list(accumulate(output.top_counts))
     keys = zip(output.request_ids, output.choices, strict=True)
     for row, (key, token) in enumerate(zip(keys, output.tokens, strict=True)):
-        found = gathered.setdefault(key, _Gathered())
+        found = gathered.get(key)
+        if found is None:
+            found = gathered[key] = _Gathered()
         if output.finish_reasons[row]:
             found.finish_reason = FinishReason(output.finish_reasons[row])
         if output.cached_tokens:

@@ -3,7 +3,7 @@
 `RemoteEngineClient` implements it over Ray Serve; tests have an engine in the same process.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -67,6 +67,10 @@ class Delta:
     pooled: FloatColumn = field(default_factory=float32)
 
 
+# takes a delta, or returns False and has changed nothing
+TakeDelta = Callable[[Delta], bool]
+
+
 class TokenStream(Protocol):
     """The output of one request, in order. Ends after every choice has finished.
 
@@ -82,6 +86,14 @@ class TokenStream(Protocol):
     events: list[tuple[EventKind, int]]
 
     def __aiter__(self) -> AsyncIterator[Delta]: ...
+
+    def offer_to(self, take: TakeDelta) -> None:
+        """Offer what comes from now on to `take` first, without waking the reader.
+
+        Only while the reader waits for it, and never the end of a choice. What is taken is not
+        yielded. A stream may offer nothing.
+        """
+        ...
 
     async def abort(self) -> None:
         """Stop the request and free what it holds, also while being cancelled.

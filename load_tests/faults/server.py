@@ -24,9 +24,13 @@ _PLACED: dict[str, dict[str, Any]] = {
 }
 
 
-def small_model(folder: Path) -> Path:
-    """Make a model of two small layers with random weights and the embedded model's tokenizer."""
-    source = embedded_model()
+def small_model(folder: Path, source: Path | None = None) -> Path:
+    """Make a model of two small layers with random weights.
+
+    Args:
+        source: folder of the model whose tokenizer it gets; None for the embedded one.
+    """
+    source = source or embedded_model()
     folder.mkdir(parents=True, exist_ok=True)
     for name in _TOKENIZER_FILES:
         if (source / name).is_file():

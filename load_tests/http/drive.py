@@ -21,11 +21,13 @@ class LoadRun:
         client_cpu_share: CPU seconds of this process per second of the run.
         drain_s: the longest wait after the last arrival, later answers were cut off as unfinished;
             None if every answer was waited for.
+        started_s: when it began, on the clock of `time.perf_counter`.
     """
 
     records: tuple[Record, ...]
     client_cpu_share: float
     drain_s: float | None
+    started_s: float = 0.0
 
 
 class Driver:
@@ -98,7 +100,12 @@ class Driver:
     def _run(self, records: Iterable[Record], drain_s: float | None) -> LoadRun:
         cpu_s = time.process_time() - self._started_cpu_s
         share = cpu_s / (time.perf_counter() - self._started_s)
-        return LoadRun(records=tuple(records), client_cpu_share=share, drain_s=drain_s)
+        return LoadRun(
+            records=tuple(records),
+            client_cpu_share=share,
+            drain_s=drain_s,
+            started_s=self._started_s,
+        )
 
 
 async def _drain(tasks: list[asyncio.Task[None]], drain_s: float) -> None:

@@ -10,10 +10,10 @@ from ray.serve.exceptions import RayServeException
 from app.main import (
     api_settings,
     build,
+    client_limits,
     make_http_app,
     page_options,
     revision_of,
-    stream_interval_s,
     tracing_options,
     whole_folder,
     with_tokenizer,
@@ -197,7 +197,10 @@ def test_ranks_share_the_node_of_the_replica_unless_they_may_be_spread() -> None
 def test_chunks_come_less_often_where_the_cpu_runs_the_model(
     args: dict[str, float], device: Device, interval_s: float
 ) -> None:
-    assert stream_interval_s(parse_config(args), engine_config(device=device)) == interval_s
+    limits = client_limits(parse_config(args), engine_config(device=device))
+    assert limits.coalesce_s == interval_s
+    # what the operator says counts, however many streams are open
+    assert (limits.part_s is None) == bool(args)
 
 
 def test_serve_ends_a_replica_only_when_its_clients_have_gone_elsewhere() -> None:

@@ -9,7 +9,7 @@ from engine.core.engine import Engine
 from engine.executor.inline import InlineExecutor
 from engine.runtime.messages import PrefixInfo
 from engine.runtime.outputs import deltas, events_of
-from engine.runtime.protocol import Delta
+from engine.runtime.protocol import Delta, TakeDelta
 from engine.types import (
     ALL_CHOICES,
     ORDINARY_TERMS,
@@ -120,6 +120,9 @@ class InlineStream:
             if delta.finish_reason is not FinishReason.NONE:
                 self._open.discard(delta.choice)
             yield delta
+
+    def offer_to(self, take: TakeDelta) -> None:
+        pass
 
     async def abort(self) -> None:
         self._client.abort(self.request_id)

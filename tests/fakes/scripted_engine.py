@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from engine.errors import Overloaded
 from engine.runtime.messages import PrefixInfo
-from engine.runtime.protocol import BeamStep, Delta, TokenStream
+from engine.runtime.protocol import BeamStep, Delta, TakeDelta, TokenStream
 from engine.types import (
     BEAM_CHOICE,
     ORDINARY_TERMS,
@@ -70,11 +70,13 @@ class FakeEngineClient:
 
     Attributes:
         refusal: of every request after the first `num_accepted`.
+        num_taken: deltas that were taken without waking their reader.
     """
 
     scripts: list[Script]
     refusal: Exception | None = None
     num_accepted: int = 0
+    num_taken: int = 0
     is_full: bool = False
     ready: bool = True
     served_len: int | None = None
@@ -150,6 +152,10 @@ class FakeStream:
         self._client = client
         self._script = script
         self._sampling = sampling
+        self._take: TakeDelta | None = None
+
+    def offer_to(self, take: TakeDelta) -> None:
+        self._take = take
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
         turns = self._found() if self._sampling.beam_width else self._turns()
@@ -159,6 +165,10 @@ class FakeStream:
         deltas = prompt[:-1] + turns[:late] + prompt[-1:] + turns[late:]
         for index, (start, delta) in enumerate(deltas):
             await self._wait(start)
+            goes_on = delta.finish_reason is FinishReason.NONE
+            if index and goes_on and self._take is not None and self._take(delta):
+                self._client.num_taken += 1
+                continue
             yield delta if index else replace(delta, num_cached=self._script.num_cached)
 
     async def abort(self) -> None:

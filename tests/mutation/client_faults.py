@@ -328,9 +328,23 @@ STREAM_FAULTS = [
     Fault(
         what="tokens that were not read before the end are lost",
         function=RemoteTokenStream.__aiter__,
-        old="while self._open or not self._unread.empty():",
+        old="while self._open or self._unread:",
         new="while self._open:",
         noticed_by="test_a_stream_ends_after_the_last_delta_of_its_last_choice",
+    ),
+    Fault(
+        what="what waits to be read is overtaken",
+        function=RemoteTokenStream._is_taken,
+        old="or self._unread",
+        new="",
+        noticed_by="test_what_is_offered_while_the_reader_waits_is_taken_but_for_the_end",
+    ),
+    Fault(
+        what="what the reader still works on is overtaken",
+        function=RemoteTokenStream._is_taken,
+        old="or self._waiter is None",
+        new="",
+        noticed_by="test_what_is_offered_while_the_reader_waits_is_taken_but_for_the_end",
     ),
     Fault(
         what="a choice is aborted again and again",

@@ -20,6 +20,9 @@ from app.text.reply.parts import ReplyPart
 class MessagesAnswer:
     """Writes the one answer of a request."""
 
+    # each event has more to it than text
+    text_chunk = None
+
     def __init__(self, context: AnswerContext) -> None:
         self._context = context
         self._reader = ReplyReader(context.reply or ReplyFormat())

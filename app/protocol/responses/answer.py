@@ -23,6 +23,9 @@ class ResponsesAnswer:
     https://platform.openai.com/docs/api-reference/responses-streaming
     """
 
+    # each event has more to it than text
+    text_chunk = None
+
     def __init__(
         self, body: ResponsesRequest, request: ChatRequest, context: AnswerContext
     ) -> None:

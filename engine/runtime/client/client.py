@@ -8,6 +8,7 @@ import asyncio
 import contextvars
 import secrets
 from collections.abc import Coroutine
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -15,6 +16,7 @@ from typing import Any
 
 from engine.config import ResumeConfig
 from engine.errors import EngineError
+from engine.runtime.client.delivery import Delivery
 from engine.runtime.client.engine_handle import EngineHandle
 from engine.runtime.client.journal import Journal
 from engine.runtime.client.lease import Lease
@@ -214,9 +216,10 @@ class RemoteEngineClient:
         try:
             while known := requests.placed_on(replica):
                 lease.attached()
-                async for data in self._handle.attach(replica, self._client):
-                    lease.received(len(data))
-                    requests.deliver(replica, data)
+                with closing(Delivery(partial(requests.deliver, replica))) as delivery:
+                    async for data in self._handle.attach(replica, self._client):
+                        lease.received(len(data))
+                        delivery.put(data)
                 # a stream ends by itself only when the replica has no open request of this client
                 lost = EngineError("the engine replica has lost the request")
                 requests.lose_all(replica, known, lost)

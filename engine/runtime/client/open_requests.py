@@ -12,7 +12,7 @@ still sends has the id of no request that is known here: it is dropped, and abor
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from itertools import chain, count
 from typing import Any
@@ -152,13 +152,13 @@ class OpenRequests:
         self._on_placed(verdict.replica)
         return None
 
-    def deliver(self, replica: str, data: bytes) -> None:
-        """Hand out a message of a replica's stream.
+    def deliver(self, replica: str, messages: Sequence[bytes]) -> None:
+        """Hand out messages of a replica's stream.
 
         Raises:
-            InvariantViolated: if it is none.
+            InvariantViolated: if one is none.
         """
-        outputs = decode_batch(data)
+        outputs = [output for data in messages for output in decode_batch(data)]
         self._fail_refused(outputs)
         self._note_events(outputs)
         # by stream whose engine is lost; that one of its choices was in the batch counts for all

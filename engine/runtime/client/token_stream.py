@@ -1,13 +1,15 @@
 """The ingress's end of one request."""
 
 import asyncio
+import logging
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Set
 from dataclasses import replace
 
-from engine.errors import ServeError
+from engine.errors import EngineError, ServeError
 from engine.runtime.client.journal import Journal
 from engine.runtime.client.retries import Retries
-from engine.runtime.protocol import Delta
+from engine.runtime.protocol import Delta, TakeDelta
 from engine.types import (
     ALL_CHOICES,
     EventKind,
@@ -18,6 +20,8 @@ from engine.types import (
     float32,
     int32,
 )
+
+logger = logging.getLogger(__name__)
 
 # output of one request that may wait for its reader; more is borne for a moment, since that of a
 # long prompt comes at once
@@ -63,20 +67,29 @@ class RemoteTokenStream:
         self._journal = journal
         self._send_abort = send_abort
         self._open = set(range(num_choices))
-        self._unread: asyncio.Queue[Delta | ServeError] = asyncio.Queue()
+        self._unread: deque[Delta | ServeError] = deque()
+        # while the reader waits
+        self._waiter: asyncio.Future[None] | None = None
+        self._take: TakeDelta | None = None
         self._unread_bytes = 0
         # since when there is too much of it
         self._full_s: float | None = None
 
     async def __aiter__(self) -> AsyncGenerator[Delta, None]:
-        while self._open or not self._unread.empty():
-            item = await self._unread.get()
+        while self._open or self._unread:
+            if not self._unread:
+                await self._wait()
+            item = self._unread.popleft()
             if isinstance(item, ServeError):
                 raise item
             self._unread_bytes -= _num_bytes(item)
             if self._unread_bytes <= MAX_UNREAD_BYTES:
                 self._full_s = None
             yield item
+
+    def offer_to(self, take: TakeDelta) -> None:
+        """See `TokenStream.offer_to`."""
+        self._take = take
 
     async def abort(self) -> None:
         """See `TokenStream.abort`."""
@@ -120,11 +133,13 @@ class RemoteTokenStream:
         """Queue a delta for the reader; that of a choice that has ended is dropped."""
         if delta.choice >= 0 and delta.choice not in self._open:
             return
-        if delta.finish_reason is not FinishReason.NONE:
-            self._open.discard(delta.choice)
         if self._journal is not None:
             self._journal.note(delta)
-        self._unread.put_nowait(delta)
+        if delta.finish_reason is not FinishReason.NONE:
+            self._open.discard(delta.choice)
+        elif self._is_taken(delta):
+            return
+        self._queue(delta)
         self._unread_bytes += _num_bytes(delta)
         if self._unread_bytes > MAX_UNREAD_BYTES:
             self._note_full()
@@ -138,12 +153,36 @@ class RemoteTokenStream:
         """End the choices that go on, if any, by an error that the reader raises."""
         if self._open:
             self._open.clear()
-            self._unread.put_nowait(error)
+            self._queue(error)
 
     @property
     def is_unread(self) -> bool:
         """Whether its reader is too slow to be waited for; it is to be ended."""
         return self._full_s is not None and _now_s() - self._full_s > UNREAD_S
+
+    async def _wait(self) -> None:
+        """Wait until something is queued."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _queue(self, item: Delta | ServeError) -> None:
+        self._unread.append(item)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _is_taken(self, delta: Delta) -> bool:
+        """Offer a delta, if the reader is done with all that came before."""
+        if self._take is None or self._waiter is None or self._unread:
+            return False
+        try:
+            return self._take(delta)
+        except Exception as error:  # the other streams of the message go on
+            logger.exception("stream_failed request_id=%d", self.request_id)
+            self.fail(EngineError(f"output of request {self.request_id} was lost: {error}"))
+            return True
 
     def _note_full(self) -> None:
         if self._full_s is None:

@@ -4,7 +4,8 @@ An ingress is a client of the replica. All output of its requests goes out in on
 that the client attached last.
 
 - Coalescing: a batch costs the same CPU time on its way to the clients, however much it holds. So
-  output is gathered for a while, unless it is the first of a request.
+  output is gathered for a while, unless it is the first of a request: the longer, the more requests
+  get their part of each batch.
 - Lease: a client whose process was killed says nothing, and its stream may look attached for ever.
   So the client renews its lease again and again; after `lease_s` without it, the client is lost,
   unless its process still lives: a busy one is forgiven for up to `forgiven_s`.
@@ -32,6 +33,8 @@ IDLE_S = 3.0
 WINDOW_BYTES = 8 << 20
 MAX_REQUEST_BYTES = 256 << 10
 COALESCE_S = 0.02
+# twice what a part of a batch costs its ingress and the proxy, so that half of their time is left
+PART_S = 40e-6
 SILENT, SLOW = "silent", "slow"
 
 
@@ -46,6 +49,8 @@ class ClientLimits:
         window_bytes: bytes that may be on their way before more are sent.
         max_request_bytes: bytes of one request that may wait until they can be sent.
         coalesce_s: least seconds between two batches without first output of a request.
+        part_s: seconds of these for each open request, where fewer are open; None for all of them,
+            however many there are.
     """
 
     lease_s: float = LEASE_S
@@ -54,6 +59,7 @@ class ClientLimits:
     window_bytes: int = WINDOW_BYTES
     max_request_bytes: int = MAX_REQUEST_BYTES
     coalesce_s: float = COALESCE_S
+    part_s: float | None = PART_S
 
 
 CLIENT_LIMITS = ClientLimits()
@@ -212,12 +218,20 @@ class ClientSession:
         return bool(firsts)
 
     def _schedule_batch(self, is_urgent: bool) -> None:
-        """Wake the stream at once, or when `coalesce_s` have passed since its last batch."""
-        wait_s = 0.0 if is_urgent else self._taken_s + self._limits.coalesce_s - self._loop.time()
+        """Wake the stream at once, or when enough time has passed since its last batch."""
+        wait_s = 0.0 if is_urgent else self._taken_s + self._gather_s - self._loop.time()
         if wait_s <= 0:
             self._wake_up.set()
         elif self._flush is None:
             self._flush = self._loop.call_later(wait_s, self._wake_up.set)
+
+    @property
+    def _gather_s(self) -> float:
+        """Least seconds between two batches, with as many requests as there are."""
+        limits = self._limits
+        if limits.part_s is None:
+            return limits.coalesce_s
+        return min(limits.coalesce_s, limits.part_s * len(self.open))
 
     def _stop_gathering(self) -> None:
         if self._flush is not None:

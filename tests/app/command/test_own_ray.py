@@ -28,8 +28,15 @@ def test_it_keeps_to_loopback(tmp_path: Path) -> None:
     assert environment[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] == "0"
 
 
+def test_it_looks_less_often_at_what_does_not_change(tmp_path: Path) -> None:
+    environment = own_ray({"TMPDIR": str(tmp_path)})
+    assert float(environment["RAY_SERVE_CONTROL_LOOP_INTERVAL_S"]) > 0.1
+    assert environment["RAY_task_events_report_interval_ms"] == "0"
+
+
 def test_what_is_set_already_stays(tmp_path: Path) -> None:
     given = {"RAY_TMPDIR": "/mine", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1", "X": "y"}
+    given |= {"RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "1", "RAY_task_events_report_interval_ms": "9"}
     assert own_ray(given) == given
 
 

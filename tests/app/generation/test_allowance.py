@@ -130,3 +130,20 @@ async def test_a_submission_that_nobody_accepts_ends(clock: LoopClock) -> None:
     await clock.advance(3.1)
     with pytest.raises(DeadlineExceeded):
         await waiting
+
+
+@pytest.mark.parametrize(("whole_s", "late_at_s"), [(math.inf, 3.5), (3.0, 3.0)])
+async def test_output_that_comes_another_way_counts_as_output(
+    clock: LoopClock, whole_s: float, late_at_s: float
+) -> None:
+    answer = Allowance(first_token_s=1.0, gap_s=2.0, whole_s=whole_s).clock()
+    source = answer.limited(updates([0.0, 99.0]), is_silent=False)
+    assert await anext(source) == 0
+    start_s, second = clock.now_s, asyncio.create_task(anext(source))
+    await clock.advance(1.5)
+    answer.note_output()
+    while not second.done():
+        await clock.advance(0.5)
+    assert clock.now_s - start_s == late_at_s
+    with pytest.raises(DeadlineExceeded):
+        await second

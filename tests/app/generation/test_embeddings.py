@@ -10,7 +10,7 @@ from app.generation.allowance import Allowance
 from app.generation.embeddings import embed
 from app.protocol.errors import DeadlineExceeded
 from engine.errors import EngineError, PromptTooLong
-from engine.runtime.protocol import Delta, TokenStream
+from engine.runtime.protocol import Delta, TakeDelta, TokenStream
 from engine.types import (
     ORDINARY_TERMS,
     EventKind,
@@ -68,6 +68,9 @@ class _Vector:
             num_cached=1,
             pooled=float32([self._prompt[0], 0.5]),
         )
+
+    def offer_to(self, take: TakeDelta) -> None:
+        pass
 
     async def abort(self) -> None:
         self._client.aborted.append(self.request_id)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from app.generation.generation import Generation
+from app.generation.outlet import Outlet
 from app.text.choice_text import TextDelta, join
 from engine.errors import EngineError, Overloaded, PromptTooLong
 from tests.app.api.server import encode
@@ -181,3 +182,65 @@ async def test_a_prompt_that_fails_ends_the_whole_and_leaves_no_task() -> None:
     with pytest.raises(EngineError, match="x"):
         await read(generation)
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+class Taken:
+    """An outlet that the test opens and closes. Implements `Outlet`."""
+
+    def __init__(self, *, takes_text: bool = True) -> None:
+        self.takes_text = takes_text
+        self.is_open = True
+        self.texts: list[tuple[int, str]] = []
+
+    def may_take(self) -> bool:
+        return self.is_open
+
+    def take_text(self, index: int, text: str, num_tokens: int) -> None:
+        self.texts.append((index, text))
+
+    def take(self, index: int, delta: TextDelta) -> None:
+        self.texts.append((index, delta.text))
+
+
+@pytest.mark.parametrize("takes_text", [True, False])
+async def test_an_outlet_takes_all_but_the_begin_and_the_end(takes_text: bool) -> None:
+    words = encode("The quick brown fox")
+    generation = await start(
+        FakeEngineClient([Script([*words, EOS])]), await completion(max_tokens=len(words))
+    )
+    noted: list[tuple[int, int, str | None]] = []
+    generation.note = lambda *what: noted.append(what)
+    outlet: Outlet = Taken(takes_text=takes_text)
+    generation.give_to(outlet)
+    assert isinstance(outlet, Taken)
+    parts: list[str] = []
+    async with aclosing(aiter(generation)) as source:
+        async for _, part in source:
+            assert isinstance(part, TextDelta)
+            parts.append(part.text)
+    assert parts[0] + "".join(text for _, text in outlet.texts) + parts[1] == "The quick brown fox"
+    assert generation.usage(0).completion_tokens == len(words)
+    assert sum(num_tokens for _, num_tokens, _ in noted) == len(words)
+
+
+async def test_a_stop_string_ends_what_an_outlet_takes() -> None:
+    script = Script([*encode("The quick brown fox"), EOS])
+    generation = await start(FakeEngineClient([script]), await completion(stop=["own"]))
+    outlet = Taken(takes_text=False)
+    generation.give_to(outlet)
+    end = (await read(generation))[0]
+    assert end.text.startswith("T")
+    assert (end.finish_reason, end.stop_reason) == ("stop", "own")
+    whole = "The quick br"
+    assert sorted(whole) == sorted(end.text + "".join(text for _, text in outlet.texts))
+
+
+async def test_a_closed_outlet_leaves_everything_to_the_reader() -> None:
+    generation = await start(
+        FakeEngineClient([Script([*encode("The quick"), EOS])]), await completion()
+    )
+    outlet = Taken()
+    outlet.is_open = False
+    generation.give_to(outlet)
+    assert (await read(generation))[0].text == "The quick"
+    assert outlet.texts == []

@@ -15,7 +15,7 @@ from app.text.offload import Offload
 from app.text.prompt_text import PromptText
 from app.text.text_options import TextOptions
 from engine.errors import EngineError, WorkerDied
-from engine.runtime.protocol import BeamStep, Delta
+from engine.runtime.protocol import BeamStep, Delta, TakeDelta
 from engine.types import (
     ALL_CHOICES,
     BEAM_CHOICE,
@@ -47,6 +47,9 @@ class ListedStream:
         for delta in self._deltas:
             self.num_read += 1
             yield delta
+
+    def offer_to(self, take: TakeDelta) -> None:
+        pass
 
     async def abort(self) -> None:
         if self.abort_gate is not None:

@@ -84,3 +84,16 @@ async def test_what_somebody_else_cancels_is_cancelled(clock: LoopClock) -> None
     with pytest.raises(asyncio.CancelledError):
         await both
     watchdog.close()
+
+
+async def test_what_is_waited_for_may_be_given_more_time_but_no_less(clock: LoopClock) -> None:
+    watchdog = Watchdog()
+    waiting = asyncio.create_task(watchdog.wait(asyncio.Event().wait(), clock.now_s + 2))
+    await clock.advance(1)
+    watchdog.extend(clock.now_s + 3)
+    watchdog.extend(clock.now_s)
+    await clock.advance(2.9)
+    assert not waiting.done()
+    await clock.advance(0.2)
+    with pytest.raises(TimeoutError):
+        await waiting

@@ -243,3 +243,31 @@ def test_a_stop_string_begins_after_the_least_number_of_tokens(
         result = join(run(tokens, options, groups=groups, vocabulary=BYTES))
         assert result.text == expected
         assert len(result.token_ids) >= min(min_tokens, len(tokens))
+
+
+@given(st.lists(st.lists(st.integers(0, 6), max_size=3), max_size=6), st.booleans())
+def test_plain_text_is_the_same_in_fewer_steps(groups: list[list[int]], skips: bool) -> None:
+    options = TextOptions(skip_special=skips, starts_text=True)
+    usual, quick = ChoiceText(WORDS, options), ChoiceText(WORDS, options)
+    assert quick.is_plain
+    for tokens in groups:
+        pushed = usual.push(delta(tokens, FinishReason.NONE))
+        assert quick.push_plain(delta(tokens, FinishReason.NONE)) == (
+            pushed.text,
+            len(pushed.token_ids),
+        )
+    # what follows finds all as it would be
+    end = delta([0, 3], FinishReason.LENGTH)
+    assert quick.push(end) == usual.push(end)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        TextOptions(stops=("x",)),
+        TextOptions(num_logprobs=0),
+        TextOptions(repetition=RepetitionLimit(min_size=1, max_size=2, count=2)),
+    ],
+)
+def test_text_that_may_end_or_has_scores_is_not_plain(options: TextOptions) -> None:
+    assert not ChoiceText(WORDS, options).is_plain

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from engine.runtime.messages import OUTPUTS
 from engine.runtime.outputs import (
+    _all_deltas,
     deltas,
     ended_choices,
     events_of,
@@ -239,3 +240,11 @@ def test_an_output_with_events_of_one_client_is_passed_on_as_it_is() -> None:
     other = replace(output, events=events((1, EventKind.QUEUED), (2, EventKind.QUEUED)))
     [part] = split_by_client(other, OUTPUTS.encode(other), {1: "a"}).values()
     assert [request_id for request_id, *_ in events_of([OUTPUTS.decode(part)])] == [1]
+
+
+@given(st.lists(ROWS, max_size=3))
+def test_outputs_with_tokens_only_are_gathered_as_all_others(steps: list[list[Row]]) -> None:
+    outputs = [output_of([(*row[:4], []) for row in rows]) for rows in steps]
+    assert list(deltas(outputs)) == list(_all_deltas(outputs))
+    ended = [replace(output, tokens=int32([-1] * len(output.tokens))) for output in outputs]
+    assert list(deltas(ended)) == list(_all_deltas(ended))

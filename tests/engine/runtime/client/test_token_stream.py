@@ -1,3 +1,4 @@
+import asyncio
 from array import array
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from engine.types import (
     float32,
     int32,
 )
+from tests.fakes.loop_clock import settle
 
 NONE, LENGTH, ABORT = FinishReason.NONE, FinishReason.LENGTH, FinishReason.ABORT
 
@@ -184,3 +186,53 @@ async def test_of_a_loss_the_tokens_count_and_the_end_does_not() -> None:
     stream.put(delta(0, 6, LENGTH))
     stream.put(delta(1, 7, LENGTH))
     assert [tokens for _, tokens, _ in await read(stream)] == [[5], [6], [7]]
+
+
+async def waiting(stream: RemoteTokenStream) -> "asyncio.Task[list[Delta]]":
+    async def read_all() -> list[Delta]:
+        return [delta async for delta in stream]
+
+    task = asyncio.create_task(read_all())
+    await settle()
+    return task
+
+
+async def test_what_is_offered_while_the_reader_waits_is_taken_but_for_the_end(
+    stream: RemoteTokenStream,
+) -> None:
+    taken: list[Delta] = []
+
+    def take(delta: Delta) -> bool:
+        if delta.choice == 0:
+            taken.append(delta)
+        return delta.choice == 0
+
+    stream.offer_to(take)
+    unread = delta(0, 1)
+    # nobody waits
+    stream.put(unread)
+    reading = await waiting(stream)
+    stream.put(delta(0, 2))
+    # left by who it is offered to, so that it waits to be read, and what follows behind it
+    stream.put(delta(1, 3))
+    stream.put(delta(0, 4))
+    await settle()
+    stream.put(delta(0, 5))
+    stream.put(delta(0, 6, LENGTH))
+    stream.put(delta(1, 7, LENGTH))
+    assert [each.tokens[0] for each in taken] == [2, 5]
+    assert [each.tokens[0] for each in await reading] == [1, 3, 4, 6, 7]
+
+
+async def test_who_fails_to_take_a_delta_fails_its_stream_only(stream: RemoteTokenStream) -> None:
+    def fail(delta: Delta) -> bool:
+        raise ValueError("a bug")
+
+    stream.offer_to(fail)
+    reading = await waiting(stream)
+    stream.put(delta(0, 2))
+    await settle()
+    assert reading.done()
+    with pytest.raises(EngineError, match="was lost"):
+        await reading
+    assert stream.has_ended

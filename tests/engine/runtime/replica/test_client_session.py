@@ -30,6 +30,7 @@ class Watched:
         window_bytes: int = 1 << 20,
         max_request_bytes: int = 1 << 20,
         coalesce_s: float = 0.0,
+        part_s: float | None = None,
         is_alive: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self.lost: list[str] = []
@@ -40,6 +41,7 @@ class Watched:
             window_bytes=window_bytes,
             max_request_bytes=max_request_bytes,
             coalesce_s=coalesce_s,
+            part_s=part_s,
         )
         self.full: list[int] = []
         self.session = ClientSession(
@@ -451,6 +453,24 @@ async def test_an_urgent_batch_begins_the_time_of_gathering_anew(
     assert len(reader.batches) == 2
     await clock.advance(0.5 * COALESCE_S)
     assert len(reader.batches) == 3
+
+
+@pytest.mark.parametrize(("num_open", "gathers_s"), [(1, 0.1), (4, 0.4), (40, COALESCE_S)])
+async def test_few_requests_have_their_output_sooner_than_many(
+    clock: LoopClock, num_open: int, gathers_s: float
+) -> None:
+    watched = Watched(coalesce_s=COALESCE_S, part_s=0.1)
+    for request_id in range(num_open):
+        watched.session.opened(request_id, 1)
+    reader = watched.read()
+    await settle()
+    await watched.put(*range(num_open))
+    await watched.put(0)
+    await clock.advance(0.9 * gathers_s)
+    assert len(reader.batches) == 1
+    await clock.advance(0.2 * gathers_s)
+    assert len(reader.batches) == 2
+    watched.session.close("given up")
 
 
 async def test_a_stream_that_ends_itself_first_gives_what_was_gathered(clock: LoopClock) -> None:
