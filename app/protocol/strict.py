@@ -3,6 +3,7 @@
 import difflib
 import re
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -42,11 +43,23 @@ def is_plain(name: str) -> bool:
     return _PLAIN_NAME.fullmatch(name) is not None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """The context of a validation: what of a body has no effect, at every depth.
+
+    Attributes:
+        names: of such fields, added as they are found.
+        takes_unknown: whether fields that are not known are among them, or else refused.
+    """
+
+    names: list[str] = field(default_factory=list)
+    takes_unknown: bool = False
+
+
 class Strict(BaseModel):
     """No coercion, no unknown fields, no NaN; an int may stand for a float; null means not given.
 
-    The context of a validation is None to refuse unknown fields, or a list to which the names of
-    those that are left out are added.
+    The context of a validation is a `LeftOut`, or None where nobody asks what has no effect.
 
     Attributes:
         place: where it lies in a body, as a prefix of the names of its fields.
@@ -72,12 +85,14 @@ class Strict(BaseModel):
         for name in given.keys() & cls.unsupported.keys():
             _check_unsupported(name, given.pop(name), cls.unsupported[name])
         known = [field.alias or name for name, field in cls.model_fields.items()]
+        left_out: LeftOut = info.context or LeftOut()
+        left_out.names.extend(cls.place + name for name in given if name in cls.ignored)
         for name in sorted(given.keys() - set(known)):
-            if info.context is None:
+            if not left_out.takes_unknown:
                 raise _unknown(name, [*known, *cls.unsupported])
             del given[name]
             if is_plain(name):
-                info.context.append(cls.place + name)
+                left_out.names.append(cls.place + name)
         return given
 
 

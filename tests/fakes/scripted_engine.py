@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from engine.errors import Overloaded
-from engine.runtime.messages import PrefixInfo
+from engine.runtime.messages import PrefixInfo, tokens_digest
 from engine.runtime.protocol import BeamStep, Delta, TokenStream
 from engine.types import (
     BEAM_CHOICE,
@@ -121,6 +121,7 @@ class FakeEngineClient:
             name=pin.name,
             num_tokens=len(prompt),
             num_blocks=1,
+            digest=tokens_digest(prompt),
             is_warm=True,
             ttl_s=pin.ttl_s,
         )
@@ -179,6 +180,9 @@ class FakeStream:
             raise script.error
 
     def _turns(self) -> list[tuple[int, Delta]]:
+        if self._sampling.pooling != "none":
+            ended = _delta(0, [], [], None, FinishReason.LENGTH)
+            return [(0, replace(ended, pooled=float32([1.0])))]
         lines = [self._line(choice) for choice in range(self._sampling.n)]
         longest = max(len(tokens) for tokens, _ in lines)
         return [
