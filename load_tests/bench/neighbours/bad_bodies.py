@@ -41,7 +41,7 @@ def large_bodies(most_bytes: int = MOST_BYTES) -> list[LargeRequest]:
     chat = '{"messages":[{"role":"user","content":"'
     return [
         *found,
-        _raw("unknown fields", CHAT, _fitting("{", unknown, "", most_bytes)),
+        _raw("many unknown fields", CHAT, _fitting("{", unknown, "", most_bytes)),
         _raw("a message", CHAT, _fitting(chat, "x7 " * (most_bytes // 3), '"}]', most_bytes)),
         _raw("a stop string", COMPLETIONS, _fitting('{"prompt":"a","stop":"', "a" * a, '"',
                                                     most_bytes)),
@@ -68,6 +68,7 @@ def _streamed(request: LargeRequest) -> LargeRequest:
 
 
 def _broken() -> Iterator[LargeRequest]:
+    unknown = json.dumps({f"k{number}": 1 for number in range(5000)}).encode()
     for path in (COMPLETIONS, CHAT):
         yield _raw("nothing", path, b"")
         yield _raw("cut off", path, b'{"prompt":"a"')
@@ -77,9 +78,7 @@ def _broken() -> Iterator[LargeRequest]:
         yield _raw("UTF-16", path, '{"prompt":"a"}'.encode("utf-16"))
         yield _raw("1,000 levels", path, b'{"prompt":' + b"[" * 1000 + b"]" * 1000 + b"}")
         yield _raw("5,000 digits", path, b'{"prompt":"a","n":' + b"1" * 5000 + b"}")
-        yield _raw(
-            "unknown fields", path, json.dumps(dict.fromkeys(map(str, range(6000)))).encode()
-        )
+        yield _raw("unknown fields", path, unknown)
 
 
 def _of_both_routes() -> Iterator[LargeRequest]:
