@@ -18,7 +18,7 @@ from tests.app.api.fields.rows import (
     unsupported,
     whole,
 )
-from tests.app.api.fields.shared_rows import GENERATION
+from tests.app.api.fields.shared_rows import GENERATION, STREAM_OPTIONS_ALONE
 from tests.app.api.fields.structured_rows import STRUCTURED
 
 USER = {"role": "user", "content": "x"}
@@ -182,6 +182,7 @@ TOGETHER: list[tuple[dict[str, Any], str]] = [
         {"use_beam_search": True, "n": 2, "logprobs": True, "logprob_token_ids": [5]},
         "logprob_token_ids",
     ),
+    *STREAM_OPTIONS_ALONE,
     ({"continue_final_message": True, "add_generation_prompt": True}, "add_generation_prompt"),
     ({"tools": [TOOL], "tool_choice": "required", "ignore_eos": True}, "ignore_eos"),
 ]

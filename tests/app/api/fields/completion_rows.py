@@ -13,7 +13,7 @@ from tests.app.api.fields.rows import (
     unsupported,
     whole,
 )
-from tests.app.api.fields.shared_rows import GENERATION
+from tests.app.api.fields.shared_rows import GENERATION, STREAM_OPTIONS_ALONE
 from tests.app.api.fields.structured_rows import STRUCTURED
 
 COMPLETION: list[Row] = [
@@ -59,6 +59,7 @@ TOGETHER: list[tuple[dict[str, Any], str]] = [
     ({"prompt": [[1]] * 3, "n": 86}, "n"),
     ({"prompt": ["a"] * 64, "best_of": 5, "stream": False}, "best_of"),
     ({"max_tokens": 0, "echo": False}, "max_tokens"),
+    *STREAM_OPTIONS_ALONE,
     ({"max_tokens": 0, "echo": True, "logprobs": 1, "logprob_token_ids": [5]}, "logprob_token_ids"),
     (
         {"use_beam_search": True, "n": 2, "logprobs": 1, "logprob_token_ids": [5]},

@@ -1,5 +1,7 @@
 """Fields that say how tokens are chosen, and those of both generating routes."""
 
+from typing import Any
+
 from tests.app.api.fields.rows import (
     TOO_LONG,
     VOCAB,
@@ -67,6 +69,11 @@ _STREAM_OPTIONS = other(
      Wrong({"include": True}, ".include", "unknown_parameter"),
      Wrong({"continuous_usage_stats": 0}, ".continuous_usage_stats")),
 )  # fmt: skip
+
+# see `TOGETHER` of the routes
+STREAM_OPTIONS_ALONE: list[tuple[dict[str, Any], str]] = [
+    ({"stream": False, "stream_options": {"include_usage": True}}, "stream_options"),
+]
 
 # of the two routes that are no translations
 GENERATION: list[Row] = [
