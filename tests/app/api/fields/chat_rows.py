@@ -18,7 +18,7 @@ from tests.app.api.fields.rows import (
     unsupported,
     whole,
 )
-from tests.app.api.fields.shared_rows import GENERATION, STREAM_OPTIONS_ALONE
+from tests.app.api.fields.shared_rows import GENERATION, IDS_AT_FAULT, STREAM_OPTIONS_ALONE
 from tests.app.api.fields.structured_rows import STRUCTURED
 
 USER = {"role": "user", "content": "x"}
@@ -123,7 +123,7 @@ CHAT_ROWS: list[Row] = [
           (0, -1, Wrong(513, code=TOO_LONG), Wrong(10**400, code=TOO_LONG))),
     whole("max_tokens", (), (0,)),
     flag("logprobs"),
-    other("logprob_token_ids", ([5], [0, VOCAB - 1], [5] * 128), ([5] * 129,),
+    other("logprob_token_ids", ([5], [0, VOCAB - 1], [5] * 128), ([5] * 129, *IDS_AT_FAULT),
           beside={"logprobs": True}),
     whole("top_logprobs", (0,), (-1, 3, 21, 2**63)),
     whole("top_logprobs", (0, 1, 20), (-1, 21, 10**400), beside={"logprobs": True}),

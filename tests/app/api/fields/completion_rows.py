@@ -13,7 +13,7 @@ from tests.app.api.fields.rows import (
     unsupported,
     whole,
 )
-from tests.app.api.fields.shared_rows import GENERATION, STREAM_OPTIONS_ALONE
+from tests.app.api.fields.shared_rows import GENERATION, IDS_AT_FAULT, STREAM_OPTIONS_ALONE
 from tests.app.api.fields.structured_rows import STRUCTURED
 
 COMPLETION: list[Row] = [
@@ -37,7 +37,7 @@ COMPLETION: list[Row] = [
     whole("best_of", (1,), (0, -1, 129, 10**6, 2**63, 10**400), plain_only=(2, 128)),
     flag("echo"),
     whole("logprobs", (0, 1, 5), (-1, 6, 2**63, 10**400)),
-    other("logprob_token_ids", ([5], [0, VOCAB - 1], [5] * 128), ([5] * 129,),
+    other("logprob_token_ids", ([5], [0, VOCAB - 1], [5] * 128), ([5] * 129, *IDS_AT_FAULT),
           beside={"logprobs": 0}),
     flag("add_special_tokens"),
     # what ends before it begins is only scored
