@@ -4,6 +4,7 @@ import difflib
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -79,21 +80,28 @@ class Strict(BaseModel):
     def _keep_known(cls, given: Any, info: ValidationInfo) -> Any:
         if not isinstance(given, dict):
             return given
-        if len(given) > MAX_FIELDS + len(cls.model_fields) + len(cls.unsupported):
+        known = _known_names(cls)
+        if len(given) > MAX_FIELDS + len(known) + len(cls.unsupported):
             raise fault("", "it has too many fields")
         given = {name: value for name, value in given.items() if value is not None}
         for name in given.keys() & cls.unsupported.keys():
             _check_unsupported(name, given.pop(name), cls.unsupported[name])
-        known = [field.alias or name for name, field in cls.model_fields.items()]
         left_out: LeftOut = info.context or LeftOut()
-        left_out.names.extend(cls.place + name for name in given if name in cls.ignored)
-        for name in sorted(given.keys() - set(known)):
+        if cls.ignored:
+            left_out.names.extend(cls.place + name for name in given if name in cls.ignored)
+        for name in sorted(given.keys() - known):
             if not left_out.takes_unknown:
-                raise _unknown(name, [*known, *cls.unsupported])
+                raise _unknown(name, sorted(known.union(cls.unsupported)))
             del given[name]
             if is_plain(name):
                 left_out.names.append(cls.place + name)
         return given
+
+
+@cache
+def _known_names(model: type[Strict]) -> frozenset[str]:
+    """Names of all fields; looked up once, since a body may have thousands of messages."""
+    return frozenset(field.alias or name for name, field in model.model_fields.items())
 
 
 def _check_unsupported(name: str, value: Any, neutral: tuple[Any, ...]) -> None:

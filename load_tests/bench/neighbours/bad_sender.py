@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 
 import aiohttp
 
+from load_tests.bench.neighbours.bad_bodies import MOST_BYTES
 from load_tests.bench.neighbours.fillings import LargeRequest
 
 _TIMEOUT_S = 60.0
@@ -24,6 +25,7 @@ class Refused:
         number: of the request in the list of all.
         status: of HTTP; 0 if the connection failed.
         seconds: from its first byte to the last one of the answer.
+        error: of a connection that failed.
         is_right: whether it was refused by an error of the client's, in the API's envelope.
     """
 
@@ -31,6 +33,7 @@ class Refused:
     status: int
     seconds: float
     is_right: bool
+    error: str = ""
 
 
 async def send_bad(
@@ -39,14 +42,18 @@ async def send_bad(
     """Send one request and read its answer."""
     request, content = requests[number], b""
     headers = {"content-type": "application/json"}
-    status, start_s = 0, time.perf_counter()
+    if len(request.body) > MOST_BYTES:
+        # it is answered while it is sent, and its connection is of no use any more
+        headers["connection"] = "close"
+    status, error, start_s = 0, "", time.perf_counter()
     try:
         async with session.post(request.path, data=request.body, headers=headers) as response:
             status, content = response.status, await response.read()
-    except (aiohttp.ClientError, TimeoutError, OSError):
-        pass
+    except (aiohttp.ClientError, TimeoutError, OSError) as failure:
+        error = f"{type(failure).__name__}: {failure}"[:120]
     seconds = time.perf_counter() - start_s
-    return Refused(number, status, seconds, 400 <= status < 500 and _is_enveloped(content))
+    is_right = 400 <= status < 500 and _is_enveloped(content)
+    return Refused(number, status, seconds, is_right, error)
 
 
 def open_bad_session(url: str) -> aiohttp.ClientSession:

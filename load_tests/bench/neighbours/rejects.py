@@ -157,7 +157,9 @@ class _Rejecting:
 
     def _note_wrong(self, requests: Sequence[LargeRequest], seen: Sequence[Refused]) -> None:
         self._wrong += [
-            f"{requests[each.number].name}: {each.status}" for each in seen if not each.is_right
+            f"{requests[each.number].name}: {each.error or each.status}"
+            for each in seen
+            if not each.is_right
         ]
 
     async def _by_turns(self, prober: Prober) -> tuple[_Turns, _Turns, list[Refused]]:

@@ -68,7 +68,8 @@ async def test_so_is_each_that_there_is_not_where_it_is_not_refused(path: str) -
         ("/v1/messages", {"system": [{"type": "text", "text": "x", "cache_control": {}}]},
          ["cache_control"]),
         ("/v1/messages/count_tokens",
-         {"tools": [{"name": "f", "input_schema": {}, "cache_control": {}}]}, ["tools.cache_control"]),
+         {"tools": [{"name": "f", "input_schema": {}, "cache_control": {}}]},
+         ["tools.cache_control"]),
     ],
 )  # fmt: skip
 async def test_so_is_what_lies_deeper(path: str, fields: dict[str, Any], names: list[str]) -> None:

@@ -260,11 +260,15 @@ async def test_idle_connections_end_no_stream_and_are_closed() -> None:
     chunks: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        if not head.startswith(b"POST"):
+            # the proxy asks whether the replica is well
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+            writer.close()
+            return
         writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
         while chunk := await chunks.get():
             writer.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
-            await writer.drain()
         writer.close()
 
     loop = asyncio.get_running_loop()
