@@ -40,13 +40,14 @@ def write(
     """
     ids: list[int] = []
     while len(ids) < _MOST_TOKENS:
-        allowed = np.flatnonzero(np.unpackbits(follower.mask(), bitorder="little"))
-        if not len(allowed):
-            return None
-        likely = np.intersect1d(allowed, ends)
-        if end_id in allowed:
+        is_allowed = np.unpackbits(follower.mask(), bitorder="little")
+        if is_allowed[end_id]:
             return ids
-        choices = likely if len(likely) and rng.random() < _SHARE_OF_ENDS else allowed
+        choices = ends[is_allowed[ends] == 1]
+        if not len(choices) or rng.random() >= _SHARE_OF_ENDS:
+            choices = np.flatnonzero(is_allowed)
+        if not len(choices):
+            return None
         token = int(choices[rng.randrange(len(choices))])
         ids.append(token)
         follower.take(token)
