@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from app.generation.request.heads import Head
 from app.generation.request.prepare import Prompt
 from app.protocol.errors import PrefixNotFound
-from engine.errors import InvalidRequest, RequestError
+from engine.errors import EngineError, InvalidRequest, RequestError
 from engine.runtime.messages import PrefixInfo, tokens_digest
 from engine.runtime.protocol import EngineClient
 from engine.types import FinishReason, IntColumn, Pin
@@ -71,7 +71,7 @@ async def pin_heads(
         async with asyncio.timeout(limit_s):
             for ids, ttl_s in heads:
                 await _pin_head(client, ids, ttl_s, salt)
-    except (RequestError, TimeoutError):
+    except (RequestError, EngineError, TimeoutError):
         return False
     return True
 

@@ -128,7 +128,8 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
         prompts, options = await self._route.prepare(self._encoder, asked.request)
         if asked.request.prefix_id is not None:
             await check_prefix(self._client, asked.request.prefix_id, salt, prompts)
-        if not await pin_heads(self._client, options.heads, salt, allowance.first_token_s):
+        limit_s = allowance.first_token_s
+        if options.heads and not await pin_heads(self._client, options.heads, salt, limit_s):
             asked.ignored.append("messages.content.prompt_cache_breakpoint")
         writer = self._writer(asked, prompts, options)
         _note_prompts(record, prompts, options)

@@ -8,7 +8,7 @@ import pytest
 from app.generation.named_prefix import check_prefix, find_prefix, pin_heads
 from app.generation.request.prepare import Prompt
 from app.protocol.errors import PrefixNotFound
-from engine.errors import InvalidRequest
+from engine.errors import EngineError, InvalidRequest
 from engine.types import FinishReason, IntColumn, Pin, int32
 from tests.fakes.scripted_engine import FakeEngineClient, Script
 
@@ -72,6 +72,7 @@ class _Pinning(FakeEngineClient):
 
 async def test_what_cannot_be_pinned_in_time_is_said() -> None:
     assert not await pin_heads(_Pinning(error=InvalidRequest("no room")), [(HEAD, 1.0)], SALT, 5.0)
+    assert not await pin_heads(_Pinning(error=EngineError("lost")), [(HEAD, 1.0)], SALT, 5.0)
     assert not await pin_heads(_Pinning(), [(HEAD, 1.0)], SALT, 0.01)
     client = _client()
     client.pin_reason = FinishReason.ABORT

@@ -4,8 +4,10 @@ from typing import Any
 
 from app.generation.request.heads import heads_of
 from app.protocol.chat_request import ChatRequest
+from app.text.tokenizer import Tokenizer
 from engine.types import IntColumn
 from tests.app.generation.prepared import encoder as make_encoder
+from tests.app.text.tokenizers import CHATML, byte_level_backend
 
 MARK = {"prompt_cache_breakpoint": {"mode": "explicit"}}
 
@@ -53,3 +55,12 @@ async def test_a_mark_at_the_end_marks_all_but_the_head_of_the_answer() -> None:
 async def test_without_a_mark_there_is_none() -> None:
     _, heads = await _heads("The quick", [_part("brown")], prompt_cache_options={})
     assert heads == []
+
+
+async def test_where_the_template_refuses_to_end_nothing_is_marked() -> None:
+    picky = "{% if messages|length == 1 %}{{ raise_exception('go on') }}{% endif %}" + CHATML
+    encoder = make_encoder(Tokenizer(byte_level_backend(), {}, picky))
+    said = [{"role": "user", "content": [_part("a", **MARK)]}, {"role": "user", "content": "b"}]
+    request = ChatRequest.model_validate({"messages": said})
+    ids = await encoder.encode_chat(request.messages, request.template_options())
+    assert [len(head) for head, _ in await heads_of(encoder, request, ids)] == [0]
