@@ -48,6 +48,7 @@ class Script:
         group: tokens per delta; choices take turns.
         error_at: raise `error` instead of the deltas that start at this token.
         num_cached: tokens of the prompt that were in the prefix cache.
+        vector: what it computes of a text, in place of tokens.
         pause_at: wait for `resume` before the deltas that start at this token.
     """
 
@@ -62,6 +63,7 @@ class Script:
     error_at: int = 0
     pause_at: int | None = None
     num_cached: int = 0
+    vector: Sequence[float] = ()
 
 
 @dataclass
@@ -180,9 +182,9 @@ class FakeStream:
             raise script.error
 
     def _turns(self) -> list[tuple[int, Delta]]:
-        if self._sampling.pooling != "none":
+        if self._script.vector:
             ended = _delta(0, [], [], None, FinishReason.LENGTH)
-            return [(0, replace(ended, pooled=float32([1.0])))]
+            return [(0, replace(ended, pooled=float32(self._script.vector)))]
         lines = [self._line(choice) for choice in range(self._sampling.n)]
         longest = max(len(tokens) for tokens, _ in lines)
         return [

@@ -19,8 +19,8 @@ from app.text.tokenizer import Tokenizer
 from engine.errors import InvalidRequest, PromptTooLong
 from engine.types import IntColumn, StopPattern, int32
 
-# characters for each token of the context from which on a text is most often too long
-_LONG = 4
+# characters for each token of the context: from how many on a text is looked at, and how many of it
+_BEGINNINGS = ((6, 3), (12, 6))
 # tokens
 _SLACK = 64
 SequenceT = TypeVar("SequenceT", IntColumn, tuple[str, ...])
@@ -307,12 +307,12 @@ class PromptEncoder:
 
         What follows a beginning changes how its last words are cut, and no more than `_SLACK`.
         """
-        if len(text) < _LONG * self.max_model_len:
-            return
-        beginning = text[: _LONG * self.max_model_len // 2]
-        count = len(self._tokenizer.encode(beginning, add_special_tokens=False))
-        least = count - count // 8 - _SLACK
-        self._check_room(name, least, min_output, "at least ")
+        for most, num_looked_at in _BEGINNINGS:
+            if len(text) >= most * self.max_model_len:
+                beginning = text[: num_looked_at * self.max_model_len]
+                count = len(self._tokenizer.encode(beginning, add_special_tokens=False))
+                least = count - count // 8 - _SLACK
+                self._check_room(name, least, min_output, "at least ")
 
     def _check_room(self, name: str, num_tokens: int, min_output: int, bound: str = "") -> None:
         if num_tokens + min_output <= self.max_model_len:

@@ -18,7 +18,7 @@ _TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class BadAnswer:
     """What came of a bad request.
 
     Attributes:
@@ -38,7 +38,7 @@ class Refused:
 
 async def send_bad(
     session: aiohttp.ClientSession, requests: Sequence[LargeRequest], number: int
-) -> Refused:
+) -> BadAnswer:
     """Send one request and read its answer."""
     request, content = requests[number], b""
     headers = {"content-type": "application/json"}
@@ -53,7 +53,7 @@ async def send_bad(
         error = f"{type(failure).__name__}: {failure}"[:120]
     seconds = time.perf_counter() - start_s
     is_right = 400 <= status < 500 and _is_enveloped(content)
-    return Refused(number, status, seconds, is_right, error)
+    return BadAnswer(number, status, seconds, is_right, error)
 
 
 def open_bad_session(url: str) -> aiohttp.ClientSession:
@@ -81,10 +81,10 @@ class BadSender:
         """Begin to send."""
         self._pipe.send(True)
 
-    async def stop(self) -> list[Refused]:
+    async def stop(self) -> list[BadAnswer]:
         """Send no more, and return what came of all since `start`, once they are answered."""
         self._pipe.send(False)
-        seen: list[Refused] = await asyncio.to_thread(self._pipe.recv)
+        seen: list[BadAnswer] = await asyncio.to_thread(self._pipe.recv)
         return seen
 
     def end(self) -> None:
@@ -102,8 +102,8 @@ def _serve(url: str, requests: Sequence[LargeRequest], rate_per_s: float, pipe: 
 
 async def _send_until_stopped(
     url: str, requests: Sequence[LargeRequest], rate_per_s: float, pipe: Connection
-) -> list[Refused]:
-    tasks: list[asyncio.Task[Refused]] = []
+) -> list[BadAnswer]:
+    tasks: list[asyncio.Task[BadAnswer]] = []
     start_s = time.perf_counter()
     async with open_bad_session(url) as session:
         while not pipe.poll():

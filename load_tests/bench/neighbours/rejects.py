@@ -16,7 +16,7 @@ import aiohttp
 
 from load_tests import report
 from load_tests.bench.neighbours.bad_bodies import large_bodies, small_bodies
-from load_tests.bench.neighbours.bad_sender import BadSender, Refused, open_bad_session, send_bad
+from load_tests.bench.neighbours.bad_sender import BadAnswer, BadSender, open_bad_session, send_bad
 from load_tests.bench.neighbours.fillings import LargeRequest
 from load_tests.bench.neighbours.server import LoadedServer, Proxy, started
 from load_tests.bench.neighbours.watch import GoodStreams, Prober, Window, share_below
@@ -138,7 +138,7 @@ class _Rejecting:
             faults=tuple(fault for window in windows for fault in window.faults),
         )
 
-    async def _singly(self, prober: Prober) -> tuple[list[Refused], list[Refused]]:
+    async def _singly(self, prober: Prober) -> tuple[list[BadAnswer], list[BadAnswer]]:
         async with open_bad_session(self._url) as session:
             # what comes first meets code that was never run
             await self._send(session, self._small, 1)
@@ -149,21 +149,21 @@ class _Rejecting:
 
     async def _send(
         self, session: aiohttp.ClientSession, requests: Sequence[LargeRequest], times: int
-    ) -> list[Refused]:
+    ) -> list[BadAnswer]:
         numbers = [number for _ in range(times) for number in range(len(requests))]
         seen = [await send_bad(session, requests, number) for number in numbers]
         self._note_wrong(requests, seen)
         return seen
 
-    def _note_wrong(self, requests: Sequence[LargeRequest], seen: Sequence[Refused]) -> None:
+    def _note_wrong(self, requests: Sequence[LargeRequest], seen: Sequence[BadAnswer]) -> None:
         self._wrong += [
             f"{requests[each.number].name}: {each.error or each.status}"
             for each in seen
             if not each.is_right
         ]
 
-    async def _by_turns(self, prober: Prober) -> tuple[_Turns, _Turns, list[Refused]]:
-        args, quiet, beside, refused = self._args, _Turns(), _Turns(), list[Refused]()
+    async def _by_turns(self, prober: Prober) -> tuple[_Turns, _Turns, list[BadAnswer]]:
+        args, quiet, beside, refused = self._args, _Turns(), _Turns(), list[BadAnswer]()
         sender = BadSender(self._url, self._small, args.rate)
         timeout = aiohttp.ClientTimeout(total=600)
         async with aiohttp.ClientSession(self._url, timeout=timeout) as session:
@@ -199,7 +199,7 @@ async def _watched(streams: GoodStreams, prober: Prober, seconds: float) -> Wind
     return window
 
 
-def _slowest(requests: Sequence[LargeRequest], seen: Sequence[Refused]) -> dict[str, float]:
+def _slowest(requests: Sequence[LargeRequest], seen: Sequence[BadAnswer]) -> dict[str, float]:
     """The 99th percentile of each body, ms."""
     by_name: dict[str, list[float]] = {}
     for each in seen:
@@ -207,7 +207,7 @@ def _slowest(requests: Sequence[LargeRequest], seen: Sequence[Refused]) -> dict[
     return {name: 1e3 * share_below(seconds, 0.99) for name, seconds in by_name.items()}
 
 
-def _two(seen: Sequence[Refused]) -> tuple[float, float]:
+def _two(seen: Sequence[BadAnswer]) -> tuple[float, float]:
     """The median and the 99th percentile, ms."""
     seconds = [each.seconds for each in seen]
     return 1e3 * share_below(seconds, 0.5), 1e3 * share_below(seconds, 0.99)

@@ -9,6 +9,7 @@ from app.protocol.api_settings import EmbeddingSettings
 from tests.app.api.chat.replies import EOS, saying, tokenizer
 from tests.app.api.direct import encoded, send
 from tests.app.api.server import make_app
+from tests.fakes.scripted_engine import FakeEngineClient, Script
 
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
 LEAST: dict[str, dict[str, Any]] = {
@@ -33,8 +34,10 @@ VALUES: dict[str, Any] = {
 
 async def _ignored(path: str, fields: dict[str, Any], unknown: str = "reject") -> list[str]:
     embedding = EmbeddingSettings(size=1, is_own=path == "/v1/score")
+    is_pooled = "text_1" in LEAST[path] or path == "/v1/embeddings"
+    engine = FakeEngineClient([Script(vector=[1.0])]) if is_pooled else saying("x")
     app = make_app(
-        saying("x"),
+        engine,
         tokenizer=tokenizer(),
         eos_token_ids=(EOS,),
         embedding=embedding,

@@ -3,7 +3,7 @@
 import pytest
 
 from load_tests.bench.neighbours import rejects
-from load_tests.bench.neighbours.bad_sender import Refused
+from load_tests.bench.neighbours.bad_sender import BadAnswer
 from load_tests.bench.neighbours.fillings import LargeRequest
 from load_tests.bench.neighbours.rejects import RejectFigures
 from load_tests.bench.neighbours.watch import Window
@@ -44,7 +44,7 @@ def test_turns_are_summed_up_by_kind_and_by_round() -> None:
 def test_the_slowest_answer_of_each_body_has_its_name() -> None:
     requests = [LargeRequest(name=name, path="/", body=b"") for name in "ab"]
     seen = [
-        Refused(number, 400, seconds, True) for number, seconds in ((0, 1.0), (1, 3.0), (0, 2.0))
+        BadAnswer(number, 400, seconds, True) for number, seconds in ((0, 1.0), (1, 3.0), (0, 2.0))
     ]
     assert rejects._slowest(requests, seen) == {"a": 1000.0, "b": 3000.0}
     assert rejects._two(seen) == (2000.0, 2000.0)
