@@ -82,6 +82,9 @@ MAX_MESSAGES = 2048
 MAX_PARTS = 1024
 """Parts of a message's content."""
 
+MAX_CACHE_BREAKPOINTS = 4
+"""Parts of a conversation up to which it is to stay cached."""
+
 MAX_PROMPTS = 128
 """Prompts of a request."""
 
@@ -135,6 +138,9 @@ MAX_LOGPROBS = 5
 
 MAX_TOP_LOGPROBS = 20
 """Alternatives for each token of a chat's answer, and of any prompt."""
+
+MAX_LOGPROB_TOKEN_IDS = 128
+"""Token ids that are listed as alternatives in the place of the most likely ones."""
 
 MAX_DOCUMENTS = 128
 """Documents beside a conversation, which have no effect."""

@@ -171,6 +171,7 @@ class Generation:
             prompt_tokens=sum(reader.num_prompt_tokens for reader in self._readers),
             completion_tokens=sum(self._num_sampled),
             cached_tokens=sum(reader.num_cached for reader in self._readers),
+            peak_blocks=sum(reader.peak_blocks for reader in self._readers),
         )
 
     def _count(self, index: int, num_tokens: int) -> None:

@@ -38,6 +38,7 @@ class PromptReader:
         events: see `TokenStream`.
         num_prompt_tokens: of the prompt.
         num_cached: prompt tokens found in the engine's prefix cache, as far as it has reported.
+        peak_blocks: most blocks of the KV cache that the engine has reported to hold for it.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class PromptReader:
     ) -> None:
         self.num_prompt_tokens = len(prompt.ids)
         self.num_cached = 0
+        self.peak_blocks = 0
         self.events = stream.events if stream is not None else []
         self._offload = offload
         self._stream = stream
@@ -127,6 +129,7 @@ class PromptReader:
         async for delta in self._stream:
             check_alive(delta)
             self.num_cached += delta.num_cached
+            self.peak_blocks = max(self.peak_blocks, delta.peak_blocks)
             for progress in self._follow(delta):
                 yield 0, progress
             due = self._due(delta)

@@ -12,9 +12,7 @@ _QUEUE, _PREFILL, _DECODE, _PREEMPTED = "queue", "prefill", "decode", "preempted
 _PHASES = (_QUEUE, _PREFILL, _DECODE, _PREEMPTED)
 
 
-def timeline(
-    prompts: Sequence[Events], start_us: int, end_us: int, *, num_cached: int
-) -> dict[str, Any]:
+def timeline(prompts: Sequence[Events], start_us: int, end_us: int) -> dict[str, Any]:
     """Return the phases of a request, its preemptions, and each event; times in seconds.
 
     Prompts of one request are served beside each other: a phase is that of the prompt which was in
@@ -24,7 +22,6 @@ def timeline(
         prompts: what engines have reported of each, see `TokenStream`.
         start_us, end_us: microseconds since the epoch, between which all that is reported is taken
             to have happened: engines have other clocks.
-        num_cached: prompt tokens that the prefix cache had.
     """
     clamped = [
         [(kind, min(max(time_us, start_us), end_us)) for kind, time_us in events]
@@ -49,7 +46,6 @@ def timeline(
             "recompute": counts[EventKind.PREEMPTED_RECOMPUTE],
         },
         "engine_losses": counts[EventKind.QUEUED] - began,
-        "cached_tokens": num_cached,
         "events": [
             {"prompt": number, "event": kind.name.lower(), "at_s": _seconds(time_us)}
             for time_us, number, kind in happened

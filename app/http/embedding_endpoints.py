@@ -61,7 +61,7 @@ class EmbeddingEndpoint(Generic[BodyT]):
         # a body that is sure to be refused is not read
         self._client.check_room(key)
         with self._key_limiter.passing(key) as use, self._held.account(key) as account:
-            body, _ = await self._reader.read(self._body, scope, receive, account)
+            body = await self._reader.read(self._body, scope, receive, account)
             check_model(body.model, self._settings)
             self._check(body, self._settings)
             work = self._serve(body, scope, send, use=use, account=account)

@@ -7,7 +7,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.types import Send
 
-from app.protocol.errors import DeadlineExceeded, ModelNotFound
+from app.protocol.errors import DeadlineExceeded, ModelNotFound, PrefixNotFound
 from engine.errors import (
     EngineError,
     EngineUnavailable,
@@ -128,7 +128,7 @@ def describe(error: Exception) -> ErrorAnswer:
         case DeadlineExceeded():
             return ErrorAnswer(status=504, message=str(error), code=error.code)
         case RequestError():
-            status = 404 if isinstance(error, ModelNotFound) else 400
+            status = 404 if isinstance(error, ModelNotFound | PrefixNotFound) else 400
             return ErrorAnswer(
                 status=status, message=str(error), code=error.code, param=error.param
             )

@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 from app.generation.allowance import Allowance, allowance_of
 from app.generation.generation import Generation
 from app.generation.intervals import ChoiceUpdate
+from app.generation.named_prefix import check_prefix, pin_heads
 from app.generation.request.prepare import GenerationOptions, Prompt
 from app.generation.request.prompt_encoder import PromptEncoder
 from app.generation.request.sampling import with_defaults
@@ -41,7 +42,6 @@ PART_BYTES = 256 << 10
 
 BodyT = TypeVar("BodyT", bound=ModelBody)
 RequestT = TypeVar("RequestT", bound=GenerationFields)
-HeaderList = list[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,21 +92,19 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
         # a body that is sure to be refused is not read
         self._client.check_room(key)
         with self._key_limiter.passing(key) as use, self._held.account(key) as account:
-            body, ignored = await self._reader.read(self._route.body, scope, receive, account)
+            body = await self._reader.read(self._route.body, scope, receive, account)
             check_model(body.model, self._settings)
             with own_names(self._route.names(body)):
-                answer = self._answer(self._asked(body, ignored, scope), account, use, send)
+                answer = self._answer(self._asked(body, scope), account, use, send)
                 # what answers lets go of it when there are token ids
                 del body
                 await until_disconnect(receive, answer)
 
-    def _asked(self, body: BodyT, ignored: list[str], scope: Scope) -> "_Asked[BodyT, RequestT]":
+    def _asked(self, body: BodyT, scope: Scope) -> "_Asked[BodyT, RequestT]":
         _check_generates(self._settings)
         request = self._route.as_request(body)
-        headers: HeaderList = []
-        if ignored := ignored + request.fields_without_effect():
-            headers.append((b"x-ignored-parameters", ", ".join(ignored).encode()))
         state = scope["state"]
+        state["ignored"] += request.fields_without_effect()
         request_id = state["request_id"]
         if request.request_id is not None and not state["has_own_id"]:
             request_id = request.request_id
@@ -121,15 +119,20 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
             request_id=request_id,
             salt=tenant_salt(state["key_sha256"], request.cache_salt),
             allowance=allowance_of(request, self._settings, state["key_sha256"]),
-            headers=headers,
+            ignored=state["ignored"],
         )
 
     async def _answer(
         self, asked: "_Asked[BodyT, RequestT]", account: Account, use: KeyUse, send: Send
     ) -> None:
-        salt, headers, record = asked.salt, asked.headers, asked.record
+        salt, record = asked.salt, asked.record
         allowance = asked.allowance
         prompts, options = await self._route.prepare(self._encoder, asked.request)
+        if asked.request.prefix_id is not None:
+            await check_prefix(self._client, asked.request.prefix_id, salt, prompts)
+        limit_s = allowance.first_token_s
+        if options.heads and not await pin_heads(self._client, options.heads, salt, limit_s):
+            asked.ignored.append("messages.content.prompt_cache_breakpoint")
         writer = self._writer(asked, prompts, options)
         _note_prompts(record, prompts, options)
         # from here on there are token ids: the texts of the request are let go of
@@ -144,9 +147,9 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
         record.submitted_s = time.perf_counter()
         try:
             if record.is_stream:
-                record.has_failed = await self._stream(generation, writer, headers, send)
+                record.has_failed = await self._stream(generation, writer, send)
             else:
-                await self._complete(generation, writer, headers, send)
+                await self._complete(generation, writer, send)
         finally:
             use.note(generation.total_usage())
             _note_end(record, generation)
@@ -167,9 +170,7 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
         )
         return self._route.answer(asked.body, asked.request, context)
 
-    async def _stream(
-        self, generation: Generation, writer: GenerationAnswer, headers: HeaderList, send: Send
-    ) -> bool:
+    async def _stream(self, generation: Generation, writer: GenerationAnswer, send: Send) -> bool:
         """Send a stream; returns whether it ended by an error."""
         has_failed = False
         updates: AsyncGenerator[ChoiceUpdate | None, None] = aiter(generation)
@@ -177,7 +178,7 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
             updates = with_pulse(updates, self._settings.keep_alive_s)
         async with aclosing(updates):
             first = await anext(updates)
-            headers = [*sse.HEADERS, *headers]
+            headers = list(sse.HEADERS)
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             try:
                 await _send_part(send, await self._frames(first, generation, writer))
@@ -197,9 +198,7 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
         await send({"type": "http.response.body", "body": end})
         return has_failed
 
-    async def _complete(
-        self, generation: Generation, writer: GenerationAnswer, headers: HeaderList, send: Send
-    ) -> None:
+    async def _complete(self, generation: Generation, writer: GenerationAnswer, send: Send) -> None:
         parts: list[list[TextDelta]] = [[] for _ in range(generation.num_candidates)]
         size = 0
         async with aclosing(aiter(generation)) as updates:
@@ -209,7 +208,7 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
                     size += delta.size
         body = await self._offload.run(size, partial(_whole, generation, writer, parts))
         length = (b"content-length", str(len(body)).encode())
-        headers = [(b"content-type", b"application/json"), length, *headers]
+        headers = [(b"content-type", b"application/json"), length]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         # in parts, since a slow client that goes on reading is not one that has stopped
         for start in range(0, len(body), PART_BYTES):
@@ -235,7 +234,11 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked(Generic[BodyT, RequestT]):
-    """A checked request, and what the rest of its HTTP request says."""
+    """A checked request, and what the rest of its HTTP request says.
+
+    Attributes:
+        ignored: see `RequestMiddleware`.
+    """
 
     body: BodyT
     record: RequestRecord
@@ -243,7 +246,7 @@ class _Asked(Generic[BodyT, RequestT]):
     request_id: str
     salt: bytes
     allowance: Allowance
-    headers: HeaderList
+    ignored: list[str]
 
 
 def check_model(name: str | None, settings: ApiSettings) -> None:
@@ -282,7 +285,10 @@ def _metrics(record: RequestRecord, usage: Usage) -> dict[str, Any]:
     """What happened to a request from its arrival until now."""
     elapsed_us = round(1e6 * (time.perf_counter() - record.arrived_s))
     start_us = record.arrived_us
-    return timeline(record.events, start_us, start_us + elapsed_us, num_cached=usage.cached_tokens)
+    return timeline(record.events, start_us, start_us + elapsed_us) | {
+        "cached_tokens": usage.cached_tokens,
+        "peak_blocks": usage.peak_blocks,
+    }
 
 
 def _whole(generation: Generation, writer: GenerationAnswer, parts: list[list[TextDelta]]) -> bytes:

@@ -23,7 +23,8 @@ _PAGE_FILES, _PAGE_DATA = "/ui/", "/ui/api/"
 _MESSAGES_PATH = "/v1/messages"
 _MODEL_PREFIX = b"/v1/models/"
 # of answers, beside those that every page may read
-_EXPOSED_HEADERS = (ID_HEADER, "x-ignored-parameters", "retry-after", "retry-after-ms")
+_IGNORED_HEADER = "x-ignored-parameters"
+_EXPOSED_HEADERS = (ID_HEADER, _IGNORED_HEADER, "retry-after", "retry-after-ms")
 
 
 class RequestMiddleware:
@@ -32,7 +33,8 @@ class RequestMiddleware:
     Each answer has the `x-request-id` that `identify` gave the request. Inner layers find what it
     noted in `scope["state"]`, as `"session_id"` what `find_session` found, as `"key_sha256"` the
     digest of the caller's key, empty where none is needed, and for what the page `/ui` shows as
-    `"audience"` who looks.
+    `"audience"` who looks. To `"ignored"` they add the names of fields without effect, which every
+    answer that is no error lists.
     """
 
     def __init__(
@@ -64,11 +66,16 @@ class RequestMiddleware:
             return
         request_id = identify(scope)
         scope["state"]["session_id"] = find_session(scope)
+        ignored: list[str] = []
+        scope["state"]["ignored"] = ignored
         loop, watchdog = asyncio.get_running_loop(), Watchdog()
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[ID_HEADER] = request_id
+                headers = MutableHeaders(scope=message)
+                headers[ID_HEADER] = request_id
+                if ignored and message["status"] < 400:
+                    headers[_IGNORED_HEADER] = ", ".join(ignored)
             with _as_disconnect():
                 try:
                     # until the connection has room, or its client has gone

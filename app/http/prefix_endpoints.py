@@ -4,8 +4,8 @@ from typing import Any
 
 from starlette.requests import Request
 
+from app.generation.named_prefix import find_prefix
 from app.generation.tenancy import tenant_salt
-from app.http.errors import HttpError
 from app.http.generate_endpoint import check_model
 from app.http.services import Services
 from app.protocol.prefix_request import PrefixRequest
@@ -31,7 +31,7 @@ class PrefixEndpoints:
         reason = await self._client.pin_prefix(ids, pin, salt=salt)
         if reason is not FinishReason.LENGTH:
             raise EngineError(f"the engine ended a prefix by {reason.name}")
-        return _as_json(await self._find(pin.name, salt))
+        return _as_json(await find_prefix(self._client, pin.name, salt))
 
     async def show_all(self, request: Request) -> dict[str, Any]:
         """List the caller's prefixes."""
@@ -40,12 +40,13 @@ class PrefixEndpoints:
 
     async def show(self, request: Request) -> dict[str, Any]:
         """Show one prefix of the caller."""
-        return _as_json(await self._find(request.path_params["name"], _salt_of(request)))
+        name = request.path_params["name"]
+        return _as_json(await find_prefix(self._client, name, _salt_of(request)))
 
     async def release(self, request: Request) -> dict[str, Any]:
         """Unpin a prefix of the caller; its blocks become ordinary cached blocks."""
         name, salt = request.path_params["name"], _salt_of(request)
-        await self._find(name, salt)
+        await find_prefix(self._client, name, salt)
         await self._client.release_prefix(name, salt=salt)
         return {"id": name, "object": "prefix", "deleted": True}
 
@@ -53,9 +54,7 @@ class PrefixEndpoints:
         """Return token ids, name and tenant; nothing else of the body is kept."""
         scope, receive, key = request.scope, request.receive, request.state.key_sha256
         with self._held.account(key) as account:
-            body, request.state.ignored = await self._reader.read(
-                PrefixRequest, scope, receive, account
-            )
+            body = await self._reader.read(PrefixRequest, scope, receive, account)
             check_model(body.model, self._settings)
             salt = tenant_salt(key, body.cache_salt)
             return await self._encode(body), Pin(name=body.name, ttl_s=body.ttl_s), salt
@@ -72,12 +71,6 @@ class PrefixEndpoints:
             [("prompt", body.prompt)], add_special_tokens=body.add_special_tokens
         )
         return ids
-
-    async def _find(self, name: str, salt: bytes) -> PrefixInfo:
-        for prefix in await self._client.prefixes(salt=salt):
-            if prefix.name == name:
-                return prefix
-        raise HttpError(404, "prefix_not_found", "no prefix of this name is pinned")
 
 
 def _salt_of(request: Request) -> bytes:

@@ -145,11 +145,7 @@ def _get(path: str, endpoint: Endpoint) -> Route:
 
 def _as_json(answer: Callable[[Request], Awaitable[dict[str, Any]]]) -> Endpoint:
     async def endpoint(request: Request) -> Response:
-        request.state.ignored = []
-        response = _json(await answer(request))
-        if request.state.ignored:
-            response.headers["x-ignored-parameters"] = ", ".join(request.state.ignored)
-        return response
+        return _json(await answer(request))
 
     return endpoint
 

@@ -83,8 +83,6 @@ class TokenizeEndpoints:
     async def _parse(
         self, model: type[TextsRequestT], request: Request, account: Account
     ) -> TextsRequestT:
-        parsed, request.state.ignored = await self._reader.read(
-            model, request.scope, request.receive, account
-        )
+        parsed = await self._reader.read(model, request.scope, request.receive, account)
         check_model(parsed.model, self._settings)
         return parsed

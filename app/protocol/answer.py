@@ -28,11 +28,14 @@ class Usage:
 
     Attributes:
         cached_tokens: prompt tokens whose keys and values were in the prefix cache.
+        peak_blocks: most blocks of the KV cache that each prompt has held at once with all that
+            follows it, summed; 0 where nobody asks.
     """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    peak_blocks: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """Return the object of the API."""

@@ -5,16 +5,34 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from app.limits import MAX_DOCUMENTS, MAX_MESSAGES, MAX_METADATA, MAX_TOP_LOGPROBS
-from app.protocol.chat.messages import Message, text_of
+from app.limits import (
+    MAX_CACHE_BREAKPOINTS,
+    MAX_DOCUMENTS,
+    MAX_MESSAGES,
+    MAX_METADATA,
+    MAX_TOP_LOGPROBS,
+)
+from app.protocol.chat.messages import CacheBreakpoint, CacheTtl, Message, text_of
 from app.protocol.chat.tools import NamedTool, Tool, ToolFields
 from app.protocol.generation_fields import IGNORED, UNSUPPORTED, GenerationFields
-from app.protocol.strict import JsonObject, fault
+from app.protocol.strict import JsonObject, Strict, fault
 from app.text.chat_template import RESERVED
 from app.text.template_options import TemplateOptions
 
 _Labels = Annotated[dict[str, str], Field(max_length=MAX_METADATA, fail_fast=True)]
 _RESERVED = ", ".join(sorted(RESERVED))
+
+
+_TTL_S: Mapping[CacheTtl, float] = {"30m": 1800.0, "12h": 43200.0}
+
+
+class PromptCacheOptions(Strict):
+    """Beginnings are cached by themselves; those that parts mark stay for so long at least."""
+
+    place: ClassVar[str] = "prompt_cache_options."
+
+    mode: Literal["implicit", "explicit"] = "implicit"
+    ttl: CacheTtl = "30m"
 
 
 class ChatRequest(GenerationFields, ToolFields):
@@ -40,7 +58,6 @@ class ChatRequest(GenerationFields, ToolFields):
         "modalities": (["text"],),
         "moderation": (),
         "prediction": (),
-        "prompt_cache_options": (),
         "prompt_cache_retention": (),
         "web_search_options": (),
     }
@@ -59,6 +76,7 @@ class ChatRequest(GenerationFields, ToolFields):
     include_reasoning: bool = True
     echo: bool = False
     return_prompt_text: bool = False
+    prompt_cache_options: PromptCacheOptions | None = None
 
     # accepted without effect, see `ignored`
     documents: Annotated[list[_Labels], Field(max_length=MAX_DOCUMENTS, fail_fast=True)] | None = (
@@ -98,6 +116,30 @@ class ChatRequest(GenerationFields, ToolFields):
         last = self.messages[-1]
         return text_of(last.content) if self.echo and last.role == "assistant" else ""
 
+    def marked_heads(self) -> list[tuple[list[Message], float]]:
+        """Return what of the conversation is to stay cached, and for how many seconds."""
+        options = self.prompt_cache_options or PromptCacheOptions()
+        heads: list[tuple[list[Message], float]] = []
+        for index, num_parts, mark in self._marks():
+            last = self.messages[index]
+            last = last.model_copy(update={"content": last.content[:num_parts]})
+            heads.append(([*self.messages[:index], last], _TTL_S[mark.ttl or options.ttl]))
+        return heads
+
+    def _marks(self) -> list[tuple[int, int, CacheBreakpoint]]:
+        """Index of a message, the number of its parts up to a mark, and that."""
+        return [
+            (index, number, part.prompt_cache_breakpoint)
+            for index, message in enumerate(self.messages)
+            if not isinstance(message.content, str)
+            for number, part in enumerate(message.content, start=1)
+            if part.prompt_cache_breakpoint is not None
+        ]
+
+    def fields_without_effect(self) -> list[str]:
+        is_idle = self.prompt_cache_options is not None and not self._marks()
+        return super().fields_without_effect() + ["prompt_cache_options"] * is_idle
+
     @property
     def offered_tools(self) -> list[Tool]:
         """The tools that the model may call."""
@@ -134,6 +176,13 @@ class ChatRequest(GenerationFields, ToolFields):
     def tool_names(self) -> frozenset[str]:
         """Names of all tools."""
         return frozenset(tool.function.name for tool in self.tools)
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> Self:
+        most = MAX_CACHE_BREAKPOINTS
+        if len(self._marks()) > most:
+            raise fault("messages", f"at most {most} of its parts may have prompt_cache_breakpoint")
+        return self
 
     @model_validator(mode="after")
     def _check_top_logprobs(self) -> Self:

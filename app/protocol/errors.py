@@ -33,6 +33,12 @@ class ModelNotFound(RequestError):
     code = "model_not_found"
 
 
+class PrefixNotFound(RequestError):
+    """The request names a prefix that its caller has not pinned."""
+
+    code = "prefix_not_found"
+
+
 class DeadlineExceeded(RequestError):
     """The answer did not come in the time that the server, or the request, allows."""
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from app.limits import (
+    MAX_LOGPROB_TOKEN_IDS,
     MAX_PATTERN_LEN,
     MAX_SESSION_ID_LEN,
     MAX_STOP_LEN,
@@ -27,8 +28,6 @@ IGNORED = frozenset(
 )
 # see `Strict.unsupported`
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "logprob_token_ids": (),
-    "prefix_id": (),
     "watermarking": (False,),
     "return_weight_versions": (False,),
     "routed_experts_prompt_start": (0,),
@@ -37,6 +36,9 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "vllm_xargs": (),
     "thinking_token_budget": (-1,),
 }
+
+# of a pinned prefix
+PREFIX_NAME = r"^[A-Za-z0-9._-]{1,64}$"
 
 _Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LEN)]
 
@@ -51,6 +53,7 @@ class StreamOptions(Strict):
     """What a stream carries beside text."""
 
     place: ClassVar[str] = "stream_options."
+    ignored: ClassVar[Collection[str]] = ("include_obfuscation",)
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
@@ -109,12 +112,16 @@ class GenerationFields(StructuredFields, ModelBody):
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     prompt_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    logprob_token_ids: Annotated[
+        list[int], Field(max_length=MAX_LOGPROB_TOKEN_IDS, fail_fast=True)
+    ] = Field([])
     stream: bool = False
     stream_options: StreamOptions | None = None
     stream_interval: int = Field(1, ge=1, le=2**31 - 1)
     repetition_detection: RepetitionDetection | None = None
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False
+    prefix_id: str | None = Field(None, pattern=PREFIX_NAME)
     cache_salt: str | None = Field(None, min_length=1, max_length=128)
     request_id: str | None = Field(None, pattern=r"^[A-Za-z0-9._-]{1,128}$")
     session_id: str | None = Field(None, min_length=1, max_length=MAX_SESSION_ID_LEN)
@@ -171,18 +178,32 @@ class GenerationFields(StructuredFields, ModelBody):
     @property
     def output_items(self) -> int:
         """Numbers that an answer says of each token that is generated."""
-        return 0 if self.num_logprobs is None else self.num_logprobs + 1
+        if self.num_logprobs is None:
+            return 0
+        return 1 + (len(self.logprob_token_ids) or self.num_logprobs)
 
     @property
     def output_items_field(self) -> str:
         """The field that `output_items` comes from."""
-        return "logprobs"
+        return "logprob_token_ids" if self.logprob_token_ids else "logprobs"
 
     @model_validator(mode="after")
     def _check_stream_options(self) -> Self:
         wishes = self.stream_options and self.stream_options.model_dump(exclude_defaults=True)
         if wishes and any(wishes.values()) and not self.stream:
             raise fault("stream_options", "it needs stream to be true")
+        return self
+
+    @model_validator(mode="after")
+    def _check_logprob_token_ids(self) -> Self:
+        if not self.logprob_token_ids:
+            return self
+        if self.num_logprobs is None:
+            raise fault("logprob_token_ids", "it needs logprobs")
+        if self.use_beam_search:
+            raise fault("logprob_token_ids", "it cannot be used with use_beam_search")
+        if self.output_limit == 0:
+            raise fault("logprob_token_ids", "it cannot be used where no token is generated")
         return self
 
     @model_validator(mode="after")

@@ -13,7 +13,7 @@ from app.protocol.errors import (
     UnknownParameter,
     UnsupportedParameter,
 )
-from app.protocol.strict import FAULT, Strict, is_plain
+from app.protocol.strict import FAULT, LeftOut, Strict, is_plain
 from engine.errors import InvalidRequest
 
 # errors are shown in part only, so that a long one is not worth its bytes
@@ -80,19 +80,17 @@ def parse_request(
     """Check a body.
 
     Returns:
-        The request and the names of fields that were given but have no effect, at most MAX_FIELDS
-        of those that are not known.
+        The request and the names of at most MAX_FIELDS fields that were given but have no effect.
 
     Raises:
         InvalidRequest: naming the first field at fault.
     """
-    unknown_names: list[str] | None = [] if unknown == "ignore" else None
+    left_out = LeftOut(takes_unknown=unknown == "ignore")
     try:
-        request = model.model_validate(body, context=unknown_names)
+        request = model.model_validate(body, context=left_out)
     except ValidationError as error:
         raise _invalid(error) from None
-    ignored = [name for name in body if name in model.ignored and body[name] is not None]
-    return request, ignored + list(dict.fromkeys(unknown_names or ()))[:MAX_FIELDS]
+    return request, list(dict.fromkeys(left_out.names))[:MAX_FIELDS]
 
 
 def _check_num_values(body: bytes | bytearray, max_values: int) -> None:

@@ -8,9 +8,9 @@ from pydantic import Field, model_validator
 from app.limits import MAX_MESSAGES
 from app.protocol.chat.messages import Message
 from app.protocol.completion_request import Ids, Text
+from app.protocol.generation_fields import PREFIX_NAME
 from app.protocol.strict import Strict, either, fault
 
-PREFIX_NAME = r"^[A-Za-z0-9._-]{1,64}$"
 MAX_TTL_S = 366 * 24 * 3600
 
 

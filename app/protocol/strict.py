@@ -3,6 +3,8 @@
 import difflib
 import re
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -42,11 +44,23 @@ def is_plain(name: str) -> bool:
     return _PLAIN_NAME.fullmatch(name) is not None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """The context of a validation: what of a body has no effect, at every depth.
+
+    Attributes:
+        names: of such fields, added as they are found.
+        takes_unknown: whether fields that are not known are among them, or else refused.
+    """
+
+    names: list[str] = field(default_factory=list)
+    takes_unknown: bool = False
+
+
 class Strict(BaseModel):
     """No coercion, no unknown fields, no NaN; an int may stand for a float; null means not given.
 
-    The context of a validation is None to refuse unknown fields, or a list to which the names of
-    those that are left out are added.
+    The context of a validation is a `LeftOut`, or None where nobody asks what has no effect.
 
     Attributes:
         place: where it lies in a body, as a prefix of the names of its fields.
@@ -66,19 +80,28 @@ class Strict(BaseModel):
     def _keep_known(cls, given: Any, info: ValidationInfo) -> Any:
         if not isinstance(given, dict):
             return given
-        if len(given) > MAX_FIELDS + len(cls.model_fields) + len(cls.unsupported):
+        known = _known_names(cls)
+        if len(given) > MAX_FIELDS + len(known) + len(cls.unsupported):
             raise fault("", "it has too many fields")
         given = {name: value for name, value in given.items() if value is not None}
         for name in given.keys() & cls.unsupported.keys():
             _check_unsupported(name, given.pop(name), cls.unsupported[name])
-        known = [field.alias or name for name, field in cls.model_fields.items()]
-        for name in sorted(given.keys() - set(known)):
-            if info.context is None:
-                raise _unknown(name, [*known, *cls.unsupported])
+        left_out: LeftOut = info.context or LeftOut()
+        if cls.ignored:
+            left_out.names.extend(cls.place + name for name in given if name in cls.ignored)
+        for name in sorted(given.keys() - known):
+            if not left_out.takes_unknown:
+                raise _unknown(name, sorted(known.union(cls.unsupported)))
             del given[name]
             if is_plain(name):
-                info.context.append(cls.place + name)
+                left_out.names.append(cls.place + name)
         return given
+
+
+@cache
+def _known_names(model: type[Strict]) -> frozenset[str]:
+    """Names of all fields; looked up once, since a body may have thousands of messages."""
+    return frozenset(field.alias or name for name, field in model.model_fields.items())
 
 
 def _check_unsupported(name: str, value: Any, neutral: tuple[Any, ...]) -> None:

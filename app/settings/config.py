@@ -16,7 +16,7 @@ from app.models.cache_folder import default_cache
 from app.models.embedded import EMBEDDED
 from app.protocol.api_settings import ReasoningFormat, ToolCallFormat
 from app.protocol.chat.messages import Message
-from app.protocol.prefix_request import PREFIX_NAME
+from app.protocol.generation_fields import PREFIX_NAME
 from app.settings.option import STRICT, PathOption, by_device, engine_option, option
 from app.settings.telemetry_options import MetricsOption, PageOption, TracingOption
 from engine.config import (

@@ -125,6 +125,11 @@ class Tokenizer:
             ids = _encode(self._backend, "", add_special_tokens=True) + ids
         return self._with_one_bos(ids)
 
+    @property
+    def may_lose_text(self) -> bool:
+        """Whether there are characters that no token holds, see `first_lost`."""
+        return self.vocabulary.lost_bytes is None or bool(self.vocabulary.lost_bytes)
+
     def first_lost(self, text: str) -> str | None:
         """Return the first character that no token holds, or None.
 
@@ -134,7 +139,7 @@ class Tokenizer:
         lost_bytes = self.vocabulary.lost_bytes
         if lost_bytes is None:
             return self._first_unknown(text)
-        if not lost_bytes:
+        if not self.may_lose_text:
             return None
         normal = self._backend.normalizer.normalize_str(text) if self._backend.normalizer else text
         lost = frozenset(lost_bytes)

@@ -63,6 +63,8 @@ class Scheduler:
         self._marks = block_manager.marks
         self._preemption = preemption
         self._groups: dict[int, SequenceGroup] = {}
+        # those that want to know how many blocks they hold
+        self._counted: dict[int, SequenceGroup] = {}
         self._queues = queues
         self._events = queues.events
         self._rows = RowAllocator(capacity.num_rows)
@@ -117,6 +119,8 @@ class Scheduler:
             self._prefixes.reserve(request)
         self._next_sequence_id += group.num_sequences
         self._groups[request.request_id] = group
+        if request.sampling.counts_blocks:
+            self._counted[request.request_id] = group
         self._queues.add(group)
         self._decoding.end_again(group)
 
@@ -162,6 +166,7 @@ class Scheduler:
         planned = PlannedStep(self._next_step, num_tokens, self._config.max_chunk)
         self._planner.plan(planned, ready, self._forks)
         self._forks = []
+        self._count_blocks()
         self._events.stamp(now_s)
         self._counts.planned(planned, started_s)
         if planned.is_empty:
@@ -230,6 +235,11 @@ class Scheduler:
         num_groups = self._spoiled_blocks.recompute(slots, planned, groups)
         self._counts.spoiled(len(slots), num_groups)
 
+    def _count_blocks(self) -> None:
+        for group in self._counted.values():
+            if group.status is Status.RUNNING:
+                group.note_blocks(self._block_manager.num_distinct_blocks(group))
+
     def _note_prefilled(self, done: PlannedStep) -> None:
         """Note that what follows the prompts that the step has ended is known now."""
         for group in done.prefill_ends:
@@ -270,6 +280,7 @@ class Scheduler:
         self._block_manager.discard(group)
         if is_over:
             del self._groups[group.request.request_id]
+            self._counted.pop(group.request.request_id, None)
             self._queues.end(group)
             self._deferred_release.release_reserved_rows(group)
             if group.request.pin is not None:

@@ -4,9 +4,9 @@ As in `sequence`, no other module assigns to a field. Who calls what:
 
     Queues           start_running, preempt
     Planner          take_rows, start_prefill, schedule_decodes, fork_sibling, count_overtake
-    Scheduler        receive_results, finish
+    Scheduler        receive_results, note_blocks, finish
     Decoding         fork_beam, defer_abort, abort_choice, report_prompt_token
-    output           report_cached_tokens, report_preemptions
+    output           report_cached_tokens, report_preemptions, report_peak_blocks
     DeferredRelease  release_reserved_rows
     resumption       resume_prompt, resume_choices, resume_beams, defer_abort
 """
@@ -52,6 +52,8 @@ class SequenceGroup:
             -1 before.
         is_cache_reported: whether that has been reported.
         num_unreported_preemptions: times that it was preempted since its last output.
+        peak_blocks: most blocks that it has held at once, as far as it was noted.
+        is_peak_reported: whether that has been reported.
         deferred_aborts: choices that end in place of their next token.
         place: number of its first entrance into the batch; -1 before.
     """
@@ -70,6 +72,8 @@ class SequenceGroup:
     num_cached_tokens: int = -1
     is_cache_reported: bool = False
     num_unreported_preemptions: int = 0
+    peak_blocks: int = 0
+    is_peak_reported: bool = True
     deferred_aborts: set[int] = field(default_factory=set)
     place: int = -1
 
@@ -306,6 +310,16 @@ class SequenceGroup:
         """Preemptions that were not reported yet, and are now."""
         num_preemptions, self.num_unreported_preemptions = self.num_unreported_preemptions, 0
         return num_preemptions
+
+    def note_blocks(self, count: int) -> None:
+        """Note how many blocks it holds, shared ones once."""
+        if count > self.peak_blocks:
+            self.peak_blocks, self.is_peak_reported = count, False
+
+    def report_peak_blocks(self) -> int:
+        """The most blocks that it has held, which is reported now."""
+        self.is_peak_reported = True
+        return self.peak_blocks
 
     def _add_sequence(self) -> Sequence:
         first, choice = self.sequences[0], len(self.sequences)

@@ -4,6 +4,7 @@ A `Request` travels from the ingress to the scheduler in the same bytes; a `Step
 and the replica sends each ingress the rows of its own requests.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -52,14 +53,21 @@ class PrefixInfo:
     """A pinned prefix of one replica, as its tenant may see it; see `PinnedPrefix`.
 
     Attributes:
+        digest: of its first `num_tokens` tokens, see `tokens_digest`.
         ttl_s: seconds left; None for as long as the engine lives.
     """
 
     name: str
     num_tokens: int
     num_blocks: int
+    digest: bytes
     is_warm: bool
     ttl_s: float | None
+
+
+def tokens_digest(tokens: IntColumn) -> bytes:
+    """Return what tells token ids from all others: SHA-256 of int32 ids."""
+    return hashlib.sha256(tokens).digest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

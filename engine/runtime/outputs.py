@@ -125,14 +125,22 @@ class _Gathered:
     finish_reason: FinishReason = FinishReason.NONE
     num_cached: int = 0
     num_preemptions: int = 0
+    peak_blocks: int = 0
     beam_steps: list[BeamStep] = field(default_factory=list)
     pooled: FloatColumn = field(default_factory=float32)
 
 
 def _has_only_tokens(output: StepOutput) -> bool:
     """Whether an output has neither alternatives nor what comes once a request, as most have."""
-    others = (output.top_counts, output.cached_tokens, output.preemptions, output.beam_requests)
-    return not any(others) and not output.pooled_requests
+    others = (
+        output.top_counts,
+        output.cached_tokens,
+        output.preemptions,
+        output.peak_blocks,
+        output.beam_requests,
+        output.pooled_requests,
+    )
+    return not any(others)
 
 
 def _token_deltas(outputs: Sequence[StepOutput]) -> Iterator[tuple[int, Delta]]:
@@ -181,6 +189,7 @@ def _all_deltas(outputs: Iterable[StepOutput]) -> Iterator[tuple[int, Delta]]:
                 finish_reason=found.finish_reason,
                 num_cached=found.num_cached,
                 num_preemptions=found.num_preemptions,
+                peak_blocks=found.peak_blocks,
                 beam_steps=tuple(found.beam_steps),
                 pooled=found.pooled,
             ),
@@ -241,6 +250,8 @@ def _gather(output: StepOutput, gathered: dict[tuple[int, int], _Gathered]) -> N
             found.num_cached += output.cached_tokens[row]
         if output.preemptions:
             found.num_preemptions += output.preemptions[row]
+        if output.peak_blocks:
+            found.peak_blocks = max(found.peak_blocks, output.peak_blocks[row])
         if token < 0:
             continue
         found.tokens.append(token)
@@ -259,7 +270,7 @@ def _select(output: StepOutput, rows: Sequence[int], beams: Sequence[int]) -> St
         output.beam_top_counts, output.beam_top_tokens, output.beam_top_logprobs, beams
     )
     request_ids = int64([output.request_ids[row] for row in rows])
-    cached, preemptions = output.cached_tokens, output.preemptions
+    cached, preemptions, peaks = output.cached_tokens, output.preemptions, output.peak_blocks
     pooled = [(id_, vector) for id_, vector in _pooled(output) if id_ in request_ids]
     return StepOutput(
         step=output.step,
@@ -274,6 +285,7 @@ def _select(output: StepOutput, rows: Sequence[int], beams: Sequence[int]) -> St
         stats=output.stats,
         cached_tokens=int32([cached[row] for row in rows]) if cached else int32(),
         preemptions=int32([preemptions[row] for row in rows]) if preemptions else int32(),
+        peak_blocks=int32([peaks[row] for row in rows]) if peaks else int32(),
         refusals=tuple(refusal for refusal in output.refusals if refusal[0] in request_ids),
         beam_requests=int64([output.beam_requests[row] for row in beams]),
         beam_indices=int32([output.beam_indices[row] for row in beams]),

@@ -51,6 +51,8 @@ class Delta:
         num_cached: tokens of the prompt that were found in the prefix cache; reported in one delta
             of a request, 0 in the others.
         num_preemptions: times that the request was preempted since its last delta.
+        peak_blocks: most blocks that the request has held at once, where it wants to know and they
+            have become more since its last delta.
         beam_steps: in order; empty unless the choice is BEAM_CHOICE.
         pooled: float32 vector of the prompt, with the end of a request that asks for one.
     """
@@ -63,6 +65,7 @@ class Delta:
     finish_reason: FinishReason = FinishReason.NONE
     num_cached: int = 0
     num_preemptions: int = 0
+    peak_blocks: int = 0
     beam_steps: tuple[BeamStep, ...] = ()
     pooled: FloatColumn = field(default_factory=float32)
 

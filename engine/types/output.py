@@ -175,6 +175,8 @@ class StepOutput:
             for each request, with one of its items, else 0; empty when no item has any.
         preemptions: int32 times that the request was preempted since its last item; empty when all
             are 0.
+        peak_blocks: int32 most blocks that the request has held at once, where it wants to know and
+            they have become more since its last item, else 0; empty when all are 0.
         pinned: all pinned prefixes, where that has changed since the last output.
         prefix_marks: summary of the prefix cache, where that has changed since it was last
             reported; see `engine.core.memory.prefix_marks`.
@@ -209,6 +211,7 @@ class StepOutput:
     stats: StepStats = StepStats()
     cached_tokens: IntColumn = field(default_factory=int32)
     preemptions: IntColumn = field(default_factory=int32)
+    peak_blocks: IntColumn = field(default_factory=int32)
     pinned: tuple[PinnedPrefix, ...] | None = None
     prefix_marks: bytes | None = None
     refusals: tuple[tuple[int, Refusal], ...] = ()

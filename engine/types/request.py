@@ -76,6 +76,10 @@ class SamplingParams:
             many most likely tokens at each place, reported under `PROMPT_CHOICE`.
         num_logprobs: None for none, else log-probabilities of the chosen token and of this many
             most likely tokens, from the raw distribution (before temperature and filters).
+        logprob_token_ids: distinct ids whose log-probabilities are reported in the place of those
+            of the most likely tokens, in this order; `num_logprobs` is their number. Not for
+            beams. Empty for none.
+        counts_blocks: report the most blocks that the request has held.
         pooling: a vector is wanted instead of tokens: the hidden state of the prompt's last token,
             or the mean of all. Such a request has one sequence and `max_tokens` 1, and ends without
             a token once the prompt is computed.
@@ -106,6 +110,8 @@ class SamplingParams:
     deterministic: bool = False
     prompt_logprobs: int | None = None
     num_logprobs: int | None = None
+    logprob_token_ids: tuple[int, ...] = ()
+    counts_blocks: bool = False
     pooling: Pooling = "none"
 
     @property

@@ -144,7 +144,10 @@ class RowParameters:
             top-k, top-p or min-p limit what it may draw.
         num_logprobs, num_prompt_logprobs: host [num_rows] int32 alternatives to report for sampled
             tokens and for those of the prompt; -1 for no log-probabilities.
+        listed_ids: of each row, the ids whose log-probabilities it wants in the place of those of
+            the most likely tokens; empty for the latter.
         prompt_lens: host [num_rows] int32.
+        is_listing: host [num_rows] bool, whether a row has such ids.
         is_search, is_deterministic: host [num_rows] bool, see `SamplingParams`.
         is_capturable: host [num_rows] bool, whether the row's next token follows from its logits
             and the columns above, so that a graph can choose it.
@@ -164,6 +167,8 @@ class RowParameters:
         self.is_filtered = np.zeros(num_rows, np.bool_)
         self.num_logprobs: Int32Array = np.full(num_rows, -1, np.int32)
         self.num_prompt_logprobs: Int32Array = np.full(num_rows, -1, np.int32)
+        self.listed_ids: list[tuple[int, ...]] = [()] * num_rows
+        self.is_listing = np.zeros(num_rows, np.bool_)
         self.prompt_lens: Int32Array = np.zeros(num_rows, np.int32)
         self.is_search = np.zeros(num_rows, np.bool_)
         self.is_deterministic = np.zeros(num_rows, np.bool_)
@@ -191,13 +196,16 @@ class RowParameters:
         self.is_filtered[rows] = [v.top_k > 0 or v.top_p < 1 or v.min_p > 0 for v in values]
         self.num_logprobs[rows] = [_or_minus_one(v.num_logprobs) for v in values]
         self.num_prompt_logprobs[rows] = [_or_minus_one(v.prompt_logprobs) for v in values]
+        for row, value in zip(rows, values, strict=True):
+            self.listed_ids[row] = value.logprob_token_ids
+        self.is_listing[rows] = [bool(v.logprob_token_ids) for v in values]
         self.prompt_lens[rows] = [admission.prompt_len for admission in admissions]
         self.is_search[rows] = [v.beam_width > 0 for v in values]
         self.is_deterministic[rows] = [v.deterministic for v in values]
         self.is_pooled[rows] = [v.pooling != "none" for v in values]
         self.is_averaged[rows] = [v.pooling == "mean" for v in values]
         self.is_capturable[rows] = [not v.needs_known_tokens for v in values]
-        self.is_capturable[rows] &= ~self.is_pooled[rows]
+        self.is_capturable[rows] &= ~(self.is_pooled[rows] | self.is_listing[rows])
 
     def columns(
         self,

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from engine.config import EngineConfig
 from engine.core.engine import Engine
 from engine.executor.inline import InlineExecutor
-from engine.runtime.messages import PrefixInfo
+from engine.runtime.messages import PrefixInfo, tokens_digest
 from engine.runtime.outputs import deltas, events_of
 from engine.runtime.protocol import Delta, TakeDelta
 from engine.types import (
@@ -72,6 +72,7 @@ class InlineEngineClient:
                 name=prefix.name,
                 num_tokens=len(prefix.tokens),
                 num_blocks=prefix.num_blocks,
+                digest=tokens_digest(prefix.tokens),
                 is_warm=prefix.is_warm,
                 ttl_s=prefix.expires_s,
             )

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from engine.errors import Overloaded
-from engine.runtime.messages import PrefixInfo
+from engine.runtime.messages import PrefixInfo, tokens_digest
 from engine.runtime.protocol import BeamStep, Delta, TakeDelta, TokenStream
 from engine.types import (
     BEAM_CHOICE,
@@ -48,6 +48,7 @@ class Script:
         group: tokens per delta; choices take turns.
         error_at: raise `error` instead of the deltas that start at this token.
         num_cached: tokens of the prompt that were in the prefix cache.
+        vector: what it computes of a text, in place of tokens.
         pause_at: wait for `resume` before the deltas that start at this token.
     """
 
@@ -62,6 +63,7 @@ class Script:
     error_at: int = 0
     pause_at: int | None = None
     num_cached: int = 0
+    vector: Sequence[float] = ()
 
 
 @dataclass
@@ -123,6 +125,7 @@ class FakeEngineClient:
             name=pin.name,
             num_tokens=len(prompt),
             num_blocks=1,
+            digest=tokens_digest(prompt),
             is_warm=True,
             ttl_s=pin.ttl_s,
         )
@@ -189,6 +192,9 @@ class FakeStream:
             raise script.error
 
     def _turns(self) -> list[tuple[int, Delta]]:
+        if self._script.vector:
+            ended = _delta(0, [], [], None, FinishReason.LENGTH)
+            return [(0, replace(ended, pooled=float32(self._script.vector)))]
         lines = [self._line(choice) for choice in range(self._sampling.n)]
         longest = max(len(tokens) for tokens, _ in lines)
         return [

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from app.generation.request.answer_size import AnswerSize
+from app.generation.request.heads import Head, heads_of
 from app.generation.request.prompt_encoder import WHOLE, Cut, PromptEncoder
 from app.generation.request.replies import reply_of
 from app.generation.request.rules import check_rules, late_rule
@@ -56,6 +57,7 @@ class GenerationOptions:
         session_id: of the conversation, as the client calls it.
         prompt_text: what the model sees of a chat, where it is to be shown.
         reply: how each choice is to be taken apart; None where it is text and nothing else.
+        heads: with which the prompt begins and that are to stay cached.
     """
 
     text: TextOptions
@@ -67,6 +69,7 @@ class GenerationOptions:
     session_id: str | None = None
     prompt_text: str | None = None
     reply: ReplyFormat | None = None
+    heads: tuple[Head, ...] = ()
 
 
 async def prepare_completion(
@@ -135,7 +138,9 @@ async def prepare_chat(
     shown = None
     if request.return_prompt_text:
         shown = await encoder.offload.run(len(ids), lambda: encoder.decode(ids))
-    return [prompt], replace(_options(request, text), reply=reply, prompt_text=shown)
+    heads = await heads_of(encoder, request, ids)
+    options = replace(_options(request, text), reply=reply, prompt_text=shown, heads=heads)
+    return [prompt], options
 
 
 def _cut(encoder: PromptEncoder, request: GenerationFields) -> Cut:
@@ -203,6 +208,7 @@ def _check_options(encoder: PromptEncoder, request: GenerationFields) -> None:
         encoder.check_text(f"stop[{index}]", stop)
     encoder.check_ids("stop_token_ids", request.stop_token_ids)
     encoder.check_ids("allowed_token_ids", request.allowed_token_ids or [])
+    encoder.check_ids("logprob_token_ids", request.logprob_token_ids)
     encoder.check_keys("logit_bias", request.logit_bias)
     if request.min_tokens > encoder.max_model_len:
         raise InvalidRequest(

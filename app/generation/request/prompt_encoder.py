@@ -19,6 +19,10 @@ from app.text.tokenizer import Tokenizer
 from engine.errors import InvalidRequest, PromptTooLong
 from engine.types import IntColumn, StopPattern, int32
 
+# characters for each token of the context: from how many on a text is looked at, and how many of it
+_BEGINNINGS = ((6, 3), (12, 6))
+# tokens
+_SLACK = 64
 SequenceT = TypeVar("SequenceT", IntColumn, tuple[str, ...])
 DEFAULT_OPTIONS = TemplateOptions()
 
@@ -164,7 +168,7 @@ class PromptEncoder:
         """
         self._check_length("prompt", len(text))
         return await self.offload.run(
-            len(text), lambda: self._encode_text("prompt", text, add_special_tokens)
+            len(text), partial(self._encode_whole, text, add_special_tokens=add_special_tokens)
         )
 
     async def encode_chat(
@@ -263,20 +267,26 @@ class PromptEncoder:
     ) -> IntColumn:
         if not isinstance(content, str):
             return cut.apply(int32(content))
+        if cut is WHOLE:
+            self._check_beginning(name, content, min_output)
         ids = cut.apply(self._encode_text(name, content, add_special_tokens))
         # checked here, so that prompts behind one that is too long are not tokenised
         self.room(name, ids, min_output=min_output)
         return ids
+
+    def _encode_whole(self, text: str, *, add_special_tokens: bool) -> IntColumn:
+        self._check_beginning("prompt", text, 0)
+        return self._encode_text("prompt", text, add_special_tokens)
 
     def _encode_text(self, name: str, text: str, add_special_tokens: bool) -> IntColumn:
         self.check_text(name, text)
         return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
     def _encode_chat(self, shown: Sequence[dict[str, Any]], options: TemplateOptions) -> IntColumn:
-        for name, text in texts_in("messages", shown):
-            self.check_text(name, text)
-        for name, text in texts_in("tools", options.tools):
-            self.check_text(name, text)
+        if self._tokenizer.may_lose_text:
+            for field, value in (("messages", shown), ("tools", options.tools)):
+                for name, text in texts_in(field, value):
+                    self.check_text(name, text)
         messages, tools = for_template(shown, options.tools, self.style.calls)
         return self._tokenizer.encode_chat(messages, replace(options, tools=tools))
 
@@ -291,6 +301,18 @@ class PromptEncoder:
 
     def _check_length(self, name: str, num_characters: int, min_output: int = 1) -> None:
         self._check_room(name, self._tokenizer.min_tokens(num_characters), min_output, "at least ")
+
+    def _check_beginning(self, name: str, text: str, min_output: int) -> None:
+        """Refuse a text of which a part fills the context by far, without tokenising the rest.
+
+        What follows a beginning changes how its last words are cut, and no more than `_SLACK`.
+        """
+        for most, num_looked_at in _BEGINNINGS:
+            if len(text) >= most * self.max_model_len:
+                beginning = text[: num_looked_at * self.max_model_len]
+                count = len(self._tokenizer.encode(beginning, add_special_tokens=False))
+                least = count - count // 8 - _SLACK
+                self._check_room(name, least, min_output, "at least ")
 
     def _check_room(self, name: str, num_tokens: int, min_output: int, bound: str = "") -> None:
         if num_tokens + min_output <= self.max_model_len:

@@ -42,6 +42,7 @@ def sampling_params(
     """
     if request.use_beam_search:
         return _beam_params(request, max_tokens)
+    listed = _distinct(request.logprob_token_ids)
     return SamplingParams(
         max_tokens=max_tokens,
         n=request.num_candidates if request.temperature > 0 else 1,
@@ -62,7 +63,9 @@ def sampling_params(
         allowed_token_ids=_distinct(request.allowed_token_ids or []),
         bad_words=bad_words,
         deterministic=request.deterministic,
-        num_logprobs=_num_logprobs(request),
+        num_logprobs=len(listed) or _num_logprobs(request),
+        logprob_token_ids=listed,
+        counts_blocks=request.include_metrics,
     )
 
 
@@ -95,6 +98,7 @@ def _beam_params(request: GenerationFields, max_tokens: int) -> SamplingParams:
         min_tokens=min(request.min_tokens, max_tokens),
         deterministic=request.deterministic,
         num_logprobs=_num_logprobs(request),
+        counts_blocks=request.include_metrics,
     )
 
 

@@ -25,14 +25,13 @@ class BodyReader:
 
     async def read(
         self, model: type[RequestT], scope: Scope, receive: Receive, account: Account
-    ) -> tuple[RequestT, list[str]]:
+    ) -> RequestT:
         """Read a body; its bytes are let go of as soon as they are parsed.
+
+        What of it has no effect is noted in the scope, see `RequestMiddleware`.
 
         Args:
             account: takes the body's bytes.
-
-        Returns:
-            See `parse_request`.
 
         Raises:
             HttpError: 408 if the body takes too long to come; see `read_json_body` and
@@ -47,7 +46,9 @@ class BodyReader:
         except TimeoutError:
             raise _too_slow(upload_s) from None
         work = partial(self._parse, model, body)
-        return await self._offload.run(len(body) // _BYTES_PER_SIZE, work)
+        request, ignored = await self._offload.run(len(body) // _BYTES_PER_SIZE, work)
+        scope["state"]["ignored"] += ignored
+        return request
 
     def _parse(self, model: type[RequestT], body: bytearray) -> tuple[RequestT, list[str]]:
         content = parse_object(body, self._settings.max_body_values)

@@ -112,7 +112,7 @@ class OutputSettings(Strict):
 class CountTokensRequest(ModelBody):
     """A conversation whose tokens are to be counted."""
 
-    ignored: ClassVar[Collection[str]] = ("metadata", "service_tier", "cache_control")
+    ignored: ClassVar[Collection[str]] = ("cache_control",)
     unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "container": (),
         "context_management": (),
@@ -165,6 +165,8 @@ class CountTokensRequest(ModelBody):
 
 class MessagesRequest(CountTokensRequest):
     """A request for the next message of a conversation."""
+
+    ignored: ClassVar[Collection[str]] = ("metadata", "service_tier", "cache_control")
 
     max_tokens: int = Field(ge=1)
     stop_sequences: Annotated[list[_Stop], Field(max_length=MAX_STOPS, fail_fast=True)] = Field([])

@@ -11,6 +11,7 @@ from app.protocol.chat.tools import ToolName
 from app.protocol.strict import JsonObject, Strict, either, fault
 
 _MEDIA = ("image_url", "input_audio", "video_url", "audio_url", "file", "image_embeds")
+CacheTtl = Literal["30m", "12h"]
 _CONTENT = "it must be text or a list of text parts"
 _ARGUMENTS = "it must be the JSON of an object, or that object"
 
@@ -27,6 +28,15 @@ def _kind_of_content(content: Any) -> str | None:
     )
 
 
+class CacheBreakpoint(Strict):
+    """A wish that the conversation up to a piece of a message, that one included, stays cached."""
+
+    place: ClassVar[str] = "messages.content.prompt_cache_breakpoint."
+
+    mode: Literal["explicit"]
+    ttl: CacheTtl | None = None
+
+
 class TextPart(Strict):
     """A piece of a message."""
 
@@ -34,11 +44,11 @@ class TextPart(Strict):
     unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "annotations": (),
         "cache_control": (),
-        "prompt_cache_breakpoint": (),
     }
 
     type: Literal["text", "refusal"]
     text: str
+    prompt_cache_breakpoint: CacheBreakpoint | None = None
 
     @model_validator(mode="before")
     @classmethod

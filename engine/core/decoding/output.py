@@ -28,6 +28,9 @@ def add_token(
     if group.num_unreported_preemptions:
         _fill_up(output.preemptions, num_items)
         output.preemptions.append(group.report_preemptions())
+    if not group.is_peak_reported:
+        _fill_up(output.peak_blocks, num_items)
+        output.peak_blocks.append(group.report_peak_blocks())
     output.request_ids.append(group.request.request_id)
     output.choices.append(choice)
     output.tokens.append(token)
@@ -88,7 +91,12 @@ def add_beams(
 
 def fill_up(output: StepOutput) -> None:
     """Give every column that is not empty a value for each item."""
-    for column in (output.cached_tokens, output.preemptions, output.top_counts):
+    for column in (
+        output.cached_tokens,
+        output.preemptions,
+        output.peak_blocks,
+        output.top_counts,
+    ):
         if column:
             _fill_up(column, len(output.tokens))
     if output.beam_top_counts:

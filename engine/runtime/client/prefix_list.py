@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import chain
 
 from engine.config import PrefixConfig
-from engine.runtime.messages import PrefixInfo
+from engine.runtime.messages import PrefixInfo, tokens_digest
 from engine.types import PinnedPrefix
 
 
@@ -21,6 +21,7 @@ def list_prefixes(pinned: Iterable[PinnedPrefix], salt: bytes, now_s: float) -> 
             name=prefix.name,
             num_tokens=len(prefix.tokens),
             num_blocks=prefix.num_blocks,
+            digest=tokens_digest(prefix.tokens),
             is_warm=prefix.is_warm,
             ttl_s=ttl_s,
         )

@@ -54,6 +54,15 @@ def choose(backend: KernelBackend, logits: Tensor, sampled: NextTokens, table: R
     of a beam are ranked as its rules have it. A row whose logits are no numbers gets `BROKEN`, one
     whose rules leave nothing to choose `NONE_ALLOWED`.
     """
+    chosen = _choose(backend, logits, sampled, table)
+    listing = np.flatnonzero(table.parameters.is_listing[sampled.rows])
+    return _with_listed(chosen, logits, listing, sampled, table) if len(listing) else chosen
+
+
+def _choose(
+    backend: KernelBackend, logits: Tensor, sampled: NextTokens, table: RowTable
+) -> Sampled:
+    """As `choose`; rows that list ids of their own get no alternatives."""
     columns = _columns(sampled, table)
     ruled = np.flatnonzero(table.is_ruled(sampled.rows))
     if not len(ruled):
@@ -71,6 +80,29 @@ def choose(backend: KernelBackend, logits: Tensor, sampled: NextTokens, table: R
     if len(searching):
         _rank_by_rules(backend, chosen, logits, searching, sampled, table)
     return chosen
+
+
+def _with_listed(
+    chosen: Sampled, logits: Tensor, listing: Indices, sampled: NextTokens, table: RowTable
+) -> Sampled:
+    """Put the ids that some of the sampled rows list in the place of their alternatives."""
+    listed = [table.parameters.listed_ids[row] for row in sampled.rows[listing]]
+    width = max(map(len, listed))
+    ids = np.zeros((len(listed), width), np.int64)
+    for place, own in enumerate(listed):
+        ids[place, : len(own)] = own
+    where, flat = stage(table.runtime, listing, ids.reshape(-1))
+    wanted = flat.view(len(listed), width)
+    num_top = 0 if chosen.top_tokens is None else chosen.top_tokens.shape[1]
+    shape = (len(logits), max(width, num_top))
+    top_tokens, top_logprobs = wanted.new_zeros(shape), logits.new_zeros(shape).float()
+    if chosen.top_tokens is not None and chosen.top_logprobs is not None:
+        top_tokens[:, :num_top] = chosen.top_tokens
+        top_logprobs[:, :num_top] = chosen.top_logprobs
+    logprobs = _log_softmax(logits.index_select(0, where).float())
+    top_tokens[where, :width] = wanted
+    top_logprobs[where, :width] = logprobs.gather(1, wanted)
+    return replace(chosen, top_tokens=top_tokens, top_logprobs=top_logprobs)
 
 
 def do_masks_suffice(batch: HostBatch, table: RowTable) -> bool:
@@ -239,10 +271,13 @@ def _columns(sampled: NextTokens, table: RowTable) -> SamplingColumns:
     parameters = table.parameters
     rows, positions = stage(table.runtime, sampled.rows, sampled.positions)
     is_random = parameters.is_random[sampled.rows]
+    num_logprobs = parameters.num_logprobs[sampled.rows]
+    # what they list is looked up afterwards
+    num_logprobs = np.where(parameters.is_listing[sampled.rows], 0, num_logprobs)
     return parameters.columns(
         rows,
         positions,
-        num_logprobs=int(parameters.num_logprobs[sampled.rows].max()),
+        num_logprobs=int(num_logprobs.max()),
         all_greedy=not is_random.any(),
         any_filter=bool((is_random & parameters.is_filtered[sampled.rows]).any()),
     )

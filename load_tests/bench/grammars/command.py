@@ -53,7 +53,9 @@ def run(args: argparse.Namespace) -> int:
     ]
     report.print_table(f"{len(drawn)} schemas of {args.suite.name}", columns, rows)
     summary = ", ".join(
-        f"{name} all right {found['all right']:.4g}" for name, found in figures.items()
+        f"{name} compiled {found['compiled']:.4g}, all right {found['all right']:.4g}, wrote "
+        f"{found['texts written']:.0f} with {found['of them wrong']:.0f} wrong"
+        for name, found in figures.items()
     )
     files.finish(dict(figures), summary)
     return 0
@@ -94,7 +96,7 @@ def _until_death(
 
 
 def summarise(found: Sequence[dict[str, Any] | None]) -> dict[str, float]:
-    """Shares of all schemas, and times of those that were compiled, in ms and us."""
+    """Shares of all schemas, texts, and times of those that were compiled, in ms and us."""
     alive = [one for one in found if one is not None]
     compiled = [one for one in alive if "error" not in one]
     compile_ms = [1e3 * one["compile_s"] for one in compiled] or [np.nan]
@@ -109,6 +111,8 @@ def summarise(found: Sequence[dict[str, Any] | None]) -> dict[str, float]:
         "valid text refused": wrong["refused"] / len(found),
         "invalid let through": wrong["let_through"] / len(found),
         "all right": right / len(found),
+        "texts written": float(sum(one["num_written"] for one in compiled)),
+        "of them wrong": float(sum(one["num_mismatched"] for one in compiled)),
         "compile ms p50": float(np.median(compile_ms)),
         "p99": float(np.quantile(compile_ms, 0.99)),
         "most": float(np.max(compile_ms)),

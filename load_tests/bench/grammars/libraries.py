@@ -6,6 +6,7 @@ kill it.
 """
 
 import json
+import random
 import sys
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from numpy.typing import NDArray
 
 from engine.types import GRAMMAR_LIMITS
+from load_tests.bench.grammars.written import NUM_TEXTS, end_ids, judge, write
 
 
 class Follower(Protocol):
@@ -43,6 +45,11 @@ class LlGuidance:
     def encode(self, text: str) -> list[int]:
         """Token ids of a text."""
         return self._tokenizer.tokenize_str(text)
+
+    def decode(self, ids: list[int]) -> str:
+        """Text of token ids."""
+        text: str = self._tokenizer.decode_str(ids)
+        return text
 
     def compile(self, schema: dict[str, Any]) -> Callable[[], Follower]:
         """Compile a schema; the result makes matchers of texts.
@@ -88,6 +95,11 @@ class XGrammar:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
         return ids
 
+    def decode(self, ids: list[int]) -> str:
+        """Text of token ids."""
+        text: str = self._tokenizer.decode(ids)
+        return text
+
     def compile(self, schema: dict[str, Any]) -> Callable[[], Follower]:
         """Compile a schema; the result makes matchers of texts.
 
@@ -129,8 +141,9 @@ def look_at(library: LlGuidance | XGrammar, end_id: int, case: dict[str, Any]) -
     """Compile the schema of a case of the suite, and follow its texts.
 
     Returns:
-        `error`, if it is refused; else seconds to compile and for each mask, and how many valid
-        texts were refused and invalid ones let through.
+        `error`, if it is refused; else seconds to compile and for each mask, how many valid texts
+        were refused and invalid ones let through, and of those that are written at random how many
+        ended and how many of these do not match.
     """
     started_s = time.perf_counter()
     try:
@@ -144,7 +157,22 @@ def look_at(library: LlGuidance | XGrammar, end_id: int, case: dict[str, Any]) -
         is_accepted = _follows(follow(), ids, found["mask_s"])
         found["num_refused"] += test["valid"] and not is_accepted
         found["num_let_through"] += is_accepted and not test["valid"]
-    return found
+    return found | _written(library, follow, end_id, case["schema"])
+
+
+def _written(
+    library: LlGuidance | XGrammar,
+    follow: Callable[[], Follower],
+    end_id: int,
+    schema: dict[str, Any],
+) -> dict[str, int]:
+    ends, rng = end_ids(library.encode), random.Random(0)
+    written = [write(follow(), end_id, ends, rng) for _ in range(NUM_TEXTS)]
+    texts = [library.decode(ids) for ids in written if ids is not None]
+    try:
+        return {"num_written": len(texts), "num_mismatched": len(judge(schema, texts))}
+    except ValueError:
+        return {"num_written": 0, "num_mismatched": 0}
 
 
 def _follows(follower: Follower, ids: list[int], times_s: list[float]) -> bool:

@@ -5,6 +5,7 @@ import http.client
 import json
 import multiprocessing
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -25,21 +26,31 @@ class Window:
 
     Attributes:
         live_s: how long each answer of /live took; infinity for none.
-        gap_s: longest time between two chunks of a good stream.
+        gaps_s: times between two chunks of a good stream.
         num_streams: good streams that ended.
         faults: of good streams: cut off, or another text than at first.
     """
 
     live_s: list[float] = field(default_factory=list)
-    gap_s: float = 0.0
+    gaps_s: list[float] = field(default_factory=list)
     num_streams: int = 0
     faults: list[str] = field(default_factory=list)
 
     @property
     def live_p99_s(self) -> float:
         """The 99th percentile, or infinity without any."""
-        ordered = sorted(self.live_s)
-        return ordered[int(0.99 * (len(ordered) - 1))] if ordered else float("inf")
+        return share_below(self.live_s, 0.99)
+
+    @property
+    def gap_s(self) -> float:
+        """The longest time between two chunks."""
+        return max(self.gaps_s, default=0.0)
+
+
+def share_below(seconds: Sequence[float], share: float) -> float:
+    """What a share of all is not above, or infinity without any."""
+    ordered = sorted(seconds)
+    return ordered[int(share * (len(ordered) - 1))] if ordered else float("inf")
 
 
 class Prober:
@@ -142,7 +153,7 @@ class GoodStreams:
                     continue
                 now_s = time.perf_counter()
                 if last_s is not None:
-                    self._window.gap_s = max(self._window.gap_s, now_s - last_s)
+                    self._window.gaps_s.append(now_s - last_s)
                 last_s = now_s
                 if line.startswith(b"data: [DONE]"):
                     return text

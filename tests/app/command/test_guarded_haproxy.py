@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from ray.serve.config import HTTPOptions
 from app.command.environment import PROXIES
 from app.command.guarded_haproxy import guarded
 from app.command.haproxy import own_haproxy
-from app.limits import SENT_BYTES
+from app.limits import HEAD_S, SENT_BYTES
 from tests.app.http.flow.heads import (
     END,
     ENDLESS,
@@ -249,3 +249,64 @@ def test_its_limit_on_time_is_the_operator_s_if_there_is_one(tmp_path: Path) -> 
     text = (tmp_path / "haproxy.cfg").read_text()
     text = text.replace("timeout client 9s", "timeout client 9s\n    timeout http-request 3s")
     assert re.findall(r"timeout http-request \S+", guarded(text)) == ["timeout http-request 3s"]
+
+
+NUM_IDLE = 10_000
+
+
+@pytest.mark.slow
+async def test_idle_connections_end_no_stream_and_are_closed() -> None:
+    """More than the proxy takes at once: those beyond wait until it closes what says nothing."""
+    chunks: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if not head.startswith(b"POST"):
+            # the proxy asks whether the replica is well
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+            writer.close()
+            return
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        while chunk := await chunks.get():
+            writer.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+        writer.close()
+
+    loop = asyncio.get_running_loop()
+    async with await asyncio.start_server(stream, "127.0.0.1", 0) as replica:
+        with haproxy(replica.sockets[0].getsockname()[1]) as started, ExitStack() as idle:
+            reader, writer = await asyncio.open_connection("127.0.0.1", started.port)
+            writer.write(START + END)
+            await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10.0)
+            # the last of them come no further than the system's queue, or not even there
+            first, *_ = [idle.enter_context(_connecting(started.port)) for _ in range(NUM_IDLE)]
+            for number in range(200):
+                chunks.put_nowait(b"<%d>" % number)
+                await asyncio.wait_for(reader.readuntil(b"<%d>" % number), 5.0)
+            figures = _figures(started.config.socket_path)
+            assert int(figures["CurrConns"]) <= int(figures["Maxconn"]) < NUM_IDLE
+            closed = await asyncio.wait_for(loop.sock_recv(first, 4096), HEAD_S + 5.0)
+            assert closed == b"" or status_of(closed) == 408
+            # others have their turn, and so has who comes now
+            newest = await asyncio.open_connection("127.0.0.1", started.port)
+            newest[1].write(START + END)
+            head = await asyncio.wait_for(newest[0].readuntil(b"\r\n\r\n"), 3 * HEAD_S)
+            assert head.startswith(OK)
+            newest[1].close()
+            writer.close()
+            for _ in range(2):
+                chunks.put_nowait(b"")
+
+
+def _connecting(port: int) -> socket.socket:
+    connection = socket.socket()
+    connection.setblocking(False)
+    connection.connect_ex(("127.0.0.1", port))
+    return connection
+
+
+def _figures(admin: str) -> dict[str, str]:
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(admin)
+        asking.sendall(b"show info\n")
+        lines = asking.makefile().read().splitlines()
+    return dict(line.split(": ", 1) for line in lines if ": " in line)

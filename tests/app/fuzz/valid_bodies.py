@@ -6,6 +6,7 @@ from tests.app.api.chat.replies import TOOL
 
 _USER = {"role": "user", "content": "The quick brown fox"}
 _SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+_MARK = {"prompt_cache_breakpoint": {"mode": "explicit", "ttl": "30m"}}
 _CALL = {
     "id": "call_1",
     "type": "function",
@@ -26,6 +27,7 @@ VALID: dict[str, list[dict[str, Any]]] = {
             "prompt": [[5, 6], [7]], "max_tokens": 2, "logit_bias": {"5": 1.5, "7": -100},
             "allowed_token_ids": [5, 6, 7], "bad_words": ["fox"], "min_tokens": 1,
             "stop_token_ids": [9], "ignore_eos": True, "echo": True, "prompt_logprobs": 1,
+            "logprobs": 1, "logprob_token_ids": [5, 9], "include_metrics": True,
         },
         {
             "prompt": "The quick", "use_beam_search": True, "n": 2, "length_penalty": 0.8,
@@ -53,8 +55,10 @@ VALID: dict[str, list[dict[str, Any]]] = {
                 _USER,
                 {"role": "assistant", "content": None, "tool_calls": [_CALL]},
                 {"role": "tool", "tool_call_id": "call_1", "content": "rain"},
-                {"role": "user", "content": [{"type": "text", "text": "And?"}], "name": "ada"},
+                {"role": "user", "content": [{"type": "text", "text": "And?", **_MARK}],
+                 "name": "ada"},
             ],
+            "prompt_cache_options": {"mode": "explicit", "ttl": "12h"},
             "tools": [TOOL], "tool_choice": "auto", "parallel_tool_calls": False, "max_tokens": 2,
             "reasoning_effort": "low", "include_reasoning": False, "metadata": {"a": "b"},
         },

@@ -77,6 +77,13 @@ NESTED = {
 }
 
 
+def test_fields_without_effect_are_reported_at_every_depth() -> None:
+    options = {"stream": True, "stream_options": {"include_obfuscation": False}}
+    body = {**GOOD[ChatRequest], **options, "user": "u", "metadata": None}
+    _, ignored = parse_request(ChatRequest, body, "reject")
+    assert ignored == ["user", "stream_options.include_obfuscation"]
+
+
 def test_unknown_fields_are_ignored_and_reported_at_every_depth() -> None:
     request, ignored = parse_request(ChatRequest, NESTED, "ignore")
     assert [message.for_template()["content"] for message in request.messages] == ["Hi", "Hi"]

@@ -57,3 +57,32 @@ async def test_a_prompt_that_fills_the_context_can_be_scored(client: InlineEngin
     assert len(choice["logprobs"]["tokens"]) == MAX_MODEL_LEN
     answer = await post(client, CHAT, chat_body(prompt_logprobs=3, max_tokens=2))
     assert all(len(entry) in (3, 4) for entry in answer["prompt_logprobs"][1:])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_ids_that_are_asked_for_stand_in_the_place_of_the_most_likely(
+    stream: bool, client: InlineEngineClient, reference: Any
+) -> None:
+    body = completion_body(
+        prompt=PROMPT, n=2, seed=3, max_tokens=3, ignore_eos=True, stream=stream, logprobs=5,
+        logprob_token_ids=[7, 90, 7], return_tokens_as_token_ids=True, return_token_ids=True,
+    )  # fmt: skip
+    answer = await post(client, COMPLETIONS, body)
+    for choice in summed(answer) if stream else answer["choices"]:
+        ids = [*PROMPT, *choice["token_ids"]]
+        with torch.inference_mode():
+            logprobs = reference(torch.tensor([ids])).logits[0].log_softmax(-1)
+        for at, found in enumerate(choice["logprobs"]["top_logprobs"], start=len(PROMPT)):
+            listed = {f"token_id:{id}": float(logprobs[at - 1, id]) for id in (ids[at], 7, 90)}
+            assert found == pytest.approx(listed, abs=1e-4)
+
+
+async def test_a_chat_lists_ids_in_the_order_in_which_they_are_asked_for(
+    client: InlineEngineClient,
+) -> None:
+    body = chat_body(max_tokens=2, ignore_eos=True, logprobs=True, logprob_token_ids=[9, 3, 5])
+    answer = await post(client, CHAT, body | {"return_tokens_as_token_ids": True})
+    for token in answer["choices"][0]["logprobs"]["content"]:
+        assert [top["token"] for top in token["top_logprobs"]] == [
+            f"token_id:{id}" for id in (9, 3, 5)
+        ]

@@ -109,5 +109,6 @@ async def test_an_answer_says_what_happened_to_it_if_it_is_asked(
     assert 0 <= found["time_to_first_token_s"] <= found["total_s"]
     assert sum(phases) <= found["total_s"] + 1e-5
     assert found["preemptions"] == {"swap": 0, "recompute": 0}
+    assert found["peak_blocks"] > 0
     silent = await post(client, path, ASKED[path](max_tokens=4, **options))
     assert not any("metrics" in each for each in (silent if before else [silent]))

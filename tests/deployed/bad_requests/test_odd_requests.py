@@ -25,11 +25,12 @@ async def answer_to(deployed: Deployed, sent: bytes, *, ends: bool = False) -> b
     address = urlsplit(deployed.url)
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
     try:
-        writer.write(sent)
-        await writer.drain()
-        if ends:
-            writer.write_eof()
+        # what is refused half-way may end the connection while it is still sent
         with suppress(TimeoutError, ConnectionError):
+            writer.write(sent)
+            await writer.drain()
+            if ends:
+                writer.write_eof()
             async with asyncio.timeout(LIMIT_S):
                 return await _first(reader)
         return b""

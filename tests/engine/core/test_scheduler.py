@@ -215,3 +215,17 @@ def test_without_requests_there_is_no_plan() -> None:
     scheduler = SchedulerDriver().scheduler
     assert scheduler.schedule() is None
     assert not scheduler.has_work
+
+
+def test_the_most_blocks_of_a_request_are_counted_where_it_wants_to_know() -> None:
+    driver = SchedulerDriver(num_blocks=100, num_rows=6)
+    driver.add(1, prompt_len=6, max_tokens=4, n=3, counts_blocks=True)
+    driver.add(2, prompt_len=6, max_tokens=4, n=3)
+    peaks: list[tuple[int, int]] = []
+    while driver.scheduler.has_work:
+        _, output = driver.step()
+        if output.peak_blocks:
+            rows = zip(output.request_ids, output.peak_blocks, strict=True)
+            peaks += [row for row in rows if row[1]]
+    # two of the prompt; its last is copied for two of the three, and each goes on in one more
+    assert peaks == [(1, 2), (1, 4), (1, 7)]

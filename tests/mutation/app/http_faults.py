@@ -125,6 +125,13 @@ HTTP_FAULTS = [
     ),
     # middleware
     Fault(
+        what="fields without effect are not noted",
+        function=BodyReader.read,
+        old='scope["state"]["ignored"] += ignored',
+        new="pass",
+        noticed_by="test_what_has_no_effect_is_noted_in_the_scope",
+    ),
+    Fault(
         what="probes need a key where the application has a prefix",
         function=RequestMiddleware._check,
         old='scope["path"].removeprefix(prefix)',

@@ -1,5 +1,6 @@
 """Faults of the way from a request to what the engine is asked for."""
 
+from app.generation.named_prefix import check_prefix
 from app.generation.pinned_prefixes import _encode as encode_pinned
 from app.generation.pinned_prefixes import encode_prefixes
 from app.generation.request.prepare import (
@@ -185,6 +186,14 @@ REQUEST_FAULTS = [
         old="allowed_token_ids=(last_token,)",
         new="allowed_token_ids=()",
         noticed_by="test_a_prompt_is_scored_by_making_the_engine_say_its_last_token",
+    ),
+    # named_prefix
+    Fault(
+        what="a prompt may begin otherwise than the prefix that it names",
+        function=check_prefix,
+        old="if tokens_digest(prompt.ids[: prefix.num_tokens]) != prefix.digest:",
+        new="if False:",
+        noticed_by="test_every_prompt_must_begin_with_the_prefix",
     ),
     # pinned_prefixes
     Fault(

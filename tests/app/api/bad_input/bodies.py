@@ -182,7 +182,6 @@ def _fields_of_both(vocab: int, context: int) -> Iterator[_Row]:
             *(_bad(58, path, seed=value) for value in (2**63, -(2**63) - 1, 1.5, "x")),
             _good(58, path, seed=2**63 - 1), _good(58, path, seed=-(2**63)),
             _bad(59, path, min_tokens=-1), _bad(59, path, min_tokens=3),
-            _other(60, path, {"logprob_token_ids": [5]}, "logprob_token_ids", UNSUPPORTED),
             _other(60, path, {"vllm_xargs": {"a": 1}}, "vllm_xargs", UNSUPPORTED),
             *((62, path, {"model": name}, NOT_FOUND, None)
               for name in ("other", "a\r\nb", "x" * 1_000_000)),

@@ -100,7 +100,8 @@ ROWS: Mapping[int, tuple[str, str, tuple[str, ...]]] = {
     81: ("a TLS hello, random bytes", "400, or closed", (_SOCKETS,)),
     82: ("a client that closes its way to the server", "as one that left", (_SOCKETS,)),
     83: ("resets in mid-stream", "all is freed", (_SOCKETS, _LEAVING)),
-    84: ("10,000 idle connections", "the proxy's limit", ()),
+    84: ("10,000 idle connections", "those beyond the proxy's limit wait, and streams go on",
+         (_PROXY,)),
     85: ("headers meant for Ray Serve", "no effect", (_HEADERS,)),
     86: ("NUL, bidi controls, 100 combining marks, unassigned characters", "200, echoed exactly",
          (_BODIES,)),
@@ -131,9 +132,9 @@ _HEAD = """# Bad input
 Written by `make docs` from `tests/app/api/bad_input/rows.py`. What is below 66 or above 85 is sent
 to `/v1/completions` and `/v1/chat/completions`, plain and as a stream: without neighbours, beside
 eight streams of a real engine that must come as they do without, and through one `serve run`.
-Errors that are found before the first token never ride on a 200. The last column names the test
-modules; rows without one belong to the proxy ([serving a
-model](serving-a-model.md#in-production)).
+What is wrong with heads and bytes (17 to 24, 66, 67, 69 to 73, 77 to 81, 85) goes through it beside
+such streams, too (`heads_beside`). Errors that are found before the first token never ride on a
+200. The last column names the test modules.
 
 | # | what is sent | right answer | tests |
 |---:|---|---|---|

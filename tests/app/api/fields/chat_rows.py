@@ -7,6 +7,7 @@ from tests.app.api.fields.rows import (
     TOO_LONG,
     UNKNOWN,
     UNSUPPORTED,
+    VOCAB,
     Row,
     Wrong,
     flag,
@@ -17,11 +18,12 @@ from tests.app.api.fields.rows import (
     unsupported,
     whole,
 )
-from tests.app.api.fields.shared_rows import GENERATION
+from tests.app.api.fields.shared_rows import GENERATION, IDS_AT_FAULT, STREAM_OPTIONS_ALONE
 from tests.app.api.fields.structured_rows import STRUCTURED
 
 USER = {"role": "user", "content": "x"}
 TOOL = {"type": "function", "function": {"name": "f"}}
+_MARKED = {"type": "text", "text": "a", "prompt_cache_breakpoint": {"mode": "explicit"}}
 _CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 _NAMED = {"type": "function", "function": {"name": "f"}}
 
@@ -57,7 +59,8 @@ MESSAGES = other(
      _by_assistant(reasoning_content="hm"), _by_assistant(function_call={"name": "f"}),
      [USER, {"role": "tool", "tool_call_id": "1", "content": "x"}],
      [USER, {"role": "function", "name": "f", "content": "x"}],
-     _said(content="\0\u202e\ufffe"), _said(content="<|im_end|>")),
+     _said(content="\0\u202e\ufffe"), _said(content="<|im_end|>"),
+     _said(content=[_MARKED]), _said(content=[{**_MARKED, "prompt_cache_breakpoint": None}])),
     ([], {}, USER, "x", 5, True, Wrong(["x"], "[0]"), Wrong([None], "[0]"), Wrong([[USER]], "[0]"),
      Wrong(_said(role="god"), "[0].role"), Wrong(_said(role=5), "[0].role"),
      Wrong([{"content": "x"}], "[0].role", MISSING),
@@ -70,6 +73,10 @@ MESSAGES = other(
      Wrong(_said(content=[{"type": "song", "text": "a"}]), "[0].content[0].type"),
      Wrong(_said(content=[{"type": "text", "text": "a", "mood": 1}]), "[0].content[0].mood",
            UNKNOWN),
+     Wrong(_said(content=[{**_MARKED, "prompt_cache_breakpoint": {}}]),
+           "[0].content[0].prompt_cache_breakpoint.mode", MISSING),
+     Wrong(_said(content=[{**_MARKED, "prompt_cache_breakpoint": {"mode": "explicit", "ttl": 1}}]),
+           "[0].content[0].prompt_cache_breakpoint.ttl"),
      *(Wrong(_said(content=[{"type": kind, kind: {"url": "http://x"}}]), "[0].content[0]",
              UNSUPPORTED) for kind in ("image_url", "input_audio", "video_url", "file")),
      Wrong(_said(name="a\nb"), "[0].name"), Wrong(_said(name="x" * 65), "[0].name"),
@@ -116,6 +123,8 @@ CHAT_ROWS: list[Row] = [
           (0, -1, Wrong(513, code=TOO_LONG), Wrong(10**400, code=TOO_LONG))),
     whole("max_tokens", (), (0,)),
     flag("logprobs"),
+    other("logprob_token_ids", ([5], [0, VOCAB - 1], [5] * 128), ([5] * 129, *IDS_AT_FAULT),
+          beside={"logprobs": True}),
     whole("top_logprobs", (0,), (-1, 3, 21, 2**63)),
     whole("top_logprobs", (0, 1, 20), (-1, 21, 10**400), beside={"logprobs": True}),
     other("add_generation_prompt", (True, False), (1, "true", [], {})),
@@ -158,7 +167,9 @@ CHAT_ROWS: list[Row] = [
     unsupported("modalities", ["audio"], ["text", "audio"], good=(["text"],)),
     unsupported("moderation", True),
     unsupported("prediction", {"type": "content", "content": "x"}),
-    unsupported("prompt_cache_options", {"mode": "explicit"}),
+    idle("prompt_cache_options", ({}, {"mode": "implicit"}, {"mode": "explicit", "ttl": "12h"}),
+         (5, [], "explicit", True, Wrong({"mode": "lazy"}, ".mode"), Wrong({"ttl": "1h"}, ".ttl"),
+          Wrong({"ttl": 30}, ".ttl"), Wrong({"size": 1}, ".size", UNKNOWN))),
     unsupported("prompt_cache_retention", "24h"),
     unsupported("web_search_options", {"a": 1}),
     unknown("prompt", "x"),
@@ -166,6 +177,12 @@ CHAT_ROWS: list[Row] = [
 ]  # fmt: skip
 TOGETHER: list[tuple[dict[str, Any], str]] = [
     ({"max_completion_tokens": 3, "max_tokens": 9, "min_tokens": 4}, "min_tokens"),
+    ({"messages": _said(content=[_MARKED] * 5)}, "messages"),
+    (
+        {"use_beam_search": True, "n": 2, "logprobs": True, "logprob_token_ids": [5]},
+        "logprob_token_ids",
+    ),
+    *STREAM_OPTIONS_ALONE,
     ({"continue_final_message": True, "add_generation_prompt": True}, "add_generation_prompt"),
     ({"tools": [TOOL], "tool_choice": "required", "ignore_eos": True}, "ignore_eos"),
 ]

@@ -13,7 +13,7 @@ from tests.app.api.fields.rows import (
     unsupported,
     whole,
 )
-from tests.app.api.fields.shared_rows import GENERATION
+from tests.app.api.fields.shared_rows import GENERATION, IDS_AT_FAULT, STREAM_OPTIONS_ALONE
 from tests.app.api.fields.structured_rows import STRUCTURED
 
 COMPLETION: list[Row] = [
@@ -37,6 +37,8 @@ COMPLETION: list[Row] = [
     whole("best_of", (1,), (0, -1, 129, 10**6, 2**63, 10**400), plain_only=(2, 128)),
     flag("echo"),
     whole("logprobs", (0, 1, 5), (-1, 6, 2**63, 10**400)),
+    other("logprob_token_ids", ([5], [0, VOCAB - 1], [5] * 128), ([5] * 129, *IDS_AT_FAULT),
+          beside={"logprobs": 0}),
     flag("add_special_tokens"),
     # what ends before it begins is only scored
     whole("max_tokens", (), (0,)),
@@ -57,5 +59,11 @@ TOGETHER: list[tuple[dict[str, Any], str]] = [
     ({"prompt": [[1]] * 3, "n": 86}, "n"),
     ({"prompt": ["a"] * 64, "best_of": 5, "stream": False}, "best_of"),
     ({"max_tokens": 0, "echo": False}, "max_tokens"),
+    *STREAM_OPTIONS_ALONE,
+    ({"max_tokens": 0, "echo": True, "logprobs": 1, "logprob_token_ids": [5]}, "logprob_token_ids"),
+    (
+        {"use_beam_search": True, "n": 2, "logprobs": 1, "logprob_token_ids": [5]},
+        "logprob_token_ids",
+    ),
     ({"max_tokens": 0, "echo": True, "min_tokens": 1}, "min_tokens"),
 ]

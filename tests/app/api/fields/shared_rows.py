@@ -1,5 +1,7 @@
 """Fields that say how tokens are chosen, and those of both generating routes."""
 
+from typing import Any
+
 from tests.app.api.fields.rows import (
     TOO_LONG,
     VOCAB,
@@ -16,7 +18,7 @@ from tests.app.api.fields.rows import (
 
 _HUGE = (2**63, 2**64, 10**400, -(10**400))
 _PENALTY = (-2.1, 2.1, -1e300, 1e300, 10**400)
-_IDS_AT_FAULT = (
+IDS_AT_FAULT = (
     Wrong([-1], "[0]"), Wrong([3, VOCAB], "[1]"), Wrong([2**31], "[0]"), Wrong([2**63], "[0]"),
     Wrong([10**400], "[0]"), Wrong(["5"], "[0]"), Wrong([5.0], "[0]"), Wrong([True], "[0]"),
     Wrong([None], "[0]"), Wrong([[5]], "[0]"), [1] * 10_000, 5, "5", {"5": 1}, True,
@@ -42,13 +44,13 @@ SAMPLING: list[Row] = [
            {str(id): 1 for id in range(10_000)},
            *(Wrong({"5": bias}, ".5") for bias in (101, -100.5, "1", True, None, 10**400)),
            [5], "5", 5, True)),
-    other("allowed_token_ids", ([5], [0, VOCAB - 1], [7] * 1024), ([], *_IDS_AT_FAULT)),
+    other("allowed_token_ids", ([5], [0, VOCAB - 1], [7] * 1024), ([], *IDS_AT_FAULT)),
     other("bad_words", ([], ["x"], ["x" * 256], [f"word{i}" for i in range(64)]),
           (Wrong([""], "[0]"), "x", Wrong([7], "[0]"), Wrong(["x" * 257], "[0]"), ["x"] * 129,
            [f"word {i}" for i in range(65)], [letter * 250 for letter in "bcdfghjkl"],
            Wrong(["x", None], "[1]"), {"a": 1}, 7, True)),
     whole("min_tokens", (0, 1, 16), (-1, 2**31, 10**400), reaches="min_tokens"),
-    other("stop_token_ids", ([], [5], [0, VOCAB - 1], [5] * 128), _IDS_AT_FAULT),
+    other("stop_token_ids", ([], [5], [0, VOCAB - 1], [5] * 128), IDS_AT_FAULT),
     flag("ignore_eos", reaches="ignore_eos"),
     flag("deterministic", reaches="deterministic"),
 ]  # fmt: skip
@@ -67,6 +69,11 @@ _STREAM_OPTIONS = other(
      Wrong({"include": True}, ".include", "unknown_parameter"),
      Wrong({"continuous_usage_stats": 0}, ".continuous_usage_stats")),
 )  # fmt: skip
+
+# see `TOGETHER` of the routes
+STREAM_OPTIONS_ALONE: list[tuple[dict[str, Any], str]] = [
+    ({"stream": False, "stream_options": {"include_usage": True}}, "stream_options"),
+]
 
 # of the two routes that are no translations
 GENERATION: list[Row] = [
@@ -118,8 +125,9 @@ GENERATION: list[Row] = [
     idle("return_token_offsets", (True, False), kind="flag"),
     idle("mm_payload", ("tensors", "none"), ("all",), kind="text"),
     idle("return_mm_kwargs", (True, False), kind="flag"),
-    unsupported("logprob_token_ids", [5], 5, "x"),
-    unsupported("prefix_id", "p", 5),
+    other("logprob_token_ids", ([],), ([5], [5] * 129, 5, "5", {"5": 1}, True)),
+    text("prefix_id", ("empty",),
+         ("", "a b", "x" * 65, Wrong("unknown", code="prefix_not_found"))),
     flag("include_metrics"),
     unsupported("watermarking", True, 1),
     unsupported("return_weight_versions", True, 1),

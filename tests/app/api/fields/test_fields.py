@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from starlette.applications import Starlette
 
+from app.generation.tenancy import tenant_salt
 from app.http.schemas import BODIES
-from engine.types import FinishReason, SamplingParams
+from engine.runtime.messages import PrefixInfo, tokens_digest
+from engine.types import FinishReason, SamplingParams, int32
 from tests.app.api.chat.replies import EOS, tokenizer
 from tests.app.api.direct import Answer, encoded, send
 from tests.app.api.fields import chat_rows, completion_rows, text_rows, translated_rows
@@ -63,6 +65,12 @@ class _Tried:
 def _server() -> tuple[FakeEngineClient, Starlette]:
     found = [Hypothesis([5], [-0.5], FinishReason.LENGTH), Hypothesis([6], [-0.7])]
     engine = FakeEngineClient([Script([5, EOS], hypotheses=found)])
+    # every prompt begins with it
+    empty = PrefixInfo(
+        name="empty", num_tokens=0, num_blocks=0, digest=tokens_digest(int32()), is_warm=True,
+        ttl_s=None,
+    )  # fmt: skip
+    engine.prefixes_of[tenant_salt(b"", None)] = {empty.name: empty}
     return engine, make_app(engine, tokenizer=tokenizer(), eos_token_ids=(EOS,))
 
 
@@ -127,7 +135,8 @@ async def test_bad_values_are_refused_by_name(path: str, row: Row) -> None:
     for stream in _modes(path, row):
         for wrong in row.wrong():
             tried = await _try(path, {**_body(path, row, stream), row.name: wrong.value})
-            right = (400, wrong.code, wrong.param or row.name + wrong.place)
+            status = 404 if wrong.code.endswith("_not_found") else 400
+            right = (status, wrong.code, wrong.param or row.name + wrong.place)
             if tried.verdict != right or tried.samplings:
                 shown = str(wrong.value)[:60]
                 deviations.append((stream, shown, tried.verdict, right, tried.answer.body[:200]))

@@ -142,3 +142,37 @@ async def test_too_many_bad_words_are_refused() -> None:
     assert caught.value.param == "bad_words"
     with pytest.raises(InvalidRequest, match="tokens in 2 sequences"):
         await encoder().encode_bad_words(["\t" * 699 + "x"])
+
+
+class _Short(Watched):
+    """Has a token for each word."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> IntColumn:
+        super().encode(text, add_special_tokens=add_special_tokens)
+        return int32([1] * len(text.split()))
+
+
+@pytest.mark.parametrize(
+    ("word", "share"), [("a ", 0.2), ("word ", 0.6), ("internationally ", 1.6)]
+)
+async def test_of_a_text_that_is_far_too_long_only_the_beginning_is_tokenised(
+    word: str, share: float
+) -> None:
+    tokenizer, limit = _Short(), 4096
+    text = word * (16 * limit // len(word))
+    with pytest.raises(PromptTooLong) as caught:
+        prompts = encoder(tokenizer, max_model_len=limit)
+        await prompts.encode([("prompt", text)], add_special_tokens=True)
+    assert sum(map(len, tokenizer.texts)) < share * len(text)
+    assert (caught.value.param, caught.value.limit) == ("prompt", limit)
+    assert limit <= caught.value.got <= len(text.split())
+
+
+async def test_a_long_text_of_few_tokens_is_encoded_whole() -> None:
+    tokenizer = _Short()
+    text = "internationalisation " * (MAX_MODEL_LEN // 2)
+    for ids in (
+        (await encoder(tokenizer).encode([("prompt", text)], add_special_tokens=True))[0],
+        await encoder(tokenizer).tokenize(text, add_special_tokens=True),
+    ):
+        assert len(ids) == MAX_MODEL_LEN // 2

@@ -133,3 +133,20 @@ async def test_a_body_that_does_not_come_is_408(monkeypatch: pytest.MonkeyPatch)
         await reading
     assert (late.value.status, late.value.code) == (408, "upload_timeout")
     assert late.value.headers == {"connection": "close"}
+
+
+async def test_what_has_no_effect_is_noted_in_the_scope() -> None:
+    settings = ApiSettings(
+        model_id="m", created_s=0, max_model_len=8, vocab_size=8, unknown_parameters="ignore"
+    )
+    ignored = ["before"]
+    scope = {
+        "type": "http",
+        "headers": [(b"content-type", JSON.encode())],
+        "state": {"ignored": ignored},
+    }
+    connection = Connection(b'{"prompt": "a", "novel": 1}')
+    reader = BodyReader(settings, Offload())
+    request = await reader.read(TokenizeRequest, scope, connection.receive, account())
+    assert request.prompt == "a"
+    assert ignored == ["before", "novel"]

@@ -158,6 +158,17 @@ def test_preemptions_are_reported_once_with_the_next_output() -> None:
     assert not case.take().preemptions
 
 
+def test_blocks_at_the_peak_are_reported_when_they_have_become_more() -> None:
+    case = OutputCase(RESULT)
+    case.groups[1].note_blocks(3)
+    for position in (0, 1, 2):
+        case.token(position)
+    assert list(case.take().peak_blocks) == [0, 3, 0]
+    case.groups[1].note_blocks(2)
+    case.token(1)
+    assert not case.take().peak_blocks
+
+
 def test_alternatives_of_beams_stand_beside_their_rows() -> None:
     case = OutputCase(RESULT)
     plain, rich = Child(0, 7, -1.0, -1.0), Child(1, 8, -2.0, -2.0)

@@ -100,7 +100,9 @@ async def test_prefixes_of_several_replicas_are_listed_once(
     client: RemoteEngineClient, handle: FakeEngineHandle
 ) -> None:
     def info(name: str, ttl_s: float | None, *, is_warm: bool = True) -> PrefixInfo:
-        return PrefixInfo(name=name, num_tokens=4, num_blocks=1, is_warm=is_warm, ttl_s=ttl_s)
+        return PrefixInfo(
+            name=name, num_tokens=4, num_blocks=1, digest=b"d", is_warm=is_warm, ttl_s=ttl_s
+        )
 
     handle.pinned = [
         [info("a", None), info("b", 3.0), info("c", 1.0)],

@@ -1,14 +1,16 @@
 from engine.config import PrefixConfig
 from engine.runtime.client.prefix_list import list_pins, list_prefixes, merge_prefixes
-from engine.runtime.messages import PrefixInfo
+from engine.runtime.messages import PrefixInfo, tokens_digest
 from engine.types import PinnedPrefix, int32
+
+TOKENS = int32([1, 2, 3, 4, 5, 6, 7, 8])
 
 
 def pinned(name: str, salt: bytes, expires_s: float | None = None) -> PinnedPrefix:
     return PinnedPrefix(
         salt=salt,
         name=name,
-        tokens=int32([1, 2, 3, 4, 5, 6, 7, 8]),
+        tokens=TOKENS,
         num_blocks=2,
         is_warm=name != "cold",
         expires_s=expires_s,
@@ -16,7 +18,10 @@ def pinned(name: str, salt: bytes, expires_s: float | None = None) -> PinnedPref
 
 
 def info(name: str, ttl_s: float | None, *, is_warm: bool = True) -> PrefixInfo:
-    return PrefixInfo(name=name, num_tokens=8, num_blocks=2, is_warm=is_warm, ttl_s=ttl_s)
+    digest = tokens_digest(TOKENS)
+    return PrefixInfo(
+        name=name, num_tokens=8, num_blocks=2, digest=digest, is_warm=is_warm, ttl_s=ttl_s
+    )
 
 
 PINNED = [

@@ -151,6 +151,7 @@ def test_common_searches_are_recorded_at_the_start(tiny: TinyModel) -> None:
         {"min_tokens": 3, "stop_token_ids": (7,)},
         {"logit_bias": ((5, 4.0), (9, -100.0))},
         {"allowed_token_ids": tuple(range(40, 90)), "num_logprobs": 3},
+        {"logprob_token_ids": (41, 7, 90), "num_logprobs": 3},
         {"bad_words": ((5,), (17, 33)), "n": 3, "temperature": 1.4},
         {"prompt_logprobs": 4},
         {"beam_width": 3, "n": 2, "min_tokens": 4, "stop_token_ids": (7,)},

@@ -254,6 +254,22 @@ def test_log_probabilities_are_raw_but_candidates_of_a_search_follow_its_rules()
     torch.testing.assert_close(sampled.top_logprobs[3], raw[[2, 5]])
 
 
+def test_a_row_may_list_ids_of_its_own() -> None:
+    raw = torch.tensor(_SOUND).log_softmax(0)
+    own = {"num_logprobs": 3, "logprob_token_ids": (4, 0, 2)}
+    few = {"num_logprobs": 1, "logprob_token_ids": (5,)}
+    sampled = _choose([_SOUND] * 4, own, {"num_logprobs": 2}, few | _LIMITED, {})
+    assert sampled.logprobs is not None
+    assert sampled.top_tokens is not None
+    assert sampled.top_logprobs is not None
+    torch.testing.assert_close(sampled.logprobs.flip(0)[:3], raw[[2, 2, 5]])
+    # in the order of the rows, each as many as it wants
+    wanted = {0: [4, 0, 2], 1: [2, 5], 2: [5]}
+    for row, ids in wanted.items():
+        assert sampled.top_tokens[3 - row, : len(ids)].tolist() == ids
+        torch.testing.assert_close(sampled.top_logprobs[3 - row, : len(ids)], raw[ids])
+
+
 class _ShiftedBackend(ReferenceBackend):
     """Its log-probabilities are known by their values."""
 

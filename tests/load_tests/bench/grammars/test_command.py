@@ -31,6 +31,8 @@ def test_texts_are_followed_token_by_token() -> None:
     sound, refused, let_through, mistaken = (look_at(library, 2, case) for case in _CASES)
     assert (sound["num_refused"], sound["num_let_through"]) == (0, 0)
     assert len(sound["mask_s"]) > 3
+    assert sound["num_written"] > 0
+    assert sound["num_mismatched"] == 0
     assert "uniqueItems" in refused["error"]
     assert (let_through["num_refused"], let_through["num_let_through"]) == (0, 1)
     assert (mistaken["num_refused"], mistaken["num_let_through"]) == (1, 0)

@@ -33,7 +33,7 @@ def test_a_bound_is_kept_up_to_it() -> None:
 def test_what_a_bare_server_showed_stands_below_the_table(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    quiet = Window(live_s=[0.018], gap_s=0.05)
+    quiet = Window(live_s=[0.018], gaps_s=[0.05, 0.01])
     show("haproxy", quiet, [GOOD, replace(GOOD, name="b", bare_live_p99_ms=31.0)], BOUNDS)
     lines = capsys.readouterr().out.splitlines()
     assert "proxy: haproxy; /live p99 without them: 18 ms" in lines[0]
