@@ -75,7 +75,7 @@ MODULES = {
     "faults": "load_tests.faults.command",
     "monitor": "load_tests.monitoring.command",
     "alerts": "load_tests.monitoring.alerts",
-    "page": "load_tests.faults.page_cost",
+    "page": "load_tests.monitoring.page_cost",
     "cost": "load_tests.faults.cost",
 }
 
