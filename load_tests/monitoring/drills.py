@@ -1,8 +1,4 @@
-"""Real faults of a running server, and the alerts that ought to fire of them.
-
-There is none here for PagodaSlowClients: an ingress is slow when it has left 8 MiB unread for half
-a minute and lives, and we found no way to have it do so before Serve replaces it.
-"""
+"""Real faults of a running server, and the alerts that ought to fire of them."""
 
 import asyncio
 import math
@@ -11,7 +7,7 @@ import random
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +35,17 @@ OPTIONS: dict[str, Any] = {
     # nobody listens there
     "tracing": {"endpoint": "http://127.0.0.1:9/v1/traces", "ratio": 1.0},
 }
+# so that Serve does not replace an ingress that is frozen for longer than an engine forgives
+INGRESS_OPTIONS: dict[str, Any] = {"health_check_timeout_s": 600}
 _SHORT = {"prompt": [300] * 100, "max_tokens": 28, "ignore_eos": True}
 _SMALL = {"prompt": [300] * 8, "max_tokens": 200, "ignore_eos": True}
 _LARGE = {"prompt": [300] * 64, "max_tokens": 600, "ignore_eos": True}
+# 21 log-probabilities for each token of the prompt: an answer is about 150 KiB on its way
+_BULKY = {"prompt": [300] * 900, "max_tokens": 8, "ignore_eos": True, "prompt_logprobs": 20}
 _REFUSED_PAUSE_S = 0.2
-_WORKER, _ENGINE = "worker rank", "replica Engine"
+_WORKER, _ENGINE, _INGRESS = "worker rank", "replica Engine", "replica Ingress"
+# an ingress that reads nothing is given up after 30 s
+_UNREAD_S = 45.0
 
 
 @dataclass(slots=True)
@@ -105,11 +107,16 @@ async def frozen(process: psutil.Process) -> AsyncIterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drill:
-    """A fault that lasts until it is cancelled, and the alerts that it fires."""
+    """A fault that lasts until it is cancelled, and the alerts that it fires.
+
+    Attributes:
+        options: in place of some of `OPTIONS`; such a drill has a server of its own.
+    """
 
     name: str
     alerts: tuple[str, ...]
     act: Callable[[Scene], Awaitable[None]]
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 async def _overload(scene: Scene) -> None:
@@ -148,6 +155,15 @@ async def _freeze_worker(scene: Scene) -> None:
 
 async def _freeze_engine(scene: Scene) -> None:
     async with frozen(scene.process(_ENGINE)):
+        await asyncio.Event().wait()
+
+
+async def _freeze_ingress(scene: Scene) -> None:
+    async with scene.load(_BULKY, 160):
+        # until the queue is long enough for all that it is to leave unread
+        await asyncio.sleep(3)
+        async with frozen(scene.process(_INGRESS)):
+            await asyncio.sleep(_UNREAD_S)
         await asyncio.Event().wait()
 
 
@@ -206,4 +222,10 @@ DRILLS: tuple[Drill, ...] = (
         act=_lose_model,
     ),
     Drill(name="all processes of the server ended", alerts=("PagodaAbsent",), act=_end),
+    Drill(
+        name="the ingress frozen for 45 s with 160 answers of 150 KiB on their way to it",
+        alerts=("PagodaSlowClients",),
+        act=_freeze_ingress,
+        options={"num_blocks": 1024, "max_num_waiting": 200},
+    ),
 )  # fmt: skip
