@@ -75,6 +75,16 @@ def write_config(
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
 
 
+def set_ingress(path: Path, options: dict[str, Any]) -> None:
+    """Give the deployment of ingress replicas other options of Serve, in a file of a server."""
+    config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    [ingress] = [
+        each for each in config["applications"][0]["deployments"] if each["name"] == "Ingress"
+    ]
+    ingress.update(options)
+    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+
+
 def serving_options(model: Path, device: str) -> dict[str, Any]:
     """Application options for a model: in float32 on a CPU, where its pool is kept small."""
     options = {

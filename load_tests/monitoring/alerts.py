@@ -98,7 +98,7 @@ def _on_one_server(
     args: argparse.Namespace, drills: "list[Drill]", log: Path
 ) -> dict[str, float | None]:
     from load_tests.bench.startup.server_process import serving
-    from load_tests.faults.server import serving_options, small_model, write_config
+    from load_tests.faults.server import serving_options, set_ingress, small_model, write_config
     from load_tests.monitoring.drills import INGRESS_OPTIONS, OPTIONS, Scene
     from load_tests.monitoring.prometheus import prometheus
 
@@ -108,7 +108,7 @@ def _on_one_server(
         model, config, rules = scratch / "model", scratch / "config.yaml", scratch / "rules.yaml"
         options = serving_options(small_model(model), "cpu") | OPTIONS | drills[0].options
         write_config(args.config, config, port=args.port, replicas=1, options=options)
-        _set_ingress(config, INGRESS_OPTIONS)
+        set_ingress(config, INGRESS_OPTIONS)
         content = yaml.safe_load(args.rules.read_text(encoding="utf-8"))
         rules.write_text(yaml.safe_dump(faster(content, args.faster)), encoding="utf-8")
         with (
@@ -118,16 +118,6 @@ def _on_one_server(
             server.seconds_until_healthy(args.start_limit_s)
             scene = Scene(server, url, model)
             return asyncio.run(_all(drills, scene, watcher, args.limit_s))
-
-
-def _set_ingress(path: Path, options: dict[str, Any]) -> None:
-    """Give the deployment of ingress replicas other options of Serve, in a file of a server."""
-    config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    [ingress] = [
-        each for each in config["applications"][0]["deployments"] if each["name"] == "Ingress"
-    ]
-    ingress.update(options)
-    path.write_text(yaml.safe_dump(config), encoding="utf-8")
 
 
 async def _all(

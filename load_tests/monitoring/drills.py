@@ -43,7 +43,7 @@ _LARGE = {"prompt": [300] * 64, "max_tokens": 600, "ignore_eos": True}
 # 21 log-probabilities for each token of the prompt: an answer is about 150 KiB on its way
 _BULKY = {"prompt": [300] * 900, "max_tokens": 8, "ignore_eos": True, "prompt_logprobs": 20}
 _REFUSED_PAUSE_S = 0.2
-_WORKER, _ENGINE, _INGRESS = "worker rank", "replica Engine", "replica Ingress"
+_WORKER, ENGINE, _INGRESS = "worker rank", "replica Engine", "replica Ingress"
 # an ingress that reads nothing is given up after 30 s
 _UNREAD_S = 45.0
 
@@ -154,7 +154,7 @@ async def _freeze_worker(scene: Scene) -> None:
 
 
 async def _freeze_engine(scene: Scene) -> None:
-    async with frozen(scene.process(_ENGINE)):
+    async with frozen(scene.process(ENGINE)):
         await asyncio.Event().wait()
 
 
@@ -173,7 +173,7 @@ async def _lose_model(scene: Scene) -> None:
     try:
         async with scene.load(_SMALL, 8):
             await asyncio.sleep(2)
-            scene.process(_ENGINE).kill()
+            scene.process(ENGINE).kill()
             await asyncio.Event().wait()
     finally:
         os.rename(hidden, scene.model)
