@@ -24,8 +24,13 @@ _PLACED: dict[str, dict[str, Any]] = {
 }
 
 
-def small_model(folder: Path) -> Path:
-    """Make a model of two small layers with random weights and the embedded model's tokenizer."""
+def small_model(folder: Path, vocab_size: int | None = None) -> Path:
+    """Make a model of two small layers with random weights and the embedded model's tokenizer.
+
+    Args:
+        vocab_size: of the model, if not as many tokens as the tokenizer has; log-probabilities
+            cost as much as there are.
+    """
     source = embedded_model()
     folder.mkdir(parents=True, exist_ok=True)
     for name in _TOKENIZER_FILES:
@@ -33,6 +38,8 @@ def small_model(folder: Path) -> Path:
             shutil.copy(source / name, folder / name)
     published = json.loads((source / "config.json").read_text())
     ids = {name: published[name] for name in ("vocab_size", "bos_token_id", "eos_token_id")}
+    if vocab_size is not None:
+        ids["vocab_size"] = vocab_size
     (folder / "config.json").write_text(json.dumps(SHAPES["tiny"] | ids))
     return folder
 

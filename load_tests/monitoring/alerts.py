@@ -99,14 +99,16 @@ def _on_one_server(
 ) -> dict[str, float | None]:
     from load_tests.bench.startup.server_process import serving
     from load_tests.faults.server import serving_options, set_ingress, small_model, write_config
-    from load_tests.monitoring.drills import INGRESS_OPTIONS, OPTIONS, Scene
+    from load_tests.monitoring.drills import INGRESS_OPTIONS, OPTIONS, VOCAB_SIZE, Scene
     from load_tests.monitoring.prometheus import prometheus
 
     url = f"http://127.0.0.1:{args.port}"
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         model, config, rules = scratch / "model", scratch / "config.yaml", scratch / "rules.yaml"
-        options = serving_options(small_model(model), "cpu") | OPTIONS | drills[0].options
+        options = (
+            serving_options(small_model(model, VOCAB_SIZE), "cpu") | OPTIONS | drills[0].options
+        )
         write_config(args.config, config, port=args.port, replicas=1, options=options)
         set_ingress(config, INGRESS_OPTIONS)
         content = yaml.safe_load(args.rules.read_text(encoding="utf-8"))

@@ -35,6 +35,8 @@ OPTIONS: dict[str, Any] = {
     # nobody listens there
     "tracing": {"endpoint": "http://127.0.0.1:9/v1/traces", "ratio": 1.0},
 }
+# of the model: log-probabilities are to come fast
+VOCAB_SIZE = 2048
 # so that Serve does not replace an ingress that is frozen for longer than an engine forgives
 INGRESS_OPTIONS: dict[str, Any] = {"health_check_timeout_s": 600}
 _SHORT = {"prompt": [300] * 100, "max_tokens": 28, "ignore_eos": True}
@@ -85,7 +87,7 @@ class Scene:
         draw = random.Random(id(asyncio.current_task()))
         while True:
             # no prompt begins as another one does
-            sent = body | {"prompt": [draw.randrange(300, 30_000), *body["prompt"]]}
+            sent = body | {"prompt": [draw.randrange(300, VOCAB_SIZE), *body["prompt"]]}
             with suppress(aiohttp.ClientError):
                 async with session.post(f"{self.url}/v1/completions", json=sent) as response:
                     await response.read()
@@ -160,8 +162,8 @@ async def _freeze_engine(scene: Scene) -> None:
 
 async def _freeze_ingress(scene: Scene) -> None:
     async with scene.load(_BULKY, 160):
-        # until the queue is long enough for all that it is to leave unread
-        await asyncio.sleep(3)
+        # until most of them wait in the engine
+        await asyncio.sleep(6)
         async with frozen(scene.process(_INGRESS)):
             await asyncio.sleep(_UNREAD_S)
         await asyncio.Event().wait()
