@@ -42,8 +42,8 @@ INGRESS_OPTIONS: dict[str, Any] = {"health_check_timeout_s": 600}
 _SHORT = {"prompt": [300] * 100, "max_tokens": 28, "ignore_eos": True}
 _SMALL = {"prompt": [300] * 8, "max_tokens": 200, "ignore_eos": True}
 _LARGE = {"prompt": [300] * 64, "max_tokens": 600, "ignore_eos": True}
-# 21 log-probabilities for each token of the prompt: an answer is about 150 KiB on its way
-_BULKY = {"prompt": [300] * 900, "max_tokens": 8, "ignore_eos": True, "prompt_logprobs": 20}
+# six log-probabilities for each token: an answer is about 60 KiB on its way to the ingress
+_BULKY = {"prompt": [300] * 8, "max_tokens": 900, "ignore_eos": True, "logprobs": 5}
 _REFUSED_PAUSE_S = 0.2
 _WORKER, ENGINE, _INGRESS = "worker rank", "replica Engine", "replica Ingress"
 # an ingress that reads nothing is given up after 30 s
@@ -161,7 +161,7 @@ async def _freeze_engine(scene: Scene) -> None:
 
 
 async def _freeze_ingress(scene: Scene) -> None:
-    async with scene.load(_BULKY, 160):
+    async with scene.load(_BULKY, 320):
         # until most of them wait in the engine
         await asyncio.sleep(6)
         async with frozen(scene.process(_INGRESS)):
@@ -225,9 +225,9 @@ DRILLS: tuple[Drill, ...] = (
     ),
     Drill(name="all processes of the server ended", alerts=("PagodaAbsent",), act=_end),
     Drill(
-        name="the ingress frozen for 45 s with 160 answers of 150 KiB on their way to it",
+        name="the ingress frozen for 45 s with 320 answers of 60 KiB on their way to it",
         alerts=("PagodaSlowClients",),
         act=_freeze_ingress,
-        options={"num_blocks": 1024, "max_num_waiting": 200},
+        options={"num_blocks": 4096, "max_num_waiting": 400},
     ),
 )  # fmt: skip
