@@ -43,6 +43,7 @@ COMMANDS = {
     "faults": "kill and freeze processes of a server under load, and look at every answer",
     "monitor": "load a server beside a real Prometheus, and compare what both have seen",
     "alerts": "do faults to a server and have a real Prometheus notice each by its alert",
+    "counters": "kill one of several replicas; no counter goes back for a real Prometheus",
     "page": "look at the page /ui with 0 and with 8 viewers by turns, and time the steps",
     "cost": "serve a load from two checkouts by turns: throughput, latency, CPU time",
 }
@@ -81,7 +82,8 @@ MODULES = {
     "faults": "load_tests.faults.command",
     "monitor": "load_tests.monitoring.command",
     "alerts": "load_tests.monitoring.alerts",
-    "page": "load_tests.faults.page_cost",
+    "counters": "load_tests.monitoring.counters",
+    "page": "load_tests.monitoring.page_cost",
     "cost": "load_tests.faults.cost",
 }
 

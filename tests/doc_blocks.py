@@ -11,7 +11,7 @@ from tests import ROOT
 
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 # a block without a language whose first word is one of these is for a shell
-_PROGRAMS = ("curl", "docker", "make", "pagoda", "python")
+_PROGRAMS = ("curl", "docker", "helm", "kubectl", "make", "pagoda", "python")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

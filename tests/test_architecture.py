@@ -42,7 +42,7 @@ LOAD_TESTS_MAY_IMPORT = {
     "simulator": {"shared", "traffic"},
     "bench": {"http", "shared", "simulator", "traffic"},
     "faults": {"bench", "shared"},
-    "monitoring": {"bench", "faults", "http", "shared", "traffic"},
+    "monitoring": {"bench", "faults", "http", "overload", "shared", "traffic"},
     "overload": {"bench", "faults", "shared"},
     "paper": {"shared", "simulator", "traffic"},
     "path": {"bench", "faults", "http", "overload", "shared", "traffic"},

@@ -114,6 +114,10 @@ def check_command(words: list[str], url: str) -> None:
         check_curl(rest, url)
     elif program == "docker":
         check_docker(rest)
+    elif program == "helm":
+        check_helm(rest)
+    elif program == "kubectl":
+        assert rest[:2] == ["create", "secret"]
     else:
         assert words[:3] == ["python", "-m", "load_tests"], words
         check_load_tests(rest[2:])
@@ -128,6 +132,22 @@ def check_docker(words: list[str]) -> None:
     if "pagoda" in words:
         inner = words[words.index("pagoda") + 1 :]
         make_parser(inner).parse_args(inner)
+
+
+def check_helm(words: list[str]) -> None:
+    """The chart is there, and what is set are values of it, or options of the server."""
+    chart = ROOT / "deploy/chart/pagoda"
+    assert words[0] == "test" or words[2] == str(chart.relative_to(ROOT))
+    values = yaml.safe_load((chart / "values.yaml").read_text(encoding="utf-8"))
+    for word, value in pairwise(words):
+        if word in ("--set", "--set-json"):
+            first, *names = value.partition("=")[0].split(".")
+            if first == "options":
+                parse_config({names[0]: value.partition("=")[2]})
+                continue
+            place = values[first]
+            for name in names:
+                place = place[name]
 
 
 def check_make(words: list[str]) -> None:

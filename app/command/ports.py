@@ -76,9 +76,18 @@ def _describe(needed: NeededPort) -> str:
         )
     name, command = holder.name(), " ".join(holder.cmdline())
     what = f"port {needed.port} is held by process {holder.pid} ({command:.120})"
+    if _serves(holder):
+        return f"{what}, of a server that runs; end it with `pagoda stop`, or {another}"
     if name == "haproxy":
         what += ", which a Serve that was killed left behind"
     return f"{what}; end it with `kill {holder.pid}`, or {another}"
+
+
+def _serves(holder: psutil.Process) -> bool:
+    """Whether a process belongs to a Ray that runs."""
+    with suppress(psutil.Error):
+        return any(parent.name() == "raylet" for parent in holder.parents())
+    return False
 
 
 def _holder(port: int) -> psutil.Process | None:

@@ -18,7 +18,7 @@ from app.limits import WRITE_S
 
 logger = logging.getLogger(__name__)
 
-_OPEN_PATHS = ("/live", "/health", "/ui")
+_OPEN_PATHS = ("/", "/live", "/health", "/ui")
 _PAGE_FILES, _PAGE_DATA = "/ui/", "/ui/api/"
 _MESSAGES_PATH = "/v1/messages"
 _MODEL_PREFIX = b"/v1/models/"

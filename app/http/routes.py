@@ -110,6 +110,7 @@ def _page_routes(client: EngineClient, settings: ApiSettings, telemetry: Telemet
     stress = Stress(client, vocab_size=settings.vocab_size, max_model_len=settings.max_model_len)
     page = PageEndpoints(feed, stress, telemetry.page)
     return [
+        _get("/", page.lead),
         _get("/ui", page.file),
         _get("/ui/api/stream", page.stream),
         _get("/ui/api/settings", page.settings),

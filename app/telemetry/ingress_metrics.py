@@ -5,6 +5,7 @@ from app.telemetry.ingress_table import (
     E2E_S,
     HTTP_REQUESTS,
     INGRESS_METRICS,
+    LONGEST_OUTPUT_TOKENS,
     NORMALIZED_S,
     OUTPUT_TOKENS,
     REQUEST_CHOICES,
@@ -60,6 +61,8 @@ class IngressMetrics:
         observe(E2E_S, record.seconds, 1, *labels)
         if record.num_output_tokens:
             observe(NORMALIZED_S, record.seconds / record.num_output_tokens, 1, *labels)
+        longest = max((choice.num_tokens for choice in record.choices.values()), default=0)
+        observe(LONGEST_OUTPUT_TOKENS, longest)
         for choice in record.choices.values():
             observe(CHOICE_OUTPUT_TOKENS, choice.num_tokens)
             if choice.num_tokens > 1:

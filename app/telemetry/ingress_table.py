@@ -59,6 +59,9 @@ NORMALIZED_S = histogram(
 )
 REQUEST_PROMPT_TOKENS = histogram("request_prompt_tokens", "prompt tokens of a request", TOKENS)
 CHOICE_OUTPUT_TOKENS = histogram("choice_output_tokens", "tokens of a choice", TOKENS)
+LONGEST_OUTPUT_TOKENS = histogram(
+    "request_longest_output_tokens", "tokens of the longest choice of a request", TOKENS
+)
 REQUEST_CHOICES = histogram(
     "request_choices", "candidates of a request, of a beam search beams", CHOICES, "kind"
 )
@@ -78,6 +81,6 @@ INFO = gauge(
 
 INGRESS_METRICS: tuple[Metric, ...] = (
     HTTP_REQUESTS, REQUESTS_ENDED, OUTPUT_TOKENS, RESUMES, TTFT_S, E2E_S, TPOT_S, NORMALIZED_S,
-    REQUEST_PROMPT_TOKENS, CHOICE_OUTPUT_TOKENS, REQUEST_CHOICES, LOOP_LAG_S, SPANS_DROPPED,
-    SCRAPE_MISSING, INFO,
+    REQUEST_PROMPT_TOKENS, CHOICE_OUTPUT_TOKENS, LONGEST_OUTPUT_TOKENS, REQUEST_CHOICES, LOOP_LAG_S,
+    SPANS_DROPPED, SCRAPE_MISSING, INFO,
 )  # fmt: skip

@@ -33,6 +33,7 @@ _NAMES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "request_decode_time_seconds": ("decode_seconds", {}),
     "request_prompt_tokens": ("request_prompt_tokens", {}),
     "request_generation_tokens": ("choice_output_tokens", {}),
+    "request_max_num_generation_tokens": ("request_longest_output_tokens", {}),
     "request_params_n": ("request_choices", {}),
 }
 _LABELS = ("model_name", "engine", "replica")

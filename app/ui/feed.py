@@ -103,9 +103,9 @@ class Feed:
                 if self._is_closed:
                     return
                 seen, started_s = self._number, loop.time()
-                yield self._frame(audience)
-                if events := self._log.since(next_event, audience):
-                    yield _event("events", events)
+                # together: each chunk costs on its way whatever it holds
+                events = self._log.since(next_event, audience)
+                yield self._frame(audience) + (_event("events", events) if events else b"")
                 next_event = self._log.next_number
                 # a little less than the period, so as not to miss a frame that comes in time
                 await asyncio.sleep(started_s + 0.9 * period_s - loop.time())

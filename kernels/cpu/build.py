@@ -40,7 +40,7 @@ def load_library(
         return ctypes.CDLL(str(_compile(definitions, compiler, cache or _user_cache())))
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         detail = getattr(error, "stderr", None) or error
-        logger.warning("cpu_kernels_unavailable, torch is used instead: reason=%s", detail)
+        logger.warning("cpu_kernels_unavailable instead=torch reason=%s", detail)
         return None
 
 

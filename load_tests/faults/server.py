@@ -24,11 +24,13 @@ _PLACED: dict[str, dict[str, Any]] = {
 }
 
 
-def small_model(folder: Path, source: Path | None = None) -> Path:
+def small_model(folder: Path, source: Path | None = None, *, vocab_size: int | None = None) -> Path:
     """Make a model of two small layers with random weights.
 
     Args:
         source: folder of the model whose tokenizer it gets; None for the embedded one.
+        vocab_size: of the model, if not as many tokens as the tokenizer has; log-probabilities
+            cost as much as there are.
     """
     source = source or embedded_model()
     folder.mkdir(parents=True, exist_ok=True)
@@ -37,6 +39,8 @@ def small_model(folder: Path, source: Path | None = None) -> Path:
             shutil.copy(source / name, folder / name)
     published = json.loads((source / "config.json").read_text())
     ids = {name: published[name] for name in ("vocab_size", "bos_token_id", "eos_token_id")}
+    if vocab_size is not None:
+        ids["vocab_size"] = vocab_size
     (folder / "config.json").write_text(json.dumps(SHAPES["tiny"] | ids))
     return folder
 
@@ -76,6 +80,16 @@ def write_config(
     if has_two_nodes:
         # of two nodes on one machine only one can listen at the port
         config["proxy_location"] = "HeadOnly"
+    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+
+
+def set_ingress(path: Path, options: dict[str, Any]) -> None:
+    """Give the deployment of ingress replicas other options of Serve, in a file of a server."""
+    config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    [ingress] = [
+        each for each in config["applications"][0]["deployments"] if each["name"] == "Ingress"
+    ]
+    ingress.update(options)
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
 
 

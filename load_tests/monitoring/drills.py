@@ -1,8 +1,4 @@
-"""Real faults of a running server, and the alerts that ought to fire of them.
-
-There is none here for PagodaSlowClients: an ingress is slow when it has left 8 MiB unread for half
-a minute and lives, and we found no way to have it do so before Serve replaces it.
-"""
+"""Real faults of a running server, and the alerts that ought to fire of them."""
 
 import asyncio
 import math
@@ -11,7 +7,7 @@ import random
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +35,19 @@ OPTIONS: dict[str, Any] = {
     # nobody listens there
     "tracing": {"endpoint": "http://127.0.0.1:9/v1/traces", "ratio": 1.0},
 }
+# of the model: log-probabilities are to come fast
+VOCAB_SIZE = 2048
+# so that Serve does not replace an ingress that is frozen for longer than an engine forgives
+INGRESS_OPTIONS: dict[str, Any] = {"health_check_timeout_s": 600}
 _SHORT = {"prompt": [300] * 100, "max_tokens": 28, "ignore_eos": True}
 _SMALL = {"prompt": [300] * 8, "max_tokens": 200, "ignore_eos": True}
 _LARGE = {"prompt": [300] * 64, "max_tokens": 600, "ignore_eos": True}
+# six log-probabilities for each token: an answer is about 60 KiB on its way to the ingress
+_BULKY = {"prompt": [300] * 8, "max_tokens": 900, "ignore_eos": True, "logprobs": 5}
 _REFUSED_PAUSE_S = 0.2
-_WORKER, _ENGINE = "worker rank", "replica Engine"
+_WORKER, ENGINE, _INGRESS = "worker rank", "replica Engine", "replica Ingress"
+# an ingress that reads nothing is given up after 30 s
+_UNREAD_S = 45.0
 
 
 @dataclass(slots=True)
@@ -83,7 +87,7 @@ class Scene:
         draw = random.Random(id(asyncio.current_task()))
         while True:
             # no prompt begins as another one does
-            sent = body | {"prompt": [draw.randrange(300, 30_000), *body["prompt"]]}
+            sent = body | {"prompt": [draw.randrange(300, VOCAB_SIZE), *body["prompt"]]}
             with suppress(aiohttp.ClientError):
                 async with session.post(f"{self.url}/v1/completions", json=sent) as response:
                     await response.read()
@@ -105,11 +109,16 @@ async def frozen(process: psutil.Process) -> AsyncIterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drill:
-    """A fault that lasts until it is cancelled, and the alerts that it fires."""
+    """A fault that lasts until it is cancelled, and the alerts that it fires.
+
+    Attributes:
+        options: in place of some of `OPTIONS`; such a drill has a server of its own.
+    """
 
     name: str
     alerts: tuple[str, ...]
     act: Callable[[Scene], Awaitable[None]]
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 async def _overload(scene: Scene) -> None:
@@ -147,7 +156,16 @@ async def _freeze_worker(scene: Scene) -> None:
 
 
 async def _freeze_engine(scene: Scene) -> None:
-    async with frozen(scene.process(_ENGINE)):
+    async with frozen(scene.process(ENGINE)):
+        await asyncio.Event().wait()
+
+
+async def _freeze_ingress(scene: Scene) -> None:
+    async with scene.load(_BULKY, 320):
+        # until most of them wait in the engine
+        await asyncio.sleep(6)
+        async with frozen(scene.process(_INGRESS)):
+            await asyncio.sleep(_UNREAD_S)
         await asyncio.Event().wait()
 
 
@@ -157,7 +175,7 @@ async def _lose_model(scene: Scene) -> None:
     try:
         async with scene.load(_SMALL, 8):
             await asyncio.sleep(2)
-            scene.process(_ENGINE).kill()
+            scene.process(ENGINE).kill()
             await asyncio.Event().wait()
     finally:
         os.rename(hidden, scene.model)
@@ -206,4 +224,10 @@ DRILLS: tuple[Drill, ...] = (
         act=_lose_model,
     ),
     Drill(name="all processes of the server ended", alerts=("PagodaAbsent",), act=_end),
+    Drill(
+        name="the ingress frozen for 45 s with 320 answers of 60 KiB on their way to it",
+        alerts=("PagodaSlowClients",),
+        act=_freeze_ingress,
+        options={"num_blocks": 4096, "max_num_waiting": 400},
+    ),
 )  # fmt: skip

@@ -4,7 +4,7 @@ import json
 import math
 
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from app.http.errors import HttpError
 from app.http.operator.bodies import read_fields
@@ -40,6 +40,10 @@ class PageEndpoints:
         if request.headers.get("if-none-match") == file.etag:
             return Response(status_code=304, headers=headers)
         return Response(file.content, headers=headers, media_type=file.kind)
+
+    async def lead(self, request: Request) -> Response:
+        """Send who opens the server's address in a browser to the page."""
+        return RedirectResponse(f"{request.scope.get('root_path', '')}/ui")
 
     async def stream(self, request: Request) -> Response:
         """Stream frames for as long as somebody looks.

@@ -70,7 +70,7 @@ export class Overview {
   drawLately() {
     const rows = recent(this.feed).slice(0, MAX_LATELY);
     const scale = Math.max(1e5, ...rows.map(({ parts }) => totals(parts).all));
-    this.lately.replaceChildren(...(rows.length ? rows.map((row) => requestLine(row, scale)) : [empty("No requests yet", "Ask something in the Playground, or press Stress it.")]));
+    this.lately.replaceChildren(...(rows.length ? rows.map((row) => requestLine(row, scale)) : [empty("No requests yet", `Ask something in the Playground${this.feed.hello?.is_operator ? ", or press Stress it" : ""}.`)]));
   }
 
   operatorTiles(replica) {

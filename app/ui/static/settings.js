@@ -18,7 +18,7 @@ export class SettingsView {
 
   async shown() {
     if (!this.feed.hello.is_operator) {
-      this.options.replaceChildren(empty("For operators", "Enter an operator's key under Keys to see every option."));
+      this.options.replaceChildren(empty("For operators", "Enter an operator's key under Keys to see every option; `pagoda serve` keeps one in the server's folder."));
       return;
     }
     try {

@@ -13,7 +13,11 @@ LARGE = {"torch", "ray", "transformers"}
     ("words", "unwanted", "shown"),
     [
         (["--help"], LARGE | {"pydantic", "psutil", "yaml", "httpx", "rich"}, "serve"),
-        (["serve", "--help"], LARGE, "serve_config.yaml"),
+        (
+            ["serve", "--help"],
+            LARGE | {"numpy", "tokenizers", "fsspec", "rich"},
+            "serve_config.yaml",
+        ),
         (["status", "--help"], LARGE, "--url"),
     ],
 )

@@ -3,7 +3,9 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from app.command.ports import check_ports
@@ -39,6 +41,25 @@ def test_who_holds_a_port_and_what_to_do_is_said(tmp_path: Path) -> None:
     assert f"end it with `kill {os.getpid()}`, or set http_options.port in {path}" in str(
         caught.value
     )
+
+
+def test_what_a_server_holds_is_ended_with_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its HAProxy must not be killed, which looks like one that was left behind."""
+
+    def parents(process: psutil.Process) -> list[SimpleNamespace]:
+        return [SimpleNamespace(name=lambda: "bash"), SimpleNamespace(name=lambda: "raylet")]
+
+    monkeypatch.setattr(psutil.Process, "parents", parents)
+    monkeypatch.setattr(psutil.Process, "name", lambda self: "haproxy")
+    with listening() as port:
+        path = config(tmp_path, port)
+        with pytest.raises(ConfigError, match="of a server that runs; end it with `pagoda stop`"):
+            check_ports(path, {})
+        monkeypatch.setattr(psutil.Process, "parents", lambda self: [])
+        with pytest.raises(ConfigError, match="left behind; end it with `kill"):
+            check_ports(path, {})
 
 
 @pytest.mark.parametrize("name", ["RAY_SERVE_HAPROXY_METRICS_PORT", "RAY_SERVE_HAPROXY_STATS_PORT"])

@@ -24,6 +24,8 @@ def test_a_generation_is_counted_once_whatever_its_choices() -> None:
     assert (sum(whole.counts), whole.value) == (1, 2.0)
     assert found["normalized_seconds_per_token", route, "true"].value == 0.2
     assert sum(found["choice_output_tokens",].counts) == 2
+    longest = found["request_longest_output_tokens",]
+    assert (sum(longest.counts), longest.value) == (1, 9)
     # a choice of one token has no time between tokens
     per_token = found["time_per_output_token_seconds", route, "true"]
     assert sum(per_token.counts) == 1

@@ -13,7 +13,8 @@ ASKED_FOR = (
     "vllm:generation_tokens_total", "vllm:inter_token_latency_seconds_bucket",
     "vllm:kv_cache_usage_perc", "vllm:num_requests_running", "vllm:num_requests_waiting",
     "vllm:prompt_tokens_total", "vllm:request_decode_time_seconds_sum",
-    "vllm:request_generation_tokens_bucket", "vllm:request_prefill_time_seconds_sum",
+    "vllm:request_generation_tokens_bucket", "vllm:request_max_num_generation_tokens_sum",
+    "vllm:request_prefill_time_seconds_sum",
     "vllm:request_prompt_tokens_bucket", "vllm:request_queue_time_seconds_sum",
     "vllm:request_success_total", "vllm:time_to_first_token_seconds_bucket",
 )  # fmt: skip

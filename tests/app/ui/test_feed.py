@@ -25,9 +25,11 @@ class Viewer:
         self._task = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
-        async for message in self._stream:
-            name, data = message.decode().strip().split("\n")
-            self.events.append((name.removeprefix("event: "), json.loads(data[len("data: ") :])))
+        async for chunk in self._stream:
+            for message in chunk.decode().strip().split("\n\n"):
+                name, data = message.split("\n")
+                content = json.loads(data.removeprefix("data: "))
+                self.events.append((name.removeprefix("event: "), content))
 
     def of(self, name: str) -> list[Any]:
         return [content for event, content in self.events if event == name]

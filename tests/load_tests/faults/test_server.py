@@ -9,7 +9,7 @@ import yaml
 from app.serve.deployments import resources
 from engine.config import EngineConfig
 from load_tests.faults import server
-from load_tests.faults.server import small_model, vocab_size, write_config
+from load_tests.faults.server import set_ingress, small_model, vocab_size, write_config
 
 
 def test_the_small_model_has_the_embedded_models_tokenizer(
@@ -60,3 +60,14 @@ def test_on_two_nodes_the_ingress_is_where_no_fault_is_and_each_has_an_engine(
     )
     control, rank = resources(one_rank)["placement_group_bundles"]
     assert engine["placement_group_bundles"] == [control | {"engine_slot": 1}, rank]
+
+
+def test_only_the_ingress_gets_options_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    write_config(Path("serve_config.yaml"), path, port=1, replicas=2, options={})
+    before = yaml.safe_load(path.read_text())
+    set_ingress(path, {"num_replicas": 2, "health_check_timeout_s": 60})
+    after = yaml.safe_load(path.read_text())
+    ingress, engine = after["applications"][0]["deployments"]
+    assert (ingress["num_replicas"], ingress["health_check_timeout_s"]) == (2, 60)
+    assert engine == before["applications"][0]["deployments"][1]

@@ -63,6 +63,13 @@ async def ask(
         return await http.request(method, path, headers=headers, json=body)
 
 
+@pytest.mark.parametrize("settings", [{}, KEYS])
+async def test_the_address_of_the_server_leads_to_the_page(settings: dict[str, Any]) -> None:
+    answer = await ask("/", **settings)
+    assert (answer.status_code, answer.headers["location"]) == (307, "/ui")
+    assert (await ask("/", page=None)).status_code == 404
+
+
 @asynccontextmanager
 async def frames(
     http: httpx.AsyncClient, key: str = "", query: str = ""

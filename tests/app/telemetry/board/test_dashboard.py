@@ -11,7 +11,7 @@ PANELS = [panel for _, panels in ROWS for panel in panels]
 NOT_SHOWN = {
     "pagoda_info", "pagoda_choices_total", "pagoda_output_tokens_total", "pagoda_startup_seconds",
     "pagoda_kv_swapped_slots", "pagoda_time_per_output_token_seconds",
-    "pagoda_normalized_seconds_per_token",
+    "pagoda_normalized_seconds_per_token", "pagoda_request_longest_output_tokens",
 }  # fmt: skip
 
 
