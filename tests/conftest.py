@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 import pytest
-import torch
 from xdist.scheduler import LoadScopeScheduling
 
 from tests import ROOT
@@ -28,9 +27,6 @@ os.environ |= {
 }
 # nothing that tests import is garbage; see `pytest_collection_finish`
 gc.disable()
-if not torch.cuda.is_available():
-    # read by Triton when it is imported and when a kernel is defined, by whichever test comes first
-    os.environ["TRITON_INTERPRET"] = "1"
 
 
 # modules that take from ten seconds to minutes: begun last, one of them would run when all others
@@ -75,6 +71,21 @@ def _place(path: str) -> int:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: _place(item.nodeid.partition("::")[0]))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # the process that only hands tests to others need not wait for torch
+    if config.getoption("dist") == "no" and not _has_gpu():
+        # read by Triton when it is imported and when a kernel is defined, by whichever test comes
+        # first
+        os.environ["TRITON_INTERPRET"] = "1"
+
+
+@cache
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 @pytest.hookimpl(optionalhook=True)
