@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+import sentencepiece
 from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer
 
