@@ -25,7 +25,7 @@ os.environ |= {
     # a proxy that starts slowly fails every test of the cluster
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
 }
-# nothing that tests import is garbage; see `pytest_collection_finish`
+# nothing that tests import is garbage; see `_keep_imported`
 gc.disable()
 
 
@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_configure(config: pytest.Config) -> None:
     # the process that only hands tests to others need not wait for torch
-    if config.getoption("dist") == "no" and not _has_gpu():
+    if config.getoption("dist", "no") == "no" and not _has_gpu():
         # read by Triton when it is imported and when a kernel is defined, by whichever test comes
         # first
         os.environ["TRITON_INTERPRET"] = "1"
@@ -96,12 +96,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ModuleSchedu
 
 
 def pytest_collection_finish() -> None:
-    # what tests import stays until the end: the search for garbage need not look at it each time.
-    # A session inside another one (tests/mutation) is too short for it
-    if not gc.get_freeze_count():
-        gc.collect()
-        gc.freeze()
-        gc.enable()
+    _keep_imported()
+
+
+@cache
+def _keep_imported() -> None:
+    """Leave what tests import out of each search for garbage: it stays until the end.
+
+    Done once: a session inside another one (tests/mutation) is too short for it.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

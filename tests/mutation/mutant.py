@@ -24,10 +24,12 @@ from tests import ROOT
 
 # seconds after which a test that hangs because of a fault counts as failed
 TEST_TIMEOUT_S = 6
-# what a failed test leaves open is no failure of its own
+# what a failed test leaves open is no failure of its own; why it fails nobody reads
 ARGUMENTS = [
-    "-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-p", "no:unraisableexception",
-    "-p", "no:threadexception", "-o", f"timeout={TEST_TIMEOUT_S}",
+    "--disable-plugin-autoload", "-p", "pytest_asyncio.plugin", "-p", "pytest_timeout",
+    "--assert=plain", "-x", "-q", "--no-header", "--tb=no",
+    "-p", "no:cacheprovider", "-p", "no:unraisableexception", "-p", "no:threadexception",
+    "-o", f"timeout={TEST_TIMEOUT_S}",
 ]  # fmt: skip
 
 
