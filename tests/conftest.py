@@ -1,5 +1,6 @@
 """What tests share: the environment, and one Ray cluster, started by the first that asks for it."""
 
+import ctypes
 import gc
 import os
 from collections.abc import Iterator
@@ -27,6 +28,23 @@ os.environ |= {
 }
 # nothing that tests import is garbage; see `_keep_imported`
 gc.disable()
+
+
+def _has_gpu() -> bool:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        # without a driver torch need not be asked, whose import takes seconds: the process that
+        # hands tests to others does without
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+if not _has_gpu():
+    # read by Triton when it is imported and when a kernel is defined, by whichever test comes first
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 # modules that take from ten seconds to minutes: begun last, one of them would run when all others
@@ -71,21 +89,6 @@ def _place(path: str) -> int:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: _place(item.nodeid.partition("::")[0]))
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    # the process that only hands tests to others need not wait for torch
-    if config.getoption("dist", "no") == "no" and not _has_gpu():
-        # read by Triton when it is imported and when a kernel is defined, by whichever test comes
-        # first
-        os.environ["TRITON_INTERPRET"] = "1"
-
-
-@cache
-def _has_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
 
 
 @pytest.hookimpl(optionalhook=True)
