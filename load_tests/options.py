@@ -61,6 +61,19 @@ def add_model(parser: argparse.ArgumentParser, default: str = "tiny") -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="to run on")
 
 
+def add_server(parser: "argparse._ActionsContainer") -> None:
+    """Declare a server that is started, and the model that it serves; see `small_model`."""
+    parser.add_argument("--config", type=Path, default=Path("serve_config.yaml"), help="to start")
+    parser.add_argument(
+        "--model",
+        type=Path,
+        metavar="DIR",
+        help="with a tokenizer; without weights they are random (default: two small layers)",
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="to run on")
+    parser.add_argument("--start-limit-s", type=positive, default=240.0, help="give up after this")
+
+
 def add_sizes(parser: argparse.ArgumentParser) -> None:
     """Declare the sizes of an engine in process that benchmarks share."""
     parser.add_argument("--num-blocks", type=int, default=0, help="KV blocks; 0: what fits")

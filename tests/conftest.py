@@ -1,5 +1,6 @@
 """What tests share: the environment, and one Ray cluster, started by the first that asks for it."""
 
+import ctypes
 import gc
 import os
 from collections.abc import Iterator
@@ -7,7 +8,6 @@ from functools import cache
 from typing import Any
 
 import pytest
-import torch
 from xdist.scheduler import LoadScopeScheduling
 
 from tests import ROOT
@@ -26,9 +26,23 @@ os.environ |= {
     # a proxy that starts slowly fails every test of the cluster
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
 }
-# nothing that tests import is garbage; see `pytest_collection_finish`
+# nothing that tests import is garbage; see `_keep_imported`
 gc.disable()
-if not torch.cuda.is_available():
+
+
+def _has_gpu() -> bool:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        # without a driver torch need not be asked, whose import takes seconds: the process that
+        # hands tests to others does without
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+if not _has_gpu():
     # read by Triton when it is imported and when a kernel is defined, by whichever test comes first
     os.environ["TRITON_INTERPRET"] = "1"
 
@@ -85,12 +99,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ModuleSchedu
 
 
 def pytest_collection_finish() -> None:
-    # what tests import stays until the end: the search for garbage need not look at it each time.
-    # A session inside another one (tests/mutation) is too short for it
-    if not gc.get_freeze_count():
-        gc.collect()
-        gc.freeze()
-        gc.enable()
+    _keep_imported()
+
+
+@cache
+def _keep_imported() -> None:
+    """Leave what tests import out of each search for garbage: it stays until the end.
+
+    Done once: a session inside another one (tests/mutation) is too short for it.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

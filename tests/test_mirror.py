@@ -70,6 +70,7 @@ TESTED_ELSEWHERE = {
     "app/serve/drain.py": ("app/serve/test_changing_replicas.py",),
     "load_tests/bench/grammars/libraries.py": ("load_tests/bench/grammars/test_command.py",),
     "app/serve/observed_ingress.py": ("app/serve/test_peers.py",),
+    "app/settings/request_options.py": ("app/settings/test_config.py",),
     "app/settings/telemetry_options.py": ("app/settings/test_option.py",),
     "app/telemetry/ingress_table.py": ("app/telemetry/test_ingress_metrics.py",),
     "app/telemetry/telemetry.py": ("app/telemetry/test_recorded_app.py",),

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from app import limits
 from app.models import embedded
 from app.models.bucket import is_url
 from app.models.cache_folder import default_cache
@@ -18,7 +17,13 @@ from app.protocol.api_settings import ReasoningFormat, ToolCallFormat
 from app.protocol.chat.messages import Message
 from app.protocol.generation_fields import PREFIX_NAME
 from app.settings.option import STRICT, PathOption, by_device, engine_option, option
-from app.settings.telemetry_options import MetricsOption, PageOption, TracingOption
+from app.settings.request_options import DeadlineOptions, Limits
+from app.settings.telemetry_options import (
+    FlightRecorderOption,
+    MetricsOption,
+    PageOption,
+    TracingOption,
+)
 from engine.config import (
     CPU_KV_CACHE_BYTES,
     Device,
@@ -40,98 +45,6 @@ DEFAULT_MAX_NUM_BATCHED_TOKENS: Mapping[Device, int] = {"cpu": 256, "cuda": 2048
 DEFAULT_LONE_PROMPT_TOKENS: Mapping[Device, int] = {"cpu": 0, "cuda": 8192}
 # on a CPU each chunk of a stream takes time from the model
 DEFAULT_STREAM_INTERVAL_MS: Mapping[Device, float] = {"cpu": 50.0, "cuda": 20.0}
-
-
-class Limits(BaseModel):
-    """What one HTTP request may ask for."""
-
-    model_config = STRICT
-
-    max_body_mib: float = option(
-        "largest body of a request", default=limits.MAX_BODY_BYTES / (1 << 20), gt=0, le=64
-    )
-    max_body_values: int = option(
-        "most keys and values of a body, inner ones too",
-        default=limits.MAX_BODY_VALUES,
-        ge=1024,
-        le=1 << 24,
-    )
-    max_answer_items: int = option(
-        "most token ids, log-probabilities and repeated tokens of prompts that one answer lists",
-        default=limits.MAX_ANSWER_ITEMS,
-        ge=1024,
-        le=1 << 24,
-    )
-    max_held_mib: float = option(
-        "bodies that wait in one ingress replica to become token ids, in all; further ones are "
-        "answered 503 with `retry-after`",
-        default=limits.MAX_HELD_BYTES / (1 << 20),
-        ge=1,
-        le=1 << 20,
-    )
-    max_client_held_mib: float = option(
-        "the same for each API key, where `api_keys_file` names some; answered 429",
-        default=limits.MAX_CLIENT_HELD_BYTES / (1 << 20),
-        ge=1,
-        le=1 << 20,
-    )
-
-
-def _deadline(doc: str, default: float) -> Any:
-    return option(doc, default=default, gt=0, le=86_400, allow_inf_nan=False)
-
-
-class DeadlineOptions(BaseModel):
-    """How long the parts of one HTTP request may take; clients may ask for less."""
-
-    model_config = STRICT
-
-    queue_s: float = _deadline(
-        "longest time that a request may wait for a place in the batch; one that would probably "
-        "wait for longer is refused at once, and one that has is ended before anything of it is "
-        "computed, both with 429 and `Retry-After`",
-        limits.QUEUE_S,
-    )
-    upload_s: float = _deadline(
-        "longest time that the body of a request may take to come; then the answer is 408",
-        limits.UPLOAD_S,
-    )
-    first_token_s: float = _deadline(
-        "longest time until the first output of a request that was accepted; then the answer is "
-        "504. Beam searches and scores of prompts, which come at once, have `whole_s`",
-        limits.FIRST_TOKEN_S,
-    )
-    gap_s: float = _deadline(
-        "longest time between two outputs; above `resume_timeout_s`, so that an answer survives "
-        "the loss of its engine",
-        limits.GAP_S,
-    )
-    whole_s: float = _deadline("longest time of a whole answer", limits.WHOLE_S)
-    write_s: float = _deadline(
-        "longest time that a client may take to read on while a part of its answer waits to be "
-        "sent; then the answer is cut",
-        limits.WRITE_S,
-    )
-
-
-class FlightRecorderOption(BaseModel):
-    """Traces of what was asked and what became of it, without texts and tokens."""
-
-    model_config = STRICT
-
-    folder: PathOption | None = option(
-        "folder on each ingress node in which its replicas write a line about every request, "
-        "without texts and tokens",
-        default=None,
-        shown="none: nothing is recorded",
-    )
-    max_mib: float = option(
-        "size of the files that one replica keeps; the oldest are deleted first",
-        default=256.0,
-        ge=1,
-        le=1 << 20,
-        allow_inf_nan=False,
-    )
 
 
 class PinnedPrefixOption(BaseModel):

@@ -74,3 +74,23 @@ class PageOption(BaseModel):
         "most times in a second that what they show is asked for", default=5.0, gt=0, le=5,
         allow_inf_nan=False,
     )  # fmt: skip
+
+
+class FlightRecorderOption(BaseModel):
+    """Traces of what was asked and what became of it, without texts and tokens."""
+
+    model_config = STRICT
+
+    folder: PathOption | None = option(
+        "folder on each ingress node in which its replicas write a line about every request, "
+        "without texts and tokens",
+        default=None,
+        shown="none: nothing is recorded",
+    )
+    max_mib: float = option(
+        "size of the files that one replica keeps; the oldest are deleted first",
+        default=256.0,
+        ge=1,
+        le=1 << 20,
+        allow_inf_nan=False,
+    )

@@ -22,7 +22,7 @@ from load_tests.faults.server import serving_options, small_model, vocab_size, w
 from load_tests.faults.trial import NO_FAULT, Bench, Pace, answer_undisturbed, run_trial
 from load_tests.faults.trials import TrialId, Trials
 from load_tests.faults.victims import FAULTS
-from load_tests.options import at_least, positive, several
+from load_tests.options import add_server, at_least, positive, several
 
 EXAMPLE = "python -m load_tests faults --faults worker-killed,scheduler-killed --repeats 3"
 
@@ -35,17 +35,9 @@ _PATIENT = {"deadlines": {"queue_s": 300.0}, "max_waiting_tokens": 1 << 20}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `faults`."""
     server = parser.add_argument_group("server")
-    server.add_argument("--config", type=Path, default=Path("serve_config.yaml"), help="to start")
+    add_server(server)
     server.add_argument("--port", type=at_least(1), default=8000, help="where it is to serve")
-    server.add_argument(
-        "--model",
-        type=Path,
-        metavar="DIR",
-        help="with a tokenizer; without weights they are random (default: two small layers)",
-    )
-    server.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="to run on")
     server.add_argument("--replicas", type=at_least(1), default=2, help="engine replicas")
-    server.add_argument("--start-limit-s", type=positive, default=240.0, help="give up after this")
     faults = parser.add_argument_group("faults")
     faults.add_argument(
         "--faults",

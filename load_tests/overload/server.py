@@ -13,28 +13,19 @@ import aiohttp
 
 from load_tests.bench.startup.server_process import ServerProcess
 from load_tests.faults.server import serving_options, write_config
-from load_tests.options import at_least, positive
+from load_tests.options import add_server, at_least
 
 
 def add_server_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of a server."""
     server = parser.add_argument_group("server")
-    server.add_argument("--config", type=Path, default=Path("serve_config.yaml"), help="to start")
-    server.add_argument("--port", type=at_least(1), default=8000, help="where it is to serve")
+    add_server(server)
     server.add_argument(
         "--proxy",
         choices=("haproxy", "python"),
         help="what streams (default: as `pagoda serve` chooses)",
     )
-    server.add_argument(
-        "--model",
-        type=Path,
-        metavar="DIR",
-        help="with a tokenizer; without weights they are random (default: two small layers)",
-    )
-    server.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="to run on")
     server.add_argument("--max-num-seqs", type=at_least(1), default=16, help="in a batch")
-    server.add_argument("--start-limit-s", type=positive, default=240.0, help="give up after this")
 
 
 def write_files(

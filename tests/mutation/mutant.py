@@ -23,11 +23,13 @@ import pytest
 from tests import ROOT
 
 # seconds after which a test that hangs because of a fault counts as failed
-TEST_TIMEOUT_S = 6
-# what a failed test leaves open is no failure of its own
+TEST_TIMEOUT_S = 3
+# what a failed test leaves open is no failure of its own; why it fails nobody reads
 ARGUMENTS = [
-    "-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-p", "no:unraisableexception",
-    "-p", "no:threadexception", "-o", f"timeout={TEST_TIMEOUT_S}",
+    "--disable-plugin-autoload", "-p", "pytest_asyncio.plugin", "-p", "pytest_timeout",
+    "--assert=plain", "-x", "-q", "--no-header", "--tb=no",
+    "-p", "no:cacheprovider", "-p", "no:unraisableexception", "-p", "no:threadexception",
+    "-o", f"timeout={2 * TEST_TIMEOUT_S}",
 ]  # fmt: skip
 
 
@@ -42,7 +44,7 @@ class HangingTests:
             pytest.fail(f"{item.name} hangs")
 
         before = signal.signal(signal.SIGALRM, fail)
-        signal.setitimer(signal.ITIMER_REAL, TEST_TIMEOUT_S, 1.0)
+        signal.setitimer(signal.ITIMER_REAL, TEST_TIMEOUT_S, 0.25)
         try:
             return (yield)
         finally:

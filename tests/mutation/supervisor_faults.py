@@ -1,48 +1,49 @@
-"""Faults of the supervisor of an engine replica."""
+"""Faults of the supervisor of an engine replica and of the sessions that it keeps."""
 
+from engine.runtime.replica.sessions import Sessions
 from engine.runtime.replica.supervisor import Supervisor
 from tests.mutation.mutant import Fault
 
 SUPERVISOR_FAULTS = [
     Fault(
         what="the requests of a client that has vanished run on",
-        function=Supervisor._drop,
+        function=Supervisor._forget,
         old="self.abort(request_ids)",
         new="pass",
         noticed_by="test_a_client_that_vanishes_has_its_requests_aborted",
     ),
     Fault(
         what="the ids of a client that has vanished stay taken",
-        function=Supervisor._drop,
-        old="del self._session_of[request_id]",
+        function=Sessions._drop,
+        old="del self._by_request[request_id]",
         new="pass",
-        noticed_by="test_a_client_that_vanishes_has_its_requests_aborted",
+        noticed_by="test_a_client_that_is_lost_is_forgotten_with_its_requests",
     ),
     Fault(
         what="a client that has vanished is never forgotten",
-        function=Supervisor._drop,
-        old="self._sessions.pop(client)",
-        new="self._sessions[client]",
-        noticed_by="test_a_client_that_vanishes_has_its_requests_aborted",
+        function=Sessions._drop,
+        old="self._by_client.pop(client)",
+        new="self._by_client[client]",
+        noticed_by="test_a_client_that_is_lost_is_forgotten_with_its_requests",
     ),
     Fault(
         what="the lease of another client is renewed",
-        function=Supervisor.renew,
-        old="self._sessions[client].renew(received_bytes)",
-        new="next(iter(self._sessions.values())).renew(received_bytes)",
-        noticed_by="test_a_client_that_vanishes_has_its_requests_aborted",
+        function=Sessions.renew,
+        old="self._by_client[client].renew(received_bytes)",
+        new="next(iter(self._by_client.values())).renew(received_bytes)",
+        noticed_by="test_a_renewal_is_of_one_client",
     ),
     Fault(
         what="an id that is open is accepted again",
         function=Supervisor._check,
-        old="request.request_id in self._session_of",
-        new="request.request_id in self._sessions",
+        old="request.request_id in self._sessions.by_request",
+        new="False",
         noticed_by="test_an_id_that_is_open_is_refused",
     ),
     Fault(
         what="the id of a request is not free after its end",
-        function=Supervisor._close,
-        old="del self._session_of[request_id]",
+        function=Sessions.end,
+        old="del self._by_request[request_id]",
         new="pass",
         noticed_by="test_a_request_is_open_until_its_last_choice_has_ended",
     ),
@@ -56,11 +57,11 @@ SUPERVISOR_FAULTS = [
     Fault(
         what="the last rows of a request are given to no client",
         function=Supervisor.deliver,
-        old="""    parts = split_by_client(output, message, self._session_of)
-    num_ended = sum(self._close(*choice) for choice in ended_choices(output))
+        old="""    parts = split_by_client(output, message, self._sessions.by_request)
+    num_ended = sum(self._sessions.end(*choice) for choice in ended_choices(output))
 """,
-        new="""    num_ended = sum(self._close(*choice) for choice in ended_choices(output))
-    parts = split_by_client(output, message, self._session_of)
+        new="""    num_ended = sum(self._sessions.end(*choice) for choice in ended_choices(output))
+    parts = split_by_client(output, message, self._sessions.by_request)
 """,
         noticed_by="test_each_client_gets_its_own_rows",
     ),
@@ -74,7 +75,7 @@ SUPERVISOR_FAULTS = [
     Fault(
         what="every request puts the deadline of a step off",
         function=Supervisor._accept,
-        old="if not self._session_of and ",
+        old="if not self.num_open and ",
         new="if ",
         noticed_by="test_every_request_leaves_the_deadline_of_a_step_as_it_is",
         aspect="health",
@@ -113,11 +114,10 @@ SUPERVISOR_FAULTS = [
     ),
     Fault(
         what="requests stay open when the gang has died",
-        function=Supervisor.end_open,
+        function=Sessions.end_all,
         old="session.open.clear()",
         new="pass",
-        noticed_by="test_the_death_of_the_scheduler_crashes_every_open_choice",
-        aspect="health",
+        noticed_by="test_all_that_is_open_ends_at_once",
     ),
     Fault(
         what="the pins of a lost gang are forgotten",
@@ -154,7 +154,7 @@ SUPERVISOR_FAULTS = [
     Fault(
         what="streams go on after the replica was stopped",
         function=Supervisor.close,
-        old='session.close("the engine replica has been stopped")',
+        old='self._sessions.close("the engine replica has been stopped")',
         new="pass",
         noticed_by="test_closing_ends_the_processes_and_the_streams",
         aspect="health",

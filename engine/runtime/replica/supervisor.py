@@ -12,7 +12,6 @@ when no gang can be started does the health check fail, and Serve replaces the r
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from functools import partial
 
 from ray.exceptions import RayActorError
 
@@ -43,10 +42,11 @@ from engine.runtime.metrics.live_view import LiveView
 from engine.runtime.metrics.metric_store import Series
 from engine.runtime.outputs import ended_choices, failure, idle_stats, split_by_client
 from engine.runtime.replica.admission import Admission
-from engine.runtime.replica.client_session import CLIENT_LIMITS, SLOW, ClientLimits, ClientSession
+from engine.runtime.replica.client_session import CLIENT_LIMITS, SLOW, ClientLimits
 from engine.runtime.replica.gang import Gang
 from engine.runtime.replica.held_pins import HeldPins
 from engine.runtime.replica.preemption_log import PreemptionLog
+from engine.runtime.replica.sessions import Sessions
 from engine.runtime.replica.watch.gang_keeper import GangKeeper, State
 from engine.runtime.routing.load_meter import LoadMeter
 from engine.types import (
@@ -91,12 +91,11 @@ class Supervisor:
         self._config = config
         self._make_ready = make_ready
         self._replica = replica
-        self._limits = limits
-        self._is_alive = is_alive
         self._close_last: list[Callable[[], Awaitable[None]]] = []
         self._admission: Admission | None = None
-        self._sessions: dict[int, ClientSession] = {}
-        self._session_of: dict[int, ClientSession] = {}
+        self._sessions = Sessions(
+            limits, on_lost=self._forget, on_full=self._end_unread, is_alive=is_alive
+        )
         self._preemption_log = PreemptionLog()
         # nothing is known of a pool yet
         self._capacity = Capacity(num_blocks=1, block_size=1, num_rows=1)
@@ -146,8 +145,7 @@ class Supervisor:
         age_s = metrics.seconds_since_step(self._loop.time()) if self.num_open else 0.0
         store.set(STEP_AGE_S, age_s)
         store.set(STARTUP_S, self._keeper.took_s)
-        undelivered = (session.undelivered_bytes for session in self._sessions.values())
-        store.set(UNDELIVERED, max(undelivered, default=0))
+        store.set(UNDELIVERED, self._sessions.undelivered_bytes)
         return store.series()
 
     async def view(self, first_event: int) -> bytes:
@@ -163,12 +161,12 @@ class Supervisor:
     @property
     def num_open(self) -> int:
         """Requests that were accepted and have not ended."""
-        return len(self._session_of)
+        return len(self._sessions.by_request)
 
     @property
     def num_open_choices(self) -> int:
         """Choices of the open requests that have not ended."""
-        return sum(session.open.num_choices for session in self._sessions.values())
+        return self._sessions.num_choices
 
     @property
     def num_waiting(self) -> int:
@@ -231,8 +229,7 @@ class Supervisor:
 
     def renew(self, client: int, received_bytes: int) -> None:
         """Note that a client lives and how much of its stream it has read."""
-        if client in self._sessions:
-            self._sessions[client].renew(received_bytes)
+        self._sessions.renew(client, received_bytes)
 
     def attach(self, client: int) -> AsyncIterator[bytes]:
         """Yield batches of encoded outputs (`decode_batch`) until the client has been idle.
@@ -240,7 +237,7 @@ class Supervisor:
         Raises:
             EngineError: if the client was silent or slow for too long; its requests are aborted.
         """
-        return self._session(client).stream()
+        return self._sessions.of(client).stream()
 
     def check_health(self) -> None:
         """Pass while a gang serves or is being started; answers from what is known.
@@ -254,10 +251,7 @@ class Supervisor:
 
     async def close(self) -> None:
         """End the processes, the streams and what they hold; may be called again."""
-        for session in self._sessions.values():
-            session.close("the engine replica has been stopped")
-        self._sessions.clear()
-        self._session_of.clear()
+        self._sessions.close("the engine replica has been stopped")
         await self._keeper.close()
         while self._close_last:
             await self._close_last.pop()()
@@ -294,8 +288,8 @@ class Supervisor:
         if FinishReason.EXPIRED in output.finish_reasons:
             output = self._line.explain_expired(output)
             message = OUTPUTS.encode(output)
-        parts = split_by_client(output, message, self._session_of)
-        num_ended = sum(self._close(*choice) for choice in ended_choices(output))
+        parts = split_by_client(output, message, self._sessions.by_request)
+        num_ended = sum(self._sessions.end(*choice) for choice in ended_choices(output))
         self._line.observe(output, num_ended)
         for session, part in parts.items():
             session.put(part, output.request_ids)
@@ -310,12 +304,9 @@ class Supervisor:
         self._live.lost_gang()
         self._line.restart()
         self._pins.lose()
-        self._session_of.clear()
-        for session in list(self._sessions.values()):
-            if session.open:
-                ended = failure(session.open, self._stats, reason=reason)
-                session.open.clear()
-                session.put(OUTPUTS.encode(ended), ended.request_ids)
+        for session, choices in self._sessions.end_all():
+            ended = failure(choices, self._stats, reason=reason)
+            session.put(OUTPUTS.encode(ended), ended.request_ids)
 
     def _check_serving(self, is_own: bool) -> None:
         state = self._keeper.state
@@ -330,7 +321,7 @@ class Supervisor:
             )
 
     def _check(self, request: Request) -> None:
-        if request.request_id in self._session_of:
+        if request.request_id in self._sessions.by_request:
             raise InvalidRequest(f"request {request.request_id} is open already")
         assert self._admission is not None, "a gang is there"
         self._admission.check(request, num_waiting=self.num_waiting)
@@ -340,11 +331,10 @@ class Supervisor:
         return self._admission.room(request, num_waiting=self.num_waiting)
 
     def _accept(self, client: int, request: Request, encoded: bytes) -> None:
-        if not self._session_of and self._keeper.gang is not None:
+        if not self.num_open and self._keeper.gang is not None:
             # without open requests no step was due
             self._keeper.gang.expect_step()
-        session = self._session_of[request.request_id] = self._session(client)
-        session.opened(request.request_id, request.sampling.n)
+        self._sessions.open(client, request.request_id, request.sampling.n)
         self._meter.accepted(request)
         self._live.accepted(request)
         self._line.joined(request)
@@ -359,28 +349,14 @@ class Supervisor:
         reason = self._keeper.reason or "the replica has been stopped"
         return f"the engine's processes are gone: {reason}"
 
-    def _session(self, client: int) -> ClientSession:
-        if client not in self._sessions:
-            self._sessions[client] = ClientSession(
-                self._limits,
-                on_lost=partial(self._drop, client),
-                on_full=partial(self._end_unread, client),
-                is_alive=self._is_alive and partial(self._is_alive, client),
-            )
-        return self._sessions[client]
-
-    def _drop(self, client: int, reason: str) -> None:
-        """Forget a client that is gone or does not read, and abort its requests."""
-        session = self._sessions.pop(client)
-        session.close(f"the engine replica has given up this client: it was {reason}")
+    def _forget(self, client: int, reason: str, request_ids: list[int]) -> None:
+        """Abort the requests of a client that is gone or does not read."""
         self._metrics.lost_client(reason)
-        request_ids = session.open.request_ids
         if request_ids or reason == SLOW:
             logger.warning(
                 "client_lost client=%x reason=%s open=%d", client, reason, len(request_ids)
             )
         for request_id in request_ids:
-            del self._session_of[request_id]
             self._meter.forget(request_id)
             self._line.left(request_id)
         if request_ids:
@@ -388,21 +364,13 @@ class Supervisor:
 
     def _end_unread(self, client: int, request_id: int) -> None:
         """End a request whose client takes nothing; it goes on with it when it reads that."""
-        session = self._sessions[client]
+        session = self._sessions.of(client)
         logger.warning("request_unread client=%x request_id=%d", client, request_id)
         choices = [(request_id, choice) for choice in session.open.of(request_id)]
         for choice in choices:
-            self._close(*choice)
+            self._sessions.end(*choice)
         self._meter.forget(request_id)
         self._line.left(request_id)
         self.abort((request_id,))
         ended = failure(choices, self._stats, reason=FinishReason.LOST)
         session.put(OUTPUTS.encode(ended), (request_id,))
-
-    def _close(self, request_id: int, choice: int) -> bool:
-        """Note that a choice has ended; True if its request has ended with it."""
-        session = self._session_of.get(request_id)
-        if session is None or not session.open.close(request_id, choice):
-            return False
-        del self._session_of[request_id]
-        return True

@@ -71,7 +71,7 @@ _FEW = Points(
     prompt_lens=(16, 2560),
     mixed_batches=(4, 64),
     shared_len=128,
-    repeats=4,
+    repeats=2,
     num_mixed=2,
 )
 # pinned memory takes a second for every few GiB, and what is preempted here needs little

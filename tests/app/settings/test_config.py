@@ -3,7 +3,8 @@ from typing import Any
 
 import pytest
 
-from app.settings.config import AppConfig, Limits, parse_config
+from app.settings.config import AppConfig, parse_config
+from app.settings.request_options import Limits
 from engine.errors import ConfigError
 
 

@@ -1,8 +1,11 @@
 """Small tokenizers for tests, trained or spelled out."""
 
+import io
 import json
 from functools import cache
+from typing import Any
 
+import sentencepiece
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 from tokenizers.processors import TemplateProcessing
@@ -155,3 +158,20 @@ def _byte_level(piece: bytes) -> str:
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     moved = [byte for byte in range(256) if byte not in printable]
     return "".join(chr(b) if b in printable else chr(256 + moved.index(b)) for b in piece)
+
+
+def trained_sentencepiece(vocab_size: int, **options: Any) -> bytes:
+    """A model as the LLaMA family has it: BPE with bytes."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["hello the dog", "the hedge showed the dog", "two dogs"] * 5),
+        model_writer=model,
+        vocab_size=vocab_size,
+        model_type="bpe",
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        minloglevel=2,
+        **options,
+    )
+    return model.getvalue()

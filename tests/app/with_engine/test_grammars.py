@@ -1,5 +1,7 @@
 """Answers that must match something, over a real engine and a tiny model that says anything."""
 
+import asyncio
+import itertools
 import json
 import random
 import re
@@ -64,10 +66,15 @@ async def _texts(http: httpx.AsyncClient, path: str, **fields: Any) -> list[str]
 async def test_answers_follow_a_schema(path: str, stream: bool, app: Starlette) -> None:
     kinds: list[dict[str, Any]] = [{"n": 3, "seed": 5}, {"temperature": 0}]
     async with in_process(app) as http:
-        for wish in _json_wishes(_PERSON):
-            for kind in kinds:
-                for text in await _texts(http, path, stream=stream, **wish, **kind):
-                    jsonschema.validate(json.loads(text), _PERSON)
+        texts = await asyncio.gather(
+            *(
+                _texts(http, path, stream=stream, **wish, **kind)
+                for wish in _json_wishes(_PERSON)
+                for kind in kinds
+            )
+        )
+    for text in itertools.chain.from_iterable(texts):
+        jsonschema.validate(json.loads(text), _PERSON)
 
 
 async def test_a_search_finds_only_what_follows_its_schema(app: Starlette) -> None:
@@ -130,18 +137,19 @@ async def test_log_probabilities_are_those_of_the_raw_distribution(
 
 
 async def _check_random_schemas(seeds: range, app: Starlette) -> None:
-    num_texts = 0
+    async def count_texts(seed: int) -> int:
+        schema = random_schema(random.Random(seed))
+        wish = _json_wishes(schema)[seed % 4]
+        fields = {"max_tokens": 400, "temperature": 1.0, "n": 2, "seed": seed, **wish}
+        response = await http.post(COMPLETIONS, json=BODIES[COMPLETIONS](**fields))
+        assert response.status_code == 200, (schema, response.text)
+        ended = [c for c in response.json()["choices"] if c["finish_reason"] == "stop"]
+        for choice in ended:
+            jsonschema.validate(json.loads(choice["text"]), schema)
+        return len(ended)
+
     async with in_process(app) as http:
-        for seed in seeds:
-            schema = random_schema(random.Random(seed))
-            wish = _json_wishes(schema)[seed % 4]
-            fields = {"max_tokens": 400, "temperature": 1.0, "n": 2, "seed": seed, **wish}
-            response = await http.post(COMPLETIONS, json=BODIES[COMPLETIONS](**fields))
-            assert response.status_code == 200, (schema, response.text)
-            for choice in response.json()["choices"]:
-                if choice["finish_reason"] == "stop":
-                    jsonschema.validate(json.loads(choice["text"]), schema)
-                    num_texts += 1
+        num_texts = sum(await asyncio.gather(*map(count_texts, seeds)))
     # nearly all end before the limit
     assert num_texts > 1.8 * len(seeds)
 

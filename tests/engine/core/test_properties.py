@@ -9,8 +9,10 @@ from tests.engine.core.harness.grouped_manager_machine import GroupedBlockManage
 from tests.engine.core.harness.state_machines import BlockPoolMachine, EngineMachine
 from tests.engine.core.harness.workload import WINDOWS, run_workload
 
+NUM_WORKLOADS = 300
 
-@pytest.mark.parametrize("first_seed", range(0, 300, 50))
+
+@pytest.mark.parametrize("first_seed", range(0, NUM_WORKLOADS, 50))
 def test_random_workloads_end_with_right_tokens_and_empty_pools(first_seed: int) -> None:
     for seed in range(first_seed, first_seed + 50):
         run_workload(seed)
@@ -42,10 +44,14 @@ def test_workloads_reach_every_end_and_preempt_in_both_ways() -> None:
 @pytest.mark.parametrize(
     ("machine", "num_examples"),
     [
-        (BlockPoolMachine, 900),
-        (PagedBlockManagerMachine, 500),
+        (BlockPoolMachine, 400),
+        (PagedBlockManagerMachine, 250),
         (GroupedBlockManagerMachine, 80),
-        (EngineMachine, 600),
+        (EngineMachine, 300),
+        pytest.param(BlockPoolMachine, 4000, marks=pytest.mark.slow),
+        pytest.param(PagedBlockManagerMachine, 2000, marks=pytest.mark.slow),
+        pytest.param(GroupedBlockManagerMachine, 800, marks=pytest.mark.slow),
+        pytest.param(EngineMachine, 2000, marks=pytest.mark.slow),
     ],
 )
 def test_no_order_of_commands_breaks_the_model(

@@ -1,4 +1,3 @@
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from app.text.tokenizer import Tokenizer
 from engine.errors import ConfigError
 from tests.app.models.conversion.gguf_files import MERGES, SPECIAL, tokens
 from tests.app.models.conversion.test_gguf_config import FakeModel
+from tests.app.text.tokenizers import trained_sentencepiece
 
 TEXTS = ["hello the dog", "two  dogs\n\n\nshow", "é 日本 🎉\t", "the<end>dog", "12 the  "]
 
@@ -69,19 +69,8 @@ def test_a_beginning_is_added_where_the_file_or_its_kind_says() -> None:
 
 
 def sentencepiece_model() -> tuple[Any, sentencepiece.SentencePieceProcessor]:
-    trained = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["hello the dog", "the hedge showed the dog", "two dogs"] * 5),
-        model_writer=trained,
-        vocab_size=310,
-        model_type="bpe",
-        byte_fallback=True,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
-        user_defined_symbols=["<end>", "\n\n"],
-        minloglevel=2,
-    )
-    theirs = sentencepiece.SentencePieceProcessor(model_proto=trained.getvalue())
+    trained = trained_sentencepiece(310, user_defined_symbols=["<end>", "\n\n"])
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=trained)
     ids = range(theirs.get_piece_size())
     kinds = [
         6 if theirs.is_byte(i)

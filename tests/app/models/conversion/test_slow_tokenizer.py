@@ -1,4 +1,3 @@
-import io
 import json
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from transformers import AutoTokenizer
 from app.models.conversion.slow_tokenizer import convert_tokenizer, slow_tokenizer_files
 from app.text.tokenizer import Tokenizer
 from engine.errors import ConfigError
-from tests.app.text.tokenizers import byte_level_backend
+from tests.app.text.tokenizers import byte_level_backend, trained_sentencepiece
 
 TEXTS = ["", "hello the dog", "  two  spaces", "12 é 日本 🎉\n\ttab"]
 
@@ -32,19 +31,7 @@ def write_byte_level(folder: Path) -> Path:
 
 
 def write_sentencepiece(folder: Path) -> Path:
-    """A sentencepiece model as the LLaMA family has it: BPE with bytes."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["hello the dog", "the hedge showed the dog", "two dogs"] * 5),
-        model_writer=model,
-        vocab_size=300,
-        model_type="bpe",
-        byte_fallback=True,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
-        minloglevel=2,
-    )
-    (folder / "tokenizer.model").write_bytes(model.getvalue())
+    (folder / "tokenizer.model").write_bytes(trained_sentencepiece(300))
     (folder / "tokenizer_config.json").write_text(
         json.dumps(
             {

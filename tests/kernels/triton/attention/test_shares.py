@@ -11,7 +11,7 @@ from tests.kernels.batches import make_layout
 from tests.kernels.triton.attention.attention_batches import layout_on
 
 # pieces of each row
-EVEN = [[1], [9] * 32, [8, 9] * 12, [3] * 300]
+EVEN = [[1], [9] * 32, [8, 9] * 12, [3] * 66]
 RAGGED = [[1, 40], [9, 1, 17, 2, 30, 5], [*range(1, 40)], [2, 300]]
 
 
