@@ -24,11 +24,11 @@ class DummySource:
         if name.endswith("_scales"):
             target.fill_(_MXFP4_SCALE)
             return
-        place = {"generator": generator, "dtype": target.dtype, "device": target.device}
-        if target.dtype == torch.uint8:
-            whole = torch.randint(256, shape, **place)
+        dtype, device = target.dtype, target.device
+        if dtype == torch.uint8:
+            whole = torch.randint(256, shape, generator=generator, dtype=dtype, device=device)
         else:
-            whole = torch.randn(shape, **place).mul_(_STD)
+            whole = torch.randn(shape, generator=generator, dtype=dtype, device=device).mul_(_STD)
         if _NORM.search(name):
             whole.add_(1.0)
         target.copy_(whole.narrow(dim, start, target.shape[dim]))
