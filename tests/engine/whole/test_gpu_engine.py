@@ -151,7 +151,7 @@ def test_a_prompt_goes_on_from_blocks_of_the_swap_space(
     monkeypatch.setattr(arriving_blocks, "_FEWEST_PART_BYTES", 1)
     monkeypatch.setattr(engine.worker.worker, "_FEWEST_FED_IN_PARTS", fewest_tokens)
     tiny, sampling = saved("tied_llama3"), replace(_GREEDY, max_tokens=20)
-    settings = {**_SCARCE, "max_num_seqs": 4, "num_blocks": 32}
+    settings: dict[str, Any] = {**_SCARCE, "max_num_seqs": 4, "num_blocks": 32}
     whole = Run(tiny, device="cuda", **settings)
     prompts = [list(range(start, start + 90)) for start in (3, 50, 90)]
     for index, prompt in enumerate([*prompts, *prompts]):
