@@ -14,13 +14,14 @@ are dropped and its tokens prefilled again later.
 """
 
 from collections.abc import Iterable
+from functools import partial
 
 from engine.core.decoding.decoding import BeamFork
 from engine.core.memory.block_manager import NO_UPDATE, Allocation, BlockManager, BlockTableUpdate
 from engine.core.scheduling.admission_gate import AdmissionGate
 from engine.core.scheduling.deferred_release import DeferredRelease
 from engine.core.scheduling.plan import PlannedStep
-from engine.core.scheduling.preemption import Preemption
+from engine.core.scheduling.preemption import Preemption, Preemptor
 from engine.core.scheduling.queues import Queues
 from engine.core.scheduling.row_allocator import RowAllocator
 from engine.core.sequence import Sequence
@@ -44,7 +45,7 @@ class Planner:
         self._queues = queues
         self._rows = rows
         self._deferred_release = deferred_release
-        self._preemption = preemption
+        self._preemptor = Preemptor(block_manager, queues, deferred_release, preemption)
         self._gate = gate
         # copies that must wait for the next plan
         self._copies: list[tuple[int, int]] = []
@@ -62,7 +63,7 @@ class Planner:
         if self._queues.is_probation_over:
             # what it has computed is in the prefix cache or in the swap space when it comes back
             for group in tuple(self._queues.running):
-                self._preempt(planned, group)
+                self._preemptor.preempt(planned, group)
             ready = []
         has_preempted = self._plan_room_for_prompts(planned)
         if has_preempted:
@@ -119,7 +120,7 @@ class Planner:
                 # blocks that are about to be freed are waited for before any group is preempted
                 if self._deferred_release or latest is group:
                     break
-                self._preempt(planned, latest)
+                self._preemptor.preempt(planned, latest)
                 has_preempted = True
         return has_preempted
 
@@ -147,7 +148,10 @@ class Planner:
             ready = group.ready[: planned.num_left]
             if ready and not self._can_append(ready):
                 had_room = False
-                ready = ready if self._make_room(planned, group, ready) else []
+                has_made = self._preemptor.make_room(
+                    planned, group, partial(self._can_append, ready)
+                )
+                ready = ready if has_made else []
             self._decode(planned, [(group, sequence) for sequence in ready])
         return had_room
 
@@ -303,50 +307,6 @@ class Planner:
 
     def _can_append(self, sequences: list[Sequence]) -> bool:
         return self._block_manager.can_append([sequence.sequence_id for sequence in sequences])
-
-    def _make_room(self, planned: PlannedStep, group: SequenceGroup, ready: list[Sequence]) -> bool:
-        """Preempt the latest groups until these can grow; False if they must wait."""
-        while not self._can_append(ready):
-            # blocks that are about to be freed are waited for before any group is preempted
-            if self._deferred_release:
-                return False
-            latest = self._queues.running[-1]
-            self._preempt(planned, latest)
-            if latest is group:
-                return False
-        return True
-
-    def _preempt(self, planned: PlannedStep, group: SequenceGroup) -> None:
-        """Take a group out of the batch: all of its sequences or none (paper, section 4.5).
-
-        Its blocks are freed when no plan in flight touches them. It comes back by a swap-in, or by
-        a prefill of its prompt and what it has generated, as if that were one longer prompt.
-        """
-        swap = self._prefers_swap(group)
-        last_step = -1
-        if swap:
-            pairs = self._block_manager.swap_out(group)
-            planned.swap_out(pairs, self._swap_keys(slot for _, slot in pairs))
-            # if all is there already, this plan does not touch it, and there may be none at all
-            last_step = planned.step if pairs else -1
-        else:
-            planned.count_recomputed()
-            for sequence in group.live:
-                # what the cache still has of it when it comes back need not be computed again
-                self._block_manager.mark_computed(sequence)
-        self._queues.preempt(group, swap=swap, step=last_step)
-        self._deferred_release.add(group.with_row)
-        self._deferred_release.release_reserved_rows(group)
-
-    def _prefers_swap(self, group: SequenceGroup) -> bool:
-        # a swapped group comes back to decode, so one that still prefills is recomputed
-        if any(sequence.is_prefilling for sequence in group.live):
-            return False
-        if not self._block_manager.can_swap_out(group):
-            return False
-        num_blocks = self._block_manager.num_distinct_blocks(group)
-        num_kept = self._block_manager.num_tokens_kept_by_others(group)
-        return self._preemption.prefers_swap(group, num_blocks, num_kept)
 
 
 def _count_tokens(

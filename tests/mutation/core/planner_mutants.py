@@ -3,6 +3,7 @@
 from engine.core import sequence_group
 from engine.core.scheduling import planner
 from engine.core.scheduling.planner import Planner
+from engine.core.scheduling.preemption import Preemptor
 from engine.core.sequence import Sequence
 from engine.core.sequence_group import SequenceGroup
 from tests.mutation.core.mutants import mutant
@@ -17,8 +18,8 @@ PLANNER_MUTANTS = [
     ),
     mutant(
         "the earliest group is preempted",
-        Planner,
-        Planner._make_room,
+        Preemptor,
+        Preemptor.make_room,
         "latest = self._queues.running[-1]",
         "latest = self._queues.running[0]",
     ),
@@ -45,8 +46,8 @@ PLANNER_MUTANTS = [
     ),
     mutant(
         "a group that was planned in this step is preempted",
-        Planner,
-        Planner._make_room,
+        Preemptor,
+        Preemptor.make_room,
         "latest = self._queues.running[-1]",
         "latest = next((g for g in self._queues.running if g is not group), group)",
     ),
@@ -150,15 +151,15 @@ PLANNER_MUTANTS = [
     ),
     mutant(
         "reserved rows are lost with a preemption",
-        Planner,
-        Planner._preempt,
+        Preemptor,
+        Preemptor.preempt,
         "self._deferred_release.release_reserved_rows(group)",
         "group.release_reserved_rows()",
     ),
     mutant(
         "what a recomputed sequence has generated is lost",
-        Planner,
-        Planner._preempt,
+        Preemptor,
+        Preemptor.preempt,
         "self._block_manager.mark_computed(sequence)",
         "pass",
     ),
