@@ -109,9 +109,9 @@ def run(args: argparse.Namespace) -> int:
         results = [_measure(args, server, settings, case, model) for case in cases_of(args)]
     columns = ("case", *_SHOWN, _REST, "all", "client", "tok/s", "chunk", "TTFT ms", "gap ms")
     report.print_table("CPU ms per 1,000 tokens", columns, map(row_of, results))
-    columns = ("case", "sent to step", "step to client, first", "later")
+    borders = ("case", "sent to step", "step to client, first", "later")
     title = "Borders, ms, p50 / p99; right as long as the way back takes less than a step"
-    report.print_table(title, columns, map(borders_of, results))
+    report.print_table(title, borders, map(borders_of, results))
     percent = ", ".join(f"{role} {value:.1f}" for role, value in idle.items() if value >= 0.1)
     print(f"idle, percent of a core: {sum(idle.values()):.1f} ({percent})")
     headline = "; ".join(f"{one.case}: {sum(one.cpu_ms.values()):.0f} ms" for one in results)

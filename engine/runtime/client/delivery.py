@@ -47,16 +47,15 @@ class Delivery:
 
     def close(self) -> None:
         """Hand on what waits; nothing comes any more. Raises as `put` does."""
-        if self._pause is not None:
-            self._pause.cancel()
-        if self._waiting:
-            self._hand_on()
+        self._end_pause()
         if self._pause is not None:
             self._pause.cancel()
         self._raise()
 
     def _end_pause(self) -> None:
-        self._pause = None
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
         if self._waiting:
             self._hand_on()
 

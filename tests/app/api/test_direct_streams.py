@@ -62,7 +62,7 @@ def voice(seed: int) -> list[int]:
 def engine(path: str, **fields: Any) -> FakeEngineClient:
     has_seed = path in (COMPLETIONS, CHAT)
     words = {"draw": voice} if has_seed else {"tokens": voice(0)}
-    return FakeEngineClient([Script(**words, **fields)])  # type: ignore[arg-type]
+    return FakeEngineClient([Script(**words, **fields)])
 
 
 def body_of(path: str, fields: dict[str, Any]) -> bytes:

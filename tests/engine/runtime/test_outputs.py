@@ -242,7 +242,7 @@ def test_an_output_with_events_of_one_client_is_passed_on_as_it_is() -> None:
     assert [request_id for request_id, *_ in events_of([OUTPUTS.decode(part)])] == [1]
 
 
-@given(st.lists(ROWS, max_size=3))
+@given(st.lists(ROWS, max_size=2))
 def test_outputs_with_tokens_only_are_gathered_as_all_others(steps: list[list[Row]]) -> None:
     outputs = [output_of([(*row[:4], []) for row in rows]) for rows in steps]
     assert list(deltas(outputs)) == list(_all_deltas(outputs))
