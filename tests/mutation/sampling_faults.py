@@ -5,9 +5,10 @@ from engine.worker.sampling.logit_rules import LogitRules, _penalise, _Rules
 from engine.worker.sampling.pooling import Pooler
 from engine.worker.sampling.sampler import (
     _apply_logit_rules,
+    _choose,
     _columns,
     _masks,
-    choose,
+    _with_listed,
     choose_masked,
     look_up,
     sample_batch,
@@ -24,6 +25,13 @@ SAMPLING_FAULTS = [
         noticed_by="test_logits_that_are_no_numbers_give_no_token",
     ),
     Fault(
+        what="the alternatives of other rows are lost beside listed ids",
+        function=_with_listed,
+        old="top_tokens[:, :num_top] = chosen.top_tokens",
+        new="pass",
+        noticed_by="test_a_row_may_list_ids_of_its_own",
+    ),
+    Fault(
         what="tiny temperatures draw from infinities",
         function=is_random,
         old=">= SMALLEST_TEMPERATURE",
@@ -32,14 +40,14 @@ SAMPLING_FAULTS = [
     ),
     Fault(
         what="rules hide that logits are no numbers",
-        function=choose,
+        function=_choose,
         old="drawn.masked_fill(tokens[where] == BROKEN, BROKEN)",
         new="drawn",
         noticed_by="test_a_row_whose_logits_are_no_numbers_gets_no_token",
     ),
     Fault(
         what="rules change the logits that all rows are reported",
-        function=choose,
+        function=_choose,
         old=(
             "logits.index_select(0, where).float()\n"
             "        _apply_rules(backend, scores, drawing, sampled, table)"
@@ -53,14 +61,14 @@ SAMPLING_FAULTS = [
     ),
     Fault(
         what="candidates of a search ignore its rules",
-        function=choose,
+        function=_choose,
         old="_apply_rules(backend, scores, searching, sampled, table)",
         new="pass",
         noticed_by="test_log_probabilities_are_raw_but_candidates_of_a_search_follow_its_rules",
     ),
     Fault(
         what="candidates of a search are normalised after its rules",
-        function=choose,
+        function=_choose,
         old="top_tokens = most_likely(scores,",
         new="scores = scores.log_softmax(dim=-1)\n        top_tokens = most_likely(scores,",
         noticed_by="test_log_probabilities_are_raw_but_candidates_of_a_search_follow_its_rules",
@@ -88,7 +96,7 @@ SAMPLING_FAULTS = [
     ),
     Fault(
         what="beside a row with rules others get the log-probabilities of torch",
-        function=choose,
+        function=_choose,
         old="backend.report_logprobs(",
         new="__import__('kernels.sampling').sampling.with_logprobs(",
         noticed_by="test_the_company_of_a_ruled_row_changes_no_log_probability",
