@@ -28,6 +28,7 @@ from app.http.services import Services
 from app.http.tasks import until_disconnect, with_pulse
 from app.protocol.answer import AnswerContext, GenerationAnswer, Usage
 from app.protocol.api_settings import ApiSettings
+from app.protocol.chat.messages import CACHE_MARK
 from app.protocol.chat.translated import own_names
 from app.protocol.errors import ModelNotFound
 from app.protocol.generation_fields import GenerationFields, ModelBody
@@ -132,7 +133,7 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
             await check_prefix(self._client, asked.request.prefix_id, salt, prompts)
         limit_s = allowance.first_token_s
         if options.heads and not await pin_heads(self._client, options.heads, salt, limit_s):
-            asked.ignored.append("messages.content.prompt_cache_breakpoint")
+            asked.ignored.append(CACHE_MARK)
         writer = self._writer(asked, prompts, options)
         _note_prompts(record, prompts, options)
         # from here on there are token ids: the texts of the request are let go of

@@ -8,6 +8,7 @@ from app.generation.named_prefix import find_prefix
 from app.generation.tenancy import tenant_salt
 from app.http.generate_endpoint import check_model
 from app.http.services import Services
+from app.protocol.chat.messages import cache_marks
 from app.protocol.prefix_request import PrefixRequest
 from app.text.template_options import TemplateOptions
 from engine.errors import EngineError
@@ -55,6 +56,7 @@ class PrefixEndpoints:
         scope, receive, key = request.scope, request.receive, request.state.key_sha256
         with self._held.account(key) as account:
             body = await self._reader.read(PrefixRequest, scope, receive, account)
+            request.state.ignored += cache_marks(body.messages or [])
             check_model(body.model, self._settings)
             salt = tenant_salt(key, body.cache_salt)
             return await self._encode(body), Pin(name=body.name, ttl_s=body.ttl_s), salt

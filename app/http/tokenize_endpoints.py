@@ -9,6 +9,7 @@ from app.http.bodies.held_bytes import Account
 from app.http.generate_endpoint import check_model
 from app.http.services import Services
 from app.protocol.anthropic.request import CountTokensRequest
+from app.protocol.chat.messages import cache_marks
 from app.protocol.chat.translated import as_chat_request, own_names
 from app.protocol.tokenize_request import DetokenizeRequest, TokenizeRequest
 from engine.errors import InvalidRequest
@@ -32,6 +33,7 @@ class TokenizeEndpoints:
         """Return the token ids of a text or of a rendered conversation, and their number."""
         with self._held.account(request.state.key_sha256) as account:
             body = await self._parse(TokenizeRequest, request, account)
+            request.state.ignored += cache_marks(body.messages or [])
             ids = await self._encode(body)
         num_items = len(ids) * (2 if body.return_token_strs else 1)
         self._check_size("prompt" if body.messages is None else "messages", num_items)

@@ -194,7 +194,7 @@ class FakeStream:
     def _turns(self) -> list[tuple[int, Delta]]:
         if self._script.vector:
             ended = _delta(0, [], [], None, FinishReason.LENGTH)
-            return [(0, replace(ended, pooled=float32(self._script.vector)))]
+            return [(0, replace(ended, pooled=float32(list(self._script.vector))))]
         lines = [self._line(choice) for choice in range(self._sampling.n)]
         longest = max(len(tokens) for tokens, _ in lines)
         return [

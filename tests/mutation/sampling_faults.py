@@ -5,11 +5,12 @@ from engine.worker.sampling.logit_rules import LogitRules, _penalise, _Rules
 from engine.worker.sampling.pooling import Pooler
 from engine.worker.sampling.sampler import (
     _apply_logit_rules,
+    _choose,
     _columns,
     _draw_by_rules,
     _masks,
     _rank_by_rules,
-    choose,
+    _with_listed,
     choose_masked,
     look_up,
 )
@@ -25,6 +26,13 @@ SAMPLING_FAULTS = [
         noticed_by="test_logits_that_are_no_numbers_give_no_token",
     ),
     Fault(
+        what="the alternatives of other rows are lost beside listed ids",
+        function=_with_listed,
+        old="top_tokens[:, :num_top] = chosen.top_tokens",
+        new="pass",
+        noticed_by="test_a_row_may_list_ids_of_its_own",
+    ),
+    Fault(
         what="tiny temperatures draw from infinities",
         function=is_random,
         old=">= SMALLEST_TEMPERATURE",
@@ -33,7 +41,7 @@ SAMPLING_FAULTS = [
     ),
     Fault(
         what="rules hide that logits are no numbers",
-        function=choose,
+        function=_choose,
         old="drawn.masked_fill(tokens[where] == BROKEN, BROKEN)",
         new="drawn",
         noticed_by="test_a_row_whose_logits_are_no_numbers_gets_no_token",
@@ -89,7 +97,7 @@ SAMPLING_FAULTS = [
     ),
     Fault(
         what="beside a row with rules others get the log-probabilities of torch",
-        function=choose,
+        function=_choose,
         old="backend.report_logprobs(",
         new="__import__('kernels.sampling').sampling.with_logprobs(",
         noticed_by="test_the_company_of_a_ruled_row_changes_no_log_probability",

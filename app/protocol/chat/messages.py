@@ -11,6 +11,7 @@ from app.protocol.chat.tools import ToolName
 from app.protocol.strict import JsonObject, Strict, either, fault
 
 _MEDIA = ("image_url", "input_audio", "video_url", "audio_url", "file", "image_embeds")
+CACHE_MARK = "messages.content.prompt_cache_breakpoint"
 CacheTtl = Literal["30m", "12h"]
 _CONTENT = "it must be text or a list of text parts"
 _ARGUMENTS = "it must be the JSON of an object, or that object"
@@ -173,6 +174,12 @@ class Message(Strict):
             "thinking": self.reasoning,
         }
         return shown | {key: value for key, value in rest.items() if value is not None}
+
+
+def cache_marks(messages: Sequence[Message]) -> list[str]:
+    """Return the name of the marks that parts of messages have, if any: few routes heed them."""
+    parts = (part for m in messages if not isinstance(m.content, str) for part in m.content)
+    return [CACHE_MARK] if any(part.prompt_cache_breakpoint for part in parts) else []
 
 
 def text_of(content: str | Sequence[TextPart]) -> str:

@@ -6,12 +6,15 @@ import pytest
 
 from app.http.schemas import BODIES
 from app.protocol.api_settings import EmbeddingSettings
+from app.protocol.chat.messages import CACHE_MARK
 from tests.app.api.chat.replies import EOS, saying, tokenizer
 from tests.app.api.direct import encoded, send
 from tests.app.api.server import make_app
 from tests.fakes.scripted_engine import FakeEngineClient, Script
 
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
+_PART = {"type": "text", "text": "x", "prompt_cache_breakpoint": {"mode": "explicit"}}
+MARKED = {"messages": [{"role": "user", "content": [_PART]}]}
 LEAST: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "x"},
     "/v1/chat/completions": CHAT,
@@ -68,6 +71,8 @@ async def test_so_is_each_that_there_is_not_where_it_is_not_refused(path: str) -
     [
         ("/v1/completions", {"stream": True, "stream_options": {"include_obfuscation": False}},
          ["stream_options.include_obfuscation"]),
+        ("/tokenize", {**MARKED, "prompt": None}, [CACHE_MARK]),
+        ("/v1/prefixes", {**MARKED, "prompt": None}, [CACHE_MARK]),
         ("/v1/messages", {"system": [{"type": "text", "text": "x", "cache_control": {}}]},
          ["cache_control"]),
         ("/v1/messages/count_tokens",

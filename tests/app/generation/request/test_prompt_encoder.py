@@ -160,8 +160,8 @@ async def test_of_a_text_that_is_far_too_long_only_the_beginning_is_tokenised(
 ) -> None:
     tokenizer, limit = _Short(), 4096
     text = word * (16 * limit // len(word))
+    prompts = encoder(tokenizer, max_model_len=limit)
     with pytest.raises(PromptTooLong) as caught:
-        prompts = encoder(tokenizer, max_model_len=limit)
         await prompts.encode([("prompt", text)], add_special_tokens=True)
     assert sum(map(len, tokenizer.texts)) < share * len(text)
     assert (caught.value.param, caught.value.limit) == ("prompt", limit)
