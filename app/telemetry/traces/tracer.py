@@ -58,9 +58,12 @@ class Tracer:
         """Trace a generation that has ended, if it is chosen."""
         if not record.is_generation:
             return
-        context = self._propagator.extract({"traceparent": record.traceparent})
-        caller = get_current_span(context).get_span_context()
-        is_asked_for = caller.is_valid and caller.trace_flags.sampled
+        context, is_asked_for = Context(), False
+        # most have none, and to look for it takes as long as all else
+        if record.traceparent:
+            context = self._propagator.extract({"traceparent": record.traceparent})
+            caller = get_current_span(context).get_span_context()
+            is_asked_for = caller.is_valid and caller.trace_flags.sampled
         if self._choice.wants(record, is_asked_for=is_asked_for):
             operation = _operation(record)
             tree = span_tree(record, f"{operation} {self._model}")

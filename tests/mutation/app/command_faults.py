@@ -2,7 +2,7 @@
 
 from app.command.environment import serving_environment
 from app.command.own_ray import _private_folder, hide_token
-from app.command.ports import _holder, _is_free, _needed
+from app.command.ports import _holder, _is_free, _needed, _serves
 from app.command.ray_node import RayNode, joined_node
 from app.command.signals import EndingSignals
 from app.command.start.display import PlainDisplay
@@ -41,6 +41,13 @@ COMMAND_FAULTS = [
         old="and _gcs_address(process) == address",
         new="",
         noticed_by="test_only_the_joined_clusters_processes_count",
+    ),
+    Fault(
+        what="a server's HAProxy is taken for one that was left behind",
+        function=_serves,
+        old='parent.name() == "raylet"',
+        new='parent.name() == "haproxy"',
+        noticed_by="test_what_a_server_holds_is_ended_with_the_server",
     ),
     Fault(
         what="a held port counts as free",
