@@ -1,11 +1,11 @@
 """Faults of what runs beside the scheduler in an engine replica: mailboxes and the rest."""
 
+from engine.runtime.metrics.preemption_log import PreemptionLog
 from engine.runtime.replica.async_channel import AsyncChannel
 from engine.runtime.replica.client_processes import _runs_here
 from engine.runtime.replica.client_session import ClientSession
 from engine.runtime.replica.open_choices import OpenChoices
 from engine.runtime.replica.pin_at_start import pin_configured_prefixes, pin_prefixes_of_peers
-from engine.runtime.replica.preemption_log import PreemptionLog
 from engine.runtime.replica.scratch_folder import ScratchFolder
 from tests.mutation.mutant import Fault
 

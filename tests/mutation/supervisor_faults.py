@@ -34,6 +34,27 @@ SUPERVISOR_FAULTS = [
         noticed_by="test_a_renewal_is_of_one_client",
     ),
     Fault(
+        what="each call of a client begins a session",
+        function=Sessions.of,
+        old="if client not in self._by_client:",
+        new="if True:",
+        noticed_by="test_a_client_has_one_session_in_which_its_requests_are_open",
+    ),
+    Fault(
+        what="what waits counts for whoever has least",
+        function=Sessions.undelivered_bytes,
+        old="max(",
+        new="min(",
+        noticed_by="test_what_waits_counts_for_the_client_that_has_most",
+    ),
+    Fault(
+        what="streams stay open when all sessions end",
+        function=Sessions.close,
+        old="session.close(reason)",
+        new="pass",
+        noticed_by="test_closing_ends_the_streams_with_the_reason",
+    ),
+    Fault(
         what="an id that is open is accepted again",
         function=Supervisor._check,
         old="request.request_id in self._sessions.by_request",

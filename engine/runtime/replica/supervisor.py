@@ -40,12 +40,12 @@ from engine.runtime.metrics.engine_metrics import EngineMetrics
 from engine.runtime.metrics.engine_table import READY, STARTUP_S, STEP_AGE_S, UNDELIVERED
 from engine.runtime.metrics.live_view import LiveView
 from engine.runtime.metrics.metric_store import Series
+from engine.runtime.metrics.preemption_log import PreemptionLog
 from engine.runtime.outputs import ended_choices, failure, idle_stats, split_by_client
 from engine.runtime.replica.admission import Admission
 from engine.runtime.replica.client_session import CLIENT_LIMITS, SLOW, ClientLimits
 from engine.runtime.replica.gang import Gang
 from engine.runtime.replica.held_pins import HeldPins
-from engine.runtime.replica.preemption_log import PreemptionLog
 from engine.runtime.replica.sessions import Sessions
 from engine.runtime.replica.watch.gang_keeper import GangKeeper, State
 from engine.runtime.routing.load_meter import LoadMeter

@@ -2,8 +2,8 @@ import logging
 
 import pytest
 
+from engine.runtime.metrics.preemption_log import PERIOD_S, PreemptionLog
 from engine.runtime.outputs import idle_stats
-from engine.runtime.replica.preemption_log import PERIOD_S, PreemptionLog
 from engine.types import Capacity, StepStats
 
 USAGE = idle_stats(Capacity(num_blocks=2, block_size=4, num_rows=1)).usage
