@@ -7,13 +7,12 @@ from dataclasses import replace
 from engine.errors import ServeError
 from engine.runtime.client.journal import Journal
 from engine.runtime.client.retries import Retries
+from engine.runtime.client.unread_output import UnreadOutput
 from engine.runtime.protocol import Delta
 from engine.types import (
     ALL_CHOICES,
     EventKind,
     FinishReason,
-    FloatColumn,
-    IntColumn,
     Request,
     float32,
     int32,
@@ -63,20 +62,16 @@ class RemoteTokenStream:
         self._journal = journal
         self._send_abort = send_abort
         self._open = set(range(num_choices))
-        self._unread: asyncio.Queue[Delta | ServeError] = asyncio.Queue()
-        self._unread_bytes = 0
+        self._unread = UnreadOutput()
         # since when there is too much of it
         self._full_s: float | None = None
 
     async def __aiter__(self) -> AsyncGenerator[Delta, None]:
-        while self._open or not self._unread.empty():
-            item = await self._unread.get()
-            if isinstance(item, ServeError):
-                raise item
-            self._unread_bytes -= _num_bytes(item)
-            if self._unread_bytes <= MAX_UNREAD_BYTES:
+        while self._open or self._unread:
+            delta = await self._unread.get()
+            if self._unread.num_bytes <= MAX_UNREAD_BYTES:
                 self._full_s = None
-            yield item
+            yield delta
 
     async def abort(self) -> None:
         """See `TokenStream.abort`."""
@@ -124,9 +119,8 @@ class RemoteTokenStream:
             self._open.discard(delta.choice)
         if self._journal is not None:
             self._journal.note(delta)
-        self._unread.put_nowait(delta)
-        self._unread_bytes += _num_bytes(delta)
-        if self._unread_bytes > MAX_UNREAD_BYTES:
+        self._unread.put(delta)
+        if self._unread.num_bytes > MAX_UNREAD_BYTES:
             self._note_full()
 
     def put_lost(self, delta: Delta) -> None:
@@ -138,7 +132,7 @@ class RemoteTokenStream:
         """End the choices that go on, if any, by an error that the reader raises."""
         if self._open:
             self._open.clear()
-            self._unread.put_nowait(error)
+            self._unread.fail(error)
 
     @property
     def is_unread(self) -> bool:
@@ -163,14 +157,6 @@ class RemoteTokenStream:
         return self._journal.resumed(
             self.submission_id, now_s, solo_tokens=self.retries.solo_tokens
         )
-
-
-def _num_bytes(delta: Delta) -> int:
-    """About what the columns of a delta take."""
-    columns: list[IntColumn | FloatColumn] = [delta.tokens, delta.logprobs, delta.pooled]
-    columns += delta.top_tokens
-    columns += delta.top_logprobs
-    return sum(len(column) * column.itemsize for column in columns)
 
 
 def _now_s() -> float:
