@@ -198,7 +198,9 @@ class _Readers:
         Returns:
             The most memory that the server had; see `_memory`.
         """
-        args, most = self._args, {}
+        args = self._args
+        most: dict[str, float] = {}
+        due_s = 0.0
         clients += [await self._open(reads=number % 2 == 1) for number in range(args.slow)]
         await asyncio.gather(*(self._leave(number) for number in range(args.leave)))
 
@@ -209,7 +211,6 @@ class _Readers:
                 due_s = time.perf_counter() + _WEIGH_S
                 most = max(most, await asyncio.to_thread(self._memory), key=total)
 
-        due_s = 0.0
         await until_cut(clients, args.port, args.limit_s, look)
         # those that read a little have stopped the server later than those that read nothing
         await asyncio.sleep(args.write_s)

@@ -18,9 +18,9 @@ def delta(choice: int, tokens: list[int], num_top: int | None = None, *, reason:
     return Delta(
         choice=choice,
         tokens=int32(tokens),
-        logprobs=float32(-float(token) for token in tokens),
+        logprobs=float32([-float(token) for token in tokens]),
         top_tokens=tuple(map(int32, tops)),
-        top_logprobs=tuple(float32(-float(each) for each in top) for top in tops),
+        top_logprobs=tuple(float32([-float(each) for each in top]) for top in tops),
         finish_reason=FinishReason(reason),
     )
 
