@@ -8,7 +8,7 @@ import pytest
 from load_tests.overload import slow_client
 from load_tests.overload.slow_client import SLOW_BYTES, SlowClient, open_ports, until_cut
 
-NUM_BYTES = 64 << 20
+NUM_BYTES = 16 << 20
 
 
 @pytest.fixture(autouse=True)

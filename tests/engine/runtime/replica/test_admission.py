@@ -236,15 +236,15 @@ def test_a_replica_knows_how_many_more_it_would_accept(
 
 def test_each_client_hears_of_its_part_of_the_places_that_open(admission: Admission) -> None:
     asked = replace(request(), terms=Terms(max_wait_s=60.0))
-    alone, beside = (
+    single, beside = (
         admission.with_room(Verdict(replica="a"), asked, num_waiting=0, num_clients=number)
         for number in (1, 4)
     )
-    assert (alone.opens_per_s, beside.opens_per_s) == (8.0, 2.0)
+    assert (single.opens_per_s, beside.opens_per_s) == (8.0, 2.0)
     room = admission.room(asked, num_waiting=0)
     assert room is not None
     # one that is accepted takes a place itself
-    assert (alone.room, beside.room) == (room - 1, room - 1)
+    assert (single.room, beside.room) == (room - 1, room - 1)
     refusal = Refusal(code="queue_full", message="")
     refused = Verdict(replica="a", refusal=refusal)
     refused = admission.with_room(refused, asked, num_waiting=0, num_clients=1)
