@@ -21,11 +21,13 @@ from app.limits import (
     MAX_HEADERS,
     MAX_URL_BYTES,
     SENT_BYTES,
+    WRITE_S,
 )
 
 # room for the longest head, for what makes one too long, and for what HAProxy adds to it
 _BUFFER_BYTES = MAX_HEAD_BYTES + 2 * MAX_HEADER_BYTES
 _RETRY_AFTER_S = 1
+_BIND = r"^frontend http_frontend\n    bind .*$"
 _MARK = "# Serve's, with limits of its server\n"
 # HAProxy counts up to this many headers and refuses more without looking at them
 _COUNTED_HEADERS = 2 * MAX_HEADERS
@@ -72,9 +74,12 @@ def guarded(text: str) -> str:
         r"^global$",
         f"    tune.http.maxhdr {_COUNTED_HEADERS}",
         f"    tune.sndbuf.client {SENT_BYTES}",
+        f"    tune.rcvbuf.server {SENT_BYTES}",
     )
     text = _added(text, r"^defaults$", *_defaults(text))
-    text = _added(text, r"^frontend http_frontend\n    bind .*$", *_rules())
+    # the system ends a connection whose client takes nothing, counted from the last byte it took
+    text = _added(text, _BIND, f"tcp-ut {WRITE_S:g}s", joint=" ")
+    text = _added(text, _BIND, *_rules())
     # before the line that answers with the path
     return _added(text, r"^backend default_backend$", _nobody(text))
 
@@ -86,11 +91,11 @@ def _replaced(text: str, pattern: str, replacement: str) -> str:
     return found
 
 
-def _added(text: str, pattern: str, *lines: str) -> str:
-    """Put lines behind the one place that looks so."""
+def _added(text: str, pattern: str, *lines: str, joint: str = "\n") -> str:
+    """Put lines, or words, behind the one place that looks so."""
     found = re.search(pattern, text, flags=re.MULTILINE)
     place = found[0] if found else ""
-    return _replaced(text, pattern, "\n".join((place, *lines)))
+    return _replaced(text, pattern, joint.join((place, *lines)))
 
 
 def _defaults(text: str) -> Iterator[str]:

@@ -131,14 +131,18 @@ async def _nothing_here(_scope: Scope, _receive: Receive, send: Send) -> None:
 
 
 def bound(send: Send) -> None:
-    """Let the system take little of an answer that its client does not read.
+    """Let the system take little of an answer that its client does not read, and not for long.
 
-    On one machine it would take megabytes, for each client, before anybody could notice.
+    On one machine it would take megabytes, for each client, before anybody could notice. It ends
+    the connection `WRITE_S` after the last byte that the client took: nothing above it can tell
+    when that was.
     """
     transport = _transport(send)
     own = None if transport is None else transport.get_extra_info("socket")
     if own is not None and own.family in (socket.AF_INET, socket.AF_INET6):
         own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SENT_BYTES)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1e3 * WRITE_S))
 
 
 def _transport(send: Send) -> WriteTransport | None:

@@ -1,7 +1,6 @@
 """The two Serve deployments: "Ingress" answers HTTP, "Engine" generates tokens."""
 
 import asyncio
-import gc
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict, replace
@@ -16,6 +15,7 @@ from starlette.types import ASGIApp
 from app.recorder.flight_recorder import FlightRecorder, RecorderOptions
 from app.serve.counted_app import CountedApp
 from app.serve.drainable_client import DrainableClient
+from app.serve.garbage import search_seldom
 from app.serve.handle import ServeEngineHandle
 from app.serve.observed_ingress import ObservedIngress
 from app.serve.peers import pins_of_peers
@@ -89,9 +89,7 @@ class IngressDeployment:
         if self._observed is not None:
             parts.append(self._observed.start())
         self._app = CountedApp(self._make_app(*parts))
-        # what is there now stays: a large body must not make the collector look through it again
-        gc.collect()
-        gc.freeze()
+        search_seldom()
         return self._app
 
     async def drain(self, seconds: float) -> int:
@@ -173,6 +171,7 @@ class EngineDeployment:
             supervisor = self._supervisor
             mirror = RayMirror(ENGINE_METRICS, supervisor.series, self._replica)
             self._mirroring = asyncio.create_task(mirror.run())
+        search_seldom()
 
     async def tag(self) -> str:
         """Return the replica's tag."""

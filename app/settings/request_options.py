@@ -75,6 +75,6 @@ class DeadlineOptions(BaseModel):
     whole_s: float = _deadline("longest time of a whole answer", limits.WHOLE_S)
     write_s: float = _deadline(
         "longest time that a client may take to read on while a part of its answer waits to be "
-        "sent; then the answer is cut",
+        "sent; then the answer is cut, as it is 30 s after the last byte that was taken",
         limits.WRITE_S,
     )

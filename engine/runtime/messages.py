@@ -77,12 +77,17 @@ class Verdict:
     Attributes:
         replica: tag of the engine replica that gave it.
         refusal: None when the request was accepted.
-        room: further requests that the replica would accept now, at least; -1 if it does not say.
+        room: further requests that the replica would accept now, at least; negative if so many must
+            begin before it would accept one more; None if it does not say.
+        opens_per_s: by how much that grows each second, for this client.
+        retry_after_s: what it would name if it refused one more.
     """
 
     replica: str
     refusal: Refusal | None = None
-    room: int = -1
+    room: float | None = None
+    opens_per_s: float = 0.0
+    retry_after_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

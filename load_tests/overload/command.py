@@ -7,6 +7,7 @@ refusals cost the server and the client, which share a machine, is taken from th
 
 import argparse
 import asyncio
+import gc
 import secrets
 import tempfile
 import time
@@ -116,6 +117,9 @@ class _Loading:
     async def run(self) -> OverloadFigures:
         """Measure the capacity, go beyond it, and probe."""
         args, questions = self._args, self._questions
+        # what is there now stays: the collector would look through it while answers come
+        gc.collect()
+        gc.freeze()
         async with open_session(args.queue_s + PATIENCE_S) as session:
             await closed_loop(session, questions, 2 * args.max_num_seqs, 5.0)
             start_s = time.perf_counter()

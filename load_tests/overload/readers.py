@@ -2,22 +2,25 @@
 
 Row 18 and the client's part of row 17 of a server's faults: unread answers are ended after the
 write deadline and hold little until then, those of clients that have gone are aborted at once, and
-nobody else notices.
+nobody else notices. What the answers cost others is no fault of those that do not read them: so the
+same ones are read first, and what is beside them then is compared.
 """
 
 import argparse
 import asyncio
+import gc
 import json
 import random
 import secrets
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from collections.abc import Coroutine, Sequence
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 
@@ -27,8 +30,9 @@ from load_tests.bench.startup.server_process import ServerProcess
 from load_tests.faults.server import small_model
 from load_tests.options import at_least, positive
 from load_tests.overload.asking import open_session
+from load_tests.overload.reader_figures import ReaderFigures, headline, show, total
 from load_tests.overload.server import add_server_arguments, pagoda_serve, scrape, write_files
-from load_tests.overload.slow_client import SlowClient, until_cut
+from load_tests.overload.slow_client import END, SlowClient, until_cut
 
 EXAMPLE = "python -m load_tests readers --slow 100 --leave 200"
 
@@ -42,35 +46,10 @@ _SHORT = {"prompt": "One that leaves", "max_tokens": 512, "ignore_eos": True, "s
 _GOOD = {"max_tokens": 64, "temperature": 0, "seed": 1}
 # that a server may say nothing, or be busy, after the last client has gone
 _PATIENCE_S = 60.0
+# between two looks at the server's memory
+_WEIGH_S = 2.0
 
-
-@dataclass(slots=True, kw_only=True)
-class ReaderFigures:
-    """What came of a server's readers; times in seconds, sizes in bytes.
-
-    Attributes:
-        num_slow, num_cut: answers that were not read or hardly, and those of them that were cut;
-            the others went on when they were read after all.
-        ended_s: from the request to the end of its connection, of answers that were not read at
-            all; median and longest.
-        held: what sockets held of a cut answer when it was read after all, median and most.
-        grown_mib: memory of all processes of the server, at its most, beyond that before.
-        num_gone: clients that have left.
-        idle_s: after the last has left or was cut, until no request and no block is in use.
-        num_good, num_wrong: answers beside them, and those that were not as before.
-        gap_ms: between two pieces of these, 99 of 100, before and beside them.
-    """
-
-    num_slow: int = 0
-    num_cut: int = 0
-    ended_s: tuple[float, float] = (0.0, 0.0)
-    held: tuple[float, float] = (0.0, 0.0)
-    grown_mib: float = 0.0
-    num_gone: int = 0
-    idle_s: float = 0.0
-    num_good: int = 0
-    num_wrong: int = 0
-    gap_ms: tuple[float, float] = (0.0, 0.0)
+ResultT = TypeVar("ResultT")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,8 +77,8 @@ def run(args: argparse.Namespace) -> int:
         config = write_files(args, folder, model, keys[:1], keys[1], options)
         with pagoda_serve(args, config, files.path(".log")) as server:
             figures = asyncio.run(_Readers(args, server, *keys).run())
-    _show(figures, args.write_s)
-    files.finish({"figures": asdict(figures)}, _headline(figures))
+    show(figures, args.write_s)
+    files.finish({"figures": asdict(figures)}, headline(figures))
     return int(figures.num_wrong > 0 or figures.num_cut < figures.num_slow)
 
 
@@ -121,18 +100,18 @@ class _Readers:
     async def run(self) -> ReaderFigures:
         """Measure good streams by themselves and beside the others, and how all comes to rest."""
         args, figures = self._args, ReaderFigures(num_slow=self._args.slow)
+        # what is there now stays: the collector would look through it while pieces come
+        gc.collect()
+        gc.freeze()
         async with open_session(_PATIENCE_S) as session:
-            await self._good_for(session, 10.0)
-            right, gap_before = self._texts[0], _p99(self._gaps)
-            self._texts, self._gaps = [], []
+            await self._beside(session, asyncio.sleep(10.0))
+            right, quiet_s = self._texts[0], _p99(self._gaps)
+            await self._beside(session, self._read_all())
+            read_s = _p99(self._gaps)
             before = self._memory()
-            good = [asyncio.create_task(self._stay(session)) for _ in range(args.good)]
-            clients = [await self._open(reads=number % 2 == 1) for number in range(args.slow)]
-            await asyncio.gather(*(self._leave(number) for number in range(args.leave)))
+            clients: list[SlowClient] = []
+            most = await self._beside(session, self._until_cut(clients))
             figures.num_gone = args.leave
-            most = await self._until_cut(clients)
-            self._is_over = True
-            await asyncio.gather(*good)
             begin_s = time.perf_counter()
             await self._until_idle(session)
             figures.idle_s = time.perf_counter() - begin_s
@@ -140,18 +119,22 @@ class _Readers:
         figures.num_cut = sum(each.is_cut for each in clients)
         figures.ended_s = _two([each.ended_s for each in clients if each.ended_s is not None])
         figures.held = _two(held)
-        figures.grown_mib = (most - before) / (1 << 20)
+        figures.grown_mib = {role: most[role] - before.get(role, 0.0) for role in most}
         figures.num_good = len(self._texts)
         figures.num_wrong = sum(text != right for text in self._texts)
-        figures.gap_ms = 1e3 * gap_before, 1e3 * _p99(self._gaps)
+        figures.gap_ms = 1e3 * quiet_s, 1e3 * read_s, 1e3 * _p99(self._gaps)
         return figures
 
-    async def _good_for(self, session: aiohttp.ClientSession, seconds: float) -> None:
-        tasks = [asyncio.create_task(self._stay(session)) for _ in range(self._args.good)]
-        await asyncio.sleep(seconds)
+    async def _beside(
+        self, session: aiohttp.ClientSession, work: Coroutine[Any, Any, ResultT]
+    ) -> ResultT:
+        """Keep good streams running until something else is done; notes only these."""
+        self._texts, self._gaps, self._is_over = [], [], False
+        good = [asyncio.create_task(self._stay(session)) for _ in range(self._args.good)]
+        result = await work
         self._is_over = True
-        await asyncio.gather(*tasks)
-        self._is_over = False
+        await asyncio.gather(*good)
+        return result
 
     async def _stay(self, session: aiohttp.ClientSession) -> None:
         """Ask and read, one after the other, until it is over."""
@@ -168,6 +151,19 @@ class _Readers:
                         text += "".join(each["text"] for each in json.loads(data)["choices"])
             self._texts.append(text)
             self._gaps += [b - a for a, b in pairwise(times)]
+
+    async def _read_all(self) -> None:
+        """Ask for as many long answers as are slow later, and read them."""
+
+        async def read() -> None:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self._args.port)
+            writer.write(self._request("/v1/chat/completions", _LONG))
+            tail = b""
+            while END not in tail and (data := await reader.read(1 << 16)):
+                tail = tail[-len(END) :] + data
+            writer.close()
+
+        await asyncio.gather(*(read() for _ in range(self._args.slow)))
 
     async def _open(self, *, reads: bool) -> SlowClient:
         """Ask for a long answer by a socket that takes little of it."""
@@ -193,12 +189,32 @@ class _Readers:
         )
         return head.encode() + data
 
-    async def _until_cut(self, clients: Sequence[SlowClient]) -> int:
-        """Wait until the server has cut all, or for long; the most memory that it had."""
-        most = [0]
-        limit_s = self._args.limit_s
-        await until_cut(clients, self._args.port, limit_s, lambda: most.append(self._memory()))
-        return max(most)
+    async def _until_cut(self, clients: list[SlowClient]) -> dict[str, float]:
+        """Let clients be slow, and some leave, until the server has cut them, or for long.
+
+        Args:
+            clients: empty; those that are slow are put there.
+
+        Returns:
+            The most memory that the server had; see `_memory`.
+        """
+        args = self._args
+        most: dict[str, float] = {}
+        due_s = 0.0
+        clients += [await self._open(reads=number % 2 == 1) for number in range(args.slow)]
+        await asyncio.gather(*(self._leave(number) for number in range(args.leave)))
+
+        async def look() -> None:
+            nonlocal most, due_s
+            # it takes a tenth of a second, in which good streams are read as before
+            if time.perf_counter() >= due_s:
+                due_s = time.perf_counter() + _WEIGH_S
+                most = max(most, await asyncio.to_thread(self._memory), key=total)
+
+        await until_cut(clients, args.port, args.limit_s, look)
+        # those that read a little have stopped the server later than those that read nothing
+        await asyncio.sleep(args.write_s)
+        return most
 
     async def _until_idle(self, session: aiohttp.ClientSession) -> None:
         """Wait until no request is open and no block in use.
@@ -215,8 +231,12 @@ class _Readers:
             await asyncio.sleep(0.1)
         raise ValueError(f"requests are still open: {states}; share of blocks in use: {usage}")
 
-    def _memory(self) -> int:
-        return sum(weight.uss_bytes for weight in weigh(self._processes))
+    def _memory(self) -> dict[str, float]:
+        """MiB that each role's processes would free at their end."""
+        sizes: dict[str, float] = defaultdict(float)
+        for weight in weigh(self._processes):
+            sizes[weight.role] += weight.uss_bytes / (1 << 20)
+        return sizes
 
 
 def _p99(values: Sequence[float]) -> float:
@@ -226,35 +246,3 @@ def _p99(values: Sequence[float]) -> float:
 def _two(values: Sequence[float]) -> tuple[float, float]:
     """The median and the most."""
     return (median(values), max(values)) if values else (0.0, 0.0)
-
-
-def _show(figures: ReaderFigures, write_s: float) -> None:
-    held_kib = figures.held[0] / 1024, figures.held[1] / 1024
-    rows = [
-        ("slow answers, cut by the server", f"{figures.num_slow}, {figures.num_cut}", "all"),
-        (
-            "unread ones after, median / longest s",
-            _pair(figures.ended_s),
-            f"{write_s:g} + generation",
-        ),
-        ("unread of each in sockets, median / most KiB", _pair(held_kib), ""),
-        ("memory of the server, MiB", f"{figures.grown_mib:+.0f}", "+64"),
-        ("clients that left", f"{figures.num_gone}", ""),
-        ("then nothing is open or held after, s", f"{figures.idle_s:.1f}", "5"),
-        ("good answers, wrong", f"{figures.num_good}, {figures.num_wrong}", "0 wrong"),
-        ("between their pieces, p99 before / beside ms", _pair(figures.gap_ms), ""),
-    ]
-    report.print_table("Readers that do not read", ("measure", "figure", "promised"), rows)
-
-
-def _pair(values: tuple[float, float]) -> str:
-    return f"{values[0]:.1f} / {values[1]:.1f}"
-
-
-def _headline(figures: ReaderFigures) -> str:
-    return (
-        f"{figures.num_cut} of {figures.num_slow} slow answers cut, unread ones within "
-        f"{figures.ended_s[1]:.0f} s, memory {figures.grown_mib:+.0f} MiB, {figures.num_gone} "
-        f"left, idle after {figures.idle_s:.1f} s, "
-        f"{figures.num_wrong} of {figures.num_good} good wrong"
-    )

@@ -74,7 +74,7 @@ class FakeEngineHandle:
         # replicas whose stream is being read
         self.read: set[str] = set()
         self.refusal: Refusal | None = None
-        self.room = -1
+        self.room: float | None = None
         # of the next submissions, one after the other: refused by one replica, or unreachable
         self.failures: list[Refusal | EngineError] = []
         self.is_up = True
@@ -111,7 +111,13 @@ class FakeEngineHandle:
         if isinstance(refusal, EngineError):
             raise refusal
         chosen = self.spare if avoid == self.replica and self.spare else self.replica
-        return VERDICTS.encode(Verdict(replica=replica or chosen, refusal=refusal, room=self.room))
+        verdict = Verdict(
+            replica=replica or chosen,
+            refusal=refusal,
+            room=self.room,
+            retry_after_s=refusal.retry_after_s if refusal is not None else 0.0,
+        )
+        return VERDICTS.encode(verdict)
 
     async def abort(
         self, replica: str, request_ids: tuple[int, ...], choice: int = ALL_CHOICES

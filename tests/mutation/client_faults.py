@@ -1,5 +1,6 @@
 """Faults of the ingress's side of the engine, and of the messages between the processes."""
 
+from engine.runtime.client.abort_calls import AbortCalls
 from engine.runtime.client.client import RemoteEngineClient
 from engine.runtime.client.journal import Journal
 from engine.runtime.client.lease import Lease
@@ -7,6 +8,7 @@ from engine.runtime.client.open_requests import OpenRequests
 from engine.runtime.client.prefix_list import list_prefixes, merge_prefixes
 from engine.runtime.client.retries import Retries
 from engine.runtime.client.token_stream import RemoteTokenStream
+from engine.runtime.client.unread_output import UnreadOutput
 from engine.runtime.loop import _add, _carry_out, _commands
 from engine.runtime.messages import error_of, refusal_of
 from engine.runtime.outputs import _gather, _select, _select_events, split_by_client
@@ -24,10 +26,31 @@ REQUEST_FAULTS = [
         aspect="aborts",
     ),
     Fault(
+        what="each of many that leave costs a call",
+        function=AbortCalls.end,
+        old="if choice != ALL_CHOICES:",
+        new="if True:",
+        noticed_by="test_many_that_leave_at_once_cost_two_calls",
+    ),
+    Fault(
+        what="what a slow reader has not taken is kept as it came",
+        function=UnreadOutput.put,
+        old="len(self._items) < MAX_LOOSE",
+        new="True",
+        noticed_by="test_what_a_slow_reader_finds_takes_the_bytes_of_its_numbers",
+    ),
+    Fault(
+        what="tokens get in front of those that came before them",
+        function=UnreadOutput.put,
+        old="self._growing.pop(delta.choice, None)",
+        new="pass",
+        noticed_by="test_each_choice_has_its_tokens_in_order_and_its_end_behind_them",
+    ),
+    Fault(
         what="a request is aborted on another replica",
         function=OpenRequests._send_abort,
-        old="self._handle.abort(stream.replica,",
-        new='self._handle.abort("a",',
+        old="self._aborts.end(stream.replica,",
+        new='self._aborts.end("a",',
         noticed_by="test_a_request_is_aborted_on_the_replica_that_has_it",
         aspect="aborts",
     ),

@@ -18,6 +18,7 @@ from itertools import chain, count
 from typing import Any
 
 from engine.errors import EngineError, ReaderTooSlow, ServeError
+from engine.runtime.client.abort_calls import AbortCalls
 from engine.runtime.client.engine_handle import EngineHandle
 from engine.runtime.client.token_stream import RemoteTokenStream
 from engine.runtime.flow.submission_gate import SubmissionGate
@@ -56,6 +57,7 @@ class OpenRequests:
         self._spawn = spawn
         self._on_placed = on_placed
         self._gate = gate
+        self._aborts = AbortCalls(handle, spawn)
         # by the id of the latest submission, until the replica has reported the end, also of those
         # that were aborted
         self._streams: dict[int, RemoteTokenStream] = {}
@@ -269,13 +271,13 @@ class OpenRequests:
         with suppress(EngineError):
             verdict: Verdict = VERDICTS.decode(await call)
             if verdict.refusal is None:
-                await self._handle.abort(verdict.replica, (request_id,))
+                await self._aborts.end(verdict.replica, request_id, ALL_CHOICES)
 
     async def _send_abort(self, stream: RemoteTokenStream, choice: int = ALL_CHOICES) -> None:
         request_id = stream.submission_id
         assert stream.replica is not None
         try:
-            await self._handle.abort(stream.replica, (request_id,), choice)
+            await self._aborts.end(stream.replica, request_id, choice)
         except EngineError:
             # a replica that is gone has ended its requests; from one that is not, more output will
             # come, and `deliver` aborts the request again; a single choice runs on unread

@@ -2,20 +2,18 @@
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Set
 from dataclasses import replace
 
 from engine.errors import EngineError, ServeError
 from engine.runtime.client.journal import Journal
 from engine.runtime.client.retries import Retries
+from engine.runtime.client.unread_output import UnreadOutput
 from engine.runtime.protocol import Delta, TakeDelta
 from engine.types import (
     ALL_CHOICES,
     EventKind,
     FinishReason,
-    FloatColumn,
-    IntColumn,
     Request,
     float32,
     int32,
@@ -67,25 +65,17 @@ class RemoteTokenStream:
         self._journal = journal
         self._send_abort = send_abort
         self._open = set(range(num_choices))
-        self._unread: deque[Delta | ServeError] = deque()
-        # while the reader waits
-        self._waiter: asyncio.Future[None] | None = None
+        self._unread = UnreadOutput()
         self._take: TakeDelta | None = None
-        self._unread_bytes = 0
         # since when there is too much of it
         self._full_s: float | None = None
 
     async def __aiter__(self) -> AsyncGenerator[Delta, None]:
         while self._open or self._unread:
-            if not self._unread:
-                await self._wait()
-            item = self._unread.popleft()
-            if isinstance(item, ServeError):
-                raise item
-            self._unread_bytes -= _num_bytes(item)
-            if self._unread_bytes <= MAX_UNREAD_BYTES:
+            delta = await self._unread.get()
+            if self._unread.num_bytes <= MAX_UNREAD_BYTES:
                 self._full_s = None
-            yield item
+            yield delta
 
     def offer_to(self, take: TakeDelta) -> None:
         """See `TokenStream.offer_to`."""
@@ -139,9 +129,8 @@ class RemoteTokenStream:
             self._open.discard(delta.choice)
         elif self._is_taken(delta):
             return
-        self._queue(delta)
-        self._unread_bytes += _num_bytes(delta)
-        if self._unread_bytes > MAX_UNREAD_BYTES:
+        self._unread.put(delta)
+        if self._unread.num_bytes > MAX_UNREAD_BYTES:
             self._note_full()
 
     def put_lost(self, delta: Delta) -> None:
@@ -153,29 +142,16 @@ class RemoteTokenStream:
         """End the choices that go on, if any, by an error that the reader raises."""
         if self._open:
             self._open.clear()
-            self._queue(error)
+            self._unread.fail(error)
 
     @property
     def is_unread(self) -> bool:
         """Whether its reader is too slow to be waited for; it is to be ended."""
         return self._full_s is not None and _now_s() - self._full_s > UNREAD_S
 
-    async def _wait(self) -> None:
-        """Wait until something is queued."""
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
-    def _queue(self, item: Delta | ServeError) -> None:
-        self._unread.append(item)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
     def _is_taken(self, delta: Delta) -> bool:
         """Offer a delta, if the reader is done with all that came before."""
-        if self._take is None or self._waiter is None or self._unread:
+        if self._take is None or not self._unread.is_waited_for:
             return False
         try:
             return self._take(delta)
@@ -202,14 +178,6 @@ class RemoteTokenStream:
         return self._journal.resumed(
             self.submission_id, now_s, solo_tokens=self.retries.solo_tokens
         )
-
-
-def _num_bytes(delta: Delta) -> int:
-    """About what the columns of a delta take."""
-    columns: list[IntColumn | FloatColumn] = [delta.tokens, delta.logprobs, delta.pooled]
-    columns += delta.top_tokens
-    columns += delta.top_logprobs
-    return sum(len(column) * column.itemsize for column in columns)
 
 
 def _now_s() -> float:

@@ -1,7 +1,7 @@
 """Keeps an ingress from submitting requests that would be refused: a call costs milliseconds.
 
-A replica says with each verdict how many more requests it would accept. For a moment that is
-believed: what goes beyond it is refused here, at once, and so is what waits here for its turn to be
+A replica says with each verdict how many more requests it would accept, and how fast that grows.
+What goes beyond it is refused here, at once, and so is what waits here for its turn to be
 submitted. Few submissions are on their way at a time, so that a burst hears of the first verdict
 before most of it is sent.
 """
@@ -21,13 +21,38 @@ from engine.types import Terms
 MAX_ON_THEIR_WAY = 64
 # share of the longest wait of an account: a request that would wait as long stands for others
 PATIENT = 0.9
-# seconds that a verdict is believed
-BELIEVED_S = 0.25
+# places that must probably have opened before one of them is taken: fewer may have than usually do
+SPARE = 2.0
+# seconds that a verdict is believed; after these a replica that had no room is asked by one request
+# at a time, until what it has said is forgotten
+BELIEVED_S = 1.0
+FORGOTTEN_S = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """What a replica has said of an account, and when."""
+
+    verdict: Verdict
+    at_s: float
+
+    def room(self, now_s: float) -> float:
+        """Requests that it would probably accept now, at least; infinite if that is too long ago.
+
+        One that had none is asked again by one request at a time.
+        """
+        assert self.verdict.room is not None
+        age_s = now_s - self.at_s
+        opened = max(0.0, self.verdict.opens_per_s * age_s - SPARE)
+        room = max(0.0, self.verdict.room + opened)
+        if age_s < BELIEVED_S:
+            return room
+        return 1.0 if room < 1 else math.inf
 
 
 @dataclass(slots=True)
 class _Account:
-    """Submissions of one account, and what each replica has said: room, until when, retry after.
+    """Submissions of one account, and what each replica has said.
 
     Attributes:
         patience_s: the longest time that a request of it was ready to wait.
@@ -36,7 +61,7 @@ class _Account:
     on_their_way: int = 0
     patience_s: float = 0.0
     waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
-    said: dict[str, tuple[int, float, float]] = field(default_factory=dict)
+    said: dict[str, _Said] = field(default_factory=dict)
 
     @property
     def num_open(self) -> int:
@@ -45,13 +70,14 @@ class _Account:
 
     def excess(self, now_s: float) -> float:
         """Submissions without a verdict beyond what replicas have room for; may be negative."""
-        self.said = {name: said for name, said in self.said.items() if said[1] > now_s}
-        rooms = [room for room, _, _ in self.said.values()]
+        forgotten_s = now_s - FORGOTTEN_S
+        self.said = {name: said for name, said in self.said.items() if said.at_s > forgotten_s}
+        rooms = [said.room(now_s) for said in self.said.values()]
         return self.num_open - sum(rooms) if rooms else -math.inf
 
     def error(self) -> Overloaded:
         """The error of a request that is too many."""
-        retry_after_s = max(retry_after_s for _, _, retry_after_s in self.said.values())
+        retry_after_s = max(said.verdict.retry_after_s for said in self.said.values())
         return Overloaded(
             "more requests wait than can be served in time; retry later",
             retry_after_s=max(1.0, retry_after_s),
@@ -72,7 +98,8 @@ class SubmissionGate:
             Overloaded: if no replica has room for it.
         """
         found = self._accounts.get(account)
-        if found is not None and found.excess(_now_s()) >= 0:
+        # with this one
+        if found is not None and found.excess(_now_s()) + 1 > 0:
             raise found.error()
 
     @asynccontextmanager
@@ -100,11 +127,12 @@ class SubmissionGate:
         What it says of a request that would not wait for as long as others says nothing of these.
         """
         found = self._accounts.get(terms.account)
-        if found is None or verdict.room < 0 or terms.max_wait_s < PATIENT * found.patience_s:
+        if found is None or verdict.room is None:
             return
-        retry_after_s = 0.0 if verdict.refusal is None else verdict.refusal.retry_after_s
+        if terms.max_wait_s < PATIENT * found.patience_s:
+            return
         now_s = _now_s()
-        found.said[verdict.replica] = verdict.room, now_s + BELIEVED_S, retry_after_s
+        found.said[verdict.replica] = _Said(verdict=verdict, at_s=now_s)
         # the one that has its verdict now is still counted
         while found.waiting and found.excess(now_s) > 1:
             turn = found.waiting.pop()

@@ -181,7 +181,7 @@ class WaitingLine:
         """How many requests may come before one on these terms waits for longer, at least.
 
         They are taken to be like this one, or like those that wait if these are smaller. Without a
-        known pace it is infinite.
+        known pace it is infinite; negative where so many must begin first.
         """
         rate, terms = self._rate(), request.terms
         if not rate or max_wait_s == math.inf:
@@ -190,7 +190,12 @@ class WaitingLine:
         if self._policy == "fair":
             own = self._lanes.get(terms.account, _Lane())
             room = max(room, max_wait_s * rate * self.share_of(terms) - own.cost)
-        return max(0.0, room / min(self._cost(request), self._mean_cost()))
+        return room / min(self._cost(request), self._mean_cost())
+
+    def opens_per_s(self, request: Request) -> float:
+        """How many requests like this one begin per second of its account; 0 if nobody knows."""
+        rate = self._rate() * self.share_of(request.terms)
+        return rate / min(self._cost(request), self._mean_cost()) if rate else 0.0
 
     def _cost(self, request: Request) -> float:
         """What a request will probably cost."""

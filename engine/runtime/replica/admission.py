@@ -7,6 +7,7 @@ from engine.config import EngineConfig
 from engine.core.scheduling.limits import clip_max_tokens
 from engine.errors import InvalidRequest, Overloaded
 from engine.runtime.flow.waiting_line import WaitingLine
+from engine.runtime.messages import Verdict
 from engine.types import Capacity, Progress, Request, Terms
 
 # of a limit of the queue: what several accounts have together where the first ones have it all when
@@ -79,15 +80,40 @@ class Admission:
                 "wait",
             )
 
-    def room(self, request: Request, *, num_waiting: int) -> int:
-        """Requests that would be accepted beside this one, at least; -1 if that is not known.
+    def with_room(
+        self, verdict: Verdict, request: Request, *, num_waiting: int, num_clients: int
+    ) -> Verdict:
+        """Add how many more would be accepted, now and later, to a verdict on a request.
+
+        Args:
+            num_waiting: see `check`, without this request.
+            num_clients: that have requests here: each hears of the part that it has if all ask for
+                as much.
+        """
+        room = self.room(request, num_waiting=num_waiting)
+        if room is None:
+            return verdict
+        if verdict.refusal is None:
+            # it takes a place itself
+            room -= 1
+        return replace(
+            verdict,
+            room=room,
+            opens_per_s=self._line.opens_per_s(request) / max(1, num_clients),
+            retry_after_s=self._line.retry_after_s(request.terms),
+        )
+
+    def room(self, request: Request, *, num_waiting: int) -> float | None:
+        """Requests like this one that would be accepted, at least; None if that is not known.
+
+        Negative where so many must begin before one would be.
 
         Args:
             num_waiting: see `check`, without this request.
         """
         if self._scheduler.queue_policy == "priority":
             # others may be more important
-            return -1
+            return None
         prompt_len = min(len(request.prompt), self._line.mean_prompt_len or math.inf)
         requests, tokens = self._requests(request.terms), self._tokens(request.terms)
         room = min(
@@ -97,7 +123,7 @@ class Admission:
             (tokens.own - self._line.tokens_of(request.terms.account)) // prompt_len,
             self._line.room(request, request.terms.max_wait_s),
         )
-        return max(0, math.floor(room) - 1)
+        return float(math.floor(room))
 
     def _check_requests(self, terms: Terms, num_waiting: int) -> None:
         """Refuse one request too many, of all or of its account."""

@@ -192,13 +192,12 @@ class Supervisor:
             self._check_serving(is_own)
             self._check(request)
         except (RequestError, EngineUnavailable) as error:
-            room = -1
+            verdict = Verdict(replica=self._replica, refusal=refusal_of(error))
             if isinstance(error, Overloaded):
-                room = self._room(request)
+                verdict = self._with_room(verdict, request)
                 self._metrics.refused(error.reason)
-            verdict = Verdict(replica=self._replica, refusal=refusal_of(error), room=room)
         else:
-            verdict = Verdict(replica=self._replica, room=self._room(request))
+            verdict = self._with_room(Verdict(replica=self._replica), request)
             if is_own or request.pin is not None:
                 self._metrics.own_request(request)
             self._accept(client, request, data)
@@ -326,9 +325,12 @@ class Supervisor:
         assert self._admission is not None, "a gang is there"
         self._admission.check(request, num_waiting=self.num_waiting)
 
-    def _room(self, request: Request) -> int:
+    def _with_room(self, verdict: Verdict, request: Request) -> Verdict:
         assert self._admission is not None, "a gang is there"
-        return self._admission.room(request, num_waiting=self.num_waiting)
+        num_clients = sum(bool(session.open) for session in self._sessions.values())
+        return self._admission.with_room(
+            verdict, request, num_waiting=self.num_waiting, num_clients=num_clients
+        )
 
     def _accept(self, client: int, request: Request, encoded: bytes) -> None:
         if not self.num_open and self._keeper.gang is not None:

@@ -21,7 +21,7 @@ from ray.serve.config import HTTPOptions
 from app.command.environment import PROXIES
 from app.command.guarded_haproxy import guarded
 from app.command.haproxy import own_haproxy
-from app.limits import HEAD_S, SENT_BYTES
+from app.limits import HEAD_S, SENT_BYTES, WRITE_S
 from tests.app.http.flow.heads import (
     END,
     ENDLESS,
@@ -226,7 +226,10 @@ def test_limits_are_added_once(tmp_path: Path) -> None:
     once = guarded((tmp_path / "haproxy.cfg").read_text())
     assert guarded(once) == once
     # of an answer that its client does not read, the system takes no more
-    assert re.search(rf"^global\n(?:    .*\n)* *tune\.sndbuf\.client {SENT_BYTES}$", once, re.M)
+    for name in ("sndbuf.client", "rcvbuf.server"):
+        assert re.search(rf"^global\n(?:    .*\n)* *tune\.{name} {SENT_BYTES}$", once, re.M)
+    # nor for longer than this after the last byte that the client took
+    assert re.search(rf"^frontend http_frontend\n    bind \S+ tcp-ut {WRITE_S:g}s$", once, re.M)
 
 
 def test_the_packaged_program_is_haproxy() -> None:

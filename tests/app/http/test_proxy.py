@@ -191,18 +191,21 @@ async def test_the_proxy_cuts_off_who_reads_nothing(monkeypatch: pytest.MonkeyPa
     assert num_sent == 3
 
 
-async def test_the_system_takes_little_of_what_nobody_reads() -> None:
+async def test_the_system_takes_little_of_what_nobody_reads_and_not_for_long() -> None:
     sizes: list[int] = []
 
     async def noted(scope: Scope, receive: Receive, send: Send) -> None:
         await ProxyMiddleware(Response(b"x"))(scope, receive, send)
         own = send.__self__.transport.get_extra_info("socket")  # type: ignore[attr-defined]
         sizes.append(own.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF))
+        # from the last byte that the client took
+        sizes.append(own.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
 
     async with serving(noted) as http:  # type: ignore[arg-type]
         assert (await http.get("/")).content == b"x"
     # Linux counts its own needs, too, as much again
     assert sizes[0] in (SENT_BYTES, 2 * SENT_BYTES)
+    assert sizes[1] == 1000 * WRITE_S
 
 
 async def test_a_large_body_has_its_turn_until_its_answer_begins(

@@ -1,10 +1,20 @@
 """Clients that read nothing or little, against a server that writes as much as it can."""
 
 import asyncio
+import socket
 
+import pytest
+
+from load_tests.overload import slow_client
 from load_tests.overload.slow_client import SLOW_BYTES, SlowClient, open_ports, until_cut
 
-NUM_BYTES = 64 << 20
+NUM_BYTES = 16 << 20
+
+
+@pytest.fixture(autouse=True)
+def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slow_client, "POLL_S", 0.01)
+    monkeypatch.setattr(slow_client, "_REST_S", 0.2)
 
 
 async def test_a_client_that_reads_nothing_holds_its_server_up_until_it_is_cut() -> None:
@@ -58,7 +68,11 @@ async def test_a_server_that_cuts_nobody_is_not_waited_for_longer_than_the_limit
         port = server.sockets[0].getsockname()[1]
         clients = [await SlowClient.connected(port, b"go", reads=reads) for reads in (False, True)]
         polls: list[int] = []
-        await until_cut(clients, port, 0.05, lambda: polls.append(1))
+
+        async def polled() -> None:
+            polls.append(1)
+
+        await until_cut(clients, port, 0.05, polled)
         assert polls
         assert [each.ended_s for each in clients] == [None, None]
         # nobody reads on, nor is there an end
@@ -84,3 +98,21 @@ async def test_who_is_cut_is_told_from_who_could_be_sent_all() -> None:
         assert all(each.ended_s is not None for each in clients)
         assert [await each.rest() for each in clients] == [24, 10]
         assert [each.is_cut for each in clients] == [False, True]
+
+
+def test_the_time_until_the_end_counts_from_the_last_byte_that_was_taken() -> None:
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        client = SlowClient(reader=reader, reads=False, port=0, taken_s=-100.0)
+        client.look(is_open=True)
+        assert (client.taken_s, client.ended_s) == (-100.0, None)
+        writer.send(b"x")
+        client.look(is_open=True)
+        taken_s = client.taken_s
+        assert taken_s > -100.0
+        client.look(is_open=True)
+        assert client.taken_s == taken_s
+        client.taken_s -= 50.0
+        client.look(is_open=False)
+        assert client.ended_s is not None
+        assert client.ended_s >= 50.0

@@ -86,7 +86,7 @@ HTTP_FAULTS = [
         function=ProxyMiddleware.__call__,
         old="bound(send)",
         new="pass",
-        noticed_by="test_the_system_takes_little_of_what_nobody_reads",
+        noticed_by="test_the_system_takes_little_of_what_nobody_reads_and_not_for_long",
     ),
     Fault(
         what="a client's header reaches Serve",

@@ -1,6 +1,6 @@
 """Faults of predicted waits and of what an ingress refuses by itself."""
 
-from engine.runtime.flow.submission_gate import SubmissionGate, _Account
+from engine.runtime.flow.submission_gate import SubmissionGate, _Account, _Said
 from engine.runtime.flow.waiting_line import WaitingLine
 from engine.runtime.replica.admission import Admission
 from engine.runtime.replica.supervisor import Supervisor
@@ -64,6 +64,13 @@ FLOW_FAULTS = [
         noticed_by="test_an_account_waits_for_its_own_work_and_others_share",
     ),
     Fault(
+        what="each of several ingresses takes all places that open",
+        function=Admission.with_room,
+        old=" / max(1, num_clients)",
+        new="",
+        noticed_by="test_each_client_hears_of_its_part_of_the_places_that_open",
+    ),
+    Fault(
         what="a client that goes away leaves no room",
         function=Supervisor._forget,
         old="self._line.left(request_id)",
@@ -73,16 +80,23 @@ FLOW_FAULTS = [
     Fault(
         what="a full replica is asked again at once",
         function=_Account.excess,
-        old="if said[1] > now_s",
+        old="if said.at_s > forgotten_s",
         new="if False",
         noticed_by="test_a_full_replica_is_not_asked_again_for_a_moment",
     ),
     Fault(
         what="a full replica is never asked again",
         function=_Account.excess,
-        old="if said[1] > now_s",
+        old="if said.at_s > forgotten_s",
         new="",
         noticed_by="test_a_full_replica_is_not_asked_again_for_a_moment",
+    ),
+    Fault(
+        what="places are asked for before they have opened",
+        function=_Said.room,
+        old="max(0.0, self.verdict.opens_per_s * age_s - SPARE)",
+        new="1.0",
+        noticed_by="test_of_an_overload_nearly_all_is_refused_without_a_call",
     ),
     Fault(
         what="a place is lost with who went away when it had it",

@@ -84,6 +84,7 @@ class Line(WaitingLine):
 def test_without_requests_or_a_known_pace_nobody_waits() -> None:
     line = WaitingLine("fcfs", 4, Clock())
     assert (line.wait_s(NOW), line.room(request(1), 5.0)) == (0.0, float("inf"))
+    assert line.opens_per_s(request(1)) == 0.0
     line.joined(request(1))
     assert line.wait_s(NOW) == 0.0
     assert Line().wait_s(NOW) == 0.0
@@ -96,7 +97,9 @@ def test_a_request_waits_for_what_came_before_it_at_the_measured_pace() -> None:
     assert line.wait_s(NOW) == pytest.approx(10.0, rel=0.05)
     assert line.prompt_tokens == 180
     assert line.room(request(99), 15.0) == pytest.approx(5.0, rel=0.1)
-    assert line.room(request(99), 5.0) == 0.0
+    # as many must begin before one more waits for no longer than that
+    assert line.room(request(99), 5.0) == pytest.approx(-5.0, rel=0.1)
+    assert line.opens_per_s(request(99)) == pytest.approx(1.0, rel=0.1)
     line.clock.now_s += 3.0
     line.observe(output([0, 1, 2]), 3)
     assert line.wait_s(NOW) == pytest.approx(7.0, rel=0.05)
@@ -142,6 +145,8 @@ def test_an_account_waits_for_its_own_work_and_others_share() -> None:
     assert line.wait_s(Terms(account=A, weight=1.0)) == pytest.approx(18.0, rel=0.05)
     # at least a share of three quarters
     assert line.room(request(99, account=B, weight=3.0), 20.0) == pytest.approx(9.0, rel=0.1)
+    assert line.opens_per_s(request(99, account=B, weight=3.0)) == pytest.approx(0.75, rel=0.1)
+    assert line.opens_per_s(request(99, account=A)) == pytest.approx(0.25, rel=0.1)
     assert (line.num_of(B), line.tokens_of(B)) == (6, 6 * 18)
 
 

@@ -5,8 +5,18 @@ import pytest
 from engine.config import QueuePolicy
 from engine.errors import InvalidRequest, Overloaded, PromptTooLong
 from engine.runtime.flow.waiting_line import WaitingLine
+from engine.runtime.messages import Verdict
 from engine.runtime.replica.admission import Admission
-from engine.types import Capacity, Progress, Request, SamplingParams, SearchSteps, Terms, int32
+from engine.types import (
+    Capacity,
+    Progress,
+    Refusal,
+    Request,
+    SamplingParams,
+    SearchSteps,
+    Terms,
+    int32,
+)
 from tests.fakes.scripted_worker import engine_config
 
 CAPACITY = Capacity(num_blocks=10, block_size=4, num_rows=4)
@@ -17,6 +27,9 @@ class FixedLine(WaitingLine):
 
     def wait_s(self, terms: Terms) -> float:
         return 5.0
+
+    def opens_per_s(self, request: Request) -> float:
+        return 8.0
 
 
 def request(prompt_len: int = 3, max_tokens: int = 4, n: int = 1) -> Request:
@@ -130,18 +143,19 @@ def test_accounts_that_wait_share_the_queue_by_their_weights() -> None:
     with pytest.raises(Overloaded, match="8 requests are waiting and at most 8"):
         admission.check(first, num_waiting=8)
     for number in range(6):
-        assert admission.room(later, num_waiting=8 + number) == 5 - number
+        assert admission.room(later, num_waiting=8 + number) == 6 - number
         admission.check(later, num_waiting=8 + number)
         line.joined(replace(later, request_id=100 + number))
-    for each, num in ((later, 6), (first, 8)):
-        assert admission.room(each, num_waiting=14) == 0
+    # six of the first must begin before it may have one more
+    for each, num, room in ((later, 6, 0), (first, 8, -6)):
+        assert admission.room(each, num_waiting=14) == room
         with pytest.raises(Overloaded, match=f"{num} requests of this API key") as full:
             admission.check(each, num_waiting=14)
         assert full.value.reason == "share"
     # as long as another one waits, the first has its share: a quarter
     for number in range(7):
         line.left(number)
-    assert admission.room(first, num_waiting=7) == 0
+    assert admission.room(first, num_waiting=7) == 1
     admission.check(first, num_waiting=7)
     # a third one has its share as well, but all together at most twice the limit
     third = replace(request(), terms=Terms(account=b"third", weight=4.0))
@@ -156,7 +170,7 @@ def test_accounts_that_wait_share_the_tokens_of_the_queue_by_their_weights() -> 
     admission = Admission(config, CAPACITY, line)
     later = replace(request(10), terms=Terms(account=b"later", weight=3.0))
     for number in range(3):
-        assert admission.room(later, num_waiting=2) == 2 - number
+        assert admission.room(later, num_waiting=2) == 3 - number
         admission.check(later, num_waiting=2)
         line.joined(replace(later, request_id=100 + number))
     with pytest.raises(Overloaded, match=r"30 tokens of this API key are .* at most 30") as full:
@@ -187,10 +201,10 @@ def test_a_long_prompt_says_nothing_of_the_room_for_others() -> None:
     with pytest.raises(Overloaded):
         admission.check(request(21), num_waiting=4)
     # 20 tokens, and those that wait have 15
-    assert admission.room(request(21), num_waiting=4) == 0
-    assert admission.room(request(5), num_waiting=4) == 3
+    assert admission.room(request(21), num_waiting=4) == 1
+    assert admission.room(request(5), num_waiting=4) == 4
     priorities = engine_config().with_options(queue_policy="priority")
-    assert Admission(priorities, CAPACITY, waiting(1)).room(request(1), num_waiting=1) == -1
+    assert Admission(priorities, CAPACITY, waiting(1)).room(request(1), num_waiting=1) is None
 
 
 def test_who_would_wait_for_too_long_is_refused_at_once(admission: Admission) -> None:
@@ -205,10 +219,10 @@ def test_who_would_wait_for_too_long_is_refused_at_once(admission: Admission) ->
 @pytest.mark.parametrize(
     ("changes", "num_waiting", "room"),
     [
-        ({"max_num_waiting": 9}, 5, 3),
+        ({"max_num_waiting": 9}, 5, 4),
         ({"max_num_waiting": 9}, 9, 0),
-        ({"max_waiting_tokens": 40}, 2, 4),
-        ({"max_num_waiting": 20}, 2, 4),
+        ({"max_waiting_tokens": 40}, 2, 5),
+        ({"max_num_waiting": 20}, 2, 5),
     ],
 )
 def test_a_replica_knows_how_many_more_it_would_accept(
@@ -218,6 +232,24 @@ def test_a_replica_knows_how_many_more_it_would_accept(
     admission = Admission(config, CAPACITY, waiting(10, 10, account=b"key"))
     terms = Terms(account=b"key", queue_share=0.35 if config.max_num_waiting == 20 else 1.0)
     assert admission.room(replace(request(4), terms=terms), num_waiting=num_waiting) == room
+
+
+def test_each_client_hears_of_its_part_of_the_places_that_open(admission: Admission) -> None:
+    asked = replace(request(), terms=Terms(max_wait_s=60.0))
+    single, beside = (
+        admission.with_room(Verdict(replica="a"), asked, num_waiting=0, num_clients=number)
+        for number in (1, 4)
+    )
+    assert (single.opens_per_s, beside.opens_per_s) == (8.0, 2.0)
+    room = admission.room(asked, num_waiting=0)
+    assert room is not None
+    # one that is accepted takes a place itself
+    assert (single.room, beside.room) == (room - 1, room - 1)
+    refusal = Refusal(code="queue_full", message="")
+    refused = Verdict(replica="a", refusal=refusal)
+    refused = admission.with_room(refused, asked, num_waiting=0, num_clients=1)
+    assert (refused.room, refused.refusal) == (room, refusal)
+    assert refused.retry_after_s == 5.0
 
 
 def test_the_queue_is_never_too_full_for_what_another_engine_has_begun(

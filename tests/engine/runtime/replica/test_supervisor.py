@@ -98,7 +98,11 @@ async def test_a_full_queue_is_refused_with_the_time_until_what_waits_has_begun(
         if series.name.endswith("refusals_total")
     }
     assert (refusals[("requests",)], refusals[("wait",)]) == (1, 0)
-    assert verdict.room == 0
+    # the one in the batch has had no output yet
+    assert verdict.room == -1
+    # those that know of it say the same, and when one more has its place
+    assert verdict.retry_after_s == verdict.refusal.retry_after_s
+    assert verdict.opens_per_s == pytest.approx(1.0, rel=0.1)
     await replica.close()
 
 
@@ -111,6 +115,7 @@ async def test_who_would_wait_too_long_is_refused_and_others_know_the_room(
     terms = Terms(account=b"key", max_wait_s=10.0)
     verdicts = [replica.submit(1, request_id, terms=terms) for request_id in range(12)]
     assert [verdict.refusal is None for verdict in verdicts] == [True] * 11 + [False]
+    assert verdicts[1].room is not None
     assert 7 <= verdicts[1].room <= 9
     assert verdicts[9].room == 0
     # another account has a queue of its own
