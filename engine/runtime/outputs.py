@@ -246,12 +246,7 @@ def _gather(output: StepOutput, gathered: dict[tuple[int, int], _Gathered]) -> N
             found = gathered[key] = _Gathered()
         if output.finish_reasons[row]:
             found.finish_reason = FinishReason(output.finish_reasons[row])
-        if output.cached_tokens:
-            found.num_cached += output.cached_tokens[row]
-        if output.preemptions:
-            found.num_preemptions += output.preemptions[row]
-        if output.peak_blocks:
-            found.peak_blocks = max(found.peak_blocks, output.peak_blocks[row])
+        _count(output, row, found)
         if token < 0:
             continue
         found.tokens.append(token)
@@ -260,6 +255,15 @@ def _gather(output: StepOutput, gathered: dict[tuple[int, int], _Gathered]) -> N
             start = ends[row] - output.top_counts[row]
             found.top_tokens.append(output.top_tokens[start : ends[row]])
             found.top_logprobs.append(output.top_logprobs[start : ends[row]])
+
+
+def _count(output: StepOutput, row: int, found: _Gathered) -> None:
+    if output.cached_tokens:
+        found.num_cached += output.cached_tokens[row]
+    if output.preemptions:
+        found.num_preemptions += output.preemptions[row]
+    if output.peak_blocks:
+        found.peak_blocks = max(found.peak_blocks, output.peak_blocks[row])
 
 
 def _select(output: StepOutput, rows: Sequence[int], beams: Sequence[int]) -> StepOutput:

@@ -47,6 +47,11 @@ class Sessions:
         return sum(session.open.num_choices for session in self._by_client.values())
 
     @property
+    def num_busy(self) -> int:
+        """Clients with open requests."""
+        return sum(bool(session.open) for session in self._by_client.values())
+
+    @property
     def undelivered_bytes(self) -> int:
         """Bytes that wait for the client for which most do, or that it has not read."""
         each = (session.undelivered_bytes for session in self._by_client.values())

@@ -327,9 +327,8 @@ class Supervisor:
 
     def _with_room(self, verdict: Verdict, request: Request) -> Verdict:
         assert self._admission is not None, "a gang is there"
-        num_clients = sum(bool(session.open) for session in self._sessions.values())
         return self._admission.with_room(
-            verdict, request, num_waiting=self.num_waiting, num_clients=num_clients
+            verdict, request, num_waiting=self.num_waiting, num_clients=self._sessions.num_busy
         )
 
     def _accept(self, client: int, request: Request, encoded: bytes) -> None:
