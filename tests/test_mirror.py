@@ -28,7 +28,7 @@ TESTED_ELSEWHERE = {
     "app/http/api/generate_routes.py": ("app/api/test_generation_routes.py",),
     "app/grammars/checker.py": ("app/grammars/test_grammar_compiler.py",),
     "app/grammars/grammar_spec.py": ("app/grammars/test_grammar_compiler.py",),
-    "app/http/direct_stream.py": ("app/http/flow/test_direct_streams.py",),
+    "app/http/direct_stream.py": ("app/api/streams/test_direct_streams.py",),
     "app/http/generate_endpoint.py": ("app/api/test_generation_routes.py",),
     "app/http/services.py": ("app/http/test_routes.py",),
     "app/protocol/anthropic/answer.py": ("app/api/chat/test_messages.py",),

@@ -11,7 +11,7 @@ _ADMISSION = "engine/runtime/replica/test_admission.py"
 _LIMITS = "deployed/bad_requests/test_limits.py"
 _PROXY = "app/command/test_guarded_haproxy.py"
 _SOCKETS = "deployed/bad_requests/test_odd_requests.py"
-_LOST = "app/api/test_lost_text.py"
+_LOST = "app/api/streams/test_lost_text.py"
 _BAD = "app/api/bad_input/test_bad_input.py"
 
 # number -> what is sent, the right answer, test modules below tests/
