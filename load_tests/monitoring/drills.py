@@ -42,8 +42,8 @@ INGRESS_OPTIONS: dict[str, Any] = {"health_check_timeout_s": 600}
 _SHORT = {"prompt": [300] * 100, "max_tokens": 28, "ignore_eos": True}
 _SMALL = {"prompt": [300] * 8, "max_tokens": 200, "ignore_eos": True}
 _LARGE = {"prompt": [300] * 64, "max_tokens": 600, "ignore_eos": True}
-# six log-probabilities for each token: an answer is about 60 KiB on its way to the ingress
-_BULKY = {"prompt": [300] * 8, "max_tokens": 900, "ignore_eos": True, "logprobs": 5}
+# four choices with six log-probabilities for each token: about 240 KiB on their way to the ingress
+_BULKY = {"prompt": [300] * 8, "max_tokens": 900, "ignore_eos": True, "logprobs": 5, "n": 4}
 _REFUSED_PAUSE_S = 0.2
 _WORKER, ENGINE, _INGRESS = "worker rank", "replica Engine", "replica Ingress"
 # an ingress that reads nothing is given up after 30 s
@@ -161,9 +161,10 @@ async def _freeze_engine(scene: Scene) -> None:
 
 
 async def _freeze_ingress(scene: Scene) -> None:
-    async with scene.load(_BULKY, 320):
-        # until most of them wait in the engine
-        await asyncio.sleep(6)
+    async with scene.load(_BULKY, 100):
+        # all are in the engine, and none has ended: no call of the ingress is under way, in which
+        # Ray would have the engine replica wait for its end
+        await asyncio.sleep(8)
         async with frozen(scene.process(_INGRESS)):
             await asyncio.sleep(_UNREAD_S)
         await asyncio.Event().wait()
@@ -225,7 +226,7 @@ DRILLS: tuple[Drill, ...] = (
     ),
     Drill(name="all processes of the server ended", alerts=("PagodaAbsent",), act=_end),
     Drill(
-        name="the ingress frozen for 45 s with 320 answers of 60 KiB on their way to it",
+        name="the ingress frozen for 45 s with 100 answers of 240 KiB on their way to it",
         alerts=("PagodaSlowClients",),
         act=_freeze_ingress,
         options={"num_blocks": 4096, "max_num_waiting": 400},
