@@ -42,7 +42,6 @@ _Origin = Annotated[str, Field(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s]+)$")]
 # what null stands for where it depends on the device
 DEFAULT_MAX_NUM_SEQS: Mapping[Device, int] = {"cpu": 64, "cuda": 256}
 DEFAULT_MAX_NUM_BATCHED_TOKENS: Mapping[Device, int] = {"cpu": 256, "cuda": 2048}
-DEFAULT_LONE_PROMPT_TOKENS: Mapping[Device, int] = {"cpu": 0, "cuda": 8192}
 # on a CPU each chunk of a stream takes time from the model
 DEFAULT_STREAM_INTERVAL_MS: Mapping[Device, float] = {"cpu": 50.0, "cuda": 20.0}
 
@@ -164,9 +163,7 @@ class AppConfig(BaseModel):
         default=None,
         shown=f"{by_device(DEFAULT_MAX_NUM_BATCHED_TOKENS)}; at least `max_num_seqs`",
     )
-    lone_prompt_tokens: int | None = engine_option(
-        "lone_prompt_tokens", default=None, shown=by_device(DEFAULT_LONE_PROMPT_TOKENS)
-    )
+    lone_prompt_tokens: int = engine_option("lone_prompt_tokens")
     inter_token_latency_ms: float | None = engine_option(
         "inter_token_latency_s",
         default=None,

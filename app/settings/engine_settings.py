@@ -6,12 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from app.settings.config import (
-    DEFAULT_LONE_PROMPT_TOKENS,
-    DEFAULT_MAX_NUM_BATCHED_TOKENS,
-    DEFAULT_MAX_NUM_SEQS,
-    AppConfig,
-)
+from app.settings.config import DEFAULT_MAX_NUM_BATCHED_TOKENS, DEFAULT_MAX_NUM_SEQS, AppConfig
 from app.settings.option import ENGINE_FIELDS
 from engine.config import (
     CPU_KV_CACHE_BYTES,
@@ -44,9 +39,6 @@ def to_engine_config(config: AppConfig, folder: Path, model: ModelConfig) -> Eng
     _check_split(model, config.tensor_parallel_size)
     device = _device(config)
     max_num_seqs, max_num_batched_tokens = _batch_limits(config, device)
-    lone_prompt_tokens = config.lone_prompt_tokens
-    if lone_prompt_tokens is None:
-        lone_prompt_tokens = DEFAULT_LONE_PROMPT_TOKENS[device]
     dtype = _dtype(config, device)
     _check_swap(config, model, device, DTYPE_BYTES[dtype])
     num_blocks = _num_blocks(config, model, device, DTYPE_BYTES[dtype])
@@ -58,7 +50,6 @@ def to_engine_config(config: AppConfig, folder: Path, model: ModelConfig) -> Eng
         "swap_bytes": _swap_bytes(config, device),
         "max_num_seqs": max_num_seqs,
         "max_num_batched_tokens": max_num_batched_tokens,
-        "lone_prompt_tokens": lone_prompt_tokens,
         "max_waiting_tokens": config.max_waiting_tokens or 0,
         "max_model_len": _max_model_len(config, model),
         "clips_context": config.max_model_len is None,

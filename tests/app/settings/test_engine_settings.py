@@ -157,14 +157,9 @@ def test_limits_of_the_batch_follow_the_device_and_each_other() -> None:
     assert limits(max_num_batched_tokens=9) == (9, 9)
 
 
-def test_a_lone_prompt_has_larger_steps_on_a_gpu_unless_it_is_set() -> None:
-    def tokens(**options: Any) -> int:
-        return settings(num_blocks=64, **options).scheduler.lone_prompt_tokens
-
-    assert tokens() == 0
-    assert tokens(device="cuda") == 8192
-    assert tokens(device="cuda", lone_prompt_tokens=0) == 0
-    assert tokens(lone_prompt_tokens=512) == 512
+def test_a_lone_prompt_has_larger_steps_where_they_are_set() -> None:
+    assert settings(num_blocks=64).scheduler.max_step_tokens == 256
+    assert settings(num_blocks=64, lone_prompt_tokens=512).scheduler.max_step_tokens == 512
 
 
 def test_a_latency_target_reaches_the_scheduler() -> None:
