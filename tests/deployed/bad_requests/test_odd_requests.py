@@ -26,7 +26,7 @@ async def answer_to(deployed: Deployed, sent: bytes, *, ends: bool = False) -> b
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
     try:
         # what is refused half-way may end the connection while it is still sent
-        with suppress(TimeoutError, ConnectionError):
+        with suppress(TimeoutError, ConnectionError, asyncio.IncompleteReadError):
             writer.write(sent)
             await writer.drain()
             if ends:
