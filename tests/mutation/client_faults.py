@@ -2,6 +2,7 @@
 
 from engine.runtime.client.abort_calls import AbortCalls
 from engine.runtime.client.client import RemoteEngineClient
+from engine.runtime.client.delivery import Delivery
 from engine.runtime.client.journal import Journal
 from engine.runtime.client.lease import Lease
 from engine.runtime.client.open_requests import OpenRequests
@@ -368,6 +369,13 @@ STREAM_FAULTS = [
         old="or self._waiter is None",
         new="",
         noticed_by="test_what_is_offered_while_the_reader_waits_is_taken_but_for_the_end",
+    ),
+    Fault(
+        what="a process that is behind hands on each message by itself",
+        function=Delivery.put,
+        old="if self._pause is None:",
+        new="if True:",
+        noticed_by="test_what_comes_while_it_is_behind_is_handed_on_together",
     ),
     Fault(
         what="a choice is aborted again and again",
