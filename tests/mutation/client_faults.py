@@ -57,8 +57,8 @@ REQUEST_FAULTS = [
     Fault(
         what="an abort of one choice ends all",
         function=OpenRequests._send_abort,
-        old="(request_id,), choice)",
-        new="(request_id,))",
+        old="request_id, choice)",
+        new="request_id, ALL_CHOICES)",
         noticed_by="test_a_single_choice_is_aborted",
         aspect="aborts",
     ),
@@ -351,7 +351,7 @@ STREAM_FAULTS = [
     Fault(
         what="tokens that were not read before the end are lost",
         function=RemoteTokenStream.__aiter__,
-        old="while self._open or not self._unread.empty():",
+        old="while self._open or self._unread:",
         new="while self._open:",
         noticed_by="test_a_stream_ends_after_the_last_delta_of_its_last_choice",
     ),
