@@ -58,8 +58,8 @@ REQUEST_FAULTS = [
     Fault(
         what="an abort of one choice ends all",
         function=OpenRequests._send_abort,
-        old="(request_id,), choice)",
-        new="(request_id,))",
+        old="request_id, choice)",
+        new="request_id, ALL_CHOICES)",
         noticed_by="test_a_single_choice_is_aborted",
         aspect="aborts",
     ),
