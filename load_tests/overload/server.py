@@ -20,6 +20,7 @@ def add_server_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of a server."""
     server = parser.add_argument_group("server")
     add_server(server)
+    server.add_argument("--port", type=at_least(1), default=8000, help="where it is to serve")
     server.add_argument(
         "--proxy",
         choices=("haproxy", "python"),
