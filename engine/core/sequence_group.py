@@ -52,7 +52,7 @@ class SequenceGroup:
             -1 before.
         is_cache_reported: whether that has been reported.
         num_unreported_preemptions: times that it was preempted since its last output.
-        peak_blocks: most blocks that it has held at once, as far as it was noted.
+        most_blocks: most blocks that it has held at once, as far as it was noted.
         is_peak_reported: whether that has been reported.
         deferred_aborts: choices that end in place of their next token.
         place: number of its first entrance into the batch; -1 before.
@@ -72,7 +72,7 @@ class SequenceGroup:
     num_cached_tokens: int = -1
     is_cache_reported: bool = False
     num_unreported_preemptions: int = 0
-    peak_blocks: int = 0
+    most_blocks: int = 0
     is_peak_reported: bool = True
     deferred_aborts: set[int] = field(default_factory=set)
     place: int = -1
@@ -313,13 +313,13 @@ class SequenceGroup:
 
     def note_blocks(self, count: int) -> None:
         """Note how many blocks it holds, shared ones once."""
-        if count > self.peak_blocks:
-            self.peak_blocks, self.is_peak_reported = count, False
+        if count > self.most_blocks:
+            self.most_blocks, self.is_peak_reported = count, False
 
     def report_peak_blocks(self) -> int:
         """The most blocks that it has held, which is reported now."""
         self.is_peak_reported = True
-        return self.peak_blocks
+        return self.most_blocks
 
     def _add_sequence(self) -> Sequence:
         first, choice = self.sequences[0], len(self.sequences)

@@ -160,7 +160,10 @@ def _by_itself() -> Iterator[None]:
     Neither the log of the test around this one nor the debugger may hold its frames until then.
     """
     handlers, thread_hook = logging.root.handlers, threading.excepthook
+    unraisable_hook = sys.unraisablehook
     logging.root.handlers = []
+    # a test that hangs is ended wherever it is, in a callback too
+    sys.unraisablehook = lambda args: None
     # a thread that fails because of the fault must not fail the test around this one
     threading.excepthook = lambda args: None
     try:
@@ -172,3 +175,4 @@ def _by_itself() -> Iterator[None]:
             warnings.simplefilter("ignore")
             gc.collect()
         logging.root.handlers, threading.excepthook = handlers, thread_hook
+        sys.unraisablehook = unraisable_hook

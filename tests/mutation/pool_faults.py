@@ -188,8 +188,8 @@ POOL_FAULTS = [
     Fault(
         what="graphs have only the memory of a prefill",
         function=share_out,
-        old="max(activations, runtime.peak_bytes(warm_up.decode))",
-        new="activations",
+        old="max(mixed, runtime.peak_bytes(warm_up.decode))",
+        new="mixed",
         noticed_by="test_graphs_share_the_memory_of_the_largest_step",
     ),
     Fault(

@@ -23,6 +23,8 @@ HALF_LIFE_S = 10.0
 TRUST_S = 2.0
 # tokens of output that are assumed before the first request has ended
 FIRST_OUTPUT = 64.0
+# requests that must wait before the length of their prompts is taken for that of the next ones
+_FEWEST_USUAL = 8
 MIN_RETRY_S = 1.0
 MAX_RETRY_S = 60.0
 
@@ -105,9 +107,10 @@ class WaitingLine:
         return cost
 
     @property
-    def mean_prompt_len(self) -> float:
-        """Tokens of a prompt that waits; 0 if none does."""
-        return self._prompt_tokens / len(self._requests) if self._requests else 0.0
+    def usual_prompt_len(self) -> float:
+        """Tokens of a prompt that waits; 1 where too few wait to say anything of the next ones."""
+        count = len(self._requests)
+        return self._prompt_tokens / count if count >= _FEWEST_USUAL else 1.0
 
     def num_of(self, account: bytes) -> int:
         """Requests of an account that wait."""

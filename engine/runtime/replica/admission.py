@@ -114,7 +114,7 @@ class Admission:
         if self._scheduler.queue_policy == "priority":
             # others may be more important
             return None
-        prompt_len = min(len(request.prompt), self._line.mean_prompt_len or math.inf)
+        prompt_len = min(len(request.prompt), self._line.usual_prompt_len)
         requests, tokens = self._requests(request.terms), self._tokens(request.terms)
         room = min(
             requests.together - num_waiting,

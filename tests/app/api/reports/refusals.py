@@ -23,7 +23,8 @@ async def main() -> int:
             for row, wrong in ((each, wrong) for each in rows for wrong in each.wrong()):
                 body = BODIES[path](**row.beside, **{row.name: wrong.value})
                 answer = await http.post(path, json=body)
-                if answer.status_code != 400 or answer.json()["error"]["code"] != wrong.code:
+                status = 404 if wrong.code.endswith("_not_found") else 400
+                if answer.status_code != status or answer.json()["error"]["code"] != wrong.code:
                     num_served += 1
                     shown = f"{row.name}={wrong.value!s:.40}: {answer.text:.200}"
                     sys.stdout.write(f"{path} {shown}\n")

@@ -38,6 +38,19 @@ async def test_a_reader_that_keeps_up_gets_what_came() -> None:
     assert all(a is b for a, b in zip(taken, came, strict=True))
 
 
+async def test_a_reader_is_waited_for_only_while_it_has_nothing_to_do() -> None:
+    unread = UnreadOutput()
+    assert not unread.is_waited_for
+    reader = asyncio.ensure_future(unread.get())
+    await asyncio.sleep(0)
+    assert unread.is_waited_for
+    unread.put(delta(0, [5]))
+    # it wakes up in the next turn of the loop
+    assert not unread.is_waited_for
+    await reader
+    assert not unread.is_waited_for
+
+
 async def test_what_a_slow_reader_finds_takes_the_bytes_of_its_numbers() -> None:
     unread = UnreadOutput()
     for token in range(1000):

@@ -170,7 +170,7 @@ def test_accounts_that_wait_share_the_tokens_of_the_queue_by_their_weights() -> 
     admission = Admission(config, CAPACITY, line)
     later = replace(request(10), terms=Terms(account=b"later", weight=3.0))
     for number in range(3):
-        assert admission.room(later, num_waiting=2) == 3 - number
+        assert admission.room(later, num_waiting=2) == 30 - 10 * number
         admission.check(later, num_waiting=2)
         line.joined(replace(later, request_id=100 + number))
     with pytest.raises(Overloaded, match=r"30 tokens of this API key are .* at most 30") as full:
@@ -200,9 +200,12 @@ def test_a_long_prompt_says_nothing_of_the_room_for_others() -> None:
     admission = Admission(config, CAPACITY, waiting(30, 10, 10, 10))
     with pytest.raises(Overloaded):
         admission.check(request(21), num_waiting=4)
-    # 20 tokens, and those that wait have 15
-    assert admission.room(request(21), num_waiting=4) == 1
-    assert admission.room(request(5), num_waiting=4) == 4
+    # 20 tokens are left, for prompts of which four that wait say nothing
+    assert admission.room(request(21), num_waiting=4) == 20
+    few = replace(engine_config(), max_waiting_tokens=100)
+    admission = Admission(few, CAPACITY, waiting(*[10] * 8))
+    assert admission.room(request(21), num_waiting=8) == 2
+    assert admission.room(request(5), num_waiting=8) == 4
     priorities = engine_config().with_options(queue_policy="priority")
     assert Admission(priorities, CAPACITY, waiting(1)).room(request(1), num_waiting=1) is None
 
@@ -221,7 +224,7 @@ def test_who_would_wait_for_too_long_is_refused_at_once(admission: Admission) ->
     [
         ({"max_num_waiting": 9}, 5, 4),
         ({"max_num_waiting": 9}, 9, 0),
-        ({"max_waiting_tokens": 40}, 2, 5),
+        ({"max_waiting_tokens": 40}, 2, 20),
         ({"max_num_waiting": 20}, 2, 5),
     ],
 )
