@@ -1,5 +1,8 @@
 """Each fault put in on purpose is noticed by the test file that mirrors its module."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
 from tests.mutation.app.command_faults import COMMAND_FAULTS
@@ -30,9 +33,22 @@ FAULTS: list[Fault] = [
 ]
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
+def _cases() -> Iterator[Any]:
+    """Every third fault of each list in each run, the others where time is no matter."""
+    for index, fault in enumerate(FAULTS):
+        marks = [pytest.mark.slow] if index % 3 else []
+        yield pytest.param(fault, id=fault.what, marks=marks)
+
+
+@pytest.mark.parametrize("fault", _cases())
 def test_the_fault_is_noticed(fault: Fault) -> None:
     assert is_noticed(fault)
+
+
+def test_every_fault_fits_its_function() -> None:
+    for fault in FAULTS:
+        with in_place(fault):
+            pass
 
 
 def test_a_fault_is_gone_afterwards() -> None:
