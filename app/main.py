@@ -29,7 +29,12 @@ from app.serve.deployments import (
 )
 from app.serve.startup import config_errors_without_traceback
 from app.settings.api_keys import read_api_keys, read_operator_keys
-from app.settings.config import DEFAULT_STREAM_INTERVAL_MS, AppConfig, parse_config
+from app.settings.config import (
+    DEFAULT_STREAM_INTERVAL_MS,
+    STREAM_PART_MS,
+    AppConfig,
+    parse_config,
+)
 from app.settings.embedding_settings import read_embedding_settings
 from app.settings.reference import shown_options
 from app.settings.sampling_defaults import read_sampling_defaults
@@ -156,7 +161,10 @@ def client_limits(config: AppConfig, engine: EngineConfig) -> ClientLimits:
     """Return what a replica grants an ingress: which time lies between two chunks of a stream."""
     if config.stream_interval_ms is not None:
         return ClientLimits(coalesce_s=config.stream_interval_ms / 1e3, part_s=None)
-    return ClientLimits(coalesce_s=DEFAULT_STREAM_INTERVAL_MS[engine.device] / 1e3)
+    device = engine.device
+    return ClientLimits(
+        coalesce_s=DEFAULT_STREAM_INTERVAL_MS[device] / 1e3, part_s=STREAM_PART_MS[device] / 1e3
+    )
 
 
 def recorder_options(config: AppConfig) -> RecorderOptions | None:

@@ -44,6 +44,9 @@ DEFAULT_MAX_NUM_SEQS: Mapping[Device, int] = {"cpu": 64, "cuda": 256}
 DEFAULT_MAX_NUM_BATCHED_TOKENS: Mapping[Device, int] = {"cpu": 256, "cuda": 2048}
 # on a CPU each chunk of a stream takes time from the model
 DEFAULT_STREAM_INTERVAL_MS: Mapping[Device, float] = {"cpu": 50.0, "cuda": 20.0}
+# of these for each open stream, where fewer are open; on a GPU twice what a part of a batch costs
+# its ingress and the proxy, so that half of their time is left
+STREAM_PART_MS: Mapping[Device, float] = {"cpu": 1.0, "cuda": 0.04}
 
 
 class PinnedPrefixOption(BaseModel):
@@ -184,7 +187,7 @@ class AppConfig(BaseModel):
         "least time between two chunks of a stream, the first one excepted; longer ones "
         "save CPU time",
         default=None,
-        shown="0.04 for each open stream of an ingress, and at most "
+        shown=f"{by_device(STREAM_PART_MS)} for each open stream of an ingress, and at most "
         f"{by_device(DEFAULT_STREAM_INTERVAL_MS)}",
         ge=0,
         le=10_000,

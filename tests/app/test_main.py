@@ -186,21 +186,20 @@ def test_ranks_share_the_node_of_the_replica_unless_they_may_be_spread() -> None
 
 
 @pytest.mark.parametrize(
-    ("args", "device", "interval_s"),
+    ("args", "device", "interval_s", "part_s"),
     [
-        ({}, "cpu", 0.05),
-        ({}, "cuda", 0.02),
-        ({"stream_interval_ms": 0}, "cpu", 0.0),
-        ({"stream_interval_ms": 100.0}, "cuda", 0.1),
+        ({}, "cpu", 0.05, 1e-3),
+        ({}, "cuda", 0.02, 4e-5),
+        ({"stream_interval_ms": 0}, "cpu", 0.0, None),
+        ({"stream_interval_ms": 100.0}, "cuda", 0.1, None),
     ],
 )
 def test_chunks_come_less_often_where_the_cpu_runs_the_model(
-    args: dict[str, float], device: Device, interval_s: float
+    args: dict[str, float], device: Device, interval_s: float, part_s: float | None
 ) -> None:
     limits = client_limits(parse_config(args), engine_config(device=device))
-    assert limits.coalesce_s == interval_s
     # what the operator says counts, however many streams are open
-    assert (limits.part_s is None) == bool(args)
+    assert (limits.coalesce_s, limits.part_s) == (interval_s, part_s)
 
 
 def test_serve_ends_a_replica_only_when_its_clients_have_gone_elsewhere() -> None:

@@ -33,8 +33,6 @@ IDLE_S = 3.0
 WINDOW_BYTES = 8 << 20
 MAX_REQUEST_BYTES = 256 << 10
 COALESCE_S = 0.02
-# twice what a part of a batch costs its ingress and the proxy, so that half of their time is left
-PART_S = 40e-6
 SILENT, SLOW = "silent", "slow"
 
 
@@ -59,7 +57,7 @@ class ClientLimits:
     window_bytes: int = WINDOW_BYTES
     max_request_bytes: int = MAX_REQUEST_BYTES
     coalesce_s: float = COALESCE_S
-    part_s: float | None = PART_S
+    part_s: float | None = None
 
 
 CLIENT_LIMITS = ClientLimits()
