@@ -16,11 +16,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from tests import ROOT
+
+T = TypeVar("T")
 
 # seconds after which a test that hangs because of a fault counts as failed
 TEST_TIMEOUT_S = 3
@@ -134,6 +136,14 @@ def in_place(fault: Fault) -> Iterator[None]:
         yield
     finally:
         target.__code__ = right
+
+
+def every_third(faults: Iterable[T], name: Callable[[T], str]) -> list[Any]:
+    """Parameters of which every third is for each run, the others for where time is no matter."""
+    return [
+        pytest.param(fault, id=name(fault), marks=[pytest.mark.slow] if index % 3 else [])
+        for index, fault in enumerate(faults)
+    ]
 
 
 def is_noticed(fault: Fault) -> bool:

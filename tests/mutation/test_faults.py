@@ -1,8 +1,5 @@
 """Each fault put in on purpose is noticed by the test file that mirrors its module."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
 from tests.mutation.app.command_faults import COMMAND_FAULTS
@@ -14,7 +11,7 @@ from tests.mutation.app.reply_faults import REPLY_FAULTS
 from tests.mutation.app.request_faults import REQUEST_FAULTS
 from tests.mutation.app.routing_faults import ROUTING_FAULTS
 from tests.mutation.app.text_faults import TEXT_FAULTS
-from tests.mutation.mutant import Fault, in_place, is_noticed
+from tests.mutation.mutant import Fault, every_third, in_place, is_noticed
 from tests.mutation.runtime_faults import RUNTIME_FAULTS
 from tests.mutation.worker_faults import WORKER_FAULTS
 
@@ -33,14 +30,7 @@ FAULTS: list[Fault] = [
 ]
 
 
-def _cases() -> Iterator[Any]:
-    """Every third fault of each list in each run, the others where time is no matter."""
-    for index, fault in enumerate(FAULTS):
-        marks = [pytest.mark.slow] if index % 3 else []
-        yield pytest.param(fault, id=fault.what, marks=marks)
-
-
-@pytest.mark.parametrize("fault", _cases())
+@pytest.mark.parametrize("fault", every_third(FAULTS, lambda fault: fault.what))
 def test_the_fault_is_noticed(fault: Fault) -> None:
     assert is_noticed(fault)
 

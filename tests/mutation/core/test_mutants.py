@@ -39,6 +39,7 @@ from tests.mutation.core import (
     window_mutants,
 )
 from tests.mutation.core.mutants import Mutant
+from tests.mutation.mutant import every_third
 
 CORE_MUTANTS: list[Mutant] = [
     *memory_mutants.MEMORY_MUTANTS,
@@ -128,7 +129,7 @@ def _run_everything() -> None:
         run_workload(seed)
 
 
-@pytest.mark.parametrize("fault", CORE_MUTANTS, indirect=True, ids=_name)
+@pytest.mark.parametrize("fault", every_third(CORE_MUTANTS, _name), indirect=True)
 def test_rules_or_workloads_notice(fault: str) -> None:
     with pytest.raises(FAILURES):
         _run_everything()
@@ -144,7 +145,9 @@ def _lose_engines() -> None:
     resumed_groups.run_losses(120)
 
 
-@pytest.mark.parametrize("fault", resumption_mutants.RESUMPTION_MUTANTS, indirect=True, ids=_name)
+@pytest.mark.parametrize(
+    "fault", every_third(resumption_mutants.RESUMPTION_MUTANTS, _name), indirect=True
+)
 def test_losses_of_engines_notice(fault: str) -> None:
     with pytest.raises(FAILURES):
         _lose_engines()
@@ -157,7 +160,7 @@ def _run_windows() -> None:
         run_workload(seed, windows=WINDOWS[seed % len(WINDOWS)])
 
 
-@pytest.mark.parametrize("fault", window_mutants.WINDOW_MUTANTS, indirect=True, ids=_name)
+@pytest.mark.parametrize("fault", every_third(window_mutants.WINDOW_MUTANTS, _name), indirect=True)
 def test_workloads_of_window_models_notice(fault: str) -> None:
     with pytest.raises(FAILURES):
         _run_windows()
