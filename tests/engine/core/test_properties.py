@@ -59,5 +59,8 @@ def test_no_order_of_commands_breaks_the_model(
 ) -> None:
     run_state_machine_as_test(
         machine,
-        settings=settings(max_examples=num_examples, stateful_step_count=20, deadline=None),
+        # the same examples in each run: a rare one must not fail another change than its own
+        settings=settings(
+            max_examples=num_examples, stateful_step_count=20, deadline=None, derandomize=True
+        ),
     )
