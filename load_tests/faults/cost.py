@@ -87,6 +87,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--other", type=Path, required=True, metavar="DIR", help="checkout to compare this one with"
     )
     parser.add_argument("--lives", type=at_least(1), default=2, help="starts of all servers")
+    parser.add_argument(
+        "--model", type=Path, metavar="DIR", help="to serve; two small layers if not given"
+    )
+    parser.add_argument(
+        "--stream-interval-ms",
+        type=positive,
+        default=20.0,
+        help="least time between two chunks of a stream, of all servers: finer streams cost more",
+    )
     parser.add_argument("--rounds", type=at_least(2), default=16, help="of turns in each life")
     parser.add_argument("--port", type=at_least(1), default=8000, help="the first of three")
     parser.add_argument("--requests", type=at_least(1), default=48, help="streams of one turn")
@@ -102,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     files = report.start(args, "cost")
     turns: list[CheckoutTurn] = []
     with tempfile.TemporaryDirectory() as scratch:
-        model = small_model(Path(scratch) / "model")
+        model = args.model or small_model(Path(scratch) / "model")
         for life in range(args.lives):
             turns += _serve_life(args, model, files, life)
     rows, verdicts = compare(turns)
@@ -187,8 +196,8 @@ def _start(
     folder = args.other.resolve() if name == OTHER else ROOT
     port = args.port + _SERVERS.index(name)
     config = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "serve_config.yaml"
-    # both must know the options
-    options = serving_options(model, "cpu")
+    options = serving_options(model, "cpu") | {"stream_interval_ms": args.stream_interval_ms}
+    # an option that the other may not know
     del options["swap_gib"]
     write_config(folder / "serve_config.yaml", config, port=port, replicas=1, options=options)
     env = os.environ | {"PYTHONPATH": str(folder)}

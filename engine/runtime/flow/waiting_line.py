@@ -3,7 +3,8 @@
 Work is counted as the queue policy counts it (`engine.core.scheduling.queue_order`): a token of a
 prompt costs 1, one of output, of which the mean of late is assumed, more. A request waits until its
 first output. The pace is what has been measured while requests waited; where that was short or long
-ago, what a full batch would do if requests took as long as they did of late.
+ago, what a full batch would do if requests took as long as they did of late. Until a request has
+ended, only a measurement of some length counts.
 """
 
 import math
@@ -232,9 +233,10 @@ class WaitingLine:
         assumed = 0.0
         if self._num_ended and self._running_s:
             assumed = self._max_num_seqs * self._num_ended / self._running_s * self._mean_cost()
-        trust_s = TRUST_S if assumed else 0.0
-        seconds = self._waiting_s + trust_s
-        return (self._begun_cost + assumed * trust_s) / seconds if seconds else 0.0
+        if assumed:
+            return (self._begun_cost + assumed * TRUST_S) / (self._waiting_s + TRUST_S)
+        # the first steps of a new process take longer: nobody is refused for them
+        return self._begun_cost / self._waiting_s if self._waiting_s >= HALF_LIFE_S else 0.0
 
     def _mean_cost(self) -> float:
         """Of the requests that wait, which are some."""

@@ -90,6 +90,24 @@ def test_without_requests_or_a_known_pace_nobody_waits() -> None:
     assert Line().wait_s(NOW) == 0.0
 
 
+def test_the_first_steps_of_a_process_do_not_make_anyone_wait() -> None:
+    """A pace of one request in 7 s is the process', whose first step takes long, not the model's."""
+    clock = Clock()
+    line = WaitingLine("fcfs", 4, clock)
+    for number in range(8):
+        line.joined(request(number, 100, 100))
+    line.observe(output([], running=1), 0)
+    clock.now_s += 7.0
+    line.observe(output([0]), 0)
+    assert line.wait_s(NOW) == 0.0
+    assert line.room(request(99), 30.0) == float("inf")
+    for number in range(1, 4):
+        clock.now_s += 7.0
+        line.observe(output([number]), 0)
+    # but what goes on for longer is believed
+    assert line.wait_s(NOW) == pytest.approx(4 * 7.0, rel=0.05)
+
+
 def test_a_request_waits_for_what_came_before_it_at_the_measured_pace() -> None:
     line = Line("fcfs")
     for number in range(10):
