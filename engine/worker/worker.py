@@ -37,9 +37,8 @@ from kernels.select import select_backend, select_runtime
 
 logger = logging.getLogger(__name__)
 
-# With fewer prompt tokens, a step waits for whole blocks. No step has as many: on a GPU, where 256
-# may be right, feeding in parts has not been timed yet (docs/decisions/067).
-_FEWEST_FED_IN_PARTS = 1 << 30
+# With fewer prompt tokens, a step waits for whole blocks (docs/decisions/067).
+_FEWEST_FED_IN_PARTS = 256
 
 
 class Worker:

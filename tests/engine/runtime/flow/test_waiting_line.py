@@ -91,7 +91,7 @@ def test_without_requests_or_a_known_pace_nobody_waits() -> None:
 
 
 def test_the_first_steps_of_a_process_do_not_make_anyone_wait() -> None:
-    """A pace of one request in 7 s is the process', whose first step takes long, not the model's."""
+    """One request in 7 s is the pace of a process whose first steps take long."""
     clock = Clock()
     line = WaitingLine("fcfs", 4, clock)
     for number in range(8):
