@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.experts import Routing
-from kernels.triton.launch import are_few, let_next_start, overlap, wait_for_inputs
+from kernels.triton.launch import let_next_start, overlap, wait_for_inputs
 
 # columns of a part: part of the bits
 _PART_COLUMNS = 128
@@ -117,7 +117,6 @@ def _route_kernel(
     RENORMALISES: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     HAS_CHOICE_BIAS: tl.constexpr,
-    HAS_FEW_ROWS: tl.constexpr,
     OVERLAPPED: tl.constexpr,
 ):
     rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
@@ -130,7 +129,7 @@ def _route_kernel(
         # the router is never written while a model runs, so its way from memory overlaps the wait
         weight = _router_part(router, held_experts, part, num_columns, COLUMNS)
         wait_for_inputs(OVERLAPPED)
-        let_next_start(OVERLAPPED, HAS_FEW_ROWS)
+        let_next_start(OVERLAPPED, True)
         inputs = _inputs_part(x, held_rows, part, num_columns, COLUMNS)
         sums = tl.dot(weight, inputs, input_precision="ieee")
     else:
@@ -244,7 +243,6 @@ class TritonRouter:
             RENORMALISES=routing.renormalises,
             HAS_BIAS=self._bias is not None,
             HAS_CHOICE_BIAS=self._choice_bias is not None,
-            HAS_FEW_ROWS=are_few(num_rows),
             num_warps=8,
             **overlap(x.device),
         )

@@ -13,10 +13,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.triton.launch import are_few, let_next_start, overlap, wait_for_inputs
+from kernels.triton.launch import let_next_start, overlap, wait_for_inputs
 
 # pairs that a program looks at
 _CHUNK = 2048
+_STARTS_NEXT = True
 # chunks whose counts are added up together
 _COUNTED = tl.constexpr(16)
 # integers of a block: its expert, or -1, and which pairs are its own
@@ -88,13 +89,13 @@ def _sort_kernel(
     COUNTED: tl.constexpr,
     HAS_COUNTS: tl.constexpr,
     WORDS: tl.constexpr,
-    HAS_FEW_ROWS: tl.constexpr,
+    STARTS_NEXT: tl.constexpr,
     OVERLAPPED: tl.constexpr,
 ):
     expert, chunk = tl.program_id(0), tl.program_id(1)
     bins = tl.arange(0, EXPERTS)
     wait_for_inputs(OVERLAPPED)
-    let_next_start(OVERLAPPED, HAS_FEW_ROWS)
+    let_next_start(OVERLAPPED, STARTS_NEXT)
     held, is_held = _load_experts(
         ids, chunk * CHUNK, num_pairs, first_expert, num_experts, CHUNK
     )
@@ -172,7 +173,7 @@ def sort_pairs(ids: Tensor, first_expert: int, num_experts: int, rows: int) -> S
         COUNTED=_COUNTED,
         HAS_COUNTS=num_chunks > 1,
         WORDS=BLOCK_WORDS,
-        HAS_FEW_ROWS=are_few(len(ids)),
+        STARTS_NEXT=_STARTS_NEXT,
         **options,
     )
     return SortedPairs(order, blocks, rows)

@@ -18,11 +18,16 @@ from kernels.triton.linear.triton_linear import TritonLinear
 
 @dataclass(frozen=True, slots=True)
 class ExpertTiles:
-    """Tiles of the two products, for steps with so many pairs for each expert on average."""
+    """Tiles of the two products, for steps with so many pairs for each expert on average.
+
+    Attributes:
+        few: rows of other tiles, for blocks of at most so many pairs; 0: there are none.
+    """
 
     most_pairs: float
     gate_up: Tile
     down: Tile
+    few: int = 0
 
 
 # the last for any number
@@ -30,7 +35,7 @@ _TILES = (
     ExpertTiles(8, Tile(16, 64, 128, 4, 4), Tile(16, 64, 128, 4, 4)),
     ExpertTiles(24, Tile(32, 64, 128, 4, 4), Tile(32, 64, 128, 4, 4)),
     ExpertTiles(52, Tile(64, 128, 64, 4, 4), Tile(64, 128, 64, 4, 4)),
-    ExpertTiles(0, Tile(128, 256, 64, 4, 8), Tile(128, 256, 64, 4, 8)),
+    ExpertTiles(0, Tile(128, 256, 64, 4, 8), Tile(128, 256, 64, 4, 8), few=32),
 )
 # pairs up to which each is a block of its own: few share an expert, and sorting takes a launch
 UNSORTED_PAIRS = 16
@@ -98,10 +103,18 @@ class TritonExperts:
             top_k,
             first,
             tiles.gate_up,
+            tiles.few,
             limit=weights.limit,
         )
         parts = down_product(
-            hidden, weights.down, weights.down_bias, pairs, pair_weights, first, tiles.down
+            hidden,
+            weights.down,
+            weights.down_bias,
+            pairs,
+            pair_weights,
+            first,
+            tiles.down,
+            tiles.few,
         )
         return combine(parts, ids, first, num_experts, len(weights.router))
 

@@ -144,12 +144,15 @@ class _Stages:
 
     def gate_up(self) -> Tensor:
         weight, top_k = self._layer.weights.gate_up, self._ids.shape[1]
-        return gate_up_product(self._x, weight, None, self._pairs, top_k, 0, self._tiles.gate_up)
+        tiles = self._tiles
+        return gate_up_product(
+            self._x, weight, None, self._pairs, top_k, 0, tiles.gate_up, tiles.few
+        )
 
     def down(self) -> Tensor:
-        weight = self._layer.weights.down
+        weight, tiles = self._layer.weights.down, self._tiles
         return down_product(
-            self._hidden, weight, None, self._pairs, self._shares, 0, self._tiles.down
+            self._hidden, weight, None, self._pairs, self._shares, 0, tiles.down, tiles.few
         )
 
     def combine(self) -> Tensor:
