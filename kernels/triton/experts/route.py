@@ -144,8 +144,8 @@ def _route_kernel(
     tile = partial_sums + tl.program_id(1).to(tl.int64) * (STORED * TILE_SIZE)
     # by tokens, so that those who add up have the experts of a token in one warp
     local_rows = tl.arange(0, ROWS)
-    places = local_rows[None, :] * EXPERTS + experts[:, None]
-    tl.store(tile + tl.program_id(0) * TILE_SIZE + places, sums)
+    stored = tile + tl.program_id(0) * TILE_SIZE
+    tl.store(stored + local_rows[None, :] * EXPERTS + experts[:, None], sums)
     tl.debug_barrier()
     arrival = arrivals + tl.program_id(1)
     if tl.atomic_add(arrival, 1, sem="acq_rel", scope="gpu") == STORED - 1:
