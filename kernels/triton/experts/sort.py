@@ -67,9 +67,7 @@ def _count_kernel(
 ):
     chunk = tl.program_id(0)
     wait_for_inputs(OVERLAPPED)
-    held, is_held = _load_experts(
-        ids, chunk * CHUNK, num_pairs, first_expert, num_experts, CHUNK
-    )
+    held, is_held = _load_experts(ids, chunk * CHUNK, num_pairs, first_expert, num_experts, CHUNK)
     tl.store(counts + chunk * EXPERTS + tl.arange(0, EXPERTS), _count(held, is_held, EXPERTS))
 
 
@@ -96,9 +94,7 @@ def _sort_kernel(
     bins = tl.arange(0, EXPERTS)
     wait_for_inputs(OVERLAPPED)
     let_next_start(OVERLAPPED, STARTS_NEXT)
-    held, is_held = _load_experts(
-        ids, chunk * CHUNK, num_pairs, first_expert, num_experts, CHUNK
-    )
+    held, is_held = _load_experts(ids, chunk * CHUNK, num_pairs, first_expert, num_experts, CHUNK)
     # pairs of earlier chunks with the same expert
     before = 0
     if HAS_COUNTS:
@@ -156,7 +152,14 @@ def sort_pairs(ids: Tensor, first_expert: int, num_experts: int, rows: int) -> S
     if num_chunks > 1:
         counts = torch.empty(num_chunks, padded, dtype=torch.int32, device=ids.device)
         _count_kernel[(num_chunks,)](
-            counts, ids, num_pairs, first_expert, num_experts, EXPERTS=padded, CHUNK=chunk, **options
+            counts,
+            ids,
+            num_pairs,
+            first_expert,
+            num_experts,
+            EXPERTS=padded,
+            CHUNK=chunk,
+            **options,
         )
     _sort_kernel[num_experts, num_chunks](
         order,
