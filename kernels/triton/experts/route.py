@@ -20,8 +20,9 @@ _PART_COLUMNS = 128
 _ROWS = 16
 # tokens of a launch: bounds the memory of partial sums, and the number of counters
 _SLAB_ROWS = 4096
-# tokens up to which programs share out the parts of a sum
-_SHARED_ROWS = 1024
+# tokens up to which programs share out the parts of a sum: 1 token takes 6.5 us instead of 10.8 on
+# an H200, 256 take 9.8 instead of 11.2, 512 12.3 instead of 11.0
+_SHARED_ROWS = 256
 
 
 @triton.jit

@@ -17,7 +17,6 @@ from kernels.triton.launch import let_next_start, overlap, wait_for_inputs
 
 # pairs that a program looks at
 _CHUNK = 2048
-_STARTS_NEXT = True
 # chunks whose counts are added up together
 _COUNTED = tl.constexpr(16)
 # integers of a block: its expert, or -1, and which pairs are its own
@@ -87,13 +86,12 @@ def _sort_kernel(
     COUNTED: tl.constexpr,
     HAS_COUNTS: tl.constexpr,
     WORDS: tl.constexpr,
-    STARTS_NEXT: tl.constexpr,
     OVERLAPPED: tl.constexpr,
 ):
     expert, chunk = tl.program_id(0), tl.program_id(1)
     bins = tl.arange(0, EXPERTS)
     wait_for_inputs(OVERLAPPED)
-    let_next_start(OVERLAPPED, STARTS_NEXT)
+    let_next_start(OVERLAPPED, True)
     held, is_held = _load_experts(ids, chunk * CHUNK, num_pairs, first_expert, num_experts, CHUNK)
     # pairs of earlier chunks with the same expert
     before = 0
@@ -176,7 +174,6 @@ def sort_pairs(ids: Tensor, first_expert: int, num_experts: int, rows: int) -> S
         COUNTED=_COUNTED,
         HAS_COUNTS=num_chunks > 1,
         WORDS=BLOCK_WORDS,
-        STARTS_NEXT=_STARTS_NEXT,
         **options,
     )
     return SortedPairs(order, blocks, rows)

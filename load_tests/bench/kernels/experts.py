@@ -14,8 +14,9 @@ from torch.nn import functional
 
 from kernels.experts import ExpertWeights, Routing
 from kernels.triton.experts.combine import combine
+from kernels.triton.experts.down import down_product
 from kernels.triton.experts.gate_groups import GATE_ROWS
-from kernels.triton.experts.products import down_product, gate_up_product
+from kernels.triton.experts.gate_up import gate_up_product
 from kernels.triton.experts.sort import SortedPairs, sort_pairs
 from kernels.triton.experts.triton_experts import UNSORTED_PAIRS, TritonExperts, tiles_for
 from load_tests.bench.kernels.race import (
