@@ -96,7 +96,7 @@ TESTED_ELSEWHERE = {
     },
     **{
         f"kernels/triton/experts/{name}.py": ("kernels/triton/experts/test_triton_experts.py",)
-        for name in ("combine", "gate_groups", "products")
+        for name in ("combine", "down", "gate_groups", "gate_up", "multiply")
     },
     "engine/architectures/weights.py": ("app/models/test_checkpoint.py",),
     "engine/config/resume.py": ("app/settings/test_option.py",),

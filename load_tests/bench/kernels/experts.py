@@ -14,8 +14,9 @@ from torch.nn import functional
 
 from kernels.experts import ExpertWeights, Routing
 from kernels.triton.experts.combine import combine
+from kernels.triton.experts.down import down_product
 from kernels.triton.experts.gate_groups import GATE_ROWS
-from kernels.triton.experts.products import down_product, gate_up_product
+from kernels.triton.experts.gate_up import gate_up_product
 from kernels.triton.experts.sort import SortedPairs, sort_pairs
 from kernels.triton.experts.triton_experts import UNSORTED_PAIRS, TritonExperts, tiles_for
 from load_tests.bench.kernels.race import (
@@ -144,12 +145,15 @@ class _Stages:
 
     def gate_up(self) -> Tensor:
         weight, top_k = self._layer.weights.gate_up, self._ids.shape[1]
-        return gate_up_product(self._x, weight, None, self._pairs, top_k, 0, self._tiles.gate_up)
+        tiles = self._tiles
+        return gate_up_product(
+            self._x, weight, None, self._pairs, top_k, 0, tiles.gate_up, tiles.few
+        )
 
     def down(self) -> Tensor:
-        weight = self._layer.weights.down
+        weight, tiles = self._layer.weights.down, self._tiles
         return down_product(
-            self._hidden, weight, None, self._pairs, self._shares, 0, self._tiles.down
+            self._hidden, weight, None, self._pairs, self._shares, 0, tiles.down, tiles.few
         )
 
     def combine(self) -> Tensor:

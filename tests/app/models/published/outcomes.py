@@ -8,6 +8,7 @@ those of training, of images and sound, and lists of layers that are not quantis
 import json
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,24 @@ from typing import Any
 from engine.config import ModelConfig
 from engine.errors import ConfigError
 from engine.model_config import read_model_config
+from tests.app.models.published.templates import CONVERSATIONS
 
 Json = dict[str, Any]
 
+_TEMPLATES = """
+## Their chat templates
+
+Templates as models publish them, out of public collections, each rendered from {count}
+conversations by the server's sandbox and by transformers' `apply_chat_template`: with and without
+system messages, tools, calls and their results, reasoning in the message or beside it, thinking
+switched on and off, parts of text, and turns that a template may refuse. "Equal" counts texts that
+are the same, character for character, "refused" conversations that both refuse; none differed.
+`python -m tests.app.models.published.templates` repeats it; the templates are named by the
+beginning of their SHA-256, and are not part of this repository.
+
+| template | SHA-256 | equal | refused | found in |
+|---|---|---:|---:|---|
+"""
 _HEAD = """# Published models, and what becomes of them
 
 What the reader of `config.json` says of models as they are published. This page is written by
@@ -65,7 +81,22 @@ def page() -> str:
         # what else is served follows the reason
         served = "yes" if found.config else f"no: {found.reason.partition(';')[0]}"
         lines.append(f"| {name} | `{found.architecture}` | {served} |\n")
-    return _HEAD + "".join(lines)
+    head = _TEMPLATES.format(count=len(CONVERSATIONS))
+    return _HEAD + "".join(lines) + head + "".join(_template_rows())
+
+
+def published_templates() -> Json:
+    """SHA-256 of a chat template -> what `templates.main` has noted of it."""
+    found: Json = json.loads((Path(__file__).parent / "templates.json").read_bytes())
+    return found
+
+
+def _template_rows() -> Iterator[str]:
+    entries = published_templates().items()
+    for digest, entry in sorted(entries, key=lambda item: item[1]["name"].lower()):
+        repository = entry["source"].partition("@")[0]
+        numbers = f"{entry['equal']} | {entry['refused']}"
+        yield f"| {entry['name']} | `{digest[:12]}` | {numbers} | {repository} |\n"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,13 @@ from engine.config import EngineConfig
 from engine.model_config import read_model_config
 from engine.worker.worker import load_worker
 from tests import ROOT
-from tests.app.models.published.outcomes import outcome, page, published_configs
+from tests.app.models.published.outcomes import (
+    outcome,
+    page,
+    published_configs,
+    published_templates,
+)
+from tests.app.models.published.templates import CONVERSATIONS, compare
 from tests.engine.worker.plans import GREEDY, Driver
 
 CONFIGS = published_configs()
@@ -37,6 +43,33 @@ def test_there_are_enough_of_them_and_each_says_where_it_was_found() -> None:
     assert len(sources) >= 40
     assert all(source.startswith("github.com/") and "@" in source for source in sources)
     assert len(SERVED) >= 21
+
+
+def test_enough_templates_were_rendered_as_transformers_does() -> None:
+    entries = list(published_templates().values())
+    assert len(entries) >= 40
+    for entry in entries:
+        assert not entry["different"]
+        assert entry["equal"] + entry["refused"] == len(CONVERSATIONS)
+        assert entry["source"].startswith("github.com/")
+    # most of each is text: a template that refuses all would say nothing
+    assert sum(entry["equal"] > 12 for entry in entries) >= 40
+
+
+def test_templates_of_all_kinds_are_rendered_as_transformers_does() -> None:
+    source = (
+        "{{ bos_token }}{% if tools %}{{ tools | tojson(indent=2) }}{% endif %}"
+        "{%- for message in messages -%}{% if loop.first and message.role == 'assistant' %}"
+        "{{ raise_exception('a user comes first') }}{% endif %}"
+        "<{{ message.role }}>{{ message.content | trim }}"
+        "{% for call in message.tool_calls %}{{ call.function | tojson }}{% endfor %}"
+        "{{ message.reasoning_content or '' }}{% if message.content is string and '!' in"
+        " message.content %}{% break %}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{{ enable_thinking }}{% endif %}"
+    )
+    found = compare(source)
+    assert not found.different
+    assert found.refused == ["answer first"]
 
 
 def test_the_page_is_what_the_code_says() -> None:

@@ -59,6 +59,8 @@ def test_a_row_has_the_same_bits_in_batches_and_slabs_of_any_size(
     router = TritonRouter(weight, None, None, Routing(top_k=2))
     x = torch.randn(70, 300, device=device).half()
     ids, weights = router(x)
+    monkeypatch.setattr(route, "_SHARED_ROWS", 32)
+    assert torch.equal(router(x)[1], weights)
     monkeypatch.setattr(route, "_SLAB_ROWS", 64)
     for again in (router(x), tuple(map(torch.cat, zip(router(x[:3]), router(x[3:]), strict=True)))):
         assert torch.equal(again[0], ids)

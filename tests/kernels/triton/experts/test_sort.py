@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import triton.language as tl
 
 from kernels.triton.experts import sort
 from kernels.triton.experts.sort import most_blocks, sort_pairs
@@ -14,6 +15,7 @@ from kernels.triton.experts.sort import most_blocks, sort_pairs
         (1, 4, range(4), 64),
         (37, 5, range(5), 64),
         (30, 18, range(18), 2048),
+        (70, 5, range(1, 4), 64),
         (37, 9, range(3, 6), 64),
     ],
 )
@@ -27,6 +29,7 @@ def test_blocks_hold_the_pairs_of_one_expert_in_order(
 ) -> None:
     torch.manual_seed(0)
     monkeypatch.setattr(sort, "_CHUNK", chunk)
+    monkeypatch.setattr(sort, "_COUNTED", tl.constexpr(2))
     ids = torch.stack([torch.randperm(num_all)[:3] for _ in range(num_rows)])
     # most tokens go to the same expert, as they may
     ids[: num_rows // 2, 0] = held.start

@@ -13,6 +13,7 @@ from tests.kernels.experts_cases import expected, make_weights, part_of
 from tests.kernels.triton.precision import DTYPES, assert_near
 
 _SMALL = ExpertTiles(0, Tile(16, 32, 32, 2, 4), Tile(16, 16, 32, 2, 4))
+_LARGE = ExpertTiles(0, Tile(32, 32, 32, 2, 4), Tile(32, 16, 32, 2, 4), few=16)
 
 
 def _layer(weights: ExpertWeights, routing: Routing) -> TritonExperts:
@@ -58,6 +59,19 @@ def test_biases_and_a_limit_count(limit: float, device: torch.device, small_tile
     routing = Routing(top_k=2)
     x = torch.randn(11, 40, device=device).half()
     assert_near(_layer(weights, routing)(x), expected(x, weights, routing))
+
+
+@pytest.mark.usefixtures("poisoned_outputs")
+def test_blocks_of_few_pairs_take_smaller_tiles(device: torch.device) -> None:
+    torch.manual_seed(0)
+    weights = make_weights((2, 40, 24), torch.float16, device, has_biases=True)
+    layer = _layer(weights, Routing(top_k=1))
+    x = torch.randn(61, 40, device=device).half()
+    # blocks of 32 and 11 pairs of one expert, of 18 of the other
+    ids = (torch.arange(61, device=device) % 10 > 6).int()[:, None].contiguous()
+    shares = torch.rand(61, 1, device=device)
+    whole = layer.run(x, ids, shares, _LARGE)
+    assert_near(whole, layer.run(x, ids, shares, _SMALL))
 
 
 def test_groups_are_chosen_as_in_the_reference(device: torch.device, small_tiles: None) -> None:
