@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,9 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
     files = report.start(args, "alerts")
     drills = [it for it in DRILLS if not args.only or set(args.only) & set(it.alerts)]
-    seconds: dict[str, float | None] = {}
-    for number, group in enumerate(by_server(drills)):
-        seconds |= _on_one_server(args, group, files.path(f"_{number}.log"))
+    seconds = _do_all(args, drills, files.path(".log"))
     rows = [
         (alert, drill.name, "did not fire" if (at := seconds[alert]) is None else f"{at:.0f} s")
         for drill in drills
@@ -88,31 +86,18 @@ def run(args: argparse.Namespace) -> int:
     return int(num_fired < len(seconds))
 
 
-def by_server(drills: "Sequence[Drill]") -> "list[list[Drill]]":
-    """Divide drills: those with options of their own need a server each."""
-    usual = [drill for drill in drills if not drill.options]
-    return [*([usual] if usual else []), *([drill] for drill in drills if drill.options)]
-
-
-def _on_one_server(
-    args: argparse.Namespace, drills: "list[Drill]", log: Path
-) -> dict[str, float | None]:
+def _do_all(args: argparse.Namespace, drills: "list[Drill]", log: Path) -> dict[str, float | None]:
     from load_tests.bench.startup.server_process import serving
-    from load_tests.faults.server import serving_options, set_ingress, small_model, write_config
-    from load_tests.monitoring.drills import INGRESS_OPTIONS, OPTIONS, VOCAB_SIZE, Scene
+    from load_tests.faults.server import serving_options, small_model, write_config
+    from load_tests.monitoring.drills import OPTIONS, VOCAB_SIZE, Scene
     from load_tests.monitoring.prometheus import prometheus
 
     url = f"http://127.0.0.1:{args.port}"
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         model, config, rules = scratch / "model", scratch / "config.yaml", scratch / "rules.yaml"
-        options = (
-            serving_options(small_model(model, vocab_size=VOCAB_SIZE), "cpu")
-            | OPTIONS
-            | drills[0].options
-        )
+        options = serving_options(small_model(model, vocab_size=VOCAB_SIZE), "cpu") | OPTIONS
         write_config(args.config, config, port=args.port, replicas=1, options=options)
-        set_ingress(config, INGRESS_OPTIONS)
         content = yaml.safe_load(args.rules.read_text(encoding="utf-8"))
         rules.write_text(yaml.safe_dump(faster(content, args.faster)), encoding="utf-8")
         with (
