@@ -180,7 +180,7 @@ async def test_the_load_is_that_of_requests_without_output(
 
 
 def _num_lost(replica: Replica) -> float:
-    named = (each for each in replica.supervisor.series() if each.name == "client_lost")
+    named = (each for each in replica.supervisor.series() if each.name == "client_lost_total")
     return sum(each.value for each in named)
 
 
