@@ -3,8 +3,8 @@
 import argparse
 import asyncio
 import math
-import os
 import re
+import secrets
 import tempfile
 import time
 from collections.abc import Callable
@@ -34,6 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `alerts`."""
     parser.add_argument("--config", type=Path, default=Path("serve_config.yaml"), help="to start")
     parser.add_argument("--port", type=at_least(1), default=8000, help="where it is to serve")
+    parser.add_argument(
+        "--proxy",
+        choices=("haproxy", "python"),
+        help="what streams (default: as `pagoda serve` chooses)",
+    )
     parser.add_argument("--prometheus-port", type=at_least(1), default=9095, help="for Prometheus")
     parser.add_argument("--rules", type=Path, default=_RULES, help="alerts")
     parser.add_argument(
@@ -87,24 +92,28 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _do_all(args: argparse.Namespace, drills: "list[Drill]", log: Path) -> dict[str, float | None]:
-    from load_tests.bench.startup.server_process import serving
     from load_tests.faults.server import serving_options, small_model, write_config
     from load_tests.monitoring.drills import OPTIONS, VOCAB_SIZE, Scene
     from load_tests.monitoring.prometheus import prometheus
+    from load_tests.overload.server import pagoda_serve
 
     url = f"http://127.0.0.1:{args.port}"
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         model, config, rules = scratch / "model", scratch / "config.yaml", scratch / "rules.yaml"
+        keys = scratch / "operators"
+        keys.write_text(secrets.token_hex(16))
         options = serving_options(small_model(model, vocab_size=VOCAB_SIZE), "cpu") | OPTIONS
+        options["operator_keys_file"] = str(keys)
         write_config(args.config, config, port=args.port, replicas=1, options=options)
         content = yaml.safe_load(args.rules.read_text(encoding="utf-8"))
         rules.write_text(yaml.safe_dump(faster(content, args.faster)), encoding="utf-8")
         with (
-            serving(config, url, log, dict(os.environ)) as server,
-            prometheus(url, rules, args.prometheus_port, scrape_s=_SCRAPE_S) as watcher,
+            pagoda_serve(args, config, log) as server,
+            prometheus(
+                url, rules, args.prometheus_port, scrape_s=_SCRAPE_S, key_file=keys
+            ) as watcher,
         ):
-            server.seconds_until_healthy(args.start_limit_s)
             scene = Scene(server, url, model)
             return asyncio.run(_all(drills, scene, watcher, args.limit_s))
 
