@@ -9,6 +9,8 @@ from importlib import metadata
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from app.command.parser import make_parser
 from tests import ROOT
@@ -33,7 +35,8 @@ EXCEPTIONS = {
 def licences() -> dict[str, str]:
     """Licence of each package that an installation with all extras for servers has."""
     found: dict[str, str] = {}
-    waiting = [("pagoda", frozenset({"", "gcp", "otlp"}))]
+    # what is installed of this project itself may be older than its file
+    waiting = [(each.name, frozenset({"", *each.extras})) for each in stated("gcp", "otlp")]
     seen = set(waiting)
     while waiting:
         name, extras = waiting.pop()
@@ -42,17 +45,22 @@ def licences() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             # of an extra that is not installed
             continue
-        found[name] = licence_of(distribution.metadata)
+        found[package_key(name)] = licence_of(distribution.metadata)
         for text in distribution.requires or ():
             wanted = Requirement(text)
             is_wanted = wanted.marker is None or any(
                 wanted.marker.evaluate({"extra": extra}) for extra in extras
             )
-            each = (wanted.name.lower().replace("_", "-"), frozenset({"", *wanted.extras}))
+            each = (wanted.name, frozenset({"", *wanted.extras}))
             if is_wanted and each not in seen:
                 seen.add(each)
                 waiting.append(each)
     return found
+
+
+def package_key(name: str) -> str:
+    """One spelling of a package's name."""
+    return name.lower().replace("_", "-")
 
 
 def licence_of(package: metadata.PackageMetadata) -> str:
@@ -143,3 +151,44 @@ def test_systemd_knows_every_word_of_the_unit() -> None:
     said = [line for line in done.stderr.splitlines() if "pagoda.service" in line]
     # the program is somewhere else on this machine
     assert not [line for line in said if "is not executable" not in line]
+
+
+def pins() -> dict[str, Version]:
+    """What `constraints.txt` says of each package."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    found = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    # one version each
+    return {package_key(each.name): Version(str(each.specifier)[2:]) for each in found}
+
+
+def stated(*extras: str) -> list[Requirement]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    optional = project["optional-dependencies"]
+    return [
+        Requirement(text)
+        for text in (
+            *project["dependencies"],
+            *(each for name in extras for each in optional[name]),
+        )
+    ]
+
+
+def test_an_image_has_what_the_project_asks_for_in_one_version() -> None:
+    """The same for a GPU: nothing is left to the day on which it is built."""
+    recipe = (ROOT / "Dockerfile").read_text()
+    [extras] = re.findall(r"^ARG EXTRAS=(\S+)$", recipe, re.MULTILINE)
+    assert "-c /src/constraints.txt" in recipe
+    found = pins()
+    for wanted in stated(*extras.split(",")):
+        assert found[package_key(wanted.name)] in wanted.specifier, wanted
+    [base] = re.findall(r"^ARG BASE=python:([\d.]+)-slim", recipe, re.MULTILINE)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert base in SpecifierSet(project["requires-python"])
+
+
+@pytest.mark.parametrize("path", ["Dockerfile", "docs/image.md", "docs/cluster.md"])
+def test_arguments_of_a_build_are_those_of_the_recipe(path: str) -> None:
+    known = set(re.findall(r"^ARG (\w+)=", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
+    given = set(re.findall(r"--build-arg (\w+)=", (ROOT / path).read_text()))
+    assert given <= known
+    assert given or path == "docs/cluster.md"

@@ -60,7 +60,7 @@ def template(node: ast.expr) -> str:
 
 
 def messages() -> dict[str, str]:
-    """Return the text of each `ConfigError`, and where it stands."""
+    """Return the text of each `ConfigError` and each last word, and where it stands."""
     found = {}
     for path, tree in modules():
         functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
@@ -72,6 +72,9 @@ def messages() -> dict[str, str]:
                 texts = [each for maker in makers for each in returned(functions, maker)]
             assert texts, f"{path}:{call.lineno}"
             found.update(dict.fromkeys(texts, f"{path}:{call.lineno}"))
+        for call in calls(tree, "_say"):
+            if (text := template(call.args[0])).startswith("error: "):
+                found[text] = f"{path}:{call.lineno}"
     return found
 
 

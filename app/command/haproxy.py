@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -81,9 +81,9 @@ def own_haproxy(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
     The binary that is set is run with limits.
     """
     # only this user may enter it; paths of sockets must be short, and Serve adds 56 characters
-    with TemporaryDirectory(prefix="pagoda-", dir="/tmp") as folder:
+    with TemporaryDirectory(prefix="pagoda-", dir="/tmp") as folder, ExitStack() as claims:
         files = {name: str(Path(folder) / file) for name, file in _FILES.items()}
-        ports = {name: str(_free_port(port)) for name, port in _PORTS.items()}
+        ports = {name: str(_free_port(port, claims)) for name, port in _PORTS.items()}
         given = dict(environment)
         binary = given.pop(_BINARY, "") or _packaged_binary()
         program = {_BINARY: str(_guarded(binary, Path(folder)))} if binary else {}
@@ -101,8 +101,9 @@ def _guarded(binary: str, folder: Path) -> Path:
     return program
 
 
-def _free_port(wanted: int) -> int:
-    for port in (wanted, 0):
+def _free_port(wanted: int, claims: ExitStack) -> int:
+    # who has the number may take half a minute until it listens there
+    for port in (wanted, 0) if _claim(wanted, claims) else (0,):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -111,3 +112,20 @@ def _free_port(wanted: int) -> int:
                 continue
             return int(probe.getsockname()[1])
     raise OSError("no port is free")
+
+
+def _claim(port: int, claims: ExitStack) -> bool:
+    """Whether no other server of this machine has chosen a port; it is this one's then.
+
+    Args:
+        claims: at its end the port is given up.
+    """
+    if sys.platform != "linux":
+        return True
+    claim = claims.enter_context(socket.socket(socket.AF_UNIX))
+    try:
+        # a name without a file: at the latest it goes with the process
+        claim.bind(f"\0pagoda-port-{port}")
+    except OSError:
+        return False
+    return True

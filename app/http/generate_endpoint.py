@@ -36,7 +36,7 @@ from app.telemetry.request_record import RequestRecord
 from app.text.beam_text import BeamProgress
 from app.text.choice_text import TextDelta, join
 from app.text.offload import MAX_INLINE
-from engine.errors import InvalidRequest
+from engine.errors import InvalidRequest, ReaderTooSlow
 
 # of an answer; as much may wait to be read
 PART_BYTES = 256 << 10
@@ -148,7 +148,7 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
         record.submitted_s = time.perf_counter()
         try:
             if record.is_stream:
-                record.has_failed = await self._stream(generation, writer, send)
+                await self._stream(generation, writer, record, send)
             else:
                 await self._complete(generation, writer, send)
         finally:
@@ -171,9 +171,10 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
         )
         return self._route.answer(asked.body, asked.request, context)
 
-    async def _stream(self, generation: Generation, writer: GenerationAnswer, send: Send) -> bool:
-        """Send a stream; returns whether it ended by an error."""
-        has_failed = False
+    async def _stream(
+        self, generation: Generation, writer: GenerationAnswer, record: RequestRecord, send: Send
+    ) -> None:
+        """Send a stream; notes whether it ended by an error."""
         updates: AsyncGenerator[ChoiceUpdate | None, None] = aiter(generation)
         if generation.is_silent:
             updates = with_pulse(updates, self._settings.keep_alive_s)
@@ -195,9 +196,9 @@ class GenerateEndpoint(Generic[BodyT, RequestT]):
                 raise
             except Exception as error:  # the status has been sent: an event reports the error
                 end = self._events.frames([self._events.error(describe_broken_stream(error))])
-                has_failed = True
+                record.has_failed = True
+                record.is_unread = isinstance(error, ReaderTooSlow)
         await send({"type": "http.response.body", "body": end})
-        return has_failed
 
     async def _complete(self, generation: Generation, writer: GenerationAnswer, send: Send) -> None:
         parts: list[list[TextDelta]] = [[] for _ in range(generation.num_candidates)]

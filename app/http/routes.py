@@ -54,7 +54,11 @@ def build_app(
     app = Starlette(
         routes=routes,
         middleware=[
-            Middleware(RecordedApp, sinks=telemetry.sinks if telemetry is not None else ()),
+            Middleware(
+                RecordedApp,
+                sinks=telemetry.sinks if telemetry is not None else (),
+                write_s=settings.deadlines.write_s,
+            ),
             Middleware(
                 RequestMiddleware,
                 api_key_sha256=settings.api_key_sha256,

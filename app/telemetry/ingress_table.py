@@ -22,7 +22,7 @@ HTTP_REQUESTS = counter(
 REQUESTS_ENDED = counter(
     "requests",
     "generating requests, once each, by how they ended: stop, length, mixed, abort, disconnect, "
-    "refused, overloaded or error",
+    "slow (its client did not read the answer), refused, overloaded or error",
     "api",
     "outcome",
 )

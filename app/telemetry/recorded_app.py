@@ -1,14 +1,19 @@
 """Keeps a record of every HTTP request, from its arrival to the last byte of its answer."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.telemetry.request_record import RequestRecord
+from app.limits import WRITE_S
+from app.telemetry.request_record import GONE, RequestRecord
 
 Sink = Callable[[RequestRecord], None]
+
+# that a part waits for room until its client counts as one that does not read
+_UNREAD_S = 5.0
 
 
 class RecordedApp:
@@ -18,9 +23,18 @@ class RecordedApp:
     ended it, each sink gets it once.
     """
 
-    def __init__(self, app: ASGIApp, sinks: Sequence[Sink] = ()) -> None:
+    def __init__(
+        self, app: ASGIApp, sinks: Sequence[Sink] = (), *, write_s: float = WRITE_S
+    ) -> None:
+        """Wrap an application.
+
+        Args:
+            write_s: seconds after which an inner layer cuts off a client that reads nothing; the
+                system may have done so before.
+        """
         self._app = app
         self._sinks = tuple(sinks)
+        self._unread_s = min(_UNREAD_S, write_s / 2)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; other scopes (lifespan) pass through."""
@@ -32,11 +46,17 @@ class RecordedApp:
         )
         state = scope.setdefault("state", {})
         state["record"] = record
-        status = 0
+        status, waited_until_s = 0, -math.inf
 
         async def send_noted(message: Message) -> None:
-            nonlocal status
-            await send(message)
+            nonlocal status, waited_until_s
+            begin_s = time.perf_counter()
+            try:
+                await send(message)
+            finally:
+                now_s = time.perf_counter()
+                if now_s - begin_s >= self._unread_s:
+                    waited_until_s = now_s
             if message["type"] == "http.response.start":
                 status = message["status"]
             elif not message.get("more_body", False):
@@ -46,6 +66,8 @@ class RecordedApp:
             await self._app(scope, receive, send_noted)
         finally:
             record.ended_s = time.perf_counter()
+            if record.code == GONE and record.ended_s - waited_until_s < self._unread_s:
+                record.is_unread = True
             record.request_id = state.get("request_id", "")
             record.key = state.get("key_sha256", b"").hex()[:8]
             for sink in self._sinks:

@@ -10,7 +10,7 @@ from engine.types import EventKind
 GONE = 499
 # how a generation may end
 OUTCOMES = (
-    "stop", "length", "mixed", "abort", "disconnect", "refused", "overloaded", "error",
+    "stop", "length", "mixed", "abort", "disconnect", "slow", "refused", "overloaded", "error",
 )  # fmt: skip
 
 
@@ -45,6 +45,7 @@ class RequestRecord:
         choices: by index of the candidate.
         events: of each prompt, see `TokenStream`.
         has_failed: whether it broke off after the status was sent.
+        is_unread: whether it broke off because its client did not read it.
         trace_id: of its trace, once there is one.
     """
 
@@ -69,6 +70,7 @@ class RequestRecord:
     choices: dict[int, ChoiceTimes] = field(default_factory=dict)
     events: Sequence[Sequence[tuple[EventKind, int]]] = ()
     has_failed: bool = False
+    is_unread: bool = False
     trace_id: str = ""
 
     def note(self, index: int, num_tokens: int, reason: str | None) -> None:
@@ -111,6 +113,8 @@ class RequestRecord:
     @property
     def outcome(self) -> str:
         """How a generation ended, one of `OUTCOMES`."""
+        if self.is_unread:
+            return "slow"
         if self.code == GONE:
             return "disconnect"
         if self.code == 429:

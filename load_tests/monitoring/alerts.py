@@ -3,11 +3,11 @@
 import argparse
 import asyncio
 import math
-import os
 import re
+import secrets
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `alerts`."""
     parser.add_argument("--config", type=Path, default=Path("serve_config.yaml"), help="to start")
     parser.add_argument("--port", type=at_least(1), default=8000, help="where it is to serve")
+    parser.add_argument(
+        "--proxy",
+        choices=("haproxy", "python"),
+        help="what streams (default: as `pagoda serve` chooses)",
+    )
     parser.add_argument("--prometheus-port", type=at_least(1), default=9095, help="for Prometheus")
     parser.add_argument("--rules", type=Path, default=_RULES, help="alerts")
     parser.add_argument(
@@ -71,9 +76,7 @@ def run(args: argparse.Namespace) -> int:
 
     files = report.start(args, "alerts")
     drills = [it for it in DRILLS if not args.only or set(args.only) & set(it.alerts)]
-    seconds: dict[str, float | None] = {}
-    for number, group in enumerate(by_server(drills)):
-        seconds |= _on_one_server(args, group, files.path(f"_{number}.log"))
+    seconds = _do_all(args, drills, files.path(".log"))
     rows = [
         (alert, drill.name, "did not fire" if (at := seconds[alert]) is None else f"{at:.0f} s")
         for drill in drills
@@ -88,38 +91,29 @@ def run(args: argparse.Namespace) -> int:
     return int(num_fired < len(seconds))
 
 
-def by_server(drills: "Sequence[Drill]") -> "list[list[Drill]]":
-    """Divide drills: those with options of their own need a server each."""
-    usual = [drill for drill in drills if not drill.options]
-    return [*([usual] if usual else []), *([drill] for drill in drills if drill.options)]
-
-
-def _on_one_server(
-    args: argparse.Namespace, drills: "list[Drill]", log: Path
-) -> dict[str, float | None]:
-    from load_tests.bench.startup.server_process import serving
-    from load_tests.faults.server import serving_options, set_ingress, small_model, write_config
-    from load_tests.monitoring.drills import INGRESS_OPTIONS, OPTIONS, VOCAB_SIZE, Scene
+def _do_all(args: argparse.Namespace, drills: "list[Drill]", log: Path) -> dict[str, float | None]:
+    from load_tests.faults.server import serving_options, small_model, write_config
+    from load_tests.monitoring.drills import OPTIONS, VOCAB_SIZE, Scene
     from load_tests.monitoring.prometheus import prometheus
+    from load_tests.overload.server import pagoda_serve
 
     url = f"http://127.0.0.1:{args.port}"
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         model, config, rules = scratch / "model", scratch / "config.yaml", scratch / "rules.yaml"
-        options = (
-            serving_options(small_model(model, vocab_size=VOCAB_SIZE), "cpu")
-            | OPTIONS
-            | drills[0].options
-        )
+        keys = scratch / "operators"
+        keys.write_text(secrets.token_hex(16))
+        options = serving_options(small_model(model, vocab_size=VOCAB_SIZE), "cpu") | OPTIONS
+        options["operator_keys_file"] = str(keys)
         write_config(args.config, config, port=args.port, replicas=1, options=options)
-        set_ingress(config, INGRESS_OPTIONS)
         content = yaml.safe_load(args.rules.read_text(encoding="utf-8"))
         rules.write_text(yaml.safe_dump(faster(content, args.faster)), encoding="utf-8")
         with (
-            serving(config, url, log, dict(os.environ)) as server,
-            prometheus(url, rules, args.prometheus_port, scrape_s=_SCRAPE_S) as watcher,
+            pagoda_serve(args, config, log) as server,
+            prometheus(
+                url, rules, args.prometheus_port, scrape_s=_SCRAPE_S, key_file=keys
+            ) as watcher,
         ):
-            server.seconds_until_healthy(args.start_limit_s)
             scene = Scene(server, url, model)
             return asyncio.run(_all(drills, scene, watcher, args.limit_s))
 

@@ -7,15 +7,17 @@ import random
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import psutil
 
 from load_tests.bench.startup.server_process import ServerProcess
 from load_tests.faults.victims import Fault
+from load_tests.overload.slow_client import SlowClient, http_request, until_cut
 
 # of the server: little KV cache, a short queue, no second try, and patience with what is frozen
 OPTIONS: dict[str, Any] = {
@@ -26,7 +28,7 @@ OPTIONS: dict[str, Any] = {
     "max_model_len": 1024,
     "swap_gib": 0,
     "max_num_waiting": 40,
-    "deadlines": {"queue_s": 600, "first_token_s": 600, "gap_s": 600},
+    "deadlines": {"queue_s": 600, "first_token_s": 600, "gap_s": 600, "write_s": 5},
     "max_resumes": 0,
     "resume_timeout_s": 0,
     "step_deadline_s": 600,
@@ -37,17 +39,20 @@ OPTIONS: dict[str, Any] = {
 }
 # of the model: log-probabilities are to come fast
 VOCAB_SIZE = 2048
-# so that Serve does not replace an ingress that is frozen for longer than an engine forgives
-INGRESS_OPTIONS: dict[str, Any] = {"health_check_timeout_s": 600}
 _SHORT = {"prompt": [300] * 100, "max_tokens": 28, "ignore_eos": True}
 _SMALL = {"prompt": [300] * 8, "max_tokens": 200, "ignore_eos": True}
 _LARGE = {"prompt": [300] * 64, "max_tokens": 600, "ignore_eos": True}
-# four choices with six log-probabilities for each token: about 240 KiB on their way to the ingress
-_BULKY = {"prompt": [300] * 8, "max_tokens": 900, "ignore_eos": True, "logprobs": 5, "n": 4}
+# two megabytes; buffers on the way of an answer take half a megabyte of it
+_BULKY = {
+    "prompt": [[number] * 8 for number in range(300, 308)], "max_tokens": 900,
+    "ignore_eos": True, "logprobs": 5, "stream": True,
+}  # fmt: skip
+_NUM_SLOW = 4
+# until one is cut off
+_SLOW_LIMIT_S = 60.0
 _REFUSED_PAUSE_S = 0.2
+_OPENING_S = 3.0
 _WORKER, ENGINE, _INGRESS = "worker rank", "replica Engine", "replica Ingress"
-# an ingress that reads nothing is given up after 30 s
-_UNREAD_S = 45.0
 
 
 @dataclass(slots=True)
@@ -109,16 +114,11 @@ async def frozen(process: psutil.Process) -> AsyncIterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drill:
-    """A fault that lasts until it is cancelled, and the alerts that it fires.
-
-    Attributes:
-        options: in place of some of `OPTIONS`; such a drill has a server of its own.
-    """
+    """A fault that lasts until it is cancelled, and the alerts that it fires."""
 
     name: str
     alerts: tuple[str, ...]
     act: Callable[[Scene], Awaitable[None]]
-    options: dict[str, Any] = field(default_factory=dict)
 
 
 async def _overload(scene: Scene) -> None:
@@ -160,13 +160,28 @@ async def _freeze_engine(scene: Scene) -> None:
         await asyncio.Event().wait()
 
 
-async def _freeze_ingress(scene: Scene) -> None:
-    async with scene.load(_BULKY, 100):
-        # all are in the engine, and none has ended: no call of the ingress is under way, in which
-        # Ray would have the engine replica wait for its end
-        await asyncio.sleep(8)
-        async with frozen(scene.process(_INGRESS)):
-            await asyncio.sleep(_UNREAD_S)
+async def _read_nothing(scene: Scene) -> None:
+    port = urlsplit(scene.url).port
+    assert port is not None
+    sent = http_request("/v1/completions", _BULKY)
+
+    async def ask_on() -> None:
+        while True:
+            client = await SlowClient.connected(port, sent, reads=False)
+            try:
+                await until_cut([client], port, _SLOW_LIMIT_S)
+            finally:
+                client.reader.close()
+
+    async with scene.load(_SMALL, 2):
+        await asyncio.gather(*(ask_on() for _ in range(_NUM_SLOW)))
+
+
+async def _kill_ingress(scene: Scene) -> None:
+    async with scene.load(_LARGE, 64):
+        # all are in the engine, and few can end within the lease of their ingress
+        await asyncio.sleep(_OPENING_S)
+        scene.process(_INGRESS).kill()
         await asyncio.Event().wait()
 
 
@@ -224,11 +239,15 @@ DRILLS: tuple[Drill, ...] = (
         alerts=("PagodaNotReady", "PagodaErrors"),
         act=_lose_model,
     ),
-    Drill(name="all processes of the server ended", alerts=("PagodaAbsent",), act=_end),
     Drill(
-        name="the ingress frozen for 45 s with 100 answers of 240 KiB on their way to it",
+        name="4 clients that read nothing of their answers beside 2 that do, `write_s` 5",
         alerts=("PagodaSlowClients",),
-        act=_freeze_ingress,
-        options={"num_blocks": 4096, "max_num_waiting": 400},
+        act=_read_nothing,
     ),
+    Drill(
+        name="the ingress killed with 64 requests open (SIGKILL)",
+        alerts=("PagodaIngressLost",),
+        act=_kill_ingress,
+    ),
+    Drill(name="all processes of the server ended", alerts=("PagodaAbsent",), act=_end),
 )  # fmt: skip

@@ -1,9 +1,11 @@
 """Command `page`: what people who look at the page `/ui` cost the steps of a server.
 
-One server gets a load that keeps its batch full. A round has a turn with viewers and two without,
-which show what chance makes of equals, in another order each time. Ratios are taken within a round,
-so that what drifts counts for all, and of all rounds the median counts. The CPU time of the
-server's processes says which of them pays, also on a machine where others compute.
+One server gets a load that keeps its batch full. Short turns with viewers and without follow each
+other. One with viewers is compared with the two around it, and one without with the nearest two of
+its kind, which shows what chance makes of equals; so what drifts counts for all, and of all ratios
+the median counts. A step's time is taken twice: from its end to the end of the next, which on a
+machine with few cores also has what others compute, and as the CPU time of the processes that make
+steps, which has hardly any of it.
 """
 
 import argparse
@@ -14,8 +16,9 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import aiohttp
@@ -29,12 +32,16 @@ from load_tests.model_folders import embedded_model
 from load_tests.options import at_least, positive
 from load_tests.overload.server import pagoda_serve, values_of
 
-EXAMPLE = "python -m load_tests page --model embedded --rounds 12"
+EXAMPLE = "python -m load_tests page --model embedded --rounds 40"
 
-NONE, AGAIN = "none", "none again"
+NONE = "none"
+# of the processes that make steps
+_STEPPING = "scheduler", "worker rank"
 _OUTPUT_LEN = 512
 # the first frames of a viewer have the events from before
 _SETTLE_S = 1.0
+# attribute of `PageTurn` -> what it is
+_MEASURES = {"step_ms": "time of a step", "work_ms": "CPU time of a step"}
 # what viewers may cost
 _ALLOWED = 0.02
 # roles that take less CPU time than this share of one core are not shown
@@ -46,17 +53,17 @@ class PageTurn:
     """One turn of the load.
 
     Attributes:
-        kind: `NONE`, `AGAIN`, or in words how many looked.
-        round: three turns of one round follow each other.
+        kind: `NONE`, or in words how many looked.
         step_ms: from the end of a step to the end of the next, on average.
+        work_ms: CPU time of scheduler and workers in a step, on average.
         frames_per_s: that all viewers got together.
         frame_kib: mean size of a frame.
         cpu: seconds of CPU time in a second, by what a process of the server is for.
     """
 
     kind: str
-    round: int
     step_ms: float
+    work_ms: float
     frames_per_s: float
     frame_kib: float
     cpu: dict[str, float]
@@ -75,8 +82,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--viewers", type=at_least(1), default=8, help="of the turns with some")
     parser.add_argument("--hz", type=positive, default=2.0, help="frames in a second for each")
     parser.add_argument("--sequences", type=at_least(1), default=16, help="streams open at once")
-    parser.add_argument("--rounds", type=at_least(2), default=12, help="of three turns")
-    parser.add_argument("--turn-s", type=positive, default=8.0, help="length of a turn")
+    parser.add_argument("--rounds", type=at_least(3), default=40, help="turns with viewers")
+    parser.add_argument("--turn-s", type=positive, default=3.0, help="length of a turn")
     parser.add_argument("--port", type=at_least(1), default=8000)
     parser.add_argument("--start-limit-s", type=positive, default=240.0, help="give up after this")
     report.add_arguments(parser)
@@ -91,21 +98,30 @@ def run(args: argparse.Namespace) -> int:
         with pagoda_serve(args, config, files.path(".log")) as server:
             turns = asyncio.run(_Watching(args, server.processes(), operator).run())
     some = _name(args.viewers)
-    columns = ("", "ms a step", "frames/s", "KiB a frame", "CPU of the server")
-    report.print_table("Medians", columns, [_row(turns, kind) for kind in (NONE, AGAIN, some)])
+    columns = ("", "ms a step", "of CPU", "frames/s", "KiB a frame", "CPU of the server")
+    report.print_table("Medians", columns, [_row(turns, kind) for kind in (NONE, some)])
     roles = ("process", "CPU with none", f"with {some}")
     report.print_table("CPU seconds in a second", roles, cpu_rows(turns, some))
-    looked, chance = (compare(turns, kind) for kind in (some, AGAIN))
-    verdict = f"a step with {some} takes {looked} x one with none, of equals {chance} x"
-    print(verdict)
-    files.finish({"turns": [asdict(turn) for turn in turns]}, verdict)
-    return int(looked.low > 1 + _ALLOWED)
+    found = {name: compare([getattr(turn, name) for turn in turns]) for name in _MEASURES}
+    verdicts = [
+        f"{words} with {some}: {found[name][0]} x that with none, of equals {found[name][1]} x"
+        for name, words in _MEASURES.items()
+    ]
+    print(*verdicts, sep="\n")
+    files.finish({"turns": [asdict(turn) for turn in turns]}, "; ".join(verdicts))
+    return int(any(looked.low > 1 + _ALLOWED for looked, _ in found.values()))
 
 
-def compare(turns: Sequence[PageTurn], kind: str) -> Estimate:
-    """How much longer a step takes than with nobody: the median ratio of the rounds."""
-    quiet = {turn.round: turn.step_ms for turn in turns if turn.kind == NONE}
-    return estimate([turn.step_ms / quiet[turn.round] for turn in turns if turn.kind == kind])
+def compare(values: Sequence[float]) -> tuple[Estimate, Estimate]:
+    """How many times as much turns with viewers take, and how many times equals seem to.
+
+    Args:
+        values: of turns without and with viewers in turn, the first and the last without.
+    """
+    quiet = values[::2]
+    looked = [value / mean(pair) for value, pair in zip(values[1::2], pairwise(quiet), strict=True)]
+    equals = zip(quiet, quiet[1:], quiet[2:], strict=False)
+    return estimate(looked), estimate([value / mean((a, b)) for a, value, b in equals])
 
 
 def cpu_rows(turns: Sequence[PageTurn], some: str) -> list[tuple[str, ...]]:
@@ -166,19 +182,18 @@ class _Watching:
             ]
             try:
                 # until the batch is full, and what is made on first use is made
-                await self._turn(session, some, -1)
-                for index in range(args.rounds):
-                    for kind in order(index, some):
-                        turns.append(await self._turn(session, kind, index))
-                    print(f"round {index}: {', '.join(map(_in_words, turns[-3:]))}", flush=True)
+                await self._turn(session, some)
+                for index in range(2 * args.rounds + 1):
+                    turns.append(await self._turn(session, some if index % 2 else NONE))
+                    print(_in_words(turns[-1]), flush=True)
             finally:
                 for task in load:
                     task.cancel()
                 await asyncio.gather(*load, return_exceptions=True)
         return turns
 
-    async def _turn(self, session: aiohttp.ClientSession, kind: str, index: int) -> PageTurn:
-        viewers = 0 if kind in (NONE, AGAIN) else self._args.viewers
+    async def _turn(self, session: aiohttp.ClientSession, kind: str) -> PageTurn:
+        viewers = 0 if kind == NONE else self._args.viewers
         looking = [asyncio.create_task(self._look(session)) for _ in range(viewers)]
         await asyncio.sleep(_SETTLE_S)
         steps, cpu, begin_s = await self._so_far(session)
@@ -191,11 +206,12 @@ class _Watching:
             raise ValueError("the viewers saw no frame; give them a longer --turn-s")
         if more_steps == steps:
             raise ValueError("the server makes no steps; give it a longer --turn-s")
-        seconds = end_s - begin_s
+        seconds, num_made = end_s - begin_s, more_steps - steps
+        work_s = sum(more_cpu[role] - cpu[role] for role in _STEPPING)
         return PageTurn(
             kind=kind,
-            round=index,
-            step_ms=1e3 * seconds / (more_steps - steps),
+            step_ms=1e3 * seconds / num_made,
+            work_ms=1e3 * work_s / num_made,
             frames_per_s=len(sizes) / (seconds + _SETTLE_S),
             frame_kib=sum(sizes) / 1024 / max(1, len(sizes)),
             cpu={role: (more_cpu[role] - cpu[role]) / seconds for role in cpu},
@@ -243,13 +259,6 @@ def num_steps(text: str) -> float:
     return sum(values_of(text, "pagoda_steps_total").values())
 
 
-def order(index: int, some: str) -> list[str]:
-    """The turns of a round: each kind comes first, second and third as often as the others."""
-    kinds = [NONE, some, AGAIN]
-    first = index % len(kinds)
-    return [*kinds[first:], *kinds[:first]][:: -1 if index // len(kinds) % 2 else 1]
-
-
 async def _keep_asking(session: aiohttp.ClientSession, url: str, first: float) -> None:
     """Ask for one answer after the other; the first is shorter, so that not all end at once."""
     prompt = list(range(100, 164))
@@ -262,13 +271,14 @@ async def _keep_asking(session: aiohttp.ClientSession, url: str, first: float) -
 
 
 def _in_words(turn: PageTurn) -> str:
-    return f"{turn.step_ms:.2f} ms with {turn.kind}"
+    return f"{turn.step_ms:.2f} ms, of CPU {turn.work_ms:.2f} ms, with {turn.kind}"
 
 
 def _row(turns: Sequence[PageTurn], kind: str) -> tuple[str, ...]:
     return (
         kind,
         f"{_median(turns, kind, lambda turn: turn.step_ms):.2f}",
+        f"{_median(turns, kind, lambda turn: turn.work_ms):.2f}",
         f"{_median(turns, kind, lambda turn: turn.frames_per_s):.1f}",
         f"{_median(turns, kind, lambda turn: turn.frame_kib):.1f}",
         f"{_median(turns, kind, lambda turn: sum(turn.cpu.values())):.3f}",

@@ -32,7 +32,7 @@ from load_tests.options import at_least, positive
 from load_tests.overload.asking import open_session
 from load_tests.overload.reader_figures import ReaderFigures, headline, show, total
 from load_tests.overload.server import add_server_arguments, pagoda_serve, scrape, write_files
-from load_tests.overload.slow_client import END, SlowClient, until_cut
+from load_tests.overload.slow_client import END, SlowClient, http_request, until_cut
 
 EXAMPLE = "python -m load_tests readers --slow 100 --leave 200"
 
@@ -157,7 +157,7 @@ class _Readers:
 
         async def read() -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", self._args.port)
-            writer.write(self._request("/v1/chat/completions", _LONG))
+            writer.write(http_request("/v1/chat/completions", _LONG, self._key))
             tail = b""
             while END not in tail and (data := await reader.read(1 << 16)):
                 tail = tail[-len(END) :] + data
@@ -167,27 +167,19 @@ class _Readers:
 
     async def _open(self, *, reads: bool) -> SlowClient:
         """Ask for a long answer by a socket that takes little of it."""
-        request = self._request("/v1/chat/completions", _LONG)
+        request = http_request("/v1/chat/completions", _LONG, self._key)
         return await SlowClient.connected(self._args.port, request, reads=reads)
 
     async def _leave(self, number: int) -> None:
         """Ask, and go away within a second: with the request half sent, waiting, or answered."""
         rng = random.Random(number)
         _, writer = await asyncio.open_connection("127.0.0.1", self._args.port)
-        request = self._request("/v1/completions", _SHORT)
+        request = http_request("/v1/completions", _SHORT, self._key)
         writer.write(request[: len(request) // 2] if number % 10 == 0 else request)
         await writer.drain()
         await asyncio.sleep(rng.random())
         # with what has come unread, so that the server is sent a reset
         writer.transport.abort()
-
-    def _request(self, path: str, body: dict[str, Any]) -> bytes:
-        data = json.dumps(body).encode()
-        head = (
-            f"POST {path} HTTP/1.1\r\nhost: server\r\ncontent-type: application/json\r\n"
-            f"authorization: Bearer {self._key}\r\ncontent-length: {len(data)}\r\n\r\n"
-        )
-        return head.encode() + data
 
     async def _until_cut(self, clients: list[SlowClient]) -> dict[str, float]:
         """Let clients be slow, and some leave, until the server has cut them, or for long.

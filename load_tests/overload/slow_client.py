@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import json
 import socket
 import sys
 import termios
@@ -9,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 # of a client that reads slowly: bytes a second, and what its socket takes by itself
 SLOW_BYTES = 1024
@@ -113,6 +115,16 @@ class SlowClient:
     def _take(self, data: bytes) -> None:
         self.num_read += len(data)
         self._tail = (self._tail + data)[-64:]
+
+
+def http_request(path: str, body: dict[str, Any], key: str = "none") -> bytes:
+    """Return a request that posts a body, as it is sent."""
+    data = json.dumps(body).encode()
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: server\r\ncontent-type: application/json\r\n"
+        f"authorization: Bearer {key}\r\ncontent-length: {len(data)}\r\n\r\n"
+    )
+    return head.encode() + data
 
 
 async def until_cut(

@@ -180,4 +180,11 @@ SUPERVISOR_FAULTS = [
         noticed_by="test_closing_ends_the_processes_and_the_streams",
         aspect="health",
     ),
+    Fault(
+        what="an idle client that goes away counts as lost",
+        function=Supervisor._forget,
+        old="if request_ids or reason == SLOW:",
+        new="if True:",
+        noticed_by="test_a_client_that_vanishes_without_a_request_is_no_loss",
+    ),
 ]

@@ -9,6 +9,7 @@ from pathlib import Path
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 # what the example asks
 QUESTION = "Hi!"
+_MAX_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +73,12 @@ def curl(facts: Facts) -> list[str]:
 
 def example(model: str, *, has_chat: bool) -> tuple[str, dict[str, object]]:
     """Path and body of the request that a banner shows."""
+    # a small model does not always come to an end by itself
+    limit = {"max_tokens": _MAX_TOKENS}
     if has_chat:
         messages = [{"role": "user", "content": QUESTION}]
-        return "/v1/chat/completions", {"model": model, "messages": messages}
-    return "/v1/completions", {"model": model, "prompt": QUESTION, "max_tokens": 32}
+        return "/v1/chat/completions", {"model": model, "messages": messages, **limit}
+    return "/v1/completions", {"model": model, "prompt": QUESTION, **limit}
 
 
 def _page(facts: Facts) -> str:

@@ -25,7 +25,9 @@ class Alert:
     todo: str
 
 
-_ERROR, _REFUSED = '{outcome="error"}', '{outcome="overloaded"}'
+_ERROR, _REFUSED, _SLOW = (
+    f'{{outcome="{outcome}"}}' for outcome in ("error", "overloaded", "slow")
+)
 _COMPUTED = '{source="computed"}'
 
 
@@ -130,11 +132,17 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         name="PagodaSlowClients",
-        expression="sum by (model_name) "
-        '(increase(pagoda_client_lost_total{reason="slow"}[15m])) > 0',
+        expression=f"{_by_model('requests_total', _SLOW)} > 0.01 * {_by_model('requests_total')}",
+        lasting="5m",
+        summary="more than 1 % of the requests end because their clients do not read the answers",
+        todo="Look at what is between clients and the server; `deadlines.write_s` may be longer.",
+    ),
+    Alert(
+        name="PagodaIngressLost",
+        expression="sum by (model_name) (increase(pagoda_client_lost_total[15m])) > 0",
         lasting="0m",
-        summary="an ingress was given up because it did not read its output",
-        todo="Look at the lag of event loops; add ingress replicas.",
+        summary="an ingress was given up with requests open: it has died, or hung for 30 s",
+        todo="Look for its end in Serve's log, and at the lag of event loops; add ingresses.",
     ),
     Alert(
         name="PagodaScrapeIncomplete",

@@ -120,7 +120,7 @@ class EngineMetrics:
         self._num_own_tokens = 0
 
     def lost_client(self, reason: str) -> None:
-        """Count an ingress that was given up."""
+        """Count an ingress that was given up with requests open."""
         self.store.add(CLIENT_LOST, 1, reason)
 
     def refused(self, reason: str) -> None:

@@ -72,7 +72,9 @@ DECODE_S = histogram(
     "decode_seconds", "from its first token to its end, without preemptions", REQUEST_S
 )
 PREEMPTED_S = histogram("preempted_seconds", "from a preemption to the return", REQUEST_S)
-CLIENT_LOST = counter("client_lost", "ingresses given up as silent or slow", "reason")
+CLIENT_LOST = counter(
+    "client_lost", "ingresses given up with requests open, as silent or slow", "reason"
+)
 UNDELIVERED = gauge("undelivered_bytes", "output on its way to the slowest ingress")
 GANG_LOST = counter("gang_lost", "times that scheduler or workers had to be started again")
 READY = gauge("ready", "1 while the replica takes requests and makes steps")

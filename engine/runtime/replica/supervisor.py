@@ -352,8 +352,8 @@ class Supervisor:
 
     def _forget(self, client: int, reason: str, request_ids: list[int]) -> None:
         """Abort the requests of a client that is gone or does not read."""
-        self._metrics.lost_client(reason)
         if request_ids or reason == SLOW:
+            self._metrics.lost_client(reason)
             logger.warning(
                 "client_lost client=%x reason=%s open=%d", client, reason, len(request_ids)
             )

@@ -85,6 +85,12 @@ def test_ports_are_free_ones_and_two_servers_have_different_ones() -> None:
             holder.close()
 
 
+def test_two_servers_that_start_at_once_have_different_ports() -> None:
+    with own_haproxy({}) as first, own_haproxy({}) as second:
+        ports = [{environment[name] for name in _PORT_NAMES} for environment in (first, second)]
+    assert ports[0].isdisjoint(ports[1])
+
+
 def test_what_is_set_already_stays() -> None:
     given = {"RAY_SERVE_HAPROXY_STATS_PORT": "1234", "HOME": "/h"}
     with own_haproxy(given) as environment:

@@ -8,6 +8,7 @@ from app.protocol.api_settings import ApiSettings
 from app.telemetry.recorded_app import RecordedApp
 from app.telemetry.request_record import GONE, RequestRecord
 from app.telemetry.telemetry import Gathered, Telemetry, TelemetryOptions
+from engine.errors import ReaderTooSlow
 from tests.app.api.server import (
     CHAT,
     COMPLETIONS,
@@ -98,3 +99,50 @@ async def test_a_client_that_goes_away_leaves_a_record() -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert [record.code for record in records] == [GONE]
+
+
+@pytest.mark.parametrize(
+    ("waits_s", "leaves_after_s", "outcome"),
+    [
+        # the last part found no room until the connection ended
+        ((0.0, 6.0), 0.5, "slow"),
+        # it has read all that came not long before
+        ((0.0, 4.0), 0.0, "disconnect"),
+        # it was slow once, read on, and went away later
+        ((6.0, 0.0), 60.0, "disconnect"),
+    ],
+)
+async def test_a_client_that_does_not_read_is_told_from_one_that_leaves(
+    monkeypatch: pytest.MonkeyPatch,
+    waits_s: tuple[float, ...],
+    leaves_after_s: float,
+    outcome: str,
+) -> None:
+    records: list[RequestRecord] = []
+    now_s, waits = 0.0, [0.0, *waits_s]
+    monkeypatch.setattr("app.telemetry.recorded_app.time.perf_counter", lambda: now_s)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal now_s
+        scope["state"]["record"].is_generation = True
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in waits_s:
+            await send({"type": "http.response.body", "body": b"x", "more_body": True})
+        now_s += leaves_after_s
+        raise ConnectionResetError
+
+    async def send(message: Any) -> None:
+        nonlocal now_s
+        now_s += waits.pop(0)
+
+    scope = {"type": "http", "method": "GET", "headers": []}
+    with pytest.raises(ConnectionResetError):
+        await RecordedApp(app, [records.append])(scope, send, send)  # type: ignore[arg-type]
+    assert [record.outcome for record in records] == [outcome]
+
+
+async def test_an_answer_of_which_too_much_waits_to_be_read_ends_as_slow() -> None:
+    app, records = recorded([Script([5, 6, 7], error=ReaderTooSlow("too much waits"), error_at=2)])
+    async with in_process(app) as http:
+        await http.post(COMPLETIONS, json=completion_body() | {"max_tokens": 5, "stream": True})
+    assert [(record.has_failed, record.outcome) for record in records] == [(True, "slow")]

@@ -21,6 +21,8 @@ def reasons(*each: str | None) -> dict[str, Any]:
         (reasons("abort"), "abort"),
         (reasons(None), "abort"),
         ({"code": GONE}, "disconnect"),
+        ({"code": GONE, "is_unread": True}, "slow"),
+        ({"has_failed": True, "is_unread": True}, "slow"),
         ({"code": 429}, "overloaded"),
         ({"code": 400}, "refused"),
         ({"code": 503}, "error"),

@@ -1,5 +1,4 @@
-from load_tests.monitoring.alerts import by_server, faster
-from load_tests.monitoring.drills import DRILLS
+from load_tests.monitoring.alerts import faster
 
 
 def test_windows_and_waits_are_divided_and_thresholds_stay() -> None:
@@ -12,12 +11,3 @@ def test_windows_and_waits_are_divided_and_thresholds_stay() -> None:
 def test_nothing_takes_less_than_a_second() -> None:
     [group] = faster({"groups": [{"rules": [{"expr": "a[5s]", "for": "0m"}]}]}, 10)["groups"]
     assert group["rules"] == [{"expr": "a[1s]", "for": "1s"}]
-
-
-def test_drills_with_options_of_their_own_have_a_server_each() -> None:
-    first, *others = by_server(DRILLS)
-    assert first
-    assert not any(drill.options for drill in first)
-    assert others
-    assert all(len(group) == 1 and group[0].options for group in others)
-    assert by_server(others[0]) == [others[0]]

@@ -14,6 +14,7 @@ from app.http.proxy import (
     _is_taken,
     identify,
 )
+from app.telemetry.recorded_app import RecordedApp
 from tests.mutation.mutant import Fault
 
 HTTP_FAULTS = [
@@ -166,5 +167,20 @@ HTTP_FAULTS = [
         old="if not key_digest(scope, self._digests):",
         new="if False:",
         noticed_by="test_keys_of_operators_open_it_from_anywhere_and_nothing_else",
+    ),
+    # recorded_app
+    Fault(
+        what="a client that does not read counts as one that has left",
+        function=RecordedApp.__call__,
+        old="if now_s - begin_s >= self._unread_s:",
+        new="if False:",
+        noticed_by="test_a_client_that_does_not_read_is_told_from_one_that_leaves",
+    ),
+    Fault(
+        what="whoever was slow once and leaves much later counts as one that does not read",
+        function=RecordedApp.__call__,
+        old=" and record.ended_s - waited_until_s < self._unread_s",
+        new=" and waited_until_s > 0",
+        noticed_by="test_a_client_that_does_not_read_is_told_from_one_that_leaves",
     ),
 ]

@@ -45,6 +45,7 @@ def test_the_command_is_one_that_a_shell_takes() -> None:
     assert json.loads(found[-1]) == {
         "model": "it's a\nmodel ü",
         "messages": [{"role": "user", "content": "Hi!"}],
+        "max_tokens": 64,
     }
     assert len(curl(facts)) == 2
 
@@ -52,7 +53,7 @@ def test_the_command_is_one_that_a_shell_takes() -> None:
 def test_a_model_without_a_chat_template_gets_a_completion() -> None:
     found = words(replace(FACTS, has_chat=False))
     assert found[2].endswith("/v1/completions")
-    assert json.loads(found[-1])["prompt"] == "Hi!"
+    assert json.loads(found[-1]) == {"model": FACTS.model, "prompt": "Hi!", "max_tokens": 64}
 
 
 def test_keys_are_read_from_their_file_and_never_shown(tmp_path: Path) -> None:

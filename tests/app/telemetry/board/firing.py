@@ -162,11 +162,16 @@ CASES: dict[str, Case] = {
         labels=_MODEL,
     ),
     "PagodaSlowClients": Case(
-        fires={f'pagoda_client_lost_total{{{_E}, reason="slow"}}': "0 0 1 1"},
-        quiet={
-            f'pagoda_client_lost_total{{{_E}, reason="slow"}}': "0 0 0 0",
-            f'pagoda_client_lost_total{{{_E}, reason="silent"}}': "0 0 1 1",
-        },
+        fires=_requests("slow", 2),
+        # those that go away have read what came
+        quiet=_requests("slow", 0.9) | _requests("disconnect", 50),
+        at="20m",
+        before="8m",
+        labels=_MODEL,
+    ),
+    "PagodaIngressLost": Case(
+        fires={f'pagoda_client_lost_total{{{_E}, reason="silent"}}': "0 0 1 1"},
+        quiet={f'pagoda_client_lost_total{{{_E}, reason="silent"}}': "1 1 1 1"},
         at="1m",
         before="30s",
         labels=_MODEL,

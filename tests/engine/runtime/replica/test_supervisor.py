@@ -179,6 +179,21 @@ async def test_the_load_is_that_of_requests_without_output(
     assert meter.waiting_tokens == 0
 
 
+def _num_lost(replica: Replica) -> float:
+    named = (each for each in replica.supervisor.series() if each.name == "client_lost_total")
+    return sum(each.value for each in named)
+
+
+async def test_a_client_that_vanishes_without_a_request_is_no_loss(
+    replica: Replica, clock: LoopClock
+) -> None:
+    replica.submit(1, 7)
+    replica.read(1)
+    await replica.step((7, 1, LENGTH))
+    await clock.advance(2 * LIMITS.lease_s)
+    assert _num_lost(replica) == 0
+
+
 async def test_a_client_that_vanishes_has_its_requests_aborted(
     replica: Replica, clock: LoopClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -193,6 +208,7 @@ async def test_a_client_that_vanishes_has_its_requests_aborted(
     assert replica.commands() == [Withdrawal(int64([7, 8]), int32([ALL_CHOICES] * 2))]
     assert "given up this client: it was silent" in str(vanished.error)
     assert caplog.text.count("client_lost client=1 reason=silent open=2") == 1
+    assert _num_lost(replica) == 1
     assert replica.supervisor.num_open == replica.supervisor.num_open_choices == 1
     # rows that were under way are dropped, and the other client goes on
     await replica.step((7, 1, NONE), (9, 2, NONE))
