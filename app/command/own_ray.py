@@ -17,12 +17,31 @@ UMASK = 0o077
 _TOKEN_PATH, _FOLDER = "RAY_AUTH_TOKEN_PATH", "RAY_TMPDIR"
 # without clusters, which have that name where they are no matter of course, Ray keeps to loopback
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-# what is looked at often on a large cluster costs an idle node a third of its CPU time
+# what Ray does all the time for a large cluster that somebody watches, on one node that is idle.
+# Nothing here is what notices a fault
 _QUIET = {
     # until Serve's controller looks again at replicas and proxies; 0.1 of its own
-    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.3",
-    # events of Ray's tasks, which nobody asks for here
+    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
+    # until Serve's processes hand their counters on; 100 of its own
+    "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "5000",
+    # events of Ray's tasks and statistics of its event loops, which nobody asks for here
     "RAY_task_events_report_interval_ms": "0",
+    "RAY_event_stats": "0",
+    "RAY_io_context_event_loop_lag_collection_interval_ms": "0",
+    # until the raylet looks for garbage and ends workers without work, and the GCS asks it for
+    # work that waits for a larger cluster; 100, 200 and 1000 of their own
+    "RAY_raylet_check_gc_period_milliseconds": "2000",
+    "RAY_kill_idle_workers_interval_ms": "2000",
+    "RAY_gcs_pull_resource_loads_period_milliseconds": "10000",
+    # a process that waits for a task: actors have their own
+    "RAY_enable_worker_prestart": "0",
+    "RAY_prestart_worker_first_driver": "0",
+    # until the log monitor lists the folder again, which it does ten times a second otherwise
+    "RAY_LOG_MONITOR_MANY_FILES_THRESHOLD": "0",
+    "LOG_NAME_UPDATE_INTERVAL_S": "1",
+    # until the dashboard's agent measures the node, for Ray's metrics, and looks for the raylet
+    "REPORTER_UPDATE_INTERVAL_MS": "15000",
+    "RAY_DASHBOARD_AGENT_CHECK_PARENT_INTERVAL_S": "2",
 }
 
 

@@ -59,6 +59,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: RAY_ADDRESS, otherwise a Ray of its own)",
     )
     add_proxy_option(parser, "with a Ray of its own HAProxy where it runs, otherwise python")
+    parser.add_argument(
+        "--dashboard",
+        action="store_true",
+        help="start Ray's dashboard on 127.0.0.1:8265 with a Ray of its own",
+    )
     parser.add_argument("--host", help="address to listen on (default: that of the file)")
     parser.add_argument("--port", type=int, help="port to listen on (default: that of the file)")
     parser.add_argument(
@@ -121,6 +126,7 @@ def _prepare(
         _LOGGING | environment,
         drain_calls_s=_DRAIN_CALLS_S,
         shows_all=arguments.verbose,
+        has_dashboard=arguments.dashboard,
     ).run
 
 

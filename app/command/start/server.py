@@ -35,17 +35,20 @@ class Server:
         *,
         drain_calls_s: float,
         shows_all: bool,
+        has_dashboard: bool = False,
     ) -> None:
         """Take note of what to run.
 
         Args:
             address: of the Ray cluster, or `local` for one of its own.
             drain_calls_s: that a drain may take beside what open requests have.
+            has_dashboard: whether a Ray of its own has Ray's dashboard.
         """
         self._plan, self._display = plan, display
         self._address, self._environment = address, environment
         self._drain_calls_s = drain_calls_s
         self._shows_all = shows_all
+        self._has_dashboard = has_dashboard
         self._started_s = time.monotonic()
         keys = plan.app.api_keys_file
         operators = plan.app.operator_keys_file
@@ -85,8 +88,11 @@ class Server:
         drains = [parse_config(args).drain_s for _, args in applications(self._plan.config)]
         drain_s = max(drains)
         drain = [sys.executable, "-m", "app.serve.drain", "--seconds", f"{drain_s:g}", "--address"]
+        ray = ["--own-ray"] if is_own else ["--address", self._address]
+        if is_own and self._has_dashboard:
+            ray.append("--dashboard")
         return ServeRun(
-            [sys.executable, "-m", "app.serve.run", "--address", self._address, config],
+            [sys.executable, "-m", "app.serve.run", *ray, config],
             self._environment,
             own_node() if is_own else joined_node(self._address),
             Patience(drain_s=drain_s + self._drain_calls_s if drain_s else 0.0),
