@@ -52,5 +52,5 @@ def test_an_open_loop_waits_for_what_is_due(engine: LocalEngine) -> None:
 
 
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="missing.yaml"):
+    with pytest.raises(ValueError, match=r"missing\.yaml"):
         in_process.served_config(tmp_path / "missing.yaml")
