@@ -22,7 +22,7 @@ _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 _QUIET = {
     # until Serve's controller looks again at replicas and proxies; 0.1 of its own
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
-    # until Serve's processes hand their counters on; 100 of its own
+    # ms until Serve's processes hand their counters on; 100 of its own
     "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "5000",
     # events of Ray's tasks and statistics of its event loops, which nobody asks for here
     "RAY_task_events_report_interval_ms": "0",
@@ -39,21 +39,28 @@ _QUIET = {
     # until the log monitor lists the folder again, which it does ten times a second otherwise
     "RAY_LOG_MONITOR_MANY_FILES_THRESHOLD": "0",
     "LOG_NAME_UPDATE_INTERVAL_S": "1",
-    # until the dashboard's agent measures the node, for Ray's metrics, and looks for the raylet
-    "REPORTER_UPDATE_INTERVAL_MS": "15000",
-    "RAY_DASHBOARD_AGENT_CHECK_PARENT_INTERVAL_S": "2",
+    # s until Ray thinks about nodes for more work; 5 of its own
+    "AUTOSCALER_UPDATE_INTERVAL_S": "60",
+    # Ray's agents see the end of a pipe when the raylet ends, and need not look for it
+    "RAY_enable_pipe_based_agent_to_parent_health_check": "1",
 }
+# what Ray measures of itself, for its exporter and its dashboard
+_NO_METRICS = {"RAY_enable_metrics_collection": "0"}
 
 
-def own_ray(environment: Mapping[str, str]) -> dict[str, str]:
+def own_ray(environment: Mapping[str, str], *, has_metrics: bool = False) -> dict[str, str]:
     """Return the environment of a Ray that no other node joins; what is set already stays.
+
+    Args:
+        has_metrics: whether Ray collects metrics for its exporter.
 
     Raises:
         ConfigError: if there is no place for its files.
     """
     hide_token(environment)
     folder = {} if _FOLDER in environment else {_FOLDER: str(_private_folder(environment))}
-    return {**_LOOPBACK, **_QUIET, **folder, **environment}
+    metrics = {} if has_metrics else _NO_METRICS
+    return {**_LOOPBACK, **_QUIET, **metrics, **folder, **environment}
 
 
 def hide_token(environment: Mapping[str, str]) -> None:

@@ -35,20 +35,17 @@ class Server:
         *,
         drain_calls_s: float,
         shows_all: bool,
-        has_dashboard: bool = False,
     ) -> None:
         """Take note of what to run.
 
         Args:
             address: of the Ray cluster, or `local` for one of its own.
             drain_calls_s: that a drain may take beside what open requests have.
-            has_dashboard: whether a Ray of its own has Ray's dashboard.
         """
         self._plan, self._display = plan, display
         self._address, self._environment = address, environment
         self._drain_calls_s = drain_calls_s
         self._shows_all = shows_all
-        self._has_dashboard = has_dashboard
         self._started_s = time.monotonic()
         keys = plan.app.api_keys_file
         operators = plan.app.operator_keys_file
@@ -89,7 +86,7 @@ class Server:
         drain_s = max(drains)
         drain = [sys.executable, "-m", "app.serve.drain", "--seconds", f"{drain_s:g}", "--address"]
         ray = ["--own-ray"] if is_own else ["--address", self._address]
-        if is_own and self._has_dashboard:
+        if is_own and self._plan.has_dashboard:
             ray.append("--dashboard")
         return ServeRun(
             [sys.executable, "-m", "app.serve.run", *ray, config],

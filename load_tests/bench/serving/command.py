@@ -28,9 +28,12 @@ from load_tests.http.load import plan
 from load_tests.http.session import Case, LoadSettings, drive
 from load_tests.model_folders import model_folder
 from load_tests.options import add_model, at_least, not_negative, positive, several
+from load_tests.traffic.lengths import parse_lengths
+from load_tests.traffic.schedule import at_once
 
 # ours by itself, beside its engine in process
 NOBODY = "none"
+_NUM_WARM_UP = 48
 EXAMPLE = "python -m load_tests serving --model DIR --device cuda --peer vllm --rate 15,30"
 
 
@@ -89,6 +92,8 @@ def run(args: argparse.Namespace) -> int:
         race = _Race(files, _contenders(args, Path(scratch)))
         with ExitStack() as stack:
             servers = [stack.enter_context(_started(it, files, args)) for it in race.contenders]
+            for contender, server in zip(race.contenders, servers, strict=True):
+                _measure(args, contender, server, warm_up(args))
             for number in range(args.passes):
                 for case in cases:
                     _take_turns(race, args, servers, case, number)
@@ -151,7 +156,8 @@ def _in_process(race: _Race, args: argparse.Namespace, cases: list[Case]) -> Non
     """Measure the engine of our server without the server, once that has given its memory back."""
     print("starting the engine in process", flush=True)
     config = in_process.served_config(Path(race.contenders[0].command[-1]))
-    with in_process.started(config, args.vocab_size, args.seed) as engine:
+    with in_process.started(config) as engine:
+        in_process.run_case(engine, warm_up(args), args.vocab_size, args.seed)
         for case in cases:
             cpu_s, own_s = machine_cpu_seconds(), time.process_time()
             loaded = in_process.run_case(engine, case, args.vocab_size, args.seed)
@@ -175,6 +181,13 @@ def cases_of(args: argparse.Namespace) -> list[Case]:
         closed = {"rate": None, "requests": args.turnover * number, "concurrency": [number]}
         cases += plan(argparse.Namespace(**(common | closed)))
     return cases
+
+
+def warm_up(args: argparse.Namespace) -> Case:
+    """Requests like those of the cases, before any is measured: kernels may still be compiled."""
+    lengths = parse_lengths(args.lengths, args.max_total_len)
+    schedule = at_once(lengths, _NUM_WARM_UP, args.seed + 1)
+    return Case(label="warm-up", schedule=schedule, concurrency=_NUM_WARM_UP)
 
 
 def _contenders(args: argparse.Namespace, scratch: Path) -> list[Contender]:

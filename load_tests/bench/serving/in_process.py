@@ -17,9 +17,9 @@ from engine.config import EngineConfig
 from load_tests import ROOT
 from load_tests.http.client import Record
 from load_tests.http.drive import LoadRun
-from load_tests.http.session import WARMUP_LENGTHS, Case
+from load_tests.http.session import Case
 from load_tests.local_engine import LocalEngine, greedy
-from load_tests.traffic.schedule import TimedRequest, at_once, prompt
+from load_tests.traffic.schedule import TimedRequest, prompt
 
 NAME = "in process"
 
@@ -49,12 +49,10 @@ def served_config(file: Path) -> EngineConfig:
 
 
 @contextmanager
-def started(config: EngineConfig, vocab_size: int, seed: int) -> Iterator[LocalEngine]:
-    """An engine that has answered a few requests; ends with its memory given back."""
+def started(config: EngineConfig) -> Iterator[LocalEngine]:
+    """An engine, which gives its memory back at the end."""
     engine = LocalEngine(config)
     try:
-        warm_up = Case(label="warm-up", schedule=at_once(WARMUP_LENGTHS, 8, seed))
-        run_case(engine, warm_up, vocab_size, seed)
         yield engine
     finally:
         engine.close()

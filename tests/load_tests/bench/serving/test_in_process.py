@@ -28,7 +28,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEngine]:
     file = pagoda("ours", limits, 8111, scratch).command[-1]
     config = in_process.served_config(Path(file))
     assert (config.max_num_seqs, config.scheduler.max_num_batched_tokens) == (4, 48)
-    with in_process.started(config, vocab_size=64, seed=0) as engine:
+    with in_process.started(config) as engine:
         yield engine
 
 
