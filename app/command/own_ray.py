@@ -39,6 +39,8 @@ _QUIET = {
     # until the log monitor lists the folder again, which it does ten times a second otherwise
     "RAY_LOG_MONITOR_MANY_FILES_THRESHOLD": "0",
     "LOG_NAME_UPDATE_INTERVAL_S": "1",
+    # ms until the agent weighs the node and its processes; 5000 of its own
+    "REPORTER_UPDATE_INTERVAL_MS": "60000",
     # s until Ray thinks about nodes for more work; 5 of its own
     "AUTOSCALER_UPDATE_INTERVAL_S": "60",
     # Ray's agents see the end of a pipe when the raylet ends, and need not look for it
