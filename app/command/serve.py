@@ -59,6 +59,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: RAY_ADDRESS, otherwise a Ray of its own)",
     )
     add_proxy_option(parser, "with a Ray of its own HAProxy where it runs, otherwise python")
+    parser.add_argument(
+        "--dashboard",
+        action="store_true",
+        help="start Ray's dashboard on 127.0.0.1:8265 with a Ray of its own",
+    )
     parser.add_argument("--host", help="address to listen on (default: that of the file)")
     parser.add_argument("--port", type=int, help="port to listen on (default: that of the file)")
     parser.add_argument(
@@ -109,7 +114,7 @@ def _prepare(
         address = running_address()
     is_own = address == "local"
     plan = make_plan(arguments, is_own=is_own, stack=stack)
-    environment = _environment(arguments.proxy, plan.config, stack, display, is_own=is_own)
+    environment = _environment(arguments, plan.config, stack, display, is_own=is_own)
     if is_own:
         # in a cluster that serves already the ports are Serve's own
         check_ports(plan.config, environment, shown=plan.shown)
@@ -125,21 +130,30 @@ def _prepare(
 
 
 def _environment(
-    proxy: Proxy | None, config: Path, stack: ExitStack, display: Any, *, is_own: bool
+    arguments: argparse.Namespace, config: Path, stack: ExitStack, display: Any, *, is_own: bool
 ) -> dict[str, str]:
     """The environment to serve in; a Ray of its own has HAProxy where that can run."""
     from app.command.haproxy import own_haproxy
     from app.command.own_ray import own_ray
 
-    given = own_environment()
+    given, proxy = own_environment(), arguments.proxy
     if is_own and proxy is None and PROXY_VARIABLE not in given:
         proxy = _usable_proxy(config, given, display)
     environment = serving_environment(proxy, given)
     if is_own:
-        environment = own_ray(environment)
+        has_metrics = arguments.dashboard or _copies_metrics(config)
+        environment = own_ray(environment, has_metrics=has_metrics)
     if is_own and has_haproxy(environment):
         return stack.enter_context(own_haproxy(environment))
     return environment
+
+
+def _copies_metrics(config: Path) -> bool:
+    """Whether an application asks for copies of its metrics at Ray's exporter; not checked yet."""
+    from app.settings.serve_file import applications
+
+    metrics = [args.get("metrics") for _, args in applications(config)]
+    return any(isinstance(each, dict) and each.get("ray") is True for each in metrics)
 
 
 def _usable_proxy(config: Path, environment: dict[str, str], display: Any) -> Proxy:

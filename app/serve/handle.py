@@ -40,7 +40,7 @@ class ServeEngineHandle:
             process: this one, by which replicas find out whether it lives.
             start_wait_s: seconds that a request waits for a replica while none runs.
         """
-        self._engine = engine
+        self._engine = over_grpc(engine)
         self._process = process
         self._start_wait_s = start_wait_s
 
@@ -113,6 +113,18 @@ class ServeEngineHandle:
 
     def _pinned(self, replica: str) -> DeploymentHandle[Any]:
         return self._engine.options(session_id=session_of(replica))
+
+
+def over_grpc(deployment: DeploymentHandle[Any]) -> DeploymentHandle[Any]:
+    """Return a handle whose answers are no objects of Ray.
+
+    For Ray an answer of Serve's is a stream of objects, and at its end the event loop of the
+    replica waits until the caller has taken note of all of them: a caller that is frozen would
+    hold up everybody else's answers. Serve's throughput mode has gRPC for all handles.
+    """
+    options: Any = deployment.options
+    found: DeploymentHandle[Any] = options(_by_reference=False)
+    return found
 
 
 async def ask_all(engine: DeploymentHandle[Any], method: str, *args: Any) -> list[Any]:

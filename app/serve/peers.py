@@ -10,7 +10,7 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
-from app.serve.handle import ask_all
+from app.serve.handle import ask_all, over_grpc
 from app.telemetry.telemetry import Gathered
 from engine.config import PrefixConfig
 from engine.errors import EngineError
@@ -28,7 +28,7 @@ class Peers:
     def __init__(self, engine: DeploymentHandle[Any]) -> None:
         context = serve.get_replica_context()
         ingress = serve.get_deployment_handle(context.deployment, context.app_name)
-        self._handles = {"engine": engine, "ingress": ingress}
+        self._handles = {"engine": over_grpc(engine), "ingress": over_grpc(ingress)}
         # replicas that answered last
         self._num_known = dict.fromkeys(self._handles, 1)
 
@@ -80,7 +80,7 @@ async def pins_of_peers() -> list[PrefixConfig]:
     context = serve.get_replica_context()
     handle = serve.get_deployment_handle(context.deployment, context.app_name)
     try:
-        answers = await ask_all(handle, "pins")
+        answers = await ask_all(over_grpc(handle), "pins")
     except EngineError as error:
         logger.info("no_pins_of_peers reason=%s", error)
         return []

@@ -1,9 +1,11 @@
 """`serve run`, but the end of a start that fails is an end: exit code 1, and the reason.
 
 Ray Serve keeps `serve run` alive when no application of the file could be started, and after other
-errors lets it end with code 0. It takes the same arguments: `python -m app.serve.run FILE`.
+errors lets it end with code 0. It takes the same arguments: `python -m app.serve.run FILE`, and one
+more, `--own-ray`, for a Ray of its own without a dashboard, with `--dashboard` for one with it.
 """
 
+import argparse
 import signal
 import sys
 import threading
@@ -13,6 +15,7 @@ from collections.abc import Sequence
 import ray
 from ray import serve
 from ray.serve import scripts
+from ray.serve._private.constants import SERVE_NAMESPACE
 from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
 
 LOOK_S = 0.5
@@ -74,8 +77,17 @@ def _runs(application: ApplicationStatusOverview) -> bool:
     return application.status == ApplicationStatus.RUNNING
 
 
+def _start_ray(*, has_dashboard: bool) -> None:
+    """Start a Ray for `serve run`, which would give it a dashboard whether anybody looks or not."""
+    ray.init("local", namespace=SERVE_NAMESPACE, include_dashboard=has_dashboard)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Serve until Ctrl-C or an error; return the exit code."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--own-ray", action="store_true")
+    parser.add_argument("--dashboard", action="store_true")
+    options, words = parser.parse_known_args(arguments)
     # a shell that starts this in the background has it ignored
     signal.signal(signal.SIGINT, signal.default_int_handler)
     watch = StartWatch()
@@ -83,7 +95,9 @@ def main(arguments: Sequence[str]) -> int:
     started_s = time.monotonic()
     code = 0
     try:
-        scripts.cli.main(["run", *arguments], standalone_mode=False)
+        if options.own_ray:
+            _start_ray(has_dashboard=options.dashboard)
+        scripts.cli.main(["run", *words], standalone_mode=False)
     except SystemExit as end:
         # `serve run` ends in the same way after Ctrl-C and after an error of its own
         is_asked_for = not end.code and isinstance(end.__context__, KeyboardInterrupt)

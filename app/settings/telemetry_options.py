@@ -20,7 +20,7 @@ class MetricsOption(BaseModel):
     )
     ray: bool = option(
         "copy counters and gauges to Ray's exporter on each node, with `ray_` before their names",
-        default=True,
+        default=False,
     )
 
 

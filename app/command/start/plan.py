@@ -39,12 +39,14 @@ class ServePlan:
         folder: of the server; its `config` is what is served.
         engine: of the first application, once it was checked.
         has_chat: whether its model has a chat template.
+        has_dashboard: whether a Ray of its own is to have Ray's dashboard.
     """
 
     shown: Path
     folder: ServerFolder
     engine: EngineConfig | None = None
     has_chat: bool = True
+    has_dashboard: bool = False
 
     @property
     def config(self) -> Path:
@@ -163,7 +165,7 @@ def make_plan(arguments: argparse.Namespace, *, is_own: bool, stack: ExitStack) 
         folder = make_folder()
         stack.callback(folder.discard_unused)
     _write(folder.config, content)
-    return ServePlan(shown=shown, folder=folder)
+    return ServePlan(shown=shown, folder=folder, has_dashboard=arguments.dashboard)
 
 
 def _write(path: Path, content: Any) -> None:

@@ -85,8 +85,11 @@ class Server:
         drains = [parse_config(args).drain_s for _, args in applications(self._plan.config)]
         drain_s = max(drains)
         drain = [sys.executable, "-m", "app.serve.drain", "--seconds", f"{drain_s:g}", "--address"]
+        ray = ["--own-ray"] if is_own else ["--address", self._address]
+        if is_own and self._plan.has_dashboard:
+            ray.append("--dashboard")
         return ServeRun(
-            [sys.executable, "-m", "app.serve.run", "--address", self._address, config],
+            [sys.executable, "-m", "app.serve.run", *ray, config],
             self._environment,
             own_node() if is_own else joined_node(self._address),
             Patience(drain_s=drain_s + self._drain_calls_s if drain_s else 0.0),

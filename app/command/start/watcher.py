@@ -12,7 +12,7 @@ from app.command.start.display import Display
 from app.command.start.log_lines import LogLine, read_line
 from app.command.start.progress import StartProgress
 
-_LOOK_S = 0.2
+_LOOK_S, _READY_LOOK_S = 0.2, 1.0
 _HEALTH_S = 0.5
 _TIMEOUT_S = 2.0
 # between two lines about the load
@@ -69,7 +69,7 @@ class Watcher:
         with self._log.open(encoding="utf-8", errors="replace") as file:
             load = self._loads()
             health_s = 0.0
-            while not self._is_over.wait(_LOOK_S):
+            while not self._is_over.wait(_READY_LOOK_S if self._is_ready else _LOOK_S):
                 self._read(file)
                 now_s = time.monotonic()
                 if self._is_ready:
@@ -126,23 +126,24 @@ class Watcher:
         """Show the load every ten seconds while there is any."""
         before: tuple[float, Snapshot] | None = None
         due_s = 0.0
-        while True:
-            if time.monotonic() >= due_s:
-                found = self._snapshot()
-                now_s = time.monotonic()
-                due_s = now_s + _LOAD_S
-                if found is not None:
-                    if before is not None and is_busy(before[1], found):
-                        self._show(load_line(before[1], found, now_s - before[0]))
-                    before = now_s, found
-            yield
+        # one for all: to make a client takes longer than to ask
+        with connected(self._target, timeout_s=_TIMEOUT_S) as connection:
+            while True:
+                if time.monotonic() >= due_s:
+                    found = self._snapshot(connection)
+                    now_s = time.monotonic()
+                    due_s = now_s + _LOAD_S
+                    if found is not None:
+                        if before is not None and is_busy(before[1], found):
+                            self._show(load_line(before[1], found, now_s - before[0]))
+                        before = now_s, found
+                yield
 
-    def _snapshot(self) -> Snapshot | None:
+    def _snapshot(self, connection: Connection) -> Snapshot | None:
         if not self._target.operator_key:
             return None
         try:
-            with connected(self._target, timeout_s=_TIMEOUT_S) as connection:
-                text = connection.metrics()
+            text = connection.metrics()
         except (NoServer, Refused):
             return None
         return read_snapshot(text) if text is not None else None

@@ -149,7 +149,7 @@ ALERTS: tuple[Alert, ...] = (
         expression="max by (model_name, role) (pagoda_scrape_missing_replicas) > 0",
         lasting="5m",
         summary="replicas do not answer for their metrics",
-        todo="They hang or are starting; `serve status` names them.",
+        todo="They hang or are starting; the log names them, and in a cluster `serve status`.",
     ),
     Alert(
         name="PagodaTelemetryLost",

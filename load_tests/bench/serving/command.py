@@ -2,71 +2,39 @@
 
 All servers run all the time, each with its share of the card, and one at a time is loaded: what
 drifts on the machine counts for all of them. Each case is measured several times, and the medians
-are compared.
+are compared. Then the engine of ours has the same cases without its server: what HTTP adds.
+
+A pass is printed and written when it ends; what was measured is there if the run is cut.
 """
 
 import argparse
 import asyncio
-import statistics
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
 
 from load_tests import report
+from load_tests.bench.serving import in_process
 from load_tests.bench.serving.contenders import OURS, VLLM, Contender, ServerLimits, pagoda, vllm
+from load_tests.bench.serving.passes import MEASURES, Pass, compare, pass_of
+from load_tests.bench.startup.process_tree import cpu_seconds
 from load_tests.bench.startup.server_process import ServerProcess
 from load_tests.http.load import plan
-from load_tests.http.metrics import LoadFigures
 from load_tests.http.session import Case, LoadSettings, drive
 from load_tests.model_folders import model_folder
 from load_tests.options import add_model, at_least, not_negative, positive, several
-from load_tests.traffic.latencies import Summary
+from load_tests.traffic.lengths import parse_lengths
+from load_tests.traffic.schedule import at_once
 
+# ours by itself, beside its engine in process
+NOBODY = "none"
+_NUM_WARM_UP = 48
 EXAMPLE = "python -m load_tests serving --model DIR --device cuda --peer vllm --rate 15,30"
-# measure -> its unit, and whether more of it is better
-MEASURES: Mapping[str, tuple[str, bool]] = {
-    "ttft_p50": ("ms", False),
-    "ttft_p99": ("ms", False),
-    "tpot_p50": ("ms", False),
-    "gap_p99": ("ms", False),
-    "tokens_per_s": ("tok/s", True),
-    "server_cpu_s": ("s", False),
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
-    """One case on one server.
-
-    Attributes:
-        ttft_p50, ttft_p99: ms from when a request was due to its first token.
-        tpot_p50: ms for each further token, of a request.
-        gap_p99: ms between two chunks of a stream.
-        tokens_per_s: output, over the whole pass.
-        server_cpu_s: CPU seconds of all processes of the server.
-        num_failed: requests without a complete answer.
-        invalid: why the client spoiled the pass, or None.
-    """
-
-    server: str
-    case: str
-    ttft_p50: float
-    ttft_p99: float
-    tpot_p50: float
-    gap_p99: float
-    tokens_per_s: float
-    server_cpu_s: float
-    num_failed: int
-    invalid: str | None
-
-    @property
-    def fault(self) -> str | None:
-        """Why it does not count."""
-        return self.invalid or (f"{self.num_failed} requests failed" if self.num_failed else None)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     servers = parser.add_argument_group("servers")
     servers.add_argument(
         "--peer",
-        choices=(VLLM, OURS),
+        choices=(VLLM, OURS, NOBODY),
         default=OURS,
         help="what ours is raced against; a second one of ours shows the noise",
     )
@@ -89,6 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     servers.add_argument("--max-model-len", type=at_least(64), default=4096, help="tokens")
     servers.add_argument(
         "--gpu-memory-fraction", type=positive, default=0.44, help="of the card, for each server"
+    )
+    servers.add_argument(
+        "--without-in-process", action="store_true", help="the servers only, not their engine"
     )
     servers.add_argument("--start-limit-s", type=positive, default=300.0, help="give up after this")
     _add_load(parser.add_argument_group("load"))
@@ -116,49 +87,89 @@ def _add_load(group: "argparse._ArgumentGroup") -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Race, print the table and write the passes; 1 if one is not valid or a request failed."""
-    cases = cases_of(args)
-    files = report.start(args, "serving")
-    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
-        contenders = _contenders(args, Path(scratch))
-        servers = [
-            stack.enter_context(_started(contender, files.path(f"_{contender.name}.log"), args))
-            for contender in contenders
-        ]
-        running = list(zip(contenders, servers, strict=True))
-        passes = []
-        for number in range(args.passes):
-            for case in cases:
-                # the one that begins changes, so that what the other leaves behind counts for both
-                for contender, server in running if number % 2 == 0 else reversed(running):
-                    passes.append(_measure(args, contender, server, case))
-                    print(passes[-1], flush=True)
-    names = [contender.name for contender in contenders]
-    rows = list(compare(passes, names))
-    columns = ("case", "measure", *names, f"{names[0]} / {names[1]}")
-    report.print_table(f"Medians of {args.passes} passes, by turns", columns, rows)
-    for one in passes:
-        if fault := one.fault:
-            print(f"NOT VALID: {one.server}, {one.case}: {fault}")
-    headline = ", ".join(f"{row[0]} {row[1]} {row[-1]}" for row in rows if "ttft_p99" in row[1])
-    commands = {contender.name: contender.command for contender in contenders}
-    files.finish({"commands": commands, "passes": [asdict(one) for one in passes]}, headline)
-    return int(any(one.fault for one in passes))
+    files, cases = report.start(args, "serving"), cases_of(args)
+    with tempfile.TemporaryDirectory() as scratch:
+        race = _Race(files, _contenders(args, Path(scratch)))
+        with ExitStack() as stack:
+            servers = [stack.enter_context(_started(it, files, args)) for it in race.contenders]
+            for contender, server in zip(race.contenders, servers, strict=True):
+                _measure(args, contender, server, warm_up(args))
+            for number in range(args.passes):
+                for case in cases:
+                    _take_turns(race, args, servers, case, number)
+        if not args.without_in_process:
+            _in_process(race, args, cases)
+    return race.finish(args.passes)
 
 
-def compare(passes: Sequence[Pass], names: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Case, measure, the median of each server, and the first one's over the second one's."""
-    for case in dict.fromkeys(one.case for one in passes):
-        for measure, (unit, is_more_better) in MEASURES.items():
-            values = [_median(passes, case, name, measure) for name in names]
-            ratio = f"{values[0] / values[1]:.2f} x" if values[1] else "-"
-            title = f"{measure} ({unit}, {'more' if is_more_better else 'less'} is better)"
-            yield case, title, *(f"{value:,.1f}" for value in values), ratio
+class _Race:
+    """Passes so far; each is printed and written as it comes, so that a run may be cut."""
+
+    def __init__(self, files: report.Report, contenders: list[Contender]) -> None:
+        self.contenders = contenders
+        self._files = files
+        self._passes: list[Pass] = []
+
+    def add(self, one: Pass) -> None:
+        self._passes.append(one)
+        figures = {name: round(getattr(one, name), 1) for name in MEASURES}
+        words = " ".join(f"{name}={value:,}" for name, value in figures.items())
+        print(f"{one.server}, {one.case}: {words}{_note(one)}", flush=True)
+        self._files.write(self._document())
+
+    def finish(self, num_passes: int) -> int:
+        names = [contender.name for contender in self.contenders]
+        if len(names) < 2:
+            names.append(in_process.NAME)
+        is_beside = any(one.server == in_process.NAME for one in self._passes)
+        beside = in_process.NAME if is_beside and in_process.NAME not in names else None
+        rows = list(compare(self._passes, names, beside))
+        columns = ("case", "measure", *names, f"{names[0]} / {names[1]}")
+        columns = columns if beside is None else (*columns, beside)
+        report.print_table(f"Medians of {num_passes} passes, by turns", columns, rows)
+        headline = ", ".join(f"{row[0]} {row[1]} {row[4]}" for row in rows if "ttft_p99" in row[1])
+        self._files.finish(self._document(), headline)
+        return int(any(one.fault for one in self._passes))
+
+    def _document(self) -> dict[str, object]:
+        commands = {contender.name: contender.command for contender in self.contenders}
+        return {"commands": commands, "passes": [asdict(one) for one in self._passes]}
 
 
-def _median(passes: Sequence[Pass], case: str, server: str, measure: str) -> float:
-    chosen = [one for one in passes if (one.case, one.server) == (case, server)]
-    values: list[float] = [getattr(one, measure) for one in chosen]
-    return statistics.median(values)
+def _note(one: Pass) -> str:
+    return f" NOT VALID: {one.fault}" if one.fault else ""
+
+
+def _take_turns(
+    race: _Race, args: argparse.Namespace, servers: list[ServerProcess], case: Case, number: int
+) -> None:
+    """Load one server after the other with a case.
+
+    The one that begins changes, so that what the other leaves behind counts for both.
+    """
+    running = list(zip(race.contenders, servers, strict=True))
+    for contender, server in running if number % 2 == 0 else reversed(running):
+        race.add(_measure(args, contender, server, case))
+
+
+def _in_process(race: _Race, args: argparse.Namespace, cases: list[Case]) -> None:
+    """Measure the engine of our server without the server, once that has given its memory back."""
+    print("starting the engine in process", flush=True)
+    config = in_process.served_config(Path(race.contenders[0].command[-1]))
+    with in_process.started(config) as engine:
+        in_process.run_case(engine, warm_up(args), args.vocab_size, args.seed)
+        for case in cases:
+            cpu_s, own_s = machine_cpu_seconds(), time.process_time()
+            loaded = in_process.run_case(engine, case, args.vocab_size, args.seed)
+            race.add(
+                pass_of(
+                    in_process.NAME,
+                    case.label,
+                    loaded,
+                    server_cpu_s=time.process_time() - own_s,
+                    machine_cpu_s=machine_cpu_seconds() - cpu_s,
+                )
+            )
 
 
 def cases_of(args: argparse.Namespace) -> list[Case]:
@@ -172,6 +183,13 @@ def cases_of(args: argparse.Namespace) -> list[Case]:
     return cases
 
 
+def warm_up(args: argparse.Namespace) -> Case:
+    """Requests like those of the cases, before any is measured: kernels may still be compiled."""
+    lengths = parse_lengths(args.lengths, args.max_total_len)
+    schedule = at_once(lengths, _NUM_WARM_UP, args.seed + 1)
+    return Case(label="warm-up", schedule=schedule, concurrency=_NUM_WARM_UP)
+
+
 def _contenders(args: argparse.Namespace, scratch: Path) -> list[Contender]:
     limits = ServerLimits(
         model=model_folder(args.model, scratch),
@@ -182,15 +200,20 @@ def _contenders(args: argparse.Namespace, scratch: Path) -> list[Contender]:
         gpu_memory_fraction=args.gpu_memory_fraction,
     )
     ours = pagoda(OURS, limits, args.port, scratch)
+    if args.peer == NOBODY:
+        return [ours]
     if args.peer == VLLM:
         return [ours, vllm(limits, args.port + 1, args.vllm_packages, args.vllm_options)]
     return [ours, pagoda(f"{OURS} again", limits, args.port + 1, scratch)]
 
 
 @contextmanager
-def _started(contender: Contender, log: Path, args: argparse.Namespace) -> Iterator[ServerProcess]:
+def _started(
+    contender: Contender, files: report.Report, args: argparse.Namespace
+) -> Iterator[ServerProcess]:
     print(f"starting {contender.name}", flush=True)
     command, environment = list(contender.command), contender.full_environment()
+    log = files.path(f"_{contender.name}.log".replace(" ", "_"))
     server = ServerProcess(command, contender.url, log, environment)
     try:
         seconds = server.seconds_until_healthy(args.start_limit_s)
@@ -207,35 +230,18 @@ def _measure(
         url=contender.url, vocab_size=args.vocab_size, seed=args.seed, drain_s=args.drain_s
     )
     processes = server.processes()
-    cpu_s = _cpu_seconds(processes)
+    cpu_s, machine_s = sum(cpu_seconds(processes).values()), machine_cpu_seconds()
     [result] = asyncio.run(drive(settings, [case]))
-    return _pass(contender, case, result.figures, _cpu_seconds(processes) - cpu_s)
-
-
-def _pass(contender: Contender, case: Case, figures: LoadFigures, cpu_s: float) -> Pass:
-    return Pass(
-        server=contender.name,
-        case=case.label,
-        ttft_p50=_ms(figures.ttft_s, "p50"),
-        ttft_p99=_ms(figures.ttft_s, "p99"),
-        tpot_p50=_ms(figures.tpot_s, "p50"),
-        gap_p99=_ms(figures.chunk_gap_s, "p99"),
-        tokens_per_s=figures.output_tokens_per_s,
-        server_cpu_s=cpu_s,
-        num_failed=figures.num_requests - figures.num_finished,
-        invalid=figures.invalid,
+    return pass_of(
+        contender.name,
+        case.label,
+        result.run,
+        server_cpu_s=sum(cpu_seconds(processes).values()) - cpu_s,
+        machine_cpu_s=machine_cpu_seconds() - machine_s,
     )
 
 
-def _ms(summary: Summary | None, name: str) -> float:
-    return 0.0 if summary is None else 1e3 * float(getattr(summary, name))
-
-
-def _cpu_seconds(processes: Sequence[psutil.Process]) -> float:
-    """CPU seconds of processes so far."""
-    seconds = 0.0
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            times = process.cpu_times()
-            seconds += times.user + times.system
-    return seconds
+def machine_cpu_seconds() -> float:
+    """CPU seconds that all processes of the machine have taken so far."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq)

@@ -34,9 +34,14 @@ def test_it_looks_less_often_at_what_does_not_change(tmp_path: Path) -> None:
     assert environment["RAY_task_events_report_interval_ms"] == "0"
 
 
+def test_it_measures_itself_only_for_somebody(tmp_path: Path) -> None:
+    name = "RAY_enable_metrics_collection"
+    assert own_ray({"TMPDIR": str(tmp_path)})[name] == "0"
+    assert name not in own_ray({"TMPDIR": str(tmp_path)}, has_metrics=True)
+
+
 def test_what_is_set_already_stays(tmp_path: Path) -> None:
-    given = {"RAY_TMPDIR": "/mine", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1", "X": "y"}
-    given |= {"RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "1", "RAY_task_events_report_interval_ms": "9"}
+    given = dict.fromkeys(own_ray({"TMPDIR": str(tmp_path)}), "mine") | {"X": "y"}
     assert own_ray(given) == given
 
 

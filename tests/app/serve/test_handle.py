@@ -24,11 +24,22 @@ class FakeDeployment:
         self.calls: list[tuple[str | None, str, tuple[Any, ...]]] = []
         self._answers = answers
         self._session_id: str | None = None
+        self._is_by_reference = True
 
-    def options(self, *, session_id: str | None = None, stream: bool = False) -> "FakeDeployment":
+    def options(
+        self,
+        *,
+        session_id: str | None = None,
+        stream: bool = False,
+        _by_reference: bool | None = None,
+    ) -> "FakeDeployment":
+        if _by_reference is not None:
+            self._is_by_reference = _by_reference
+            return self
         pinned = FakeDeployment(*self._answers)
         pinned.calls = self.calls
         pinned._session_id = session_id or self._session_id
+        pinned._is_by_reference = self._is_by_reference
         return pinned
 
     def broadcast(self, method: str, *args: Any) -> Any:
@@ -41,6 +52,7 @@ class FakeDeployment:
 
     def __getattr__(self, method: str) -> Any:
         def remote(*args: Any) -> Any:
+            assert not self._is_by_reference, "a caller that is frozen would stop the replica"
             self.calls.append((self._session_id, method, args))
             return self._batches() if method == "attach" else self._answer()
 

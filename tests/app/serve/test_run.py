@@ -97,6 +97,23 @@ def test_a_start_that_fails_ends_with_the_reason(
     assert "File 1" not in written
 
 
+@pytest.mark.parametrize("has_dashboard", [False, True])
+def test_a_ray_of_its_own_has_a_dashboard_only_if_asked(
+    fake: Serve, monkeypatch: pytest.MonkeyPatch, has_dashboard: bool
+) -> None:
+    started: list[Any] = []
+
+    def start(*address: str, **options: Any) -> None:
+        started.append((address, options))
+
+    monkeypatch.setattr(ray, "init", start)
+    fake.work = interrupt
+    assert run.main(["--own-ray", *["--dashboard"] * has_dashboard, "file"]) == 0
+    options = {"namespace": "serve", "include_dashboard": has_dashboard}
+    assert started == [(("local",), options)]
+    assert fake.arguments == ["run", "file"]
+
+
 def test_the_end_that_the_user_asks_for_is_none_of_an_error(fake: Serve) -> None:
     fake.work = interrupt
     assert run.main(["file"]) == 0
@@ -131,7 +148,7 @@ def test_a_rank_that_dies_while_it_loads_ends_serve_run(tmp_path: Path) -> None:
         "- {name: dying, route_prefix: /, import_path: tests.fakes.scripted_app:build,"
         " args: {worker: load_and_die}}\n"
     )
-    command = [sys.executable, "-m", "app.serve.run", "--address", "local", str(config)]
+    command = [sys.executable, "-m", "app.serve.run", "--own-ray", str(config)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 1
     [line] = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]

@@ -37,6 +37,7 @@ def plan(stack: ExitStack, *words: str, dry_run: bool = False) -> ServePlan:
     arguments = parser.parse_args([word for word in words if not word.endswith(".yaml")])
     what = next((word for word in words if word.endswith(".yaml")), None)
     arguments.__dict__ |= {"what": what, "host": None, "port": 9, "dry_run": dry_run}
+    arguments.dashboard = False
     return make_plan(arguments, is_own=True, stack=stack)
 
 
