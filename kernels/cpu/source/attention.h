@@ -1,7 +1,9 @@
-// What both ways of attending share: the shape of the pool, where keys lie, and the softmax.
+// What attention takes: the shape of the pool, one sequence, and where keys lie.
 #pragma once
 
-#include "dot.h"
+#include "linear.h"
+
+enum { SPLIT = 128 };  // tokens of a part of the context
 
 // kv_layer is [num_blocks, 2, num_kv_heads, block_size, head_dim], blocks block_stride apart
 struct pool {
@@ -34,46 +36,24 @@ INLINE int64_t round_up(int64_t x, int64_t multiple) {
     return (x + multiple - 1) / multiple * multiple;
 }
 
-// Points at the keys first..end of the first key head. Pads with the last one up to `padded` keys,
-// so that nothing beyond the context is read.
+INLINE int64_t most_of(int64_t a, int64_t b) { return a > b ? a : b; }
+INLINE int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// Points at the keys of the first key head of the tokens of a sequence, from the last multiple of 32
+// before `first` on, up to the next multiple of SPLIT. Only tokens first..end are read: those before
+// are replaced by the first of them, those behind by the last.
 static void point_at_keys(const element **keys, const struct pool *pool, const int32_t *table,
-                          int64_t first, int64_t end, int64_t padded) {
-    const int64_t count = end - first;
-    table += first / pool->block_size;
-    int64_t offset = first % pool->block_size;
-    for (int64_t t = 0; t < count; offset = 0) {
+                          int64_t first, int64_t end) {
+    const int64_t start = first / BLOCK_N * BLOCK_N;
+    const int64_t count = first / SPLIT * SPLIT + SPLIT - start, behind = least_of(end - start, count);
+    int64_t t = first - start;
+    while (t < behind) {
+        const int64_t block = (start + t) / pool->block_size, place = (start + t) % pool->block_size;
         const element *key =
-            pool->kv_layer + *table++ * pool->block_stride + offset * pool->head_dim;
-        const int64_t left = pool->block_size - offset, stop = t + left < count ? t + left : count;
+            pool->kv_layer + table[block] * pool->block_stride + place * pool->head_dim;
+        const int64_t stop = least_of(t + pool->block_size - place, behind);
         for (; t < stop; t++, key += pool->head_dim) keys[t] = key;
     }
-    for (int64_t t = count; t < padded; t++) keys[t] = keys[count - 1];
-}
-
-// probs = exp(scale * (scores - max)) from first to count and 0 elsewhere, of scores that are capped
-// first; returns 1 / the sum of these and of the sink's.
-INLINE float exponentiate(probability *restrict probs, float *restrict scores, int64_t first,
-                          int64_t count, int64_t padded, const struct pool *pool, int64_t head) {
-    float scale = pool->scale;
-    const float softcap = pool->softcap;
-    if (softcap > 0) {
-        // tanh(x) = 1 - 2 / (exp(2 x) + 1)
-        for (int64_t t = first; t < count; t++)
-            scores[t] = 1.0f - 2.0f / (fast_exp(2.0f * scale / softcap * scores[t]) + 1.0f);
-        scale = softcap;
-    }
-    float top = scores[first];
-    for (int64_t t = first + 1; t < count; t++) top = fmaxf(top, scores[t]);
-    // the sink in units of the scores
-    const float sink = pool->sinks ? pool->sinks[head] / scale : 0;
-    if (pool->sinks) top = fmaxf(top, sink);
-    float sum = pool->sinks ? fast_exp((sink - top) * scale) : 0;
-    for (int64_t t = first; t < count; t++) {
-        scores[t] = fast_exp((scores[t] - top) * scale);
-        sum += scores[t];
-    }
-    for (int64_t t = 0; t < first; t++) probs[t] = 0;
-    for (int64_t t = first; t < count; t++) probs[t] = to_probability(scores[t]);
-    for (int64_t t = count; t < padded; t++) probs[t] = 0;
-    return 1.0f / sum;
+    for (; t < count; t++) keys[t] = keys[behind - 1];
+    for (t = 0; t < first - start; t++) keys[t] = keys[first - start];
 }
