@@ -9,53 +9,16 @@
 #include "products.h"
 #include "team.h"
 
-enum {
-    COLUMNS = 96,      // of a block, which repay the packing
-    MOST_PIECES = 256  // that all blocks are cut into for the threads
-};
+enum { PIECES_OF_A_THREAD = 4 };
 
-struct attention {
-    struct pool pool;
-    element *out;
-    const element *q;
-    const int32_t *block_tables, *context_lens, *query_starts;
-    int64_t max_blocks, num_blocks, num_pieces;
-    int use_tiles;
-};
-
-INLINE int64_t group_of(const struct pool *pool) { return pool->num_heads / pool->num_kv_heads; }
-
-// Tokens whose queries make a block.
-INLINE int64_t tokens_of_block(const struct pool *pool) {
-    return most_of(1, COLUMNS / group_of(pool));
-}
-
-// The number of blocks of a row.
-INLINE int64_t blocks_of(const struct pool *pool, int64_t num_new) {
-    const int64_t size = tokens_of_block(pool);
-    return (num_new + size - 1) / size * pool->num_kv_heads;
-}
-
-INLINE struct row row_of(const struct attention *a, int64_t r) {
-    const int64_t at = a->query_starts[r] * a->pool.num_heads * a->pool.head_dim;
-    return (struct row){a->out + at, a->q + at, a->block_tables + r * a->max_blocks,
-                        a->query_starts[r + 1] - a->query_starts[r], a->context_lens[r]};
-}
-
-// queries first..end of a row, with the heads that share one key head
-struct block {
-    struct row row;
-    int64_t first, end, kv_head;
-};
-
-// memory of one block: packed keys and values [SPLIT, depth], queries [columns, depth], probs and
-// scores [columns, SPLIT], sums of a part and of all [columns, depth]; depth is head_dim, padded by
-// zeros to a multiple of 32. Tokens are those of a part and of the next one.
+// memory of one block: packed keys and values of one head [SPLIT, depth], queries and sums [columns,
+// depth], and of the queries of one head the probs and scores [columns, SPLIT] and the sums of a part
+// [columns, depth]; depth is head_dim, padded by zeros to a multiple of 32. Tokens are a part's.
 struct scratch {
     operand *keys, *values, *queries, *probs;
     float *scores, *part, *sums;
     struct seen *seen;
-    const element **tokens, **next;
+    const element **tokens;
     int64_t depth;
 };
 
@@ -78,136 +41,148 @@ static size_t lay_out(struct scratch *s, char *memory, int64_t columns, int64_t 
     s->sums = take(&at, columns * s->depth, sizeof *s->sums);
     s->seen = take(&at, columns, sizeof *s->seen);
     s->tokens = take(&at, SPLIT, sizeof *s->tokens);
-    s->next = take(&at, SPLIT, sizeof *s->next);
     return (size_t)(at - memory);
 }
 
+// what the queries of one key head make of a block, each of them a column
+struct head {
+    const struct attention *a;
+    const struct block *block;
+    int64_t kv_head, columns;
+    operand *queries;
+    float *sums;
+    struct seen *seen;
+};
+
+static struct head head_of(const struct attention *a, const struct block *block, int64_t kv_head,
+                           const struct scratch *s) {
+    const int64_t columns = (block->end - block->first) * group_of(&a->pool);
+    const int64_t at = (kv_head - block->kv_first) * columns;
+    return (struct head){a, block, kv_head, columns, s->queries + at * s->depth,
+                         s->sums + at * s->depth, s->seen + at};
+}
+
 // Where the query and the result of a column lie.
-INLINE int64_t place_of(const struct pool *pool, const struct block *block, int64_t column) {
-    const int64_t group = group_of(pool), token = block->first + column / group;
-    return (token * pool->num_heads + block->kv_head * group + column % group) * pool->head_dim;
+INLINE int64_t place_of(const struct head *head, int64_t column) {
+    const struct pool *const pool = &head->a->pool;
+    const int64_t group = group_of(pool), token = head->block->first + column / group;
+    return (token * pool->num_heads + head->kv_head * group + column % group) * pool->head_dim;
 }
 
-static void take_queries(const struct pool *pool, const struct block *block, int64_t columns,
-                         const struct scratch *s) {
-    for (int64_t c = 0; c < columns; c++) {
-        const element *const query = block->row.q + place_of(pool, block, c);
-        operand *const taken = s->queries + c * s->depth;
-        for (int64_t d = 0; d < pool->head_dim; d++) taken[d] = operand_of(query[d]);
-        for (int64_t d = pool->head_dim; d < s->depth; d++) taken[d] = 0;
+// Takes the queries; nothing is seen yet.
+static void begin_head(const struct head *head, int64_t depth) {
+    const int64_t head_dim = head->a->pool.head_dim;
+    for (int64_t c = 0; c < head->columns; c++) {
+        const element *const query = head->block->row.q + place_of(head, c);
+        operand *const taken = head->queries + c * depth;
+        for (int64_t d = 0; d < head_dim; d++) taken[d] = operand_of(query[d]);
+        for (int64_t d = head_dim; d < depth; d++) taken[d] = 0;
+        head->seen[c] = (struct seen){LOWEST, 0};
     }
+    memset(head->sums, 0, (size_t)(head->columns * depth) * sizeof *head->sums);
 }
 
-// Scores, probabilities and sums of the part of the context from `start` on, of which the block sees
-// tokens low..high: *next has where its keys lie, and gets those of the part behind.
-static void attend_part(const struct attention *a, const struct block *block, int64_t columns,
-                        int64_t low, int64_t high, const struct tokens *keys,
-                        const struct tokens *values, const struct scratch *s) {
-    const struct pool *const pool = &a->pool;
-    const int64_t begin = low / BLOCK_N * BLOCK_N, count = round_up(high - begin, BLOCK_N);
-    const int64_t depth = s->depth, group = group_of(pool);
-    const int64_t position = block->row.context_len - block->row.num_new + block->first;
-    struct seen seen[columns];
-    pack_keys(s->keys, keys, count, pool->head_dim, depth);
-    const struct product scores = {s->scores, 1, 1, s->queries, s->keys, NULL, columns, count, depth,
-                                   SPLIT, depth};
-    multiply_blocks(&scores, 0, count / BLOCK_N, a->use_tiles);
-    if (pool->softcap > 0)
-        for (int64_t c = 0; c < columns; c++) cap(s->scores + c * SPLIT, count, pool);
-    for (int64_t c = 0; c < columns; c++) {
-        const int64_t end = position + c / group + 1;
+// Makes probabilities of the scores of tokens low..high, which begin at the last multiple of 32;
+// seen [columns] is what each column sees of them.
+static void make_probs(const struct head *head, struct seen *seen, int64_t low, int64_t high,
+                       int64_t count, const struct scratch *s) {
+    const struct pool *const pool = &head->a->pool;
+    const struct row *const row = &head->block->row;
+    const int64_t begin = low / BLOCK_N * BLOCK_N, group = group_of(pool);
+    for (int64_t c = 0; c < head->columns; c++) {
+        const int64_t end = row->context_len - row->num_new + head->block->first + c / group + 1;
         const int64_t first = most_of(low, first_seen(pool, end)) - begin;
-        seen[c] = exponentiate(s->probs + c * SPLIT, s->scores + c * SPLIT, first,
-                               least_of(high, end) - begin, count, scale_of(pool));
+        const int64_t last = most_of(first, least_of(high, end) - begin);
+        float *const scores = s->scores + c * SPLIT;
+        if (pool->softcap > 0) cap(scores, count, pool);
+        seen[c] = exponentiate(s->probs + c * SPLIT, scores, least_of(first, count),
+                               least_of(last, count), count, scale_of(pool));
     }
-    pack_values(s->values, values, count, pool->head_dim, depth);
+}
+
+// Adds tokens low..high of the context, a part, to what the queries of one key head have seen.
+static void attend_part(const struct head *head, int64_t low, int64_t high, struct ahead *ahead,
+                        const struct scratch *s) {
+    const struct pool *const pool = &head->a->pool;
+    const int64_t count = round_up(high, BLOCK_N) - low / BLOCK_N * BLOCK_N, depth = s->depth;
+    const int64_t columns = head->columns, head_size = pool->block_size * pool->head_dim;
+    const int use_tiles = head->a->use_tiles;
+    const struct tokens keys = {s->tokens, head->kv_head * head_size, ahead};
+    const struct tokens values = {s->tokens, keys.shift + pool->num_kv_heads * head_size, ahead};
+    const struct product scores = {s->scores, 1, 1, head->queries, s->keys, NULL, columns, count,
+                                   depth, SPLIT, depth};
     const struct product sums = {s->part, 1, 1, s->probs, s->values, NULL, columns, depth, count,
                                  depth, SPLIT};
-    multiply_blocks(&sums, 0, depth / BLOCK_N, a->use_tiles);
+    struct seen seen[columns];
+    pack_keys(s->keys, &keys, count, pool->head_dim, depth);
+    multiply_blocks(&scores, 0, count / BLOCK_N, use_tiles);
+    make_probs(head, seen, low, high, count, s);
+    pack_values(s->values, &values, count, pool->head_dim, depth);
+    multiply_blocks(&sums, 0, depth / BLOCK_N, use_tiles);
     for (int64_t c = 0; c < columns; c++)
         if (seen[c].total > 0)
-            merge(s->seen + c, s->sums + c * depth, seen[c], s->part + c * depth, depth,
+            merge(head->seen + c, head->sums + c * depth, seen[c], s->part + c * depth, depth,
                   scale_of(pool));
 }
 
 // Adds the sinks, divides and rounds.
-static void finish(const struct attention *a, const struct block *block, int64_t columns,
-                   const struct scratch *s) {
-    const struct pool *const pool = &a->pool;
+static void finish_head(const struct head *head, int64_t depth) {
+    const struct pool *const pool = &head->a->pool;
     const float scale = scale_of(pool);
-    for (int64_t c = 0; c < columns; c++) {
-        const float *const sums = s->sums + c * s->depth;
-        element *const out = block->row.out + place_of(pool, block, c);
-        float factor = 1.0f / s->seen[c].total;
+    for (int64_t c = 0; c < head->columns; c++) {
+        const struct seen seen = head->seen[c];
+        const float *const sums = head->sums + c * depth;
+        element *const out = head->block->row.out + place_of(head, c);
+        float factor = 1.0f / seen.total;
         if (pool->sinks) {
-            const int64_t head = block->kv_head * group_of(pool) + c % group_of(pool);
             // in units of the scores
-            const float sink = pool->sinks[head] / scale, top = fmaxf(s->seen[c].top, sink);
-            const float before = fast_exp((s->seen[c].top - top) * scale);
-            factor = before / (s->seen[c].total * before + fast_exp((sink - top) * scale));
+            const float sink =
+                pool->sinks[head->kv_head * group_of(pool) + c % group_of(pool)] / scale;
+            const float top = fmaxf(seen.top, sink), before = fast_exp((seen.top - top) * scale);
+            factor = before / (seen.total * before + fast_exp((sink - top) * scale));
         }
         for (int64_t d = 0; d < pool->head_dim; d++) out[d] = narrow(sums[d] * factor);
     }
 }
 
-static void attend_block(const struct attention *a, const struct block *block,
+static void attend_block(const struct attention *a, const struct block *block, struct ahead *ahead,
                          const struct scratch *s) {
-    const struct pool *const pool = &a->pool;
-    const struct row *const row = &block->row;
-    const int64_t columns = (block->end - block->first) * group_of(pool);
-    const int64_t behind = row->context_len - row->num_new;
-    const int64_t first = first_seen(pool, behind + block->first + 1), end = behind + block->end;
-    const int64_t head_size = pool->block_size * pool->head_dim;
-    const int64_t to_keys = block->kv_head * head_size;
-    const int64_t to_values = to_keys + pool->num_kv_heads * head_size;
-    const element **here = s->tokens, **there = s->next;
-    take_queries(pool, block, columns, s);
-    memset(s->sums, 0, (size_t)(columns * s->depth) * sizeof *s->sums);
-    for (int64_t c = 0; c < columns; c++) s->seen[c] = (struct seen){LOWEST, 0};
-    if (a->use_tiles) begin_tiles(columns);
-    point_at_keys(here, pool, row->table, first, end);
-    for (int64_t low = first, high; low < end; low = high) {
-        high = least_of(low / SPLIT * SPLIT + SPLIT, end);
-        // values are needed after the keys of a part, then the keys of the next part or head
-        struct tokens keys = {here, here, to_keys, to_values};
-        struct tokens values = {here, here, to_values, to_keys};
-        if (high < end) {
-            point_at_keys(there, pool, row->table, high, end);
-            values.next = there;
-        } else if (block->kv_head + 1 < pool->num_kv_heads) {
-            values.next_shift += head_size;
+    const int64_t kv_first = block->kv_first, kv_end = block->kv_end;
+    for (int64_t kv_head = kv_first; kv_head < kv_end; kv_head++) {
+        const struct head head = head_of(a, block, kv_head, s);
+        begin_head(&head, s->depth);
+    }
+    if (a->use_tiles) begin_tiles((block->end - block->first) * group_of(&a->pool));
+    for (int64_t low = block->seen, high; low < block->visible; low = high) {
+        high = end_of_part(block, low);
+        point_at_keys(s->tokens, &a->pool, block->row.table, low, high);
+        for (int64_t kv_head = kv_first; kv_head < kv_end; kv_head++) {
+            const struct head head = head_of(a, block, kv_head, s);
+            attend_part(&head, low, high, ahead, s);
         }
-        attend_part(a, block, columns, low, high, &keys, &values, s);
-        const element **const swap = here;
-        here = there, there = swap;
     }
     if (a->use_tiles) end_tiles();
-    finish(a, block, columns, s);
+    for (int64_t kv_head = kv_first; kv_head < kv_end; kv_head++) {
+        const struct head head = head_of(a, block, kv_head, s);
+        finish_head(&head, s->depth);
+    }
 }
 
-// Takes one of equal pieces of all blocks: those of a row by token, then by key head.
+// Takes one of equal pieces of all blocks.
 static void attend_piece(const void *argument, struct team *team, int64_t piece, int64_t thread) {
     const struct attention *const a = argument;
-    const struct pool *const pool = &a->pool;
-    const int64_t size = tokens_of_block(pool);
-    int64_t left = a->num_blocks * piece / a->num_pieces;
-    int64_t wanted = a->num_blocks * (piece + 1) / a->num_pieces - left;
+    const int64_t first = a->num_blocks * piece / a->num_pieces;
+    struct walk walk = {0, first, a->num_blocks * (piece + 1) / a->num_pieces - first};
+    const int64_t of_chunk = tokens_of_block(&a->pool) * group_of(&a->pool);
+    const int64_t columns = most_of(of_chunk, a->heads_at_once * group_of(&a->pool));
     struct scratch s;
-    const int64_t columns = size * group_of(pool);
-    char *const memory = scratch_of(team, thread, lay_out(&s, NULL, columns, pool->head_dim));
+    char *const memory = scratch_of(team, thread, lay_out(&s, NULL, columns, a->pool.head_dim));
     if (!memory) return;
-    lay_out(&s, memory, columns, pool->head_dim);
-    for (int64_t r = 0; wanted; r++) {
-        const struct row row = row_of(a, r);
-        const int64_t num_blocks = blocks_of(pool, row.num_new);
-        for (; left < num_blocks && wanted; left++, wanted--) {
-            const int64_t first = left / pool->num_kv_heads * size;
-            const struct block block = {row, first, least_of(first + size, row.num_new),
-                                        left % pool->num_kv_heads};
-            attend_block(a, &block, &s);
-        }
-        left -= num_blocks;
-    }
+    lay_out(&s, memory, columns, a->pool.head_dim);
+    struct ahead ahead;
+    struct block block;
+    begin_ahead(&ahead, a, &walk);
+    while (next_block(a, &walk, &block)) attend_block(a, &block, &ahead, &s);
 }
 
 // out and q are [T, num_heads, head_dim]; block_tables [num_rows, max_blocks]. Returns 0, or -1 when
@@ -223,9 +198,12 @@ EXPORT int64_t attention(struct team *team, element *out, const element *q, cons
                  softcap, window, sinks},
         .out = out, .q = q, .block_tables = block_tables, .context_lens = context_lens,
         .query_starts = query_starts, .max_blocks = max_blocks, .use_tiles = use_tiles != 0};
+    // heads are shared between threads where there are fewer rows than these need
+    const int64_t most = PIECES_OF_A_THREAD * threads_of(team);
+    a.heads_at_once = num_rows < most && threads_of(team) > 1 ? 1 : num_kv_heads;
     for (int64_t r = 0; r < num_rows; r++)
-        a.num_blocks += blocks_of(&a.pool, query_starts[r + 1] - query_starts[r]);
-    a.num_pieces = least_of(a.num_blocks, MOST_PIECES);
+        a.num_blocks += blocks_of(&a, query_starts[r + 1] - query_starts[r]);
+    a.num_pieces = threads_of(team) == 1 ? 1 : least_of(a.num_blocks, most);
     share(team, attend_piece, &a, a.num_pieces);
     return is_short(team) ? -1 : 0;
 }

@@ -1,20 +1,17 @@
 // Packs keys and values of one key head as `struct product` wants its weights: keys as weights of
 // which each token is an output, values as weights of which each token is an input.
 //
-// While these are read, what is needed next is asked for: blocks are too far apart for the hardware
-// to foresee.
+// For each line that is read, one that will be is asked for.
 #pragma once
 
-#include "attention.h"
+#include "attention_ahead.h"
 
-// token t lies at start[t] + shift, the one that is needed when all are read at next[t] + next_shift
+// token t lies at start[t] + shift
 struct tokens {
-    const element *const *start, *const *next;
-    int64_t shift, next_shift;
+    const element *const *start;
+    int64_t shift;
+    struct ahead *ahead;
 };
-
-// into the second level: what is asked for ahead does not fit the first beside what is read now
-INLINE void ask_for(const element *x) { __builtin_prefetch(x, 0, 2); }
 
 #ifdef HAS_PAIRS
 
@@ -50,13 +47,14 @@ INLINE void transpose(__m512i *rows) {
 // Packs `count` keys, a multiple of 32; dimensions from head_dim to `depth` become zeros.
 static void pack_keys(operand *packed, const struct tokens *keys, int64_t count, int64_t head_dim,
                       int64_t depth) {
-    for (int64_t block = 0; block < count; block += BLOCK_N)
+    for (int64_t block = 0; block < count; block += BLOCK_N) {
+        for (int64_t t = block; t < block + BLOCK_N; t++)
+            for (int64_t d = 0; d < depth; d += STEP_K) ask(keys->ahead);
         for (int64_t d = 0; d < depth; d += STEP_K)
             for (int64_t half = block; half < block + BLOCK_N; half += 16, packed += STEP / 2) {
                 __m512i rows[16];
 #pragma GCC unroll 16
                 for (int i = 0; i < 16; i++) {
-                    ask_for(keys->next[half + i] + keys->next_shift + d);
                     rows[i] = _mm512_maskz_loadu_epi16(mask_of(head_dim - d),
                                                        keys->start[half + i] + keys->shift + d);
                 }
@@ -64,6 +62,7 @@ static void pack_keys(operand *packed, const struct tokens *keys, int64_t count,
 #pragma GCC unroll 16
                 for (int i = 0; i < 16; i++) _mm512_store_si512(packed + i * 32, rows[i]);
             }
+    }
 }
 
 // Packs `count` values, a multiple of 32.
@@ -79,8 +78,8 @@ static void pack_values(operand *packed, const struct tokens *values, int64_t co
         const element *const next = values->start[t + 1] + values->shift;
         operand *const pair = packed + t / STEP_K * STEP + t % STEP_K / 2 * 32;
         for (int64_t d = 0; d < depth; d += BLOCK_N) {
-            ask_for(values->next[t] + values->next_shift + d);
-            ask_for(values->next[t + 1] + values->next_shift + d);
+            ask(values->ahead);
+            ask(values->ahead);
             const __mmask32 mask = mask_of(head_dim - d);
             const __m512i even = _mm512_maskz_loadu_epi16(mask, value + d);
             const __m512i odd = _mm512_maskz_loadu_epi16(mask, next + d);
@@ -93,11 +92,16 @@ static void pack_values(operand *packed, const struct tokens *values, int64_t co
 
 #else
 
+INLINE void ask_for_token(const struct tokens *tokens, int64_t head_dim) {
+    const int64_t line = LINE_BYTES / (int64_t)sizeof(element);
+    for (int64_t d = 0; d < head_dim; d += line) ask(tokens->ahead);
+}
+
 static void pack_keys(operand *restrict packed, const struct tokens *keys, int64_t count,
                       int64_t head_dim, int64_t depth) {
     for (int64_t t = 0; t < count; t++) {
         const element *const key = keys->start[t] + keys->shift;
-        ask_for(keys->next[t] + keys->next_shift);
+        ask_for_token(keys, head_dim);
         operand *const column = packed + t / BLOCK_N * BLOCK_N * depth + t % BLOCK_N;
         for (int64_t d = 0; d < depth; d++)
             column[d * BLOCK_N] = d < head_dim ? operand_of(key[d]) : 0;
@@ -108,7 +112,7 @@ static void pack_values(operand *restrict packed, const struct tokens *values, i
                         int64_t head_dim, int64_t depth) {
     for (int64_t t = 0; t < count; t++) {
         const element *const value = values->start[t] + values->shift;
-        ask_for(values->next[t] + values->next_shift);
+        ask_for_token(values, head_dim);
         for (int64_t d = 0; d < depth; d++)
             packed[(d / BLOCK_N * count + t) * BLOCK_N + d % BLOCK_N] =
                 d < head_dim ? operand_of(value[d]) : 0;

@@ -113,6 +113,8 @@ void share(struct team *team, work work, const void *argument, int64_t num_items
         if (i % NUM_SPINS == 0) sched_yield();
 }
 
+int64_t threads_of(const struct team *team) { return team->num_threads; }
+
 struct rows_to_do {
     rows_work work;
     const void *argument;

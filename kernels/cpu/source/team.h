@@ -17,6 +17,8 @@ typedef void (*work)(const void *argument, struct team *team, int64_t item, int6
 // time.
 void share(struct team *team, work work, const void *argument, int64_t num_items);
 
+int64_t threads_of(const struct team *team);
+
 // Memory of one thread from which it was asked for until that thread asks for more, aligned to 64
 // bytes; NULL, which `is_short` tells until it is asked, when there is none.
 void *scratch_of(struct team *team, int64_t thread, size_t bytes);
