@@ -1,7 +1,8 @@
 """Command `cpu_kernels`: the operations of one decode step and of prefill chunks.
 
-Random weights in the shape of SmolLM2-135M, bfloat16. Prints milliseconds of the median step, split by operation: with
-one thread those of CPU time, since other processes may share the machine, with more those of the clock.
+Random weights in the shape of SmolLM2-135M, bfloat16. Prints milliseconds of the median step, split
+by operation: of CPU time with one thread, since other processes may share the machine, with more
+threads by the clock.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from torch import Tensor
 from engine.integers import div_ceil
 from kernels.backend import KernelBackend, Linear
 from kernels.batch import BatchLayout, SamplingColumns
+from kernels.runtime import HostRuntime
 from kernels.select import select_backend, torch_threads
 from load_tests.bench.kernels.inputs import layout, random_tables, sampling_columns
 
@@ -42,16 +44,16 @@ class LayerWeights:
 class RandomModel:
     """A random model whose operations are timed one by one."""
 
-    def __init__(
-        self, backend: KernelBackend, num_blocks: int, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, backend: KernelBackend, num_blocks: int, clock: Callable[[], float]) -> None:
         self.backend = backend
         self.clock = clock
         self.spent: dict[str, float] = defaultdict(float)
         self._embedding = _random(VOCAB, HIDDEN)
         self._layers = [self._make_layer() for _ in range(NUM_LAYERS)]
         self._head = backend.make_head(self._embedding.clone())
-        self._kv = _random(num_blocks, NUM_LAYERS, 2, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM)
+        shape = num_blocks, NUM_LAYERS, 2, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM
+        self._kv = HostRuntime().device_blocks(shape, torch.bfloat16)
+        self._kv.copy_(_random(*shape))
         self._cos_sin = torch.rand(8192, HEAD_DIM)
 
     def step(self, layout: BatchLayout, columns: SamplingColumns) -> None:

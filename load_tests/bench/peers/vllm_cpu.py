@@ -57,9 +57,7 @@ class VllmCpu:
     def generate(self, prompts: list[list[int]], output_len: int) -> list[list[int]]:
         """Continue all prompts by exactly `output_len` greedy tokens each."""
         assert self._process.stdin is not None
-        self._process.stdin.write(
-            json.dumps({"prompts": prompts, "output_len": output_len}) + "\n"
-        )
+        self._process.stdin.write(json.dumps({"prompts": prompts, "output_len": output_len}) + "\n")
         self._process.stdin.flush()
         answer = self._answer()
         self._cpu_s = answer["cpu_s"]

@@ -1,4 +1,4 @@
-"""Threads of kernels: results have the same bits with any number, and threads end with their team."""
+"""Threads of kernels: the same bits with any number; they end with what uses them."""
 
 import gc
 from collections.abc import Callable
